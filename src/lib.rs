@@ -1,0 +1,2 @@
+//! Outrigger
+pub mod protocol;

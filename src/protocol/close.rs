@@ -1,0 +1,256 @@
+//! Why connections end: close codes (RFC 6455 section 7.4), causes, and the CLOSE frame's payload.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use super::ProtocolError;
+use super::frame::MAX_CONTROL_PAYLOAD;
+
+/// A close code, RFC 6455 section 7.4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CloseCode(pub u16);
+
+impl CloseCode {
+    /// The purpose was fulfilled.
+    pub const NORMAL: Self = Self(1000);
+    /// The endpoint goes away: a server that stops, a page that was left, an idle connection.
+    pub const GOING_AWAY: Self = Self(1001);
+    /// A violation of the protocol.
+    pub const PROTOCOL: Self = Self(1002);
+    /// A kind of data that the endpoint cannot take.
+    pub const UNSUPPORTED: Self = Self(1003);
+    /// There was no code in the CLOSE frame. Never on the wire.
+    pub const NONE: Self = Self(1005);
+    /// There was no CLOSE frame. Never on the wire.
+    pub const ABNORMAL: Self = Self(1006);
+    /// Data that does not fit its type, such as text that is not UTF-8.
+    pub const INVALID_DATA: Self = Self(1007);
+    /// A violation of the endpoint's policy.
+    pub const POLICY: Self = Self(1008);
+    /// A message over the limit.
+    pub const TOO_BIG: Self = Self(1009);
+    /// The server met a condition that it did not expect.
+    pub const INTERNAL: Self = Self(1011);
+
+    /// Whether the code may stand in a CLOSE frame: those that RFC 6455 and the IANA registry define for it, those
+    /// for libraries and frameworks (3000 to 3999) and those for private use (4000 to 4999).
+    pub const fn is_sendable(self) -> bool {
+        matches!(self.0, 1000..=1003 | 1007..=1014 | 3000..=4999)
+    }
+}
+
+impl fmt::Display for CloseCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What ended a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Cause {
+    /// The peer sent CLOSE.
+    PeerClose,
+    /// The peer ended the TCP connection without CLOSE.
+    Eof,
+    /// Reading failed.
+    ReadError,
+    /// Writing failed.
+    WriteError,
+    /// The peer violated the protocol.
+    ProtocolError,
+    /// No sign of life after a PING.
+    PingTimeout,
+    /// No data message for the idle timeout.
+    IdleTimeout,
+    /// More unread output than the limit.
+    SlowConsumer,
+    /// More messages than the rate limit.
+    RateLimit,
+    /// The service closed it.
+    Service,
+    /// The server stops.
+    Shutdown,
+}
+
+impl Cause {
+    /// Every cause, for tables of counters.
+    pub const ALL: [Self; 11] = [
+        Self::PeerClose,
+        Self::Eof,
+        Self::ReadError,
+        Self::WriteError,
+        Self::ProtocolError,
+        Self::PingTimeout,
+        Self::IdleTimeout,
+        Self::SlowConsumer,
+        Self::RateLimit,
+        Self::Service,
+        Self::Shutdown,
+    ];
+
+    /// The name in events, logs and metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::PeerClose => "close",
+            Self::Eof => "eof",
+            Self::ReadError => "read_error",
+            Self::WriteError => "write_error",
+            Self::ProtocolError => "protocol_error",
+            Self::PingTimeout => "ping_timeout",
+            Self::IdleTimeout => "idle_timeout",
+            Self::SlowConsumer => "slow_consumer",
+            Self::RateLimit => "rate_limit",
+            Self::Service => "service",
+            Self::Shutdown => "shutdown",
+        }
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// How a connection ended, as it is told to the service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Disconnect {
+    /// What ended it.
+    pub cause: Cause,
+    /// The close code: the peer's, the one that was sent, or [`CloseCode::ABNORMAL`] where there was no CLOSE frame.
+    pub code: CloseCode,
+    /// The reason that belongs to the code, in words.
+    pub reason: Cow<'static, str>,
+}
+
+impl Disconnect {
+    /// An ending with a code and a reason.
+    pub fn new(cause: Cause, code: CloseCode, reason: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            cause,
+            code,
+            reason: reason.into(),
+        }
+    }
+
+    /// An ending by a violation of the protocol.
+    pub fn protocol_error(error: ProtocolError) -> Self {
+        Self::new(Cause::ProtocolError, error.close_code(), error.to_string())
+    }
+
+    /// The peer ended the TCP connection without CLOSE.
+    pub fn eof() -> Self {
+        Self::new(Cause::Eof, CloseCode::ABNORMAL, "EOF")
+    }
+
+    /// Reading from the peer failed.
+    pub fn read_error(error: &std::io::Error) -> Self {
+        Self::new(
+            Cause::ReadError,
+            CloseCode::ABNORMAL,
+            format!("Client read error: {error}"),
+        )
+    }
+
+    /// Writing to the peer failed.
+    pub fn write_error(error: &std::io::Error) -> Self {
+        Self::new(
+            Cause::WriteError,
+            CloseCode::ABNORMAL,
+            format!("Client write error: {error}"),
+        )
+    }
+
+    /// The peer gave no sign of life after a PING.
+    pub fn ping_timeout() -> Self {
+        Self::new(
+            Cause::PingTimeout,
+            CloseCode::ABNORMAL,
+            "Connection timeout",
+        )
+    }
+
+    /// No data message went either way for the idle timeout.
+    pub fn idle_timeout() -> Self {
+        Self::new(Cause::IdleTimeout, CloseCode::GOING_AWAY, "Idle timeout")
+    }
+
+    /// The peer left more output unread than the limit.
+    pub fn slow_consumer() -> Self {
+        Self::new(Cause::SlowConsumer, CloseCode::POLICY, "Slow consumer")
+    }
+
+    /// The peer sent more messages than the rate limit.
+    pub fn rate_limit() -> Self {
+        Self::new(Cause::RateLimit, CloseCode::POLICY, "Rate limit")
+    }
+
+    /// The server stops.
+    pub fn shutdown() -> Self {
+        Self::new(
+            Cause::Shutdown,
+            CloseCode::GOING_AWAY,
+            "Server shutting down",
+        )
+    }
+}
+
+/// The most bytes of a close reason: what a control frame holds beside the code.
+pub(crate) const MAX_REASON: usize = MAX_CONTROL_PAYLOAD - 2;
+
+/// Reads a CLOSE frame's payload (RFC 6455 section 5.5.1): nothing, or a code and a reason in UTF-8.
+pub(super) fn parse_close(payload: &[u8]) -> Result<(CloseCode, &str), ProtocolError> {
+    match payload {
+        [] => Ok((CloseCode::NONE, "")),
+        [_] => Err(ProtocolError::TruncatedClose),
+        [high, low, reason @ ..] => {
+            let code = CloseCode(u16::from_be_bytes([*high, *low]));
+            if !code.is_sendable() {
+                return Err(ProtocolError::InvalidCloseCode(code.0));
+            }
+            let reason = std::str::from_utf8(reason).map_err(|_| ProtocolError::InvalidUtf8)?;
+            Ok((code, reason))
+        }
+    }
+}
+
+/// The payload of a CLOSE frame: empty for a code that may not be sent, and a reason cut to what fits, never inside a
+/// character.
+pub(super) fn close_payload(code: CloseCode, reason: &str) -> Vec<u8> {
+    if !code.is_sendable() {
+        return Vec::new();
+    }
+    let mut payload = code.0.to_be_bytes().to_vec();
+    payload.extend_from_slice(&reason.as_bytes()[..reason.floor_char_boundary(MAX_REASON)]);
+    payload
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_that_may_not_be_sent_never_reach_the_wire() {
+        for code in (0..1000).chain([1004, 1005, 1006, 1015, 1016, 1100, 2000, 2999, 5000, 65535]) {
+            assert!(!CloseCode(code).is_sendable(), "{code}");
+            assert_eq!(close_payload(CloseCode(code), "why"), b"");
+        }
+        for code in [
+            1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 1012, 1013, 1014, 3000, 3999,
+            4000, 4999,
+        ] {
+            assert!(CloseCode(code).is_sendable(), "{code}");
+        }
+    }
+
+    #[test]
+    fn a_long_reason_is_cut_between_characters() {
+        let payload = close_payload(CloseCode::NORMAL, &"é".repeat(100));
+        assert_eq!(
+            payload.len(),
+            2 + 122,
+            "61 two-byte characters of the 123 bytes that fit"
+        );
+        assert!(parse_close(&payload).is_ok());
+    }
+}

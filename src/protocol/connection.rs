@@ -1,0 +1,582 @@
+//! One connection's state machine: bytes and time in, events and bytes out.
+//!
+//! ```text
+//!                    +-> Refused --------------------------+
+//! Handshaking -------+                                     |
+//!                    +-> Open --+-> Closing --+            +-> gone, when the socket is
+//!                               |   (we first)+-> Finished +
+//!                               +-> (peer first) --^       |
+//!                               +-> Failed ----------------+
+//! ```
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use super::close::{Cause, CloseCode, Disconnect, close_payload, parse_close};
+use super::frame::{FrameHeader, MAX_HEADER, OpCode, encode_frame};
+use super::handshake::{self, Refusal, Upgrade};
+use super::message::{Assembly, Payload, check_data_frame};
+use super::{Input, Limits, ProtocolError, Time, Timeouts, apply_mask};
+
+/// Where a connection stands in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// The request head is arriving.
+    Handshaking,
+    /// The request was answered with an error; input is thrown away until the peer is gone.
+    Refused,
+    /// Messages go both ways.
+    Open,
+    /// Our CLOSE is out; the peer's is awaited and its data thrown away.
+    Closing,
+    /// The peer broke the protocol and was sent CLOSE; input is thrown away until the peer is gone.
+    Failed,
+    /// The peer's CLOSE came and ours is out: the TCP connection may end as soon as everything is written.
+    Finished,
+}
+
+/// What came out of the peer's bytes.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// A whole request head, to be answered with [`Connection::open`] or [`Connection::refuse`].
+    Head(Cow<'a, [u8]>),
+    /// The request cannot be read; the refusal is to be passed to [`Connection::refuse`].
+    BadHead(Refusal),
+    /// A whole message.
+    Message(Payload<'a>),
+}
+
+/// What to do now that a deadline has passed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Timeout {
+    /// Nothing, or a PING was written: ask for the next deadline.
+    Continue,
+    /// The head took too long: refuse with 408.
+    Handshake,
+    /// No data message for too long: close with [`Disconnect::idle_timeout`], unless the service still waits.
+    Idle,
+    /// The connection is over: end it at once.
+    Gone(Disconnect),
+}
+
+/// What exists only while a head, a frame or a message is incomplete.
+#[derive(Debug, Default)]
+struct Partial {
+    /// In the handshake: the request head so far.
+    head: Vec<u8>,
+    /// Bytes of an incomplete frame header: `header[..header_len]`.
+    header: [u8; MAX_HEADER],
+    header_len: u8,
+    /// The frame whose payload is arriving; `payload_len` and `mask` are those of the rest.
+    frame: Option<FrameHeader>,
+    /// The payload of a control frame that is arriving, at most 125 bytes.
+    control: Vec<u8>,
+    /// The message that is being put together.
+    message: Option<Assembly>,
+}
+
+impl Partial {
+    fn is_empty(&self) -> bool {
+        self.header_len == 0 && self.frame.is_none() && self.message.is_none()
+    }
+}
+
+/// The server's side of one WebSocket connection.
+#[derive(Debug)]
+pub struct Connection {
+    /// `None` between two messages: a connection that waits owns no heap memory.
+    partial: Option<Box<Partial>>,
+    /// How it ends, set exactly once: when the phase leaves `Open`.
+    ending: Option<Box<Disconnect>>,
+    /// When the present phase began.
+    since: Time,
+    /// When the last ping window began: at opening, or with the last PING.
+    pinged: Time,
+    /// When the last data message went either way.
+    last_message: Time,
+    phase: Phase,
+    /// Whether any byte came since `pinged` (when that began with a PING).
+    heard: bool,
+}
+
+impl Connection {
+    /// A connection whose first byte has not come yet.
+    pub fn new(now: Time) -> Self {
+        Self {
+            partial: None,
+            ending: None,
+            since: now,
+            pinged: now,
+            last_message: now,
+            phase: Phase::Handshaking,
+            heard: true,
+        }
+    }
+
+    /// Where it stands.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Whether messages can be sent.
+    pub fn is_open(&self) -> bool {
+        self.phase == Phase::Open
+    }
+
+    /// Whether it was admitted, so that its end has to be told.
+    pub fn was_open(&self) -> bool {
+        match self.phase {
+            Phase::Handshaking | Phase::Refused => false,
+            Phase::Open | Phase::Closing | Phase::Failed | Phase::Finished => true,
+        }
+    }
+
+    /// When the present phase began: for an open connection, when it was opened.
+    pub fn since(&self) -> Time {
+        self.since
+    }
+
+    /// How it ends, once that is known.
+    pub fn ending(&self) -> Option<&Disconnect> {
+        self.ending.as_deref()
+    }
+
+    /// How it ended: the ending that was set first, or else `now`.
+    pub fn into_ending(self, now: Disconnect) -> Disconnect {
+        self.ending.map_or(now, |ending| *ending)
+    }
+
+    /// Answers the request head with 101 and opens the connection.
+    pub fn open(
+        &mut self,
+        now: Time,
+        upgrade: &Upgrade<'_>,
+        accept: &handshake::Accept,
+        out: &mut Vec<u8>,
+    ) {
+        debug_assert_eq!(self.phase, Phase::Handshaking);
+        upgrade.write_response(accept, out);
+        self.partial = None;
+        self.phase = Phase::Open;
+        self.since = now;
+        self.last_message = now;
+        self.restart_ping_window(now);
+    }
+
+    /// Answers the request head with an error.
+    pub fn refuse(&mut self, now: Time, refusal: &Refusal, out: &mut Vec<u8>) {
+        debug_assert_eq!(self.phase, Phase::Handshaking);
+        refusal.write_response(out);
+        self.partial = None;
+        self.phase = Phase::Refused;
+        self.since = now;
+    }
+
+    /// Begins the closing handshake with CLOSE for `ending`. Nothing happens unless the connection is open: the first
+    /// reason stands.
+    pub fn close(&mut self, now: Time, ending: Disconnect, out: &mut Vec<u8>) {
+        if self.phase == Phase::Open {
+            encode_frame(
+                OpCode::Close,
+                &close_payload(ending.code, &ending.reason),
+                out,
+            );
+            self.end(now, Phase::Closing, ending);
+        }
+    }
+
+    /// Notes that bytes came from the peer: a sign of life.
+    pub fn handle_sign_of_life(&mut self) {
+        self.heard = true;
+    }
+
+    /// Notes that a data message went either way.
+    pub fn handle_message_sent(&mut self, now: Time) {
+        self.last_message = now;
+    }
+
+    /// Gives the peer a fresh ping window, as after the machine was suspended.
+    pub fn restart_ping_window(&mut self, now: Time) {
+        self.pinged = now;
+        self.heard = true;
+    }
+
+    /// Takes bytes until there is an event, or the input is used up (`None`). PONG and CLOSE replies go to `out`.
+    ///
+    /// After `Head` or `BadHead` the request has to be answered before the next call.
+    pub fn receive<'a>(
+        &mut self,
+        now: Time,
+        input: &mut Input<'a>,
+        limits: &Limits,
+        out: &mut Vec<u8>,
+    ) -> Option<Event<'a>> {
+        match self.phase {
+            Phase::Handshaking => self.receive_head(input, limits),
+            Phase::Open | Phase::Closing => match self.receive_frames(now, input, limits, out) {
+                Ok(event) => event,
+                Err(error) => {
+                    input.clear();
+                    self.fail(now, error, out);
+                    None
+                }
+            },
+            Phase::Refused | Phase::Failed | Phase::Finished => {
+                input.clear();
+                None
+            }
+        }
+    }
+
+    /// When [`Connection::handle_timeout`] is to be called, if ever.
+    pub fn deadline(&self, timeouts: &Timeouts) -> Option<Time> {
+        let after =
+            |start: Time, duration: Option<Duration>| duration.map(|duration| start + duration);
+        match self.phase {
+            Phase::Handshaking => after(self.since, timeouts.handshake),
+            Phase::Open => {
+                let ping = after(
+                    self.pinged,
+                    if self.heard {
+                        timeouts.ping_interval
+                    } else {
+                        timeouts.ping_timeout
+                    },
+                );
+                let idle = after(self.last_message, timeouts.idle);
+                [ping, idle].into_iter().flatten().min()
+            }
+            Phase::Refused | Phase::Closing | Phase::Failed | Phase::Finished => {
+                after(self.since, timeouts.close)
+            }
+        }
+    }
+
+    /// Does what the passed deadline asks for; a PING goes to `out`.
+    pub fn handle_timeout(&mut self, now: Time, timeouts: &Timeouts, out: &mut Vec<u8>) -> Timeout {
+        let passed = |start: Time, duration: Option<Duration>| {
+            duration.is_some_and(|duration| now >= start + duration)
+        };
+        match self.phase {
+            Phase::Handshaking if passed(self.since, timeouts.handshake) => Timeout::Handshake,
+            Phase::Open if !self.heard && passed(self.pinged, timeouts.ping_timeout) => {
+                Timeout::Gone(Disconnect::ping_timeout())
+            }
+            Phase::Open if passed(self.last_message, timeouts.idle) => Timeout::Idle,
+            Phase::Open if self.heard && passed(self.pinged, timeouts.ping_interval) => {
+                encode_frame(OpCode::Ping, b"", out);
+                self.pinged = now;
+                // Without a ping timeout the PING only keeps proxies awake and nothing is waited for.
+                self.heard = timeouts.ping_timeout.is_none();
+                Timeout::Continue
+            }
+            Phase::Refused | Phase::Closing | Phase::Failed | Phase::Finished
+                if passed(self.since, timeouts.close) =>
+            {
+                // The ending is known already (or is told to no one); this one does not replace it.
+                Timeout::Gone(Disconnect::eof())
+            }
+            _ => Timeout::Continue,
+        }
+    }
+
+    /// Collects the request head up to its empty line.
+    fn receive_head<'a>(&mut self, input: &mut Input<'a>, limits: &Limits) -> Option<Event<'a>> {
+        let mut held = self
+            .partial
+            .take()
+            .map(|partial| partial.head)
+            .unwrap_or_default();
+        match handshake::find_end(&held, input.peek(), limits.max_head) {
+            Ok(Some(len)) if held.is_empty() => Some(Event::Head(Cow::Borrowed(input.take(len)))),
+            Ok(Some(len)) => {
+                held.extend_from_slice(input.take(len));
+                Some(Event::Head(Cow::Owned(held)))
+            }
+            Ok(None) => {
+                held.extend_from_slice(input.take(input.len()));
+                if !held.is_empty() {
+                    self.partial = Some(Box::new(Partial {
+                        head: held,
+                        ..Partial::default()
+                    }));
+                }
+                None
+            }
+            Err(refusal) => {
+                input.clear();
+                Some(Event::BadHead(refusal))
+            }
+        }
+    }
+
+    /// Takes frames until one completes a message or the input is used up.
+    fn receive_frames<'a>(
+        &mut self,
+        now: Time,
+        input: &mut Input<'a>,
+        limits: &Limits,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Event<'a>>, ProtocolError> {
+        while !input.is_empty() {
+            if matches!(self.phase, Phase::Finished) {
+                // "After sending a control frame indicating the connection should be closed, a peer does not send any
+                // further data": what comes after the peer's CLOSE is not looked at.
+                input.clear();
+                break;
+            }
+            let event = match self.partial.take() {
+                Some(partial) => self.receive_rest(now, partial, input, limits, out)?,
+                None => match FrameHeader::parse(input.peek())? {
+                    Some((header, len)) => {
+                        self.check_header(&header, None, limits)?;
+                        input.take(len);
+                        if header.payload_len <= input.len() as u64 {
+                            let payload = input.take(header.payload_len as usize);
+                            self.receive_whole_frame(now, header, payload, None, limits, out)?
+                        } else {
+                            self.begin_frame(Box::default(), header);
+                            continue;
+                        }
+                    }
+                    None => {
+                        let mut partial = Box::<Partial>::default();
+                        let bytes = input.take(input.len());
+                        partial.header[..bytes.len()].copy_from_slice(bytes);
+                        partial.header_len = bytes.len() as u8;
+                        self.partial = Some(partial);
+                        break;
+                    }
+                },
+            };
+            if let Some(payload) = event {
+                self.last_message = now;
+                return Ok(Some(Event::Message(payload)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Goes on with an incomplete header, frame or message.
+    fn receive_rest<'a>(
+        &mut self,
+        now: Time,
+        mut partial: Box<Partial>,
+        input: &mut Input<'a>,
+        limits: &Limits,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Payload<'a>>, ProtocolError> {
+        if partial.frame.is_some() {
+            return self.receive_payload(now, partial, input, limits, out);
+        }
+        let header = loop {
+            match FrameHeader::parse(&partial.header[..usize::from(partial.header_len)])? {
+                Some((header, _)) => break header,
+                None => match input.take(1) {
+                    [byte] => {
+                        partial.header[usize::from(partial.header_len)] = *byte;
+                        partial.header_len += 1;
+                    }
+                    _ => {
+                        self.partial = Some(partial);
+                        return Ok(None);
+                    }
+                },
+            }
+        };
+        partial.header_len = 0;
+        self.check_header(&header, partial.message.as_ref(), limits)?;
+        if header.payload_len <= input.len() as u64 {
+            let payload = input.take(header.payload_len as usize);
+            return self.receive_whole_frame(now, header, payload, Some(partial), limits, out);
+        }
+        self.begin_frame(partial, header);
+        Ok(None)
+    }
+
+    /// Notes a frame whose payload has not all come.
+    fn begin_frame(&mut self, mut partial: Box<Partial>, header: FrameHeader) {
+        if matches!(header.opcode, OpCode::Text | OpCode::Binary) && self.phase == Phase::Open {
+            partial.message = Some(Assembly::new(header.opcode));
+        }
+        partial.frame = Some(header);
+        self.partial = Some(partial);
+    }
+
+    /// Takes what has come of the payload of an incomplete frame.
+    fn receive_payload<'a>(
+        &mut self,
+        now: Time,
+        mut partial: Box<Partial>,
+        input: &mut Input<'a>,
+        limits: &Limits,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Payload<'a>>, ProtocolError> {
+        let Some(mut frame) = partial.frame.take() else {
+            return Ok(None);
+        };
+        let wanted = usize::try_from(frame.payload_len).unwrap_or(usize::MAX);
+        let piece = input.take(wanted);
+        frame.mask = apply_mask(piece, frame.mask);
+        frame.payload_len -= piece.len() as u64;
+        let complete = frame.payload_len == 0;
+
+        if frame.opcode.is_control() {
+            partial.control.extend_from_slice(piece);
+            if complete {
+                let payload = std::mem::take(&mut partial.control);
+                self.keep(partial);
+                self.handle_control(now, frame.opcode, &payload, out)?;
+                return Ok(None);
+            }
+        } else if self.phase == Phase::Open {
+            if let Some(message) = &mut partial.message {
+                let most = if frame.fin {
+                    message.len() + wanted
+                } else {
+                    limits.max_message
+                };
+                message.push(piece, most)?;
+            }
+            if complete && frame.fin {
+                return partial.message.take().map(Assembly::finish).transpose();
+            }
+        }
+        partial.frame = (!complete).then_some(frame);
+        self.keep(partial);
+        Ok(None)
+    }
+
+    /// Handles a frame all of whose payload lies in the input. `partial` holds the message it may belong to.
+    fn receive_whole_frame<'a>(
+        &mut self,
+        now: Time,
+        header: FrameHeader,
+        payload: &'a mut [u8],
+        partial: Option<Box<Partial>>,
+        limits: &Limits,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Payload<'a>>, ProtocolError> {
+        apply_mask(payload, header.mask);
+        if header.opcode.is_control() {
+            if let Some(partial) = partial {
+                self.keep(partial);
+            }
+            self.handle_control(now, header.opcode, payload, out)?;
+            return Ok(None);
+        }
+        if self.phase != Phase::Open {
+            return Ok(None);
+        }
+        if header.fin && header.opcode != OpCode::Continuation {
+            return Payload::whole(header.opcode, payload).map(Some);
+        }
+
+        let mut partial = partial.unwrap_or_default();
+        let mut message = partial
+            .message
+            .take()
+            .unwrap_or_else(|| Assembly::new(header.opcode));
+        let most = if header.fin {
+            message.len() + payload.len()
+        } else {
+            limits.max_message
+        };
+        message.push(payload, most)?;
+        if header.fin {
+            return message.finish().map(Some);
+        }
+        partial.message = Some(message);
+        self.keep(partial);
+        Ok(None)
+    }
+
+    /// Refuses a frame that may not come now. While closing, data is thrown away, so anything may come.
+    fn check_header(
+        &self,
+        header: &FrameHeader,
+        message: Option<&Assembly>,
+        limits: &Limits,
+    ) -> Result<(), ProtocolError> {
+        if header.opcode.is_control() || self.phase != Phase::Open {
+            return Ok(());
+        }
+        check_data_frame(header, message, limits.max_message)
+    }
+
+    /// Handles a whole control frame.
+    fn handle_control(
+        &mut self,
+        now: Time,
+        opcode: OpCode,
+        payload: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), ProtocolError> {
+        match (opcode, self.phase) {
+            // "Upon receipt of a Ping frame, an endpoint MUST send a Pong frame in response, unless it already received
+            // a Close frame." After our own CLOSE nothing may be sent either.
+            (OpCode::Ping, Phase::Open) => encode_frame(OpCode::Pong, payload, out),
+            // "If an endpoint receives a Close frame and did not previously send a Close frame, the endpoint MUST send
+            // a Close frame in response", typically echoing the status code.
+            (OpCode::Close, Phase::Open) => {
+                let (code, reason) = parse_close(payload)?;
+                encode_frame(OpCode::Close, &close_payload(code, ""), out);
+                self.end(
+                    now,
+                    Phase::Finished,
+                    Disconnect::new(Cause::PeerClose, code, reason.to_owned()),
+                );
+            }
+            (OpCode::Close, _) => {
+                self.partial = None;
+                self.phase = Phase::Finished;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Fails the connection, RFC 6455 section 7.1.7. While closing, the framing is lost and with it the peer's CLOSE;
+    /// the ending stays what it was.
+    fn fail(&mut self, now: Time, error: ProtocolError, out: &mut Vec<u8>) {
+        if self.phase == Phase::Open {
+            let ending = Disconnect::protocol_error(error);
+            encode_frame(
+                OpCode::Close,
+                &close_payload(ending.code, &ending.reason),
+                out,
+            );
+            self.end(now, Phase::Failed, ending);
+        } else {
+            self.partial = None;
+            self.phase = Phase::Failed;
+        }
+    }
+
+    /// Leaves `Open`. A frame that is arriving keeps its place in the stream; the message it belonged to is dropped.
+    fn end(&mut self, now: Time, phase: Phase, ending: Disconnect) {
+        debug_assert!(self.phase == Phase::Open && self.ending.is_none());
+        if let Some(mut partial) = self.partial.take() {
+            partial.message = None;
+            self.keep(partial);
+        }
+        self.phase = phase;
+        self.since = now;
+        self.ending = Some(Box::new(ending));
+    }
+
+    /// Keeps what is incomplete, and only that.
+    fn keep(&mut self, partial: Box<Partial>) {
+        if !partial.is_empty() {
+            self.partial = Some(partial);
+        }
+    }
+}
+
+/// Names for the codes that services close with most, so that `close` reads well.
+impl Disconnect {
+    /// Closed by the service with a code and a reason.
+    pub fn by_service(code: CloseCode, reason: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(Cause::Service, code, reason)
+    }
+}

@@ -1,0 +1,246 @@
+//! Frame headers, RFC 6455 section 5.2.
+
+use super::ProtocolError;
+
+/// The most payload of a control frame (RFC 6455 section 5.5).
+pub(super) const MAX_CONTROL_PAYLOAD: usize = 125;
+
+/// The longest header of a frame from a client: two bytes, a 64-bit length and a masking key.
+pub(super) const MAX_HEADER: usize = 14;
+
+/// What a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum OpCode {
+    /// A further part of a message.
+    Continuation = 0x0,
+    /// The first part of a text message.
+    Text = 0x1,
+    /// The first part of a binary message.
+    Binary = 0x2,
+    /// The closing handshake.
+    Close = 0x8,
+    /// A question for a sign of life.
+    Ping = 0x9,
+    /// The answer to a PING.
+    Pong = 0xa,
+}
+
+impl OpCode {
+    /// The opcode with these four bits, if it is defined.
+    pub const fn from_bits(bits: u8) -> Option<Self> {
+        Some(match bits {
+            0x0 => Self::Continuation,
+            0x1 => Self::Text,
+            0x2 => Self::Binary,
+            0x8 => Self::Close,
+            0x9 => Self::Ping,
+            0xa => Self::Pong,
+            _ => return None,
+        })
+    }
+
+    /// Whether the frame is a control frame, which may come between the parts of a message.
+    pub const fn is_control(self) -> bool {
+        self as u8 & 0x8 != 0
+    }
+}
+
+/// The header of a frame from a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameHeader {
+    /// Whether this is the last frame of its message.
+    pub fin: bool,
+    /// What the frame is.
+    pub opcode: OpCode,
+    /// The masking key. A frame from a client always has one.
+    pub mask: [u8; 4],
+    /// The number of payload bytes that follow.
+    pub payload_len: u64,
+}
+
+impl FrameHeader {
+    /// Reads a header from the front of `bytes`: the header and its own length, or `None` while it is incomplete.
+    ///
+    /// An error is reported by the first byte that makes it certain, so what comes of a header does not depend on how
+    /// it was cut. Whether the frame may come *now* is for message assembly to say.
+    pub fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, ProtocolError> {
+        let Some(&first) = bytes.first() else {
+            return Ok(None);
+        };
+        // "MUST be 0 unless an extension is negotiated that defines meanings for non-zero values."
+        if first & 0x70 != 0 {
+            return Err(ProtocolError::ReservedBits);
+        }
+        let opcode =
+            OpCode::from_bits(first & 0x0f).ok_or(ProtocolError::ReservedOpcode(first & 0x0f))?;
+        let fin = first & 0x80 != 0;
+        // "All control frames MUST have a payload length of 125 bytes or less and MUST NOT be fragmented."
+        if opcode.is_control() && !fin {
+            return Err(ProtocolError::FragmentedControl);
+        }
+
+        let Some(&second) = bytes.get(1) else {
+            return Ok(None);
+        };
+        // "The server MUST close the connection upon receiving a frame that is not masked."
+        if second & 0x80 == 0 {
+            return Err(ProtocolError::Unmasked);
+        }
+        let short = second & 0x7f;
+        if opcode.is_control() && usize::from(short) > MAX_CONTROL_PAYLOAD {
+            return Err(ProtocolError::ControlTooLong);
+        }
+
+        // "The minimal number of bytes MUST be used to encode the length."
+        let (payload_len, mask_at) = match short {
+            126 => {
+                let Some(length) = bytes[2..].first_chunk::<2>() else {
+                    return Ok(None);
+                };
+                let length = u64::from(u16::from_be_bytes(*length));
+                if length < 126 {
+                    return Err(ProtocolError::NonMinimalLength);
+                }
+                (length, 4)
+            }
+            127 => {
+                if bytes.get(2).is_some_and(|byte| byte & 0x80 != 0) {
+                    return Err(ProtocolError::LengthTopBit);
+                }
+                let Some(length) = bytes[2..].first_chunk::<8>() else {
+                    return Ok(None);
+                };
+                let length = u64::from_be_bytes(*length);
+                if length <= u64::from(u16::MAX) {
+                    return Err(ProtocolError::NonMinimalLength);
+                }
+                (length, 10)
+            }
+            length => (u64::from(length), 2),
+        };
+        let Some(&mask) = bytes[mask_at..].first_chunk::<4>() else {
+            return Ok(None);
+        };
+        Ok(Some((
+            Self {
+                fin,
+                opcode,
+                mask,
+                payload_len,
+            },
+            mask_at + 4,
+        )))
+    }
+}
+
+/// The header of a frame to a client, encoded.
+#[derive(Clone, Copy, Debug)]
+pub struct HeaderBytes {
+    bytes: [u8; 10],
+    len: u8,
+}
+
+impl HeaderBytes {
+    /// The header of an unfragmented, unmasked frame: what a server sends.
+    pub fn new(opcode: OpCode, payload_len: usize) -> Self {
+        let mut bytes = [0; 10];
+        bytes[0] = 0x80 | opcode as u8;
+        let len = match payload_len {
+            0..=125 => {
+                bytes[1] = payload_len as u8;
+                2
+            }
+            126..=0xffff => {
+                bytes[1] = 126;
+                bytes[2..4].copy_from_slice(&(payload_len as u16).to_be_bytes());
+                4
+            }
+            _ => {
+                bytes[1] = 127;
+                bytes[2..].copy_from_slice(&(payload_len as u64).to_be_bytes());
+                10
+            }
+        };
+        Self { bytes, len }
+    }
+
+    /// The encoded bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+/// Appends an unfragmented, unmasked frame to `out`.
+pub fn encode_frame(opcode: OpCode, payload: &[u8], out: &mut Vec<u8>) {
+    let header = HeaderBytes::new(opcode, payload.len());
+    out.reserve(header.as_slice().len() + payload.len());
+    out.extend_from_slice(header.as_slice());
+    out.extend_from_slice(payload);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(bytes: &[u8]) -> Result<Option<(FrameHeader, usize)>, ProtocolError> {
+        FrameHeader::parse(bytes)
+    }
+
+    #[test]
+    fn lengths_are_read_in_their_three_forms() {
+        let key = [9, 8, 7, 6];
+        for (form, want) in [
+            (&[0x81, 0x80 | 125][..], 125),
+            (&[0x81, 0x80 | 126, 0, 126], 126),
+            (&[0x81, 0x80 | 126, 0xff, 0xff], 0xffff),
+            (&[0x81, 0x80 | 127, 0, 0, 0, 0, 0, 1, 0, 0], 0x10000),
+        ] {
+            let bytes = [form, &key].concat();
+            let (header, used) = parse(&bytes).expect("valid").expect("complete");
+            assert_eq!(
+                (header.payload_len, header.mask, used),
+                (want, key, bytes.len())
+            );
+            for cut in 0..bytes.len() {
+                assert_eq!(parse(&bytes[..cut]), Ok(None), "incomplete is not an error");
+            }
+        }
+    }
+
+    #[test]
+    fn each_violation_is_refused_from_the_header() {
+        for (bytes, error) in [
+            (&[0xc1][..], ProtocolError::ReservedBits),
+            (&[0xa1], ProtocolError::ReservedBits),
+            (&[0x91], ProtocolError::ReservedBits),
+            (&[0x83], ProtocolError::ReservedOpcode(3)),
+            (&[0x8f], ProtocolError::ReservedOpcode(15)),
+            (&[0x09], ProtocolError::FragmentedControl),
+            (&[0x81, 0x05], ProtocolError::Unmasked),
+            (&[0x89, 0xfe], ProtocolError::ControlTooLong),
+            (&[0x88, 0xff], ProtocolError::ControlTooLong),
+            (&[0x81, 0xfe, 0, 125], ProtocolError::NonMinimalLength),
+            (
+                &[0x81, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff],
+                ProtocolError::NonMinimalLength,
+            ),
+            (&[0x81, 0xff, 0x80], ProtocolError::LengthTopBit),
+        ] {
+            assert_eq!(parse(bytes), Err(error), "{bytes:02x?}");
+        }
+    }
+
+    #[test]
+    fn encoded_headers_use_the_shortest_form() {
+        for (len, want) in [
+            (0, &[0x82, 0][..]),
+            (125, &[0x82, 125]),
+            (126, &[0x82, 126, 0, 126]),
+            (65535, &[0x82, 126, 0xff, 0xff]),
+            (65536, &[0x82, 127, 0, 0, 0, 0, 0, 1, 0, 0]),
+        ] {
+            assert_eq!(HeaderBytes::new(OpCode::Binary, len).as_slice(), want);
+        }
+    }
+}

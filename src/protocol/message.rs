@@ -1,0 +1,189 @@
+//! Messages, and their assembly from frames that arrive in pieces (RFC 6455 section 5.4).
+
+use std::borrow::Cow;
+
+use super::frame::{FrameHeader, OpCode};
+use super::{ProtocolError, Utf8Stream};
+
+/// A whole message, borrowed: what a service is given and what it sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message<'a> {
+    /// Text, valid UTF-8.
+    Text(&'a str),
+    /// Any bytes.
+    Binary(&'a [u8]),
+}
+
+impl<'a> Message<'a> {
+    /// The payload, as it stands in a frame.
+    pub fn as_bytes(self) -> &'a [u8] {
+        match self {
+            Self::Text(text) => text.as_bytes(),
+            Self::Binary(bytes) => bytes,
+        }
+    }
+
+    /// The opcode of a frame that carries the whole message.
+    pub fn opcode(self) -> OpCode {
+        match self {
+            Self::Text(_) => OpCode::Text,
+            Self::Binary(_) => OpCode::Binary,
+        }
+    }
+}
+
+/// A whole message as it comes out of a connection: where it lay in the input if it came in one piece, in memory of
+/// its own if it had to be put together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Payload<'a> {
+    /// Text, valid UTF-8.
+    Text(Cow<'a, str>),
+    /// Any bytes.
+    Binary(Cow<'a, [u8]>),
+}
+
+impl Payload<'_> {
+    /// The message, borrowed.
+    pub fn as_message(&self) -> Message<'_> {
+        match self {
+            Self::Text(text) => Message::Text(text),
+            Self::Binary(bytes) => Message::Binary(bytes),
+        }
+    }
+}
+
+impl<'a> Payload<'a> {
+    /// The message in a single, unmasked frame.
+    pub(super) fn whole(opcode: OpCode, payload: &'a [u8]) -> Result<Self, ProtocolError> {
+        if opcode == OpCode::Text {
+            let text = std::str::from_utf8(payload).map_err(|_| ProtocolError::InvalidUtf8)?;
+            return Ok(Self::Text(Cow::Borrowed(text)));
+        }
+        Ok(Self::Binary(Cow::Borrowed(payload)))
+    }
+}
+
+/// A message that is still arriving. It holds the bytes that arrived, never room for bytes that were only announced.
+#[derive(Debug)]
+pub(super) enum Assembly {
+    Text { text: String, utf8: Utf8Stream },
+    Binary(Vec<u8>),
+}
+
+impl Assembly {
+    /// A message that begins with a frame of this kind.
+    pub(super) fn new(opcode: OpCode) -> Self {
+        match opcode {
+            OpCode::Text => Self::Text {
+                text: String::new(),
+                utf8: Utf8Stream::default(),
+            },
+            _ => Self::Binary(Vec::new()),
+        }
+    }
+
+    /// The bytes that arrived so far, those of a cut character included.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Text { text, utf8 } => text.len() + utf8.pending(),
+            Self::Binary(bytes) => bytes.len(),
+        }
+    }
+
+    /// Takes the next unmasked bytes. `most` is the most the whole message can come to: room grows by doubling, but
+    /// not past it.
+    pub(super) fn push(&mut self, bytes: &[u8], most: usize) -> Result<(), ProtocolError> {
+        let len = self.len() + bytes.len();
+        match self {
+            Self::Text { text, utf8 } => {
+                text.reserve_exact(capacity_for(len, text.capacity(), most) - text.len());
+                utf8.push(bytes, text)
+            }
+            Self::Binary(held) => {
+                held.reserve_exact(capacity_for(len, held.capacity(), most) - held.len());
+                held.extend_from_slice(bytes);
+                Ok(())
+            }
+        }
+    }
+
+    /// The whole message.
+    pub(super) fn finish(self) -> Result<Payload<'static>, ProtocolError> {
+        match self {
+            Self::Text { text, utf8 } => {
+                utf8.finish()?;
+                Ok(Payload::Text(Cow::Owned(text)))
+            }
+            Self::Binary(bytes) => Ok(Payload::Binary(Cow::Owned(bytes))),
+        }
+    }
+}
+
+/// The capacity for `len` bytes: what there is if they fit, else twice as much, but no more than `most`.
+fn capacity_for(len: usize, capacity: usize, most: usize) -> usize {
+    if len <= capacity {
+        capacity
+    } else {
+        len.max((2 * capacity).min(most))
+    }
+}
+
+/// Checks a data frame's header against the message in progress and the limit, before its payload is touched.
+pub(super) fn check_data_frame(
+    header: &FrameHeader,
+    assembly: Option<&Assembly>,
+    max_message: usize,
+) -> Result<(), ProtocolError> {
+    let held = match (header.opcode, assembly) {
+        (OpCode::Continuation, None) => return Err(ProtocolError::UnexpectedContinuation),
+        (OpCode::Continuation, Some(assembly)) => assembly.len(),
+        (_, Some(_)) => return Err(ProtocolError::ExpectedContinuation),
+        (_, None) => 0,
+    };
+    if header.payload_len > max_message.saturating_sub(held) as u64 {
+        return Err(ProtocolError::MessageTooBig);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_never_reserves_more_than_it_can_come_to() {
+        let most = 100_000;
+        let mut assembly = Assembly::new(OpCode::Binary);
+        for _ in 0..most / 1000 {
+            assembly.push(&[7; 1000], most).expect("binary");
+            let Assembly::Binary(held) = &assembly else {
+                unreachable!("binary")
+            };
+            assert!(
+                held.capacity() <= most.min(2 * held.len()),
+                "{} for {}",
+                held.capacity(),
+                held.len()
+            );
+        }
+    }
+
+    #[test]
+    fn the_limit_counts_the_bytes_of_a_cut_character() {
+        let mut assembly = Assembly::new(OpCode::Text);
+        assembly
+            .push(b"abc\xe2\x82", 8)
+            .expect("cut inside a character");
+        let frame = |payload_len| FrameHeader {
+            fin: true,
+            opcode: OpCode::Continuation,
+            mask: [0; 4],
+            payload_len,
+        };
+        assert_eq!(check_data_frame(&frame(3), Some(&assembly), 8), Ok(()));
+        assert_eq!(
+            check_data_frame(&frame(4), Some(&assembly), 8),
+            Err(ProtocolError::MessageTooBig)
+        );
+    }
+}

@@ -1,0 +1,69 @@
+//! RFC 6455 without any input or output: bytes and time come in as arguments, events and bytes go out.
+//!
+//! Nothing here knows a socket, a clock, a log or the event loop, so a whole conversation runs in a unit test or a
+//! fuzzer with simulated time. The layers, each usable alone:
+//!
+//! ```text
+//! bytes -> handshake (request head -> decision -> response)
+//!       -> frame (header) -> mask -> utf8 -> message (assembly, limits)
+//!       -> connection: one state machine that holds them together and writes PONG and CLOSE itself
+//! ```
+//!
+//! The contract of [`Connection`], on which everything above relies:
+//!
+//! * *Splitting is invisible*: any division of the same bytes into calls gives the same events and the same output.
+//! * *Refused from the header*: a frame that may not come is refused before a byte of its payload is stored.
+//! * *Nothing for nobody*: a connection between two messages owns no heap memory.
+//! * *An ending is set once*: the first reason for which a connection ends is the one that is told.
+
+mod close;
+mod connection;
+mod error;
+mod frame;
+pub mod handshake;
+mod input;
+mod mask;
+mod message;
+mod time;
+mod utf8;
+
+pub use close::{Cause, CloseCode, Disconnect};
+pub use connection::{Connection, Event, Phase, Timeout};
+pub use error::ProtocolError;
+pub use frame::{FrameHeader, HeaderBytes, OpCode, encode_frame};
+pub use handshake::{Accept, Refusal, Request, Status};
+pub use input::Input;
+pub use mask::apply_mask;
+pub use message::{Message, Payload};
+pub use time::{Time, Timeouts};
+pub use utf8::Utf8Stream;
+
+/// What a peer may make a connection hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The most bytes of a request head, its final empty line included. More is answered with 431.
+    pub max_head: usize,
+    /// The most bytes of one message's payload, however many frames it comes in. More closes with 1009.
+    pub max_message: usize,
+}
+
+impl Limits {
+    /// The default for [`Limits::max_head`]: 16 KiB.
+    pub const MAX_HEAD: usize = 16 << 10;
+    /// The default for [`Limits::max_message`]: 16 MiB.
+    pub const MAX_MESSAGE: usize = 16 << 20;
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_head: Self::MAX_HEAD,
+            max_message: Self::MAX_MESSAGE,
+        }
+    }
+}
+
+// A head must at least hold the smallest handshake a browser sends, and a message limit below one control frame's
+// payload would make CLOSE reasons unsendable in the other direction.
+const _: () =
+    assert!(Limits::MAX_HEAD >= 1 << 10 && Limits::MAX_MESSAGE >= frame::MAX_CONTROL_PAYLOAD);

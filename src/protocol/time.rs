@@ -1,0 +1,64 @@
+//! Time as the protocol sees it: a number that comes in.
+
+use std::ops::Add;
+use std::time::Duration;
+
+/// A point in time: milliseconds since an origin that the caller chose and that never changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time(u64);
+
+impl Time {
+    /// The point that lies `millis` milliseconds after the origin.
+    pub const fn from_millis(millis: u64) -> Self {
+        Self(millis)
+    }
+
+    /// Milliseconds since the origin.
+    pub const fn as_millis(self) -> u64 {
+        self.0
+    }
+
+    /// How long ago `earlier` was; zero if it is not in the past.
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_millis(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Time {
+    type Output = Self;
+
+    fn add(self, duration: Duration) -> Self {
+        Self(
+            self.0
+                .saturating_add(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)),
+        )
+    }
+}
+
+/// How long a connection may take for each thing; `None` turns a limit off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// From the TCP connection to the last byte of the request head.
+    pub handshake: Option<Duration>,
+    /// Between two PINGs.
+    pub ping_interval: Option<Duration>,
+    /// From a PING to any byte from the peer.
+    pub ping_timeout: Option<Duration>,
+    /// Without a data message in either direction.
+    pub idle: Option<Duration>,
+    /// From our CLOSE, or an error response, to the end of the TCP connection.
+    pub close: Option<Duration>,
+}
+
+impl Default for Timeouts {
+    /// 10 s, 20 s, 20 s, off and 5 s.
+    fn default() -> Self {
+        Self {
+            handshake: Some(Duration::from_secs(10)),
+            ping_interval: Some(Duration::from_secs(20)),
+            ping_timeout: Some(Duration::from_secs(20)),
+            idle: None,
+            close: Some(Duration::from_secs(5)),
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! UTF-8 that arrives in pieces, RFC 3629 and RFC 6455 section 8.1.
+
+use super::ProtocolError;
+
+/// Validates text that arrives in pieces cut at any byte, and refuses it at the first byte that makes it invalid.
+#[derive(Debug, Default)]
+pub struct Utf8Stream {
+    /// The first bytes of a character whose last bytes have not arrived: `tail[..len]`, at most three.
+    tail: [u8; 4],
+    len: u8,
+}
+
+impl Utf8Stream {
+    /// Takes the next piece and appends its complete characters to `text`.
+    pub fn push(&mut self, mut piece: &[u8], text: &mut String) -> Result<(), ProtocolError> {
+        while self.len > 0 {
+            let Some((&byte, rest)) = piece.split_first() else {
+                return Ok(());
+            };
+            piece = rest;
+            self.complete(byte, text)?;
+        }
+        match std::str::from_utf8(piece) {
+            Ok(valid) => text.push_str(valid),
+            Err(error) if error.error_len().is_some() => return Err(ProtocolError::InvalidUtf8),
+            Err(error) => {
+                let (valid, tail) = piece.split_at(error.valid_up_to());
+                text.push_str(std::str::from_utf8(valid).map_err(|_| ProtocolError::InvalidUtf8)?);
+                self.tail[..tail.len()].copy_from_slice(tail);
+                self.len = tail.len() as u8;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that the text does not end inside a character.
+    pub fn finish(&self) -> Result<(), ProtocolError> {
+        if self.len == 0 {
+            Ok(())
+        } else {
+            Err(ProtocolError::InvalidUtf8)
+        }
+    }
+
+    /// How many bytes of an incomplete character are held.
+    pub fn pending(&self) -> usize {
+        usize::from(self.len)
+    }
+
+    /// Adds one byte to the incomplete character.
+    fn complete(&mut self, byte: u8, text: &mut String) -> Result<(), ProtocolError> {
+        self.tail[usize::from(self.len)] = byte;
+        self.len += 1;
+        match std::str::from_utf8(&self.tail[..usize::from(self.len)]) {
+            Ok(character) => {
+                text.push_str(character);
+                self.len = 0;
+                Ok(())
+            }
+            // Four bytes are either a character or an error, so an incomplete one never fills the tail.
+            Err(error) if error.error_len().is_none() => Ok(()),
+            Err(_) => Err(ProtocolError::InvalidUtf8),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first length at which no continuation could make `bytes` valid, found by asking for every prefix.
+    fn first_bad_prefix(bytes: &[u8]) -> Option<usize> {
+        (1..=bytes.len()).find(
+            |&n| matches!(std::str::from_utf8(&bytes[..n]), Err(e) if e.error_len().is_some()),
+        )
+    }
+
+    #[test]
+    fn text_is_refused_at_the_first_byte_that_makes_it_invalid() {
+        let cases: [&[u8]; 12] = [
+            b"plain",
+            "κόσμε, \u{10ffff}\u{d7ff}\u{e000}".as_bytes(),
+            b"\xc0\xaf",
+            b"a\xe0\x9f\x80",
+            b"a\xed\xa0\x80z",
+            b"\xf0\x8f\xbf\xbf",
+            b"\xf4\x90\x80\x80",
+            b"\xf8\x88\x80\x80\x80",
+            b"\x80",
+            b"ok\xe2\x82(",
+            b"\xff",
+            b"\xce\xba\xce",
+        ];
+        for bytes in cases {
+            let (mut stream, mut text) = (Utf8Stream::default(), String::new());
+            let refused = bytes
+                .iter()
+                .position(|byte| stream.push(&[*byte], &mut text).is_err())
+                .map(|at| at + 1);
+            assert_eq!(refused, first_bad_prefix(bytes), "{bytes:?}");
+            if refused.is_none() {
+                assert_eq!(
+                    stream.finish().is_ok(),
+                    std::str::from_utf8(bytes).is_ok(),
+                    "{bytes:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn every_cut_of_valid_text_gives_the_text_back() {
+        let text = "aé€😀 ".repeat(3) + "\u{7ff}\u{800}\u{ffff}\u{10000}";
+        for first in 0..=text.len() {
+            for second in first..=text.len() {
+                let (mut stream, mut got) = (Utf8Stream::default(), String::new());
+                let bytes = text.as_bytes();
+                for piece in [&bytes[..first], &bytes[first..second], &bytes[second..]] {
+                    stream.push(piece, &mut got).expect("valid text");
+                }
+                stream.finish().expect("whole text");
+                assert_eq!(got, text);
+            }
+        }
+    }
+}
