@@ -1,1 +1,127 @@
-fn main() {}
+//! The `outrigger` program: arguments to settings, settings to a running server.
+
+mod cli;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use cli::{Action, Command, Settings};
+use outrigger::service::{App, AppConfig, Echo};
+use outrigger::{Ended, Server, Service};
+
+/// How the program ends, as shells and supervisors see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Exit {
+    /// Stopped because it was asked to.
+    Clean,
+    /// Failed while running, or was cut short.
+    Failure,
+    /// The command line is wrong.
+    Usage,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(match exit {
+            Exit::Clean => 0,
+            Exit::Failure => 1,
+            Exit::Usage => 2,
+        })
+    }
+}
+
+fn main() -> ExitCode {
+    match cli::parse(std::env::args_os()) {
+        Ok(Action::Print(text)) => {
+            print(&text);
+            Exit::Clean
+        }
+        Ok(Action::Run(command, settings)) => run(command, *settings),
+        Err(error) => {
+            eprintln!("outrigger: {error}");
+            Exit::Usage
+        }
+    }
+    .into()
+}
+
+fn run(command: Command, settings: Settings) -> Exit {
+    cli::log::init(settings.log_level, settings.log_format);
+    let endpoint = settings.endpoint(command);
+    let (path, talks_on_stdout) = (
+        endpoint.path().to_owned(),
+        command == Command::App && settings.program.is_empty(),
+    );
+    let announce = |url: &str| {
+        let line = format!("outrigger: listening on {url}\n");
+        // Where standard output carries events, it carries nothing else.
+        if talks_on_stdout {
+            eprint!("{line}")
+        } else {
+            print(&line)
+        }
+    };
+    match command {
+        Command::Echo => serve(
+            &settings,
+            Echo::new(endpoint),
+            |url| announce(&format!("{url}{path}")),
+            |_| None,
+        ),
+        Command::App => {
+            let app = App::new(AppConfig {
+                endpoint,
+                command: settings.program.clone(),
+                restart: settings.restart,
+                subprotocols: settings.subprotocols.clone(),
+            });
+            let failure = |app: &App| app.failure().map(str::to_owned);
+            serve(
+                &settings,
+                app,
+                |url| announce(&format!("{url}{path}")),
+                failure,
+            )
+        }
+    }
+}
+
+/// Runs a server until it is stopped. `failure` asks the service whether it ended as it should.
+fn serve<S: Service>(
+    settings: &Settings,
+    service: S,
+    announce: impl Fn(&str),
+    failure: impl FnOnce(&S) -> Option<String>,
+) -> Exit {
+    let result = Server::bind(settings.server.clone(), service).and_then(|mut server| {
+        server.stop_on_signals()?;
+        for address in server.local_addresses() {
+            announce(&format!("ws://{address}"));
+        }
+        server.run()
+    });
+    match result {
+        Ok((service, ended)) => match (failure(&service), ended) {
+            (Some(failure), _) => {
+                eprintln!("outrigger: {failure}");
+                Exit::Failure
+            }
+            (None, Ended::Cleanly) => Exit::Clean,
+            (None, Ended::AtOnce) => Exit::Failure,
+        },
+        Err(error) => {
+            eprintln!("outrigger: {error}");
+            Exit::Failure
+        }
+    }
+}
+
+/// Prints to standard output at once. A reader that is gone is no reason to fail.
+fn print(text: &str) {
+    let mut stdout = std::io::stdout().lock();
+    drop(
+        stdout
+            .write_all(text.as_bytes())
+            .and_then(|()| stdout.flush()),
+    );
+}

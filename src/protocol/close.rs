@@ -185,6 +185,11 @@ impl Disconnect {
         Self::new(Cause::RateLimit, CloseCode::POLICY, "Rate limit")
     }
 
+    /// The service closed the connection with a code and a reason.
+    pub fn by_service(code: CloseCode, reason: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(Cause::Service, code, reason)
+    }
+
     /// The server stops.
     pub fn shutdown() -> Self {
         Self::new(

@@ -12,7 +12,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use super::close::{Cause, CloseCode, Disconnect, close_payload, parse_close};
+use super::close::{Cause, Disconnect, close_payload, parse_close};
 use super::frame::{FrameHeader, MAX_HEADER, OpCode, encode_frame};
 use super::handshake::{self, Refusal, Upgrade};
 use super::message::{Assembly, Payload, check_data_frame};
@@ -185,9 +185,20 @@ impl Connection {
         }
     }
 
-    /// Notes that bytes came from the peer: a sign of life.
-    pub fn handle_sign_of_life(&mut self) {
-        self.heard = true;
+    /// Notes that the connection is dead: nothing can be sent or received any more. The first ending stands, and a
+    /// connection that was never open has none.
+    pub fn abandon(&mut self, now: Time, ending: Disconnect) {
+        if self.phase == Phase::Open {
+            self.end(now, Phase::Finished, ending);
+        } else if self.was_open() {
+            self.phase = Phase::Finished;
+        }
+    }
+
+    /// Notes that bytes came from the peer: a sign of life. Returns whether one was being waited for, so that there is
+    /// a new deadline.
+    pub fn handle_sign_of_life(&mut self) -> bool {
+        !std::mem::replace(&mut self.heard, true)
     }
 
     /// Notes that a data message went either way.
@@ -570,13 +581,5 @@ impl Connection {
         if !partial.is_empty() {
             self.partial = Some(partial);
         }
-    }
-}
-
-/// Names for the codes that services close with most, so that `close` reads well.
-impl Disconnect {
-    /// Closed by the service with a code and a reason.
-    pub fn by_service(code: CloseCode, reason: impl Into<Cow<'static, str>>) -> Self {
-        Self::new(Cause::Service, code, reason)
     }
 }

@@ -26,9 +26,9 @@ const SINGLETONS: [&str; 9] = [
 
 /// A response status, RFC 9110 section 15.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Status(pub u16);
+pub struct StatusCode(pub u16);
 
-impl Status {
+impl StatusCode {
     /// 400: the request cannot be understood.
     pub const BAD_REQUEST: Self = Self(400);
     /// 401: credentials are missing or wrong.
@@ -78,7 +78,7 @@ impl Status {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The status of the response.
-    pub status: Status,
+    pub status: StatusCode,
     /// What is wrong, for the JSON body.
     pub message: Cow<'static, str>,
     /// A field that belongs to the status, such as `Allow`.
@@ -87,7 +87,7 @@ pub struct Refusal {
 
 impl Refusal {
     /// A refusal with a status and a message for the client.
-    pub fn new(status: Status, message: impl Into<Cow<'static, str>>) -> Self {
+    pub fn new(status: StatusCode, message: impl Into<Cow<'static, str>>) -> Self {
         Self {
             status,
             message: message.into(),
@@ -97,17 +97,20 @@ impl Refusal {
 
     /// 404 for a path that nothing serves.
     pub fn not_found() -> Self {
-        Self::new(Status::NOT_FOUND, "nothing is served at this path")
+        Self::new(StatusCode::NOT_FOUND, "nothing is served at this path")
     }
 
     /// 408 for a head that took too long.
     pub fn timeout() -> Self {
-        Self::new(Status::REQUEST_TIMEOUT, "the request head took too long")
+        Self::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "the request head took too long",
+        )
     }
 
     /// 503 with a reason, to be tried again.
     pub fn unavailable(message: impl Into<Cow<'static, str>>) -> Self {
-        Self::new(Status::UNAVAILABLE, message).with("Retry-After", "1")
+        Self::new(StatusCode::UNAVAILABLE, message).with("Retry-After", "1")
     }
 
     fn with(mut self, name: &'static str, value: &'static str) -> Self {
@@ -118,7 +121,7 @@ impl Refusal {
     /// Appends the response: a JSON body of the right type and length, after which the connection is closed.
     pub fn write_response(&self, out: &mut Vec<u8>) {
         let body = serde_json::json!({"type": "error", "message": self.message}).to_string();
-        let connection = if self.status == Status::UPGRADE_REQUIRED {
+        let connection = if self.status == StatusCode::UPGRADE_REQUIRED {
             "Upgrade, close"
         } else {
             "close"
@@ -130,7 +133,7 @@ impl Refusal {
             body.len()
         );
         out.extend_from_slice(head.as_bytes());
-        if self.status == Status::UPGRADE_REQUIRED {
+        if self.status == StatusCode::UPGRADE_REQUIRED {
             out.extend_from_slice(b"Upgrade: websocket\r\n");
         }
         if let Some((name, value)) = self.field {
@@ -175,7 +178,7 @@ impl Accept {
             || value.bytes().any(|byte| byte < 0x20 || byte == 0x7f)
         {
             return Err(Refusal::new(
-                Status::INTERNAL,
+                StatusCode::INTERNAL,
                 "a response field is malformed",
             ));
         }
@@ -195,7 +198,7 @@ pub fn find_end(held: &[u8], fresh: &[u8], max_head: usize) -> Result<Option<usi
     for (at, &byte) in fresh.iter().enumerate() {
         if held.len() + at >= max_head {
             return Err(Refusal::new(
-                Status::HEADERS_TOO_LARGE,
+                StatusCode::HEADERS_TOO_LARGE,
                 "the request head is too large",
             ));
         }
@@ -205,7 +208,7 @@ pub fn find_end(held: &[u8], fresh: &[u8], max_head: usize) -> Result<Option<usi
             || (byte < 0x20 && !matches!(byte, b'\r' | b'\n' | b'\t'))
             || byte == 0x7f
         {
-            return Err(Refusal::new(Status::BAD_REQUEST, "malformed request"));
+            return Err(Refusal::new(StatusCode::BAD_REQUEST, "malformed request"));
         }
         last = last << 8 | u32::from(byte);
         if last == END {
@@ -229,7 +232,7 @@ pub struct Request<'a> {
 impl<'a> Request<'a> {
     /// Reads a whole head, its empty line included.
     pub fn parse(head: &'a [u8]) -> Result<Self, Refusal> {
-        let bad = |message: &'static str| Refusal::new(Status::BAD_REQUEST, message);
+        let bad = |message: &'static str| Refusal::new(StatusCode::BAD_REQUEST, message);
         let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
         let mut parsed = httparse::Request::new(&mut headers);
         match parsed.parse(head) {
@@ -237,13 +240,13 @@ impl<'a> Request<'a> {
             Ok(_) => return Err(bad("malformed request")),
             Err(httparse::Error::TooManyHeaders) => {
                 return Err(Refusal::new(
-                    Status::HEADERS_TOO_LARGE,
+                    StatusCode::HEADERS_TOO_LARGE,
                     "too many header fields",
                 ));
             }
             Err(httparse::Error::Version) => {
                 return Err(Refusal::new(
-                    Status::VERSION_NOT_SUPPORTED,
+                    StatusCode::VERSION_NOT_SUPPORTED,
                     "HTTP/1.1 is required",
                 ));
             }
@@ -314,10 +317,10 @@ impl<'a> Request<'a> {
 
     /// Reads the request as an opening handshake, or says what it lacks (RFC 6455 section 4.2.1).
     pub fn upgrade(&self) -> Result<Upgrade<'a>, Refusal> {
-        let bad = |message: &'static str| Err(Refusal::new(Status::BAD_REQUEST, message));
+        let bad = |message: &'static str| Err(Refusal::new(StatusCode::BAD_REQUEST, message));
         if self.method != "GET" {
             return Err(
-                Refusal::new(Status::METHOD_NOT_ALLOWED, "only GET is served here")
+                Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "only GET is served here")
                     .with("Allow", "GET"),
             );
         }
@@ -326,13 +329,13 @@ impl<'a> Request<'a> {
             .any(|token| token.eq_ignore_ascii_case("websocket"))
         {
             return Err(Refusal::new(
-                Status::UPGRADE_REQUIRED,
+                StatusCode::UPGRADE_REQUIRED,
                 "this is a WebSocket endpoint",
             ));
         }
         if self.minor_version < 1 {
             return Err(Refusal::new(
-                Status::VERSION_NOT_SUPPORTED,
+                StatusCode::VERSION_NOT_SUPPORTED,
                 "HTTP/1.1 is required (a proxy may have to be told so)",
             ));
         }
@@ -346,7 +349,7 @@ impl<'a> Request<'a> {
         // handshake and instead send an appropriate HTTP error code (such as 426 Upgrade Required)".
         if self.header("sec-websocket-version") != Some(b"13") {
             return Err(Refusal::new(
-                Status::UPGRADE_REQUIRED,
+                StatusCode::UPGRADE_REQUIRED,
                 "only Sec-WebSocket-Version 13 is spoken",
             )
             .with("Sec-WebSocket-Version", "13"));
@@ -370,7 +373,7 @@ impl<'a> Request<'a> {
 
     /// What every request is refused for.
     fn check_fields(&self) -> Result<(), Refusal> {
-        let bad = |message: String| Err(Refusal::new(Status::BAD_REQUEST, message));
+        let bad = |message: String| Err(Refusal::new(StatusCode::BAD_REQUEST, message));
         let mut seen = [false; SINGLETONS.len()];
         for (name, _) in self.headers() {
             let Some(at) = SINGLETONS
@@ -628,7 +631,7 @@ mod tests {
     #[test]
     fn an_error_is_json_of_the_right_length_and_type() {
         let mut out = Vec::new();
-        Refusal::new(Status::BAD_REQUEST, "a \"quoted\"\nword").write_response(&mut out);
+        Refusal::new(StatusCode::BAD_REQUEST, "a \"quoted\"\nword").write_response(&mut out);
         let text = String::from_utf8(out).expect("UTF-8");
         let (head, body) = text.split_once("\r\n\r\n").expect("a body");
         assert!(head.contains("\r\nContent-Type: application/json"));

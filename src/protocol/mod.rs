@@ -31,7 +31,7 @@ pub use close::{Cause, CloseCode, Disconnect};
 pub use connection::{Connection, Event, Phase, Timeout};
 pub use error::ProtocolError;
 pub use frame::{FrameHeader, HeaderBytes, OpCode, encode_frame};
-pub use handshake::{Accept, Refusal, Request, Status};
+pub use handshake::{Accept, Refusal, Request, StatusCode};
 pub use input::Input;
 pub use mask::apply_mask;
 pub use message::{Message, Payload};

@@ -1,0 +1,94 @@
+//! `--help`, made from the table of options.
+
+use std::fmt::Write;
+
+use super::options::Option;
+use super::{Command, options_of};
+
+const WIDTH: usize = 100;
+const INDENT: usize = 34;
+
+/// The help of the program.
+pub(super) fn overview() -> String {
+    "\
+Outrigger puts programs on a WebSocket.
+
+Usage:
+  outrigger app  [OPTIONS] [-- PROGRAM [ARGS...]]   PROGRAM is the server: events in, commands out
+  outrigger echo [OPTIONS]                          every message comes back
+
+  outrigger COMMAND --help    the options of a command
+  outrigger --version         the version
+
+It prints 'outrigger: listening on ws://...' once clients can connect. Exit codes: 0 stopped as
+asked, 1 failed while running, 2 wrong usage.
+"
+    .to_owned()
+}
+
+/// The help of a command.
+pub(super) fn of(command: Command) -> String {
+    let mut text = match command {
+        Command::Echo => "\
+Sends every message back to the client that it came from: to try clients, proxies and networks.
+
+Usage: outrigger echo [OPTIONS]
+"
+        .to_owned(),
+        Command::App => "\
+Runs PROGRAM as the server: it reads events as lines of JSON on its standard input and writes
+commands as lines of JSON to its standard output; its standard error goes into the log. Without
+PROGRAM, events go to our own standard output, commands come from our own standard input, and the
+end of input is a clean stop.
+
+Events:    {\"event\":\"listening\",\"url\",\"port\"}
+           {\"event\":\"connect\",\"client\",\"path\",\"query\",\"remote\",\"origin\",\"protocol\",\"headers\"}
+           {\"event\":\"message\",\"client\",\"text\"} or \"binary\" in base64
+           {\"event\":\"drain\",\"client\"}
+           {\"event\":\"disconnect\",\"client\",\"code\",\"reason\",\"cause\"}
+           {\"event\":\"status\",\"id\",...}    {\"event\":\"error\",\"message\",\"line\"}
+Commands:  {\"cmd\":\"send\",\"client\",\"text\"} or \"binary\" in base64
+           {\"cmd\":\"broadcast\",\"text\"|\"binary\",\"except\":[...],\"path\"}
+           {\"cmd\":\"close\",\"client\",\"code\",\"reason\"}
+           {\"cmd\":\"status\",\"id\"}    {\"cmd\":\"shutdown\"}
+
+Usage: outrigger app [OPTIONS] [-- PROGRAM [ARGS...]]
+
+App options:
+"
+        .to_owned(),
+    };
+    for option in options_of(command).filter(|option| !option.is_general()) {
+        describe(option, &mut text);
+    }
+    text.push_str("\nServer options:\n");
+    for option in options_of(command).filter(|option| option.is_general()) {
+        describe(option, &mut text);
+    }
+    let _ = write!(
+        text,
+        "\nTimes are written 500ms, 20s or 5m, sizes 65536, 64KiB or 16MiB. The path is '{}' by default.\n",
+        command.default_path()
+    );
+    text
+}
+
+/// One option, its help broken to the width of a screen.
+fn describe(option: &Option, text: &mut String) {
+    let name = match option.value {
+        Some(value) => format!("  --{} {value}", option.name),
+        None => format!("  --{}", option.name),
+    };
+    let mut line = format!("{name:INDENT$}");
+    for word in option.help.split(' ') {
+        if line.len() + word.len() > WIDTH {
+            text.push_str(line.trim_end());
+            text.push('\n');
+            line = " ".repeat(INDENT);
+        }
+        line.push_str(word);
+        line.push(' ');
+    }
+    text.push_str(line.trim_end());
+    text.push('\n');
+}

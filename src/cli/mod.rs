@@ -1,0 +1,193 @@
+//! The command line: one table of options, from which parsing and `--help` are made.
+
+mod help;
+pub(crate) mod log;
+mod options;
+mod values;
+
+use std::ffi::OsString;
+
+use lexopt::Arg;
+use outrigger::service::Endpoint;
+
+use self::log::LogFormat;
+use self::options::{OPTIONS, Option};
+
+/// What to serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    Echo,
+    App,
+}
+
+impl Command {
+    const ALL: [Self; 2] = [Self::App, Self::Echo];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Echo => "echo",
+            Self::App => "app",
+        }
+    }
+
+    /// Where it is found unless `--path` says otherwise.
+    fn default_path(self) -> &'static str {
+        match self {
+            Self::Echo => "/",
+            Self::App => "/...",
+        }
+    }
+}
+
+/// What the command line asks for.
+#[derive(Debug)]
+pub(crate) enum Action {
+    /// To print this and leave.
+    Print(String),
+    /// To serve.
+    Run(Command, Box<Settings>),
+}
+
+/// What the options set.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) server: outrigger::Config,
+    pub(crate) path: std::option::Option<Endpoint>,
+    pub(crate) program: Vec<String>,
+    pub(crate) restart: bool,
+    pub(crate) subprotocols: Vec<String>,
+    pub(crate) log_level: std::option::Option<::log::LevelFilter>,
+    pub(crate) log_format: LogFormat,
+}
+
+impl Settings {
+    fn new() -> Self {
+        Self {
+            server: outrigger::Config {
+                listen: Vec::new(),
+                ..Default::default()
+            },
+            path: None,
+            program: Vec::new(),
+            restart: false,
+            subprotocols: Vec::new(),
+            log_level: None,
+            log_format: LogFormat::Text,
+        }
+    }
+
+    /// Where the service is found.
+    pub(crate) fn endpoint(&self, command: Command) -> Endpoint {
+        match &self.path {
+            Some(path) => path.clone(),
+            None => command
+                .default_path()
+                .parse()
+                .expect("the default paths are paths"),
+        }
+    }
+}
+
+/// Reads the command line; an error is one line that says what is wrong and what to do.
+pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Action, String> {
+    // Only what stands behind `--` is a program; a word before it is a mistake.
+    let mut args: Vec<OsString> = args.into_iter().collect();
+    let program = args
+        .iter()
+        .position(|arg| arg == "--")
+        .map(|at| args.split_off(at).split_off(1));
+    let mut parser = lexopt::Parser::from_iter(args);
+    let command = match parser.next().map_err(|error| error.to_string())? {
+        None => return Err("a command is missing; see 'outrigger --help'".to_owned()),
+        Some(Arg::Long("help") | Arg::Short('h')) => return Ok(Action::Print(help::overview())),
+        Some(Arg::Long("version") | Arg::Short('V')) => {
+            return Ok(Action::Print(format!(
+                "outrigger {}\n",
+                env!("CARGO_PKG_VERSION")
+            )));
+        }
+        Some(Arg::Value(name)) => {
+            let known = Command::ALL
+                .into_iter()
+                .find(|command| name == command.name());
+            match (known, name.to_str()) {
+                (Some(command), _) => command,
+                (None, Some("help")) => return Ok(Action::Print(help::overview())),
+                (None, _) => {
+                    return Err(format!(
+                        "unknown command '{}'; see 'outrigger --help'",
+                        name.to_string_lossy()
+                    ));
+                }
+            }
+        }
+        Some(option) => return Err(format!("{}; see 'outrigger --help'", option.unexpected())),
+    };
+    let hint = |error: String| format!("{error}; see 'outrigger {} --help'", command.name());
+    parse_options(&mut parser, command, program).map_err(hint)
+}
+
+fn parse_options(
+    parser: &mut lexopt::Parser,
+    command: Command,
+    program: std::option::Option<Vec<OsString>>,
+) -> Result<Action, String> {
+    let mut settings = Settings::new();
+    while let Some(arg) = parser.next().map_err(|error| error.to_string())? {
+        let name = match arg {
+            Arg::Long("help") | Arg::Short('h') => return Ok(Action::Print(help::of(command))),
+            Arg::Long(name) => name.to_owned(),
+            Arg::Value(value) => {
+                let value = value.to_string_lossy();
+                return Err(match command {
+                    Command::App => format!("unexpected '{value}'; a program goes behind '--'"),
+                    Command::Echo => format!("unexpected '{value}'"),
+                });
+            }
+            Arg::Short(_) => return Err(arg.unexpected().to_string()),
+        };
+        let Some(option) = Option::find(&name, command) else {
+            return Err(format!("unknown option '--{name}'"));
+        };
+        let value = match option.value {
+            None => String::new(),
+            Some(_) => {
+                let value = parser.value().map_err(|error| error.to_string())?;
+                value
+                    .into_string()
+                    .map_err(|_| format!("--{name}: the value is not UTF-8"))?
+            }
+        };
+        (option.apply)(&mut settings, &value).map_err(|error| format!("--{name}: {error}"))?;
+    }
+    match (command, program) {
+        (_, None) => {}
+        (Command::App, Some(program)) if program.is_empty() => {
+            return Err("there is no program behind '--'".to_owned());
+        }
+        (Command::App, Some(program)) => settings.program = words(program)?,
+        (Command::Echo, Some(_)) => return Err("it takes no program".to_owned()),
+    }
+    if settings.server.listen.is_empty() {
+        settings.server.listen = outrigger::Config::default().listen;
+    }
+    if settings.restart && settings.program.is_empty() {
+        return Err("--restart needs a program behind '--'".to_owned());
+    }
+    settings.server.soft_outbound = settings
+        .server
+        .soft_outbound
+        .min(settings.server.max_outbound);
+    Ok(Action::Run(command, Box::new(settings)))
+}
+
+/// The words behind `--`.
+fn words(program: Vec<OsString>) -> Result<Vec<String>, String> {
+    let words: Result<Vec<_>, _> = program.into_iter().map(OsString::into_string).collect();
+    words.map_err(|word| format!("'{}' is not UTF-8", word.to_string_lossy()))
+}
+
+/// The options that a command takes, in the order of its help.
+fn options_of(command: Command) -> impl Iterator<Item = &'static Option> {
+    OPTIONS.iter().filter(move |option| option.takes(command))
+}

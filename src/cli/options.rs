@@ -1,0 +1,213 @@
+//! Every option: its name, what it takes, what it says in the help, and what it sets.
+
+use std::num::NonZeroU32;
+
+use super::values::{address, duration, number, size};
+use super::{Command, Settings};
+
+/// One option.
+pub(super) struct Option {
+    /// The name, without dashes.
+    pub(super) name: &'static str,
+    /// What its value is called; `None` for a switch.
+    pub(super) value: std::option::Option<&'static str>,
+    /// What it does, for the help.
+    pub(super) help: &'static str,
+    /// The only command that takes it; `None` for all.
+    only: std::option::Option<Command>,
+    /// Takes a value over into the settings, or says what is wrong with it.
+    pub(super) apply: fn(&mut Settings, &str) -> Result<(), String>,
+}
+
+impl Option {
+    /// The option of this name, if the command takes it.
+    pub(super) fn find(name: &str, command: Command) -> std::option::Option<&'static Self> {
+        OPTIONS
+            .iter()
+            .find(|option| option.name == name && option.takes(command))
+    }
+
+    pub(super) fn takes(&self, command: Command) -> bool {
+        self.only.is_none_or(|only| only == command)
+    }
+
+    /// Whether it is one of every server's.
+    pub(super) fn is_general(&self) -> bool {
+        self.only.is_none()
+    }
+}
+
+const fn general(
+    name: &'static str,
+    value: &'static str,
+    help: &'static str,
+    apply: fn(&mut Settings, &str) -> Result<(), String>,
+) -> Option {
+    Option {
+        name,
+        value: Some(value),
+        help,
+        only: None,
+        apply,
+    }
+}
+
+/// All options, in the order of the help.
+pub(super) const OPTIONS: &[Option] = &[
+    Option {
+        name: "restart",
+        value: None,
+        help: "start the program again when it ends; clients are closed with 1011 first. More than 5 ends in 60s are a failure",
+        only: Some(Command::App),
+        apply: |settings, _| {
+            settings.restart = true;
+            Ok(())
+        },
+    },
+    Option {
+        name: "subprotocol",
+        value: Some("NAME"),
+        help: "a subprotocol that the program speaks (repeatable); the first one that a client offers is answered",
+        only: Some(Command::App),
+        apply: |settings, value| {
+            let valid = !value.is_empty()
+                && value
+                    .bytes()
+                    .all(|byte| byte.is_ascii_graphic() && byte != b',');
+            if !valid {
+                return Err("not the name of a subprotocol".to_owned());
+            }
+            settings.subprotocols.push(value.to_owned());
+            Ok(())
+        },
+    },
+    general(
+        "listen",
+        "HOST:PORT",
+        "address to listen on (repeatable); port 0 takes a free one [127.0.0.1:7070]",
+        |settings, value| {
+            settings.server.listen.extend(address(value)?);
+            Ok(())
+        },
+    ),
+    general(
+        "path",
+        "PATH",
+        "path to serve; with '/...' at its end all paths below it too",
+        |settings, value| {
+            settings.path = Some(value.parse().map_err(|error| format!("{error}"))?);
+            Ok(())
+        },
+    ),
+    general(
+        "max-clients",
+        "N",
+        "most clients at once; more get 503 [10000]",
+        |settings, value| {
+            settings.server.max_clients = number(value, 1..=1_000_000)?;
+            Ok(())
+        },
+    ),
+    general(
+        "max-message",
+        "BYTES",
+        "longest message; a longer one closes 1009 [16MiB]",
+        |settings, value| {
+            settings.server.limits.max_message = size(value, 125)?;
+            Ok(())
+        },
+    ),
+    general(
+        "max-outbound",
+        "BYTES",
+        "most unread output held for one client; more closes 1008 [8MiB]",
+        |settings, value| {
+            settings.server.max_outbound = size(value, 1024)?;
+            Ok(())
+        },
+    ),
+    general(
+        "handshake-timeout",
+        "TIME",
+        "for the whole request head; slower gets 408 [10s]",
+        |settings, value| {
+            settings.server.timeouts.handshake = duration(value)?;
+            Ok(())
+        },
+    ),
+    general(
+        "ping-interval",
+        "TIME",
+        "between two PINGs; 0 for none [20s]",
+        |settings, value| {
+            settings.server.timeouts.ping_interval = duration(value)?;
+            Ok(())
+        },
+    ),
+    general(
+        "ping-timeout",
+        "TIME",
+        "from a PING to any sign of life; 0 for no limit [20s]",
+        |settings, value| {
+            settings.server.timeouts.ping_timeout = duration(value)?;
+            Ok(())
+        },
+    ),
+    general(
+        "idle-timeout",
+        "TIME",
+        "without a message either way; closes 1001 [0, off]",
+        |settings, value| {
+            settings.server.timeouts.idle = duration(value)?;
+            Ok(())
+        },
+    ),
+    general(
+        "close-timeout",
+        "TIME",
+        "from our CLOSE to the end of the connection [5s]",
+        |settings, value| {
+            settings.server.timeouts.close = duration(value)?;
+            Ok(())
+        },
+    ),
+    general(
+        "rate-limit",
+        "MESSAGES/S",
+        "most messages per second of one client; more closes 1008 [0, off]",
+        |settings, value| {
+            settings.server.rate_limit = NonZeroU32::new(number(value, 0..=1_000_000)? as u32);
+            Ok(())
+        },
+    ),
+    general(
+        "drain-timeout",
+        "TIME",
+        "how long SIGTERM waits for clients to leave [10s]",
+        |settings, value| {
+            settings.server.drain_timeout = duration(value)?.unwrap_or_default();
+            Ok(())
+        },
+    ),
+    general(
+        "log",
+        "LEVEL",
+        "off, error, warn, info, debug or trace; RUST_LOG works too [info]",
+        |settings, value| {
+            let level = value
+                .parse()
+                .map_err(|_| "not one of off, error, warn, info, debug, trace".to_owned())?;
+            settings.log_level = Some(level);
+            Ok(())
+        },
+    ),
+    general(
+        "log-format",
+        "FORMAT",
+        "text or json, to stderr [text]",
+        |settings, value| {
+            settings.log_format = value.parse()?;
+            Ok(())
+        },
+    ),
+];

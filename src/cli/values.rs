@@ -1,0 +1,119 @@
+//! The values of options, as people write them.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+/// `HOST:PORT`; a name stands for all its addresses.
+pub(super) fn address(text: &str) -> Result<Vec<SocketAddr>, String> {
+    if text
+        .rsplit_once(':')
+        .is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err())
+    {
+        return Err(format!("'{text}' is not HOST:PORT"));
+    }
+    let addresses: Vec<_> = text
+        .to_socket_addrs()
+        .map_err(|error| format!("'{text}': {error}"))?
+        .collect();
+    if addresses.is_empty() {
+        Err(format!("'{text}' has no address"))
+    } else {
+        Ok(addresses)
+    }
+}
+
+/// A time: `20s`, `1m 30s`, `500ms`; a bare number is seconds. Zero and `off` turn the thing off.
+pub(super) fn duration(text: &str) -> Result<Option<Duration>, String> {
+    let duration = match (text, text.parse::<u32>()) {
+        ("off", _) => Duration::ZERO,
+        (_, Ok(seconds)) => Duration::from_secs(seconds.into()),
+        _ => humantime::parse_duration(text)
+            .map_err(|_| format!("'{text}' is not a time such as 20s or 1m"))?,
+    };
+    if duration > Duration::from_secs(366 * 24 * 3600) {
+        return Err(format!("'{text}' is over a year"));
+    }
+    Ok((!duration.is_zero()).then_some(duration))
+}
+
+/// A number of bytes: `65536`, `64KiB`, `16MiB`, `1GiB`; `K`, `M` and `G` for short.
+pub(super) fn size(text: &str, least: usize) -> Result<usize, String> {
+    let wrong = || format!("'{text}' is not a number of bytes such as 65536 or 16MiB");
+    let at = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (digits, unit) = text.split_at(at);
+    let unit: usize = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        _ => return Err(wrong()),
+    };
+    let size = digits
+        .parse::<usize>()
+        .ok()
+        .and_then(|number| number.checked_mul(unit))
+        .ok_or_else(wrong)?;
+    if size < least || size > 1 << 40 {
+        return Err(format!("'{text}' is not between {least} bytes and 1024GiB"));
+    }
+    Ok(size)
+}
+
+/// A whole number in a range.
+pub(super) fn number(text: &str, range: RangeInclusive<usize>) -> Result<usize, String> {
+    text.parse()
+        .ok()
+        .filter(|number| range.contains(number))
+        .ok_or_else(|| {
+            format!(
+                "'{text}' is not a number from {} to {}",
+                range.start(),
+                range.end()
+            )
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_sizes_and_numbers_are_read_as_people_write_them() {
+        assert_eq!(duration("20s"), Ok(Some(Duration::from_secs(20))));
+        assert_eq!(duration("1m 30s"), Ok(Some(Duration::from_secs(90))));
+        assert_eq!(duration("250ms"), Ok(Some(Duration::from_millis(250))));
+        assert_eq!(duration("7"), Ok(Some(Duration::from_secs(7))));
+        for off in ["0", "0s", "off"] {
+            assert_eq!(duration(off), Ok(None), "{off}");
+        }
+        assert!(
+            duration("soon").is_err() && duration("-1s").is_err() && duration("2years").is_err()
+        );
+
+        assert_eq!(size("65536", 1), Ok(65536));
+        assert_eq!(size("16MiB", 1), Ok(16 << 20));
+        assert_eq!(size("64 k", 1), Ok(64 << 10));
+        assert!(
+            size("", 1).is_err() && size("12XB", 1).is_err() && size("99999999999G", 1).is_err()
+        );
+        assert!(size("10", 125).is_err());
+
+        assert_eq!(number("5", 1..=9), Ok(5));
+        assert!(number("0", 1..=9).is_err() && number("x", 1..=9).is_err());
+    }
+
+    #[test]
+    fn addresses_need_a_host_and_a_port() {
+        assert_eq!(
+            address("127.0.0.1:0"),
+            Ok(vec![SocketAddr::from(([127, 0, 0, 1], 0))])
+        );
+        assert_eq!(address("[::1]:80").map(|list| list.len()), Ok(1));
+        for bad in ["", "7070", ":7070", "127.0.0.1", "127.0.0.1:99999", "::1"] {
+            assert!(address(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! What waits for a client that does not keep up: output it has not read, and input that is held back meanwhile.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+
+use super::stream::Stream;
+
+/// Output is gathered into blocks of about this size; larger pieces get a block of their own.
+const BLOCK: usize = 64 << 10;
+
+/// The most blocks written by one call.
+const BLOCKS_PER_WRITE: usize = 16;
+
+/// Bytes that are waiting to be written. Each block is a number of whole frames.
+#[derive(Debug)]
+enum Block {
+    Own(Vec<u8>),
+    Shared(Arc<[u8]>),
+}
+
+impl Block {
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::Own(bytes) => bytes,
+            Self::Shared(bytes) => bytes,
+        }
+    }
+}
+
+/// Exists only while something waits.
+///
+/// ```text
+///  blocks: [ written | waiting ] [ waiting ] ... [ waiting, may grow ]
+///                    ^ written bytes of the first block
+/// ```
+#[derive(Debug, Default)]
+pub(super) struct Backlog {
+    blocks: VecDeque<Block>,
+    /// Bytes of the first block that were written: less than its length, and 0 if there is no block.
+    written: usize,
+    /// Whether the first block lacks a beginning that was written before it came here.
+    begun: bool,
+    /// Bytes not yet written, over all blocks.
+    queued: usize,
+    /// Whether the socket was full at the last write, so that an event will tell when it has room.
+    pub(super) blocked: bool,
+    /// Whether the output went over the soft limit and has not drained since.
+    pub(super) congested: bool,
+    /// Whether the end of the turn will write.
+    pub(super) dirty: bool,
+    /// Input that was read but not handled, because handling it would have made more output.
+    pub(super) unread: Vec<u8>,
+}
+
+impl Backlog {
+    /// Bytes of output that wait.
+    pub(super) fn queued(&self) -> usize {
+        self.queued
+    }
+
+    /// Whether there is nothing left to keep this for.
+    pub(super) fn is_empty(&self) -> bool {
+        self.queued == 0 && self.unread.is_empty()
+    }
+
+    /// Appends whole frames, given in parts of which the first `skip` bytes are written already.
+    pub(super) fn push(&mut self, parts: &[&[u8]], mut skip: usize) {
+        let total = parts.iter().map(|part| part.len()).sum::<usize>();
+        if skip > 0 {
+            debug_assert!(self.queued == 0 && skip < total);
+            self.begun = true;
+        }
+        let grows =
+            matches!(self.blocks.back(), Some(Block::Own(last)) if last.len() + total <= BLOCK);
+        if !grows {
+            self.blocks
+                .push_back(Block::Own(Vec::with_capacity(total - skip)));
+        }
+        let Some(Block::Own(block)) = self.blocks.back_mut() else {
+            return;
+        };
+        self.queued += total - skip;
+        for part in parts {
+            let skipped = skip.min(part.len());
+            skip -= skipped;
+            block.extend_from_slice(&part[skipped..]);
+        }
+        self.check();
+    }
+
+    /// Appends a frame that other clients share, of which the first `written` bytes are written already.
+    pub(super) fn push_shared(&mut self, frame: Arc<[u8]>, written: usize) {
+        debug_assert!(written < frame.len() && (written == 0 || self.queued == 0));
+        if self.queued == 0 {
+            self.written = written;
+        }
+        self.queued += frame.len() - written;
+        self.blocks.push_back(Block::Shared(frame));
+        self.check();
+    }
+
+    /// Drops every block that was not begun: what a client that is cut off will not get.
+    pub(super) fn drop_unbegun(&mut self) {
+        self.blocks
+            .truncate(usize::from(self.written > 0 || self.begun));
+        self.queued = self
+            .blocks
+            .front()
+            .map_or(0, |block| block.as_slice().len() - self.written);
+        self.check();
+    }
+
+    /// Writes once and returns how many bytes were taken.
+    pub(super) fn write(&mut self, stream: &mut Stream) -> io::Result<usize> {
+        let mut slices = [IoSlice::new(&[]); BLOCKS_PER_WRITE];
+        let mut count = 0;
+        let mut offered = 0;
+        for (slice, block) in slices.iter_mut().zip(&self.blocks) {
+            let skip = if count == 0 { self.written } else { 0 };
+            let bytes = &block.as_slice()[skip..];
+            *slice = IoSlice::new(bytes);
+            count += 1;
+            offered += bytes.len();
+        }
+        let taken = stream.write(&slices[..count])?;
+        // A short write means that the socket is full; the next event will say that it has room.
+        self.blocked = taken < offered;
+        self.advance(taken);
+        Ok(taken)
+    }
+
+    fn advance(&mut self, mut taken: usize) {
+        self.queued -= taken;
+        while let Some(first) = self.blocks.front() {
+            let left = first.as_slice().len() - self.written;
+            if taken < left {
+                self.written += taken;
+                break;
+            }
+            taken -= left;
+            self.written = 0;
+            self.begun = false;
+            self.blocks.pop_front();
+        }
+        self.check();
+    }
+
+    fn check(&self) {
+        debug_assert_eq!(
+            self.queued + self.written,
+            self.blocks
+                .iter()
+                .map(|block| block.as_slice().len())
+                .sum::<usize>()
+        );
+        debug_assert!(
+            self.blocks
+                .front()
+                .is_none_or(|block| self.written < block.as_slice().len())
+        );
+    }
+}

@@ -1,0 +1,65 @@
+//! What a server is told before it starts.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use super::id::MAX_SLOTS;
+use crate::protocol::{Limits, Timeouts};
+
+/// The settings of a server. `Config::default()` listens on `127.0.0.1:7070`.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The addresses to listen on; port 0 takes a free port.
+    pub listen: Vec<SocketAddr>,
+    /// The most clients that are connected at once, at most 1,048,575. Further handshakes are answered with 503. As
+    /// many connections again may be in their handshake; beyond that, connections wait in the kernel's queue.
+    pub max_clients: usize,
+    /// What a client may make its connection hold.
+    pub limits: Limits,
+    /// The most bytes of unread output that are held for one client. A message that would exceed it ends the
+    /// connection as [`Cause::SlowConsumer`](crate::Cause::SlowConsumer), unless less than
+    /// [`Config::soft_outbound`] is waiting: what is held is at most the larger of this limit and one message more
+    /// than the soft limit.
+    pub max_outbound: usize,
+    /// Bytes of unread output over which a client's own input is not read until it has drained.
+    pub soft_outbound: usize,
+    /// How long a connection may take for each thing.
+    pub timeouts: Timeouts,
+    /// The most messages per second from one client, with one second's worth of burst; `None` for no limit.
+    pub rate_limit: Option<NonZeroU32>,
+    /// How long a stopping server waits for its clients' CLOSE, and then once more for its service.
+    pub drain_timeout: Duration,
+}
+
+impl Config {
+    /// The default for [`Config::max_clients`].
+    pub const MAX_CLIENTS: usize = 10_000;
+    /// The default for [`Config::max_outbound`]: 8 MiB.
+    pub const MAX_OUTBOUND: usize = 8 << 20;
+    /// The default for [`Config::soft_outbound`]: 256 KiB.
+    pub const SOFT_OUTBOUND: usize = 256 << 10;
+
+    /// The most connections of any kind, handshakes included.
+    pub(super) fn max_connections(&self) -> usize {
+        self.max_clients.saturating_mul(2).clamp(1, MAX_SLOTS - 1)
+    }
+}
+
+const _: () =
+    assert!(Config::SOFT_OUTBOUND < Config::MAX_OUTBOUND && Config::MAX_CLIENTS < MAX_SLOTS);
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 7070))],
+            max_clients: Self::MAX_CLIENTS,
+            limits: Limits::default(),
+            max_outbound: Self::MAX_OUTBOUND,
+            soft_outbound: Self::SOFT_OUTBOUND,
+            timeouts: Timeouts::default(),
+            rate_limit: None,
+            drain_timeout: Duration::from_secs(10),
+        }
+    }
+}

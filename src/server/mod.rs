@@ -1,0 +1,572 @@
+//! The event loop: listeners, one slab of clients, one way out of it.
+//!
+//! One turn of the loop is: wait for events or the next deadline; take connections, read and write what is ready; let
+//! passed deadlines act; write what services queued. Reads, writes and accepts per turn are bounded, and who has more
+//! to do is remembered in a list, so that no client can starve another.
+//!
+//! The invariants, by which the rest can be read:
+//!
+//! * *One registry*: a connection exists if and only if it is in the slab. Nothing else holds clients.
+//! * *One disconnect*: [`Server::disconnect`] alone removes from the slab, deregisters and tells the service. It
+//!   removes first, so a second call finds nothing.
+//! * *Handlers return, the loop disconnects*: what a service or a failing write does to a client is noted, and acted on
+//!   when the handler has returned.
+//! * *Nothing is kept for an idle client*: input is parsed in the loop's one buffer, replies are gathered in one, and
+//!   what exists only now and then lies behind a pointer in the client's entry.
+
+mod backlog;
+mod client;
+mod config;
+mod context;
+mod deadlines;
+mod handle;
+mod id;
+mod listener;
+mod registry;
+mod service;
+mod signals;
+mod sources;
+mod status;
+mod stream;
+
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use mio::event::Event as Readied;
+use mio::{Events, Poll};
+
+pub use client::{Remote, Traffic};
+pub use config::Config;
+pub use context::{Context, SendError};
+pub use handle::{Handle, OwnedMessage, Stopped};
+pub use id::{ClientId, ParseClientIdError, SourceId, TimerId};
+pub use service::{Readiness, Service};
+pub use status::{ClientStatus, Status};
+
+use self::context::Life;
+use self::handle::Commands;
+use self::id::Origin;
+use self::listener::{Accepted, EXHAUSTED_RETRY, Listener};
+use self::signals::Signals;
+use self::stream::Stream;
+use crate::protocol::{Disconnect, Event, Input, Phase, Refusal, Request, Time, Timeout};
+use crate::sys::{Clock, raise_descriptor_limit};
+
+/// Bytes read from one client in one turn: the size of the loop's only read buffer.
+const READ_BUFFER: usize = 256 << 10;
+
+/// Events taken from the kernel in one turn.
+const EVENTS_PER_TURN: usize = 1024;
+
+/// Descriptors needed beside those of clients: standard streams, the loop's own, listeners, pipes of a service.
+const SPARE_DESCRIPTORS: u64 = 64;
+
+/// A WebSocket server with the service it serves.
+pub struct Server<S> {
+    poll: Poll,
+    ctx: Context,
+    service: S,
+    commands: Commands,
+    listeners: Vec<Listener>,
+    signals: Option<Signals>,
+    /// When to try again to take connections, after there was no room or no descriptor for them.
+    accept_again: Option<Time>,
+    clock: Clock,
+    buffer: Box<[u8]>,
+}
+
+impl<S> fmt::Debug for Server<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server")
+            .field("listen", &self.ctx.listen)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S: Service> Server<S> {
+    /// Binds the addresses of `config`. Connections wait in the kernel's queue until [`Server::run`].
+    ///
+    /// # Errors
+    ///
+    /// An address that cannot be bound, named in the error, or a kernel that is out of descriptors.
+    pub fn bind(config: Config, service: S) -> io::Result<Self> {
+        let poll = Poll::new()?;
+        let mut listeners = Vec::new();
+        let mut listen = Vec::new();
+        for (index, &address) in config.listen.iter().enumerate() {
+            let (listener, address) =
+                Listener::bind(poll.registry(), address, index).map_err(|error| {
+                    io::Error::new(error.kind(), format!("cannot listen on {address}: {error}"))
+                })?;
+            listeners.push(listener);
+            listen.push(address);
+        }
+        let wanted = config.max_clients as u64 + SPARE_DESCRIPTORS;
+        let descriptors = raise_descriptor_limit();
+        if descriptors < wanted {
+            log::warn!(
+                "{} clients need {wanted} open files, the limit is {descriptors}",
+                config.max_clients
+            );
+        }
+        Self::new(poll, config, listeners, listen, service)
+    }
+
+    fn new(
+        poll: Poll,
+        config: Config,
+        listeners: Vec<Listener>,
+        listen: Vec<SocketAddr>,
+        service: S,
+    ) -> io::Result<Self> {
+        let clock = Clock::start();
+        let registry = poll.registry().try_clone()?;
+        Ok(Self {
+            commands: Commands::new(&registry)?,
+            ctx: Context::new(config, registry, listen, clock.now()),
+            service,
+            listeners,
+            signals: None,
+            accept_again: None,
+            clock,
+            buffer: vec![0; READ_BUFFER].into_boxed_slice(),
+            poll,
+        })
+    }
+
+    /// The addresses it listens on, with the ports that were taken for port 0.
+    pub fn local_addresses(&self) -> &[SocketAddr] {
+        &self.ctx.listen
+    }
+
+    /// A handle for other threads.
+    pub fn handle(&self) -> Handle {
+        self.commands.handle()
+    }
+
+    /// Has SIGTERM and SIGINT stop the server as [`Handle::stop`] does; a second one ends it at once.
+    pub fn stop_on_signals(&mut self) -> io::Result<()> {
+        self.signals = Some(Signals::new(self.poll.registry())?);
+        Ok(())
+    }
+
+    /// Turns the loop until the server is stopped, and returns the service and whether its clients and the service had
+    /// the time they were to have.
+    ///
+    /// # Errors
+    ///
+    /// Only where waiting for events fails. No client can end the loop.
+    pub fn run(mut self) -> io::Result<(S, Ended)> {
+        let mut events = Events::with_capacity(EVENTS_PER_TURN);
+        self.ctx.now = self.clock.now();
+        self.service.started(&mut self.ctx);
+        self.reap();
+        let mut ended = Ended::Cleanly;
+        while self.ctx.life != Life::Over {
+            let timeout = self.timeout();
+            let before = self.ctx.now;
+            match self.poll.poll(&mut events, timeout) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            }
+            self.ctx.now = self.clock.now();
+            self.handle_jump(before, timeout);
+            for event in &events {
+                self.handle_event(event, &mut ended);
+            }
+            self.take_turn();
+        }
+        Ok((self.service, ended))
+    }
+
+    /// What is done in every turn once the events are handled.
+    fn take_turn(&mut self) {
+        for id in self.ctx.take_ready() {
+            self.read_client(id);
+        }
+        for (source, readiness) in self.ctx.sources.take_again() {
+            self.handle_source(source, readiness);
+        }
+        self.accept_clients();
+        self.handle_deadlines();
+        for id in self.ctx.take_dirty() {
+            self.ctx.flush(id);
+        }
+        self.reap();
+        self.handle_life();
+    }
+
+    fn handle_event(&mut self, event: &Readied, ended: &mut Ended) {
+        match Origin::from(event.token()) {
+            Origin::Client(id) => {
+                let hung_up = event.is_read_closed() || event.is_error();
+                self.handle_client(
+                    id,
+                    event.is_readable() || hung_up,
+                    event.is_writable(),
+                    hung_up,
+                );
+            }
+            Origin::Source(source) => {
+                let failed = event.is_error();
+                let readiness = Readiness {
+                    readable: event.is_readable() || event.is_read_closed() || failed,
+                    writable: event.is_writable() || event.is_write_closed() || failed,
+                };
+                self.handle_source(source, readiness);
+            }
+            Origin::Waker => {
+                self.commands.run(&mut self.ctx);
+                self.reap();
+            }
+            Origin::Signals => {
+                let count = self.signals.as_mut().map_or(0, Signals::take);
+                for _ in 0..count {
+                    self.handle_signal(ended);
+                }
+            }
+            Origin::Listener(index) => {
+                if let Some(listener) = self.listeners.get_mut(index) {
+                    listener.pending = true;
+                }
+            }
+        }
+    }
+
+    /// Handles the readiness of a client's socket. A client that is gone, even if its slot is someone else's now, is
+    /// not found.
+    fn handle_client(&mut self, id: ClientId, readable: bool, writable: bool, hung_up: bool) {
+        let Some(client) = self.ctx.registry.get_mut(id) else {
+            return;
+        };
+        client.readable |= readable;
+        client.hung_up |= hung_up;
+        if writable && let Some(backlog) = client.backlog.as_deref_mut() {
+            backlog.blocked = false;
+            self.ctx.flush(id);
+        }
+        if readable {
+            self.read_client(id);
+        }
+        self.reap();
+    }
+
+    /// Takes a turn's worth of input from a client.
+    fn read_client(&mut self, id: ClientId) {
+        if self.ctx.holds_back(id) {
+            return;
+        }
+        // What was held back comes before what is in the socket.
+        let unread = self.ctx.take_unread(id);
+        if !unread.is_empty() {
+            self.buffer[..unread.len()].copy_from_slice(&unread);
+            self.handle_input(id, unread.len());
+            return self.ctx.read_again(id);
+        }
+        let Some(client) = self.ctx.registry.get_mut(id) else {
+            return;
+        };
+        if !client.readable {
+            return;
+        }
+        match client.stream.read(&mut self.buffer) {
+            Ok(0) => {
+                // What it is owed may still be read: only its own direction has ended.
+                self.ctx.flush(id);
+                self.disconnect(id, Disconnect::eof());
+            }
+            Ok(count) => {
+                client.traffic.bytes_in += count as u64;
+                // A short read has emptied the socket, and the next byte makes a new event. Not so for its end, which
+                // may have been announced already.
+                client.readable = count == self.buffer.len() || client.hung_up;
+                if client.connection.handle_sign_of_life() {
+                    self.ctx.set_deadline(id);
+                }
+                self.handle_input(id, count);
+                self.ctx.read_again(id);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => client.readable = false,
+            Err(error) => self.disconnect(id, Disconnect::read_error(&error)),
+        }
+    }
+
+    /// Hands `count` bytes of the loop's buffer to a client's connection, and what comes of them to the service.
+    fn handle_input(&mut self, id: ClientId, count: usize) {
+        let Self {
+            ctx,
+            service,
+            buffer,
+            ..
+        } = self;
+        let mut input = Input::new(&mut buffer[..count]);
+        ctx.cork(id);
+        while let Some(event) = ctx.receive(id, &mut input) {
+            match event {
+                Event::Message(payload) => service.message(ctx, id, payload.as_message()),
+                Event::Head(head) => handle_head(ctx, service, id, &head),
+                Event::BadHead(refusal) => ctx.refuse(id, &refusal),
+            }
+            if ctx.has_to_wait(id) {
+                ctx.keep_unread(id, input.peek());
+                break;
+            }
+        }
+        ctx.uncork(id);
+        self.reap();
+    }
+
+    fn handle_source(&mut self, source: SourceId, readiness: Readiness) {
+        if self.ctx.sources.is_watched(source) {
+            self.service.ready(&mut self.ctx, source, readiness);
+            self.reap();
+        }
+    }
+
+    fn accept_clients(&mut self) {
+        let due = self.accept_again.is_none_or(|again| self.ctx.now >= again);
+        if self.ctx.is_paused() || !due {
+            return;
+        }
+        self.accept_again = None;
+        for listener in self
+            .listeners
+            .iter_mut()
+            .filter(|listener| listener.pending)
+        {
+            let ctx = &mut self.ctx;
+            let room = ctx
+                .config
+                .max_connections()
+                .saturating_sub(ctx.registry.len());
+            let accepted = listener.accept(room, |stream, remote| {
+                // Replies are gathered already; waiting for more would only delay them.
+                if let Err(error) = stream.set_nodelay(true) {
+                    log::debug!("TCP_NODELAY failed for {remote}: {error}");
+                }
+                add_client(ctx, Stream::Tcp(stream), remote.into());
+            });
+            let again = match accepted {
+                Accepted::All => continue,
+                Accepted::Some => self.ctx.now,
+                Accepted::Exhausted => self.ctx.now + EXHAUSTED_RETRY,
+            };
+            self.accept_again = Some(self.accept_again.map_or(again, |other| other.min(again)));
+        }
+    }
+
+    fn handle_deadlines(&mut self) {
+        while let Some(id) = self.ctx.registry.pop_deadline(self.ctx.now) {
+            match self.ctx.handle_timeout(id) {
+                Timeout::Continue => {}
+                Timeout::Handshake => self.ctx.refuse(id, &Refusal::timeout()),
+                Timeout::Idle => self.ctx.close_with(id, Disconnect::idle_timeout()),
+                Timeout::Gone(ending) => self.disconnect(id, ending),
+            }
+        }
+        self.reap();
+        while let Some(timer) = self.ctx.sources.pop_timer(self.ctx.now) {
+            self.service.timer(&mut self.ctx, timer);
+            self.reap();
+        }
+    }
+
+    /// Ends a connection: the only place that removes one from the registry, deregisters its socket and tells the
+    /// service. `ending` is what is told unless the connection knows better.
+    fn disconnect(&mut self, id: ClientId, ending: Disconnect) {
+        let Some(mut client) = self.ctx.registry.remove(id) else {
+            return;
+        };
+        if let Err(error) = client.stream.deregister(&self.ctx.poll) {
+            log::debug!("{id} deregistering failed: {error}");
+        }
+        // Its descriptor may be what `accept` was waiting for.
+        self.accept_again = self.accept_again.map(|_| self.ctx.now);
+        if client.connection.was_open() {
+            let ending = client.connection.into_ending(ending);
+            log::info!(
+                "{id} disconnected: cause={} code={} reason={:?} path={:?} remote={}",
+                ending.cause,
+                ending.code,
+                ending.reason,
+                client.path,
+                client.remote
+            );
+            self.service.disconnected(&mut self.ctx, id, &ending);
+        } else {
+            log::debug!(
+                "{id} left before it was connected: remote={}",
+                client.remote
+            );
+        }
+    }
+
+    /// Acts on what handlers have noted: dead or finished clients, and clients whose output has drained.
+    fn reap(&mut self) {
+        loop {
+            if let Some((id, ending)) = self.ctx.pop_doomed() {
+                self.disconnect(id, ending);
+            } else if let Some(id) = self.ctx.pop_drained() {
+                if self
+                    .ctx
+                    .registry
+                    .get(id)
+                    .is_some_and(|client| client.connection.is_open())
+                {
+                    self.service.drained(&mut self.ctx, id);
+                }
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Gives every client a fresh ping window if far more time passed than was waited for: the machine was suspended,
+    /// or the loop was held up, and the clients could not be heard.
+    fn handle_jump(&mut self, before: Time, waited: Option<Duration>) {
+        let (Some(interval), Some(waited)) = (self.ctx.config.timeouts.ping_interval, waited)
+        else {
+            return;
+        };
+        let elapsed = self.ctx.now.since(before);
+        if elapsed > waited + interval.mul_f64(1.5) {
+            log::warn!("the clock jumped by {elapsed:?}; every client gets a fresh ping window");
+            self.ctx.restart_ping_windows();
+        }
+    }
+
+    /// How long to wait for events.
+    fn timeout(&self) -> Option<Duration> {
+        if self.ctx.has_work() {
+            return Some(Duration::ZERO);
+        }
+        let accept = self.accept_again.filter(|_| !self.ctx.is_paused());
+        let next = [self.ctx.next_turn(), accept].into_iter().flatten().min()?;
+        Some(next.since(self.ctx.now))
+    }
+
+    fn handle_signal(&mut self, ended: &mut Ended) {
+        if self.ctx.life == Life::Running {
+            log::info!("signal received: stopping");
+            self.ctx.stop();
+        } else {
+            log::warn!("second signal received: leaving at once");
+            *ended = Ended::AtOnce;
+            self.disconnect_all();
+            self.ctx.life = Life::Over;
+        }
+    }
+
+    /// Takes the next step of stopping, if its time has come.
+    fn handle_life(&mut self) {
+        let now = self.ctx.now;
+        if self.ctx.life == Life::StopAsked {
+            self.ctx.life = Life::Draining {
+                until: now + self.ctx.config.drain_timeout,
+            };
+            self.begin_drain();
+        }
+        if let Life::Draining { until } = self.ctx.life
+            && (self.ctx.registry.client_count() == 0 || now >= until)
+        {
+            self.disconnect_all();
+            self.service.stopping(&mut self.ctx);
+            self.ctx.life = Life::Finishing {
+                until: now + self.ctx.config.drain_timeout,
+            };
+        }
+        if let Life::Finishing { until } = self.ctx.life
+            && (self.service.is_stopped() || now >= until)
+        {
+            self.ctx.life = Life::Over;
+        }
+    }
+
+    /// Stops listening and sends every client its CLOSE.
+    fn begin_drain(&mut self) {
+        for listener in self.listeners.drain(..) {
+            listener.close(&self.ctx.poll);
+        }
+        self.accept_again = None;
+        log::info!("draining {} clients", self.ctx.registry.client_count());
+        for id in self.ctx.registry.ids() {
+            match self
+                .ctx
+                .registry
+                .get(id)
+                .map(|client| client.connection.phase())
+            {
+                Some(Phase::Handshaking) => self.disconnect(id, Disconnect::shutdown()),
+                _ => self.ctx.close_with(id, Disconnect::shutdown()),
+            }
+        }
+        // Only the answers to CLOSE are waited for now, and they have to be read.
+        self.ctx.set_paused(false);
+        self.reap();
+    }
+
+    fn disconnect_all(&mut self) {
+        for id in self.ctx.registry.ids() {
+            self.disconnect(id, Disconnect::shutdown());
+        }
+        self.reap();
+    }
+}
+
+/// How a server ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Clients and service had the time they were to have.
+    Cleanly,
+    /// A second signal cut it short.
+    AtOnce,
+}
+
+/// Takes a new connection into the registry and waits for its request.
+fn add_client(ctx: &mut Context, stream: Stream, remote: Remote) -> Option<ClientId> {
+    let now = ctx.now;
+    let poll = &ctx.poll;
+    match ctx.registry.insert(stream, remote, now, |stream, id| {
+        stream.register(poll, id.token())
+    }) {
+        Ok(id) => {
+            ctx.set_deadline(id);
+            Some(id)
+        }
+        Err(error) => {
+            log::warn!("a connection from {remote} could not be registered: {error}");
+            None
+        }
+    }
+}
+
+/// Answers a whole request head.
+fn handle_head<S: Service>(ctx: &mut Context, service: &mut S, id: ClientId, head: &[u8]) {
+    let answer = Request::parse(head).and_then(|request| {
+        if !service.serves(request.path()) {
+            return Err(Refusal::not_found());
+        }
+        let upgrade = request.upgrade()?;
+        if ctx.registry.client_count() >= ctx.config.max_clients {
+            return Err(Refusal::unavailable("too many clients"));
+        }
+        let accept = service.accept(ctx, &request)?;
+        Ok((request, upgrade, accept))
+    });
+    match answer {
+        Ok((request, upgrade, accept)) => {
+            ctx.open(id, &upgrade, &accept, request.path());
+            if let Some(remote) = ctx.remote(id) {
+                log::info!("{id} connected: path={:?} remote={remote}", request.path());
+            }
+            service.connected(ctx, id, &request);
+        }
+        Err(refusal) => ctx.refuse(id, &refusal),
+    }
+}

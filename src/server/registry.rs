@@ -1,0 +1,143 @@
+//! The one registry: who is connected, and nothing else knows.
+
+use std::sync::Arc;
+
+use slab::Slab;
+
+use super::client::{Client, Remote};
+use super::deadlines::Deadlines;
+use super::id::{ClientId, MAX_SLOTS};
+use super::stream::Stream;
+use crate::protocol::Time;
+
+/// Every connection, from `accept` to its end, in one slab. A connection is in here if and only if it exists.
+#[derive(Debug)]
+pub(super) struct Registry {
+    clients: Slab<Client>,
+    deadlines: Deadlines,
+    /// The serial number of the next client. Never goes back.
+    next_serial: u64,
+    /// How many of the clients were admitted by the service: those whose end will be told.
+    admitted: usize,
+    /// The path of the client that was admitted last, to be shared by the next.
+    last_path: Arc<str>,
+}
+
+impl Registry {
+    pub(super) fn new(now: Time) -> Self {
+        Self {
+            clients: Slab::new(),
+            deadlines: Deadlines::new(now),
+            next_serial: 1,
+            admitted: 0,
+            last_path: Arc::default(),
+        }
+    }
+
+    /// Connections of every kind.
+    pub(super) fn len(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// Clients: connections that were admitted and have not ended.
+    pub(super) fn client_count(&self) -> usize {
+        self.admitted
+    }
+
+    /// Adds a connection whose handshake is to come. `register` is given its id before it is in; an error means that
+    /// it never is.
+    pub(super) fn insert<E>(
+        &mut self,
+        mut stream: Stream,
+        remote: Remote,
+        now: Time,
+        register: impl FnOnce(&mut Stream, ClientId) -> Result<(), E>,
+    ) -> Result<ClientId, E> {
+        let entry = self.clients.vacant_entry();
+        debug_assert!(entry.key() < MAX_SLOTS);
+        let id = ClientId::new(entry.key(), self.next_serial);
+        register(&mut stream, id)?;
+        entry.insert(Client::new(
+            stream,
+            remote,
+            Arc::default(),
+            self.next_serial,
+            now,
+        ));
+        self.next_serial += 1;
+        Ok(id)
+    }
+
+    /// Notes that a connection was admitted at `path`, before it is opened.
+    pub(super) fn admit(&mut self, id: ClientId, path: &str) {
+        if &*self.last_path != path {
+            self.last_path = path.into();
+        }
+        let path = Arc::clone(&self.last_path);
+        if let Some(client) = self.get_mut(id) {
+            debug_assert!(!client.connection.was_open());
+            client.path = path;
+            self.admitted += 1;
+        }
+    }
+
+    /// Takes a connection out. Whoever asks a second time gets nothing.
+    pub(super) fn remove(&mut self, id: ClientId) -> Option<Client> {
+        self.get(id)?;
+        self.deadlines.unset(&mut self.clients, id.slot());
+        let client = self.clients.remove(id.slot());
+        if client.connection.was_open() {
+            self.admitted -= 1;
+        }
+        Some(client)
+    }
+
+    pub(super) fn get(&self, id: ClientId) -> Option<&Client> {
+        self.clients
+            .get(id.slot())
+            .filter(|client| client.serial == id.serial())
+    }
+
+    pub(super) fn get_mut(&mut self, id: ClientId) -> Option<&mut Client> {
+        self.clients
+            .get_mut(id.slot())
+            .filter(|client| client.serial == id.serial())
+    }
+
+    /// Every connection with its id.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (ClientId, &Client)> {
+        self.clients
+            .iter()
+            .map(|(slot, client)| (ClientId::new(slot, client.serial), client))
+    }
+
+    /// Every connection with its id, to be changed.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (ClientId, &mut Client)> {
+        self.clients
+            .iter_mut()
+            .map(|(slot, client)| (ClientId::new(slot, client.serial), client))
+    }
+
+    /// The ids of all connections, for a walk during which they may change.
+    pub(super) fn ids(&self) -> Vec<ClientId> {
+        self.iter().map(|(id, _)| id).collect()
+    }
+
+    /// Sets when to look at a connection again.
+    pub(super) fn set_deadline(&mut self, id: ClientId, deadline: Option<Time>) {
+        if self.get(id).is_some() {
+            self.deadlines.set(&mut self.clients, id.slot(), deadline);
+        }
+    }
+
+    /// A connection whose deadline may have passed; it has none until one is set again.
+    pub(super) fn pop_deadline(&mut self, now: Time) -> Option<ClientId> {
+        let slot = self.deadlines.pop(&mut self.clients, now)?;
+        Some(ClientId::new(slot, self.clients[slot].serial))
+    }
+
+    /// When a deadline may pass next.
+    pub(super) fn next_deadline(&self) -> Option<Time> {
+        self.deadlines.next()
+    }
+}

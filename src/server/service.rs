@@ -1,0 +1,84 @@
+//! What a server serves.
+
+use super::context::Context;
+use super::id::{ClientId, SourceId, TimerId};
+use crate::protocol::{Accept, Disconnect, Message, Refusal, Request};
+
+/// What has become possible on a file descriptor that a service watches.
+///
+/// Readiness is told once (edge-triggered): read or write until `WouldBlock`, or ask for another turn with
+/// [`Context::again`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Readiness {
+    /// Reading will not block: there is data, an end or an error.
+    pub readable: bool,
+    /// Writing will not block: there is room or an error.
+    pub writable: bool,
+}
+
+/// What clients reach through a server. Every method has a default, so a service writes down what it cares about.
+///
+/// All methods are called on the loop's own thread, and while one runs nothing else does: keep them short. What they
+/// do to clients goes through the [`Context`]; a client that a method closes, or that turns out to be dead while it is
+/// sent to, is removed after the method has returned.
+///
+/// For every client, `connected` is called once, then `message` and `drained` any number of times, then
+/// `disconnected` once, whatever ended the connection; nothing after it.
+pub trait Service {
+    /// The loop begins to turn: the place to watch file descriptors and set timers.
+    fn started(&mut self, ctx: &mut Context) {
+        let _ = ctx;
+    }
+
+    /// Whether there is anything at `path`. A request to any other path is answered with 404.
+    fn serves(&self, path: &str) -> bool {
+        let _ = path;
+        true
+    }
+
+    /// Admits or refuses a complete opening handshake. If it is admitted, `connected` follows at once.
+    fn accept(&mut self, ctx: &mut Context, request: &Request<'_>) -> Result<Accept, Refusal> {
+        let _ = (ctx, request);
+        Ok(Accept::default())
+    }
+
+    /// A client is connected; it can be sent to from now on.
+    fn connected(&mut self, ctx: &mut Context, client: ClientId, request: &Request<'_>) {
+        let _ = (ctx, client, request);
+    }
+
+    /// A client sent a message.
+    fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
+        let _ = (ctx, client, message);
+    }
+
+    /// The output of a client that was [congested](Context::is_congested) has drained.
+    fn drained(&mut self, ctx: &mut Context, client: ClientId) {
+        let _ = (ctx, client);
+    }
+
+    /// A client is gone. Its id finds nothing any more, and will never be another client's.
+    fn disconnected(&mut self, ctx: &mut Context, client: ClientId, ending: &Disconnect) {
+        let _ = (ctx, client, ending);
+    }
+
+    /// A watched file descriptor is ready.
+    fn ready(&mut self, ctx: &mut Context, source: SourceId, readiness: Readiness) {
+        let _ = (ctx, source, readiness);
+    }
+
+    /// A timer has run out.
+    fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
+        let _ = (ctx, timer);
+    }
+
+    /// The server stops and all clients are gone: end what the service itself runs.
+    fn stopping(&mut self, ctx: &mut Context) {
+        let _ = ctx;
+    }
+
+    /// Whether the loop may end. It is asked after `stopping`, on every turn until the drain timeout.
+    fn is_stopped(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,50 @@
+//! SIGTERM and SIGINT as events of the loop.
+
+use std::io::{self, Read};
+
+use mio::net::UnixStream;
+use mio::{Interest, Registry};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::low_level::pipe;
+
+use super::id::SIGNALS;
+
+/// A pipe that receives a byte for each signal.
+#[derive(Debug)]
+pub(super) struct Signals {
+    pipe: UnixStream,
+}
+
+impl Signals {
+    pub(super) fn new(registry: &Registry) -> io::Result<Self> {
+        let (mut pipe, sender) = UnixStream::pair()?;
+        for signal in [SIGTERM, SIGINT] {
+            // The sending end stays with the signal handler, which writes to it without blocking.
+            pipe::register(
+                signal,
+                std::os::unix::net::UnixStream::from(sender_clone(&sender)?),
+            )?;
+        }
+        registry.register(&mut pipe, SIGNALS, Interest::READABLE)?;
+        Ok(Self { pipe })
+    }
+
+    /// How many signals came since the last call.
+    pub(super) fn take(&mut self) -> usize {
+        let mut bytes = [0; 64];
+        let mut count = 0;
+        loop {
+            match self.pipe.read(&mut bytes) {
+                Ok(0) => return count,
+                Ok(read) => count += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return count,
+            }
+        }
+    }
+}
+
+fn sender_clone(sender: &UnixStream) -> io::Result<std::os::fd::OwnedFd> {
+    use std::os::fd::AsFd;
+    sender.as_fd().try_clone_to_owned()
+}

@@ -1,0 +1,79 @@
+//! What a server says about itself.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::client::{Remote, Traffic};
+use super::id::ClientId;
+
+/// A picture of the server at one moment, made from the registry when it was asked for.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// Whether new clients are taken: not once the server stops.
+    pub running: bool,
+    /// How long the loop has been turning.
+    pub uptime: Duration,
+    /// The addresses it listens on.
+    pub listen: Vec<String>,
+    /// The clients that are connected.
+    pub clients: Vec<ClientStatus>,
+}
+
+/// A picture of one client.
+#[derive(Clone, Debug)]
+pub struct ClientStatus {
+    /// Its id.
+    pub id: ClientId,
+    /// The path it asked for.
+    pub path: String,
+    /// Where it comes from.
+    pub remote: Remote,
+    /// How long it has been connected.
+    pub connected: Duration,
+    /// What went through.
+    pub traffic: Traffic,
+    /// Bytes of output that it has not taken yet.
+    pub queued_bytes: usize,
+}
+
+impl Status {
+    /// How many clients are connected.
+    pub fn client_count(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// The status as a JSON object.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "running": self.running,
+            "pid": std::process::id(),
+            "uptime_s": seconds(self.uptime),
+            "listen": self.listen,
+            "client_count": self.client_count(),
+            "clients": self.clients.iter().map(ClientStatus::to_json).collect::<Vec<_>>(),
+        })
+    }
+}
+
+impl ClientStatus {
+    /// The client's status as a JSON object.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "id": self.id.to_string(),
+            "path": self.path,
+            "remote": self.remote.to_string(),
+            "connected_s": seconds(self.connected),
+            "bytes_in": self.traffic.bytes_in,
+            "bytes_out": self.traffic.bytes_out,
+            "messages_in": self.traffic.messages_in,
+            "messages_out": self.traffic.messages_out,
+            "queued_bytes": self.queued_bytes,
+        })
+    }
+}
+
+/// Seconds to the millisecond.
+fn seconds(duration: Duration) -> f64 {
+    duration.as_millis() as f64 / 1000.0
+}

@@ -1,0 +1,79 @@
+//! The byte stream of one client.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::net::Shutdown;
+
+use mio::net::TcpStream;
+use mio::{Interest, Registry, Token};
+
+/// A client's socket; a pair of buffers in the operation fuzzer.
+#[derive(Debug)]
+pub(super) enum Stream {
+    Tcp(TcpStream),
+    #[cfg(any(test, fuzzing))]
+    Memory(super::fuzz::MemoryStream),
+}
+
+impl Stream {
+    /// Reads once; zero is the end.
+    pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        retry(|| match self {
+            Self::Tcp(stream) => stream.read(buffer),
+            #[cfg(any(test, fuzzing))]
+            Self::Memory(stream) => stream.read(buffer),
+        })
+    }
+
+    /// Writes once and returns how much was taken; zero if nothing can be taken now.
+    pub(super) fn write(&mut self, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
+        let written = retry(|| match (&mut *self, buffers) {
+            (Self::Tcp(stream), [buffer]) => stream.write(buffer),
+            (Self::Tcp(stream), buffers) => stream.write_vectored(buffers),
+            #[cfg(any(test, fuzzing))]
+            (Self::Memory(stream), buffers) => stream.write_vectored(buffers),
+        });
+        match written {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+            written => written,
+        }
+    }
+
+    /// Ends our direction: the peer reads an end after what was written.
+    pub(super) fn end_output(&self) {
+        match self {
+            // A socket that is no longer connected has nothing left to end.
+            Self::Tcp(stream) => drop(stream.shutdown(Shutdown::Write)),
+            #[cfg(any(test, fuzzing))]
+            Self::Memory(_) => {}
+        }
+    }
+
+    /// Asks for events under `token`, once for the connection's whole life.
+    pub(super) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => {
+                registry.register(stream, token, Interest::READABLE | Interest::WRITABLE)
+            }
+            #[cfg(any(test, fuzzing))]
+            Self::Memory(_) => Ok(()),
+        }
+    }
+
+    /// Ends what `register` began.
+    pub(super) fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => registry.deregister(stream),
+            #[cfg(any(test, fuzzing))]
+            Self::Memory(_) => Ok(()),
+        }
+    }
+}
+
+fn retry(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}

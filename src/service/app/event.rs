@@ -1,0 +1,130 @@
+//! Events, a line of JSON each.
+
+use std::net::SocketAddr;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::{Map, Value, json};
+
+use crate::{ClientId, Disconnect, Message, Remote, Request, Status};
+
+/// Lines that were said and not yet handed over.
+#[derive(Debug, Default)]
+pub(super) struct Events {
+    lines: Vec<u8>,
+}
+
+impl Events {
+    pub(super) fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.lines.clear();
+    }
+
+    /// Moves the lines to the end of `queue`.
+    pub(super) fn append_to(&mut self, queue: &mut Vec<u8>) {
+        queue.append(&mut self.lines);
+    }
+
+    pub(super) fn listening(&mut self, address: SocketAddr, path: &str) {
+        self.push(&json!({"event": "listening", "url": format!("ws://{address}{path}"), "port": address.port()}));
+    }
+
+    pub(super) fn connect(
+        &mut self,
+        client: ClientId,
+        request: &Request<'_>,
+        remote: Option<Remote>,
+        protocol: Option<&str>,
+    ) {
+        let mut headers = Map::new();
+        for (name, value) in request.headers() {
+            let value = String::from_utf8_lossy(value);
+            match headers.entry(name.to_ascii_lowercase()) {
+                serde_json::map::Entry::Vacant(entry) => drop(entry.insert(value.into())),
+                // RFC 9110 section 5.3: fields of one name are one list.
+                serde_json::map::Entry::Occupied(mut entry) => {
+                    let joined = format!("{}, {value}", entry.get().as_str().unwrap_or_default());
+                    entry.insert(joined.into());
+                }
+            }
+        }
+        self.push(&json!({
+            "event": "connect",
+            "client": client.to_string(),
+            "path": request.path(),
+            "query": request.query(),
+            "remote": remote.map(|remote| remote.to_string()),
+            "origin": request.header("origin").map(String::from_utf8_lossy),
+            "protocol": protocol,
+            "headers": headers,
+        }));
+    }
+
+    /// The one event that comes often is written without a tree in between.
+    pub(super) fn message(&mut self, client: ClientId, message: Message<'_>) {
+        self.lines.extend_from_slice(
+            format!("{{\"event\":\"message\",\"client\":\"{client}\",").as_bytes(),
+        );
+        match message {
+            Message::Text(text) => {
+                self.lines.extend_from_slice(b"\"text\":");
+                push_string(&mut self.lines, text);
+            }
+            Message::Binary(bytes) => {
+                self.lines.extend_from_slice(b"\"binary\":\"");
+                push_base64(&mut self.lines, bytes);
+                self.lines.push(b'"');
+            }
+        }
+        self.lines.extend_from_slice(b"}\n");
+    }
+
+    pub(super) fn drain(&mut self, client: ClientId) {
+        self.push(&json!({"event": "drain", "client": client.to_string()}));
+    }
+
+    pub(super) fn disconnect(&mut self, client: ClientId, ending: &Disconnect) {
+        self.push(&json!({
+            "event": "disconnect",
+            "client": client.to_string(),
+            "code": ending.code.0,
+            "reason": ending.reason,
+            "cause": ending.cause.as_str(),
+        }));
+    }
+
+    pub(super) fn status(&mut self, id: &Value, status: &Status) {
+        let mut event = status.to_json();
+        event["event"] = "status".into();
+        event["id"] = id.clone();
+        self.push(&event);
+    }
+
+    pub(super) fn error(&mut self, message: &str, line: u64) {
+        self.push(&json!({"event": "error", "message": message, "line": line}));
+    }
+
+    fn push(&mut self, event: &Value) {
+        self.lines.extend_from_slice(event.to_string().as_bytes());
+        self.lines.push(b'\n');
+    }
+}
+
+fn push_string(out: &mut Vec<u8>, text: &str) {
+    let written = serde_json::to_writer(&mut *out, text);
+    debug_assert!(written.is_ok(), "a string can always be written to memory");
+}
+
+fn push_base64(out: &mut Vec<u8>, bytes: &[u8]) {
+    let start = out.len();
+    out.resize(start + bytes.len().div_ceil(3) * 4, 0);
+    let written = BASE64_STANDARD.encode_slice(bytes, &mut out[start..]);
+    debug_assert_eq!(
+        written,
+        Ok(out.len() - start),
+        "the room is exactly what is needed"
+    );
+}

@@ -1,0 +1,314 @@
+//! The program is the server: events go out as lines of JSON, commands come in.
+
+mod command;
+mod event;
+mod peer;
+
+use std::time::Duration;
+
+use self::command::{Command, Text};
+use self::event::Events;
+use self::peer::{Happened, Peer};
+use super::Endpoint;
+use super::lines::Line;
+use crate::{
+    Accept, ClientId, CloseCode, Context, Disconnect, Message, Readiness, Refusal, Request,
+    Service, SourceId, TimerId,
+};
+
+/// Bytes of events that a program may leave unread before clients are no longer read.
+const HIGH_WATER: usize = 1 << 20;
+/// Clients are read again when this little is left.
+const LOW_WATER: usize = 256 << 10;
+
+/// A program that ends is started again this soon at first, then after twice the time each time.
+const FIRST_BACKOFF: Duration = Duration::from_millis(100);
+/// This many ends within [`RESTART_WINDOW`] are one too many.
+const RESTART_LIMIT: usize = 5;
+/// See [`RESTART_LIMIT`].
+const RESTART_WINDOW: Duration = Duration::from_secs(60);
+
+/// The settings of an [`App`].
+#[derive(Clone, Debug)]
+pub struct AppConfig {
+    /// Where clients find it.
+    pub endpoint: Endpoint,
+    /// The program and its arguments; empty for our own standard output and input.
+    pub command: Vec<String>,
+    /// Whether the program is started again when it ends.
+    pub restart: bool,
+    /// The subprotocols that it speaks.
+    pub subprotocols: Vec<String>,
+}
+
+impl AppConfig {
+    /// The first subprotocol the client offers that the program speaks.
+    fn subprotocol(&self, request: &Request<'_>) -> Option<&str> {
+        let mut offered = request.list("sec-websocket-protocol");
+        offered
+            .find_map(|offered| self.subprotocols.iter().find(|name| *name == offered))
+            .map(String::as_str)
+    }
+}
+
+/// A service that hands every event to a program as a line of JSON, and does what the program's lines say.
+#[derive(Debug)]
+pub struct App {
+    config: AppConfig,
+    peer: Option<Peer>,
+    /// What is to be said to the program, until its queue takes it.
+    events: Events,
+    /// When the program ended, for the restarts that are counted.
+    ends: Vec<crate::Time>,
+    restart: Option<Restart>,
+    failure: Option<String>,
+}
+
+/// Where a restart stands. The old program's clients are all gone before the new one hears of any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Restart {
+    /// Time has to pass first.
+    Backoff(TimerId),
+    /// The old program's clients have to go first.
+    Clients,
+}
+
+impl App {
+    /// An app that is started with the server.
+    pub fn new(config: AppConfig) -> Self {
+        Self {
+            config,
+            peer: None,
+            events: Events::default(),
+            ends: Vec::new(),
+            restart: None,
+            failure: None,
+        }
+    }
+
+    /// Why it ended, if that was not as it should be.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    fn start(&mut self, ctx: &mut Context) {
+        match Peer::start(ctx, &self.config.command) {
+            Ok(peer) => {
+                self.peer = Some(peer);
+                for &address in ctx.listen_addresses() {
+                    self.events.listening(address, self.config.endpoint.path());
+                }
+                self.send_events(ctx);
+            }
+            Err(error) => self.fail(ctx, error.to_string()),
+        }
+    }
+
+    /// Ends the server with a failure; clients are told that it is not their fault.
+    fn fail(&mut self, ctx: &mut Context, failure: String) {
+        log::error!("{failure}");
+        self.failure.get_or_insert(failure);
+        close_all(ctx);
+        ctx.stop();
+    }
+
+    /// Hands over what was said, and stops taking input while the program does not read.
+    fn send_events(&mut self, ctx: &mut Context) {
+        let Some(writer) = self.peer.as_mut().and_then(Peer::writer) else {
+            return self.events.clear();
+        };
+        if !self.events.is_empty() {
+            self.events.append_to(writer.queue());
+            writer.written_to(ctx);
+        }
+        if writer.queued() > HIGH_WATER {
+            ctx.set_paused(true);
+        }
+    }
+
+    fn handle(&mut self, ctx: &mut Context, happened: Happened) {
+        self.send_events(ctx);
+        let queued = self
+            .peer
+            .as_mut()
+            .and_then(Peer::writer)
+            .map_or(0, |writer| writer.queued());
+        if queued <= LOW_WATER {
+            ctx.set_paused(false);
+        }
+        match happened {
+            Happened::Nothing => {}
+            Happened::InputEnded => ctx.stop(),
+            Happened::OutputEnded if ctx.is_stopping() => {}
+            Happened::OutputEnded => self.fail(ctx, "nobody reads the events any more".to_owned()),
+            Happened::Exited(how) => {
+                self.peer = None;
+                self.events.clear();
+                if ctx.is_stopping() {
+                    return;
+                }
+                let failure = format!("the program {how}");
+                if self.config.restart && self.may_restart(ctx) {
+                    self.restart_later(ctx, &failure);
+                } else {
+                    self.fail(ctx, failure);
+                }
+            }
+        }
+    }
+
+    fn may_restart(&mut self, ctx: &Context) -> bool {
+        let now = ctx.now();
+        self.ends.retain(|&end| now.since(end) < RESTART_WINDOW);
+        self.ends.push(now);
+        self.ends.len() <= RESTART_LIMIT
+    }
+
+    fn restart_later(&mut self, ctx: &mut Context, failure: &str) {
+        let backoff = FIRST_BACKOFF * (1 << (self.ends.len() - 1));
+        log::error!("{failure}; starting it again in {backoff:?}");
+        self.restart = Some(Restart::Backoff(ctx.set_timer(backoff)));
+        close_all(ctx);
+    }
+
+    /// Starts the program again if nothing has to be waited for any more.
+    fn try_restart(&mut self, ctx: &mut Context) {
+        if self.restart == Some(Restart::Clients) && ctx.client_count() == 0 && !ctx.is_stopping() {
+            self.restart = None;
+            self.start(ctx);
+        }
+    }
+}
+
+/// Closes every client with 1011.
+fn close_all(ctx: &mut Context) {
+    for client in ctx.clients() {
+        // One that is being closed already goes on doing so.
+        let _ = ctx.close(client, CloseCode::INTERNAL, "Program exited");
+    }
+}
+
+impl Service for App {
+    fn started(&mut self, ctx: &mut Context) {
+        self.start(ctx);
+    }
+
+    fn serves(&self, path: &str) -> bool {
+        self.config.endpoint.matches(path)
+    }
+
+    fn accept(&mut self, _: &mut Context, request: &Request<'_>) -> Result<Accept, Refusal> {
+        if self.peer.is_none() {
+            return Err(Refusal::unavailable("the program is not running"));
+        }
+        Ok(match self.config.subprotocol(request) {
+            Some(name) => Accept::default().protocol(name),
+            None => Accept::default(),
+        })
+    }
+
+    fn connected(&mut self, ctx: &mut Context, client: ClientId, request: &Request<'_>) {
+        let protocol = self.config.subprotocol(request);
+        self.events
+            .connect(client, request, ctx.remote(client), protocol);
+        self.send_events(ctx);
+    }
+
+    fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
+        self.events.message(client, message);
+        self.send_events(ctx);
+    }
+
+    fn drained(&mut self, ctx: &mut Context, client: ClientId) {
+        self.events.drain(client);
+        self.send_events(ctx);
+    }
+
+    fn disconnected(&mut self, ctx: &mut Context, client: ClientId, ending: &Disconnect) {
+        self.events.disconnect(client, ending);
+        self.send_events(ctx);
+        self.try_restart(ctx);
+    }
+
+    fn ready(&mut self, ctx: &mut Context, source: SourceId, _: Readiness) {
+        let Some(mut peer) = self.peer.take() else {
+            return;
+        };
+        let events = &mut self.events;
+        let happened = peer.handle_ready(ctx, source, |ctx, number, line| {
+            run(ctx, events, number, line)
+        });
+        self.peer = Some(peer);
+        self.handle(ctx, happened);
+    }
+
+    fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
+        if self.restart == Some(Restart::Backoff(timer)) {
+            self.restart = Some(Restart::Clients);
+            return self.try_restart(ctx);
+        }
+        let Some(mut peer) = self.peer.take() else {
+            return;
+        };
+        let events = &mut self.events;
+        let happened = peer.handle_timer(ctx, timer, |ctx, number, line| {
+            run(ctx, events, number, line)
+        });
+        self.peer = Some(peer);
+        self.handle(ctx, happened);
+    }
+
+    fn stopping(&mut self, ctx: &mut Context) {
+        if let Some(peer) = &mut self.peer {
+            peer.stop(ctx);
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.peer.as_ref().is_none_or(Peer::is_stopped)
+    }
+}
+
+/// Does what a line says. What is wrong with it is said in one event, and nothing else happens.
+fn run(ctx: &mut Context, events: &mut Events, number: u64, line: Line<'_>) {
+    let result = match line {
+        Line::Whole(bytes) if bytes.trim_ascii().is_empty() => Ok(()),
+        Line::Whole(bytes) => {
+            Command::parse(bytes).and_then(|command| carry_out(ctx, events, command))
+        }
+        Line::TooLong(_) => Err(format!(
+            "the line is over the message limit of {} bytes",
+            ctx.config().limits.max_message
+        )),
+    };
+    if let Err(message) = result {
+        log::warn!("line {number} from the program: {message}");
+        events.error(&message, number);
+    }
+}
+
+fn carry_out(ctx: &mut Context, events: &mut Events, command: Command) -> Result<(), String> {
+    let on = |client: ClientId| move |error: crate::SendError| format!("{error} {client}");
+    match command {
+        Command::Send { client, data } => ctx.send(client, data.as_message()).map_err(on(client)),
+        Command::Broadcast { data, except, path } => {
+            ctx.broadcast(data.as_message(), |client, at| {
+                !except.contains(&client) && path.as_ref().is_none_or(|path| path == at)
+            });
+            Ok(())
+        }
+        Command::Close {
+            client,
+            code,
+            reason: Text(reason),
+        } => ctx.close(client, code, reason).map_err(on(client)),
+        Command::Status { id } => {
+            events.status(&id, &ctx.status());
+            Ok(())
+        }
+        Command::Shutdown => {
+            ctx.stop();
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! A program that is run beside the loop: its three pipes, its end, and how it is stopped.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child as Process, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use mio::Interest;
+use rustix::process::Signal;
+
+use super::lines::Line;
+use super::pipe::{LineReader, Stream, Writer};
+use crate::sys::{exit_descriptor, signal_group};
+use crate::{Context, SourceId, TimerId};
+
+/// From closing a program's input to TERM.
+const CLOSED_GRACE: Duration = Duration::from_secs(2);
+/// From TERM to KILL.
+const TERM_GRACE: Duration = Duration::from_secs(5);
+/// Between two looks for the end where the system cannot tell of it.
+const EXIT_POLL: Duration = Duration::from_millis(50);
+/// The most bytes of a line of stderr that go into the log.
+const LOG_LINE: usize = 4096;
+
+/// What a program was asked to do about ending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stopping {
+    Not,
+    /// Its input was closed.
+    Closed(TimerId),
+    /// It was sent TERM.
+    Terminated(TimerId),
+    Killed,
+}
+
+/// A running program. It leads a process group of its own, and the group is killed if this is dropped before the
+/// program has ended.
+#[derive(Debug)]
+pub(crate) struct Child {
+    name: String,
+    process: Process,
+    stdin: Option<Writer>,
+    stdout: Option<LineReader>,
+    stderr: Option<LineReader>,
+    exit: Option<(OwnedFd, SourceId)>,
+    exit_poll: Option<TimerId>,
+    status: Option<ExitStatus>,
+    stopping: Stopping,
+}
+
+/// What an event meant for a child.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum ChildEvent {
+    /// It was not for this child.
+    NotMine,
+    /// It was handled.
+    Handled,
+    /// The program has ended, and all it wrote has been handed on.
+    Exited(ExitStatus),
+}
+
+impl Child {
+    /// Starts a program. Lines it writes may have `limit` bytes.
+    pub(crate) fn spawn(ctx: &mut Context, command: &[String], limit: usize) -> io::Result<Self> {
+        let [name, args @ ..] = command else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        let mut process = Command::new(name)
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .map_err(|error| {
+                io::Error::new(error.kind(), format!("cannot start {name:?}: {error}"))
+            })?;
+        let (stdin, stdout, stderr) = (
+            process.stdin.take(),
+            process.stdout.take(),
+            process.stderr.take(),
+        );
+        let mut child = Self {
+            name: name.clone(),
+            process,
+            stdin: None,
+            stdout: None,
+            stderr: None,
+            exit: None,
+            exit_poll: None,
+            status: None,
+            stopping: Stopping::Not,
+        };
+        // From here on an error drops the child, and with it the process.
+        child.stdin = stdin
+            .map(|pipe| Writer::new(ctx, pipe.into()))
+            .transpose()?;
+        child.stdout = stdout
+            .map(|pipe| LineReader::new(ctx, pipe.into(), limit))
+            .transpose()?;
+        child.stderr = stderr
+            .map(|pipe| LineReader::new(ctx, pipe.into(), LOG_LINE))
+            .transpose()?;
+        match exit_descriptor(child.process.id())? {
+            Some(fd) => {
+                let source = ctx.watch(&fd, Interest::READABLE)?;
+                child.exit = Some((fd, source));
+            }
+            None => child.exit_poll = Some(ctx.set_timer(EXIT_POLL)),
+        }
+        log::info!("started {name:?}, pid {}", child.process.id());
+        Ok(child)
+    }
+
+    /// The program's input, unless it was closed.
+    pub(crate) fn stdin(&mut self) -> Option<&mut Writer> {
+        self.stdin.as_mut()
+    }
+
+    /// Handles readiness. Lines of stdout go to `line`, those of stderr into the log.
+    pub(crate) fn handle_ready(
+        &mut self,
+        ctx: &mut Context,
+        source: SourceId,
+        mut line: impl FnMut(&mut Context, u64, Line<'_>),
+    ) -> ChildEvent {
+        if self.stdin.as_ref().is_some_and(|stdin| stdin.is(source)) {
+            self.write(ctx);
+        } else if self.stdout.as_ref().is_some_and(|stdout| stdout.is(source)) {
+            read(ctx, &mut self.stdout, &mut line);
+        } else if self.stderr.as_ref().is_some_and(|stderr| stderr.is(source)) {
+            read(ctx, &mut self.stderr, log_line);
+        } else if self.exit.as_ref().is_some_and(|(_, exit)| *exit == source) {
+            return self.check_exit(ctx, line);
+        } else {
+            return ChildEvent::NotMine;
+        }
+        ChildEvent::Handled
+    }
+
+    /// Handles a timer.
+    pub(crate) fn handle_timer(
+        &mut self,
+        ctx: &mut Context,
+        timer: TimerId,
+        line: impl FnMut(&mut Context, u64, Line<'_>),
+    ) -> ChildEvent {
+        match self.stopping {
+            Stopping::Closed(grace) if grace == timer => {
+                log::info!("{:?} did not end with its input: TERM", self.name);
+                signal_group(self.process.id(), Signal::TERM);
+                self.stopping = Stopping::Terminated(ctx.set_timer(TERM_GRACE));
+                return ChildEvent::Handled;
+            }
+            Stopping::Terminated(grace) if grace == timer => {
+                log::warn!("{:?} did not end with TERM: KILL", self.name);
+                signal_group(self.process.id(), Signal::KILL);
+                self.stopping = Stopping::Killed;
+                return ChildEvent::Handled;
+            }
+            _ => {}
+        }
+        if self.exit_poll == Some(timer) {
+            self.exit_poll = Some(ctx.set_timer(EXIT_POLL));
+            return self.check_exit(ctx, line);
+        }
+        ChildEvent::NotMine
+    }
+
+    /// Writes what is queued for the program, and closes its input if that was asked for.
+    fn write(&mut self, ctx: &mut Context) {
+        let Some(stdin) = &mut self.stdin else { return };
+        let ended = stdin.write() == Stream::Ended;
+        if ended {
+            log::warn!("{:?} does not read its input any more", self.name);
+        }
+        if ended || (self.stopping != Stopping::Not && stdin.queued() == 0) {
+            self.stdin
+                .take()
+                .into_iter()
+                .for_each(|stdin| stdin.close(ctx));
+        }
+    }
+
+    /// Asks the program to end: its input is closed after what is queued, and if that is not enough TERM and KILL
+    /// follow.
+    pub(crate) fn stop(&mut self, ctx: &mut Context) {
+        if self.stopping == Stopping::Not && self.status.is_none() {
+            self.stopping = Stopping::Closed(ctx.set_timer(CLOSED_GRACE));
+            self.write(ctx);
+        }
+    }
+
+    fn check_exit(
+        &mut self,
+        ctx: &mut Context,
+        mut line: impl FnMut(&mut Context, u64, Line<'_>),
+    ) -> ChildEvent {
+        let status = match self.process.try_wait() {
+            Ok(Some(status)) => status,
+            Ok(None) => return ChildEvent::Handled,
+            Err(error) => {
+                log::error!("waiting for {:?} failed: {error}", self.name);
+                return ChildEvent::Handled;
+            }
+        };
+        // What it wrote before it ended is in the pipes and is not lost.
+        if let Some(stdout) = &mut self.stdout {
+            stdout.read_rest(ctx, &mut line);
+        }
+        if let Some(stderr) = &mut self.stderr {
+            stderr.read_rest(ctx, log_line);
+        }
+        self.status = Some(status);
+        self.unwatch(ctx);
+        // What it has started and left behind in its group goes with it.
+        signal_group(self.process.id(), Signal::KILL);
+        log::info!("{:?} {}", self.name, describe(status));
+        ChildEvent::Exited(status)
+    }
+
+    fn unwatch(&mut self, ctx: &mut Context) {
+        self.stdin
+            .take()
+            .into_iter()
+            .for_each(|stdin| stdin.close(ctx));
+        for reader in [self.stdout.take(), self.stderr.take()]
+            .into_iter()
+            .flatten()
+        {
+            reader.close(ctx);
+        }
+        if let Some((_, source)) = self.exit.take() {
+            ctx.unwatch(source);
+        }
+        self.exit_poll
+            .take()
+            .into_iter()
+            .for_each(|timer| ctx.cancel_timer(timer));
+        if let Stopping::Closed(timer) | Stopping::Terminated(timer) = self.stopping {
+            ctx.cancel_timer(timer);
+        }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        if self.status.is_none() {
+            signal_group(self.process.id(), Signal::KILL);
+            // It was killed, so this does not wait long; without it a zombie would stay.
+            if let Err(error) = self.process.wait() {
+                log::debug!("waiting for {:?} failed: {error}", self.name);
+            }
+        }
+    }
+}
+
+fn read(
+    ctx: &mut Context,
+    reader: &mut Option<LineReader>,
+    line: impl FnMut(&mut Context, u64, Line<'_>),
+) {
+    let Some(open) = reader else { return };
+    if open.read(ctx, line) == Stream::Ended {
+        reader
+            .take()
+            .into_iter()
+            .for_each(|reader| reader.close(ctx));
+    }
+}
+
+/// Puts a line of a program's stderr into the log.
+fn log_line(_: &mut Context, _: u64, line: Line<'_>) {
+    match line {
+        Line::Whole(bytes) => {
+            log::info!(target: "program", "{}", String::from_utf8_lossy(bytes).escape_debug())
+        }
+        Line::TooLong(bytes) => {
+            log::info!(target: "program", "{} ... (cut)", String::from_utf8_lossy(bytes).escape_debug());
+        }
+    }
+}
+
+/// An exit status in words.
+pub(crate) fn describe(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exited with code {code}"),
+        (None, Some(signal)) => format!("was killed by signal {signal}"),
+        (None, None) => "ended".to_owned(),
+    }
+}

@@ -1,0 +1,141 @@
+//! Lines out of a stream of bytes that is cut anywhere.
+
+/// A line, or what is known of one that is too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Line<'a> {
+    /// A line without its line feed (and carriage return).
+    Whole(&'a [u8]),
+    /// The first bytes of a line over the limit; the rest is thrown away.
+    TooLong(&'a [u8]),
+}
+
+/// How many bytes are shown of a line that is too long.
+const SHOWN: usize = 100;
+
+/// Splits a stream into lines and numbers them from 1. What it holds never exceeds the limit.
+#[derive(Debug)]
+pub(crate) struct LineSplitter {
+    limit: usize,
+    held: Vec<u8>,
+    /// Whether the rest of the present line is thrown away.
+    skipping: bool,
+    number: u64,
+}
+
+impl LineSplitter {
+    /// A splitter for lines of at most `limit` bytes.
+    pub(crate) fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            held: Vec::new(),
+            skipping: false,
+            number: 0,
+        }
+    }
+
+    /// Takes the next piece and calls `line` with each line it completes and the line's number.
+    pub(crate) fn push(&mut self, mut piece: &[u8], mut line: impl FnMut(u64, Line<'_>)) {
+        while let Some(at) = piece.iter().position(|&byte| byte == b'\n') {
+            let (end, rest) = piece.split_at(at);
+            piece = &rest[1..];
+            self.take(end, &mut line);
+            self.end(&mut line);
+        }
+        self.take(piece, &mut line);
+    }
+
+    /// The stream has ended: a last line may lack its line feed.
+    pub(crate) fn finish(&mut self, mut line: impl FnMut(u64, Line<'_>)) {
+        if !self.held.is_empty() {
+            self.end(&mut line);
+        }
+    }
+
+    /// Adds to the present line.
+    fn take(&mut self, bytes: &[u8], line: &mut impl FnMut(u64, Line<'_>)) {
+        if self.skipping {
+            return;
+        }
+        if self.held.len() + bytes.len() > self.limit {
+            self.skipping = true;
+            let room = SHOWN.saturating_sub(self.held.len()).min(bytes.len());
+            self.held.extend_from_slice(&bytes[..room]);
+            self.held.truncate(SHOWN);
+            line(self.number + 1, Line::TooLong(&self.held));
+            self.held = Vec::new();
+            return;
+        }
+        self.held.extend_from_slice(bytes);
+    }
+
+    /// Ends the present line.
+    fn end(&mut self, line: &mut impl FnMut(u64, Line<'_>)) {
+        self.number += 1;
+        if !std::mem::take(&mut self.skipping) {
+            let whole = self.held.strip_suffix(b"\r").unwrap_or(&self.held);
+            line(self.number, Line::Whole(whole));
+        }
+        self.held.clear();
+        if self.held.capacity() > 64 << 10 {
+            self.held = Vec::new();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn split(pieces: &[&[u8]], limit: usize) -> Vec<(u64, String)> {
+        let mut got = Vec::new();
+        let mut splitter = LineSplitter::new(limit);
+        let mut note = |number, line: Line<'_>| {
+            let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+            got.push((
+                number,
+                match line {
+                    Line::Whole(bytes) => text(bytes),
+                    Line::TooLong(bytes) => format!("TOO LONG {}", text(bytes)),
+                },
+            ));
+        };
+        for piece in pieces {
+            splitter.push(piece, &mut note);
+        }
+        splitter.finish(&mut note);
+        got
+    }
+
+    #[test]
+    fn any_cut_gives_the_same_lines() {
+        let bytes = b"one\ntwo\r\n\n12345678901\nfive\n12345678901";
+        let want = split(&[bytes], 10);
+        assert_eq!(want[0], (1, "one".into()));
+        assert_eq!(want[1], (2, "two".into()));
+        assert_eq!(want[2], (3, String::new()));
+        assert_eq!((want[3].0, &want[3].1[..9]), (4, "TOO LONG "));
+        assert_eq!(want[4], (5, "five".into()));
+        assert_eq!(want[5].0, 6);
+        for cut in 0..bytes.len() {
+            let got = split(&[&bytes[..cut], &bytes[cut..]], 10);
+            assert_eq!(got.len(), want.len());
+            for (got, want) in got.iter().zip(&want) {
+                // How much of a long line is shown depends on how it came.
+                assert_eq!(got.0, want.0);
+                assert!(
+                    got.1 == want.1
+                        || (got.1.starts_with("TOO LONG") && want.1.starts_with("TOO LONG"))
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_line_of_the_limit_passes_and_one_more_byte_does_not() {
+        assert_eq!(split(&[b"1234567890\n"], 10), [(1, "1234567890".into())]);
+        assert_eq!(
+            split(&[b"12345678901\nx"], 10),
+            [(1, "TOO LONG 12345678901".into()), (2, "x".into())]
+        );
+    }
+}

@@ -1,0 +1,12 @@
+//! What a client reaches: the services of the `outrigger` program.
+
+pub mod app;
+mod child;
+mod echo;
+mod endpoint;
+mod lines;
+mod pipe;
+
+pub use app::{App, AppConfig};
+pub use echo::Echo;
+pub use endpoint::{Endpoint, ParseEndpointError};
