@@ -1,5 +1,7 @@
 //! Outrigger
 pub mod protocol;
+#[cfg(test)]
+mod random;
 mod server;
 pub mod service;
 mod sys;
@@ -12,3 +14,10 @@ pub use server::{
     ClientId, ClientStatus, Config, Context, Ended, Handle, OwnedMessage, ParseClientIdError,
     Readiness, Remote, SendError, Server, Service, SourceId, Status, Stopped, TimerId, Traffic,
 };
+
+/// Entry points of the fuzz targets.
+#[cfg(any(test, fuzzing))]
+pub mod fuzz {
+    pub use crate::protocol::fuzz::{connection, frame_header, handshake};
+    pub use crate::server::fuzz::operations;
+}

@@ -291,6 +291,16 @@ impl Connection {
         }
     }
 
+    /// Bytes of memory that the peer has made it hold.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn held(&self) -> usize {
+        self.partial.as_ref().map_or(0, |partial| {
+            partial.head.capacity()
+                + partial.control.capacity()
+                + partial.message.as_ref().map_or(0, Assembly::capacity)
+        })
+    }
+
     /// Collects the request head up to its empty line.
     fn receive_head<'a>(&mut self, input: &mut Input<'a>, limits: &Limits) -> Option<Event<'a>> {
         let mut held = self

@@ -90,6 +90,15 @@ impl Assembly {
         }
     }
 
+    /// The bytes it has room for.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn capacity(&self) -> usize {
+        match self {
+            Self::Text { text, .. } => text.capacity(),
+            Self::Binary(bytes) => bytes.capacity(),
+        }
+    }
+
     /// Takes the next unmasked bytes. `most` is the most the whole message can come to: room grows by doubling, but
     /// not past it.
     pub(super) fn push(&mut self, bytes: &[u8], most: usize) -> Result<(), ProtocolError> {

@@ -38,6 +38,9 @@ pub use message::{Message, Payload};
 pub use time::{Time, Timeouts};
 pub use utf8::Utf8Stream;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
+
 /// What a peer may make a connection hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {

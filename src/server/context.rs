@@ -400,17 +400,10 @@ impl Context {
         let timeouts = self.config.timeouts;
         let mut outcome = Timeout::Continue;
         if self.paused
-            && self
-                .registry
-                .get(id)
-                .is_some_and(|client| client.connection.is_open())
+            && let Some(client) = self.registry.get_mut(id)
         {
-            // Its signs of life are not being read.
-            let now = self.now;
-            self.registry
-                .get_mut(id)
-                .into_iter()
-                .for_each(|client| client.connection.restart_ping_window(now));
+            // Its signs of life are not being read. PINGs go on, for the proxies in between.
+            client.connection.handle_sign_of_life();
         }
         self.with_connection(id, |connection, now, out| {
             outcome = connection.handle_timeout(now, &timeouts, out)

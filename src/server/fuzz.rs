@@ -1,19 +1,474 @@
-//! Operation fuzzing of a whole server (to come).
-use std::io::{self, Read, Write};
+//! The operation fuzzer: a whole server on streams in memory, under simulated time.
+//!
+//! Operations are connections, bytes, ends, resets, reads, passing time, events that come late or for nothing, and what
+//! the service does from inside its own methods. After each, what the service was told has to agree with the registry;
+//! at the end everyone who was told of is told to be gone, once.
 
-/// A stream.
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io::{self, IoSlice, Read, Write};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use mio::Poll;
+
+use super::context::Life;
+use super::stream::Stream;
+use super::{ClientId, Config, Context, Ended, Remote, Server, Service, add_client};
+use crate::protocol::fuzz::{check_server_frames, write_frame};
+use crate::protocol::{CloseCode, Disconnect, Limits, Message, Request};
+
+/// A connection in memory: the server has one end, the fuzzer the other.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct MemoryStream(Arc<Mutex<Wire>>);
+
 #[derive(Debug, Default)]
-pub struct MemoryStream {}
-impl Read for MemoryStream {
-    fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
-        Ok(0)
+struct Wire {
+    to_server: VecDeque<u8>,
+    /// The client ended its direction.
+    ended: bool,
+    /// The client reset the connection.
+    reset: bool,
+    /// All the server ever wrote.
+    from_server: Vec<u8>,
+    /// What the socket still takes.
+    room: usize,
+}
+
+impl MemoryStream {
+    fn wire(&self) -> MutexGuard<'_, Wire> {
+        self.0.lock().expect("one thread")
     }
 }
-impl Write for MemoryStream {
-    fn write(&mut self, b: &[u8]) -> io::Result<usize> {
-        Ok(b.len())
+
+impl Read for MemoryStream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut wire = self.wire();
+        if wire.reset {
+            return Err(io::ErrorKind::ConnectionReset.into());
+        }
+        if wire.to_server.is_empty() && !wire.ended {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        wire.to_server.read(buffer)
     }
+}
+
+impl Write for MemoryStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)])
+    }
+
+    fn write_vectored(&mut self, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
+        let mut wire = self.wire();
+        if wire.reset {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let mut taken = 0;
+        for buffer in buffers {
+            let count = buffer.len().min(wire.room);
+            wire.from_server.extend_from_slice(&buffer[..count]);
+            wire.room -= count;
+            taken += count;
+        }
+        if taken == 0 {
+            Err(io::ErrorKind::WouldBlock.into())
+        } else {
+            Ok(taken)
+        }
+    }
+
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// Writes down what it is told, and does what the first byte of a message says.
+#[derive(Debug, Default)]
+struct Witness {
+    present: BTreeSet<ClientId>,
+    gone: BTreeSet<ClientId>,
+}
+
+impl Service for Witness {
+    fn connected(&mut self, ctx: &mut Context, client: ClientId, _: &Request<'_>) {
+        assert!(
+            self.present.insert(client) && !self.gone.contains(&client),
+            "{client} connects once"
+        );
+        let _ = ctx.send(client, Message::Text("welcome"));
+    }
+
+    fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
+        assert!(
+            self.present.contains(&client),
+            "{client} speaks while it is connected"
+        );
+        let someone = self.present.iter().next().copied().unwrap_or(client);
+        let bytes = message.as_bytes();
+        match bytes.first() {
+            Some(b'c') => _ = ctx.close(client, CloseCode::NORMAL, "asked"),
+            Some(b'o') => _ = ctx.close(someone, CloseCode(4000), "by another"),
+            Some(b'b') => {
+                ctx.broadcast(message, |_, _| true);
+            }
+            Some(b'e') => {
+                ctx.broadcast(message, |id, _| id != client);
+            }
+            Some(b's') => _ = ctx.send(someone, message),
+            Some(b'm') => (0..50).for_each(|_| {
+                let _ = ctx.send(client, Message::Binary(&[7; 3000]));
+            }),
+            Some(b'l') => _ = ctx.send(client, Message::Binary(&[8; 40_000])),
+            Some(b'p') => ctx.set_paused(true),
+            Some(b'g') => ctx.set_paused(false),
+            _ => _ = ctx.send(client, message),
+        }
+    }
+
+    fn drained(&mut self, ctx: &mut Context, client: ClientId) {
+        assert!(
+            self.present.contains(&client),
+            "{client} drains while it is connected"
+        );
+        let _ = ctx.send(client, Message::Text("more"));
+    }
+
+    fn disconnected(&mut self, ctx: &mut Context, client: ClientId, _: &Disconnect) {
+        assert!(self.present.remove(&client), "{client} was connected");
+        assert!(self.gone.insert(client), "{client} disconnects once");
+        assert!(
+            ctx.send(client, Message::Text("late")).is_err(),
+            "nothing can be sent to who is gone"
+        );
+        ctx.broadcast(Message::Text("someone left"), |_, _| true);
+    }
+}
+
+struct World {
+    server: Server<Witness>,
+    streams: BTreeMap<ClientId, MemoryStream>,
+    /// Ids that may be gone, for events that come late.
+    old: Vec<ClientId>,
+}
+
+const HEAD: &[u8] =
+    b"GET /fuzz HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+
+/// Any sequence of operations on a server: everyone who connects is told to be gone exactly once.
+pub fn operations(data: &[u8]) {
+    let Some((options, mut plan)) = data.split_first() else {
+        return;
+    };
+    let Ok(mut world) = World::new(*options) else {
+        return;
+    };
+    while let [operation, argument, rest @ ..] = plan {
+        plan = rest;
+        world.operate(*operation, *argument, &mut plan);
+        world.check();
+        if world.server.ctx.life == Life::Over {
+            break;
+        }
+    }
+    world.finish();
+}
+
+impl World {
+    fn new(options: u8) -> io::Result<Self> {
+        let config = Config {
+            max_clients: 2 + usize::from(options % 8),
+            limits: Limits {
+                max_head: 400,
+                max_message: 60_000,
+            },
+            max_outbound: 100_000,
+            soft_outbound: 10_000,
+            rate_limit: (options & 0x40 != 0)
+                .then_some(std::num::NonZeroU32::MIN.saturating_add(20)),
+            ..Config::default()
+        };
+        let server = Server::new(
+            Poll::new()?,
+            config,
+            Vec::new(),
+            Vec::new(),
+            Witness::default(),
+        )?;
+        Ok(Self {
+            server,
+            streams: BTreeMap::new(),
+            old: Vec::new(),
+        })
+    }
+
+    fn operate(&mut self, operation: u8, argument: u8, plan: &mut &[u8]) {
+        let chosen = self
+            .streams
+            .keys()
+            .nth(usize::from(argument) % self.streams.len().max(1))
+            .copied();
+        match (operation % 13, chosen) {
+            (0, _) | (_, None) => self.open(argument),
+            (1 | 2, Some(id)) => {
+                let (payload, rest) = plan.split_at(usize::from(argument % 40).min(plan.len()));
+                *plan = rest;
+                let opcode = [0x1, 0x2, 0x0, 0x9, 0xa, 0x8][usize::from(operation / 13) % 6];
+                let mut frame = Vec::new();
+                write_frame(operation < 200, opcode, payload, &mut frame);
+                self.give(id, &frame);
+                self.event(id, true, false, false);
+            }
+            (3, Some(id)) => {
+                // One of the letters that the service obeys.
+                let mut frame = Vec::new();
+                write_frame(
+                    true,
+                    2,
+                    &b"cobesmlpgx"[usize::from(operation / 13) % 10..][..1],
+                    &mut frame,
+                );
+                self.give(id, &frame.repeat(1 + usize::from(argument % 3)));
+                self.event(id, true, false, false);
+            }
+            (4, Some(id)) => {
+                let (bytes, rest) = plan.split_at(usize::from(operation / 13).min(plan.len()));
+                *plan = rest;
+                self.give(id, bytes);
+                self.event(id, true, false, false);
+            }
+            (5, Some(id)) => {
+                self.stream(id).wire().ended = true;
+                self.event(id, true, false, true);
+            }
+            (6, Some(id)) => {
+                self.stream(id).wire().reset = true;
+                self.event(id, true, true, true);
+            }
+            (7 | 8, Some(id)) => {
+                self.stream(id).wire().room += usize::from(argument) * usize::from(operation);
+                self.event(id, false, true, false);
+            }
+            (9, _) => self.pass(Duration::from_millis(u64::from(argument) * 20)),
+            (10, _) => self.pass(Duration::from_secs(u64::from(argument))),
+            (11, _) => {
+                if let Some(&id) = self.old.get(usize::from(argument)) {
+                    self.event(id, true, true, operation & 1 != 0);
+                }
+            }
+            (_, Some(_)) if argument == 255 => self.server.handle_signal(&mut Ended::Cleanly),
+            (_, Some(id)) => {
+                let _ = self.server.ctx.close(
+                    id,
+                    CloseCode(u16::from(argument) * 20),
+                    "x".repeat(argument.into()),
+                );
+            }
+        }
+        self.server.take_turn();
+    }
+
+    fn open(&mut self, argument: u8) {
+        let stream = MemoryStream::default();
+        stream.wire().room = usize::from(argument) * 40;
+        let remote = Remote::from(SocketAddr::from(([127, 0, 0, 1], 1)));
+        if self.server.ctx.registry.len() >= self.server.ctx.config.max_connections() {
+            return;
+        }
+        let Some(id) = add_client(&mut self.server.ctx, Stream::Memory(stream.clone()), remote)
+        else {
+            return;
+        };
+        self.streams.insert(id, stream);
+        self.old.push(id);
+        if argument & 1 == 0 {
+            self.give(id, &HEAD[..HEAD.len() - usize::from(argument % 16 == 6)]);
+            self.event(id, true, true, false);
+        }
+    }
+
+    fn stream(&self, id: ClientId) -> &MemoryStream {
+        &self.streams[&id]
+    }
+
+    fn give(&self, id: ClientId, bytes: &[u8]) {
+        self.stream(id).wire().to_server.extend(bytes);
+    }
+
+    fn event(&mut self, id: ClientId, readable: bool, writable: bool, hung_up: bool) {
+        self.server.handle_client(id, readable, writable, hung_up);
+    }
+
+    fn pass(&mut self, time: Duration) {
+        let before = self.server.ctx.now;
+        let waited = self.server.timeout().map(|timeout| timeout.min(time));
+        self.server.ctx.now = before + time;
+        self.server.handle_jump(before, waited);
+    }
+
+    /// What the service was told agrees with the registry, and nobody holds more than they may.
+    fn check(&mut self) {
+        let ctx = &self.server.ctx;
+        let mut present = BTreeSet::new();
+        for (id, client) in ctx.registry.iter() {
+            if client.connection.was_open() {
+                present.insert(id);
+            }
+            let most = ctx
+                .config
+                .max_outbound
+                .max(ctx.config.soft_outbound + ctx.config.limits.max_message)
+                + 4096;
+            assert!(
+                client.queued() <= most,
+                "{} bytes wait for {id}",
+                client.queued()
+            );
+            assert!(client.connection.held() <= 2 * ctx.config.limits.max_message + 1024);
+        }
+        assert_eq!(present, self.server.service.present);
+        assert_eq!(present.len(), ctx.registry.client_count());
+        assert!(ctx.registry.client_count() <= ctx.config.max_clients);
+        for (id, stream) in &self.streams {
+            let wire = stream.wire();
+            if let Some(head) = wire
+                .from_server
+                .windows(4)
+                .position(|bytes| bytes == b"\r\n\r\n")
+                && wire.from_server.starts_with(b"HTTP/1.1 101")
+            {
+                check_server_frames(&wire.from_server[head + 4..]);
+            } else {
+                assert!(
+                    !present.contains(id) || wire.from_server.len() < 200,
+                    "a client has its 101 first"
+                );
+            }
+        }
+        let registry = &ctx.registry;
+        self.streams.retain(|id, _| registry.get(*id).is_some());
+    }
+
+    /// Stops the server. Everyone is gone in the end, whatever they do.
+    fn finish(mut self) {
+        self.server.ctx.stop();
+        for _ in 0..100 {
+            self.pass(Duration::from_secs(1));
+            self.server.handle_deadlines();
+            self.server.take_turn();
+            self.check();
+        }
+        assert_eq!(self.server.ctx.life, Life::Over);
+        assert_eq!(self.server.ctx.registry.len(), 0, "nobody is left");
+        assert_eq!(
+            self.server.ctx.registry.next_deadline(),
+            None,
+            "and nothing is waited for"
+        );
+        assert!(
+            self.server.service.present.is_empty(),
+            "and the service knows"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Random;
+
+    impl World {
+        /// A client whose handshake is done.
+        fn connect(&mut self) -> ClientId {
+            self.open(200);
+            let id = *self.old.last().expect("just opened");
+            assert!(self.server.service.present.contains(&id));
+            id
+        }
+    }
+
+    #[test]
+    fn an_event_for_a_client_whose_slot_is_taken_again_finds_nobody() {
+        let mut world = World::new(0).expect("an epoll instance");
+        let old = world.connect();
+        world.stream(old).wire().reset = true;
+        world.event(old, true, true, true);
+        let new = world.connect();
+        assert_eq!(old.slot(), new.slot(), "the slot is used again");
+        // The late event says that the peer is gone; it is not about the new one.
+        world.event(old, true, true, true);
+        world.server.disconnect(old, Disconnect::eof());
+        assert_eq!(
+            world.server.service.present.iter().collect::<Vec<_>>(),
+            [&new]
+        );
+        assert_eq!(world.server.ctx.client_count(), 1);
+    }
+
+    #[test]
+    fn a_clock_jump_gives_everyone_a_fresh_ping_window() {
+        let mut world = World::new(0).expect("an epoll instance");
+        let client = world.connect();
+        let pings = |world: &World| {
+            let wire = world.stream(client).wire();
+            wire.from_server
+                .windows(2)
+                .filter(|bytes| *bytes == [0x89, 0])
+                .count()
+        };
+        // The first PING is out and not answered when the machine sleeps for an hour.
+        world.pass(Duration::from_secs(21));
+        world.server.take_turn();
+        assert_eq!(pings(&world), 1);
+        world.pass(Duration::from_secs(3600));
+        world.server.take_turn();
+        assert!(
+            world.server.service.present.contains(&client),
+            "the hour is not held against it"
+        );
+        world.pass(Duration::from_secs(21));
+        world.server.take_turn();
+        assert_eq!(pings(&world), 2, "it is asked again");
+        world.pass(Duration::from_secs(21));
+        world.server.take_turn();
+        assert!(
+            !world.server.service.present.contains(&client),
+            "and this time it counts"
+        );
+    }
+
+    #[test]
+    fn a_ping_goes_out_in_every_interval_and_any_byte_answers_it() {
+        let mut world = World::new(0).expect("an epoll instance");
+        let client = world.connect();
+        world.stream(client).wire().room = 1 << 20;
+        for _ in 0..10 {
+            world.pass(Duration::from_secs(19));
+            world.give(client, b"\x82");
+            world.event(client, true, false, false);
+            world.server.take_turn();
+            world.give(client, b"\x80mask");
+            world.event(client, true, false, false);
+            world.pass(Duration::from_millis(1100));
+            world.server.take_turn();
+        }
+        assert!(world.server.service.present.contains(&client));
+        let wire = world.stream(client).wire();
+        assert_eq!(
+            wire.from_server
+                .windows(2)
+                .filter(|bytes| *bytes == [0x89, 0])
+                .count(),
+            10
+        );
+    }
+
+    #[test]
+    fn operations_in_any_order_leave_nobody_behind() {
+        let mut random = Random::new(4);
+        for _ in 0..2000 {
+            operations(&random.bytes(600));
+        }
     }
 }

@@ -30,7 +30,7 @@ mod status;
 mod stream;
 
 #[cfg(any(test, fuzzing))]
-pub mod fuzz;
+pub(crate) mod fuzz;
 
 use std::fmt;
 use std::io;
@@ -58,7 +58,7 @@ use crate::protocol::{Disconnect, Event, Input, Phase, Refusal, Request, Time, T
 use crate::sys::{Clock, raise_descriptor_limit};
 
 /// Bytes read from one client in one turn: the size of the loop's only read buffer.
-const READ_BUFFER: usize = 256 << 10;
+const READ_BUFFER: usize = 512 << 10;
 
 /// Events taken from the kernel in one turn.
 const EVENTS_PER_TURN: usize = 1024;

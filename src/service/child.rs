@@ -273,13 +273,23 @@ fn read(
 /// Puts a line of a program's stderr into the log.
 fn log_line(_: &mut Context, _: u64, line: Line<'_>) {
     match line {
-        Line::Whole(bytes) => {
-            log::info!(target: "program", "{}", String::from_utf8_lossy(bytes).escape_debug())
-        }
-        Line::TooLong(bytes) => {
-            log::info!(target: "program", "{} ... (cut)", String::from_utf8_lossy(bytes).escape_debug());
+        Line::Whole(bytes) => log::info!(target: "program", "{}", printable(bytes)),
+        Line::TooLong(bytes) => log::info!(target: "program", "{} ... (cut)", printable(bytes)),
+    }
+}
+
+/// Text of unknown origin for one line of the log: control characters are escaped, so that it can be neither two lines
+/// nor a command to a terminal.
+fn printable(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for character in String::from_utf8_lossy(bytes).chars() {
+        match character {
+            '\t' => text.push(' '),
+            _ if character.is_control() => text.extend(character.escape_default()),
+            _ => text.push(character),
         }
     }
+    text
 }
 
 /// An exit status in words.

@@ -29,7 +29,8 @@ impl Events {
     }
 
     pub(super) fn listening(&mut self, address: SocketAddr, path: &str) {
-        self.push(&json!({"event": "listening", "url": format!("ws://{address}{path}"), "port": address.port()}));
+        let url = format!("ws://{address}{path}");
+        self.push("listening", &json!({"url": url, "port": address.port()}));
     }
 
     pub(super) fn connect(
@@ -51,8 +52,7 @@ impl Events {
                 }
             }
         }
-        self.push(&json!({
-            "event": "connect",
+        let event = json!({
             "client": client.to_string(),
             "path": request.path(),
             "query": request.query(),
@@ -60,7 +60,8 @@ impl Events {
             "origin": request.header("origin").map(String::from_utf8_lossy),
             "protocol": protocol,
             "headers": headers,
-        }));
+        });
+        self.push("connect", &event);
     }
 
     /// The one event that comes often is written without a tree in between.
@@ -83,33 +84,35 @@ impl Events {
     }
 
     pub(super) fn drain(&mut self, client: ClientId) {
-        self.push(&json!({"event": "drain", "client": client.to_string()}));
+        self.push("drain", &json!({"client": client.to_string()}));
     }
 
     pub(super) fn disconnect(&mut self, client: ClientId, ending: &Disconnect) {
-        self.push(&json!({
-            "event": "disconnect",
+        let event = json!({
             "client": client.to_string(),
             "code": ending.code.0,
             "reason": ending.reason,
             "cause": ending.cause.as_str(),
-        }));
+        });
+        self.push("disconnect", &event);
     }
 
     pub(super) fn status(&mut self, id: &Value, status: &Status) {
         let mut event = status.to_json();
-        event["event"] = "status".into();
         event["id"] = id.clone();
-        self.push(&event);
+        self.push("status", &event);
     }
 
     pub(super) fn error(&mut self, message: &str, line: u64) {
-        self.push(&json!({"event": "error", "message": message, "line": line}));
+        self.push("error", &json!({"message": message, "line": line}));
     }
 
-    fn push(&mut self, event: &Value) {
-        self.lines.extend_from_slice(event.to_string().as_bytes());
-        self.lines.push(b'\n');
+    /// Says an object with the event's name in front, where people and simple programs look for it.
+    fn push(&mut self, name: &str, object: &Value) {
+        let fields = object.to_string();
+        let fields = fields.strip_prefix('{').unwrap_or(&fields);
+        self.lines
+            .extend_from_slice(format!("{{\"event\":\"{name}\",{fields}\n").as_bytes());
     }
 }
 

@@ -1,0 +1,6 @@
+//! Any conversation, cut anywhere.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| outrigger::fuzz::connection(data));

@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""Writes the seed corpora: inputs that reach deep, for the fuzzers to start from.
+
+usage: fuzz/seeds.py        writes fuzz/corpus/TARGET/seed-*
+"""
+
+import itertools
+import pathlib
+import random
+
+CORPUS = pathlib.Path(__file__).parent / "corpus"
+HEAD = (
+    b"GET /chat?x=1 HTTP/1.1\r\nHost: localhost:7070\r\nUpgrade: websocket\r\nConnection: keep-alive, Upgrade\r\n"
+    b"Origin: http://localhost\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+    b"Sec-WebSocket-Protocol: chat, superchat\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+
+
+def write(target, seeds):
+    folder = CORPUS / target
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, seed in enumerate(seeds):
+        (folder / f"seed-{number:03}").write_bytes(bytes(seed))
+
+
+def handshakes():
+    yield HEAD
+    lines = HEAD.split(b"\r\n")
+    for at in range(len(lines) - 2):
+        yield b"\r\n".join(lines[:at] + lines[at + 1 :])
+        yield b"\r\n".join(lines[:at] + [lines[at]] + lines[at:])
+    for old, new in [(b"GET", b"POST"), (b"1.1", b"1.0"), (b": 13", b": 8"), (b"/chat", b"http://h/"), (b"\r\n", b"\n")]:
+        yield HEAD.replace(old, new)
+    yield HEAD + b"\x81\x85\x37\xfa\x21\x3d\x7f\x9f\x4d\x51\x58"
+    yield b"\x16\x03\x01\x02\x00"
+
+
+def headers():
+    for first, second in itertools.product([0x00, 0x01, 0x02, 0x80, 0x81, 0x82, 0x88, 0x89, 0x8A, 0xC1, 0x83], [0x80, 0xFD, 0xFE, 0xFF, 0x05]):
+        yield bytes([first, second]) + b"\x00\x00\x00\x00\x00\x01\x00\x00" + b"mask"
+        yield bytes([first, second]) + b"\xff\xff" + b"mask"
+
+
+def step(kind, payload=b""):
+    return bytes([kind, len(payload)]) + payload
+
+
+def conversations():
+    text, euro = "κόσμε €😀".encode(), "€".encode()
+    plans = [
+        step(1, b"hello") + step(2, b"\x00\xff") + step(4, b"ping") + step(3, b"\x03\xe8bye"),
+        step(0x81, text) + step(0x80, text) + step(4, b"between") + step(0, text),
+        step(0x81, euro[:1]) + step(0, euro[1:]),
+        step(1, b"\xed\xa0\x80"),
+        step(0x82, b"x" * 200) + step(0x18, b"y" * 200),
+        step(0, b"stray") + step(1, b"after"),
+        step(0x81, b"one") + step(1, b"nested"),
+        step(3, b"\x03") + step(3, b"\x03\xed") + step(3),
+        step(3, b"\x0f\xa0reason") + step(1, b"late"),
+        step(0x1A, b"z" * 250),
+        step(0xF0, b"\x82\xfe\x00\x10maskpayload"),
+    ]
+    for options, plan in itertools.product([0, 1, 2, 0x40, 0xF1], plans):
+        yield bytes([options, 7]) + plan
+
+
+def operations():
+    source = random.Random(6455)
+    open_client = bytes([0, 200])
+    letters = [bytes([3 + 13 * letter, source.randrange(256)]) for letter in range(10)]
+    for options in range(8):
+        yield bytes([options]) + open_client * 3 + b"".join(letters) + bytes([7, 255, 9, 50, 10, 30, 5, 0, 6, 1, 12, 255])
+    for _ in range(24):
+        plan = open_client * source.randrange(1, 5)
+        for _ in range(source.randrange(10, 80)):
+            plan += source.choice(letters + [open_client, bytes([source.randrange(256), source.randrange(256)])])
+        yield bytes([source.randrange(256)]) + plan
+
+
+write("handshake", handshakes())
+write("frame_header", headers())
+write("connection", conversations())
+write("operations", operations())

@@ -1,0 +1,330 @@
+//! Entry points of the fuzz targets for the protocol. The unit tests run them too, on bytes of a small generator.
+
+use super::handshake::find_end;
+use super::{
+    Accept, Connection, Disconnect, Event, FrameHeader, Input, Limits, OpCode, Payload, Phase,
+    ProtocolError, Request, Time, apply_mask,
+};
+
+/// Any bytes as a request head: the end is found wherever the bytes are cut, and judging it never panics.
+pub fn handshake(data: &[u8]) {
+    let limit = 4096;
+    let whole = find_end(b"", data, limit);
+    for cut in (0..data.len()).step_by(1 + data.len() / 64) {
+        let (held, fresh) = data.split_at(cut);
+        let first = find_end(b"", held, limit);
+        if first == Ok(None) {
+            assert_eq!(
+                find_end(held, fresh, limit).map(|end| end.map(|end| end + cut)),
+                whole,
+                "cut at {cut}"
+            );
+        } else {
+            assert_eq!(first, whole, "decided before {cut}");
+        }
+    }
+
+    let head = whole.ok().flatten().map_or(data, |end| &data[..end]);
+    let Ok(request) = Request::parse(head) else {
+        return;
+    };
+    let mut out = Vec::new();
+    match request.upgrade() {
+        Ok(upgrade) => {
+            assert!(request.header("host").is_some() && request.method() == "GET");
+            upgrade.write_response(&Accept::default().protocol("chat"), &mut out);
+            assert!(out.starts_with(b"HTTP/1.1 101 ") && out.ends_with(b"\r\n\r\n"));
+        }
+        Err(refusal) => {
+            refusal.write_response(&mut out);
+            assert!(out.starts_with(b"HTTP/1.1 4") || out.starts_with(b"HTTP/1.1 5"));
+        }
+    }
+    assert_eq!(
+        find_end(b"", &out, limit).map(|end| end.is_some()),
+        Ok(true),
+        "our own heads are well formed"
+    );
+}
+
+/// Any bytes as a frame header: the same outcome for every prefix, and the one that the RFC's own words give.
+pub fn frame_header(data: &[u8]) {
+    let data = &data[..data.len().min(16)];
+    let whole = FrameHeader::parse(data);
+    assert_eq!(
+        whole.map(|header| header.map(|(header, len)| (header.payload_len, len))),
+        naive_header(data)
+    );
+    for cut in 0..data.len() {
+        let early = FrameHeader::parse(&data[..cut]);
+        assert!(
+            early == Ok(None) || early == whole,
+            "cut at {cut}: {early:?}, {whole:?}"
+        );
+    }
+}
+
+/// A frame header read field by field, as section 5.2 draws it.
+fn naive_header(data: &[u8]) -> Result<Option<(u64, usize)>, ProtocolError> {
+    let bit = |at: usize| data[at / 8] >> (7 - at % 8) & 1;
+    let bits =
+        |from: usize, to: usize| (from..to).fold(0u64, |value, at| value << 1 | u64::from(bit(at)));
+    if data.is_empty() {
+        return Ok(None);
+    }
+    let opcode = bits(4, 8) as u8;
+    if bits(1, 4) != 0 {
+        return Err(ProtocolError::ReservedBits);
+    }
+    if !matches!(opcode, 0 | 1 | 2 | 8 | 9 | 10) {
+        return Err(ProtocolError::ReservedOpcode(opcode));
+    }
+    if opcode >= 8 && bit(0) == 0 {
+        return Err(ProtocolError::FragmentedControl);
+    }
+    if data.len() < 2 {
+        return Ok(None);
+    }
+    if bit(8) == 0 {
+        return Err(ProtocolError::Unmasked);
+    }
+    let short = bits(9, 16);
+    if opcode >= 8 && short > 125 {
+        return Err(ProtocolError::ControlTooLong);
+    }
+    let (length_bytes, least) = [(0, 0), (2, 126), (8, 65536)][short.saturating_sub(125) as usize];
+    if length_bytes == 8 && data.len() > 2 && bit(16) == 1 {
+        return Err(ProtocolError::LengthTopBit);
+    }
+    if data.len() < 2 + length_bytes {
+        return Ok(None);
+    }
+    let length = if length_bytes == 0 {
+        short
+    } else {
+        bits(16, 16 + 8 * length_bytes)
+    };
+    if length < least {
+        return Err(ProtocolError::NonMinimalLength);
+    }
+    let total = 2 + length_bytes + 4;
+    Ok((data.len() >= total).then_some((length, total)))
+}
+
+/// Everything that can be seen of a conversation.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Transcript {
+    events: Vec<String>,
+    out: Vec<u8>,
+    phase: Option<Phase>,
+    ending: Option<Disconnect>,
+}
+
+/// Any conversation, cut anywhere: the same events and output for every cut, no panic, and memory within the limits.
+pub fn connection(data: &[u8]) {
+    let [options, cuts, plan @ ..] = data else {
+        return;
+    };
+    let limits = Limits {
+        max_head: 1024,
+        max_message: 300 + usize::from(*options >> 4) * 100,
+    };
+    let close_after = (options & 1 != 0).then_some(usize::from(*cuts % 4));
+    let stream = conversation(options & 2 != 0, plan);
+
+    let run = |cut: &mut dyn FnMut() -> usize| converse(&stream, cut, &limits, close_after);
+    let whole = run(&mut || usize::MAX);
+    assert_eq!(run(&mut || 1), whole, "byte by byte");
+    let mut state = u64::from(*cuts) + 1;
+    let mut random = || {
+        state = state
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        1 + (state >> 33) as usize % 40
+    };
+    assert_eq!(run(&mut random), whole, "cut at random");
+}
+
+/// Feeds the stream in pieces. After the `close_after`th message the service closes.
+fn converse(
+    stream: &[u8],
+    cut: &mut dyn FnMut() -> usize,
+    limits: &Limits,
+    close_after: Option<usize>,
+) -> Transcript {
+    let mut transcript = Transcript::default();
+    let now = Time::from_millis(1);
+    let mut connection = Connection::new(now);
+    let mut messages = 0;
+    let mut rest = stream;
+    while !rest.is_empty() {
+        let (piece, after) = rest.split_at(cut().min(rest.len()));
+        rest = after;
+        let mut piece = piece.to_vec();
+        let mut input = Input::new(&mut piece);
+        while let Some(event) = connection.receive(now, &mut input, limits, &mut transcript.out) {
+            match event {
+                Event::Head(head) => {
+                    let answer = Request::parse(&head).and_then(|request| request.upgrade());
+                    transcript.events.push(format!("head {answer:?}"));
+                    match answer {
+                        Ok(upgrade) => {
+                            connection.open(now, &upgrade, &Accept::default(), &mut transcript.out)
+                        }
+                        Err(refusal) => connection.refuse(now, &refusal, &mut transcript.out),
+                    }
+                }
+                Event::BadHead(refusal) => {
+                    transcript.events.push(format!("bad head {refusal}"));
+                    connection.refuse(now, &refusal, &mut transcript.out);
+                }
+                Event::Message(payload) => {
+                    assert!(payload.as_message().as_bytes().len() <= limits.max_message);
+                    transcript.events.push(match payload {
+                        Payload::Text(text) => format!("text {text}"),
+                        Payload::Binary(bytes) => format!("binary {bytes:?}"),
+                    });
+                    if close_after == Some(messages) {
+                        let ending = Disconnect::by_service(super::CloseCode::NORMAL, "enough");
+                        connection.close(now, ending, &mut transcript.out);
+                    }
+                    messages += 1;
+                }
+            }
+        }
+        assert!(input.is_empty(), "nothing is left over");
+        assert!(
+            connection.held() <= 2 * limits.max_message.max(limits.max_head),
+            "memory is within the limits"
+        );
+    }
+    transcript.phase = Some(connection.phase());
+    transcript.ending = connection.ending().cloned();
+    transcript
+}
+
+/// Turns a plan into the bytes of a client: mostly valid frames, since random bytes would never get past the first.
+fn conversation(handshake: bool, mut plan: &[u8]) -> Vec<u8> {
+    let mut stream = Vec::new();
+    if handshake {
+        let head_len = usize::from(plan.first().copied().unwrap_or(0)) * 2;
+        let (head, rest) = plan.split_at(head_len.min(plan.len()));
+        stream.extend_from_slice(head);
+        plan = rest;
+    } else {
+        stream.extend_from_slice(
+            b"GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+              Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n",
+        );
+    }
+    while let [kind, len, rest @ ..] = plan {
+        plan = rest;
+        let (payload, after) = plan.split_at(usize::from(*len).min(plan.len()));
+        if *kind >= 0xf0 {
+            stream.extend_from_slice(payload);
+            plan = after;
+            continue;
+        }
+        let opcode = [0x0, 0x1, 0x2, 0x8, 0x9, 0xa, 0x1, 0x0][usize::from(kind & 7)];
+        // Lengths of every form from few bytes: the payload is repeated.
+        let payload = payload.repeat(1 + usize::from(kind >> 3 & 3));
+        write_frame(kind & 0x80 == 0, opcode, &payload, &mut stream);
+        plan = after;
+    }
+    stream
+}
+
+/// A client's frame.
+pub(crate) fn write_frame(fin: bool, opcode: u8, payload: &[u8], out: &mut Vec<u8>) {
+    out.push(u8::from(fin) << 7 | opcode);
+    match payload.len() {
+        len @ 0..=125 => out.push(0x80 | len as u8),
+        len @ 126..=0xffff => {
+            out.push(0x80 | 126);
+            out.extend_from_slice(&(len as u16).to_be_bytes());
+        }
+        len => {
+            out.push(0x80 | 127);
+            out.extend_from_slice(&(len as u64).to_be_bytes());
+        }
+    }
+    let key = [0x37, 0xfa, 0x21, 0x3d];
+    out.extend_from_slice(&key);
+    let start = out.len();
+    out.extend_from_slice(payload);
+    apply_mask(&mut out[start..], key);
+}
+
+/// Checks that bytes are frames as a server may send them: unmasked, whole but for the last, nothing after CLOSE.
+/// Returns how many data messages they hold.
+pub(crate) fn check_server_frames(mut bytes: &[u8]) -> usize {
+    let mut messages = 0;
+    while let [first, second, ..] = bytes {
+        let opcode = OpCode::from_bits(first & 0xf).expect("a defined opcode");
+        assert_eq!(first & 0xf0, 0x80, "one frame a message, no reserved bits");
+        assert_eq!(second & 0x80, 0, "not masked");
+        let (header, len) = match second & 0x7f {
+            126 if bytes.len() >= 4 => (4, usize::from(u16::from_be_bytes([bytes[2], bytes[3]]))),
+            127 if bytes.len() >= 10 => (
+                10,
+                u64::from_be_bytes(*bytes[2..].first_chunk().expect("8 bytes")) as usize,
+            ),
+            126 | 127 => return messages,
+            len => (2, usize::from(len)),
+        };
+        if bytes.len() < header + len {
+            return messages;
+        }
+        bytes = &bytes[header + len..];
+        if opcode == OpCode::Close {
+            assert!(bytes.is_empty(), "nothing after CLOSE");
+        }
+        messages += usize::from(!opcode.is_control());
+    }
+    messages
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Random;
+
+    #[test]
+    fn handshakes_of_every_kind_and_cut() {
+        let mut random = Random::new(1);
+        let good: &[u8] =
+            b"GET /a HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+            Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+        for _ in 0..3000 {
+            let mut data = good.to_vec();
+            for _ in 0..random.below(4) {
+                let at = random.below(data.len());
+                data[at] = random.byte();
+            }
+            handshake(&data);
+            handshake(&random.bytes(200));
+        }
+    }
+
+    #[test]
+    fn frame_headers_of_every_kind_and_cut() {
+        let mut random = Random::new(2);
+        for first in 0..=255 {
+            for second in 0..=255 {
+                let mut data = random.bytes(16);
+                data.splice(..data.len().min(2), [first, second]);
+                frame_header(&data);
+                data.iter_mut().skip(2).take(6).for_each(|byte| *byte = 0);
+                frame_header(&data);
+            }
+        }
+    }
+
+    #[test]
+    fn conversations_of_every_kind_and_cut() {
+        let mut random = Random::new(3);
+        for _ in 0..5000 {
+            connection(&random.bytes(400));
+        }
+    }
+}

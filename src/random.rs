@@ -1,0 +1,38 @@
+//! Numbers for tests that want many cases and the same ones every time.
+
+/// A linear congruential generator: small, and good enough to stir test cases.
+#[derive(Debug)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(crate) fn byte(&mut self) -> u8 {
+        self.below(256) as u8
+    }
+
+    /// A number below `end`, which is not zero.
+    pub(crate) fn below(&mut self, end: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (self.0 >> 33) as usize % end
+    }
+
+    /// Up to `most` bytes, small numbers among them more often than by chance.
+    pub(crate) fn bytes(&mut self, most: usize) -> Vec<u8> {
+        let len = self.below(most + 1);
+        (0..len)
+            .map(|_| {
+                if self.below(3) == 0 {
+                    self.below(12) as u8
+                } else {
+                    self.byte()
+                }
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,449 @@
+//! `outrigger app`: events in, commands out, in both forms, and what happens when either side misbehaves.
+
+mod common;
+
+use std::collections::HashMap;
+use std::fs;
+
+use common::program::Program;
+use common::{BINARY, CLOSE, TEXT, Wire, frame};
+use rustix::process::{Pid, Signal, test_kill_process};
+use serde_json::{Value, json};
+
+/// A program of shell commands behind `app`.
+fn app(options: &[&str], script: &str) -> Program {
+    Program::start(&[&["app"][..], options, &["--", "sh", "-c", script]].concat())
+}
+
+#[test]
+fn events_go_out_and_commands_come_in_on_our_own_streams() {
+    let mut app = Program::start(&["app", "--subprotocol", "chat"]);
+    let address = app.address_of_event();
+
+    let mut wire = Wire::open(address);
+    let request = String::from_utf8(common::request("/room/1?name=x")).expect("ASCII");
+    let more = "Origin: http://example.org\r\nSec-WebSocket-Protocol: other, chat\r\nX-A: 1\r\nx-a: 2\r\nHost";
+    wire.send(request.replacen("Host", more, 1).as_bytes());
+    assert!(
+        wire.read_head()
+            .contains("\r\nSec-WebSocket-Protocol: chat\r\n")
+    );
+    let event = app.event();
+    let client = event["client"].clone();
+    assert_eq!(event["event"], "connect");
+    assert_eq!(
+        (&event["path"], &event["query"]),
+        (&json!("/room/1"), &json!("name=x"))
+    );
+    assert_eq!(
+        (&event["origin"], &event["protocol"]),
+        (&json!("http://example.org"), &json!("chat"))
+    );
+    assert_eq!(
+        event["remote"],
+        wire.stream.local_addr().expect("connected").to_string()
+    );
+    assert_eq!(
+        (&event["headers"]["host"], &event["headers"]["x-a"]),
+        (&json!("localhost"), &json!("1, 2"))
+    );
+
+    wire.send_frame(TEXT, "a \"quoted\"\nκόσμε\u{0}".as_bytes());
+    let event = app.event();
+    assert_eq!(
+        event,
+        json!({"event": "message", "client": client, "text": "a \"quoted\"\nκόσμε\u{0}"})
+    );
+    wire.send_frame(BINARY, &[0, 255, 1]);
+    assert_eq!(
+        app.event(),
+        json!({"event": "message", "client": client, "binary": "AP8B"})
+    );
+
+    app.command(json!({"cmd": "send", "client": client, "text": "τ"}));
+    app.command(json!({"cmd": "send", "client": client, "binary": "AQID"}));
+    app.write(""); // An empty line is nothing.
+    app.command(json!({"cmd": "status", "id": {"any": 7}}));
+    let received = [wire.read_frame(), wire.read_frame()];
+    assert_eq!(
+        (received[0].opcode, &received[0].payload[..]),
+        (TEXT, "τ".as_bytes())
+    );
+    assert_eq!(
+        (received[1].opcode, &received[1].payload[..]),
+        (BINARY, &[1, 2, 3][..])
+    );
+    let status = app.event();
+    assert_eq!(
+        (&status["id"], &status["client_count"]),
+        (&json!({"any": 7}), &json!(1))
+    );
+    assert_eq!(
+        (&status["clients"][0]["id"], &status["pid"]),
+        (&client, &json!(app.pid()))
+    );
+
+    app.command(json!({"cmd": "close", "client": client, "code": 4001, "reason": "enough"}));
+    assert_eq!(wire.read_close(), (4001, "enough".to_owned()));
+    wire.send_close(4001);
+    let event = app.event();
+    let want = json!({"event": "disconnect", "client": client, "code": 4001, "reason": "enough", "cause": "service"});
+    assert_eq!(event, want);
+    assert_eq!(app.client_count(), 0);
+
+    app.end_input();
+    assert_eq!(
+        app.wait().code(),
+        Some(0),
+        "the end of input is a clean stop"
+    );
+}
+
+#[test]
+fn a_broadcast_leaves_out_who_it_is_told_to() {
+    let mut app = Program::start(&["app"]);
+    let address = app.address_of_event();
+    let mut wires: Vec<_> = ["/a", "/a", "/b"]
+        .iter()
+        .map(|path| Wire::connect(address, path))
+        .collect();
+    let ids: Vec<Value> = (0..3)
+        .map(|_| app.event_of("connect")["client"].clone())
+        .collect();
+    app.command(json!({"cmd": "broadcast", "text": "all"}));
+    app.command(json!({"cmd": "broadcast", "text": "not the first", "except": [ids[0]]}));
+    app.command(json!({"cmd": "broadcast", "binary": "AA==", "path": "/a"}));
+    app.command(json!({"cmd": "broadcast", "text": "end"}));
+    let mut heard = |at: usize| -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        while frames.last().is_none_or(|last| last != b"end") {
+            frames.push(wires[at].read_frame().payload);
+        }
+        frames
+    };
+    assert_eq!(heard(0), [&b"all"[..], b"\0", b"end"]);
+    assert_eq!(heard(1), [&b"all"[..], b"not the first", b"\0", b"end"]);
+    assert_eq!(heard(2), [&b"all"[..], b"not the first", b"end"]);
+}
+
+#[test]
+fn a_bad_line_gives_one_error_with_its_number_and_nothing_else_happens() {
+    let mut app = Program::start(&["app", "--max-message", "1000"]);
+    let mut wire = Wire::connect(app.address_of_event(), "/");
+    let client = app.event_of("connect")["client"]
+        .as_str()
+        .expect("a string")
+        .to_owned();
+    let lines = [
+        ("this is not JSON".to_owned(), "not JSON"),
+        ("\"text\"".to_owned(), "not a JSON object"),
+        (json!({"cmd": "dance"}).to_string(), "unknown command"),
+        (
+            json!({"cmd": "send", "client": "c999", "text": "x"}).to_string(),
+            "unknown client",
+        ),
+        (
+            json!({"cmd": "send", "client": "nobody", "text": "x"}).to_string(),
+            "unknown client",
+        ),
+        (
+            json!({"cmd": "close", "client": "c999"}).to_string(),
+            "unknown client",
+        ),
+        (
+            json!({"cmd": "send", "client": client, "binary": "?"}).to_string(),
+            "base64",
+        ),
+        (
+            json!({"cmd": "send", "client": client, "text": "x", "binary": "AA=="}).to_string(),
+            "both",
+        ),
+        (
+            json!({"cmd": "send", "client": client, "text": "x".repeat(1000)}).to_string(),
+            "message limit",
+        ),
+        (
+            json!({"cmd": "close", "client": client, "code": 1005}).to_string(),
+            "close code",
+        ),
+    ];
+    for (number, (line, says)) in (1..).zip(&lines) {
+        app.write(line);
+        let event = app.event();
+        assert_eq!(
+            (&event["event"], &event["line"]),
+            (&json!("error"), &json!(number)),
+            "{line}"
+        );
+        assert!(
+            event["message"].as_str().expect("a message").contains(says),
+            "{event}"
+        );
+    }
+    app.command(json!({"cmd": "send", "client": client, "text": "still here"}));
+    assert_eq!(
+        wire.read_frame().payload,
+        b"still here",
+        "and this is the first it hears"
+    );
+}
+
+#[test]
+fn the_programs_death_is_1011_for_clients_and_exit_code_1() {
+    for (script, says) in [
+        (
+            "while read line; do case $line in *die*) exit 3;; esac; done",
+            "exited with code 3",
+        ),
+        (
+            "while read line; do case $line in *die*) exit 0;; esac; done",
+            "exited with code 0",
+        ),
+        (
+            "while read line; do case $line in *die*) kill -9 $$;; esac; done",
+            "was killed by signal 9",
+        ),
+    ] {
+        let mut app = app(&[], script);
+        let mut wire = Wire::connect(app.address(), "/");
+        wire.send_frame(TEXT, b"die");
+        assert_eq!(wire.read_close(), (1011, "Program exited".to_owned()));
+        wire.send_close(1011);
+        let (status, log) = app.wait_and_read_log();
+        assert_eq!(status.code(), Some(1));
+        assert!(
+            log.contains(&format!("outrigger: the program {says}")),
+            "{log}"
+        );
+    }
+}
+
+#[test]
+fn what_a_program_said_last_is_still_done() {
+    let script =
+        r#"read listening; read connect; echo '{"cmd":"broadcast","text":"last words"}'; exit 7"#;
+    let mut app = app(&[], script);
+    let mut wire = Wire::connect(app.address(), "/");
+    assert_eq!(wire.read_frame().payload, b"last words");
+    assert_eq!(wire.read_close().0, 1011);
+    wire.send_close(1011);
+    assert_eq!(app.wait().code(), Some(1));
+}
+
+#[test]
+fn a_program_that_asks_for_shutdown_is_a_clean_stop() {
+    let script =
+        r#"read listening; read connect; echo '{"cmd":"shutdown"}'; while read line; do :; done"#;
+    let mut app = app(&[], script);
+    let mut wire = Wire::connect(app.address(), "/");
+    assert_eq!(wire.read_close(), (1001, "Server shutting down".to_owned()));
+    wire.send_close(1001);
+    assert_eq!(app.wait().code(), Some(0));
+}
+
+#[test]
+fn a_restarted_program_knows_nothing_of_the_old_ones_clients() {
+    let log = std::env::temp_dir().join(format!("outrigger-restart-{}", std::process::id()));
+    let script = format!(
+        "echo start >>{0}; while read line; do echo \"$line\" >>{0}; case $line in *die*) exit 1;; esac; done",
+        log.display()
+    );
+    let app = app(&["--restart"], &script);
+    let address = app.address();
+    let mut first = Wire::connect(address, "/first");
+    first.send_frame(TEXT, b"die");
+    assert_eq!(first.read_close(), (1011, "Program exited".to_owned()));
+    // Until the program is back, the answer is 503.
+    first.send_close(1011);
+    let mut second = loop {
+        let mut wire = Wire::open(address);
+        wire.send(&common::request("/second"));
+        let head = wire.read_head();
+        if head.starts_with("HTTP/1.1 101 ") {
+            break wire;
+        }
+        assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
+    };
+    second.send_frame(TEXT, b"hello");
+    let seen = loop {
+        let seen = fs::read_to_string(&log).expect("the program writes");
+        if seen.contains("hello") {
+            break seen;
+        }
+    };
+    fs::remove_file(&log).expect("it is there");
+    let (old, new) = seen.rsplit_once("start\n").expect("it was started twice");
+    assert!(
+        old.contains("/first") && !new.contains("/first") && !new.contains("disconnect"),
+        "{seen}"
+    );
+    assert!(
+        new.contains("\"event\":\"listening\"") && new.contains("/second"),
+        "{seen}"
+    );
+}
+
+#[test]
+fn a_program_that_keeps_ending_is_given_up() {
+    let mut app = app(&["--restart"], "exit 9");
+    app.address();
+    let (status, log) = app.wait_and_read_log();
+    assert_eq!(status.code(), Some(1));
+    assert_eq!(log.matches("starting it again").count(), 5, "{log}");
+    assert!(
+        log.contains("outrigger: the program exited with code 9"),
+        "{log}"
+    );
+}
+
+#[test]
+fn a_signal_lets_the_program_finish_and_takes_what_it_left_behind() {
+    let note = std::env::temp_dir().join(format!("outrigger-signal-{}", std::process::id()));
+    let script = format!(
+        "sleep 1000 & echo $! >{0}; while read line; do :; done; echo finished >>{0}",
+        note.display()
+    );
+    let mut app = app(&[], &script);
+    let mut wire = Wire::connect(app.address(), "/");
+    let read = || fs::read_to_string(&note).unwrap_or_default();
+    while read().is_empty() {}
+    app.signal(Signal::TERM);
+    assert_eq!(wire.read_close().0, 1001);
+    wire.send_close(1001);
+    assert_eq!(app.wait().code(), Some(0));
+    let noted = read();
+    fs::remove_file(&note).expect("it is there");
+    let (left_behind, finished) = noted.split_once('\n').expect("two lines");
+    assert_eq!(
+        finished, "finished\n",
+        "its input ended and it went on to its end"
+    );
+    let left_behind = Pid::from_raw(left_behind.parse().expect("a number")).expect("a pid");
+    // It may be a zombie for the moment that init needs.
+    while test_kill_process(left_behind).is_ok() && !is_zombie(left_behind) {}
+}
+
+fn is_zombie(pid: Pid) -> bool {
+    let stat =
+        fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+    stat.rsplit_once(") ")
+        .is_some_and(|(_, rest)| rest.starts_with('Z'))
+}
+
+#[test]
+fn a_program_that_does_not_read_holds_its_clients_back_and_loses_nothing() {
+    // It reads nothing until a file appears, and then counts the messages.
+    let gate = std::env::temp_dir().join(format!("outrigger-gate-{}", std::process::id()));
+    let script = format!(
+        "until [ -e {} ]; do sleep 0.05; done; n=0; while read -r line; do case $line in *\\\"message\\\"*) n=$((n+1));; \
+         esac; case $line in *last*) echo \"{{\\\"cmd\\\":\\\"broadcast\\\",\\\"text\\\":\\\"$n\\\"}}\";; esac; done",
+        gate.display()
+    );
+    let app = app(
+        &["--ping-interval", "100ms", "--ping-timeout", "100ms"],
+        &script,
+    );
+    let mut wire = Wire::connect(app.address(), "/");
+    let mut writer = Wire {
+        stream: wire.stream.try_clone().expect("a second handle"),
+    };
+    let writing = std::thread::spawn(move || {
+        for _ in 0..2000 {
+            writer.send(&frame(true, TEXT, &[b'x'; 10_000]));
+        }
+        writer.send(&frame(true, TEXT, b"last"));
+    });
+    // PINGs come while it waits and are not answered: a paused client's silence is not held against it.
+    for _ in 0..3 {
+        assert_eq!(wire.read_frame().opcode, common::PING);
+    }
+    fs::write(&gate, "").expect("a file");
+    let answer = loop {
+        let frame = wire.read_frame();
+        assert_ne!(frame.opcode, CLOSE);
+        if frame.opcode == TEXT {
+            break frame.payload;
+        }
+    };
+    fs::remove_file(&gate).expect("it is there");
+    assert_eq!(answer, b"2001");
+    writing.join().expect("all was written");
+}
+
+#[test]
+fn a_reader_of_events_that_goes_away_is_a_failure() {
+    // Standard output is a pipe whose reader leaves after the first line.
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    let mut app = std::process::Command::new(env!("CARGO_BIN_EXE_outrigger"))
+        .args(["app", "--listen", "127.0.0.1:0", "--log", "off"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(writer)
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let mut line = String::new();
+    let mut reader = std::io::BufReader::new(reader);
+    std::io::BufRead::read_line(&mut reader, &mut line).expect("a line");
+    drop(reader);
+    let port = serde_json::from_str::<Value>(&line).expect("JSON")["port"]
+        .as_u64()
+        .expect("a port") as u16;
+    let mut wire = Wire::connect(std::net::SocketAddr::from(([127, 0, 0, 1], port)), "/");
+    assert_eq!(wire.read_close().0, 1011);
+    wire.send_close(1011);
+    assert_eq!(app.wait().expect("it ends").code(), Some(1));
+}
+
+#[test]
+fn each_connect_has_one_disconnect_whatever_a_crowd_does() {
+    let mut app = Program::start(&["app", "--log", "off"]);
+    let address = app.address_of_event();
+    let ways: [fn(Wire); 6] = [
+        |mut wire| {
+            wire.send_close(1000);
+            wire.read_close();
+        },
+        drop,
+        Wire::reset,
+        |mut wire| {
+            wire.send(&[0xff, 0xff]);
+            wire.read_close();
+        },
+        |mut wire| wire.send(&frame(true, TEXT, b"hello")),
+        |wire| wire.end_output(),
+    ];
+    let threads: Vec<_> = ways
+        .into_iter()
+        .map(|way| {
+            std::thread::spawn(move || {
+                for _ in 0..50 {
+                    way(Wire::connect(address, "/"));
+                }
+            })
+        })
+        .collect();
+    let mut ends: HashMap<String, u32> = HashMap::new();
+    let mut open = 0;
+    let mut seen = 0;
+    while seen < 300 || open > 0 {
+        let event = app.event();
+        let client = event["client"].as_str().unwrap_or_default().to_owned();
+        match event["event"].as_str() {
+            Some("connect") => {
+                assert_eq!(ends.insert(client, 0), None, "connected once");
+                (open, seen) = (open + 1, seen + 1);
+            }
+            Some("disconnect") => {
+                let ends = ends.get_mut(&client).expect("connected before");
+                *ends += 1;
+                assert_eq!(*ends, 1, "disconnected once");
+                open -= 1;
+            }
+            _ => assert_eq!(ends.get(&client), Some(&0), "in between"),
+        }
+    }
+    threads
+        .into_iter()
+        .for_each(|thread| thread.join().expect("no client failed"));
+    assert_eq!(app.client_count(), 0);
+}

@@ -1,0 +1,389 @@
+//! A server that writes down what it is told, and a client that speaks bytes.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test file uses its own part"
+)]
+
+pub mod program;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use outrigger::{
+    ClientId, Config, Context, Disconnect, Ended, Handle, Message, OwnedMessage, Request, Server,
+    Service,
+};
+
+/// How long to wait for what has to happen. Only a failing test waits this long.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What a service was told.
+#[derive(Debug)]
+pub enum Told {
+    Connected(ClientId, String),
+    Message(ClientId, OwnedMessage),
+    Drained(ClientId),
+    Disconnected(ClientId, Disconnect),
+}
+
+type OnMessage = Box<dyn FnMut(&mut Context, ClientId, Message<'_>) + Send>;
+
+/// Writes down all it is told, and does with messages what the test says.
+struct Witness {
+    told: Sender<Told>,
+    on_message: OnMessage,
+}
+
+impl Service for Witness {
+    fn serves(&self, path: &str) -> bool {
+        path != "/nothing"
+    }
+
+    fn connected(&mut self, _: &mut Context, client: ClientId, request: &Request<'_>) {
+        let _ = self
+            .told
+            .send(Told::Connected(client, request.path().to_owned()));
+    }
+
+    fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
+        let owned = match message {
+            Message::Text(text) => OwnedMessage::Text(text.to_owned()),
+            Message::Binary(bytes) => OwnedMessage::Binary(bytes.to_vec()),
+        };
+        let _ = self.told.send(Told::Message(client, owned));
+        (self.on_message)(ctx, client, message);
+    }
+
+    fn drained(&mut self, _: &mut Context, client: ClientId) {
+        let _ = self.told.send(Told::Drained(client));
+    }
+
+    fn disconnected(&mut self, ctx: &mut Context, client: ClientId, ending: &Disconnect) {
+        assert!(
+            ctx.send(client, Message::Text("late")).is_err(),
+            "{client} is gone"
+        );
+        let _ = self.told.send(Told::Disconnected(client, ending.clone()));
+    }
+}
+
+/// A server in a thread of its own, on a free port.
+pub struct TestServer {
+    pub address: SocketAddr,
+    pub handle: Handle,
+    told: Receiver<Told>,
+    thread: Option<JoinHandle<Ended>>,
+}
+
+impl TestServer {
+    /// A server that echoes.
+    pub fn echo(config: Config) -> Self {
+        Self::start(config, |ctx, client, message| {
+            let _ = ctx.send(client, message);
+        })
+    }
+
+    /// A server that does this with messages.
+    pub fn start(
+        config: Config,
+        on_message: impl FnMut(&mut Context, ClientId, Message<'_>) + Send + 'static,
+    ) -> Self {
+        let config = Config {
+            listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
+            ..config
+        };
+        let (sender, told) = mpsc::channel();
+        let (ready, started) = mpsc::channel();
+        let on_message = Box::new(on_message);
+        let thread = std::thread::spawn(move || {
+            let server = Server::bind(
+                config,
+                Witness {
+                    told: sender,
+                    on_message,
+                },
+            )
+            .expect("a free port");
+            ready
+                .send((server.local_addresses()[0], server.handle()))
+                .expect("the test waits");
+            server.run().expect("the loop turns").1
+        });
+        let (address, handle) = started.recv_timeout(PATIENCE).expect("the server starts");
+        Self {
+            address,
+            handle,
+            told,
+            thread: Some(thread),
+        }
+    }
+
+    /// The next thing that the service was told.
+    pub fn told(&self) -> Told {
+        self.told
+            .recv_timeout(PATIENCE)
+            .expect("the service is told something")
+    }
+
+    /// Waits for a client to be connected, passing over messages.
+    pub fn connected(&self) -> ClientId {
+        loop {
+            match self.told() {
+                Told::Connected(client, _) => return client,
+                Told::Disconnected(client, ending) => panic!("{client} disconnected: {ending:?}"),
+                _ => {}
+            }
+        }
+    }
+
+    /// Waits for the end of a client, passing over everything else, and makes sure that it is the only one.
+    pub fn disconnected(&self, client: ClientId) -> Disconnect {
+        loop {
+            if let Told::Disconnected(gone, ending) = self.told() {
+                assert_eq!(gone, client, "who is gone");
+                return ending;
+            }
+        }
+    }
+
+    /// The number of clients by the server's own account.
+    pub fn client_count(&self) -> usize {
+        self.handle
+            .status()
+            .expect("the server runs")
+            .client_count()
+    }
+
+    /// Stops the server and returns what the service was still told.
+    pub fn stop(mut self) -> (Ended, Vec<Told>) {
+        self.handle.stop().expect("the server runs");
+        let ended = self
+            .thread
+            .take()
+            .expect("stopped once")
+            .join()
+            .expect("the loop ends without a panic");
+        (ended, self.told.try_iter().collect())
+    }
+
+    /// Checks that nobody is left and that nobody was told of twice.
+    pub fn stop_and_expect_silence(self) {
+        assert_eq!(self.client_count(), 0, "the registry is empty");
+        let (_, told) = self.stop();
+        assert!(
+            told.iter()
+                .all(|told| matches!(told, Told::Message(..) | Told::Drained(_))),
+            "nothing is told twice: {told:?}"
+        );
+    }
+}
+
+impl Drop for TestServer {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            let _ = self.handle.stop();
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A frame as it came from the server.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Frame {
+    pub opcode: u8,
+    pub payload: Vec<u8>,
+}
+
+pub const TEXT: u8 = 1;
+pub const BINARY: u8 = 2;
+pub const CLOSE: u8 = 8;
+pub const PING: u8 = 9;
+pub const PONG: u8 = 10;
+
+/// A client that writes and reads exactly what the test says.
+#[derive(Debug)]
+pub struct Wire {
+    pub stream: TcpStream,
+}
+
+impl Wire {
+    /// A TCP connection without a request.
+    pub fn open(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).expect("the server listens");
+        stream
+            .set_read_timeout(Some(PATIENCE))
+            .expect("a time-out can be set");
+        stream
+            .set_write_timeout(Some(PATIENCE))
+            .expect("a time-out can be set");
+        stream.set_nodelay(true).expect("TCP_NODELAY can be set");
+        Self { stream }
+    }
+
+    /// A WebSocket connection.
+    pub fn connect(address: SocketAddr, path: &str) -> Self {
+        let mut wire = Self::open(address);
+        wire.send(&request(path));
+        let head = wire.read_head();
+        assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+        wire
+    }
+
+    pub fn send(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).expect("the server reads");
+    }
+
+    pub fn send_frame(&mut self, opcode: u8, payload: &[u8]) {
+        self.send(&frame(true, opcode, payload));
+    }
+
+    pub fn send_close(&mut self, code: u16) {
+        self.send_frame(CLOSE, &code.to_be_bytes());
+    }
+
+    /// Ends the connection with a reset.
+    pub fn reset(self) {
+        rustix::net::sockopt::set_socket_linger(&self.stream, Some(Duration::ZERO))
+            .expect("SO_LINGER can be set");
+    }
+
+    pub fn end_output(&self) {
+        self.stream
+            .shutdown(Shutdown::Write)
+            .expect("the socket is connected");
+    }
+
+    pub fn read_exact(&mut self, count: usize) -> Vec<u8> {
+        let mut bytes = vec![0; count];
+        self.stream
+            .read_exact(&mut bytes)
+            .expect("the server answers");
+        bytes
+    }
+
+    /// A response head, byte by byte so that nothing behind it is taken.
+    pub fn read_head(&mut self) -> String {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.extend(self.read_exact(1));
+        }
+        String::from_utf8(head).expect("ASCII")
+    }
+
+    /// A whole response with a body.
+    pub fn read_response(&mut self) -> (String, serde_json::Value) {
+        let head = self.read_head();
+        let length = head
+            .lines()
+            .find_map(|line| line.strip_prefix("Content-Length: "))
+            .unwrap_or_else(|| panic!("a length in {head}"));
+        let body = self.read_exact(length.parse().expect("a number"));
+        (
+            head,
+            serde_json::from_slice(&body).expect("the body is JSON"),
+        )
+    }
+
+    pub fn read_frame(&mut self) -> Frame {
+        let start = self.read_exact(2);
+        assert_eq!(
+            start[0] & 0xf0,
+            0x80,
+            "one frame a message, no reserved bits"
+        );
+        assert_eq!(start[1] & 0x80, 0, "a server does not mask");
+        let len = match start[1] {
+            126 => u64::from(u16::from_be_bytes(
+                self.read_exact(2).try_into().expect("2 bytes"),
+            )),
+            127 => u64::from_be_bytes(self.read_exact(8).try_into().expect("8 bytes")),
+            len => u64::from(len),
+        };
+        Frame {
+            opcode: start[0] & 0xf,
+            payload: self.read_exact(len as usize),
+        }
+    }
+
+    /// Waits for CLOSE, passing over other frames, and returns its code and reason.
+    pub fn read_close(&mut self) -> (u16, String) {
+        loop {
+            let frame = self.read_frame();
+            if frame.opcode == CLOSE {
+                let (code, reason) = frame.payload.split_at(2);
+                let code = u16::from_be_bytes(code.try_into().expect("2 bytes"));
+                return (code, String::from_utf8(reason.to_vec()).expect("UTF-8"));
+            }
+        }
+    }
+
+    /// Waits for the end of the connection; anything before it is a failure.
+    pub fn expect_end(&mut self) {
+        let mut rest = Vec::new();
+        match self.stream.read_to_end(&mut rest) {
+            Ok(_) => assert_eq!(rest, b"", "nothing comes before the end"),
+            Err(error) => assert_eq!(
+                error.kind(),
+                ErrorKind::ConnectionReset,
+                "an end and no time-out"
+            ),
+        }
+    }
+}
+
+/// An opening handshake.
+pub fn request(path: &str) -> Vec<u8> {
+    format!(
+        "GET {path} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    )
+    .into_bytes()
+}
+
+/// A client's frame.
+pub fn frame(fin: bool, opcode: u8, payload: &[u8]) -> Vec<u8> {
+    let key = [0x12, 0x9a, 0x3c, 0xe7];
+    let mut bytes = vec![u8::from(fin) << 7 | opcode];
+    match payload.len() {
+        len @ 0..=125 => bytes.push(0x80 | len as u8),
+        len @ 126..=0xffff => {
+            bytes.push(0x80 | 126);
+            bytes.extend((len as u16).to_be_bytes());
+        }
+        len => {
+            bytes.push(0x80 | 127);
+            bytes.extend((len as u64).to_be_bytes());
+        }
+    }
+    bytes.extend(key);
+    bytes.extend(
+        payload
+            .iter()
+            .enumerate()
+            .map(|(at, byte)| byte ^ key[at % 4]),
+    );
+    bytes
+}
+
+/// Short times, for tests in which they pass.
+pub fn impatient() -> Config {
+    let mut config = Config::default();
+    config.timeouts.handshake = Some(Duration::from_millis(200));
+    config.timeouts.close = Some(Duration::from_millis(200));
+    config.timeouts.ping_interval = Some(Duration::from_millis(100));
+    config.timeouts.ping_timeout = Some(Duration::from_millis(200));
+    config.drain_timeout = Duration::from_secs(2);
+    config
+}
+
+/// Times that do not pass within a test.
+pub fn patient() -> Config {
+    let mut config = Config::default();
+    config.timeouts.ping_interval = None;
+    config.timeouts.handshake = None;
+    config
+}

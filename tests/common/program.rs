@@ -1,0 +1,174 @@
+//! The `outrigger` program as a process.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::SocketAddr;
+use std::process::{Child, ChildStderr, ChildStdin, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::time::Instant;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use super::PATIENCE;
+
+/// Runs the program to its end.
+pub fn outrigger(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_outrigger"))
+        .args(args)
+        .stdin(Stdio::null())
+        .output()
+        .expect("the program runs")
+}
+
+/// A running program, killed when the test is done with it.
+pub struct Program {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    stdout: Receiver<String>,
+    stderr: Option<ChildStderr>,
+}
+
+impl Program {
+    /// Starts `outrigger` with these arguments on a free port.
+    pub fn start(args: &[&str]) -> Self {
+        let (before, after) = args.split_at(1);
+        let all = [before, &["--listen", "127.0.0.1:0"], after].concat();
+        Self::spawn(Command::new(env!("CARGO_BIN_EXE_outrigger")).args(all))
+    }
+
+    /// Starts a command that becomes `outrigger`.
+    pub fn spawn(command: &mut Command) -> Self {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let (sender, stdout) = mpsc::channel();
+        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        std::thread::spawn(move || {
+            lines
+                .map_while(Result::ok)
+                .try_for_each(|line| sender.send(line))
+        });
+        Self {
+            stdin: child.stdin.take(),
+            stderr: child.stderr.take(),
+            stdout,
+            child,
+        }
+    }
+
+    /// The next line of standard output.
+    pub fn line(&self) -> String {
+        self.stdout
+            .recv_timeout(PATIENCE)
+            .expect("a line of output")
+    }
+
+    /// The next line of standard output, as JSON.
+    pub fn event(&self) -> Value {
+        serde_json::from_str(&self.line()).expect("a line of JSON")
+    }
+
+    /// The next event of this kind, passing over others.
+    pub fn event_of(&self, kind: &str) -> Value {
+        loop {
+            let event = self.event();
+            if event["event"] == kind {
+                return event;
+            }
+        }
+    }
+
+    /// All that is still written until the end of output.
+    pub fn rest(&self) -> Vec<String> {
+        std::iter::from_fn(|| self.stdout.recv_timeout(PATIENCE).ok()).collect()
+    }
+
+    /// The address in the `listening` line.
+    pub fn address(&self) -> SocketAddr {
+        let line = self.line();
+        let url = line
+            .strip_prefix("outrigger: listening on ws://")
+            .expect("the listening line");
+        url.split_once('/')
+            .expect("a path")
+            .0
+            .parse()
+            .expect("an address")
+    }
+
+    /// The address in the `listening` event.
+    pub fn address_of_event(&self) -> SocketAddr {
+        let event = self.event_of("listening");
+        let port = event["port"].as_u64().expect("a port") as u16;
+        assert!(
+            event["url"]
+                .as_str()
+                .expect("a URL")
+                .contains(&format!(":{port}/"))
+        );
+        SocketAddr::from(([127, 0, 0, 1], port))
+    }
+
+    /// Writes a line to standard input.
+    pub fn write(&mut self, line: &str) {
+        let stdin = self.stdin.as_mut().expect("standard input is open");
+        stdin
+            .write_all(format!("{line}\n").as_bytes())
+            .expect("the program reads");
+    }
+
+    /// Gives a command.
+    pub fn command(&mut self, command: Value) {
+        self.write(&command.to_string());
+    }
+
+    /// Asks how many clients there are.
+    pub fn client_count(&mut self) -> u64 {
+        self.command(json!({"cmd": "status", "id": "count"}));
+        self.event_of("status")["client_count"]
+            .as_u64()
+            .expect("a number")
+    }
+
+    pub fn end_input(&mut self) {
+        self.stdin = None;
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("the process is there");
+    }
+
+    /// Waits for the end of the program.
+    pub fn wait(&mut self) -> ExitStatus {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("it can be waited for") {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "the program does not end");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Waits for the end and returns the log.
+    pub fn wait_and_read_log(&mut self) -> (ExitStatus, String) {
+        let mut log = String::new();
+        let stderr = self.stderr.as_mut().expect("read once");
+        stderr.read_to_string(&mut log).expect("the log is UTF-8");
+        (self.wait(), log)
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

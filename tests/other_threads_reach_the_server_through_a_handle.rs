@@ -1,0 +1,93 @@
+//! The handle: send, broadcast, close, status and stop from any thread.
+
+mod common;
+
+use common::{BINARY, TEXT, TestServer, Told, Wire, patient};
+use outrigger::{CloseCode, OwnedMessage, Stopped};
+
+#[test]
+fn commands_of_a_thread_are_carried_out_in_their_order() {
+    let server = TestServer::echo(patient());
+    let mut wire = Wire::connect(server.address, "/here");
+    let client = server.connected();
+    let handle = server.handle.clone();
+    std::thread::spawn(move || {
+        for n in 0..5000 {
+            handle.send(client, n.to_string()).expect("the server runs");
+        }
+        handle.broadcast(vec![1, 2, 3]).expect("the server runs");
+        handle
+            .close(client, CloseCode(4000), "that was all")
+            .expect("the server runs");
+        handle
+            .send(client, "too late")
+            .expect("only a stopped server is an error");
+    });
+    for n in 0..5000 {
+        let frame = wire.read_frame();
+        assert_eq!(
+            (frame.opcode, frame.payload),
+            (TEXT, n.to_string().into_bytes())
+        );
+    }
+    assert_eq!(wire.read_frame().payload, [1, 2, 3]);
+    assert_eq!(wire.read_close(), (4000, "that was all".to_owned()));
+}
+
+#[test]
+fn status_tells_what_the_registry_knows() {
+    let server = TestServer::echo(patient());
+    let mut wire = Wire::connect(server.address, "/here");
+    let client = server.connected();
+    wire.send_frame(BINARY, b"12345");
+    wire.read_frame();
+    let status = server.handle.status().expect("the server runs");
+    assert!(status.running);
+    assert_eq!(status.listen, [server.address.to_string()]);
+    assert_eq!(status.client_count(), 1);
+    let of_client = &status.clients[0];
+    assert_eq!((of_client.id, of_client.path.as_str()), (client, "/here"));
+    assert_eq!(
+        of_client.remote.to_string(),
+        wire.stream.local_addr().expect("connected").to_string()
+    );
+    assert_eq!(
+        (
+            of_client.traffic.messages_in,
+            of_client.traffic.messages_out
+        ),
+        (1, 1)
+    );
+    assert_eq!(
+        of_client.traffic.bytes_in,
+        common::request("/here").len() as u64 + 2 + 4 + 5
+    );
+    let json = status.to_json();
+    assert_eq!(
+        (&json["client_count"], &json["clients"][0]["path"]),
+        (&1.into(), &"/here".into())
+    );
+}
+
+#[test]
+fn a_handle_outlives_its_server() {
+    let server = TestServer::echo(patient());
+    let handle = server.handle.clone();
+    server.stop();
+    assert_eq!(handle.broadcast("anyone?"), Err(Stopped));
+    assert_eq!(handle.stop(), Err(Stopped));
+    assert!(handle.status().is_err());
+}
+
+#[test]
+fn messages_are_told_as_what_they_are() {
+    let server = TestServer::echo(patient());
+    let mut wire = Wire::connect(server.address, "/");
+    server.connected();
+    wire.send_frame(TEXT, b"t");
+    wire.send_frame(BINARY, b"b");
+    assert!(matches!(server.told(), Told::Message(_, OwnedMessage::Text(text)) if text == "t"));
+    assert!(
+        matches!(server.told(), Told::Message(_, OwnedMessage::Binary(bytes)) if bytes == b"b")
+    );
+}

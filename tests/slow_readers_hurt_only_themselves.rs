@@ -1,0 +1,163 @@
+//! A client that does not read is not read from, holds a bounded queue, and slows nobody else.
+
+mod common;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+
+use common::{BINARY, CLOSE, PATIENCE, TEXT, TestServer, Told, Wire, frame, patient};
+use outrigger::{Config, Message};
+
+#[test]
+fn an_echo_client_that_writes_far_ahead_of_its_reading_loses_nothing() {
+    // Without holding its input back, 64 MiB of replies would pile up against a limit of 1 MiB.
+    let server = TestServer::echo(Config {
+        max_outbound: 1 << 20,
+        ..patient()
+    });
+    let wire = Wire::connect(server.address, "/");
+    let mut writer = Wire {
+        stream: wire.stream.try_clone().expect("a second handle"),
+    };
+    let mut reader = wire;
+    let count = 1024u32;
+    let writing = std::thread::spawn(move || {
+        for n in 0..count {
+            let mut payload = vec![0; 64 << 10];
+            payload[..4].copy_from_slice(&n.to_be_bytes());
+            writer.send(&frame(true, BINARY, &payload));
+        }
+    });
+    // The writer is ahead by what the sockets hold and stands still, by the server's own account.
+    loop {
+        let status = server.handle.status().expect("the server runs");
+        if status
+            .clients
+            .first()
+            .is_some_and(|client| client.queued_bytes > 256 << 10)
+        {
+            assert!(status.clients[0].queued_bytes <= 1 << 20);
+            break;
+        }
+    }
+    for n in 0..count {
+        let payload = reader.read_frame().payload;
+        assert_eq!(payload.len(), 64 << 10);
+        assert_eq!(payload[..4], n.to_be_bytes(), "in order, none lost");
+    }
+    writing.join().expect("all was written");
+}
+
+#[test]
+fn many_small_messages_in_one_read_stop_at_the_soft_limit_and_go_on_later() {
+    // The replies are a hundred times the requests: input that was read already has to wait as well.
+    let handled = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&handled);
+    let server = TestServer::start(
+        Config {
+            max_outbound: 2 << 20,
+            ..patient()
+        },
+        move |ctx, client, _| {
+            count.fetch_add(1, Ordering::Relaxed);
+            ctx.send(client, Message::Binary(&[5; 10_000]))
+                .expect("its queue is bounded by holding back its input");
+        },
+    );
+    let mut wire = Wire::connect(server.address, "/");
+    wire.send(&frame(true, TEXT, &[b'x'; 100]).repeat(2000));
+    while server.handle.status().expect("it runs").clients[0].queued_bytes < 256 << 10 {}
+    assert!(handled.load(Ordering::Relaxed) < 2000, "the rest waits");
+    for _ in 0..2000 {
+        assert_eq!(wire.read_frame().payload.len(), 10_000);
+    }
+    assert_eq!(handled.load(Ordering::Relaxed), 2000);
+}
+
+#[test]
+fn others_are_served_while_one_does_not_read() {
+    let server = TestServer::echo(patient());
+    let slow = Wire::connect(server.address, "/");
+    let slow_id = server.connected();
+    let mut quick = Wire::connect(server.address, "/");
+    for round in 0..200u32 {
+        server
+            .handle
+            .send(slow_id, vec![0; 30_000])
+            .expect("the server runs");
+        quick.send_frame(BINARY, &round.to_be_bytes());
+        assert_eq!(quick.read_frame().payload, round.to_be_bytes());
+    }
+    drop(slow);
+}
+
+#[test]
+fn drained_is_told_once_the_queue_is_empty() {
+    let server = TestServer::echo(patient());
+    let mut wire = Wire::connect(server.address, "/");
+    let client = server.connected();
+    for _ in 0..100 {
+        server
+            .handle
+            .send(client, vec![3; 70_000])
+            .expect("the server runs");
+    }
+    server.client_count();
+    for _ in 0..100 {
+        assert_eq!(wire.read_frame().payload.len(), 70_000);
+    }
+    loop {
+        if let Told::Drained(drained) = server.told() {
+            assert_eq!(drained, client);
+            break;
+        }
+    }
+    let queued = server.handle.status().expect("it runs").clients[0].queued_bytes;
+    assert_eq!(queued, 0);
+}
+
+#[test]
+fn a_broadcast_reaches_everyone_in_order_and_does_not_wait_for_anyone() {
+    let (sender, closed) = mpsc::channel();
+    let server = TestServer::start(
+        Config {
+            max_outbound: 1 << 20,
+            ..patient()
+        },
+        move |ctx, client, message| {
+            let reached = ctx.broadcast(message, |id, path| id != client && path == "/room");
+            let _ = sender.send(reached);
+        },
+    );
+    let mut speaker = Wire::connect(server.address, "/room");
+    let mut listeners: Vec<_> = (0..20)
+        .map(|_| Wire::connect(server.address, "/room"))
+        .collect();
+    let mut elsewhere = Wire::connect(server.address, "/other");
+    let deaf = Wire::connect(server.address, "/room");
+    for round in 0..50u32 {
+        let mut payload = vec![0; 100_000];
+        payload[..4].copy_from_slice(&round.to_be_bytes());
+        speaker.send_frame(BINARY, &payload);
+        for listener in &mut listeners {
+            assert_eq!(listener.read_frame().payload[..4], round.to_be_bytes());
+        }
+        let reached = closed
+            .recv_timeout(PATIENCE)
+            .expect("the message is handled");
+        assert!(
+            (20..=21).contains(&reached),
+            "the deaf one is cut off at some point, the others never: {reached}"
+        );
+    }
+    drop(deaf);
+    // Whoever is elsewhere heard nothing of it, and speaks to the room all the same.
+    elsewhere.send_frame(TEXT, b"from outside");
+    assert_eq!(listeners[0].read_frame().payload, b"from outside");
+    elsewhere.send_close(1000);
+    assert_eq!(
+        elsewhere.read_frame().opcode,
+        CLOSE,
+        "the first frame it gets"
+    );
+}
