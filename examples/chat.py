@@ -1,0 +1,52 @@
+#!/usr/bin/env python3
+"""A chat room, in a program that knows nothing of WebSockets.
+
+It shows the `app` service: events come in as lines of JSON, commands go out as lines of JSON.
+
+    cargo run --release -- app -- python3 examples/chat.py
+
+Then open examples/chat.html in a browser (several tabs make a room), or use any WebSocket client on
+ws://127.0.0.1:7070/. The first message of a client is its name, everything after that is for the room. Each path
+is a room of its own: ws://127.0.0.1:7070/garden.
+"""
+
+import json
+import sys
+
+names = {}  # client -> name
+rooms = {}  # client -> path
+
+
+def command(**fields):
+    print(json.dumps(fields), flush=True)
+
+
+def tell(client, **fields):
+    command(cmd="send", client=client, text=json.dumps(fields))
+
+
+def tell_room(path, **fields):
+    command(cmd="broadcast", path=path, text=json.dumps(fields))
+
+
+for line in sys.stdin:
+    event = json.loads(line)
+    client = event.get("client")
+    match event["event"]:
+        case "listening":
+            print(f"a room is open at {event['url']}", file=sys.stderr)  # into outrigger's log
+        case "connect":
+            rooms[client] = event["path"]
+            tell(client, system="What is your name?")
+        case "message" if "text" in event:
+            if client not in names:
+                names[client] = event["text"].strip()[:40] or "somebody"
+                tell_room(rooms[client], system=f"{names[client]} is here.")
+            else:
+                tell_room(rooms[client], name=names[client], says=event["text"])
+        case "disconnect":
+            name, room = names.pop(client, None), rooms.pop(client)
+            if name:
+                tell_room(room, system=f"{name} is gone.")
+        case "error":
+            print(f"our line {event['line']} was wrong: {event['message']}", file=sys.stderr)

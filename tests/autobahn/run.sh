@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Runs the Autobahn test suite against `outrigger echo` and compares with what is expected: every case OK or
+# INFORMATIONAL, every close clean.
+#
+# usage: tests/autobahn/run.sh [WSTEST]      WSTEST is the suite's command; by default $WSTEST, ../shared/autobahn/wstest
+#                                            or wstest from the path, whichever is there first
+# env:   OUTRIGGER=target/release/outrigger  the program to test
+#        CASES='1.* 2.*'                     only these
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+outrigger=${OUTRIGGER:-target/release/outrigger}
+wstest=${1:-${WSTEST:-}}
+if [ -z "$wstest" ]; then
+  if [ -x ../shared/autobahn/wstest ]; then wstest=../shared/autobahn/wstest; else wstest=$(command -v wstest); fi
+fi
+work=$(mktemp -d)
+"$outrigger" echo --listen 127.0.0.1:0 --log warn >"$work/out" 2>"$work/log" &
+server=$!
+trap 'kill "$server" 2>/dev/null || true; wait "$server" 2>/dev/null || true; rm -rf "$work"' EXIT
+until grep -q listening "$work/out"; do kill -0 "$server" || { cat "$work/log"; exit 1; }; sleep 0.05; done
+address=$(sed -n 's|.*ws://\([^/]*\)/.*|\1|p' "$work/out")
+python3 - "$work" "$address" <<'PY'
+import json, os, sys
+work, address = sys.argv[1:]
+spec = json.load(open("tests/autobahn/spec.json"))
+spec["outdir"], spec["servers"][0]["url"] = f"{work}/reports", f"ws://{address}/"
+if os.environ.get("CASES"):
+    spec["cases"] = os.environ["CASES"].split()
+json.dump(spec, open(f"{work}/spec.json", "w"))
+PY
+(wstest=$(realpath "$wstest") && cd "$work" && "$wstest" -m fuzzingclient -s spec.json >wstest.log 2>&1) || { tail -20 "$work/wstest.log"; exit 1; }
+python3 tests/autobahn/check.py "$work/reports/index.json" ${CASES:+--partial}

@@ -1,0 +1,61 @@
+// Headless Chromium: the WebSocket API by itself, and two tabs of examples/chat.html in one room.
+const assert = require("node:assert/strict");
+const path = require("node:path");
+const { chromium } = require("playwright-core");
+const { start } = require("./server.js");
+
+const QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+  "--disable-background-networking", "--disable-component-update"];
+
+async function main() {
+  const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: QUIET });
+  try {
+    const echo = await start("echo");
+    const page = await browser.newPage();
+    const result = await page.evaluate(async (url) => {
+      const socket = new WebSocket(url);
+      socket.binaryType = "arraybuffer";
+      const next = (name) => new Promise((done) => socket.addEventListener(name, done, { once: true }));
+      await next("open");
+      const text = "κόσμε 😀".repeat(20000);
+      socket.send(text);
+      const sameText = (await next("message")).data === text;
+      const bytes = new Uint8Array(1 << 20).map((_, at) => at * 131);
+      socket.send(bytes);
+      const got = new Uint8Array((await next("message")).data);
+      const sameBytes = got.length === bytes.length && got.every((byte, at) => byte === bytes[at]);
+      socket.close(4321, "bye");
+      const { code, reason, wasClean } = await next("close");
+      return { sameText, sameBytes, code, reason, wasClean };
+    }, echo.url);
+    assert.deepEqual(result, { sameText: true, sameBytes: true, code: 4321, reason: "", wasClean: true });
+    await echo.stop();
+    console.log("  WebSocket API ok");
+
+    const chat = await start("app", "--", "python3", "examples/chat.py");
+    const url = `file://${path.resolve("examples/chat.html")}?${encodeURIComponent(chat.url)}`;
+    const [ann, bob] = [await browser.newPage(), await browser.newPage()];
+    const say = async (page, text) => { await page.fill("#text", text); await page.press("#text", "Enter"); };
+    const heard = (page, text) => page.getByText(text, { exact: true }).waitFor({ timeout: 30_000 });
+    for (const page of [ann, bob]) {
+      await page.goto(url);
+      await heard(page, "What is your name?");
+    }
+    await say(ann, "Ann");
+    await heard(bob, "Ann is here.");
+    await say(bob, "Bob");
+    await heard(ann, "Bob is here.");
+    await say(ann, "Hello, <b>Bob</b>!");
+    await heard(bob, "Ann: Hello, <b>Bob</b>!");
+    if (process.env.SCREENSHOT) await bob.screenshot({ path: process.env.SCREENSHOT });
+    await ann.close();
+    await heard(bob, "Ann is gone.");
+    await chat.stop();
+    await heard(bob, "Closed: 1001 Server shutting down");
+    console.log("  chat page ok");
+  } finally {
+    await browser.close();
+  }
+}
+
+main().catch((error) => { console.error(error); process.exit(1); });

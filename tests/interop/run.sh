@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Real clients against the real program: Python `websockets`, npm `ws` and headless Chromium with examples/chat.html.
+# Installs what it needs below target/interop; Chromium has to be on the machine (Debian: apt-get install chromium).
+#
+# usage: tests/interop/run.sh [python] [node] [browser]      all of them by default
+# env:   OUTRIGGER=target/release/outrigger
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+export OUTRIGGER=${OUTRIGGER:-$PWD/target/release/outrigger}
+tools=$PWD/target/interop
+mkdir -p "$tools"
+
+run_python() {
+  [ -x "$tools/venv/bin/python" ] || python3 -m venv "$tools/venv"
+  "$tools/venv/bin/python" -c 'import websockets' 2>/dev/null || "$tools/venv/bin/pip" install -q websockets==15.0.1
+  "$tools/venv/bin/python" tests/interop/python_client.py
+}
+node_modules() {
+  [ -d "$tools/node_modules/ws" ] || (cd "$tools" && npm install --silent --no-audit --no-fund ws@8 playwright-core@1 >/dev/null)
+}
+run_node() {
+  node_modules
+  NODE_PATH=$tools/node_modules node tests/interop/node_client.js
+}
+run_browser() {
+  node_modules
+  NODE_PATH=$tools/node_modules node tests/interop/browser.js
+}
+
+for part in ${@:-python node browser}; do
+  echo "interop: $part"
+  "run_$part"
+done
