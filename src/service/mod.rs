@@ -1,5 +1,6 @@
 //! What a client reaches: the services of the `outrigger` program.
 
+mod agent;
 pub mod app;
 mod child;
 mod echo;

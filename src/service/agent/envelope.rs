@@ -1,0 +1,341 @@
+//! The envelope of a JSON-RPC 2.0 message: what routing needs to know, as ranges of the message's own bytes.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use super::json::{NotJson, Skimmer, unescape};
+
+/// What is wrong with a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum EnvelopeError {
+    /// It is not JSON: -32700.
+    Parse,
+    /// It is not a JSON-RPC 2.0 message: -32600. The id, if there is a usable one, is that of the answer.
+    Invalid {
+        why: &'static str,
+        id: Option<Range<usize>>,
+    },
+}
+
+/// What a message is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Kind<'a> {
+    /// It wants an answer under `id`, which may be `null`.
+    Request {
+        method: Cow<'a, str>,
+        id: Range<usize>,
+    },
+    /// It wants none.
+    Notification { method: Cow<'a, str> },
+    /// It is an answer; `result` is its range unless it is an error.
+    Response {
+        id: Range<usize>,
+        result: Option<Range<usize>>,
+    },
+}
+
+/// A message, read as far as routing needs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Envelope<'a> {
+    pub(crate) text: &'a str,
+    pub(crate) kind: Kind<'a>,
+    /// `params.sessionId`, or in a response `result.sessionId`.
+    pub(crate) session: Option<Cow<'a, str>>,
+    /// `params.requestId`.
+    pub(crate) request_id: Option<Range<usize>>,
+    /// `params`, or in a response `result`, if it is an object.
+    pub(crate) body: Option<Range<usize>>,
+    /// `_meta` of that object.
+    pub(crate) meta: Option<Range<usize>>,
+}
+
+/// A value that may stand once in an object.
+#[derive(Default)]
+struct Once(Option<Range<usize>>);
+
+impl Once {
+    /// Notes the value; false if there was one.
+    fn set(&mut self, value: Range<usize>) -> bool {
+        self.0.replace(value).is_none()
+    }
+}
+
+impl<'a> Envelope<'a> {
+    /// Reads a message. The whole text is checked; duplicate keys are refused where routing looks, since the other end
+    /// may read the other one.
+    pub(crate) fn parse(text: &'a str) -> Result<Self, EnvelopeError> {
+        let mut skimmer = Skimmer::new(text);
+        if skimmer.peek() != Some(b'{') {
+            skimmer.value().and_then(|_| skimmer.end())?;
+            let why = if Skimmer::new(text).peek() == Some(b'[') {
+                "batches are not taken"
+            } else {
+                "not an object"
+            };
+            return Err(EnvelopeError::Invalid { why, id: None });
+        }
+        let [
+            mut version,
+            mut id,
+            mut method,
+            mut params,
+            mut result,
+            mut error,
+        ] = <[Once; 6]>::default();
+        let mut duplicate = false;
+        skimmer.object(|key, value| {
+            let slot = match &*key {
+                "jsonrpc" => &mut version,
+                "id" => &mut id,
+                "method" => &mut method,
+                "params" => &mut params,
+                "result" => &mut result,
+                "error" => &mut error,
+                _ => return,
+            };
+            duplicate |= !slot.set(value);
+        })?;
+        skimmer.end()?;
+
+        let first = |range: &Range<usize>| text.as_bytes()[range.start];
+        let is_id = |range: &Range<usize>| matches!(first(range), b'"' | b'-' | b'0'..=b'9' | b'n');
+        let answerable = id.0.clone().filter(|id| is_id(id) && !duplicate);
+        let invalid = |why| {
+            Err(EnvelopeError::Invalid {
+                why,
+                id: answerable.clone(),
+            })
+        };
+        if duplicate {
+            return invalid("duplicate key");
+        }
+        if version
+            .0
+            .as_ref()
+            .is_none_or(|version| &text[version.clone()] != "\"2.0\"")
+        {
+            return invalid("\"jsonrpc\" is not \"2.0\"");
+        }
+        if id.0.as_ref().is_some_and(|id| !is_id(id)) {
+            return invalid("\"id\" is neither a string nor a number nor null");
+        }
+        let (kind, body) = match (method.0, id.0, result.0, error.0) {
+            (Some(method), id, None, None) => {
+                if first(&method) != b'"' {
+                    return invalid("\"method\" is not a string");
+                }
+                let method = unescape(&text[method]);
+                let kind = match id {
+                    Some(id) => Kind::Request { method, id },
+                    None => Kind::Notification { method },
+                };
+                (kind, params.0)
+            }
+            (None, Some(id), Some(result), None) => (
+                Kind::Response {
+                    id,
+                    result: Some(result.clone()),
+                },
+                Some(result),
+            ),
+            (None, Some(id), None, Some(_)) => (Kind::Response { id, result: None }, None),
+            _ => return invalid("neither a request nor a notification nor a response"),
+        };
+        let mut envelope = Self {
+            text,
+            kind,
+            session: None,
+            request_id: None,
+            body: None,
+            meta: None,
+        };
+        match envelope.read_body(body) {
+            Ok(()) => Ok(envelope),
+            Err(why) => invalid(why),
+        }
+    }
+
+    /// The message's id, as it was written.
+    pub(crate) fn id(&self) -> Option<&'a str> {
+        match &self.kind {
+            Kind::Request { id, .. } | Kind::Response { id, .. } => Some(&self.text[id.clone()]),
+            Kind::Notification { .. } => None,
+        }
+    }
+
+    /// The method, unless it is a response.
+    pub(crate) fn method(&self) -> Option<&str> {
+        match &self.kind {
+            Kind::Request { method, .. } | Kind::Notification { method } => Some(method),
+            Kind::Response { .. } => None,
+        }
+    }
+
+    /// `_meta.outrigger.resumeToken`.
+    pub(crate) fn resume_token(&self) -> Option<Cow<'a, str>> {
+        let outrigger = member(self.text, self.meta.as_ref()?, "outrigger")?;
+        let token = member(self.text, &outrigger, "resumeToken")?;
+        (self.text.as_bytes()[token.start] == b'"').then(|| unescape(&self.text[token]))
+    }
+
+    fn read_body(&mut self, body: Option<Range<usize>>) -> Result<(), &'static str> {
+        let Some(body) = body.filter(|body| self.text.as_bytes()[body.start] == b'{') else {
+            return Ok(());
+        };
+        let [mut session, mut request_id, mut meta] = <[Once; 3]>::default();
+        let mut duplicate = false;
+        let walked = Skimmer::at(self.text, &body).object(|key, value| {
+            duplicate |= match &*key {
+                "sessionId" => !session.set(value),
+                "requestId" => !request_id.set(value),
+                "_meta" => !meta.set(value),
+                _ => false,
+            };
+        });
+        debug_assert!(walked.is_ok(), "the text was walked over before");
+        if duplicate {
+            return Err("duplicate key");
+        }
+        self.session = match session.0.map(|session| &self.text[session]) {
+            None | Some("null") => None,
+            Some(session) if session.starts_with('"') => Some(unescape(session)),
+            Some(_) => return Err("\"sessionId\" is not a string"),
+        };
+        (self.request_id, self.meta, self.body) = (request_id.0, meta.0, Some(body));
+        Ok(())
+    }
+}
+
+impl From<NotJson> for EnvelopeError {
+    fn from(_: NotJson) -> Self {
+        Self::Parse
+    }
+}
+
+/// The value of a key in the object at `range`; nothing if it is no object, or the key is not in it exactly once.
+pub(crate) fn member(text: &str, range: &Range<usize>, name: &str) -> Option<Range<usize>> {
+    let (mut found, mut count) = (None, 0);
+    Skimmer::at(text, range)
+        .object(|key, value| {
+            if key == name {
+                found = Some(value);
+                count += 1;
+            }
+        })
+        .ok()?;
+    found.filter(|_| count == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn invalid(text: &str) -> (&'static str, Option<&str>) {
+        match Envelope::parse(text) {
+            Err(EnvelopeError::Invalid { why, id }) => (why, id.map(|id| &text[id])),
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn each_kind_of_message_is_read_with_its_own_bytes() {
+        let text = r#"{ "id" : 1.0 , "jsonrpc":"2.0","method":"session\/prompt","params":{"sessionId":"s\u0031","x":[{}],
+            "requestId":"r","_meta":{"outrigger":{"resumeToken":"t"}}} }"#;
+        let envelope = Envelope::parse(text).expect("a request");
+        assert_eq!(
+            (envelope.id(), envelope.method()),
+            (Some("1.0"), Some("session/prompt"))
+        );
+        assert_eq!(envelope.session.as_deref(), Some("s1"));
+        assert_eq!(&text[envelope.request_id.clone().expect("one")], "\"r\"");
+        assert_eq!(envelope.resume_token().as_deref(), Some("t"));
+
+        let envelope =
+            Envelope::parse(r#"{"jsonrpc":"2.0","method":"x"}"#).expect("a notification");
+        assert_eq!(envelope.kind, Kind::Notification { method: "x".into() });
+        let text = r#"{"jsonrpc":"2.0","id":null,"result":{"sessionId":"s"}}"#;
+        let envelope = Envelope::parse(text).expect("a response");
+        assert!(matches!(
+            envelope.kind,
+            Kind::Response {
+                result: Some(_),
+                ..
+            }
+        ));
+        assert_eq!(
+            (envelope.id(), envelope.session.as_deref()),
+            (Some("null"), Some("s"))
+        );
+        let text = r#"{"jsonrpc":"2.0","id":"a\"b","error":{"code":1,"message":"m","data":{"sessionId":7}}}"#;
+        let envelope = Envelope::parse(text).expect("an error");
+        assert!(matches!(envelope.kind, Kind::Response { result: None, .. }));
+        assert_eq!(envelope.id(), Some(r#""a\"b""#));
+    }
+
+    #[test]
+    fn what_is_wrong_is_clear_and_never_guessed() {
+        for text in [
+            "",
+            "hello",
+            "{",
+            r#"{"jsonrpc":"2.0","id":1,"method":"x"} y"#,
+            r#"{"a":"\ud800"}"#,
+        ] {
+            assert_eq!(Envelope::parse(text), Err(EnvelopeError::Parse), "{text}");
+        }
+        let deep = format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"x","params":{}{}}}"#,
+            "[".repeat(500),
+            "]".repeat(500)
+        );
+        assert_eq!(Envelope::parse(&deep), Err(EnvelopeError::Parse));
+
+        assert_eq!(invalid("[]"), ("batches are not taken", None));
+        assert_eq!(invalid("7"), ("not an object", None));
+        assert_eq!(
+            invalid(r#"{"id":1,"method":"x"}"#),
+            ("\"jsonrpc\" is not \"2.0\"", Some("1"))
+        );
+        for id in ["{}", "[1]", "true", "false"] {
+            let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"x"}}"#);
+            assert_eq!(invalid(&text).1, None, "{text}");
+        }
+        for (text, why) in [
+            (
+                r#"{"jsonrpc":"2.0","id":1,"method":7}"#,
+                "\"method\" is not a string",
+            ),
+            (r#"{"jsonrpc":"2.0","id":1}"#, "neither"),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"method":"x","result":1}"#,
+                "neither",
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"result":1,"error":{}}"#,
+                "neither",
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"method":"x","params":{"sessionId":5}}"#,
+                "\"sessionId\" is not a string",
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"method":"x","params":{"sessionId":"a","sessionId":"b"}}"#,
+                "duplicate key",
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"method":"x","params":{"sessionId":"a","session\u0049d":"b"}}"#,
+                "duplicate",
+            ),
+        ] {
+            let (got, id) = invalid(text);
+            assert!(got.starts_with(why), "{text}: {got}");
+            assert_eq!(id, Some("1"));
+        }
+        let twice = r#"{"jsonrpc":"2.0","id":1,"method":"x","\u0069d":2}"#;
+        assert_eq!(
+            invalid(twice),
+            ("duplicate key", None),
+            "there is no telling which id the answer would need"
+        );
+    }
+}
