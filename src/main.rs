@@ -37,10 +37,7 @@ fn main() -> ExitCode {
             Exit::Clean
         }
         Ok(Action::Run(command, settings)) => run(command, *settings),
-        Err(error) => {
-            eprintln!("outrigger: {error}");
-            Exit::Usage
-        }
+        Err(error) => complain(&error, Exit::Usage),
     }
     .into()
 }
@@ -56,7 +53,7 @@ fn run(command: Command, settings: Settings) -> Exit {
         let line = format!("outrigger: listening on {url}\n");
         // Where standard output carries events, it carries nothing else.
         if talks_on_stdout {
-            eprint!("{line}")
+            let _ = write!(std::io::stderr(), "{line}");
         } else {
             print(&line)
         }
@@ -101,19 +98,24 @@ fn serve<S: Service>(
         server.run()
     });
     match result {
-        Ok((service, ended)) => match (failure(&service), ended) {
-            (Some(failure), _) => {
-                eprintln!("outrigger: {failure}");
-                Exit::Failure
+        Ok((service, ended)) => {
+            let failure = failure(&service);
+            // It gives the standard streams back as they were.
+            drop(service);
+            match (failure, ended) {
+                (Some(failure), _) => complain(&failure, Exit::Failure),
+                (None, Ended::Cleanly) => Exit::Clean,
+                (None, Ended::AtOnce) => Exit::Failure,
             }
-            (None, Ended::Cleanly) => Exit::Clean,
-            (None, Ended::AtOnce) => Exit::Failure,
-        },
-        Err(error) => {
-            eprintln!("outrigger: {error}");
-            Exit::Failure
         }
+        Err(error) => complain(&error.to_string(), Exit::Failure),
     }
+}
+
+/// Says what is wrong on standard error, if anybody listens.
+fn complain(error: &str, exit: Exit) -> Exit {
+    let _ = writeln!(std::io::stderr(), "outrigger: {error}");
+    exit
 }
 
 /// Prints to standard output at once. A reader that is gone is no reason to fail.

@@ -159,7 +159,7 @@ fn a_bad_line_gives_one_error_with_its_number_and_nothing_else_happens() {
             "both",
         ),
         (
-            json!({"cmd": "send", "client": client, "text": "x".repeat(1000)}).to_string(),
+            json!({"cmd": "send", "client": client, "text": "x".repeat(1001)}).to_string(),
             "message limit",
         ),
         (
@@ -186,6 +186,134 @@ fn a_bad_line_gives_one_error_with_its_number_and_nothing_else_happens() {
         b"still here",
         "and this is the first it hears"
     );
+}
+
+#[test]
+fn a_line_may_be_longer_than_a_message_but_not_endless() {
+    let mut app = Program::start(&["app", "--max-message", "1000"]);
+    let mut wire = Wire::connect(app.address_of_event(), "/");
+    let client = app.event_of("connect")["client"].clone();
+    // A message of the limit is longer in base64.
+    let whole = "AAAA".repeat(333);
+    app.command(json!({"cmd": "send", "client": client, "binary": whole}));
+    assert_eq!(wire.read_frame().payload.len(), 999);
+    app.write(&"x".repeat(100_000));
+    let event = app.event_of("error");
+    assert_eq!(event["line"], 2);
+    assert!(
+        event["message"]
+            .as_str()
+            .expect("a message")
+            .contains("over 6096 bytes"),
+        "{event}"
+    );
+    app.command(json!({"cmd": "send", "client": client, "text": "next"}));
+    assert_eq!(wire.read_frame().payload, b"next");
+}
+
+#[test]
+fn answers_to_a_program_that_does_not_read_do_not_pile_up() {
+    // The bug: only clients were paused, and every bad line queued an answer; `yes` took 140 MB a second.
+    let app = app(&["--log", "off"], "exec yes");
+    app.address();
+    let resident = || -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", app.pid())).expect("it runs");
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("VmRSS:"))
+            .expect("a line");
+        line.split_whitespace()
+            .nth(1)
+            .expect("a number")
+            .parse()
+            .expect("kilobytes")
+    };
+    let cpu = || -> u64 {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", app.pid())).expect("it runs");
+        let fields: Vec<&str> = stat
+            .rsplit(") ")
+            .next()
+            .expect("fields")
+            .split(' ')
+            .collect();
+        fields[11].parse::<u64>().expect("ticks") + fields[12].parse::<u64>().expect("ticks")
+    };
+    // It stands still once the mark is reached: no more time is used, and memory is what the mark allows.
+    let mut before = cpu();
+    loop {
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        let now = cpu();
+        if now == before {
+            break;
+        }
+        assert!(resident() < 64 << 10, "{} kB", resident());
+        before = now;
+    }
+    assert!(resident() < 64 << 10, "{} kB", resident());
+}
+
+#[test]
+fn the_first_signal_is_not_the_second_because_the_end_of_input_came_before() {
+    // The bug: draining by other means counted as a first signal, so that SIGTERM cut everyone off.
+    let mut app = Program::start(&["app", "--close-timeout", "1h"]);
+    let mut wire = Wire::connect(app.address_of_event(), "/");
+    app.event_of("connect");
+    app.end_input();
+    assert_eq!(wire.read_close().0, 1001);
+    app.signal(Signal::TERM);
+    wire.send_close(1001);
+    wire.expect_end();
+    let disconnect = app.event_of("disconnect");
+    assert_eq!(disconnect["cause"], "shutdown");
+    assert_eq!(app.wait().code(), Some(0));
+}
+
+#[test]
+fn a_program_is_missed_even_where_the_end_of_children_is_ignored() {
+    // The bug: with SIGCHLD ignored the kernel waits for the child itself, and nobody knew that it had ended.
+    let mut command = std::process::Command::new("sh");
+    let script = "trap '' CHLD; exec \"$0\" app --listen 127.0.0.1:0 -- sh -c 'exit 3'";
+    let mut app = Program::spawn(command.args(["-c", script, env!("CARGO_BIN_EXE_outrigger")]));
+    app.address();
+    let (status, log) = app.wait_and_read_log();
+    assert_eq!(status.code(), Some(1));
+    assert!(log.contains("outrigger: the program "), "{log}");
+}
+
+#[test]
+fn both_streams_may_be_one_socket() {
+    // The bug: at the end of input the socket became blocking again, and the output hung on a full socket.
+    use std::io::{BufRead, Write};
+    use std::os::unix::net::UnixStream;
+    let (ours, theirs) = UnixStream::pair().expect("a pair");
+    let input = std::os::fd::OwnedFd::from(theirs.try_clone().expect("a second handle"));
+    let output = std::os::fd::OwnedFd::from(theirs);
+    let mut app = std::process::Command::new(env!("CARGO_BIN_EXE_outrigger"))
+        .args(["app", "--listen", "127.0.0.1:0", "--log", "off"])
+        .stdin(input)
+        .stdout(output)
+        .spawn()
+        .expect("the program starts");
+    let mut lines = std::io::BufReader::new(ours.try_clone().expect("a second handle")).lines();
+    let listening: Value =
+        serde_json::from_str(&lines.next().expect("a line").expect("text")).expect("JSON");
+    let port = listening["port"].as_u64().expect("a port") as u16;
+    let mut wire = Wire::connect(std::net::SocketAddr::from(([127, 0, 0, 1], port)), "/");
+    for _ in 0..100 {
+        wire.send_frame(TEXT, &[b'x'; 10_000]);
+    }
+    // More than the socket takes waits when the input ends.
+    (&ours)
+        .write_all(b"{\"cmd\":\"status\",\"id\":1}\n")
+        .expect("it reads");
+    ours.shutdown(std::net::Shutdown::Write).expect("connected");
+    assert_eq!(wire.read_close().0, 1001);
+    wire.send_close(1001);
+    let events: Vec<Value> = lines
+        .map(|line| serde_json::from_str(&line.expect("text")).expect("whole lines"))
+        .collect();
+    assert_eq!(events.last().expect("some")["event"], "disconnect");
+    assert_eq!(app.wait().expect("it ends").code(), Some(0));
 }
 
 #[test]

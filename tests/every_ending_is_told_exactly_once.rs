@@ -298,6 +298,28 @@ fn too_many_messages() {
 }
 
 #[test]
+fn the_peers_close_is_seen_behind_messages_over_the_rate_limit() {
+    // The bug: the rest of the input was thrown away with the peer's CLOSE in it, and it was waited for in vain.
+    let mut config = Config {
+        rate_limit: NonZeroU32::new(1),
+        ..patient()
+    };
+    config.timeouts.close = None;
+    let got = ending(TestServer::echo(config), |_, mut wire| {
+        wire.send(
+            &[
+                frame(true, TEXT, b"x").repeat(20),
+                frame(true, 8, b"\x03\xe8"),
+            ]
+            .concat(),
+        );
+        assert_eq!(wire.read_close().0, 1008);
+        wire.expect_end();
+    });
+    assert_eq!(got, told(Cause::RateLimit, 1008, "Rate limit"));
+}
+
+#[test]
 fn close_by_the_service_inside_message() {
     let server = TestServer::start(patient(), |ctx, client, message| {
         let _ = ctx.send(client, message);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 
 use common::{BINARY, CLOSE, PATIENCE, TEXT, TestServer, Told, Wire, frame, patient};
-use outrigger::{Config, Message};
+use outrigger::{Cause, Config, Message};
 
 #[test]
 fn an_echo_client_that_writes_far_ahead_of_its_reading_loses_nothing() {
@@ -160,4 +160,74 @@ fn a_broadcast_reaches_everyone_in_order_and_does_not_wait_for_anyone() {
         CLOSE,
         "the first frame it gets"
     );
+}
+
+#[test]
+fn what_was_never_offered_to_the_socket_does_not_count() {
+    // The bug: output that was still being gathered counted as unread, and a client that reads was cut off.
+    let config = Config {
+        max_outbound: 64 << 10,
+        soft_outbound: 64 << 10,
+        ..patient()
+    };
+    let server = TestServer::start(config, |ctx, client, message| match message.as_bytes() {
+        b"many" => (0..300).for_each(|_| {
+            ctx.send(client, Message::Binary(&[1; 1000]))
+                .expect("it reads")
+        }),
+        b"others" => {
+            for other in ctx.clients() {
+                (0..300).for_each(|_| {
+                    ctx.send(other, Message::Binary(&[2; 1000]))
+                        .expect("it reads")
+                });
+            }
+        }
+        b"all" => (0..300)
+            .for_each(|_| assert_eq!(ctx.broadcast(Message::Binary(&[3; 1000]), |_, _| true), 2)),
+        _ => ctx.send(client, message).expect("it reads"),
+    });
+    let mut wire = Wire::connect(server.address, "/");
+    let mut other = Wire::connect(server.address, "/");
+    wire.send(&frame(true, BINARY, &[0; 100]).repeat(3000));
+    for _ in 0..3000 {
+        assert_eq!(wire.read_frame().payload, [0; 100]);
+    }
+    for (word, wires) in [(&b"many"[..], 1), (b"others", 2), (b"all", 2)] {
+        wire.send_frame(TEXT, word);
+        for wire in [&mut wire, &mut other].into_iter().take(wires) {
+            for _ in 0..300 {
+                assert_eq!(wire.read_frame().payload.len(), 1000);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_ends_its_direction_still_gets_all_it_is_owed() {
+    // The bug: at the end of input the output was flushed once and the rest of it dropped, our CLOSE with it.
+    let server = TestServer::start(patient(), |ctx, client, _| {
+        for _ in 0..60 {
+            ctx.send(client, Message::Binary(&[4; 100_000]))
+                .expect("within the limit");
+        }
+    });
+    for close in [true, false] {
+        let mut wire = Wire::connect(server.address, "/");
+        let client = server.connected();
+        wire.send_frame(TEXT, b"go");
+        if close {
+            wire.send_close(1000);
+        }
+        wire.end_output();
+        for _ in 0..60 {
+            assert_eq!(wire.read_frame().payload.len(), 100_000);
+        }
+        if close {
+            assert_eq!(wire.read_close().0, 1000);
+        }
+        wire.expect_end();
+        let cause = if close { Cause::PeerClose } else { Cause::Eof };
+        assert_eq!(server.disconnected(client).cause, cause);
+    }
 }

@@ -173,6 +173,20 @@ fn the_log_is_text_or_json_and_cannot_be_forged() {
 }
 
 #[test]
+fn a_failure_that_nobody_reads_is_still_exit_code_1() {
+    // The bug: printing the failure to a closed pipe was a panic, and the exit code that of an abort.
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let status = Command::new(env!("CARGO_BIN_EXE_outrigger"))
+        .args(["app", "--listen", "127.0.0.1:0", "--", "/no/such/program"])
+        .stdout(writer.try_clone().expect("a second handle"))
+        .stderr(writer)
+        .status()
+        .expect("the program runs");
+    assert_eq!(status.code(), Some(1));
+}
+
+#[test]
 fn running_out_of_descriptors_is_survived() {
     // A shell sets the limit, as `ulimit` does for a service.
     let script = "ulimit -n 40; exec \"$0\" echo --listen 127.0.0.1:0 --handshake-timeout 0";

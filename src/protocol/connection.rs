@@ -206,6 +206,18 @@ impl Connection {
         self.last_message = now;
     }
 
+    /// What the peer does cannot be seen at the moment: its time limits begin again, and no PONG is missed.
+    pub fn excuse_silence(&mut self, now: Time) {
+        match self.phase {
+            Phase::Handshaking => self.since = now,
+            Phase::Open => {
+                self.last_message = now;
+                self.heard = true;
+            }
+            Phase::Refused | Phase::Closing | Phase::Failed | Phase::Finished => {}
+        }
+    }
+
     /// Gives the peer a fresh ping window, as after the machine was suspended.
     pub fn restart_ping_window(&mut self, now: Time) {
         self.pinged = now;

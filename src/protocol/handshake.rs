@@ -3,12 +3,19 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use base64::Engine;
+use base64::engine::{GeneralPurpose, GeneralPurposeConfig};
 use base64::prelude::BASE64_STANDARD;
+use base64::{Engine, alphabet};
 use sha1::{Digest, Sha1};
 
 /// The most header fields of a request. More is answered with 431.
 pub const MAX_HEADERS: usize = 64;
+
+/// Base64 whose last character may have bits that mean nothing, as in an example of RFC 6455 itself.
+const LENIENT_BASE64: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
+);
 
 /// Fields that may come once: a second one means that someone between us and the client reads the request
 /// differently than we do.
@@ -358,7 +365,7 @@ impl<'a> Request<'a> {
             return bad("Sec-WebSocket-Key is missing");
         };
         // "a base64-encoded value that, when decoded, is 16 bytes in length"
-        if !BASE64_STANDARD
+        if !LENIENT_BASE64
             .decode(key)
             .is_ok_and(|nonce| nonce.len() == 16)
         {
@@ -521,6 +528,10 @@ mod tests {
         assert_eq!(replaced("Sec-WebSocket-Version: 13\r\n", ""), Some(426));
         assert_eq!(replaced("HTTP/1.1", "HTTP/1.0"), Some(505));
         assert_eq!(replaced("HTTP/1.1", "HTTP/2.0"), Some(505));
+        assert_eq!(
+            replaced("dGhlIHNhbXBsZSBub25jZQ==", "AQIDBAUGBwgJCgsMDQ4PEC=="),
+            None
+        );
         assert_eq!(replaced("Host: server.example.com\r\n", ""), Some(400));
         assert_eq!(
             replaced("Host: server.example.com\r\n", "Host: a\r\nHost: b\r\n"),

@@ -27,10 +27,14 @@ impl Time {
 impl Add<Duration> for Time {
     type Output = Self;
 
+    /// Rounds up to whole milliseconds, so that nothing passes early.
     fn add(self, duration: Duration) -> Self {
+        let millis = duration
+            .saturating_add(Duration::from_nanos(999_999))
+            .as_millis();
         Self(
             self.0
-                .saturating_add(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)),
+                .saturating_add(u64::try_from(millis).unwrap_or(u64::MAX)),
         )
     }
 }

@@ -54,6 +54,11 @@ impl fmt::Display for SendError {
 
 impl std::error::Error for SendError {}
 
+/// Whether a message of `size` bytes may be added to `waiting` bytes of a client's output.
+fn fits(waiting: usize, size: usize, config: &Config) -> bool {
+    waiting <= config.soft_outbound || waiting + size <= config.max_outbound
+}
+
 /// Where the server stands in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Life {
@@ -130,27 +135,23 @@ impl Context {
     /// Sends a message to a client. It leaves at the end of the present turn at the latest, together with everything
     /// else for the same client.
     pub fn send(&mut self, id: ClientId, message: Message<'_>) -> Result<(), SendError> {
-        let now = self.now;
-        let corked = if self.corked == Some(id) {
-            self.cork.len()
-        } else {
-            0
-        };
+        let payload = message.as_bytes();
+        if !self.has_room(id, payload.len()) {
+            // Perhaps nothing was offered to the socket yet: only what it does not take counts.
+            self.offer(id);
+            if !self.has_room(id, payload.len()) {
+                self.cut_off(id);
+                return Err(SendError::SlowConsumer);
+            }
+        }
         let client = self.registry.get_mut(id).ok_or(SendError::Gone)?;
         if !client.connection.is_open() {
             return Err(SendError::Closing);
         }
-        let payload = message.as_bytes();
-        let header = HeaderBytes::new(message.opcode(), payload.len());
-        let waiting = corked + client.queued();
-        if waiting > self.config.soft_outbound && waiting + payload.len() > self.config.max_outbound
-        {
-            self.cut_off(id);
-            return Err(SendError::SlowConsumer);
-        }
         client.traffic.messages_out += 1;
-        client.connection.handle_message_sent(now);
+        client.connection.handle_message_sent(self.now);
 
+        let header = HeaderBytes::new(message.opcode(), payload.len());
         if payload.len() >= DIRECT {
             self.write(id, &[header.as_slice(), payload]);
         } else if self.corked == Some(id) {
@@ -177,7 +178,7 @@ impl Context {
         let frame: Arc<[u8]> = [header.as_slice(), payload].concat().into();
         let (now, config) = (self.now, &self.config);
         let mut sent = 0;
-        let mut too_slow = Vec::new();
+        let mut full = Vec::new();
 
         for (id, client) in self.registry.iter_mut() {
             if !client.connection.is_open() || !to(id, &client.path) {
@@ -185,8 +186,8 @@ impl Context {
             }
             let corked = self.corked == Some(id);
             let waiting = client.queued() + if corked { self.cork.len() } else { 0 };
-            if waiting > config.soft_outbound && waiting + payload.len() > config.max_outbound {
-                too_slow.push(id);
+            if !fits(waiting, payload.len(), config) {
+                full.push(id);
                 continue;
             }
             sent += 1;
@@ -219,8 +220,9 @@ impl Context {
                 }
             }
         }
-        for id in too_slow {
-            self.cut_off(id);
+        // These get another chance, and are cut off if they do not take it.
+        for id in full {
+            sent += usize::from(self.send(id, message).is_ok());
         }
         sent
     }
@@ -269,15 +271,18 @@ impl Context {
     /// Stops taking input from clients, new ones included, or goes on with it: for a service whose own output does not
     /// keep up. While paused, the silence of a client is not held against it.
     pub fn set_paused(&mut self, paused: bool) {
+        // A stopping server only waits for the answers to CLOSE, and they have to be read.
+        let paused = paused && !self.is_stopping();
         if self.paused == paused {
             return;
         }
         self.paused = paused;
         if !paused {
-            self.restart_ping_windows();
             for (id, client) in self.registry.iter_mut() {
+                client.connection.excuse_silence(self.now);
                 Self::mark_ready(&mut self.ready, id, client);
             }
+            self.restart_ping_windows();
         }
     }
 
@@ -402,8 +407,8 @@ impl Context {
         if self.paused
             && let Some(client) = self.registry.get_mut(id)
         {
-            // Its signs of life are not being read. PINGs go on, for the proxies in between.
-            client.connection.handle_sign_of_life();
+            // What it does is not being seen. PINGs go on, for the proxies in between.
+            client.connection.excuse_silence(self.now);
         }
         self.with_connection(id, |connection, now, out| {
             outcome = connection.handle_timeout(now, &timeouts, out)
@@ -469,8 +474,8 @@ impl Context {
                 client
                     .connection
                     .close(self.now, Disconnect::rate_limit(), &mut self.cork);
-                input.clear();
-                return None;
+                // What else it sends is thrown away, but its CLOSE is looked for.
+                return self.receive(id, input);
             }
         }
         event
@@ -643,17 +648,48 @@ impl Context {
     /// Ends a client that left too much unread: what was not begun is dropped, so that CLOSE comes after at most the
     /// frames that were.
     fn cut_off(&mut self, id: ClientId) {
-        let Some(client) = self.registry.get_mut(id) else {
-            return;
-        };
         if self.corked == Some(id) {
-            self.cork.clear();
+            self.write_cork(id);
         }
-        if let Some(backlog) = client.backlog.as_deref_mut() {
+        let client = self.registry.get_mut(id);
+        if let Some(backlog) = client.and_then(|client| client.backlog.as_deref_mut()) {
             backlog.drop_unbegun();
-            backlog.unread = Vec::new();
         }
         self.close_with(id, Disconnect::slow_consumer());
+        self.offer(id);
+    }
+
+    /// Whether a message of this size may wait for a client. One that is not open is for others to refuse.
+    fn has_room(&self, id: ClientId, size: usize) -> bool {
+        let Some(client) = self
+            .registry
+            .get(id)
+            .filter(|client| client.connection.is_open())
+        else {
+            return true;
+        };
+        let corked = if self.corked == Some(id) {
+            self.cork.len()
+        } else {
+            0
+        };
+        fits(corked + client.queued(), size, &self.config)
+    }
+
+    /// Offers the socket all that waits for a client, unless it is known to be full.
+    fn offer(&mut self, id: ClientId) {
+        if self.corked == Some(id) {
+            self.write_cork(id);
+        }
+        let waits = |client: &Client| {
+            client
+                .backlog
+                .as_ref()
+                .is_some_and(|backlog| !backlog.blocked)
+        };
+        if self.registry.get(id).is_some_and(waits) {
+            self.flush(id);
+        }
     }
 
     /// Marks a client whose connection is dead. The first reason stands.
@@ -663,6 +699,22 @@ impl Context {
             client.connection.abandon(self.now, ending.clone());
             self.doomed.push((id, ending));
         }
+    }
+
+    /// The peer has ended its direction. Returns whether the connection is over: not while there is output that the
+    /// peer may still read, until the close timeout.
+    pub(super) fn handle_eof(&mut self, id: ClientId) -> bool {
+        self.flush(id);
+        let Some(client) = self.registry.get_mut(id) else {
+            return true;
+        };
+        (client.readable, client.hung_up) = (false, false);
+        if client.queued() == 0 || !client.connection.was_open() {
+            return true;
+        }
+        client.connection.abandon(self.now, Disconnect::eof());
+        self.set_deadline(id);
+        false
     }
 
     /// Takes input that was held back.

@@ -465,6 +465,51 @@ mod tests {
     }
 
     #[test]
+    fn a_sign_of_life_that_was_not_read_yet_counts() {
+        // The bug: after a turn that took long, PONGs of clients whose events were not among the first thousand lay in
+        // their sockets while their time ran out.
+        let mut world = World::new(0).expect("an epoll instance");
+        let client = world.connect();
+        world.pass(Duration::from_secs(21));
+        world.server.take_turn();
+        world.give(client, b"\x8a\x80mask");
+        world.pass(Duration::from_secs(21));
+        world.server.take_turn();
+        assert!(
+            world.server.service.present.contains(&client),
+            "the PONG is there"
+        );
+    }
+
+    #[test]
+    fn a_pause_is_not_held_against_anyone() {
+        let mut world = World::new(0).expect("an epoll instance");
+        world.server.ctx.config.timeouts.idle = Some(Duration::from_secs(60));
+        let client = world.connect();
+        world.open(1);
+        let newcomer = *world.old.last().expect("just opened");
+        world.server.ctx.set_paused(true);
+        world.give(newcomer, HEAD);
+        world.event(newcomer, true, false, false);
+        let mut frame = Vec::new();
+        write_frame(true, 1, b"x", &mut frame);
+        for _ in 0..50 {
+            world.give(client, &frame);
+            world.event(client, true, false, false);
+            world.pass(Duration::from_secs(9));
+            world.server.take_turn();
+        }
+        world.server.ctx.set_paused(false);
+        world.server.take_turn();
+        let present: Vec<_> = world.server.service.present.iter().copied().collect();
+        assert_eq!(
+            present,
+            [client, newcomer],
+            "neither idle, nor dead, nor too slow a head"
+        );
+    }
+
+    #[test]
     fn operations_in_any_order_leave_nobody_behind() {
         let mut random = Random::new(4);
         for _ in 0..2000 {

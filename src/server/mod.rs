@@ -74,6 +74,8 @@ pub struct Server<S> {
     commands: Commands,
     listeners: Vec<Listener>,
     signals: Option<Signals>,
+    /// Whether a signal has come: the next one means at once.
+    signalled: bool,
     /// When to try again to take connections, after there was no room or no descriptor for them.
     accept_again: Option<Time>,
     clock: Clock,
@@ -132,6 +134,7 @@ impl<S: Service> Server<S> {
             service,
             listeners,
             signals: None,
+            signalled: false,
             accept_again: None,
             clock,
             buffer: vec![0; READ_BUFFER].into_boxed_slice(),
@@ -277,9 +280,9 @@ impl<S: Service> Server<S> {
         }
         match client.stream.read(&mut self.buffer) {
             Ok(0) => {
-                // What it is owed may still be read: only its own direction has ended.
-                self.ctx.flush(id);
-                self.disconnect(id, Disconnect::eof());
+                if self.ctx.handle_eof(id) {
+                    self.disconnect(id, Disconnect::eof());
+                }
             }
             Ok(count) => {
                 client.traffic.bytes_in += count as u64;
@@ -363,6 +366,14 @@ impl<S: Service> Server<S> {
 
     fn handle_deadlines(&mut self) {
         while let Some(id) = self.ctx.registry.pop_deadline(self.ctx.now) {
+            if self.ctx.handle_timeout(id) == Timeout::Continue {
+                continue;
+            }
+            // After the loop was held up, the sign of life that was waited for may lie in the socket.
+            if let Some(client) = self.ctx.registry.get_mut(id) {
+                client.readable = true;
+                self.read_client(id);
+            }
             match self.ctx.handle_timeout(id) {
                 Timeout::Continue => {}
                 Timeout::Handshake => self.ctx.refuse(id, &Refusal::timeout()),
@@ -446,13 +457,15 @@ impl<S: Service> Server<S> {
         if self.ctx.has_work() {
             return Some(Duration::ZERO);
         }
-        let accept = self.accept_again.filter(|_| !self.ctx.is_paused());
+        let pending = self.listeners.iter().any(|listener| listener.pending);
+        let accept = self.accept_again.or(pending.then_some(self.ctx.now));
+        let accept = accept.filter(|_| !self.ctx.is_paused());
         let next = [self.ctx.next_turn(), accept].into_iter().flatten().min()?;
         Some(next.since(self.ctx.now))
     }
 
     fn handle_signal(&mut self, ended: &mut Ended) {
-        if self.ctx.life == Life::Running {
+        if !std::mem::replace(&mut self.signalled, true) {
             log::info!("signal received: stopping");
             self.ctx.stop();
         } else {
@@ -506,7 +519,6 @@ impl<S: Service> Server<S> {
                 _ => self.ctx.close_with(id, Disconnect::shutdown()),
             }
         }
-        // Only the answers to CLOSE are waited for now, and they have to be read.
         self.ctx.set_paused(false);
         self.reap();
     }

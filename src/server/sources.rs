@@ -77,7 +77,9 @@ impl Sources {
     pub(super) fn set_timer(&mut self, now: Time, after: Duration) -> TimerId {
         self.last_timer += 1;
         let id = TimerId(self.last_timer);
-        self.timers.insert((now + after, id), ());
+        // Not in the present turn, which would never end with a timer that sets itself again.
+        self.timers
+            .insert((now + after.max(Duration::from_millis(1)), id), ());
         id
     }
 

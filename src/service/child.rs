@@ -9,9 +9,9 @@ use std::time::Duration;
 use mio::Interest;
 use rustix::process::Signal;
 
-use super::lines::Line;
+use super::lines::{Flow, Line};
 use super::pipe::{LineReader, Stream, Writer};
-use crate::sys::{exit_descriptor, signal_group};
+use crate::sys::{exit_descriptor, has_ended, signal_group};
 use crate::{Context, SourceId, TimerId};
 
 /// From closing a program's input to TERM.
@@ -45,7 +45,8 @@ pub(crate) struct Child {
     stderr: Option<LineReader>,
     exit: Option<(OwnedFd, SourceId)>,
     exit_poll: Option<TimerId>,
-    status: Option<ExitStatus>,
+    /// Whether it has ended and was waited for.
+    ended: bool,
     stopping: Stopping,
 }
 
@@ -56,8 +57,9 @@ pub(crate) enum ChildEvent {
     NotMine,
     /// It was handled.
     Handled,
-    /// The program has ended, and all it wrote has been handed on.
-    Exited(ExitStatus),
+    /// The program has ended, and all it wrote has been handed on. The status is unknown where another part of the
+    /// system has waited for it.
+    Exited(Option<ExitStatus>),
 }
 
 impl Child {
@@ -89,7 +91,7 @@ impl Child {
             stderr: None,
             exit: None,
             exit_poll: None,
-            status: None,
+            ended: false,
             stopping: Stopping::Not,
         };
         // From here on an error drops the child, and with it the process.
@@ -113,6 +115,13 @@ impl Child {
         Ok(child)
     }
 
+    /// Goes on reading the program's output after a line of it said to stop.
+    pub(crate) fn resume(&mut self, ctx: &mut Context) {
+        if let Some(stdout) = &mut self.stdout {
+            stdout.resume(ctx);
+        }
+    }
+
     /// The program's input, unless it was closed.
     pub(crate) fn stdin(&mut self) -> Option<&mut Writer> {
         self.stdin.as_mut()
@@ -123,7 +132,7 @@ impl Child {
         &mut self,
         ctx: &mut Context,
         source: SourceId,
-        mut line: impl FnMut(&mut Context, u64, Line<'_>),
+        mut line: impl FnMut(&mut Context, u64, Line<'_>) -> Flow,
     ) -> ChildEvent {
         if self.stdin.as_ref().is_some_and(|stdin| stdin.is(source)) {
             self.write(ctx);
@@ -144,7 +153,7 @@ impl Child {
         &mut self,
         ctx: &mut Context,
         timer: TimerId,
-        line: impl FnMut(&mut Context, u64, Line<'_>),
+        line: impl FnMut(&mut Context, u64, Line<'_>) -> Flow,
     ) -> ChildEvent {
         match self.stopping {
             Stopping::Closed(grace) if grace == timer => {
@@ -186,7 +195,7 @@ impl Child {
     /// Asks the program to end: its input is closed after what is queued, and if that is not enough TERM and KILL
     /// follow.
     pub(crate) fn stop(&mut self, ctx: &mut Context) {
-        if self.stopping == Stopping::Not && self.status.is_none() {
+        if self.stopping == Stopping::Not && !self.ended {
             self.stopping = Stopping::Closed(ctx.set_timer(CLOSED_GRACE));
             self.write(ctx);
         }
@@ -195,16 +204,14 @@ impl Child {
     fn check_exit(
         &mut self,
         ctx: &mut Context,
-        mut line: impl FnMut(&mut Context, u64, Line<'_>),
+        mut line: impl FnMut(&mut Context, u64, Line<'_>) -> Flow,
     ) -> ChildEvent {
-        let status = match self.process.try_wait() {
-            Ok(Some(status)) => status,
-            Ok(None) => return ChildEvent::Handled,
-            Err(error) => {
-                log::error!("waiting for {:?} failed: {error}", self.name);
-                return ChildEvent::Handled;
-            }
-        };
+        if self.ended || !has_ended(self.process.id()) {
+            return ChildEvent::Handled;
+        }
+        // What it has started and left behind in its group goes with it.
+        signal_group(self.process.id(), Signal::KILL);
+        let status = self.process.wait().ok();
         // What it wrote before it ended is in the pipes and is not lost.
         if let Some(stdout) = &mut self.stdout {
             stdout.read_rest(ctx, &mut line);
@@ -212,10 +219,8 @@ impl Child {
         if let Some(stderr) = &mut self.stderr {
             stderr.read_rest(ctx, log_line);
         }
-        self.status = Some(status);
+        self.ended = true;
         self.unwatch(ctx);
-        // What it has started and left behind in its group goes with it.
-        signal_group(self.process.id(), Signal::KILL);
         log::info!("{:?} {}", self.name, describe(status));
         ChildEvent::Exited(status)
     }
@@ -225,7 +230,7 @@ impl Child {
             .take()
             .into_iter()
             .for_each(|stdin| stdin.close(ctx));
-        for reader in [self.stdout.take(), self.stderr.take()]
+        for mut reader in [self.stdout.take(), self.stderr.take()]
             .into_iter()
             .flatten()
         {
@@ -246,7 +251,7 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        if self.status.is_none() {
+        if !self.ended {
             signal_group(self.process.id(), Signal::KILL);
             // It was killed, so this does not wait long; without it a zombie would stay.
             if let Err(error) = self.process.wait() {
@@ -259,23 +264,22 @@ impl Drop for Child {
 fn read(
     ctx: &mut Context,
     reader: &mut Option<LineReader>,
-    line: impl FnMut(&mut Context, u64, Line<'_>),
+    line: impl FnMut(&mut Context, u64, Line<'_>) -> Flow,
 ) {
     let Some(open) = reader else { return };
     if open.read(ctx, line) == Stream::Ended {
-        reader
-            .take()
-            .into_iter()
-            .for_each(|reader| reader.close(ctx));
+        open.close(ctx);
+        *reader = None;
     }
 }
 
 /// Puts a line of a program's stderr into the log.
-fn log_line(_: &mut Context, _: u64, line: Line<'_>) {
+fn log_line(_: &mut Context, _: u64, line: Line<'_>) -> Flow {
     match line {
         Line::Whole(bytes) => log::info!(target: "program", "{}", printable(bytes)),
         Line::TooLong(bytes) => log::info!(target: "program", "{} ... (cut)", printable(bytes)),
     }
+    Flow::GoOn
 }
 
 /// Text of unknown origin for one line of the log: control characters are escaped, so that it can be neither two lines
@@ -293,7 +297,10 @@ fn printable(bytes: &[u8]) -> String {
 }
 
 /// An exit status in words.
-pub(crate) fn describe(status: ExitStatus) -> String {
+pub(crate) fn describe(status: Option<ExitStatus>) -> String {
+    let Some(status) = status else {
+        return "ended, nobody knows how".to_owned();
+    };
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exited with code {code}"),
         (None, Some(signal)) => format!("was killed by signal {signal}"),

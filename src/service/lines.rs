@@ -9,6 +9,22 @@ pub(crate) enum Line<'a> {
     TooLong(&'a [u8]),
 }
 
+/// Whether more lines are wanted now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flow {
+    /// The next one, if there is one.
+    GoOn,
+    /// None until reading is resumed.
+    Stop,
+}
+
+impl Flow {
+    /// Stops if either does.
+    fn and(self, other: Self) -> Self {
+        if self == Self::Stop { self } else { other }
+    }
+}
+
 /// How many bytes are shown of a line that is too long.
 const SHOWN: usize = 100;
 
@@ -33,52 +49,64 @@ impl LineSplitter {
         }
     }
 
-    /// Takes the next piece and calls `line` with each line it completes and the line's number.
-    pub(crate) fn push(&mut self, mut piece: &[u8], mut line: impl FnMut(u64, Line<'_>)) {
-        while let Some(at) = piece.iter().position(|&byte| byte == b'\n') {
-            let (end, rest) = piece.split_at(at);
-            piece = &rest[1..];
-            self.take(end, &mut line);
-            self.end(&mut line);
+    /// Takes the next piece and calls `line` with each line it completes and the line's number, until that says to
+    /// stop. Returns how many bytes were taken: all, or up to the line after which it stopped.
+    pub(crate) fn push(
+        &mut self,
+        piece: &[u8],
+        mut line: impl FnMut(u64, Line<'_>) -> Flow,
+    ) -> usize {
+        let mut taken = 0;
+        while let Some(at) = piece[taken..].iter().position(|&byte| byte == b'\n') {
+            let part = &piece[taken..taken + at];
+            taken += at + 1;
+            let flow = self.take(part, &mut line).and(self.end(&mut line));
+            if flow == Flow::Stop {
+                return taken;
+            }
         }
-        self.take(piece, &mut line);
+        let _ = self.take(&piece[taken..], &mut line);
+        piece.len()
     }
 
     /// The stream has ended: a last line may lack its line feed.
-    pub(crate) fn finish(&mut self, mut line: impl FnMut(u64, Line<'_>)) {
+    pub(crate) fn finish(&mut self, mut line: impl FnMut(u64, Line<'_>) -> Flow) {
         if !self.held.is_empty() {
-            self.end(&mut line);
+            let _ = self.end(&mut line);
         }
     }
 
     /// Adds to the present line.
-    fn take(&mut self, bytes: &[u8], line: &mut impl FnMut(u64, Line<'_>)) {
+    fn take(&mut self, bytes: &[u8], line: &mut impl FnMut(u64, Line<'_>) -> Flow) -> Flow {
         if self.skipping {
-            return;
+            return Flow::GoOn;
         }
         if self.held.len() + bytes.len() > self.limit {
             self.skipping = true;
             let room = SHOWN.saturating_sub(self.held.len()).min(bytes.len());
             self.held.extend_from_slice(&bytes[..room]);
             self.held.truncate(SHOWN);
-            line(self.number + 1, Line::TooLong(&self.held));
+            let flow = line(self.number + 1, Line::TooLong(&self.held));
             self.held = Vec::new();
-            return;
+            return flow;
         }
         self.held.extend_from_slice(bytes);
+        Flow::GoOn
     }
 
     /// Ends the present line.
-    fn end(&mut self, line: &mut impl FnMut(u64, Line<'_>)) {
+    fn end(&mut self, line: &mut impl FnMut(u64, Line<'_>) -> Flow) -> Flow {
         self.number += 1;
+        let mut flow = Flow::GoOn;
         if !std::mem::take(&mut self.skipping) {
             let whole = self.held.strip_suffix(b"\r").unwrap_or(&self.held);
-            line(self.number, Line::Whole(whole));
+            flow = line(self.number, Line::Whole(whole));
         }
         self.held.clear();
         if self.held.capacity() > 64 << 10 {
             self.held = Vec::new();
         }
+        flow
     }
 }
 
@@ -98,9 +126,14 @@ mod tests {
                     Line::TooLong(bytes) => format!("TOO LONG {}", text(bytes)),
                 },
             ));
+            // Stopping and going on is the same as not stopping.
+            Flow::Stop
         };
         for piece in pieces {
-            splitter.push(piece, &mut note);
+            let mut taken = 0;
+            while taken < piece.len() {
+                taken += splitter.push(&piece[taken..], &mut note);
+            }
         }
         splitter.finish(&mut note);
         got

@@ -8,15 +8,12 @@ use std::time::Duration;
 use mio::Interest;
 use rustix::event::PollFlags;
 
-use super::lines::{Line, LineSplitter};
+use super::lines::{Flow, Line, LineSplitter};
 use crate::sys::NonblockingGuard;
 use crate::{Context, Readiness, SourceId, TimerId};
 
-/// Bytes read by one call.
+/// Bytes read in one turn.
 const READ: usize = 64 << 10;
-
-/// Calls of `read` in one turn.
-const READS_PER_TURN: usize = 4;
 
 /// Between two looks at something that has no readiness: a file.
 const FILE_PAUSE: Duration = Duration::from_millis(1);
@@ -78,6 +75,9 @@ pub(crate) struct LineReader {
     fd: NonblockingGuard,
     readying: Readying,
     lines: LineSplitter,
+    /// What was read and not taken when it was told to stop.
+    rest: Vec<u8>,
+    stopped: bool,
 }
 
 impl LineReader {
@@ -92,6 +92,8 @@ impl LineReader {
             fd,
             readying,
             lines: LineSplitter::new(limit),
+            rest: Vec::new(),
+            stopped: false,
         })
     }
 
@@ -105,68 +107,109 @@ impl LineReader {
         self.readying.is_timer(timer)
     }
 
-    /// Reads a turn's worth.
+    /// Reads a turn's worth and calls `line` with each line. Where that says to stop, nothing more is read until
+    /// [`LineReader::resume`].
     pub(crate) fn read(
         &mut self,
         ctx: &mut Context,
-        mut line: impl FnMut(&mut Context, u64, Line<'_>),
+        mut line: impl FnMut(&mut Context, u64, Line<'_>) -> Flow,
     ) -> Stream {
+        if self.stopped {
+            return Stream::Open;
+        }
+        if !self.rest.is_empty() {
+            let rest = std::mem::take(&mut self.rest);
+            self.take(ctx, &rest, &mut line);
+            self.again(ctx);
+            return Stream::Open;
+        }
+        if self.fd.would_block(PollFlags::IN) {
+            return self.wait(ctx);
+        }
         let mut buffer = [MaybeUninit::uninit(); READ];
-        for _ in 0..READS_PER_TURN {
-            if self.fd.would_block(PollFlags::IN) {
-                return self.rest(ctx);
+        match rustix::io::read(&self.fd, &mut buffer) {
+            Ok(([], _)) => {
+                self.lines.finish(|number, text| line(ctx, number, text));
+                return Stream::Ended;
             }
-            match rustix::io::read(&self.fd, &mut buffer) {
-                Ok(([], _)) => {
-                    self.lines.finish(|number, text| line(ctx, number, text));
-                    return Stream::Ended;
-                }
-                Ok((bytes, _)) => self
-                    .lines
-                    .push(bytes, |number, text| line(ctx, number, text)),
-                Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::AGAIN) => return self.rest(ctx),
-                Err(error) => {
-                    log::debug!("reading from a program failed: {error}");
-                    return Stream::Ended;
-                }
+            Ok((bytes, _)) => self.take(ctx, bytes, &mut line),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(rustix::io::Errno::AGAIN) => return self.wait(ctx),
+            Err(error) => {
+                log::debug!("reading from a program failed: {error}");
+                return Stream::Ended;
             }
         }
-        self.readying.again(
-            ctx,
-            Readiness {
-                readable: true,
-                writable: false,
-            },
-        );
+        self.again(ctx);
         Stream::Open
     }
 
+    fn take(
+        &mut self,
+        ctx: &mut Context,
+        bytes: &[u8],
+        line: &mut impl FnMut(&mut Context, u64, Line<'_>) -> Flow,
+    ) {
+        let mut stopped = false;
+        let taken = self.lines.push(bytes, |number, text| {
+            let flow = line(ctx, number, text);
+            stopped |= flow == Flow::Stop;
+            flow
+        });
+        self.stopped |= stopped;
+        self.rest = bytes[taken..].to_vec();
+    }
+
+    /// Goes on after `line` said to stop.
+    pub(crate) fn resume(&mut self, ctx: &mut Context) {
+        if std::mem::take(&mut self.stopped) {
+            self.again(ctx);
+        }
+    }
+
     /// Reads all that a program has written that has ended meanwhile: to the end, or until there is nothing, where
-    /// another process still holds the pipe.
+    /// another process still holds the pipe. Nothing stops it.
     pub(crate) fn read_rest(
         &mut self,
         ctx: &mut Context,
-        mut line: impl FnMut(&mut Context, u64, Line<'_>),
+        mut line: impl FnMut(&mut Context, u64, Line<'_>) -> Flow,
     ) {
         // A pipe holds at most a megabyte, unless an administrator allowed more; who goes on writing is not waited for.
-        for _ in 0..(1 << 20) / READ / READS_PER_TURN {
-            if self.read(ctx, &mut line) == Stream::Ended {
+        for _ in 0..2 * (1 << 20) / READ {
+            self.stopped = false;
+            let ended = self.read(ctx, |ctx, number, text| {
+                line(ctx, number, text);
+                Flow::GoOn
+            });
+            if ended == Stream::Ended {
                 return;
             }
         }
     }
 
+    fn again(&mut self, ctx: &mut Context) {
+        if !self.stopped {
+            self.readying.again(
+                ctx,
+                Readiness {
+                    readable: true,
+                    writable: false,
+                },
+            );
+        }
+    }
+
     /// Nothing to read now: a file is looked at again later, anything else tells.
-    fn rest(&mut self, ctx: &mut Context) -> Stream {
+    fn wait(&mut self, ctx: &mut Context) -> Stream {
         if matches!(self.readying, Readying::Timer(_)) {
-            self.readying.again(ctx, Readiness::default());
+            self.again(ctx);
         }
         Stream::Open
     }
 
-    /// Ends reading.
-    pub(crate) fn close(self, ctx: &mut Context) {
+    /// Ends reading. The descriptor stays as it is until this is dropped.
+    pub(crate) fn close(&mut self, ctx: &mut Context) {
+        self.stopped = true;
         self.readying.unwatch(ctx);
     }
 }

@@ -8,4 +8,4 @@ mod process;
 
 pub(crate) use clock::Clock;
 pub(crate) use descriptors::{NonblockingGuard, is_exhausted, raise_descriptor_limit};
-pub(crate) use process::{exit_descriptor, signal_group};
+pub(crate) use process::{exit_descriptor, has_ended, signal_group};

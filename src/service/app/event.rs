@@ -19,6 +19,10 @@ impl Events {
         self.lines.is_empty()
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.lines.len()
+    }
+
     pub(super) fn clear(&mut self) {
         self.lines.clear();
     }

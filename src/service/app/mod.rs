@@ -10,7 +10,7 @@ use self::command::{Command, Text};
 use self::event::Events;
 use self::peer::{Happened, Peer};
 use super::Endpoint;
-use super::lines::Line;
+use super::lines::{Flow, Line};
 use crate::{
     Accept, ClientId, CloseCode, Context, Disconnect, Message, Readiness, Refusal, Request,
     Service, SourceId, TimerId,
@@ -128,13 +128,12 @@ impl App {
 
     fn handle(&mut self, ctx: &mut Context, happened: Happened) {
         self.send_events(ctx);
-        let queued = self
-            .peer
-            .as_mut()
-            .and_then(Peer::writer)
-            .map_or(0, |writer| writer.queued());
+        let queued = self.peer.as_mut().map_or(0, Peer::queued);
         if queued <= LOW_WATER {
             ctx.set_paused(false);
+            if let Some(peer) = &mut self.peer {
+                peer.resume(ctx);
+            }
         }
         match happened {
             Happened::Nothing => {}
@@ -234,9 +233,9 @@ impl Service for App {
         let Some(mut peer) = self.peer.take() else {
             return;
         };
-        let events = &mut self.events;
+        let (events, most) = (&mut self.events, HIGH_WATER.saturating_sub(peer.queued()));
         let happened = peer.handle_ready(ctx, source, |ctx, number, line| {
-            run(ctx, events, number, line)
+            run(ctx, events, most, number, line)
         });
         self.peer = Some(peer);
         self.handle(ctx, happened);
@@ -250,9 +249,9 @@ impl Service for App {
         let Some(mut peer) = self.peer.take() else {
             return;
         };
-        let events = &mut self.events;
+        let (events, most) = (&mut self.events, HIGH_WATER.saturating_sub(peer.queued()));
         let happened = peer.handle_timer(ctx, timer, |ctx, number, line| {
-            run(ctx, events, number, line)
+            run(ctx, events, most, number, line)
         });
         self.peer = Some(peer);
         self.handle(ctx, happened);
@@ -269,29 +268,53 @@ impl Service for App {
     }
 }
 
-/// Does what a line says. What is wrong with it is said in one event, and nothing else happens.
-fn run(ctx: &mut Context, events: &mut Events, number: u64, line: Line<'_>) {
+/// The most bytes of a line of commands: a message of the limit in base64 or with the usual escapes, and what is around
+/// it.
+fn line_limit(ctx: &Context) -> usize {
+    2 * ctx.config().limits.max_message + 4096
+}
+
+/// Does what a line says. What is wrong with it is said in one event, and nothing else happens. No more lines are taken
+/// while over `most` bytes of answers wait.
+fn run(ctx: &mut Context, events: &mut Events, most: usize, number: u64, line: Line<'_>) -> Flow {
     let result = match line {
         Line::Whole(bytes) if bytes.trim_ascii().is_empty() => Ok(()),
         Line::Whole(bytes) => {
             Command::parse(bytes).and_then(|command| carry_out(ctx, events, command))
         }
-        Line::TooLong(_) => Err(format!(
-            "the line is over the message limit of {} bytes",
-            ctx.config().limits.max_message
-        )),
+        Line::TooLong(_) => Err(format!("the line is over {} bytes", line_limit(ctx))),
     };
     if let Err(message) = result {
         log::warn!("line {number} from the program: {message}");
         events.error(&message, number);
     }
+    if events.len() > most {
+        Flow::Stop
+    } else {
+        Flow::GoOn
+    }
+}
+
+/// Refuses a message over the limit, which holds in both directions.
+fn check_size(ctx: &Context, message: Message<'_>) -> Result<(), String> {
+    let limit = ctx.config().limits.max_message;
+    if message.as_bytes().len() > limit {
+        return Err(format!(
+            "the message is over the message limit of {limit} bytes"
+        ));
+    }
+    Ok(())
 }
 
 fn carry_out(ctx: &mut Context, events: &mut Events, command: Command) -> Result<(), String> {
     let on = |client: ClientId| move |error: crate::SendError| format!("{error} {client}");
     match command {
-        Command::Send { client, data } => ctx.send(client, data.as_message()).map_err(on(client)),
+        Command::Send { client, data } => {
+            check_size(ctx, data.as_message())?;
+            ctx.send(client, data.as_message()).map_err(on(client))
+        }
         Command::Broadcast { data, except, path } => {
+            check_size(ctx, data.as_message())?;
             ctx.broadcast(data.as_message(), |client, at| {
                 !except.contains(&client) && path.as_ref().is_none_or(|path| path == at)
             });

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::AsFd;
 
 use crate::service::child::{Child, ChildEvent, describe};
-use crate::service::lines::Line;
+use crate::service::lines::{Flow, Line};
 use crate::service::pipe::{LineReader, Stream, Writer};
 use crate::{Context, SourceId, TimerId};
 
@@ -12,8 +12,9 @@ use crate::{Context, SourceId, TimerId};
 #[derive(Debug)]
 pub(super) enum Peer {
     Program(Child),
+    /// The input is kept after its end: it may be the same socket as the output.
     Stdio {
-        input: Option<LineReader>,
+        input: LineReader,
         output: Writer,
         broken: bool,
     },
@@ -34,14 +35,14 @@ pub(super) enum Happened {
 impl Peer {
     /// Starts the program, or takes our own standard streams if there is none.
     pub(super) fn start(ctx: &mut Context, command: &[String]) -> io::Result<Self> {
-        let limit = ctx.config().limits.max_message;
+        let limit = super::line_limit(ctx);
         if !command.is_empty() {
             return Ok(Self::Program(Child::spawn(ctx, command, limit)?));
         }
         let input = io::stdin().as_fd().try_clone_to_owned()?;
         let output = io::stdout().as_fd().try_clone_to_owned()?;
         Ok(Self::Stdio {
-            input: Some(LineReader::new(ctx, input, limit)?),
+            input: LineReader::new(ctx, input, limit)?,
             output: Writer::new(ctx, output)?,
             broken: false,
         })
@@ -55,11 +56,16 @@ impl Peer {
         }
     }
 
+    /// Bytes of events that wait.
+    pub(super) fn queued(&mut self) -> usize {
+        self.writer().map_or(0, |writer| writer.queued())
+    }
+
     pub(super) fn handle_ready(
         &mut self,
         ctx: &mut Context,
         source: SourceId,
-        line: impl FnMut(&mut Context, u64, Line<'_>),
+        line: impl FnMut(&mut Context, u64, Line<'_>) -> Flow,
     ) -> Happened {
         match self {
             Self::Program(child) => child.handle_ready(ctx, source, line).into(),
@@ -70,7 +76,7 @@ impl Peer {
             } => {
                 if output.is(source) {
                     write(output, broken)
-                } else if input.as_ref().is_some_and(|input| input.is(source)) {
+                } else if input.is(source) {
                     read(ctx, input, line)
                 } else {
                     Happened::Nothing
@@ -83,7 +89,7 @@ impl Peer {
         &mut self,
         ctx: &mut Context,
         timer: TimerId,
-        line: impl FnMut(&mut Context, u64, Line<'_>),
+        line: impl FnMut(&mut Context, u64, Line<'_>) -> Flow,
     ) -> Happened {
         match self {
             Self::Program(child) => child.handle_timer(ctx, timer, line).into(),
@@ -94,12 +100,20 @@ impl Peer {
             } => {
                 if output.is_timer(timer) {
                     write(output, broken)
-                } else if input.as_ref().is_some_and(|input| input.is_timer(timer)) {
+                } else if input.is_timer(timer) {
                     read(ctx, input, line)
                 } else {
                     Happened::Nothing
                 }
             }
+        }
+    }
+
+    /// Goes on taking commands after one of them said to stop.
+    pub(super) fn resume(&mut self, ctx: &mut Context) {
+        match self {
+            Self::Program(child) => child.resume(ctx),
+            Self::Stdio { input, .. } => input.resume(ctx),
         }
     }
 
@@ -137,15 +151,12 @@ fn write(output: &mut Writer, broken: &mut bool) -> Happened {
 
 fn read(
     ctx: &mut Context,
-    input: &mut Option<LineReader>,
-    line: impl FnMut(&mut Context, u64, Line<'_>),
+    input: &mut LineReader,
+    line: impl FnMut(&mut Context, u64, Line<'_>) -> Flow,
 ) -> Happened {
-    let Some(open) = input else {
-        return Happened::Nothing;
-    };
-    if open.read(ctx, line) == Stream::Open {
+    if input.read(ctx, line) == Stream::Open {
         return Happened::Nothing;
     }
-    input.take().into_iter().for_each(|input| input.close(ctx));
+    input.close(ctx);
     Happened::InputEnded
 }
