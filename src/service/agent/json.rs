@@ -121,7 +121,7 @@ impl<'a> Skimmer<'a> {
                         continue;
                     }
                 }
-                b'"' => drop(self.string()?),
+                b'"' => _ = self.string()?,
                 b'-' | b'0'..=b'9' => self.number()?,
                 b't' => self.literal("true")?,
                 b'f' => self.literal("false")?,

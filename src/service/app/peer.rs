@@ -11,7 +11,7 @@ use crate::{Context, SourceId, TimerId};
 /// The other end: a program of ours, or whoever started us.
 #[derive(Debug)]
 pub(super) enum Peer {
-    Program(Child),
+    Program(Box<Child>),
     /// The input is kept after its end: it may be the same socket as the output.
     Stdio {
         input: LineReader,
@@ -37,7 +37,7 @@ impl Peer {
     pub(super) fn start(ctx: &mut Context, command: &[String]) -> io::Result<Self> {
         let limit = super::line_limit(ctx);
         if !command.is_empty() {
-            return Ok(Self::Program(Child::spawn(ctx, command, limit)?));
+            return Ok(Self::Program(Box::new(Child::spawn(ctx, command, limit)?)));
         }
         let input = io::stdin().as_fd().try_clone_to_owned()?;
         let output = io::stdout().as_fd().try_clone_to_owned()?;
