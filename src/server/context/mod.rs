@@ -1,0 +1,256 @@
+//! The state of the loop, and all that a service may do to it.
+
+mod output;
+mod steps;
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use mio::Interest;
+
+use crate::protocol::{CloseCode, Disconnect, Time};
+use crate::server::client::{Client, Remote};
+use crate::server::config::Config;
+use crate::server::id::{ClientId, SourceId, TimerId};
+use crate::server::registry::Registry;
+use crate::server::service::Readiness;
+use crate::server::sources::Sources;
+use crate::server::status::{ClientStatus, Status};
+
+/// Why a message could not be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendError {
+    /// There is no such client, or not any more.
+    Gone,
+    /// The client is being closed.
+    Closing,
+    /// The client has left too much unread; it is being closed for that.
+    SlowConsumer,
+}
+
+impl fmt::Display for SendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Gone => "unknown client",
+            Self::Closing => "the client is being closed",
+            Self::SlowConsumer => "the client does not keep up",
+        })
+    }
+}
+
+impl std::error::Error for SendError {}
+
+/// Where the server stands in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Life {
+    Running,
+    /// Stopping was asked for and has not begun.
+    StopAsked,
+    /// Clients have their CLOSE and are waited for.
+    Draining {
+        until: Time,
+    },
+    /// Clients are gone and the service is waited for.
+    Finishing {
+        until: Time,
+    },
+    /// The loop ends now.
+    Over,
+}
+
+/// What a service does its work with: every method of a [`Service`](crate::Service) is given it.
+///
+/// Nothing here removes a client. A client that is closed, or whose socket turns out to be dead, is marked and removed
+/// by the loop once the service's method has returned; until then sending to it fails.
+#[derive(Debug)]
+pub struct Context {
+    pub(super) config: Config,
+    pub(super) registry: Registry,
+    pub(super) poll: mio::Registry,
+    pub(super) sources: Sources,
+    pub(super) now: Time,
+    pub(super) life: Life,
+    pub(super) listen: Vec<SocketAddr>,
+    /// Output for the client that is being read, written in one piece afterwards. Not empty only while `corked`.
+    cork: Vec<u8>,
+    corked: Option<ClientId>,
+    /// Clients that have output to write at the end of the turn.
+    dirty: Vec<ClientId>,
+    /// Clients that are to be disconnected as soon as the service's method has returned.
+    doomed: Vec<(ClientId, Disconnect)>,
+    /// Clients whose output has drained, to be told to the service.
+    drained: Vec<ClientId>,
+    /// Clients with more input, to be read in the next turn.
+    ready: Vec<ClientId>,
+    /// Whether no client's input is taken at all.
+    paused: bool,
+}
+
+impl Context {
+    pub(super) fn new(
+        config: Config,
+        poll: mio::Registry,
+        listen: Vec<SocketAddr>,
+        now: Time,
+    ) -> Self {
+        Self {
+            config,
+            registry: Registry::new(now),
+            poll,
+            sources: Sources::default(),
+            now,
+            life: Life::Running,
+            listen,
+            cork: Vec::new(),
+            corked: None,
+            dirty: Vec::new(),
+            doomed: Vec::new(),
+            drained: Vec::new(),
+            ready: Vec::new(),
+            paused: false,
+        }
+    }
+
+    /// Begins the closing handshake with a client. A code that may not be sent, or a reason over 123 bytes, is an
+    /// error of the caller and closes with what can be said.
+    pub fn close(
+        &mut self,
+        id: ClientId,
+        code: CloseCode,
+        reason: impl Into<String>,
+    ) -> Result<(), SendError> {
+        let client = self.registry.get(id).ok_or(SendError::Gone)?;
+        if !client.connection.is_open() {
+            return Err(SendError::Closing);
+        }
+        self.close_with(id, Disconnect::by_service(code, reason.into()));
+        Ok(())
+    }
+
+    /// Whether more output waits for this client than the soft limit. [`Service::drained`](crate::Service::drained)
+    /// tells when that is over.
+    pub fn is_congested(&self, id: ClientId) -> bool {
+        self.registry.get(id).is_some_and(Client::is_congested)
+    }
+
+    /// The clients that can be sent to.
+    pub fn clients(&self) -> Vec<ClientId> {
+        self.registry
+            .iter()
+            .filter(|(_, client)| client.connection.is_open())
+            .map(|(id, _)| id)
+            .collect()
+    }
+
+    /// The number of clients, those that are being closed included.
+    pub fn client_count(&self) -> usize {
+        self.registry.client_count()
+    }
+
+    /// Where a client's connection comes from.
+    pub fn remote(&self, id: ClientId) -> Option<Remote> {
+        self.registry.get(id).map(|client| client.remote)
+    }
+
+    /// Stops taking input from clients, new ones included, or goes on with it: for a service whose own output does not
+    /// keep up. While paused, the silence of a client is not held against it.
+    pub fn set_paused(&mut self, paused: bool) {
+        // A stopping server only waits for the answers to CLOSE, and they have to be read.
+        let paused = paused && !self.is_stopping();
+        if self.paused == paused {
+            return;
+        }
+        self.paused = paused;
+        if !paused {
+            for (id, client) in self.registry.iter_mut() {
+                client.connection.excuse_silence(self.now);
+                Self::mark_ready(&mut self.ready, id, client);
+            }
+            self.restart_ping_windows();
+        }
+    }
+
+    // The server.
+
+    /// What the server says about itself now.
+    pub fn status(&self) -> Status {
+        let clients = self
+            .registry
+            .iter()
+            .filter(|(_, client)| client.connection.was_open());
+        Status {
+            running: self.life == Life::Running,
+            uptime: self.now.since(Time::default()),
+            listen: self.listen.iter().map(ToString::to_string).collect(),
+            clients: clients
+                .map(|(id, client)| ClientStatus {
+                    id,
+                    path: client.path.to_string(),
+                    remote: client.remote,
+                    connected: self.now.since(client.connection.since()),
+                    traffic: client.traffic,
+                    queued_bytes: client.queued(),
+                })
+                .collect(),
+        }
+    }
+
+    /// The addresses the server listens on.
+    pub fn listen_addresses(&self) -> &[SocketAddr] {
+        &self.listen
+    }
+
+    /// The settings of the server.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The time of the present turn.
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    /// Whether the server is being stopped.
+    pub fn is_stopping(&self) -> bool {
+        self.life != Life::Running
+    }
+
+    /// Stops the server once the service's method has returned.
+    pub fn stop(&mut self) {
+        if self.life == Life::Running {
+            self.life = Life::StopAsked;
+        }
+    }
+
+    // What a service waits for beside its clients.
+
+    /// Watches a file descriptor, which has to be non-blocking; [`Service::ready`](crate::Service::ready) tells what it
+    /// is ready for. It has to be unwatched before it is closed.
+    pub fn watch(&mut self, fd: impl AsFd, interest: Interest) -> io::Result<SourceId> {
+        self.sources.watch(&self.poll, fd, interest)
+    }
+
+    /// Ends what [`Context::watch`] began. No event comes after it, not even one that was under way.
+    pub fn unwatch(&mut self, id: SourceId) {
+        self.sources.unwatch(&self.poll, id);
+    }
+
+    /// Asks for `ready` to be called in the next turn: for a service that stops before `WouldBlock` so that others get
+    /// their turn.
+    pub fn again(&mut self, id: SourceId, readiness: Readiness) {
+        self.sources.again(id, readiness);
+    }
+
+    /// Has [`Service::timer`](crate::Service::timer) called once, after this time.
+    pub fn set_timer(&mut self, after: Duration) -> TimerId {
+        self.sources.set_timer(self.now, after)
+    }
+
+    /// Takes a timer back. One that has run out is passed over.
+    pub fn cancel_timer(&mut self, id: TimerId) {
+        self.sources.cancel_timer(id);
+    }
+}

@@ -1,0 +1,347 @@
+//! The way of output: gathered while a client is read, written in one piece, queued where the socket is full.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use super::{Context, SendError};
+use crate::protocol::{Disconnect, HeaderBytes, Message, Phase};
+use crate::server::client::Client;
+use crate::server::config::Config;
+use crate::server::id::ClientId;
+
+/// Replies of one read are gathered up to this size before they are written.
+const CORK: usize = 128 << 10;
+
+/// A payload of this size is written from where it lies instead of being gathered.
+const DIRECT: usize = 16 << 10;
+
+/// The most that is written to one client in one turn of the loop.
+const WRITE_PER_TURN: usize = 1 << 20;
+
+/// Whether a message of `size` bytes may be added to `waiting` bytes of a client's output.
+fn fits(waiting: usize, size: usize, config: &Config) -> bool {
+    waiting <= config.soft_outbound || waiting + size <= config.max_outbound
+}
+
+impl Context {
+    /// Sends a message to a client. It leaves at the end of the present turn at the latest, together with everything
+    /// else for the same client.
+    pub fn send(&mut self, id: ClientId, message: Message<'_>) -> Result<(), SendError> {
+        let payload = message.as_bytes();
+        if !self.has_room(id, payload.len()) {
+            // Perhaps nothing was offered to the socket yet: only what it does not take counts.
+            self.offer(id);
+            if !self.has_room(id, payload.len()) {
+                self.cut_off(id);
+                return Err(SendError::SlowConsumer);
+            }
+        }
+        let client = self.registry.get_mut(id).ok_or(SendError::Gone)?;
+        if !client.connection.is_open() {
+            return Err(SendError::Closing);
+        }
+        client.traffic.messages_out += 1;
+        client.connection.handle_message_sent(self.now);
+
+        let header = HeaderBytes::new(message.opcode(), payload.len());
+        if payload.len() >= DIRECT {
+            self.write(id, &[header.as_slice(), payload]);
+        } else if self.corked == Some(id) {
+            self.cork.extend_from_slice(header.as_slice());
+            self.cork.extend_from_slice(payload);
+            if self.cork.len() >= CORK {
+                self.write_cork(id);
+            }
+        } else {
+            self.queue(id, &[header.as_slice(), payload]);
+        }
+        Ok(())
+    }
+
+    /// Sends a message to every client for which `to` says so, given its id and path, and returns how many that were.
+    /// The frame is encoded once, and clients that do not keep up share its bytes.
+    pub fn broadcast(
+        &mut self,
+        message: Message<'_>,
+        mut to: impl FnMut(ClientId, &str) -> bool,
+    ) -> usize {
+        let payload = message.as_bytes();
+        let header = HeaderBytes::new(message.opcode(), payload.len());
+        let frame: Arc<[u8]> = [header.as_slice(), payload].concat().into();
+        let (now, config) = (self.now, &self.config);
+        let mut sent = 0;
+        let mut full = Vec::new();
+
+        for (id, client) in self.registry.iter_mut() {
+            if !client.connection.is_open() || !to(id, &client.path) {
+                continue;
+            }
+            let corked = self.corked == Some(id);
+            let waiting = client.queued() + if corked { self.cork.len() } else { 0 };
+            if !fits(waiting, payload.len(), config) {
+                full.push(id);
+                continue;
+            }
+            sent += 1;
+            client.traffic.messages_out += 1;
+            client.connection.handle_message_sent(now);
+            if corked {
+                self.cork.extend_from_slice(&frame);
+                continue;
+            }
+            let written = if client.queued() > 0 {
+                Ok(0)
+            } else {
+                client.stream.write(&[IoSlice::new(&frame)])
+            };
+            match written {
+                Ok(written) => {
+                    client.traffic.bytes_out += written as u64;
+                    if written < frame.len() {
+                        let backlog = client.backlog.get_or_insert_default();
+                        // A write that was tried and came back short leaves the socket full.
+                        backlog.blocked |= backlog.queued() == 0;
+                        backlog.push_shared(Arc::clone(&frame), written);
+                        backlog.congested |= backlog.queued() > config.soft_outbound;
+                    }
+                }
+                Err(error) => {
+                    let ending = Disconnect::write_error(&error);
+                    client.connection.abandon(now, ending.clone());
+                    self.doomed.push((id, ending));
+                }
+            }
+        }
+        // These get another chance, and are cut off if they do not take it.
+        for id in full {
+            sent += usize::from(self.send(id, message).is_ok());
+        }
+        sent
+    }
+
+    /// From here to `uncork`, output for this client is gathered.
+    pub(in crate::server) fn cork(&mut self, id: ClientId) {
+        debug_assert!(self.corked.is_none() && self.cork.is_empty());
+        self.corked = Some(id);
+    }
+
+    /// Writes what was gathered.
+    pub(in crate::server) fn uncork(&mut self, id: ClientId) {
+        self.write_cork(id);
+        self.corked = None;
+        if self.cork.capacity() > 2 * CORK {
+            self.cork = Vec::new();
+        }
+        self.settle(id);
+    }
+
+    /// Whether the corked client's input has to wait: its output is over the soft limit, or the service asked for a
+    /// pause.
+    pub(in crate::server) fn has_to_wait(&mut self, id: ClientId) -> bool {
+        if self.cork.len() >= CORK {
+            self.write_cork(id);
+        }
+        self.paused || self.is_congested(id)
+    }
+
+    pub(super) fn write_cork(&mut self, id: ClientId) {
+        if self.cork.is_empty() {
+            return;
+        }
+        let cork = std::mem::take(&mut self.cork);
+        self.corked = None;
+        self.write(id, &[&cork]);
+        self.corked = Some(id);
+        self.cork = cork;
+        self.cork.clear();
+    }
+
+    /// Writes whole frames, after what was gathered for the same client; what the socket does not take waits.
+    pub(super) fn write(&mut self, id: ClientId, parts: &[&[u8]]) {
+        if self.corked == Some(id) && !self.cork.is_empty() {
+            let cork = std::mem::take(&mut self.cork);
+            let mut all = vec![&*cork];
+            all.extend_from_slice(parts);
+            self.write_now(id, &all);
+            self.cork = cork;
+            self.cork.clear();
+        } else {
+            self.write_now(id, parts);
+        }
+    }
+
+    pub(super) fn write_now(&mut self, id: ClientId, parts: &[&[u8]]) {
+        let Some(client) = self.registry.get_mut(id) else {
+            return;
+        };
+        if client.queued() > 0 {
+            return self.queue(id, parts);
+        }
+        let total = parts.iter().map(|part| part.len()).sum::<usize>();
+        let mut slices = [IoSlice::new(&[]); 4];
+        for (slice, part) in slices.iter_mut().zip(parts) {
+            *slice = IoSlice::new(part);
+        }
+        match client.stream.write(&slices[..parts.len()]) {
+            Ok(written) => {
+                client.traffic.bytes_out += written as u64;
+                if written < total {
+                    let backlog = client.backlog.get_or_insert_default();
+                    backlog.push(parts, written);
+                    backlog.blocked = true;
+                    backlog.congested |= backlog.queued() > self.config.soft_outbound;
+                }
+            }
+            Err(error) => self.doom(id, Disconnect::write_error(&error)),
+        }
+    }
+
+    /// Queues whole frames, to be written at the end of the turn.
+    pub(super) fn queue(&mut self, id: ClientId, parts: &[&[u8]]) {
+        let Some(client) = self.registry.get_mut(id) else {
+            return;
+        };
+        let backlog = client.backlog.get_or_insert_default();
+        backlog.push(parts, 0);
+        backlog.congested |= backlog.queued() > self.config.soft_outbound;
+        if backlog.blocked {
+            return;
+        }
+        // What a service sends in one go may be more than the limit although the client would read it.
+        if backlog.queued() >= CORK {
+            self.flush(id);
+        } else if !std::mem::replace(&mut backlog.dirty, true) {
+            self.dirty.push(id);
+        }
+    }
+
+    /// Writes what waits for a client, up to a turn's worth.
+    pub(in crate::server) fn flush(&mut self, id: ClientId) {
+        let Some(client) = self.registry.get_mut(id) else {
+            return;
+        };
+        let Some(backlog) = client.backlog.as_deref_mut() else {
+            return self.settle(id);
+        };
+        backlog.dirty = false;
+        let mut budget = WRITE_PER_TURN;
+        while backlog.queued() > 0 {
+            match backlog.write(&mut client.stream) {
+                Ok(written) => {
+                    client.traffic.bytes_out += written as u64;
+                    // A client that reads is alive, even while its own frames wait to be read.
+                    if written > 0 && backlog.congested {
+                        client.connection.restart_ping_window(self.now);
+                    }
+                    if backlog.blocked {
+                        break;
+                    }
+                    budget = budget.saturating_sub(written);
+                    if budget == 0 && backlog.queued() > 0 {
+                        backlog.dirty = true;
+                        self.dirty.push(id);
+                        return;
+                    }
+                }
+                Err(error) => return self.doom(id, Disconnect::write_error(&error)),
+            }
+        }
+        if backlog.queued() == 0 {
+            if std::mem::take(&mut backlog.congested) {
+                self.drained.push(id);
+                Self::mark_ready(&mut self.ready, id, client);
+            }
+            if client
+                .backlog
+                .as_ref()
+                .is_some_and(|backlog| backlog.is_empty())
+            {
+                client.backlog = None;
+            }
+        }
+        self.settle(id);
+    }
+
+    /// Does what the phase asks for once the output is written.
+    pub(super) fn settle(&mut self, id: ClientId) {
+        let Some(client) = self.registry.get(id) else {
+            return;
+        };
+        let phase = client.connection.phase();
+        if phase == Phase::Open {
+            return;
+        }
+        match phase {
+            _ if client.queued() > 0 => {}
+            Phase::Finished => {
+                let ending = client
+                    .connection
+                    .ending()
+                    .cloned()
+                    .unwrap_or_else(Disconnect::eof);
+                self.doomed.push((id, ending));
+            }
+            // What the peer still sends is read and thrown away: closing with unread data would reset the connection,
+            // and the peer might never see why it ended.
+            Phase::Refused | Phase::Failed => client.stream.end_output(),
+            Phase::Handshaking | Phase::Open | Phase::Closing => {}
+        }
+        self.set_deadline(id);
+    }
+
+    /// Ends a client that left too much unread: what was not begun is dropped, so that CLOSE comes after at most the
+    /// frames that were.
+    pub(super) fn cut_off(&mut self, id: ClientId) {
+        if self.corked == Some(id) {
+            self.write_cork(id);
+        }
+        let client = self.registry.get_mut(id);
+        if let Some(backlog) = client.and_then(|client| client.backlog.as_deref_mut()) {
+            backlog.drop_unbegun();
+        }
+        self.close_with(id, Disconnect::slow_consumer());
+        self.offer(id);
+    }
+
+    /// Whether a message of this size may wait for a client. One that is not open is for others to refuse.
+    pub(super) fn has_room(&self, id: ClientId, size: usize) -> bool {
+        let Some(client) = self
+            .registry
+            .get(id)
+            .filter(|client| client.connection.is_open())
+        else {
+            return true;
+        };
+        let corked = if self.corked == Some(id) {
+            self.cork.len()
+        } else {
+            0
+        };
+        fits(corked + client.queued(), size, &self.config)
+    }
+
+    /// Offers the socket all that waits for a client, unless it is known to be full.
+    pub(super) fn offer(&mut self, id: ClientId) {
+        if self.corked == Some(id) {
+            self.write_cork(id);
+        }
+        let waits = |client: &Client| {
+            client
+                .backlog
+                .as_ref()
+                .is_some_and(|backlog| !backlog.blocked)
+        };
+        if self.registry.get(id).is_some_and(waits) {
+            self.flush(id);
+        }
+    }
+
+    /// Marks a client whose connection is dead. The first reason stands.
+    pub(super) fn doom(&mut self, id: ClientId, ending: Disconnect) {
+        if let Some(client) = self.registry.get_mut(id) {
+            client.backlog = None;
+            client.connection.abandon(self.now, ending.clone());
+            self.doomed.push((id, ending));
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! The steps that the loop takes with a client, and what it remembers for its next turn.
+
+use super::{Context, Life};
+use crate::protocol::handshake::Upgrade;
+use crate::protocol::{Accept, Connection, Disconnect, Event, Input, Refusal, Time, Timeout};
+use crate::server::client::Client;
+use crate::server::id::ClientId;
+
+impl Context {
+    /// Opens a connection whose request was accepted.
+    pub(in crate::server) fn open(
+        &mut self,
+        id: ClientId,
+        upgrade: &Upgrade<'_>,
+        accept: &Accept,
+        path: &str,
+    ) {
+        self.registry.admit(id, path);
+        self.with_connection(id, |connection, now, out| {
+            connection.open(now, upgrade, accept, out)
+        });
+    }
+
+    /// Answers a request with an error.
+    pub(in crate::server) fn refuse(&mut self, id: ClientId, refusal: &Refusal) {
+        if let Some(client) = self.registry.get(id) {
+            log::info!("{id} refused: {refusal} remote={}", client.remote);
+        }
+        self.with_connection(id, |connection, now, out| {
+            connection.refuse(now, refusal, out)
+        });
+    }
+
+    /// Begins the closing handshake with an ending of any cause.
+    pub(in crate::server) fn close_with(&mut self, id: ClientId, ending: Disconnect) {
+        self.with_connection(id, |connection, now, out| {
+            connection.close(now, ending, out)
+        });
+    }
+
+    /// Lets the passed deadline of a connection do what it asks for, and sets the next.
+    pub(in crate::server) fn handle_timeout(&mut self, id: ClientId) -> Timeout {
+        let timeouts = self.config.timeouts;
+        let mut outcome = Timeout::Continue;
+        if self.paused
+            && let Some(client) = self.registry.get_mut(id)
+        {
+            // What it does is not being seen. PINGs go on, for the proxies in between.
+            client.connection.excuse_silence(self.now);
+        }
+        self.with_connection(id, |connection, now, out| {
+            outcome = connection.handle_timeout(now, &timeouts, out)
+        });
+        outcome
+    }
+
+    /// Runs `change` on a connection, sends the bytes it gives, and sets the connection's next deadline.
+    pub(super) fn with_connection(
+        &mut self,
+        id: ClientId,
+        change: impl FnOnce(&mut Connection, Time, &mut Vec<u8>),
+    ) {
+        let (now, corked) = (self.now, self.corked == Some(id));
+        let Some(client) = self.registry.get_mut(id) else {
+            return;
+        };
+        if corked {
+            change(&mut client.connection, now, &mut self.cork);
+        } else {
+            let mut out = Vec::new();
+            change(&mut client.connection, now, &mut out);
+            if !out.is_empty() {
+                self.write(id, &[&out]);
+            }
+            self.settle(id);
+        }
+        self.set_deadline(id);
+    }
+
+    pub(in crate::server) fn set_deadline(&mut self, id: ClientId) {
+        if let Some(client) = self.registry.get(id) {
+            let deadline = client.connection.deadline(&self.config.timeouts);
+            self.registry.set_deadline(id, deadline);
+        }
+    }
+
+    /// Gives every client a fresh ping window.
+    pub(in crate::server) fn restart_ping_windows(&mut self) {
+        for id in self.registry.ids() {
+            if let Some(client) = self.registry.get_mut(id) {
+                client.connection.restart_ping_window(self.now);
+                self.set_deadline(id);
+            }
+        }
+    }
+
+    /// Hands bytes to the corked client's connection; an event if one came of them.
+    pub(in crate::server) fn receive<'a>(
+        &mut self,
+        id: ClientId,
+        input: &mut Input<'a>,
+    ) -> Option<Event<'a>> {
+        let client = self.registry.get_mut(id)?;
+        let event = client
+            .connection
+            .receive(self.now, input, &self.config.limits, &mut self.cork);
+        if let Some(Event::Message(_)) = event {
+            client.traffic.messages_in += 1;
+            if client.is_over_rate(&self.config, self.now) {
+                client
+                    .connection
+                    .close(self.now, Disconnect::rate_limit(), &mut self.cork);
+                // What else it sends is thrown away, but its CLOSE is looked for.
+                return self.receive(id, input);
+            }
+        }
+        event
+    }
+
+    /// The peer has ended its direction. Returns whether the connection is over: not while there is output that the
+    /// peer may still read, until the close timeout.
+    pub(in crate::server) fn handle_eof(&mut self, id: ClientId) -> bool {
+        self.flush(id);
+        let Some(client) = self.registry.get_mut(id) else {
+            return true;
+        };
+        (client.readable, client.hung_up) = (false, false);
+        if client.queued() == 0 || !client.connection.was_open() {
+            return true;
+        }
+        client.connection.abandon(self.now, Disconnect::eof());
+        self.set_deadline(id);
+        false
+    }
+
+    /// Takes input that was held back.
+    pub(in crate::server) fn take_unread(&mut self, id: ClientId) -> Vec<u8> {
+        let Some(client) = self.registry.get_mut(id) else {
+            return Vec::new();
+        };
+        let Some(backlog) = client.backlog.as_deref_mut() else {
+            return Vec::new();
+        };
+        let unread = std::mem::take(&mut backlog.unread);
+        if backlog.is_empty() {
+            client.backlog = None;
+        }
+        unread
+    }
+
+    /// Holds input back.
+    pub(in crate::server) fn keep_unread(&mut self, id: ClientId, input: &[u8]) {
+        if let Some(client) = self.registry.get_mut(id)
+            && !input.is_empty()
+        {
+            let backlog = client.backlog.get_or_insert_default();
+            debug_assert!(backlog.unread.is_empty());
+            backlog.unread = input.to_vec();
+        }
+    }
+
+    /// Whether this client's input is not to be taken now. What is there stays noted.
+    pub(in crate::server) fn holds_back(&self, id: ClientId) -> bool {
+        self.paused || self.is_congested(id)
+    }
+
+    pub(in crate::server) fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    /// Has a client read again in the next turn.
+    pub(in crate::server) fn read_again(&mut self, id: ClientId) {
+        if let Some(client) = self.registry.get_mut(id) {
+            Self::mark_ready(&mut self.ready, id, client);
+        }
+    }
+
+    pub(super) fn mark_ready(ready: &mut Vec<ClientId>, id: ClientId, client: &mut Client) {
+        let has_input = client.readable
+            || client
+                .backlog
+                .as_ref()
+                .is_some_and(|backlog| !backlog.unread.is_empty());
+        if has_input && !std::mem::replace(&mut client.in_ready, true) {
+            ready.push(id);
+        }
+    }
+
+    pub(in crate::server) fn take_ready(&mut self) -> Vec<ClientId> {
+        let ready = std::mem::take(&mut self.ready);
+        for id in &ready {
+            if let Some(client) = self.registry.get_mut(*id) {
+                client.in_ready = false;
+            }
+        }
+        ready
+    }
+
+    pub(in crate::server) fn take_dirty(&mut self) -> Vec<ClientId> {
+        std::mem::take(&mut self.dirty)
+    }
+
+    pub(in crate::server) fn pop_doomed(&mut self) -> Option<(ClientId, Disconnect)> {
+        self.doomed.pop()
+    }
+
+    pub(in crate::server) fn pop_drained(&mut self) -> Option<ClientId> {
+        self.drained.pop()
+    }
+
+    /// Whether something waits for the next turn, so that the loop must not sleep.
+    pub(in crate::server) fn has_work(&self) -> bool {
+        !self.ready.is_empty()
+            || !self.dirty.is_empty()
+            || !self.doomed.is_empty()
+            || self.life == Life::StopAsked
+    }
+
+    /// When the loop has to turn at the latest.
+    pub(in crate::server) fn next_turn(&self) -> Option<Time> {
+        let until = match self.life {
+            Life::Draining { until } | Life::Finishing { until } => Some(until),
+            Life::Running | Life::StopAsked | Life::Over => None,
+        };
+        [
+            self.registry.next_deadline(),
+            self.sources.next_turn(),
+            until,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+}
