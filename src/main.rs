@@ -6,7 +6,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use cli::{Action, Command, Settings};
-use outrigger::service::{App, AppConfig, Echo};
+use outrigger::service::{Agent, AgentConfig, AgentPerClient, App, AppConfig, Echo};
 use outrigger::{Ended, Server, Service};
 
 /// How the program ends, as shells and supervisors see it.
@@ -65,6 +65,22 @@ fn run(command: Command, settings: Settings) -> Exit {
             |url| announce(&format!("{url}{path}")),
             |_| None,
         ),
+        Command::Agent => {
+            let config = AgentConfig {
+                endpoint,
+                command: settings.program.clone(),
+                protocol: settings.protocol,
+                grace: settings.grace,
+                restart_limit: settings.restart_limit,
+            };
+            let announce = |url: &str| announce(&format!("{url}{path}"));
+            if settings.per_client {
+                serve(&settings, AgentPerClient::new(config), announce, |_| None)
+            } else {
+                let failure = |agent: &Agent| agent.failure().map(str::to_owned);
+                serve(&settings, Agent::new(config), announce, failure)
+            }
+        }
         Command::App => {
             let app = App::new(AppConfig {
                 endpoint,

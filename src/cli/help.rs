@@ -14,8 +14,9 @@ pub(super) fn overview() -> String {
 Outrigger puts programs on a WebSocket.
 
 Usage:
-  outrigger app  [OPTIONS] [-- PROGRAM [ARGS...]]   PROGRAM is the server: events in, commands out
-  outrigger echo [OPTIONS]                          every message comes back
+  outrigger agent [OPTIONS] -- PROGRAM [ARGS...]     a stdio JSON-RPC agent, shared by many clients
+  outrigger app   [OPTIONS] [-- PROGRAM [ARGS...]]   PROGRAM is the server: events in, commands out
+  outrigger echo  [OPTIONS]                          every message comes back
 
   outrigger COMMAND --help    the options of a command
   outrigger --version         the version
@@ -29,6 +30,19 @@ asked, 1 failed while running, 2 wrong usage.
 /// The help of a command.
 pub(super) fn of(command: Command) -> String {
     let mut text = match command {
+        Command::Agent => "\
+Puts a JSON-RPC agent that speaks lines on its standard streams on a WebSocket, for many clients at
+once: an agent of the Agent Client Protocol, or with --protocol jsonrpc any other. Every answer goes
+to the client that asked, under the id it asked with; every session belongs to one connection.
+
+With --mode per-client each connection has a PROGRAM of its own, and messages pass through as they
+are: for MCP servers, '--mode per-client --protocol jsonrpc'.
+
+Usage: outrigger agent [OPTIONS] -- PROGRAM [ARGS...]
+
+Agent options:
+"
+        .to_owned(),
         Command::Echo => "\
 Sends every message back to the client that it came from: to try clients, proxies and networks.
 

@@ -6,9 +6,11 @@ mod options;
 mod values;
 
 use std::ffi::OsString;
+use std::time::Duration;
 
 use lexopt::Arg;
 use outrigger::service::Endpoint;
+use outrigger::service::agent::{AgentProtocol, RestartLimit};
 
 use self::log::LogFormat;
 use self::options::{OPTIONS, Option};
@@ -16,15 +18,17 @@ use self::options::{OPTIONS, Option};
 /// What to serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
-    Echo,
+    Agent,
     App,
+    Echo,
 }
 
 impl Command {
-    const ALL: [Self; 2] = [Self::App, Self::Echo];
+    const ALL: [Self; 3] = [Self::Agent, Self::App, Self::Echo];
 
     fn name(self) -> &'static str {
         match self {
+            Self::Agent => "agent",
             Self::Echo => "echo",
             Self::App => "app",
         }
@@ -33,11 +37,15 @@ impl Command {
     /// Where it is found unless `--path` says otherwise.
     fn default_path(self) -> &'static str {
         match self {
+            Self::Agent => "/acp",
             Self::Echo => "/",
             Self::App => "/...",
         }
     }
 }
+
+/// An agent's client that is idle for this long is closed, unless an option says otherwise.
+const AGENT_IDLE: Duration = Duration::from_secs(300);
 
 /// What the command line asks for.
 #[derive(Debug)]
@@ -55,6 +63,10 @@ pub(crate) struct Settings {
     pub(crate) path: std::option::Option<Endpoint>,
     pub(crate) program: Vec<String>,
     pub(crate) restart: bool,
+    pub(crate) per_client: bool,
+    pub(crate) protocol: AgentProtocol,
+    pub(crate) grace: std::option::Option<Duration>,
+    pub(crate) restart_limit: RestartLimit,
     pub(crate) subprotocols: Vec<String>,
     pub(crate) log_level: std::option::Option<::log::LevelFilter>,
     pub(crate) log_format: LogFormat,
@@ -70,6 +82,13 @@ impl Settings {
             path: None,
             program: Vec::new(),
             restart: false,
+            per_client: false,
+            protocol: AgentProtocol::Acp,
+            grace: Some(Duration::from_secs(300)),
+            restart_limit: RestartLimit {
+                count: 5,
+                window: Duration::from_secs(60),
+            },
             subprotocols: Vec::new(),
             log_level: None,
             log_format: LogFormat::Text,
@@ -133,6 +152,9 @@ fn parse_options(
     program: std::option::Option<Vec<OsString>>,
 ) -> Result<Action, String> {
     let mut settings = Settings::new();
+    if command == Command::Agent {
+        settings.server.timeouts.idle = Some(AGENT_IDLE);
+    }
     while let Some(arg) = parser.next().map_err(|error| error.to_string())? {
         let name = match arg {
             Arg::Long("help") | Arg::Short('h') => return Ok(Action::Print(help::of(command))),
@@ -140,7 +162,9 @@ fn parse_options(
             Arg::Value(value) => {
                 let value = value.to_string_lossy();
                 return Err(match command {
-                    Command::App => format!("unexpected '{value}'; a program goes behind '--'"),
+                    Command::Agent | Command::App => {
+                        format!("unexpected '{value}'; a program goes behind '--'")
+                    }
                     Command::Echo => format!("unexpected '{value}'"),
                 });
             }
@@ -161,11 +185,12 @@ fn parse_options(
         (option.apply)(&mut settings, &value).map_err(|error| format!("--{name}: {error}"))?;
     }
     match (command, program) {
+        (Command::Agent, None) => return Err("an agent needs a program behind '--'".to_owned()),
         (_, None) => {}
-        (Command::App, Some(program)) if program.is_empty() => {
+        (Command::Agent | Command::App, Some(program)) if program.is_empty() => {
             return Err("there is no program behind '--'".to_owned());
         }
-        (Command::App, Some(program)) => settings.program = words(program)?,
+        (Command::Agent | Command::App, Some(program)) => settings.program = words(program)?,
         (Command::Echo, Some(_)) => return Err("it takes no program".to_owned()),
     }
     if settings.server.listen.is_empty() {

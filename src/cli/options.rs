@@ -2,6 +2,8 @@
 
 use std::num::NonZeroU32;
 
+use outrigger::service::agent::{AgentProtocol, RestartLimit};
+
 use super::values::{address, duration, number, size};
 use super::{Command, Settings};
 
@@ -54,6 +56,60 @@ const fn general(
 
 /// All options, in the order of the help.
 pub(super) const OPTIONS: &[Option] = &[
+    Option {
+        name: "mode",
+        value: Some("MODE"),
+        help: "shared: one agent for all clients; per-client: one for each connection [shared]",
+        only: Some(Command::Agent),
+        apply: |settings, value| {
+            settings.per_client = match value {
+                "shared" => false,
+                "per-client" => true,
+                _ => return Err(format!("'{value}' is neither shared nor per-client")),
+            };
+            Ok(())
+        },
+    },
+    Option {
+        name: "protocol",
+        value: Some("PROTOCOL"),
+        help: "acp: initialize comes first, sessions have owners; jsonrpc: neither, for MCP servers and others [acp]",
+        only: Some(Command::Agent),
+        apply: |settings, value| {
+            settings.protocol = match value {
+                "acp" => AgentProtocol::Acp,
+                "jsonrpc" => AgentProtocol::JsonRpc,
+                _ => return Err(format!("'{value}' is neither acp nor jsonrpc")),
+            };
+            Ok(())
+        },
+    },
+    Option {
+        name: "grace",
+        value: Some("TIME"),
+        help: "how long the sessions of a client that is gone wait for it to come back; 0 for not at all [5m]",
+        only: Some(Command::Agent),
+        apply: |settings, value| {
+            settings.grace = duration(value)?;
+            Ok(())
+        },
+    },
+    Option {
+        name: "restart-limit",
+        value: Some("N/TIME"),
+        help: "how many times a shared agent may end within a time before it is given up [5/60s]",
+        only: Some(Command::Agent),
+        apply: |settings, value| {
+            let wrong = || format!("'{value}' is not N/TIME such as 5/60s");
+            let (count, window) = value.split_once('/').ok_or_else(wrong)?;
+            let window = duration(window)?.ok_or_else(wrong)?;
+            settings.restart_limit = RestartLimit {
+                count: number(count, 0..=1000)?,
+                window,
+            };
+            Ok(())
+        },
+    },
     Option {
         name: "restart",
         value: None,
@@ -156,7 +212,7 @@ pub(super) const OPTIONS: &[Option] = &[
     general(
         "idle-timeout",
         "TIME",
-        "without a message either way; closes 1001 [0, off]",
+        "without a message either way; closes 1001 [off; agent: 5m]",
         |settings, value| {
             settings.server.timeouts.idle = duration(value)?;
             Ok(())

@@ -28,6 +28,8 @@ pub(super) struct Client {
     pub(super) readable: bool,
     /// Whether the peer has ended its direction, so that even a short read has an end behind it.
     pub(super) hung_up: bool,
+    /// Whether the service asked for no more input from it.
+    pub(super) held: bool,
     /// Whether it stands in the list of clients that are read again.
     pub(super) in_ready: bool,
 }
@@ -65,6 +67,7 @@ impl Client {
             remote,
             readable: false,
             hung_up: false,
+            held: false,
             in_ready: false,
         }
     }

@@ -10,6 +10,7 @@ use mio::{Registry, Waker};
 
 use super::context::Context;
 use super::id::{ClientId, WAKER};
+use super::service::Service;
 use super::status::Status;
 use crate::protocol::{CloseCode, Message};
 
@@ -175,7 +176,7 @@ impl Commands {
     }
 
     /// Carries out what was asked for.
-    pub(super) fn run(&self, ctx: &mut Context) {
+    pub(super) fn run(&self, ctx: &mut Context, service: &impl Service) {
         // A command that is sent from here on rings again.
         self.bell.rung.swap(false, Ordering::AcqRel);
         for _ in 0..COMMANDS_PER_TURN {
@@ -187,7 +188,12 @@ impl Commands {
                 Command::Send(client, message) => _ = ctx.send(client, message.as_message()),
                 Command::Broadcast(message) => _ = ctx.broadcast(message.as_message(), |_, _| true),
                 Command::Close(client, code, reason) => _ = ctx.close(client, code, reason),
-                Command::Status(answer) => _ = answer.send(ctx.status()),
+                Command::Status(answer) => {
+                    _ = answer.send(Status {
+                        service: service.status(),
+                        ..ctx.status()
+                    });
+                }
                 Command::Stop => ctx.stop(),
             }
         }

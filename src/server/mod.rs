@@ -225,7 +225,7 @@ impl<S: Service> Server<S> {
                 self.handle_source(source, readiness);
             }
             Origin::Waker => {
-                self.commands.run(&mut self.ctx);
+                self.commands.run(&mut self.ctx, &self.service);
                 self.reap();
             }
             Origin::Signals => {
@@ -377,6 +377,7 @@ impl<S: Service> Server<S> {
             match self.ctx.handle_timeout(id) {
                 Timeout::Continue => {}
                 Timeout::Handshake => self.ctx.refuse(id, &Refusal::timeout()),
+                Timeout::Idle if self.service.is_waiting(id) => self.ctx.excuse_idleness(id),
                 Timeout::Idle => self.ctx.close_with(id, Disconnect::idle_timeout()),
                 Timeout::Gone(ending) => self.disconnect(id, ending),
             }
@@ -520,6 +521,9 @@ impl<S: Service> Server<S> {
             }
         }
         self.ctx.set_paused(false);
+        for id in self.ctx.registry.ids() {
+            self.ctx.set_held(id, false);
+        }
         self.reap();
     }
 

@@ -62,6 +62,12 @@ pub trait Service {
         let _ = (ctx, client, ending);
     }
 
+    /// Whether a client waits for something that the service still does, so that its silence is no idleness.
+    fn is_waiting(&self, client: ClientId) -> bool {
+        let _ = client;
+        false
+    }
+
     /// A watched file descriptor is ready.
     fn ready(&mut self, ctx: &mut Context, source: SourceId, readiness: Readiness) {
         let _ = (ctx, source, readiness);
@@ -70,6 +76,11 @@ pub trait Service {
     /// A timer has run out.
     fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
         let _ = (ctx, timer);
+    }
+
+    /// What the service says about itself, beside what the server knows: fields of [`Status`](crate::Status).
+    fn status(&self) -> serde_json::Map<String, serde_json::Value> {
+        serde_json::Map::new()
     }
 
     /// The server stops and all clients are gone: end what the service itself runs.

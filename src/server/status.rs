@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::client::{Remote, Traffic};
 use super::id::ClientId;
@@ -18,6 +18,8 @@ pub struct Status {
     pub listen: Vec<String>,
     /// The clients that are connected.
     pub clients: Vec<ClientStatus>,
+    /// What the service says about itself.
+    pub service: Map<String, Value>,
 }
 
 /// A picture of one client.
@@ -45,14 +47,18 @@ impl Status {
 
     /// The status as a JSON object.
     pub fn to_json(&self) -> Value {
-        json!({
+        let mut status = json!({
             "running": self.running,
             "pid": std::process::id(),
             "uptime_s": seconds(self.uptime),
             "listen": self.listen,
             "client_count": self.client_count(),
             "clients": self.clients.iter().map(ClientStatus::to_json).collect::<Vec<_>>(),
-        })
+        });
+        if let Value::Object(fields) = &mut status {
+            fields.extend(self.service.clone());
+        }
+        status
     }
 }
 

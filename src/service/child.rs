@@ -122,6 +122,15 @@ impl Child {
         }
     }
 
+    /// What its events come from.
+    pub(crate) fn sources(&self) -> impl Iterator<Item = SourceId> {
+        let stdin = self.stdin.as_ref().and_then(Writer::source);
+        let readers = [self.stdout.as_ref(), self.stderr.as_ref()];
+        let readers = readers.map(|reader| reader.and_then(LineReader::source));
+        let exit = self.exit.as_ref().map(|(_, source)| *source);
+        [stdin, readers[0], readers[1], exit].into_iter().flatten()
+    }
+
     /// The program's input, unless it was closed.
     pub(crate) fn stdin(&mut self) -> Option<&mut Writer> {
         self.stdin.as_mut()
@@ -294,6 +303,19 @@ fn printable(bytes: &[u8]) -> String {
         }
     }
     text
+}
+
+/// An exit status as the code and the name of the signal, one of them.
+pub(crate) fn code_and_signal(status: Option<ExitStatus>) -> (Option<i32>, Option<&'static str>) {
+    let Some(status) = status else {
+        return (None, None);
+    };
+    (
+        status.code(),
+        status
+            .signal()
+            .and_then(signal_hook::low_level::signal_name),
+    )
 }
 
 /// An exit status in words.

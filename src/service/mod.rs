@@ -1,6 +1,6 @@
 //! What a client reaches: the services of the `outrigger` program.
 
-mod agent;
+pub mod agent;
 pub mod app;
 mod child;
 mod echo;
@@ -8,6 +8,7 @@ mod endpoint;
 mod lines;
 mod pipe;
 
+pub use agent::{Agent, AgentConfig, AgentPerClient};
 pub use app::{App, AppConfig};
 pub use echo::Echo;
 pub use endpoint::{Endpoint, ParseEndpointError};

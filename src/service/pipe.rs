@@ -36,6 +36,13 @@ impl Readying {
         }
     }
 
+    fn source(&self) -> Option<SourceId> {
+        match self {
+            Self::Source(source) => Some(*source),
+            Self::Timer(_) => None,
+        }
+    }
+
     fn is(&self, source: SourceId) -> bool {
         matches!(self, Self::Source(id) if *id == source)
     }
@@ -95,6 +102,11 @@ impl LineReader {
             rest: Vec::new(),
             stopped: false,
         })
+    }
+
+    /// What its events come from, unless it is a file.
+    pub(crate) fn source(&self) -> Option<SourceId> {
+        self.readying.source()
     }
 
     /// Whether an event is for this reader.
@@ -240,6 +252,11 @@ impl Writer {
             broken: false,
             asked: false,
         })
+    }
+
+    /// What its events come from, unless it is a file.
+    pub(crate) fn source(&self) -> Option<SourceId> {
+        self.readying.source()
     }
 
     /// Whether an event is for this writer.

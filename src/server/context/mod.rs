@@ -173,9 +173,23 @@ impl Context {
         }
     }
 
+    /// Stops taking input from one client, or goes on with it: for a service that has a place of its own for what each
+    /// client sends, and this one is full. The client's silence is not held against it meanwhile.
+    pub fn set_held(&mut self, id: ClientId, held: bool) {
+        let held = held && !self.is_stopping();
+        let now = self.now;
+        let Some(client) = self.registry.get_mut(id) else {
+            return;
+        };
+        if std::mem::replace(&mut client.held, held) && !held {
+            client.connection.excuse_silence(now);
+            Self::mark_ready(&mut self.ready, id, client);
+        }
+    }
+
     // The server.
 
-    /// What the server says about itself now.
+    /// What the server says about itself now, without its service's part.
     pub fn status(&self) -> Status {
         let clients = self
             .registry
@@ -184,6 +198,7 @@ impl Context {
         Status {
             running: self.life == Life::Running,
             uptime: self.now.since(Time::default()),
+            service: serde_json::Map::new(),
             listen: self.listen.iter().map(ToString::to_string).collect(),
             clients: clients
                 .map(|(id, client)| ClientStatus {

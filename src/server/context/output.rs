@@ -141,7 +141,7 @@ impl Context {
         if self.cork.len() >= CORK {
             self.write_cork(id);
         }
-        self.paused || self.is_congested(id)
+        self.holds_input(id) || self.is_congested(id)
     }
 
     pub(super) fn write_cork(&mut self, id: ClientId) {

@@ -42,7 +42,7 @@ impl Context {
     pub(in crate::server) fn handle_timeout(&mut self, id: ClientId) -> Timeout {
         let timeouts = self.config.timeouts;
         let mut outcome = Timeout::Continue;
-        if self.paused
+        if self.holds_input(id)
             && let Some(client) = self.registry.get_mut(id)
         {
             // What it does is not being seen. PINGs go on, for the proxies in between.
@@ -52,6 +52,14 @@ impl Context {
             outcome = connection.handle_timeout(now, &timeouts, out)
         });
         outcome
+    }
+
+    /// Takes a client's silence for work of the service: its idle time begins again.
+    pub(in crate::server) fn excuse_idleness(&mut self, id: ClientId) {
+        if let Some(client) = self.registry.get_mut(id) {
+            client.connection.handle_message_sent(self.now);
+            self.set_deadline(id);
+        }
     }
 
     /// Runs `change` on a connection, sends the bytes it gives, and sets the connection's next deadline.
@@ -161,7 +169,12 @@ impl Context {
 
     /// Whether this client's input is not to be taken now. What is there stays noted.
     pub(in crate::server) fn holds_back(&self, id: ClientId) -> bool {
-        self.paused || self.is_congested(id)
+        self.holds_input(id) || self.is_congested(id)
+    }
+
+    /// Whether the service asked for no more input from this client.
+    pub(super) fn holds_input(&self, id: ClientId) -> bool {
+        self.paused || self.registry.get(id).is_some_and(|client| client.held)
     }
 
     pub(in crate::server) fn is_paused(&self) -> bool {

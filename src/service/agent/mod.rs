@@ -1,8 +1,443 @@
-//! One stdio JSON-RPC agent, many clients, nothing crosses. (Being built.)
-
-#![allow(dead_code)]
+//! One stdio JSON-RPC agent, many clients, nothing crosses.
 
 mod envelope;
 mod initialize;
 mod json;
+mod per_client;
 mod router;
+
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+pub use self::per_client::AgentPerClient;
+use self::router::{Router, RouterLimits, Wires};
+use super::Endpoint;
+use super::child::{Child, ChildEvent, code_and_signal, describe};
+use super::lines::{Flow, Line};
+use crate::{
+    Accept, ClientId, CloseCode, Context, Disconnect, Message, Readiness, Refusal, Request,
+    Service, SourceId, Time, TimerId,
+};
+
+/// Bytes that an agent may leave unread before clients are no longer read.
+const HIGH_WATER: usize = 1 << 20;
+/// Clients are read again when this little is left.
+const LOW_WATER: usize = 256 << 10;
+
+/// An agent that ends is started again this soon at first, then after twice the time each time.
+const FIRST_BACKOFF: Duration = Duration::from_millis(100);
+/// The longest time between an end and the next start.
+const LAST_BACKOFF: Duration = Duration::from_secs(10);
+
+/// Requests of one client that may wait for the agent.
+const MAX_WAITING: usize = 1024;
+/// Sessions of one client.
+const MAX_SESSIONS: usize = 256;
+/// Requests of the agent that may wait for one client.
+const MAX_ASKED: usize = 256;
+
+/// What is spoken on an agent's standard streams, one message a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AgentProtocol {
+    /// The Agent Client Protocol.
+    Acp,
+    /// Any JSON-RPC 2.0, the Model Context Protocol for example.
+    JsonRpc,
+}
+
+/// How many times an agent may end before it is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RestartLimit {
+    /// This many ends are put up with,
+    pub count: usize,
+    /// within this time.
+    pub window: Duration,
+}
+
+/// The settings of an agent.
+#[derive(Clone, Debug)]
+pub struct AgentConfig {
+    /// Where clients find it.
+    pub endpoint: Endpoint,
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// What it speaks.
+    pub protocol: AgentProtocol,
+    /// How long the sessions of a client that is gone wait for it; `None` for not at all.
+    pub grace: Option<Duration>,
+    /// How many times a shared agent may end.
+    pub restart_limit: RestartLimit,
+}
+
+impl AgentConfig {
+    /// The answer to a handshake: a connection id, and the subprotocol if there is one to agree on.
+    fn accept(&self, request: &Request<'_>) -> Result<Accept, Refusal> {
+        let accept = Accept::default().field("Acp-Connection-Id", Uuid::new_v4().to_string())?;
+        let mcp = self.protocol == AgentProtocol::JsonRpc
+            && request
+                .list("sec-websocket-protocol")
+                .any(|offered| offered == "mcp");
+        Ok(if mcp { accept.protocol("mcp") } else { accept })
+    }
+}
+
+/// Whether the agent's process is there.
+#[derive(Debug)]
+enum Process {
+    Running(Box<Child>),
+    /// It is started again when this timer runs out.
+    Backoff(TimerId),
+    /// It is not there and will not be.
+    Gone,
+}
+
+/// One agent process, shared by all clients.
+#[derive(Debug)]
+pub struct Agent {
+    config: AgentConfig,
+    router: Router,
+    process: Process,
+    /// Lines for the agent, on their way to its input.
+    lines: Vec<u8>,
+    /// Lines that wait for the agent to be there and initialized.
+    held: Vec<u8>,
+    /// When it ended, for the ends that are counted.
+    ends: Vec<Time>,
+    restarts: u64,
+    /// The timer for sessions whose owners have not come back.
+    grace: Option<TimerId>,
+    failure: Option<String>,
+}
+
+impl Agent {
+    /// An agent that is started with the server.
+    pub fn new(config: AgentConfig) -> Self {
+        let router = Router::new(RouterLimits {
+            waiting: MAX_WAITING,
+            sessions: MAX_SESSIONS,
+            asked: MAX_ASKED,
+            acp: config.protocol == AgentProtocol::Acp,
+            grace: config.grace,
+        });
+        Self {
+            config,
+            router,
+            process: Process::Gone,
+            lines: Vec::new(),
+            held: Vec::new(),
+            ends: Vec::new(),
+            restarts: 0,
+            grace: None,
+            failure: None,
+        }
+    }
+
+    /// Why it ended, if that was not as it should be.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    /// Runs the router on something that happened, and sends on what came of it.
+    fn route(&mut self, ctx: &mut Context, happened: impl FnOnce(&mut Router, &mut Outlets<'_>)) {
+        let hold = !matches!(self.process, Process::Running(_)) || self.router.is_initializing();
+        let mut outlets = Outlets {
+            ctx: &mut *ctx,
+            lines: &mut self.lines,
+            held: &mut self.held,
+            hold,
+        };
+        happened(&mut self.router, &mut outlets);
+        self.send_lines(ctx);
+    }
+
+    /// Hands lines to the agent, those that were held back too once it is ready for them.
+    fn send_lines(&mut self, ctx: &mut Context) {
+        let Process::Running(child) = &mut self.process else {
+            self.lines.clear();
+            return;
+        };
+        if !self.router.is_initializing() {
+            self.lines.append(&mut self.held);
+        }
+        let Some(stdin) = child.stdin() else {
+            return self.lines.clear();
+        };
+        if !self.lines.is_empty() {
+            stdin.queue().append(&mut self.lines);
+            stdin.written_to(ctx);
+        }
+        self.check_pressure(ctx);
+    }
+
+    /// Stops taking input while the agent does not read.
+    fn check_pressure(&mut self, ctx: &mut Context) {
+        let queued = match &mut self.process {
+            Process::Running(child) => child.stdin().map_or(0, |stdin| stdin.queued()),
+            Process::Backoff(_) | Process::Gone => 0,
+        };
+        let waiting = queued + self.held.len();
+        if waiting > HIGH_WATER {
+            ctx.set_paused(true);
+        } else if waiting <= LOW_WATER {
+            ctx.set_paused(false);
+        }
+    }
+
+    fn start(&mut self, ctx: &mut Context) {
+        let limit = ctx.config().limits.max_message;
+        match Child::spawn(ctx, &self.config.command, limit) {
+            Ok(child) => {
+                self.process = Process::Running(Box::new(child));
+                self.route(ctx, |router, outlets| router.handle_agent_started(outlets));
+            }
+            Err(error) => self.fail(ctx, error.to_string()),
+        }
+    }
+
+    /// Ends the server with a failure; clients are told that it is not their fault.
+    fn fail(&mut self, ctx: &mut Context, failure: String) {
+        log::error!("{failure}");
+        self.failure.get_or_insert(failure);
+        for client in ctx.clients() {
+            let _ = ctx.close(client, CloseCode::INTERNAL, "Agent exited");
+        }
+        ctx.stop();
+    }
+
+    fn handle_child(&mut self, ctx: &mut Context, event: ChildEvent) {
+        let ChildEvent::Exited(status) = event else {
+            return self.send_lines(ctx);
+        };
+        self.process = Process::Gone;
+        self.lines.clear();
+        self.held.clear();
+        let (code, signal) = code_and_signal(status);
+        let data = serde_json::json!({"code": code, "signal": signal}).to_string();
+        self.route(ctx, |router, outlets| {
+            router.handle_agent_exited(&data, outlets)
+        });
+        self.check_pressure(ctx);
+        if ctx.is_stopping() {
+            return;
+        }
+        let failure = format!("the agent {}", describe(status));
+        let now = ctx.now();
+        self.ends
+            .retain(|&end| now.since(end) < self.config.restart_limit.window);
+        self.ends.push(now);
+        if self.ends.len() > self.config.restart_limit.count {
+            return self.fail(ctx, failure);
+        }
+        let doublings = (self.ends.len() - 1).min(10) as u32;
+        let backoff = (FIRST_BACKOFF * 2u32.pow(doublings)).min(LAST_BACKOFF);
+        log::error!("{failure}; starting it again in {backoff:?}");
+        self.restarts += 1;
+        self.process = Process::Backoff(ctx.set_timer(backoff));
+    }
+
+    /// Has a timer set while sessions wait for their owners.
+    fn watch_grace(&mut self, ctx: &mut Context) {
+        if self.grace.is_none()
+            && let Some(deadline) = self.router.deadline()
+        {
+            self.grace = Some(ctx.set_timer(deadline.since(ctx.now())));
+        }
+    }
+
+    /// Lets the child handle an event. Its lines go through the router.
+    fn with_child(
+        &mut self,
+        ctx: &mut Context,
+        handle: impl FnOnce(
+            &mut Child,
+            &mut Context,
+            &mut dyn FnMut(&mut Context, u64, Line<'_>) -> Flow,
+        ) -> ChildEvent,
+    ) {
+        let Process::Running(child) = &mut self.process else {
+            return;
+        };
+        let (router, lines, held) = (&mut self.router, &mut self.lines, &mut self.held);
+        let event = handle(child, ctx, &mut |ctx, _, line| {
+            if let Some(text) = text_of(line) {
+                let (now, hold) = (ctx.now(), router.is_initializing());
+                let mut outlets = Outlets {
+                    ctx,
+                    lines,
+                    held,
+                    hold,
+                };
+                router.receive_from_agent(now, text, &mut outlets);
+            }
+            Flow::GoOn
+        });
+        self.handle_child(ctx, event);
+    }
+}
+
+/// The text of an agent's line; one that cannot be a message is logged and skipped.
+fn text_of(line: Line<'_>) -> Option<&str> {
+    let shown = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(100)]).into_owned();
+    match line {
+        Line::Whole(bytes) if bytes.trim_ascii().is_empty() => None,
+        Line::Whole(bytes) => std::str::from_utf8(bytes)
+            .inspect_err(|_| {
+                log::warn!(
+                    "a line of the agent is not UTF-8, skipped: {:?}",
+                    shown(bytes)
+                )
+            })
+            .ok(),
+        Line::TooLong(bytes) => {
+            log::warn!(
+                "a line of the agent is over the message limit, skipped: {:?}",
+                shown(bytes)
+            );
+            None
+        }
+    }
+}
+
+/// Where the router's messages go.
+struct Outlets<'a> {
+    ctx: &'a mut Context,
+    lines: &'a mut Vec<u8>,
+    held: &'a mut Vec<u8>,
+    /// Whether lines wait for the agent to be ready.
+    hold: bool,
+}
+
+impl Wires for Outlets<'_> {
+    fn initialize_agent(&mut self, parts: &[&str]) {
+        push_line(self.lines, parts);
+        self.hold = true;
+    }
+
+    fn to_agent(&mut self, parts: &[&str]) {
+        push_line(if self.hold { self.held } else { self.lines }, parts);
+    }
+
+    fn to_client(&mut self, client: ClientId, parts: &[&str]) {
+        // One that is gone or closing has nothing coming to it any more.
+        let _ = match parts {
+            [text] => self.ctx.send(client, Message::Text(text)),
+            parts => self.ctx.send(client, Message::Text(&parts.concat())),
+        };
+    }
+
+    fn close(&mut self, client: ClientId, code: CloseCode, reason: &str) {
+        let _ = self.ctx.close(client, code, reason);
+    }
+
+    fn secret(&mut self) -> String {
+        Uuid::new_v4().simple().to_string()
+    }
+}
+
+/// Appends a line. In JSON a line feed can only be white space between tokens; as a space it cannot end the line early
+/// and make two messages of one.
+fn push_line(lines: &mut Vec<u8>, parts: &[&str]) {
+    let start = lines.len();
+    for part in parts {
+        lines.extend_from_slice(part.as_bytes());
+    }
+    for byte in &mut lines[start..] {
+        if matches!(byte, b'\n' | b'\r') {
+            *byte = b' ';
+        }
+    }
+    lines.push(b'\n');
+}
+
+impl Service for Agent {
+    fn started(&mut self, ctx: &mut Context) {
+        self.start(ctx);
+    }
+
+    fn serves(&self, path: &str) -> bool {
+        self.config.endpoint.matches(path)
+    }
+
+    fn accept(&mut self, _: &mut Context, request: &Request<'_>) -> Result<Accept, Refusal> {
+        self.config.accept(request)
+    }
+
+    fn connected(&mut self, _: &mut Context, client: ClientId, _: &Request<'_>) {
+        self.router.handle_connected(client);
+    }
+
+    fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
+        // Binary frames are ignored.
+        if let Message::Text(text) = message {
+            let now = ctx.now();
+            self.route(ctx, |router, outlets| {
+                router.receive_from_client(now, client, text, outlets)
+            });
+        }
+    }
+
+    fn disconnected(&mut self, ctx: &mut Context, client: ClientId, _: &Disconnect) {
+        let now = ctx.now();
+        self.route(ctx, |router, outlets| {
+            router.handle_disconnected(now, client, outlets)
+        });
+        self.watch_grace(ctx);
+    }
+
+    fn is_waiting(&self, client: ClientId) -> bool {
+        self.router.is_busy(client)
+    }
+
+    fn ready(&mut self, ctx: &mut Context, source: SourceId, _: Readiness) {
+        self.with_child(ctx, |child, ctx, line| {
+            child.handle_ready(ctx, source, line)
+        });
+    }
+
+    fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
+        if self.grace == Some(timer) {
+            self.grace = None;
+            self.router.handle_timeout(ctx.now());
+            self.watch_grace(ctx);
+        } else if matches!(self.process, Process::Backoff(backoff) if backoff == timer) {
+            self.start(ctx);
+        } else {
+            self.with_child(ctx, |child, ctx, line| child.handle_timer(ctx, timer, line));
+        }
+    }
+
+    fn status(&self) -> serde_json::Map<String, serde_json::Value> {
+        let counters = self.router.counters();
+        let status = serde_json::json!({
+            "sessions": self.router.session_count(),
+            "agent": {
+                "running": matches!(self.process, Process::Running(_)),
+                "restarts": self.restarts,
+                "waiting": self.router.waiting_count(),
+                "asked": self.router.asked_count(),
+                "requests": counters.requests,
+                "prompts": counters.prompts,
+                "notifications": counters.notifications,
+                "answers": counters.answers,
+                "answer_ms": counters.answer_ms,
+                "denied": counters.denied,
+                "dropped": counters.dropped,
+            },
+        });
+        status.as_object().cloned().unwrap_or_default()
+    }
+
+    fn stopping(&mut self, ctx: &mut Context) {
+        if let Process::Running(child) = &mut self.process {
+            child.stop(ctx);
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        !matches!(self.process, Process::Running(_))
+    }
+}

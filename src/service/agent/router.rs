@@ -42,12 +42,16 @@ pub(crate) struct RouterLimits {
     pub(crate) sessions: usize,
     /// Requests of the agent that wait for the client's answer.
     pub(crate) asked: usize,
+    /// Whether the agent speaks ACP: `initialize` comes first, and sessions have owners.
+    pub(crate) acp: bool,
     /// How long a session waits for its owner to come back.
     pub(crate) grace: Option<Duration>,
 }
 
 /// Where messages go.
 pub(crate) trait Wires {
+    /// The line that has to come before all others.
+    fn initialize_agent(&mut self, parts: &[&str]);
     /// A line to the agent, in parts.
     fn to_agent(&mut self, parts: &[&str]);
     /// A message to a client, in parts.
@@ -141,7 +145,6 @@ pub(crate) struct Counters {
 #[derive(Debug)]
 pub(crate) struct Router {
     limits: RouterLimits,
-    /// Whether the agent speaks ACP: sessions, `initialize` first.
     peers: HashMap<ClientId, Peer>,
     sessions: HashMap<Arc<str>, Session>,
     waiting: HashMap<u64, Waiting>,
@@ -207,7 +210,14 @@ impl Router {
     // Clients.
 
     pub(crate) fn handle_connected(&mut self, client: ClientId) {
-        self.peers.insert(client, Peer::default());
+        let initialized = !self.limits.acp;
+        self.peers.insert(
+            client,
+            Peer {
+                initialized,
+                ..Peer::default()
+            },
+        );
     }
 
     /// Handles a message of a client.
@@ -251,7 +261,7 @@ impl Router {
             peer.initialized = true;
         }
         match &envelope.kind {
-            Kind::Request { method, id } if method == "initialize" => {
+            Kind::Request { method, id } if method == "initialize" && self.limits.acp => {
                 self.initialize(client, &envelope, &text[id.clone()], wires);
             }
             Kind::Request { method, id } => {
@@ -364,7 +374,7 @@ impl Router {
     fn ask_to_initialize(&self, wires: &mut impl Wires) {
         if let Initialize::Asked { id, params, .. } = &self.initialize {
             let id = id.to_string();
-            wires.to_agent(&[
+            wires.initialize_agent(&[
                 r#"{"jsonrpc":"2.0","id":"#,
                 &id,
                 r#","method":"initialize","params":"#,
@@ -398,7 +408,8 @@ impl Router {
                 )],
             );
         }
-        let claims = matches!(method, "session/load" | "session/resume");
+        let acp = self.limits.acp;
+        let claims = acp && matches!(method, "session/load" | "session/resume");
         if (claims || matches!(method, "session/new" | "session/fork"))
             && peer.sessions.len() >= self.limits.sessions
         {
@@ -422,6 +433,7 @@ impl Router {
             );
         }
         let mut class = match method {
+            _ if !acp => Class::Other,
             "session/new" | "session/fork" => Class::Create,
             "session/close" | "session/delete" => Class::End,
             "session/list" => Class::List,
@@ -438,7 +450,7 @@ impl Router {
                         return wires.to_client(client, &[&denied(raw_id)]);
                     }
                 }
-            } else if !self.is_owner(client, session) {
+            } else if acp && !self.is_owner(client, session) {
                 self.counters.denied += 1;
                 return wires.to_client(client, &[&denied(raw_id)]);
             }
@@ -448,7 +460,7 @@ impl Router {
         self.counters.prompts += u64::from(class == Class::Prompt);
         self.next_id += 1;
         let ours = self.next_id;
-        if method == "session/resume" && !self.initialize.agent_resumes() {
+        if claims && method == "session/resume" && !self.initialize.agent_resumes() {
             // The agent has kept the session and knows nothing of connections: it is enough to move it.
             let waiting = Waiting {
                 client,
@@ -490,11 +502,8 @@ impl Router {
         method: &str,
         wires: &mut impl Wires,
     ) {
-        if envelope
-            .session
-            .as_deref()
-            .is_some_and(|session| !self.is_owner(client, session))
-        {
+        let named = envelope.session.as_deref().filter(|_| self.limits.acp);
+        if named.is_some_and(|session| !self.is_owner(client, session)) {
             self.counters.denied += 1;
             log::warn!(
                 "{client} is not the owner of the session that its {method:?} names; dropped"

@@ -1,0 +1,202 @@
+//! One agent process for each connection: messages are passed through as they are.
+
+use std::collections::HashMap;
+
+use super::envelope::{Envelope, Kind};
+use super::json::Skimmer;
+use super::{AgentConfig, AgentProtocol, HIGH_WATER, LOW_WATER, push_line, text_of};
+use crate::service::child::{Child, ChildEvent, describe};
+use crate::service::lines::{Flow, Line};
+use crate::{
+    Accept, ClientId, CloseCode, Context, Disconnect, Message, Readiness, Refusal, Request,
+    Service, SourceId, TimerId,
+};
+
+/// A client's process.
+#[derive(Debug)]
+struct Process {
+    child: Child,
+    /// Whether the client's first message has come.
+    begun: bool,
+}
+
+/// An agent that is started for each connection and ends with it.
+#[derive(Debug)]
+pub struct AgentPerClient {
+    config: AgentConfig,
+    processes: HashMap<ClientId, Process>,
+    /// Whose process an event belongs to.
+    sources: HashMap<SourceId, ClientId>,
+}
+
+impl AgentPerClient {
+    /// Agents that are started as clients come.
+    pub fn new(config: AgentConfig) -> Self {
+        Self {
+            config,
+            processes: HashMap::new(),
+            sources: HashMap::new(),
+        }
+    }
+
+    /// Lets a client's process handle an event. Its lines go to the client.
+    fn with_child(
+        &mut self,
+        ctx: &mut Context,
+        client: ClientId,
+        handle: impl FnOnce(
+            &mut Child,
+            &mut Context,
+            &mut dyn FnMut(&mut Context, u64, Line<'_>) -> Flow,
+        ) -> ChildEvent,
+    ) -> bool {
+        let Some(process) = self.processes.get_mut(&client) else {
+            return false;
+        };
+        let event = handle(&mut process.child, ctx, &mut |ctx, _, line| {
+            if let Some(text) = text_of(line) {
+                // A client that is gone has nothing coming to it any more.
+                let _ = ctx.send(client, Message::Text(text));
+            }
+            // The agent's output waits for a client that does not keep up.
+            if ctx.is_congested(client) {
+                Flow::Stop
+            } else {
+                Flow::GoOn
+            }
+        });
+        match event {
+            ChildEvent::NotMine => return false,
+            ChildEvent::Handled => {
+                let queued = process.child.stdin().map_or(0, |stdin| stdin.queued());
+                if queued <= LOW_WATER {
+                    ctx.set_held(client, false);
+                }
+            }
+            ChildEvent::Exited(status) => {
+                self.processes.remove(&client);
+                self.sources.retain(|_, owner| *owner != client);
+                let clean = status.is_some_and(|status| status.success());
+                log::info!("the agent of {client} {}", describe(status));
+                let code = if clean {
+                    CloseCode::NORMAL
+                } else {
+                    CloseCode::INTERNAL
+                };
+                let _ = ctx.close(client, code, "Agent exited");
+            }
+        }
+        true
+    }
+}
+
+impl Service for AgentPerClient {
+    fn serves(&self, path: &str) -> bool {
+        self.config.endpoint.matches(path)
+    }
+
+    fn accept(&mut self, _: &mut Context, request: &Request<'_>) -> Result<Accept, Refusal> {
+        self.config.accept(request)
+    }
+
+    fn connected(&mut self, ctx: &mut Context, client: ClientId, _: &Request<'_>) {
+        let limit = ctx.config().limits.max_message;
+        match Child::spawn(ctx, &self.config.command, limit) {
+            Ok(child) => {
+                self.sources
+                    .extend(child.sources().map(|source| (source, client)));
+                self.processes.insert(
+                    client,
+                    Process {
+                        child,
+                        begun: false,
+                    },
+                );
+            }
+            Err(error) => {
+                log::error!("{error}");
+                let _ = ctx.close(client, CloseCode::INTERNAL, "The agent cannot be started");
+            }
+        }
+    }
+
+    fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
+        let (Message::Text(text), Some(process)) = (message, self.processes.get_mut(&client))
+        else {
+            return;
+        };
+        let mut skimmer = Skimmer::new(text);
+        if skimmer.value().and_then(|_| skimmer.end()).is_err() {
+            let answer = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error","data":null}}"#;
+            let _ = ctx.send(client, Message::Text(answer));
+            return;
+        }
+        if !std::mem::replace(&mut process.begun, true)
+            && self.config.protocol == AgentProtocol::Acp
+        {
+            let initialize = |kind: &Kind<'_>| matches!(kind, Kind::Request { method, .. } if method == "initialize");
+            if !Envelope::parse(text).is_ok_and(|envelope| initialize(&envelope.kind)) {
+                let _ = ctx.close(
+                    client,
+                    CloseCode::PROTOCOL,
+                    "The first message must be initialize",
+                );
+                return;
+            }
+        }
+        if let Some(stdin) = process.child.stdin() {
+            push_line(stdin.queue(), &[text]);
+            stdin.written_to(ctx);
+            if stdin.queued() > HIGH_WATER {
+                ctx.set_held(client, true);
+            }
+        }
+    }
+
+    fn drained(&mut self, ctx: &mut Context, client: ClientId) {
+        if let Some(process) = self.processes.get_mut(&client) {
+            process.child.resume(ctx);
+        }
+    }
+
+    fn disconnected(&mut self, ctx: &mut Context, client: ClientId, _: &Disconnect) {
+        if let Some(process) = self.processes.get_mut(&client) {
+            // What it still writes is for nobody, but it must not be kept from ending by a full pipe.
+            process.child.resume(ctx);
+            process.child.stop(ctx);
+        }
+    }
+
+    fn ready(&mut self, ctx: &mut Context, source: SourceId, _: Readiness) {
+        if let Some(&client) = self.sources.get(&source) {
+            self.with_child(ctx, client, |child, ctx, line| {
+                child.handle_ready(ctx, source, line)
+            });
+        }
+    }
+
+    fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
+        let clients: Vec<ClientId> = self.processes.keys().copied().collect();
+        let mut handle = |client| {
+            self.with_child(ctx, client, |child, ctx, line| {
+                child.handle_timer(ctx, timer, line)
+            })
+        };
+        let _ = clients.into_iter().any(|client| handle(client));
+    }
+
+    fn status(&self) -> serde_json::Map<String, serde_json::Value> {
+        let status = serde_json::json!({"processes": self.processes.len()});
+        status.as_object().cloned().unwrap_or_default()
+    }
+
+    fn stopping(&mut self, ctx: &mut Context) {
+        for process in self.processes.values_mut() {
+            process.child.stop(ctx);
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.processes.is_empty()
+    }
+}
