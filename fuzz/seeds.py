@@ -77,6 +77,24 @@ def operations():
         yield bytes([source.randrange(256)]) + plan
 
 
+def envelopes():
+    for method in ["initialize", "session/new", "session/prompt", "$/cancel_request"]:
+        params = '{"sessionId":"s\\u0031","requestId":"r","_meta":{"outrigger":{"resumeToken":"t"}},"x":[1.5e3,{}]}'
+        for identity in ['"id":1,', '"id":"a\\"b",', '"id":null,', ""]:
+            yield f'{{"jsonrpc":"2.0",{identity}"method":"{method}","params":{params}}}'.encode()
+    yield b'{"jsonrpc":"2.0","id":1,"result":{"sessionId":"s","_meta":null}}'
+    yield b'{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"\\ud83d\\ude00","data":[]}}'
+    yield b"[" * 130 + b"]" * 130
+
+
+def routes():
+    source = random.Random(2)
+    for _ in range(40):
+        yield bytes([0, 0, 1]) * 3 + bytes(source.randrange(256) for _ in range(3 * source.randrange(10, 100)))
+
+
+write("envelope", envelopes())
+write("router", routes())
 write("handshake", handshakes())
 write("frame_header", headers())
 write("connection", conversations())

@@ -68,4 +68,5 @@ pub use server::{
 pub mod fuzz {
     pub use crate::protocol::fuzz::{connection, frame_header, handshake};
     pub use crate::server::fuzz::operations;
+    pub use crate::service::agent::fuzz::{envelope, router};
 }

@@ -1,6 +1,8 @@
 //! One stdio JSON-RPC agent, many clients, nothing crosses.
 
 mod envelope;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod initialize;
 mod json;
 mod per_client;

@@ -185,6 +185,12 @@ impl Router {
         self.sessions.len()
     }
 
+    /// Who a session is bound to.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn owner_of(&self, session: &str) -> Option<ClientId> {
+        self.sessions.get(session).and_then(|session| session.owner)
+    }
+
     pub(crate) fn counters(&self) -> Counters {
         self.counters
     }

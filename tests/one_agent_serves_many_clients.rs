@@ -1,0 +1,596 @@
+//! `outrigger agent` with a real agent process: who gets what, who may do what, and what is left when someone goes.
+
+mod common;
+
+use std::collections::HashMap;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use common::program::Program;
+use common::{BINARY, CLOSE, TEXT, Wire};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use serde_json::{Value, json};
+
+/// The agent of the examples, which is built with the tests.
+fn example_agent() -> String {
+    let test = std::env::current_exe().expect("a path");
+    let agent = test
+        .parent()
+        .and_then(|deps| deps.parent())
+        .expect("a target folder")
+        .join("examples/agent");
+    assert!(
+        agent.exists(),
+        "cargo builds the examples with the tests: {}",
+        agent.display()
+    );
+    agent.to_str().expect("UTF-8").to_owned()
+}
+
+fn agent(options: &[&str]) -> Program {
+    Program::start(&[&["agent"][..], options, &["--", &example_agent()]].concat())
+}
+
+/// A client that speaks JSON-RPC.
+struct Client {
+    wire: Wire,
+    next_id: u64,
+}
+
+impl Client {
+    fn connect(address: SocketAddr) -> Self {
+        Self {
+            wire: Wire::connect(address, "/acp"),
+            next_id: 0,
+        }
+    }
+
+    /// A client that is initialized.
+    fn initialized(address: SocketAddr) -> Self {
+        let mut client = Self::connect(address);
+        let answer = client.ask(
+            "initialize",
+            json!({"protocolVersion": 1, "clientCapabilities": {}}),
+        );
+        assert_eq!(answer["result"]["protocolVersion"], 1, "{answer}");
+        client
+    }
+
+    /// A client with a session, and what it can come back with.
+    fn with_session(address: SocketAddr) -> (Self, String, String) {
+        let mut client = Self::initialized(address);
+        let answer = client.ask("session/new", json!({"cwd": "/", "mcpServers": []}));
+        let text = |value: &Value| {
+            value
+                .as_str()
+                .unwrap_or_else(|| panic!("{answer}"))
+                .to_owned()
+        };
+        let session = text(&answer["result"]["sessionId"]);
+        let token = text(&answer["result"]["_meta"]["outrigger"]["resumeToken"]);
+        (client, session, token)
+    }
+
+    fn say(&mut self, message: &Value) {
+        self.wire.send_frame(TEXT, message.to_string().as_bytes());
+    }
+
+    fn request(&mut self, method: &str, params: Value) -> u64 {
+        self.next_id += 1;
+        self.say(
+            &json!({"jsonrpc": "2.0", "id": self.next_id, "method": method, "params": params}),
+        );
+        self.next_id
+    }
+
+    fn prompt(&mut self, session: &str, text: &str) -> u64 {
+        let prompt = json!([{"type": "text", "text": text}]);
+        self.request(
+            "session/prompt",
+            json!({"sessionId": session, "prompt": prompt}),
+        )
+    }
+
+    fn hear(&mut self) -> Value {
+        loop {
+            let frame = self.wire.read_frame();
+            match frame.opcode {
+                TEXT => return serde_json::from_slice(&frame.payload).expect("JSON"),
+                CLOSE => panic!("closed: {:?}", String::from_utf8_lossy(&frame.payload)),
+                _ => {}
+            }
+        }
+    }
+
+    /// Asks, and returns the answer, passing over what else comes.
+    fn ask(&mut self, method: &str, params: Value) -> Value {
+        let id = self.request(method, params);
+        self.answer_to(id)
+    }
+
+    fn answer_to(&mut self, id: u64) -> Value {
+        loop {
+            let message = self.hear();
+            if message["id"] == id && message.get("method").is_none() {
+                return message;
+            }
+        }
+    }
+}
+
+fn error_code(message: &Value) -> i64 {
+    message["error"]["code"].as_i64().unwrap_or_default()
+}
+
+fn temporary(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("outrigger-{name}-{}", std::process::id()))
+}
+
+#[test]
+fn the_101_names_the_connection_and_binary_frames_are_ignored() {
+    let server = agent(&[]);
+    let address = server.address();
+    let mut wire = Wire::open(address);
+    wire.send(&common::request("/acp"));
+    let head = wire.read_head();
+    let id = head
+        .lines()
+        .find_map(|line| line.strip_prefix("Acp-Connection-Id: "))
+        .expect("an id");
+    assert_eq!((id.len(), id.matches('-').count()), (36, 4), "{id}");
+    wire.send_frame(BINARY, b"\0\xff");
+    let mut client = Client { wire, next_id: 0 };
+    assert_eq!(
+        client.ask("initialize", json!({}))["result"]["protocolVersion"],
+        1
+    );
+}
+
+#[test]
+fn clients_with_the_same_ids_each_get_their_own_answers_and_updates() {
+    let server = agent(&[]);
+    let address = server.address();
+    let threads: Vec<_> = (0..16)
+        .map(|number| {
+            std::thread::spawn(move || {
+                let (mut client, session, _) = Client::with_session(address);
+                for round in 0..50 {
+                    let id = client.prompt(&session, &format!("words of {number} round {round}"));
+                    let mut words = Vec::new();
+                    loop {
+                        let message = client.hear();
+                        if message["method"] == "session/update" {
+                            assert_eq!(message["params"]["sessionId"], session);
+                            words.push(
+                                message["params"]["update"]["content"]["text"]
+                                    .as_str()
+                                    .expect("text")
+                                    .to_owned(),
+                            );
+                        } else {
+                            assert_eq!(
+                                (&message["id"], &message["result"]["stopReason"]),
+                                (&json!(id), &json!("end_turn"))
+                            );
+                            break;
+                        }
+                    }
+                    assert_eq!(words.join(" "), format!("words of {number} round {round}"));
+                }
+            })
+        })
+        .collect();
+    threads
+        .into_iter()
+        .for_each(|thread| thread.join().expect("all its own"));
+}
+
+#[test]
+fn answers_out_of_order_find_their_clients() {
+    let server = agent(&[]);
+    let address = server.address();
+    let mut clients: Vec<_> = (0..8).map(|_| Client::with_session(address)).collect();
+    let mut ids = HashMap::new();
+    for (number, (client, session, _)) in clients.iter_mut().enumerate() {
+        for _ in 0..5 {
+            ids.entry(number)
+                .or_insert_with(Vec::new)
+                .push(client.prompt(session, "hold"));
+            // The agent has it once the update is there.
+            client.hear();
+        }
+    }
+    let (last, session, _) = &mut clients[0];
+    let releasing = last.prompt(&session.clone(), "release");
+    ids.get_mut(&0).expect("the first").insert(0, releasing);
+    for (number, (client, ..)) in clients.iter_mut().enumerate() {
+        let mut want = ids.remove(&number).expect("asked");
+        while !want.is_empty() {
+            let message = client.hear();
+            let id = message["id"].as_u64().expect("ours");
+            let at = want
+                .iter()
+                .position(|want| *want == id)
+                .expect("asked and not answered before");
+            want.remove(at);
+        }
+    }
+}
+
+#[test]
+fn a_stranger_gets_access_denied_and_the_agent_never_sees_it() {
+    let log = temporary("stranger");
+    let script = format!("AGENT_LOG={} exec {}", log.display(), example_agent());
+    let server = Program::start(&["agent", "--", "sh", "-c", &script]);
+    let address = server.address();
+    let (mut owner, session, _) = Client::with_session(address);
+    let mut stranger = Client::initialized(address);
+    for method in [
+        "session/prompt",
+        "session/load",
+        "session/resume",
+        "session/set_mode",
+        "session/close",
+    ] {
+        let answer = stranger.ask(method, json!({"sessionId": session, "secret": "stranger"}));
+        assert_eq!(
+            (error_code(&answer), &answer["error"]["message"]),
+            (-32010, &json!("Access denied")),
+            "{method}"
+        );
+    }
+    stranger.say(&json!({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session, "secret": "stranger"}}));
+    let listed = stranger.ask("session/list", json!({}));
+    assert_eq!(
+        listed["result"]["sessions"],
+        json!([]),
+        "another's session is not listed"
+    );
+    assert_eq!(
+        owner.ask("session/list", json!({}))["result"]["sessions"][0]["sessionId"],
+        json!(session)
+    );
+    let id = owner.prompt(&session, "done");
+    owner.answer_to(id);
+    let seen = fs::read_to_string(&log).expect("the agent writes");
+    fs::remove_file(&log).expect("it is there");
+    assert!(
+        seen.contains("session/prompt") && !seen.contains("stranger"),
+        "{seen}"
+    );
+}
+
+#[test]
+fn a_line_feed_between_tokens_is_no_second_message() {
+    let server = agent(&[]);
+    let address = server.address();
+    let (_owner, session, _) = Client::with_session(address);
+    let mut stranger = Client::initialized(address);
+    let smuggled = json!({"jsonrpc": "2.0", "id": 99, "method": "session/prompt", "params": {"sessionId": session, "prompt": []}});
+    let text =
+        format!("{{\"jsonrpc\":\"2.0\",\"id\":5,\"method\":\"x\",\"params\":\n{smuggled}\r\n}}");
+    stranger.wire.send_frame(TEXT, text.as_bytes());
+    let answer = stranger.hear();
+    assert_eq!(
+        (&answer["id"], error_code(&answer)),
+        (&json!(5), -32601),
+        "one message, and one answer"
+    );
+}
+
+#[test]
+fn a_cut_connection_is_told_to_the_agent_and_can_be_resumed_with_its_token() {
+    let log = temporary("cut");
+    let script = format!("AGENT_LOG={} exec {}", log.display(), example_agent());
+    let server = Program::start(&["agent", "--", "sh", "-c", &script]);
+    let address = server.address();
+    let (mut bystander, calm, _) = Client::with_session(address);
+    let (mut client, session, mut token) = Client::with_session(address);
+    for (text, cancelled) in [("wait", true), ("permission", false)] {
+        client.prompt(&session, text);
+        client.hear();
+        client.wire.reset();
+        let told = |seen: &str| {
+            let prompt_cancelled = seen.contains("session/cancel");
+            if cancelled {
+                prompt_cancelled
+            } else {
+                seen.contains("\"outcome\":\"cancelled\"")
+            }
+        };
+        while !told(&fs::read_to_string(&log).expect("the agent writes")) {}
+
+        let id = bystander.prompt(&calm, "still here");
+        assert_eq!(
+            bystander.answer_to(id)["result"]["stopReason"],
+            "end_turn",
+            "others notice nothing"
+        );
+
+        client = Client::initialized(address);
+        let load = |token: &str| json!({"sessionId": session, "cwd": "/", "mcpServers": [], "_meta": {"outrigger": {"resumeToken": token}}});
+        assert_eq!(
+            error_code(&client.ask("session/load", load("wrong"))),
+            -32010
+        );
+        let answer = client.ask("session/load", load(&token));
+        let fresh = answer["result"]["_meta"]["outrigger"]["resumeToken"]
+            .as_str()
+            .expect("a token")
+            .to_owned();
+        let mut other = Client::initialized(address);
+        assert_eq!(
+            error_code(&other.ask("session/load", load(&token))),
+            -32010,
+            "a used token is worth nothing"
+        );
+        token = fresh;
+        let id = client.prompt(&session, "goes on");
+        assert_eq!(client.answer_to(id)["result"]["stopReason"], "end_turn");
+    }
+    fs::remove_file(&log).expect("it is there");
+}
+
+#[test]
+fn the_agents_death_fails_who_waits_and_a_new_one_serves_the_same_connections() {
+    let pids = temporary("death");
+    let script = format!("echo $$ >>{}; exec {}", pids.display(), example_agent());
+    let server = Program::start(&["agent", "--", "sh", "-c", &script]);
+    let address = server.address();
+    let mut clients: Vec<_> = (0..10).map(|_| Client::with_session(address)).collect();
+    let mut asked = Vec::new();
+    for (client, session, _) in &mut clients {
+        let ids: Vec<_> = (0..5).map(|_| client.prompt(session, "hold")).collect();
+        (0..5).for_each(|_| drop(client.hear()));
+        asked.push(ids);
+    }
+    let read_pids = || -> Vec<i32> {
+        fs::read_to_string(&pids)
+            .expect("the agent writes")
+            .lines()
+            .map(|line| line.parse().expect("a number"))
+            .collect()
+    };
+    kill_process(Pid::from_raw(read_pids()[0]).expect("a pid"), Signal::KILL).expect("it runs");
+    for ((client, session, _), ids) in clients.iter_mut().zip(asked) {
+        for id in ids {
+            let answer = client.answer_to(id);
+            assert_eq!(
+                (error_code(&answer), &answer["error"]["message"]),
+                (-32012, &json!("Agent exited"))
+            );
+            assert_eq!(
+                answer["error"]["data"],
+                json!({"code": null, "signal": "SIGKILL"})
+            );
+        }
+        let id = client.prompt(session, "x");
+        assert_eq!(
+            error_code(&client.answer_to(id)),
+            -32010,
+            "the old sessions are gone with it"
+        );
+        let new = client.ask("session/new", json!({"cwd": "/", "mcpServers": []}));
+        let session = new["result"]["sessionId"]
+            .as_str()
+            .expect("a session")
+            .to_owned();
+        let id = client.prompt(&session, "hello");
+        assert_eq!(client.answer_to(id)["result"]["stopReason"], "end_turn");
+    }
+    assert_eq!(read_pids().len(), 2, "it was started again once");
+    fs::remove_file(&pids).expect("it is there");
+}
+
+#[test]
+fn an_agent_that_keeps_dying_is_given_up() {
+    let mut server = Program::start(&[
+        "agent",
+        "--restart-limit",
+        "2/60s",
+        "--",
+        "sh",
+        "-c",
+        "exit 4",
+    ]);
+    let address = server.address();
+    let mut wire = Wire::connect(address, "/acp");
+    assert_eq!(wire.read_close(), (1011, "Agent exited".to_owned()));
+    wire.send_close(1011);
+    let (status, log) = server.wait_and_read_log();
+    assert_eq!(status.code(), Some(1));
+    assert_eq!(log.matches("starting it again").count(), 2, "{log}");
+}
+
+#[test]
+fn lines_that_are_no_messages_are_skipped() {
+    let script = format!(
+        "echo garbage; head -c 300000 /dev/zero | tr '\\0' x; echo; echo '[1]'; exec {}",
+        example_agent()
+    );
+    let server = Program::start(&[
+        "agent",
+        "--max-message",
+        "100KiB",
+        "--",
+        "sh",
+        "-c",
+        &script,
+    ]);
+    let (mut client, session, _) = Client::with_session(server.address());
+    let id = client.prompt(&session, "fine");
+    assert_eq!(client.answer_to(id)["result"]["stopReason"], "end_turn");
+}
+
+#[test]
+fn bad_input_of_a_client_is_answered_and_others_go_on() {
+    let server = agent(&[]);
+    let address = server.address();
+    let mut early = Client::connect(address);
+    early.request("session/new", json!({}));
+    assert_eq!(
+        early.wire.read_close(),
+        (1002, "The first message must be initialize".to_owned())
+    );
+    let mut client = Client::initialized(address);
+    client.wire.send_frame(TEXT, b"nonsense");
+    assert_eq!(error_code(&client.hear()), -32700);
+    client.wire.send_frame(TEXT, b"[]");
+    assert_eq!(error_code(&client.hear()), -32600);
+    client.say(&json!({"jsonrpc": "2.0", "id": "x".repeat(2000), "method": "x"}));
+    assert_eq!(
+        client.wire.read_close(),
+        (1008, "Request id too long".to_owned())
+    );
+}
+
+#[test]
+fn a_client_that_does_not_read_is_cut_and_slows_nobody() {
+    let server = agent(&["--max-outbound", "1MiB", "--close-timeout", "1h"]);
+    let address = server.address();
+    let (mut deaf, session, _) = Client::with_session(address);
+    let (mut other, own, _) = Client::with_session(address);
+    let word = "x".repeat(100_000);
+    for _ in 0..100 {
+        deaf.prompt(&session, &word);
+        let id = other.prompt(&own, "quick");
+        assert_eq!(other.answer_to(id)["result"]["stopReason"], "end_turn");
+    }
+    assert_eq!(deaf.wire.read_close(), (1008, "Slow consumer".to_owned()));
+}
+
+#[test]
+fn per_client_each_connection_has_a_process_that_ends_with_it() {
+    let pids = temporary("per-client");
+    // A wrapper that ignores HUP and forks the real server, as npx does.
+    let script = format!(
+        "trap '' HUP; {} & echo $! >>{}; cat >/dev/null & wait $!",
+        "sleep 1000",
+        pids.display()
+    );
+    let server = Program::start(&[
+        "agent",
+        "--mode",
+        "per-client",
+        "--protocol",
+        "jsonrpc",
+        "--",
+        "sh",
+        "-c",
+        &script,
+    ]);
+    let address = server.address();
+    let wires: Vec<_> = (0..3).map(|_| Wire::connect(address, "/acp")).collect();
+    let read = || -> Vec<Pid> {
+        let text = fs::read_to_string(&pids).unwrap_or_default();
+        text.lines()
+            .filter_map(|line| line.parse().ok().and_then(Pid::from_raw))
+            .collect()
+    };
+    while read().len() < 3 {}
+    drop(wires);
+    for pid in read() {
+        while test_kill_process(pid).is_ok() && !is_zombie(pid) {}
+    }
+    fs::remove_file(&pids).expect("it is there");
+}
+
+fn is_zombie(pid: Pid) -> bool {
+    let stat =
+        fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+    stat.rsplit_once(") ")
+        .is_some_and(|(_, rest)| rest.starts_with('Z'))
+}
+
+#[test]
+fn per_client_messages_pass_through_byte_for_byte() {
+    let server = Program::start(&[
+        "agent",
+        "--mode",
+        "per-client",
+        "--protocol",
+        "jsonrpc",
+        "--",
+        "cat",
+    ]);
+    let address = server.address();
+    let mut wire = Wire::open(address);
+    let request = String::from_utf8(common::request("/acp")).expect("ASCII");
+    wire.send(
+        request
+            .replace("Host", "Sec-WebSocket-Protocol: mcp\r\nHost")
+            .as_bytes(),
+    );
+    assert!(
+        wire.read_head()
+            .contains("\r\nSec-WebSocket-Protocol: mcp\r\n")
+    );
+    let text = r#"{ "jsonrpc" : "2.0","id":1.50, "method":"é\u00e9","params":[1e400 ]}"#;
+    wire.send_frame(TEXT, text.as_bytes());
+    assert_eq!(wire.read_frame().payload, text.as_bytes());
+    wire.send_frame(TEXT, b"nonsense");
+    assert!(String::from_utf8_lossy(&wire.read_frame().payload).contains("-32700"));
+    let large = format!(
+        r#"{{"jsonrpc":"2.0","method":"x","params":"{}"}}"#,
+        "y".repeat(10 << 20)
+    );
+    wire.send_frame(TEXT, large.as_bytes());
+    assert!(wire.read_frame().payload == large.as_bytes());
+}
+
+#[test]
+fn per_client_an_agent_that_ends_closes_its_client() {
+    for (script, code) in [("read line", 1000), ("read line; exit 3", 1011)] {
+        let server = Program::start(&[
+            "agent",
+            "--mode",
+            "per-client",
+            "--protocol",
+            "jsonrpc",
+            "--",
+            "sh",
+            "-c",
+            script,
+        ]);
+        let mut wire = Wire::connect(server.address(), "/acp");
+        wire.send_frame(TEXT, b"{}");
+        assert_eq!(wire.read_close(), (code, "Agent exited".to_owned()));
+    }
+}
+
+#[test]
+fn a_signal_ends_the_agents_and_leaves_nothing() {
+    for mode in ["shared", "per-client"] {
+        let pids = temporary(&format!("signal-{mode}"));
+        let script = format!(
+            "trap '' HUP; sleep 1000 & echo $! >>{}; cat >/dev/null",
+            pids.display()
+        );
+        let mut server = Program::start(&[
+            "agent",
+            "--mode",
+            mode,
+            "--protocol",
+            "jsonrpc",
+            "--",
+            "sh",
+            "-c",
+            &script,
+        ]);
+        let mut wire = Wire::connect(server.address(), "/acp");
+        while fs::read_to_string(&pids).unwrap_or_default().is_empty() {}
+        server.signal(Signal::TERM);
+        assert_eq!(wire.read_close().0, 1001);
+        wire.send_close(1001);
+        assert_eq!(server.wait().code(), Some(0));
+        let left: i32 = fs::read_to_string(&pids)
+            .expect("written")
+            .trim()
+            .parse()
+            .expect("a number");
+        let left = Pid::from_raw(left).expect("a pid");
+        while test_kill_process(left).is_ok() && !is_zombie(left) {}
+        fs::remove_file(&pids).expect("it is there");
+    }
+}
