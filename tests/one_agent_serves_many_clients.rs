@@ -451,9 +451,9 @@ fn a_client_that_does_not_read_is_cut_and_slows_nobody() {
     let address = server.address();
     let (mut deaf, session, _) = Client::with_session(address);
     let (mut other, own, _) = Client::with_session(address);
-    let word = "x".repeat(100_000);
+    // An update of 100 kB for each of 150 words, and nobody reads them.
+    deaf.prompt(&session, &format!("{} ", "x".repeat(100_000)).repeat(150));
     for _ in 0..100 {
-        deaf.prompt(&session, &word);
         let id = other.prompt(&own, "quick");
         assert_eq!(other.answer_to(id)["result"]["stopReason"], "end_turn");
     }

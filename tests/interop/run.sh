@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Real clients against the real program: Python `websockets`, npm `ws` and headless Chromium with examples/chat.html.
+# Real clients against the real program: Python `websockets`, npm `ws`, headless Chromium with examples/chat.html, and the
+# SDK of the Agent Client Protocol and an MCP server on either side of `outrigger agent`.
 # Installs what it needs below target/interop; Chromium has to be on the machine (Debian: apt-get install chromium).
 #
-# usage: tests/interop/run.sh [python] [node] [browser]      all of them by default
+# usage: tests/interop/run.sh [python] [node] [browser] [acp]      all of them by default
 # env:   OUTRIGGER=target/release/outrigger
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -16,7 +17,8 @@ run_python() {
   "$tools/venv/bin/python" tests/interop/python_client.py
 }
 node_modules() {
-  [ -d "$tools/node_modules/ws" ] || (cd "$tools" && npm install --silent --no-audit --no-fund ws@8 playwright-core@1 >/dev/null)
+  [ -d "$tools/node_modules/@agentclientprotocol" ] || (cd "$tools" && npm install --silent --no-audit --no-fund \
+    ws@8 playwright-core@1 @agentclientprotocol/sdk@2 @modelcontextprotocol/server-everything >/dev/null)
 }
 run_node() {
   node_modules
@@ -26,8 +28,12 @@ run_browser() {
   node_modules
   NODE_PATH=$tools/node_modules node tests/interop/browser.js
 }
+run_acp() {
+  node_modules
+  TOOLS=$tools node tests/interop/acp.mjs
+}
 
-for part in ${@:-python node browser}; do
+for part in ${@:-python node browser acp}; do
   echo "interop: $part"
   "run_$part"
 done
