@@ -122,6 +122,11 @@ impl Child {
         }
     }
 
+    /// Whether it runs but has closed its input or output: nothing more can be asked of it, or answered by it.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        !self.ended && (self.stdin.is_none() || self.stdout.is_none())
+    }
+
     /// What its events come from.
     pub(crate) fn sources(&self) -> impl Iterator<Item = SourceId> {
         let stdin = self.stdin.as_ref().and_then(Writer::source);

@@ -74,6 +74,7 @@ impl<'a> Envelope<'a> {
             };
             return Err(EnvelopeError::Invalid { why, id: None });
         }
+        let mut twin = false;
         let [
             mut version,
             mut id,
@@ -91,7 +92,13 @@ impl<'a> Envelope<'a> {
                 "params" => &mut params,
                 "result" => &mut result,
                 "error" => &mut error,
-                _ => return,
+                other => {
+                    twin |= is_twin(
+                        other,
+                        &["jsonrpc", "id", "method", "params", "result", "error"],
+                    );
+                    return;
+                }
             };
             duplicate |= !slot.set(value);
         })?;
@@ -118,6 +125,20 @@ impl<'a> Envelope<'a> {
         }
         if id.0.as_ref().is_some_and(|id| !is_id(id)) {
             return invalid("\"id\" is neither a string nor a number nor null");
+        }
+        if twin {
+            return invalid("a key differs from one that counts in its case only");
+        }
+        // Some write both, and null for the one that is not meant.
+        let is_null = |once: &Once| {
+            once.0
+                .as_ref()
+                .is_some_and(|range| &text[range.clone()] == "null")
+        };
+        match (is_null(&result), is_null(&error)) {
+            (_, true) if result.0.is_some() => error.0 = None,
+            (true, false) if error.0.is_some() => result.0 = None,
+            _ => {}
         }
         let (kind, body) = match (method.0, id.0, result.0, error.0) {
             (Some(method), id, None, None) => {
@@ -175,18 +196,24 @@ impl<'a> Envelope<'a> {
             return Ok(());
         };
         let [mut session, mut request_id, mut meta] = <[Once; 3]>::default();
-        let mut duplicate = false;
+        let (mut duplicate, mut twin) = (false, false);
         let walked = Skimmer::at(self.text, &body).object(|key, value| {
             duplicate |= match &*key {
                 "sessionId" => !session.set(value),
                 "requestId" => !request_id.set(value),
                 "_meta" => !meta.set(value),
-                _ => false,
+                other => {
+                    twin |= is_twin(other, &["sessionId", "requestId", "_meta"]);
+                    false
+                }
             };
         });
         debug_assert!(walked.is_ok(), "the text was walked over before");
         if duplicate {
             return Err("duplicate key");
+        }
+        if twin && !matches!(self.kind, Kind::Response { .. }) {
+            return Err("a key differs from one that counts in its case only");
         }
         self.session = match session.0.map(|session| &self.text[session]) {
             None | Some("null") => None,
@@ -196,6 +223,18 @@ impl<'a> Envelope<'a> {
         (self.request_id, self.meta, self.body) = (request_id.0, meta.0, Some(body));
         Ok(())
     }
+}
+
+/// Whether a reader that does not mind case (Go's, for one) would take `key` for one of these.
+fn is_twin(key: &str, names: &[&str]) -> bool {
+    let folded = |c: char| match c {
+        '\u{17f}' => 's',
+        '\u{212a}' => 'k',
+        c => c.to_ascii_lowercase(),
+    };
+    names
+        .iter()
+        .any(|name| key.chars().map(folded).eq(name.chars().map(folded)))
 }
 
 impl From<NotJson> for EnvelopeError {
@@ -323,6 +362,30 @@ mod tests {
             assert!(got.starts_with(why), "{text}: {got}");
             assert_eq!(id, Some("1"));
         }
+        for key in ["SessionId", "\u{17f}essionId", "sessionID"] {
+            let text = format!(
+                r#"{{"jsonrpc":"2.0","id":1,"method":"x","params":{{"sessionId":"a","{key}":"b"}}}}"#
+            );
+            assert!(invalid(&text).0.contains("case"), "{key}");
+        }
+        assert!(
+            invalid(r#"{"jsonrpc":"2.0","id":1,"method":"x","Params":{}}"#)
+                .0
+                .contains("case")
+        );
+        let both = r#"{"jsonrpc":"2.0","id":1,"result":{},"error":null}"#;
+        assert!(Envelope::parse(both).is_ok_and(|envelope| matches!(
+            envelope.kind,
+            Kind::Response {
+                result: Some(_),
+                ..
+            }
+        )));
+        let both = r#"{"jsonrpc":"2.0","id":1,"result":null,"error":{"code":1}}"#;
+        assert!(
+            Envelope::parse(both)
+                .is_ok_and(|envelope| matches!(envelope.kind, Kind::Response { result: None, .. }))
+        );
         let twice = r#"{"jsonrpc":"2.0","id":1,"method":"x","\u0069d":2}"#;
         assert_eq!(
             invalid(twice),

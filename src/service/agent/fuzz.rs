@@ -189,7 +189,7 @@ pub fn router(data: &[u8]) {
             (1..=3, Some(client)) => {
                 let method = METHODS[a / 5 % METHODS.len()];
                 model.owed.entry(client).or_default().push(id.to_owned());
-                let token = format!("{:032}", b);
+                let token = format!("{b:032}");
                 let text = format!(
                     r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{"who":"{client}","sessionId":"{session}","_meta":{{"outrigger":{{"resumeToken":"{token}"}}}}}}}}"#
                 );
@@ -273,7 +273,7 @@ pub fn router(data: &[u8]) {
                 router.handle_agent_exited(r#"{"code":1,"signal":null}"#, &mut model);
                 model.agent_has.clear();
                 model.asked.clear();
-                assert_eq!((router.waiting_count(), router.session_count()), (0, 0));
+                assert_eq!((router.waiting_count(), router.asked_count()), (0, 0));
                 router.handle_agent_started(&mut model);
             }
             (11, _) => {

@@ -15,6 +15,8 @@ pub(super) enum Initialize {
         id: u64,
         params: Box<str>,
         wanted: Vec<(ClientId, Box<str>)>,
+        /// Whether the agent said no although it had said yes before.
+        refused: bool,
     },
     /// It was answered with this result.
     Done {
@@ -35,12 +37,12 @@ impl Initialize {
         matches!(self, Self::Asked { wanted, .. } if wanted.iter().any(|(who, _)| *who == client))
     }
 
-    /// Whether the agent has a `session/resume` of its own.
-    pub(super) fn agent_resumes(&self) -> bool {
+    /// Whether the agent is known to have no `session/resume` of its own.
+    pub(super) fn lacks_resume(&self) -> bool {
         matches!(
             self,
             Self::Done {
-                agent_resumes: true,
+                agent_resumes: false,
                 ..
             }
         )
@@ -63,14 +65,17 @@ impl Initialize {
 
     /// Turns to asking again, with the same parameters, if it was ever asked.
     pub(super) fn ask_again(&mut self, id: u64) -> bool {
-        let params = match self {
+        // Who asked while the agent was not there still waits.
+        let (params, wanted) = match self {
             Self::Never => return false,
-            Self::Asked { params, .. } | Self::Done { params, .. } => std::mem::take(params),
+            Self::Asked { params, wanted, .. } => (std::mem::take(params), std::mem::take(wanted)),
+            Self::Done { params, .. } => (std::mem::take(params), Vec::new()),
         };
         *self = Self::Asked {
             id,
             params,
-            wanted: Vec::new(),
+            wanted,
+            refused: false,
         };
         true
     }

@@ -160,17 +160,28 @@ impl Agent {
     fn send_lines(&mut self, ctx: &mut Context) {
         let Process::Running(child) = &mut self.process else {
             self.lines.clear();
-            return;
+            return self.check_pressure(ctx);
         };
         if !self.router.is_initializing() {
             self.lines.append(&mut self.held);
         }
-        let Some(stdin) = child.stdin() else {
-            return self.lines.clear();
-        };
-        if !self.lines.is_empty() {
-            stdin.queue().append(&mut self.lines);
-            stdin.written_to(ctx);
+        match child.stdin() {
+            Some(stdin) if !self.lines.is_empty() => {
+                stdin.queue().append(&mut self.lines);
+                stdin.written_to(ctx);
+            }
+            Some(_) => {}
+            None => {
+                self.lines.clear();
+                self.held.clear();
+            }
+        }
+        // One that does not listen or speak any more, or will not be initialized, answers nobody. Its end does.
+        if child.is_cut_off() || self.router.is_refused() {
+            child.stop(ctx);
+        }
+        if self.router.take_left() {
+            self.watch_grace(ctx);
         }
         self.check_pressure(ctx);
     }
@@ -264,14 +275,15 @@ impl Agent {
             return;
         };
         let (router, lines, held) = (&mut self.router, &mut self.lines, &mut self.held);
+        // What it is answered is not held back: it may be waiting for that before it goes on.
         let event = handle(child, ctx, &mut |ctx, _, line| {
             if let Some(text) = text_of(line) {
-                let (now, hold) = (ctx.now(), router.is_initializing());
+                let now = ctx.now();
                 let mut outlets = Outlets {
                     ctx,
                     lines,
                     held,
-                    hold,
+                    hold: false,
                 };
                 router.receive_from_agent(now, text, &mut outlets);
             }
@@ -341,11 +353,19 @@ impl Wires for Outlets<'_> {
 }
 
 /// Appends a line. In JSON a line feed can only be white space between tokens; as a space it cannot end the line early
-/// and make two messages of one.
+/// and make two messages of one. U+2028 and U+2029, at which some readers of lines break as well, can only stand in
+/// strings and are written as escapes.
 fn push_line(lines: &mut Vec<u8>, parts: &[&str]) {
     let start = lines.len();
     for part in parts {
-        lines.extend_from_slice(part.as_bytes());
+        if part.contains(['\u{2028}', '\u{2029}']) {
+            let escaped = part
+                .replace('\u{2028}', "\\u2028")
+                .replace('\u{2029}', "\\u2029");
+            lines.extend_from_slice(escaped.as_bytes());
+        } else {
+            lines.extend_from_slice(part.as_bytes());
+        }
     }
     for byte in &mut lines[start..] {
         if matches!(byte, b'\n' | b'\r') {
@@ -406,7 +426,9 @@ impl Service for Agent {
             self.router.handle_timeout(ctx.now());
             self.watch_grace(ctx);
         } else if matches!(self.process, Process::Backoff(backoff) if backoff == timer) {
-            self.start(ctx);
+            if !ctx.is_stopping() {
+                self.start(ctx);
+            }
         } else {
             self.with_child(ctx, |child, ctx, line| child.handle_timer(ctx, timer, line));
         }

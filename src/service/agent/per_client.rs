@@ -54,7 +54,16 @@ impl AgentPerClient {
             return false;
         };
         let event = handle(&mut process.child, ctx, &mut |ctx, _, line| {
-            if let Some(text) = text_of(line) {
+            let is_json = |text: &&str| {
+                let mut skimmer = Skimmer::new(text);
+                let json = skimmer.value().and_then(|_| skimmer.end()).is_ok();
+                if !json {
+                    let shown = &text[..text.floor_char_boundary(100)];
+                    log::warn!("a line of the agent of {client} is not JSON, skipped: {shown:?}");
+                }
+                json
+            };
+            if let Some(text) = text_of(line).filter(is_json) {
                 // A client that is gone has nothing coming to it any more.
                 let _ = ctx.send(client, Message::Text(text));
             }
@@ -71,6 +80,9 @@ impl AgentPerClient {
                 let queued = process.child.stdin().map_or(0, |stdin| stdin.queued());
                 if queued <= LOW_WATER {
                     ctx.set_held(client, false);
+                }
+                if process.child.is_cut_off() {
+                    process.child.stop(ctx);
                 }
             }
             ChildEvent::Exited(status) => {
@@ -182,7 +194,7 @@ impl Service for AgentPerClient {
                 child.handle_timer(ctx, timer, line)
             })
         };
-        let _ = clients.into_iter().any(|client| handle(client));
+        let _ = clients.into_iter().any(&mut handle);
     }
 
     fn status(&self) -> serde_json::Map<String, serde_json::Value> {

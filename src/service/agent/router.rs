@@ -7,7 +7,7 @@
 //! * A message that names a session passes only between the agent and the session's owner.
 //! * Ids on the way are ours and never used twice; what comes back has the bytes that were sent.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,6 +30,8 @@ mod code {
 
 /// The longest id, in bytes as it is written.
 const MAX_ID: usize = 1024;
+/// New sessions of clients that have left, to be caught when the agent answers.
+const MAX_ABANDONED: usize = 1024;
 /// The longest session id, in bytes of text.
 const MAX_SESSION_ID: usize = 1024;
 
@@ -77,6 +79,8 @@ struct Peer {
 #[derive(Debug)]
 struct Waiting {
     client: ClientId,
+    /// The id under which the agent has it.
+    ours: u64,
     /// The client's id, as it was written.
     id: Box<str>,
     class: Class,
@@ -107,6 +111,7 @@ struct Before {
     owner: Option<ClientId>,
     token: String,
     left: Option<Time>,
+    lost: bool,
 }
 
 /// A request of the agent that a client has.
@@ -115,6 +120,7 @@ struct Asked {
     client: ClientId,
     /// The agent's id, as it was written.
     id: Box<str>,
+    session: Box<str>,
     permission: bool,
 }
 
@@ -125,8 +131,10 @@ struct Session {
     token: String,
     /// When its owner left.
     left: Option<Time>,
-    /// Whether it is bound for good: an answer that confirms it has come.
-    confirmed: bool,
+    /// The request that it is bound by, until the agent has answered it.
+    claim: Option<u64>,
+    /// Whether the agent that knew it has died: it has to be loaded again before anything else.
+    lost: bool,
 }
 
 /// What was counted so far.
@@ -149,7 +157,11 @@ pub(crate) struct Router {
     sessions: HashMap<Arc<str>, Session>,
     waiting: HashMap<u64, Waiting>,
     asked: HashMap<u64, Asked>,
+    /// Requests for new sessions whose clients have left: their sessions are nobody's to have.
+    abandoned: HashSet<u64>,
     initialize: Initialize,
+    /// Whether a session has begun to wait for its owner since this was last asked.
+    left: bool,
     next_id: u64,
     counters: Counters,
 }
@@ -162,6 +174,8 @@ impl Router {
             sessions: HashMap::new(),
             waiting: HashMap::new(),
             asked: HashMap::new(),
+            abandoned: HashSet::new(),
+            left: false,
             initialize: Initialize::Never,
             next_id: 0,
             counters: Counters::default(),
@@ -213,6 +227,16 @@ impl Router {
             .map(|left| left + grace)
     }
 
+    /// Whether a session has begun to wait for its owner since the last call: there is a new deadline.
+    pub(crate) fn take_left(&mut self) -> bool {
+        std::mem::take(&mut self.left)
+    }
+
+    /// Whether the agent refuses to be initialized again: it is of no use to anyone.
+    pub(crate) fn is_refused(&self) -> bool {
+        matches!(self.initialize, Initialize::Asked { refused: true, .. })
+    }
+
     // Clients.
 
     pub(crate) fn handle_connected(&mut self, client: ClientId) {
@@ -242,6 +266,9 @@ impl Router {
             }
             Err(EnvelopeError::Invalid { why, id }) => {
                 let id = id.map_or("null", |id| &text[id]);
+                if id.len() > MAX_ID {
+                    return wires.close(client, CloseCode::POLICY, "Request id too long");
+                }
                 return wires.to_client(
                     client,
                     &[&error(id, code::INVALID, "Invalid request", Some(why))],
@@ -295,10 +322,16 @@ impl Router {
                 continue;
             };
             match (waiting.class, waiting.session) {
-                (Class::Prompt, Some(session)) if !cancelled.contains(&session) => {
-                    cancelled.push(session)
+                // A session that has moved on is not this client's to stop.
+                (Class::Prompt, Some(session))
+                    if self.is_owner(client, &session) && !cancelled.contains(&session) =>
+                {
+                    cancelled.push(session);
                 }
-                (Class::Claim { before }, Some(session)) => self.unclaim(&session, before),
+                (Class::Claim { before }, Some(session)) => self.unclaim(now, id, &session, before),
+                (Class::Create, _) if self.abandoned.len() < MAX_ABANDONED => {
+                    self.abandoned.insert(id);
+                }
                 _ => {}
             }
         }
@@ -317,11 +350,19 @@ impl Router {
             }
         }
         for session in peer.sessions {
+            if self
+                .sessions
+                .get(&session)
+                .is_none_or(|bound| bound.owner != Some(client))
+            {
+                continue;
+            }
             if self.limits.grace.is_none() {
                 self.sessions.remove(&session);
             } else if let Some(bound) = self.sessions.get_mut(&session) {
                 bound.owner = None;
                 bound.left = Some(now);
+                self.left = true;
             }
         }
     }
@@ -362,6 +403,11 @@ impl Router {
                     ],
                 );
             }
+            Initialize::Asked { wanted, .. } if wanted.iter().any(|(who, _)| *who == client) => {
+                let why = "initialize is under way";
+                let refused = error(id, code::INVALID, "Invalid request", Some(why));
+                wires.to_client(client, &[&refused]);
+            }
             Initialize::Asked { wanted, .. } => wanted.push((client, id.into())),
             Initialize::Never => {
                 self.next_id += 1;
@@ -370,6 +416,7 @@ impl Router {
                     id: self.next_id,
                     params: params.into(),
                     wanted: vec![(client, id.into())],
+                    refused: false,
                 };
                 self.ask_to_initialize(wires);
             }
@@ -400,6 +447,13 @@ impl Router {
         wires: &mut impl Wires,
     ) {
         let raw_id = &envelope.text[id.clone()];
+        if self
+            .peers
+            .get(&client)
+            .is_some_and(|peer| peer.sessions.len() >= self.limits.sessions)
+        {
+            self.drop_lost(client);
+        }
         let Some(peer) = self.peers.get(&client) else {
             return;
         };
@@ -447,16 +501,22 @@ impl Router {
             _ => Class::Other,
         };
         let session: Option<Arc<str>> = envelope.session.as_deref().map(Into::into);
+        self.next_id += 1;
+        let ours = self.next_id;
+        let mut kept_by_agent = false;
         if let Some(session) = &session {
             if claims {
-                match self.claim(client, session, envelope, wires) {
-                    Ok(before) => class = Class::Claim { before },
+                match self.claim(client, ours, session, envelope, wires) {
+                    Ok(before) => {
+                        kept_by_agent = before.as_ref().is_some_and(|before| !before.lost);
+                        class = Class::Claim { before };
+                    }
                     Err(Denied) => {
                         self.counters.denied += 1;
                         return wires.to_client(client, &[&denied(raw_id)]);
                     }
                 }
-            } else if acp && !self.is_owner(client, session) {
+            } else if acp && !self.may_use(client, session) {
                 self.counters.denied += 1;
                 return wires.to_client(client, &[&denied(raw_id)]);
             }
@@ -464,12 +524,11 @@ impl Router {
 
         self.counters.requests += 1;
         self.counters.prompts += u64::from(class == Class::Prompt);
-        self.next_id += 1;
-        let ours = self.next_id;
-        if claims && method == "session/resume" && !self.initialize.agent_resumes() {
+        if kept_by_agent && method == "session/resume" && self.initialize.lacks_resume() {
             // The agent has kept the session and knows nothing of connections: it is enough to move it.
             let waiting = Waiting {
                 client,
+                ours,
                 id: raw_id.into(),
                 class,
                 session,
@@ -484,6 +543,7 @@ impl Router {
             ours,
             Waiting {
                 client,
+                ours,
                 id: raw_id.into(),
                 class,
                 session,
@@ -509,7 +569,7 @@ impl Router {
         wires: &mut impl Wires,
     ) {
         let named = envelope.session.as_deref().filter(|_| self.limits.acp);
-        if named.is_some_and(|session| !self.is_owner(client, session)) {
+        if named.is_some_and(|session| !self.may_use(client, session)) {
             self.counters.denied += 1;
             log::warn!(
                 "{client} is not the owner of the session that its {method:?} names; dropped"
@@ -579,11 +639,35 @@ impl Router {
             .is_some_and(|session| session.owner == Some(client))
     }
 
+    /// Whether a client may name a session: it is the owner, and the agent knows the session.
+    fn may_use(&self, client: ClientId, session: &str) -> bool {
+        self.is_owner(client, session)
+            && self.sessions.get(session).is_some_and(|bound| !bound.lost)
+    }
+
+    /// Lets go of a client's sessions that died with the agent.
+    fn drop_lost(&mut self, client: ClientId) {
+        let Some(peer) = self.peers.get_mut(&client) else {
+            return;
+        };
+        let sessions = &mut self.sessions;
+        peer.sessions.retain(|session| {
+            let lost = sessions
+                .get(session)
+                .is_none_or(|bound| bound.lost && bound.claim.is_none());
+            if lost {
+                sessions.remove(session);
+            }
+            !lost
+        });
+    }
+
     /// Binds a session to a client that asks for it by name, until the agent has answered: what comes for it before the
     /// answer is the client's already. What it was before is returned.
     fn claim(
         &mut self,
         client: ClientId,
+        ours: u64,
         session: &Arc<str>,
         envelope: &Envelope<'_>,
         wires: &mut impl Wires,
@@ -594,63 +678,83 @@ impl Router {
         let before = match self.sessions.get(session) {
             None => None,
             Some(bound) => {
-                let owns = bound.owner == Some(client) && bound.confirmed;
+                let owns = bound.owner == Some(client);
                 let proves = envelope
                     .resume_token()
                     .is_some_and(|token| is_same_secret(&token, &bound.token));
                 // Someone else's, or one whose owner may come back, moves only with its token; one that is being
                 // claimed does not move.
-                if !(owns || (proves && bound.confirmed)) {
+                if bound.claim.is_some() || !(owns || proves) {
                     return Err(Denied);
                 }
                 Some(Before {
                     owner: bound.owner,
                     token: bound.token.clone(),
                     left: bound.left,
+                    lost: bound.lost,
                 })
             }
         };
-        self.bind(client, session, wires.secret(), false);
+        self.bind(client, session, wires.secret(), Some(ours));
         Ok(before)
     }
 
-    /// The agent said no, or its answer is not waited for any more.
-    fn unclaim(&mut self, session: &Arc<str>, before: Option<Before>) {
-        self.unbind(session);
-        let Some(before) = before else { return };
-        let owner = before.owner.filter(|owner| self.peers.contains_key(owner));
-        let left = before.left.filter(|_| owner.is_none());
-        if owner.is_none() && left.is_none() {
+    /// The agent said no, or its answer is not waited for any more: what the request `ours` has bound is as it was.
+    fn unclaim(&mut self, now: Time, ours: u64, session: &Arc<str>, before: Option<Before>) {
+        if self
+            .sessions
+            .get(session)
+            .is_none_or(|bound| bound.claim != Some(ours))
+        {
             return;
         }
+        self.unbind(session);
+        let Some(Before {
+            owner,
+            token,
+            left,
+            lost,
+        }) = before
+        else {
+            return;
+        };
+        let owner = owner.filter(|owner| self.peers.contains_key(owner));
+        // An owner that has left meanwhile has its time to come back all the same.
+        let left = if owner.is_none() {
+            left.or(Some(now))
+        } else {
+            None
+        };
+        if owner.is_none() && self.limits.grace.is_none() {
+            return;
+        }
+        self.left |= left.is_some();
         if let Some(peer) = owner.and_then(|owner| self.peers.get_mut(&owner)) {
             peer.sessions.push(Arc::clone(session));
         }
-        self.sessions.insert(
-            Arc::clone(session),
-            Session {
-                owner,
-                token: before.token,
-                left,
-                confirmed: true,
-            },
-        );
+        let bound = Session {
+            owner,
+            token,
+            left,
+            claim: None,
+            lost,
+        };
+        self.sessions.insert(Arc::clone(session), bound);
     }
 
-    fn bind(&mut self, client: ClientId, session: &Arc<str>, token: String, confirmed: bool) {
+    fn bind(&mut self, client: ClientId, session: &Arc<str>, token: String, claim: Option<u64>) {
         self.unbind(session);
         if let Some(peer) = self.peers.get_mut(&client) {
             peer.sessions.push(Arc::clone(session));
         }
-        self.sessions.insert(
-            Arc::clone(session),
-            Session {
-                owner: Some(client),
-                token,
-                left: None,
-                confirmed,
-            },
-        );
+        let bound = Session {
+            owner: Some(client),
+            token,
+            left: None,
+            claim,
+            lost: false,
+        };
+        self.sessions.insert(Arc::clone(session), bound);
     }
 
     fn unbind(&mut self, session: &Arc<str>) {
@@ -669,11 +773,25 @@ impl Router {
     pub(crate) fn receive_from_agent(&mut self, now: Time, text: &str, wires: &mut impl Wires) {
         let envelope = match Envelope::parse(text) {
             Ok(envelope) => envelope,
-            Err(error) => {
+            Err(invalid) => {
                 self.counters.dropped += 1;
                 let shown = &text[..text.floor_char_boundary(100)];
-                log::warn!("a line of the agent is no message ({error:?}), skipped: {shown:?}");
-                return;
+                log::warn!("a line of the agent is no message ({invalid:?}), skipped: {shown:?}");
+                // Whoever waits for it must not wait for ever.
+                let EnvelopeError::Invalid { id: Some(id), why } = invalid else {
+                    return;
+                };
+                let Some(waiting) = our_id(&text[id]).and_then(|ours| self.take_waiting(now, ours))
+                else {
+                    return;
+                };
+                if let (Class::Claim { before }, Some(session)) = (waiting.class, &waiting.session)
+                {
+                    self.unclaim(now, waiting.ours, session, before);
+                }
+                let why = format!("the agent's answer is no message: {why}");
+                let refused = error(&waiting.id, code::INTERNAL, "Internal error", Some(&why));
+                return wires.to_client(waiting.client, &[&refused]);
             }
         };
         match &envelope.kind {
@@ -700,15 +818,13 @@ impl Router {
         if self.initialize.is_asked_as(ours) {
             return self.initialized(envelope, &id, wires);
         }
-        let Some(waiting) = self.waiting.remove(&ours) else {
+        if self.abandoned.remove(&ours) {
+            return self.keep_from_all(now, envelope, wires);
+        }
+        let Some(waiting) = self.take_waiting(now, ours) else {
             return self.drop_answer(&text[id]);
         };
         let client = waiting.client;
-        if let Some(peer) = self.peers.get_mut(&client) {
-            remove(&mut peer.waiting, &ours);
-        }
-        self.counters.answers += 1;
-        self.counters.answer_ms += now.since(waiting.since).as_millis() as u64;
 
         let (before_id, after_id) = (&text[..id.start], &text[id.end..]);
         let mut token = None;
@@ -721,25 +837,31 @@ impl Router {
                 else {
                     return wires.to_client(client, &[before_id, &waiting.id, after_id]);
                 };
-                if self.sessions.contains_key(session) {
+                if !self.is_free(session) {
                     log::error!("the agent answered with a session that is in use: {session:?}");
                     let why = "the agent answered with a session that is in use";
                     let refused = error(&waiting.id, code::INTERNAL, "Internal error", Some(why));
                     return wires.to_client(client, &[&refused]);
                 }
                 let secret = wires.secret();
-                self.bind(client, &session.into(), secret.clone(), true);
+                self.bind(client, &session.into(), secret.clone(), None);
                 token = Some(secret);
             }
             (Class::Claim { .. }, Some(session)) if success => {
-                if let Some(bound) = self.sessions.get_mut(session) {
-                    bound.confirmed = true;
+                // Unless it was closed, or given to another, while this was on its way.
+                if let Some(bound) = self
+                    .sessions
+                    .get_mut(session)
+                    .filter(|bound| bound.claim == Some(ours))
+                {
+                    bound.claim = None;
                     token = Some(bound.token.clone());
+                    self.release_asked(client, session, wires);
                 }
             }
             (Class::Claim { .. }, Some(_)) => {
                 if let (Class::Claim { before }, Some(session)) = (waiting.class, waiting.session) {
-                    self.unclaim(&session, before);
+                    self.unclaim(now, ours, &session, before);
                 }
                 return wires.to_client(client, &[before_id, &waiting.id, after_id]);
             }
@@ -761,6 +883,69 @@ impl Router {
         }
     }
 
+    fn take_waiting(&mut self, now: Time, ours: u64) -> Option<Waiting> {
+        let waiting = self.waiting.remove(&ours)?;
+        if let Some(peer) = self.peers.get_mut(&waiting.client) {
+            remove(&mut peer.waiting, &ours);
+        }
+        self.counters.answers += 1;
+        self.counters.answer_ms += now.since(waiting.since).as_millis() as u64;
+        Some(waiting)
+    }
+
+    /// Whether a new session may have this name: nobody has it, or only asks for it without ever having had it.
+    fn is_free(&self, session: &str) -> bool {
+        let Some(bound) = self.sessions.get(session) else {
+            return true;
+        };
+        let claim = bound.claim.and_then(|claim| self.waiting.get(&claim));
+        claim.is_some_and(|claim| claim.class == Class::Claim { before: None })
+    }
+
+    /// A session has come for a client that has left: it is kept from others until the grace time is over.
+    fn keep_from_all(&mut self, now: Time, envelope: &Envelope<'_>, wires: &mut impl Wires) {
+        let session = envelope
+            .session
+            .as_deref()
+            .filter(|session| session.len() <= MAX_SESSION_ID);
+        if let Some(session) = session.filter(|session| self.is_free(session))
+            && self.limits.grace.is_some()
+        {
+            let session = Arc::from(session);
+            self.unbind(&session);
+            let token = wires.secret();
+            let bound = Session {
+                owner: None,
+                token,
+                left: Some(now),
+                claim: None,
+                lost: false,
+            };
+            self.sessions.insert(session, bound);
+            self.left = true;
+        }
+    }
+
+    /// A session has moved: what its former owner was asked about it is answered in its place.
+    fn release_asked(&mut self, owner: ClientId, session: &str, wires: &mut impl Wires) {
+        let stale = |asked: &Asked| asked.client != owner && &*asked.session == session;
+        let ids: Vec<u64> = self
+            .asked
+            .iter()
+            .filter(|(_, asked)| stale(asked))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in ids {
+            let Some(asked) = self.asked.remove(&id) else {
+                continue;
+            };
+            if let Some(peer) = self.peers.get_mut(&asked.client) {
+                remove(&mut peer.asked, &id);
+            }
+            wires.to_agent(&[&answer_for_nobody(&asked.id, asked.permission)]);
+        }
+    }
+
     fn drop_answer(&mut self, id: &str) {
         self.counters.dropped += 1;
         let shown = &id[..id.floor_char_boundary(100)];
@@ -775,6 +960,19 @@ impl Router {
         wires: &mut impl Wires,
     ) {
         let text = envelope.text;
+        if let Initialize::Asked {
+            wanted, refused, ..
+        } = &mut self.initialize
+            && wanted.is_empty()
+            && matches!(envelope.kind, Kind::Response { result: None, .. })
+        {
+            log::error!(
+                "the agent refuses to be initialized again: {}",
+                &text[..text.floor_char_boundary(300)]
+            );
+            *refused = true;
+            return;
+        }
         let Initialize::Asked { params, wanted, .. } =
             std::mem::replace(&mut self.initialize, Initialize::Never)
         else {
@@ -842,6 +1040,7 @@ impl Router {
             Asked {
                 client,
                 id: raw_id.into(),
+                session: session.into(),
                 permission,
             },
         );
@@ -857,13 +1056,6 @@ impl Router {
 
     fn notify_client(&mut self, envelope: &Envelope<'_>, method: &str, wires: &mut impl Wires) {
         let text = envelope.text;
-        if let Some(session) = envelope.session.as_deref() {
-            match self.sessions.get(session).and_then(|session| session.owner) {
-                Some(owner) => wires.to_client(owner, &[text]),
-                None => self.counters.dropped += 1,
-            }
-            return;
-        }
         if let ("$/cancel_request", Some(requested)) = (method, envelope.request_id.clone()) {
             let asked = self
                 .asked
@@ -877,6 +1069,13 @@ impl Router {
                 ];
                 return wires.to_client(asked.client, &parts);
             }
+        }
+        if let Some(session) = envelope.session.as_deref() {
+            match self.sessions.get(session).and_then(|session| session.owner) {
+                Some(owner) => wires.to_client(owner, &[text]),
+                None => self.counters.dropped += 1,
+            }
+            return;
         }
         self.counters.dropped += 1;
         log::debug!("the agent's notification {method:?} names no session; dropped");
@@ -902,12 +1101,24 @@ impl Router {
             }
         }
         self.asked.clear();
-        self.sessions.clear();
+        self.abandoned.clear();
         for peer in self.peers.values_mut() {
             peer.waiting.clear();
             peer.asked.clear();
-            peer.sessions.clear();
         }
+        // A session stays its owner's, for the agent may have kept it on disk; but this agent's memory of it is gone.
+        let peers = &mut self.peers;
+        self.sessions.retain(|session, bound| {
+            if bound.claim.take().is_some() {
+                // Not answered, so not bound.
+                if let Some(peer) = bound.owner.and_then(|owner| peers.get_mut(&owner)) {
+                    remove(&mut peer.sessions, session);
+                }
+                return false;
+            }
+            bound.lost = true;
+            true
+        });
     }
 
     /// A new agent is there: it is initialized with the parameters that the first one got.

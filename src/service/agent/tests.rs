@@ -350,7 +350,7 @@ fn strangers_reach_no_session_by_any_method() {
             world.forget();
             let claims = matches!(method, "session/load" | "session/resume");
             let allowed = matches!(role, "owner" | "resumed") || (role == "nobody's" && claims);
-            let local = method == "session/resume";
+            let local = method == "session/resume" && role != "nobody's";
 
             world.say(who, &notification(method, &json!({"sessionId": session})));
             let named = role == "owner" || role == "resumed";
@@ -749,7 +749,7 @@ fn the_agents_death_is_told_to_all_who_wait_and_the_new_one_is_initialized_alike
         assert_eq!(heard["error"]["data"]["signal"], "SIGKILL");
     }
     assert_eq!(
-        (world.router.waiting_count(), world.router.session_count()),
+        (world.router.waiting_count(), world.router.asked_count()),
         (0, 0)
     );
     world.router.handle_agent_started(&mut world.record);
@@ -832,4 +832,170 @@ fn a_token_fits_into_every_shape_of_result() {
             format!(r#"{{"jsonrpc":"2.0","id":1,"result":{want}}}"#)
         );
     }
+}
+
+/// A request for a session by its name, with or without a token.
+fn claim(id: &str, method: &str, session: &str, token: Option<&str>) -> String {
+    let params = json!({"sessionId": session, "_meta": {"outrigger": {"resumeToken": token}}});
+    request(id, method, &params)
+}
+
+#[test]
+fn a_late_answer_to_a_claim_touches_only_what_that_claim_has_bound() {
+    // The bug: A's load was answered after A had closed the session and B had loaded it; A was given B's token.
+    for success in [true, false] {
+        let mut world = World::with(2);
+        world.say(1, &claim("1", "session/load", "s", None));
+        let slow = world.agent_heard()["id"].clone();
+        world.say(
+            1,
+            &request("2", "session/close", &json!({"sessionId": "s"})),
+        );
+        world.answer(&json!({}));
+        world.say(2, &claim("3", "session/load", "s", None));
+        world.answer(&json!({}));
+        let token = world.token(2);
+        let answer = if success {
+            json!({"jsonrpc": "2.0", "id": slow, "result": {}})
+        } else {
+            json!({"jsonrpc": "2.0", "id": slow, "error": {"code": 1, "message": "no"}})
+        };
+        world.agent_says(&answer.to_string());
+        assert!(
+            !world.record.clients[&client(1)]
+                .iter()
+                .any(|text| text.contains(&token))
+        );
+        assert_eq!(world.router.owner_of("s"), Some(client(2)));
+    }
+}
+
+#[test]
+fn a_session_that_the_agent_has_not_confirmed_cannot_be_squatted() {
+    // The bug: `session/resume` was answered for the agent, whatever session it named.
+    let mut world = World::with(2);
+    world.say(2, &claim("1", "session/resume", "s9", None));
+    assert_eq!(
+        world.agent_heard()["method"],
+        "session/resume",
+        "the agent is asked"
+    );
+    let token = world.session(1, "s9");
+    assert!(
+        !token.is_empty(),
+        "and a new session of that name is its creator's"
+    );
+    assert_eq!(world.router.owner_of("s9"), Some(client(1)));
+}
+
+#[test]
+fn initialize_is_answered_even_if_it_was_asked_while_the_agent_was_away() {
+    let mut world = World::new();
+    world.connect(1);
+    world.say(1, &request("1", "initialize", &json!({})));
+    world.router.handle_agent_exited("{}", &mut world.record);
+    assert_eq!(code(&world.heard(1)), -32012);
+    world.say(1, &request("2", "initialize", &json!({})));
+    world.say(1, &request("3", "initialize", &json!({})));
+    assert_eq!(code(&world.heard(1)), -32600, "one at a time");
+    world.router.handle_agent_started(&mut world.record);
+    world.answer(&json!({"protocolVersion": 1}));
+    assert_eq!(world.heard(1)["id"], 2);
+}
+
+#[test]
+fn who_leaves_during_a_claim_of_its_own_session_can_come_back_and_nobody_else_can() {
+    let mut world = World::with(2);
+    world.session(1, "s");
+    world.say(1, &claim("1", "session/load", "s", None));
+    world.leave(1);
+    world.say(2, &claim("1", "session/load", "s", None));
+    assert_eq!(code(&world.heard(2)), -32010);
+    assert!(world.router.take_left(), "the grace time is waited for");
+}
+
+#[test]
+fn the_agents_death_gives_nobody_elses_session_away() {
+    let mut world = World::with(2);
+    world.session(1, "s");
+    world.router.handle_agent_exited("{}", &mut world.record);
+    world.router.handle_agent_started(&mut world.record);
+    world.answer(&json!({"protocolVersion": 1}));
+    world.say(2, &claim("1", "session/load", "s", None));
+    assert_eq!(code(&world.heard(2)), -32010);
+    world.say(
+        1,
+        &request("2", "session/prompt", &json!({"sessionId": "s"})),
+    );
+    assert_eq!(
+        code(&world.heard(1)),
+        -32010,
+        "the new agent does not know it"
+    );
+    world.say(1, &claim("3", "session/load", "s", None));
+    world.answer(&json!({}));
+    world.forget();
+    world.say(
+        1,
+        &request("4", "session/prompt", &json!({"sessionId": "s"})),
+    );
+    assert_eq!(world.agent_heard()["method"], "session/prompt");
+}
+
+#[test]
+fn a_former_owner_that_leaves_does_not_stop_the_new_owners_prompt() {
+    let mut world = World::with(2);
+    let token = world.session(1, "s");
+    world.say(
+        1,
+        &request("1", "session/prompt", &json!({"sessionId": "s"})),
+    );
+    world.agent_says(&request(
+        "70",
+        "session/request_permission",
+        &json!({"sessionId": "s"}),
+    ));
+    world.say(2, &claim("1", "session/resume", "s", Some(&token)));
+    assert_eq!(
+        world.agent_heard()["result"]["outcome"]["outcome"],
+        "cancelled",
+        "what it was asked is answered"
+    );
+    world.forget();
+    world.leave(1);
+    assert!(world.record.agent.is_empty(), "{:?}", world.record.agent);
+}
+
+#[test]
+fn a_session_that_comes_for_a_client_that_has_left_is_kept_from_others() {
+    let mut world = World::with(2);
+    world.session(1, "s");
+    world.say(1, &request("1", "session/fork", &json!({"sessionId": "s"})));
+    world.leave(1);
+    let ours = world
+        .record
+        .agent
+        .iter()
+        .find(|line| line.contains("session/fork"))
+        .cloned()
+        .expect("asked");
+    let id = serde_json::from_str::<Value>(&ours).expect("JSON")["id"].clone();
+    world.agent_says(
+        &json!({"jsonrpc": "2.0", "id": id, "result": {"sessionId": "fork"}}).to_string(),
+    );
+    world.say(2, &claim("1", "session/load", "fork", None));
+    assert_eq!(code(&world.heard(2)), -32010);
+}
+
+#[test]
+fn an_answer_that_is_no_message_is_answered_for() {
+    let mut world = World::with(1);
+    world.say(1, &request("\"a\"", "authenticate", &json!({})));
+    let id = world.agent_heard()["id"].clone();
+    world.agent_says(&format!(r#"{{"id":{id},"result":{{}}}}"#));
+    assert_eq!(
+        (code(&world.heard(1)), &world.heard(1)["id"]),
+        (-32603, &json!("a"))
+    );
+    assert_eq!(world.router.waiting_count(), 0);
 }
