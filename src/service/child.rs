@@ -68,7 +68,7 @@ impl Child {
         let [name, args @ ..] = command else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
-        let mut process = Command::new(name)
+        let process = Command::new(name)
             .args(args)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -78,11 +78,6 @@ impl Child {
             .map_err(|error| {
                 io::Error::new(error.kind(), format!("cannot start {name:?}: {error}"))
             })?;
-        let (stdin, stdout, stderr) = (
-            process.stdin.take(),
-            process.stdout.take(),
-            process.stderr.take(),
-        );
         let mut child = Self {
             name: name.clone(),
             process,
@@ -94,25 +89,34 @@ impl Child {
             ended: false,
             stopping: Stopping::Not,
         };
-        // From here on an error drops the child, and with it the process.
-        child.stdin = stdin
-            .map(|pipe| Writer::new(ctx, pipe.into()))
-            .transpose()?;
-        child.stdout = stdout
-            .map(|pipe| LineReader::new(ctx, pipe.into(), limit))
-            .transpose()?;
-        child.stderr = stderr
-            .map(|pipe| LineReader::new(ctx, pipe.into(), LOG_LINE))
-            .transpose()?;
-        match exit_descriptor(child.process.id())? {
-            Some(fd) => {
-                let source = ctx.watch(&fd, Interest::READABLE)?;
-                child.exit = Some((fd, source));
-            }
-            None => child.exit_poll = Some(ctx.set_timer(EXIT_POLL)),
+        if let Err(error) = child.attach(ctx, limit) {
+            // The process goes with the child; what was watched of it must not stay behind.
+            child.unwatch(ctx);
+            return Err(error);
         }
         log::info!("started {name:?}, pid {}", child.process.id());
         Ok(child)
+    }
+
+    /// Has the loop wait for the program's pipes and its end.
+    fn attach(&mut self, ctx: &mut Context, limit: usize) -> io::Result<()> {
+        if let Some(pipe) = self.process.stdin.take() {
+            self.stdin = Some(Writer::new(ctx, pipe.into())?);
+        }
+        if let Some(pipe) = self.process.stdout.take() {
+            self.stdout = Some(LineReader::new(ctx, pipe.into(), limit)?);
+        }
+        if let Some(pipe) = self.process.stderr.take() {
+            self.stderr = Some(LineReader::new(ctx, pipe.into(), LOG_LINE)?);
+        }
+        match exit_descriptor(self.process.id())? {
+            Some(fd) => {
+                let source = ctx.watch(&fd, Interest::READABLE)?;
+                self.exit = Some((fd, source));
+            }
+            None => self.exit_poll = Some(ctx.set_timer(EXIT_POLL)),
+        }
+        Ok(())
     }
 
     /// Goes on reading the program's output after a line of it said to stop.

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
-use super::envelope::{Envelope, Kind};
+use super::envelope::{Envelope, EnvelopeError, Kind};
 use super::json::Skimmer;
+use super::router::{MAX_ID, refusal_of};
 use super::{AgentConfig, AgentProtocol, HIGH_WATER, LOW_WATER, push_line, text_of};
 use crate::service::child::{Child, ChildEvent, describe};
 use crate::service::lines::{Flow, Line};
@@ -102,6 +103,10 @@ impl AgentPerClient {
     }
 }
 
+fn is_initialize(kind: &Kind<'_>) -> bool {
+    matches!(kind, Kind::Request { method, .. } if method == "initialize")
+}
+
 impl Service for AgentPerClient {
     fn serves(&self, path: &str) -> bool {
         self.config.endpoint.matches(path)
@@ -137,22 +142,27 @@ impl Service for AgentPerClient {
         else {
             return;
         };
-        let mut skimmer = Skimmer::new(text);
-        if skimmer.value().and_then(|_| skimmer.end()).is_err() {
-            let answer = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error","data":null}}"#;
-            let _ = ctx.send(client, Message::Text(answer));
-            return;
-        }
-        if !std::mem::replace(&mut process.begun, true)
-            && self.config.protocol == AgentProtocol::Acp
-        {
-            let initialize = |kind: &Kind<'_>| matches!(kind, Kind::Request { method, .. } if method == "initialize");
-            if !Envelope::parse(text).is_ok_and(|envelope| initialize(&envelope.kind)) {
+        let acp = self.config.protocol == AgentProtocol::Acp;
+        let first = !process.begun;
+        match Envelope::parse(text) {
+            Ok(envelope) if envelope.id().is_some_and(|id| id.len() > MAX_ID) => {
+                let _ = ctx.close(client, CloseCode::POLICY, "Request id too long");
+                return;
+            }
+            Ok(envelope) if acp && first && !is_initialize(&envelope.kind) => {
                 let _ = ctx.close(
                     client,
                     CloseCode::PROTOCOL,
                     "The first message must be initialize",
                 );
+                return;
+            }
+            Ok(_) => process.begun = true,
+            // Other protocols may have batches, or an older version.
+            Err(EnvelopeError::Invalid { .. }) if !acp => {}
+            Err(invalid) => {
+                let answer = refusal_of(text, &invalid);
+                let _ = ctx.send(client, Message::Text(&answer));
                 return;
             }
         }

@@ -29,7 +29,7 @@ mod code {
 }
 
 /// The longest id, in bytes as it is written.
-const MAX_ID: usize = 1024;
+pub(super) const MAX_ID: usize = 1024;
 /// New sessions of clients that have left, to be caught when the agent answers.
 const MAX_ABANDONED: usize = 1024;
 /// The longest session id, in bytes of text.
@@ -260,20 +260,10 @@ impl Router {
     ) {
         let envelope = match Envelope::parse(text) {
             Ok(envelope) => envelope,
-            Err(EnvelopeError::Parse) => {
-                return wires
-                    .to_client(client, &[&error("null", code::PARSE, "Parse error", None)]);
+            Err(EnvelopeError::Invalid { id: Some(id), .. }) if id.len() > MAX_ID => {
+                return wires.close(client, CloseCode::POLICY, "Request id too long");
             }
-            Err(EnvelopeError::Invalid { why, id }) => {
-                let id = id.map_or("null", |id| &text[id]);
-                if id.len() > MAX_ID {
-                    return wires.close(client, CloseCode::POLICY, "Request id too long");
-                }
-                return wires.to_client(
-                    client,
-                    &[&error(id, code::INVALID, "Invalid request", Some(why))],
-                );
-            }
+            Err(invalid) => return wires.to_client(client, &[&refusal_of(text, &invalid)]),
         };
         if envelope.id().is_some_and(|id| id.len() > MAX_ID) {
             return wires.close(client, CloseCode::POLICY, "Request id too long");
@@ -1236,6 +1226,17 @@ fn with_resume_token(envelope: &Envelope<'_>, token: &str) -> String {
         ]
         .concat(),
         _ => text.to_owned(),
+    }
+}
+
+/// The answer to a message that is none.
+pub(super) fn refusal_of(text: &str, invalid: &EnvelopeError) -> String {
+    match invalid {
+        EnvelopeError::Parse => error("null", code::PARSE, "Parse error", None),
+        EnvelopeError::Invalid { why, id } => {
+            let id = id.clone().map_or("null", |id| &text[id]);
+            error(id, code::INVALID, "Invalid request", Some(why))
+        }
     }
 }
 
