@@ -42,14 +42,16 @@ impl Context {
     pub(in crate::server) fn handle_timeout(&mut self, id: ClientId) -> Timeout {
         let timeouts = self.config.timeouts;
         let mut outcome = Timeout::Continue;
-        if self.holds_input(id)
-            && let Some(client) = self.registry.get_mut(id)
-        {
-            // What it does is not being seen. PINGs go on, for the proxies in between.
-            client.connection.excuse_silence(self.now);
-        }
+        // What a client does whose input is not taken is not being seen. PINGs go on, for the proxies in between.
+        let unseen = self.holds_input(id);
         self.with_connection(id, |connection, now, out| {
-            outcome = connection.handle_timeout(now, &timeouts, out)
+            if unseen {
+                connection.excuse_silence(now);
+            }
+            outcome = connection.handle_timeout(now, &timeouts, out);
+            if unseen {
+                connection.excuse_silence(now);
+            }
         });
         outcome
     }
