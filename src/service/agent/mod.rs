@@ -1,5 +1,6 @@
 //! One stdio JSON-RPC agent, many clients, nothing crosses.
 
+mod answer;
 mod envelope;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;

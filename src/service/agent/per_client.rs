@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
+use super::answer::refusal_of;
 use super::envelope::{Envelope, EnvelopeError, Kind};
 use super::json::Skimmer;
-use super::router::{MAX_ID, refusal_of};
+use super::router::MAX_ID;
 use super::{AgentConfig, AgentProtocol, HIGH_WATER, LOW_WATER, push_line, text_of};
 use crate::service::child::{Child, ChildEvent, describe};
 use crate::service::lines::{Flow, Line};

@@ -7,26 +7,19 @@
 //! * A message that names a session passes only between the agent and the session's owner.
 //! * Ids on the way are ours and never used twice; what comes back has the bytes that were sent.
 
+mod sessions;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::answer::{
+    answer_for_nobody, code, denied, error, refusal_of, with_id, with_resume_token,
+};
 use super::envelope::{Envelope, EnvelopeError, Kind, member};
 use super::initialize::{Capabilities, Initialize};
 use super::json::{Skimmer, quote, unescape};
 use crate::{ClientId, CloseCode, Time};
-
-/// Error codes, beside those of JSON-RPC 2.0 itself.
-mod code {
-    pub(super) const PARSE: i32 = -32700;
-    pub(super) const INVALID: i32 = -32600;
-    pub(super) const NO_METHOD: i32 = -32601;
-    pub(super) const INTERNAL: i32 = -32603;
-    pub(super) const CANCELLED: i32 = -32800;
-    pub(super) const DENIED: i32 = -32010;
-    pub(super) const EXITED: i32 = -32012;
-    pub(super) const TOO_MANY: i32 = -32013;
-}
 
 /// The longest id, in bytes as it is written.
 pub(super) const MAX_ID: usize = 1024;
@@ -621,142 +614,6 @@ impl Router {
         log::debug!("{client} sent an answer or a cancellation {why}; dropped");
     }
 
-    // Sessions.
-
-    fn is_owner(&self, client: ClientId, session: &str) -> bool {
-        self.sessions
-            .get(session)
-            .is_some_and(|session| session.owner == Some(client))
-    }
-
-    /// Whether a client may name a session: it is the owner, and the agent knows the session.
-    fn may_use(&self, client: ClientId, session: &str) -> bool {
-        self.is_owner(client, session)
-            && self.sessions.get(session).is_some_and(|bound| !bound.lost)
-    }
-
-    /// Lets go of a client's sessions that died with the agent.
-    fn drop_lost(&mut self, client: ClientId) {
-        let Some(peer) = self.peers.get_mut(&client) else {
-            return;
-        };
-        let sessions = &mut self.sessions;
-        peer.sessions.retain(|session| {
-            let lost = sessions
-                .get(session)
-                .is_none_or(|bound| bound.lost && bound.claim.is_none());
-            if lost {
-                sessions.remove(session);
-            }
-            !lost
-        });
-    }
-
-    /// Binds a session to a client that asks for it by name, until the agent has answered: what comes for it before the
-    /// answer is the client's already. What it was before is returned.
-    fn claim(
-        &mut self,
-        client: ClientId,
-        ours: u64,
-        session: &Arc<str>,
-        envelope: &Envelope<'_>,
-        wires: &mut impl Wires,
-    ) -> Result<Option<Before>, Denied> {
-        if session.len() > MAX_SESSION_ID {
-            return Err(Denied);
-        }
-        let before = match self.sessions.get(session) {
-            None => None,
-            Some(bound) => {
-                let owns = bound.owner == Some(client);
-                let proves = envelope
-                    .resume_token()
-                    .is_some_and(|token| is_same_secret(&token, &bound.token));
-                // Someone else's, or one whose owner may come back, moves only with its token; one that is being
-                // claimed does not move.
-                if bound.claim.is_some() || !(owns || proves) {
-                    return Err(Denied);
-                }
-                Some(Before {
-                    owner: bound.owner,
-                    token: bound.token.clone(),
-                    left: bound.left,
-                    lost: bound.lost,
-                })
-            }
-        };
-        self.bind(client, session, wires.secret(), Some(ours));
-        Ok(before)
-    }
-
-    /// The agent said no, or its answer is not waited for any more: what the request `ours` has bound is as it was.
-    fn unclaim(&mut self, now: Time, ours: u64, session: &Arc<str>, before: Option<Before>) {
-        if self
-            .sessions
-            .get(session)
-            .is_none_or(|bound| bound.claim != Some(ours))
-        {
-            return;
-        }
-        self.unbind(session);
-        let Some(Before {
-            owner,
-            token,
-            left,
-            lost,
-        }) = before
-        else {
-            return;
-        };
-        let owner = owner.filter(|owner| self.peers.contains_key(owner));
-        // An owner that has left meanwhile has its time to come back all the same.
-        let left = if owner.is_none() {
-            left.or(Some(now))
-        } else {
-            None
-        };
-        if owner.is_none() && self.limits.grace.is_none() {
-            return;
-        }
-        self.left |= left.is_some();
-        if let Some(peer) = owner.and_then(|owner| self.peers.get_mut(&owner)) {
-            peer.sessions.push(Arc::clone(session));
-        }
-        let bound = Session {
-            owner,
-            token,
-            left,
-            claim: None,
-            lost,
-        };
-        self.sessions.insert(Arc::clone(session), bound);
-    }
-
-    fn bind(&mut self, client: ClientId, session: &Arc<str>, token: String, claim: Option<u64>) {
-        self.unbind(session);
-        if let Some(peer) = self.peers.get_mut(&client) {
-            peer.sessions.push(Arc::clone(session));
-        }
-        let bound = Session {
-            owner: Some(client),
-            token,
-            left: None,
-            claim,
-            lost: false,
-        };
-        self.sessions.insert(Arc::clone(session), bound);
-    }
-
-    fn unbind(&mut self, session: &Arc<str>) {
-        let bound = self.sessions.remove(session);
-        if let Some(peer) = bound
-            .and_then(|bound| bound.owner)
-            .and_then(|owner| self.peers.get_mut(&owner))
-        {
-            remove(&mut peer.sessions, session);
-        }
-    }
-
     // The agent.
 
     /// Handles a line of the agent.
@@ -881,59 +738,6 @@ impl Router {
         self.counters.answers += 1;
         self.counters.answer_ms += now.since(waiting.since).as_millis() as u64;
         Some(waiting)
-    }
-
-    /// Whether a new session may have this name: nobody has it, or only asks for it without ever having had it.
-    fn is_free(&self, session: &str) -> bool {
-        let Some(bound) = self.sessions.get(session) else {
-            return true;
-        };
-        let claim = bound.claim.and_then(|claim| self.waiting.get(&claim));
-        claim.is_some_and(|claim| claim.class == Class::Claim { before: None })
-    }
-
-    /// A session has come for a client that has left: it is kept from others until the grace time is over.
-    fn keep_from_all(&mut self, now: Time, envelope: &Envelope<'_>, wires: &mut impl Wires) {
-        let session = envelope
-            .session
-            .as_deref()
-            .filter(|session| session.len() <= MAX_SESSION_ID);
-        if let Some(session) = session.filter(|session| self.is_free(session))
-            && self.limits.grace.is_some()
-        {
-            let session = Arc::from(session);
-            self.unbind(&session);
-            let token = wires.secret();
-            let bound = Session {
-                owner: None,
-                token,
-                left: Some(now),
-                claim: None,
-                lost: false,
-            };
-            self.sessions.insert(session, bound);
-            self.left = true;
-        }
-    }
-
-    /// A session has moved: what its former owner was asked about it is answered in its place.
-    fn release_asked(&mut self, owner: ClientId, session: &str, wires: &mut impl Wires) {
-        let stale = |asked: &Asked| asked.client != owner && &*asked.session == session;
-        let ids: Vec<u64> = self
-            .asked
-            .iter()
-            .filter(|(_, asked)| stale(asked))
-            .map(|(id, _)| *id)
-            .collect();
-        for id in ids {
-            let Some(asked) = self.asked.remove(&id) else {
-                continue;
-            };
-            if let Some(peer) = self.peers.get_mut(&asked.client) {
-                remove(&mut peer.asked, &id);
-            }
-            wires.to_agent(&[&answer_for_nobody(&asked.id, asked.permission)]);
-        }
     }
 
     fn drop_answer(&mut self, id: &str) {
@@ -1123,38 +927,6 @@ impl Router {
     pub(crate) fn is_initializing(&self) -> bool {
         matches!(self.initialize, Initialize::Asked { .. })
     }
-
-    /// The agent's answer to `session/list` without the sessions that are another client's.
-    fn list_for(&self, client: ClientId, envelope: &Envelope<'_>) -> String {
-        let text = envelope.text;
-        let sessions = envelope
-            .body
-            .as_ref()
-            .and_then(|result| member(text, result, "sessions"));
-        let Some(sessions) = sessions.filter(|sessions| text.as_bytes()[sessions.start] == b'[')
-        else {
-            return text.to_owned();
-        };
-        let mut kept: Vec<&str> = Vec::new();
-        let walked = Skimmer::at(text, &sessions).array(|element| {
-            let id = member(text, &element, "sessionId")
-                .map(|id| &text[id])
-                .filter(|id| id.starts_with('"'));
-            let bound = id.and_then(|id| self.sessions.get(&*unescape(id)));
-            if bound.is_none_or(|bound| bound.owner == Some(client)) {
-                kept.push(&text[element]);
-            }
-        });
-        debug_assert!(walked.is_ok(), "the text was walked over before");
-        [
-            &text[..sessions.start],
-            "[",
-            &kept.join(","),
-            "]",
-            &text[sessions.end..],
-        ]
-        .concat()
-    }
 }
 
 /// The client may not have the session that it named.
@@ -1173,101 +945,6 @@ fn agent_resumes(text: &str, result: &std::ops::Range<usize>) -> bool {
 fn params_of<'a>(envelope: &Envelope<'a>) -> Option<&'a str> {
     let whole = Skimmer::new(envelope.text).value().ok()?;
     member(envelope.text, &whole, "params").map(|params| &envelope.text[params])
-}
-
-/// A response of the agent with the id put back. The text is one of ours or was walked over before.
-fn with_id(text: &str, id: &str) -> String {
-    let whole = 0..text.len();
-    match member(text, &whole, "id") {
-        Some(range) => [&text[..range.start], id, &text[range.end..]].concat(),
-        None => text.to_owned(),
-    }
-}
-
-/// The agent's answer with `result._meta.outrigger.resumeToken` put in.
-fn with_resume_token(envelope: &Envelope<'_>, token: &str) -> String {
-    let text = envelope.text;
-    let ours = format!(r#""outrigger":{{"resumeToken":"{token}"}}"#);
-    let is_empty = |object: &std::ops::Range<usize>| {
-        Skimmer::new(&text[object.start + 1..object.end]).peek() == Some(b'}')
-    };
-    let insert = |object: &std::ops::Range<usize>, member: &str| {
-        let comma = if is_empty(object) { "" } else { "," };
-        let at = object.start + 1;
-        [&text[..at], member, comma, &text[at..]].concat()
-    };
-    match (&envelope.body, &envelope.meta, &envelope.kind) {
-        (Some(_), Some(meta), _) if text.as_bytes()[meta.start] == b'{' => {
-            match member(text, meta, "outrigger") {
-                // The agent has no business there.
-                Some(value) => {
-                    let value_of_ours = &ours[r#""outrigger":"#.len()..];
-                    [&text[..value.start], value_of_ours, &text[value.end..]].concat()
-                }
-                None => insert(meta, &ours),
-            }
-        }
-        (Some(_), Some(meta), _) => {
-            [&text[..meta.start], "{", &ours, "}", &text[meta.end..]].concat()
-        }
-        (Some(body), None, _) => insert(body, &format!(r#""_meta":{{{ours}}}"#)),
-        // `session/load` may be answered with null: there is nothing else to keep.
-        (
-            None,
-            _,
-            Kind::Response {
-                result: Some(result),
-                ..
-            },
-        ) if &text[result.clone()] == "null" => [
-            &text[..result.start],
-            &format!(r#"{{"_meta":{{{ours}}}}}"#),
-            &text[result.end..],
-        ]
-        .concat(),
-        _ => text.to_owned(),
-    }
-}
-
-/// The answer to a message that is none.
-pub(super) fn refusal_of(text: &str, invalid: &EnvelopeError) -> String {
-    match invalid {
-        EnvelopeError::Parse => error("null", code::PARSE, "Parse error", None),
-        EnvelopeError::Invalid { why, id } => {
-            let id = id.clone().map_or("null", |id| &text[id]);
-            error(id, code::INVALID, "Invalid request", Some(why))
-        }
-    }
-}
-
-/// What the agent is told in place of a client that is not there.
-fn answer_for_nobody(id: &str, permission: bool) -> String {
-    if permission {
-        return [
-            r#"{"jsonrpc":"2.0","id":"#,
-            id,
-            r#","result":{"outcome":{"outcome":"cancelled"}}}"#,
-        ]
-        .concat();
-    }
-    error(id, code::CANCELLED, "Client disconnected", None)
-}
-
-fn denied(id: &str) -> String {
-    error(
-        id,
-        code::DENIED,
-        "Access denied",
-        Some("the session is not this connection's"),
-    )
-}
-
-/// An error response, always with data.
-fn error(id: &str, code: i32, message: &str, why: Option<&str>) -> String {
-    let data = why.map_or_else(|| "null".to_owned(), quote);
-    format!(
-        r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":{code},"message":"{message}","data":{data}}}}}"#
-    )
 }
 
 /// One of our own ids: a whole number as we write it, and not its string.
