@@ -1,6 +1,7 @@
 //! SIGTERM and SIGINT as events of the loop.
 
 use std::io::{self, Read};
+use std::os::unix::net;
 
 use mio::net::UnixStream;
 use mio::{Interest, Registry};
@@ -17,14 +18,14 @@ pub(super) struct Signals {
 
 impl Signals {
     pub(super) fn new(registry: &Registry) -> io::Result<Self> {
-        let (mut pipe, sender) = UnixStream::pair()?;
+        let (receiver, sender) = net::UnixStream::pair()?;
+        receiver.set_nonblocking(true)?;
+        sender.set_nonblocking(true)?;
         for signal in [SIGTERM, SIGINT] {
-            // The sending end stays with the signal handler, which writes to it without blocking.
-            pipe::register(
-                signal,
-                std::os::unix::net::UnixStream::from(sender_clone(&sender)?),
-            )?;
+            // The sending end stays with the signal handler, which must not block.
+            pipe::register(signal, sender.try_clone()?)?;
         }
+        let mut pipe = UnixStream::from_std(receiver);
         registry.register(&mut pipe, SIGNALS, Interest::READABLE)?;
         Ok(Self { pipe })
     }
@@ -42,9 +43,4 @@ impl Signals {
             }
         }
     }
-}
-
-fn sender_clone(sender: &UnixStream) -> io::Result<std::os::fd::OwnedFd> {
-    use std::os::fd::AsFd;
-    sender.as_fd().try_clone_to_owned()
 }

@@ -1,6 +1,6 @@
 //! File descriptors and timers of the service, in the same loop.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub(super) struct Sources {
     last_serial: u64,
     /// Sources that asked for another turn, with what they asked for.
     again: Vec<(SourceId, Readiness)>,
-    timers: BTreeMap<(Time, TimerId), ()>,
+    timers: BTreeSet<(Time, TimerId)>,
     last_timer: u64,
 }
 
@@ -78,21 +78,20 @@ impl Sources {
         self.last_timer += 1;
         let id = TimerId(self.last_timer);
         // Not in the present turn, which would never end with a timer that sets itself again.
-        self.timers
-            .insert((now + after.max(Duration::from_millis(1)), id), ());
+        let due = now + after.max(Duration::from_millis(1));
+        self.timers.insert((due, id));
         id
     }
 
     pub(super) fn cancel_timer(&mut self, id: TimerId) {
-        self.timers.retain(|(_, timer), ()| *timer != id);
+        self.timers.retain(|(_, timer)| *timer != id);
     }
 
     /// The next timer that has run out.
     pub(super) fn pop_timer(&mut self, now: Time) -> Option<TimerId> {
-        let entry = self.timers.first_entry()?;
-        let (due, id) = *entry.key();
+        let &(due, id) = self.timers.first()?;
         (due <= now).then(|| {
-            entry.remove();
+            self.timers.pop_first();
             id
         })
     }
@@ -102,6 +101,6 @@ impl Sources {
         if !self.again.is_empty() {
             return Some(Time::default());
         }
-        self.timers.first_key_value().map(|((due, _), ())| *due)
+        self.timers.first().map(|(due, _)| *due)
     }
 }
