@@ -1,4 +1,4 @@
-//! The pieces of the protocol by themselves: masking, frame headers, the handshake, UTF-8, whole conversations.
+//! The pieces of the protocol by themselves: masking, frame headers, the http::find_end, UTF-8, whole conversations.
 //!
 //! `cargo bench --bench protocol`
 
@@ -7,7 +7,7 @@ use std::hint::black_box;
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use outrigger::protocol::{
     Accept, Connection, Event, FrameHeader, Input, Limits, OpCode, Request, Time, Utf8Stream,
-    apply_mask, encode_frame, handshake,
+    apply_mask, encode_frame, http::find_end,
 };
 
 const HEAD: &[u8] = b"GET /chat HTTP/1.1\r\nHost: 127.0.0.1:7070\r\nUser-Agent: Mozilla/5.0 (X11; Linux x86_64)\r\n\
@@ -51,7 +51,7 @@ fn opening(c: &mut Criterion) {
     c.bench_function("handshake", |b| {
         b.iter(|| {
             out.clear();
-            let end = handshake::find_end(b"", black_box(HEAD), Limits::MAX_HEAD);
+            let end = find_end(b"", black_box(HEAD), Limits::MAX_HEAD);
             let request = Request::parse(HEAD).expect("valid");
             request
                 .upgrade()

@@ -56,17 +56,18 @@ mod sys;
 
 pub use protocol::{
     Accept, Cause, CloseCode, Disconnect, Limits, Message, ProtocolError, Refusal, Request,
-    StatusCode, Time, Timeouts,
+    Response, StatusCode, Time, Timeouts,
 };
 pub use server::{
     ClientId, ClientStatus, Config, Context, Ended, Handle, OwnedMessage, ParseClientIdError,
-    Readiness, Remote, SendError, Server, Service, SourceId, Status, Stopped, TimerId, Traffic,
+    Readiness, Remote, Route, SendError, Server, Service, SourceId, Status, Stopped, TimerId,
+    Traffic,
 };
 
 /// Entry points of the fuzz targets.
 #[cfg(any(test, fuzzing))]
 pub mod fuzz {
-    pub use crate::protocol::fuzz::{connection, frame_header, handshake};
+    pub use crate::protocol::fuzz::{calls, connection, frame_header, handshake};
     pub use crate::server::fuzz::operations;
     pub use crate::service::agent::fuzz::{envelope, router};
 }

@@ -1,9 +1,9 @@
 //! Entry points of the fuzz targets for the protocol. The unit tests run them too, on bytes of a small generator.
 
-use super::handshake::find_end;
+use super::http::find_end;
 use super::{
     Accept, Connection, Disconnect, Event, FrameHeader, Input, Limits, OpCode, Payload, Phase,
-    ProtocolError, Request, Time, apply_mask,
+    ProtocolError, Refusal, Request, Response, StatusCode, Time, apply_mask,
 };
 
 /// Any bytes as a request head: the end is found wherever the bytes are cut, and judging it never panics.
@@ -165,17 +165,23 @@ fn converse(
         while let Some(event) = connection.receive(now, &mut input, limits, &mut transcript.out) {
             match event {
                 Event::Head(head) => {
-                    let answer = Request::parse(&head).and_then(|request| request.upgrade());
-                    transcript.events.push(format!("head {answer:?}"));
-                    match answer {
-                        Ok(upgrade) => {
-                            connection.open(now, &upgrade, &Accept::default(), &mut transcript.out)
-                        }
-                        Err(refusal) => connection.refuse(now, &refusal, &mut transcript.out),
+                    let refused = take_head(now, &mut connection, &head, limits, &mut transcript);
+                    if let Err(refusal) = refused {
+                        transcript.events.push(format!("refused {refusal}"));
+                        connection.refuse(now, &refusal, &mut transcript.out);
                     }
                 }
-                Event::BadHead(refusal) => {
-                    transcript.events.push(format!("bad head {refusal}"));
+                Event::Call { head, body } => {
+                    assert!(body.len() <= limits.max_message);
+                    let path = Request::parse(&head)
+                        .expect("read before")
+                        .path()
+                        .to_owned();
+                    transcript.events.push(format!("call {path} {body:?}"));
+                    connection.respond(now, &answer(), &mut transcript.out);
+                }
+                Event::BadRequest(refusal) => {
+                    transcript.events.push(format!("bad request {refusal}"));
                     connection.refuse(now, &refusal, &mut transcript.out);
                 }
                 Event::Message(payload) => {
@@ -201,6 +207,105 @@ fn converse(
     transcript.phase = Some(connection.phase());
     transcript.ending = connection.ending().cloned();
     transcript
+}
+
+/// Answers a request as a server does: an upgrade, or a call.
+fn take_head(
+    now: Time,
+    connection: &mut Connection,
+    head: &[u8],
+    limits: &Limits,
+    transcript: &mut Transcript,
+) -> Result<(), Refusal> {
+    let request = Request::parse(head)?;
+    let out = &mut transcript.out;
+    if request.wants_websocket() {
+        let upgrade = request.upgrade()?;
+        transcript.events.push(format!("upgrade {upgrade:?}"));
+        connection.open(now, &upgrade, &Accept::default(), out);
+    } else if connection.begin_call(now, &request, head, limits.max_message, out)? {
+        transcript.events.push(format!("call {}", request.path()));
+        if request.path() == "/stream" {
+            connection.begin_stream(now, "text/event-stream", out);
+            connection.stream(now, b"data: x\n\n", out);
+            connection.end_stream(now, out);
+        } else {
+            connection.respond(now, &answer(), out);
+        }
+    }
+    Ok(())
+}
+
+fn answer() -> Response {
+    Response::json(StatusCode::OK, &serde_json::json!({"ok": true}))
+}
+
+/// Any calls one after the other: what was sent in the body arrives, however it is cut into chunks and reads, and what
+/// is no call is refused.
+pub fn calls(data: &[u8]) {
+    let [options, plan @ ..] = data else {
+        return;
+    };
+    let limits = Limits {
+        max_head: 1024,
+        max_message: 600,
+    };
+    let mut stream = Vec::new();
+    let mut sent = Vec::new();
+    let mut rest = plan;
+    while let [kind, len, after @ ..] = rest {
+        let (bytes, after) = after.split_at(usize::from(*len).min(after.len()));
+        rest = after;
+        if kind & 0xf0 == 0xf0 {
+            // Anything at all, and nothing is expected of what follows.
+            stream.extend_from_slice(bytes);
+            sent.push(None);
+            continue;
+        }
+        let version = if kind & 0x40 == 0 { 1 } else { 0 };
+        let close = if kind & 0x20 == 0 {
+            ""
+        } else {
+            "Connection: close\r\n"
+        };
+        let head = format!("POST /{len} HTTP/1.{version}\r\nHost: h\r\n{close}");
+        stream.extend_from_slice(head.as_bytes());
+        if kind & 1 == 0 || version == 0 {
+            stream.extend_from_slice(format!("Content-Length: {}\r\n\r\n", bytes.len()).as_bytes());
+            stream.extend_from_slice(bytes);
+        } else {
+            stream.extend_from_slice(b"Transfer-Encoding: chunked\r\n\r\n");
+            for chunk in bytes.chunks(1 + usize::from(kind >> 1 & 7) * 5) {
+                stream.extend_from_slice(format!("{:X};x=y\r\n", chunk.len()).as_bytes());
+                stream.extend_from_slice(chunk);
+                stream.extend_from_slice(b"\r\n");
+            }
+            stream.extend_from_slice(b"0\r\nTrailer: z\r\n\r\n");
+        }
+        sent.push(Some((format!("/{len}"), bytes, kind & 0x60 != 0)));
+    }
+    let run = |cut: &mut dyn FnMut() -> usize| converse(&stream, cut, &limits, None);
+    let whole = run(&mut || usize::MAX);
+    assert_eq!(run(&mut || 1), whole, "byte by byte");
+    let step = 1 + usize::from(*options);
+    assert_eq!(run(&mut || step), whole, "{step} bytes at a time");
+    // Up to the first that is not well formed, each call arrives as it was sent.
+    for (at, call) in sent.iter().enumerate() {
+        let Some((path, bytes, last)) = call else {
+            break;
+        };
+        let seen = whole.events.get(at).expect("the call arrives");
+        assert!(
+            *seen == format!("call {path} {bytes:?}")
+                || (bytes.is_empty() && *seen == format!("call {path}"))
+                || (bytes.is_empty() && *seen == format!("call {path} []")),
+            "{seen}"
+        );
+        if *last {
+            assert_eq!(whole.events.len(), at + 1, "the connection ends with it");
+            break;
+        }
+    }
 }
 
 /// Turns a plan into the bytes of a client: mostly valid frames, since random bytes would never get past the first.
@@ -317,6 +422,14 @@ mod tests {
                 data.iter_mut().skip(2).take(6).for_each(|byte| *byte = 0);
                 frame_header(&data);
             }
+        }
+    }
+
+    #[test]
+    fn calls_of_every_kind_and_cut() {
+        let mut random = Random::new(31);
+        for _ in 0..3000 {
+            calls(&random.bytes(500));
         }
     }
 

@@ -1,163 +1,17 @@
-//! The opening handshake, RFC 6455 section 4.2: a request head in, a decision and a response out.
-
-use std::borrow::Cow;
-use std::fmt;
+//! The opening handshake, RFC 6455 section 4.2: a request in, a decision and a 101 response out.
 
 use base64::engine::{GeneralPurpose, GeneralPurposeConfig};
 use base64::prelude::BASE64_STANDARD;
 use base64::{Engine, alphabet};
 use sha1::{Digest, Sha1};
 
-/// The most header fields of a request. More is answered with 431.
-pub const MAX_HEADERS: usize = 64;
+use super::http::{Framing, Refusal, Request, StatusCode, write_field};
 
 /// Base64 whose last character may have bits that mean nothing, as in an example of RFC 6455 itself.
 const LENIENT_BASE64: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
 );
-
-/// Fields that may come once: a second one means that someone between us and the client reads the request
-/// differently than we do.
-const SINGLETONS: [&str; 9] = [
-    "host",
-    "origin",
-    "authorization",
-    "content-length",
-    "content-type",
-    "transfer-encoding",
-    "sec-websocket-key",
-    "sec-websocket-version",
-    "sec-websocket-accept",
-];
-
-/// A response status, RFC 9110 section 15.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct StatusCode(pub u16);
-
-impl StatusCode {
-    /// 400: the request cannot be understood.
-    pub const BAD_REQUEST: Self = Self(400);
-    /// 401: credentials are missing or wrong.
-    pub const UNAUTHORIZED: Self = Self(401);
-    /// 403: this client, origin or host may not.
-    pub const FORBIDDEN: Self = Self(403);
-    /// 404: there is nothing at this path.
-    pub const NOT_FOUND: Self = Self(404);
-    /// 405: not with this method.
-    pub const METHOD_NOT_ALLOWED: Self = Self(405);
-    /// 408: the head took too long.
-    pub const REQUEST_TIMEOUT: Self = Self(408);
-    /// 409: not in the present state.
-    pub const CONFLICT: Self = Self(409);
-    /// 426: only as a WebSocket.
-    pub const UPGRADE_REQUIRED: Self = Self(426);
-    /// 431: the head is over the limit.
-    pub const HEADERS_TOO_LARGE: Self = Self(431);
-    /// 500: the server failed.
-    pub const INTERNAL: Self = Self(500);
-    /// 503: not now.
-    pub const UNAVAILABLE: Self = Self(503);
-    /// 505: not this version of HTTP.
-    pub const VERSION_NOT_SUPPORTED: Self = Self(505);
-
-    /// The reason phrase.
-    pub const fn reason(self) -> &'static str {
-        match self.0 {
-            400 => "Bad Request",
-            401 => "Unauthorized",
-            403 => "Forbidden",
-            404 => "Not Found",
-            405 => "Method Not Allowed",
-            408 => "Request Timeout",
-            409 => "Conflict",
-            426 => "Upgrade Required",
-            431 => "Request Header Fields Too Large",
-            500 => "Internal Server Error",
-            503 => "Service Unavailable",
-            505 => "HTTP Version Not Supported",
-            _ => "Error",
-        }
-    }
-}
-
-/// Why a request was refused, and the response that says so.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    /// The status of the response.
-    pub status: StatusCode,
-    /// What is wrong, for the JSON body.
-    pub message: Cow<'static, str>,
-    /// A field that belongs to the status, such as `Allow`.
-    field: Option<(&'static str, &'static str)>,
-}
-
-impl Refusal {
-    /// A refusal with a status and a message for the client.
-    pub fn new(status: StatusCode, message: impl Into<Cow<'static, str>>) -> Self {
-        Self {
-            status,
-            message: message.into(),
-            field: None,
-        }
-    }
-
-    /// 404 for a path that nothing serves.
-    pub fn not_found() -> Self {
-        Self::new(StatusCode::NOT_FOUND, "nothing is served at this path")
-    }
-
-    /// 408 for a head that took too long.
-    pub fn timeout() -> Self {
-        Self::new(
-            StatusCode::REQUEST_TIMEOUT,
-            "the request head took too long",
-        )
-    }
-
-    /// 503 with a reason, to be tried again.
-    pub fn unavailable(message: impl Into<Cow<'static, str>>) -> Self {
-        Self::new(StatusCode::UNAVAILABLE, message).with("Retry-After", "1")
-    }
-
-    fn with(mut self, name: &'static str, value: &'static str) -> Self {
-        self.field = Some((name, value));
-        self
-    }
-
-    /// Appends the response: a JSON body of the right type and length, after which the connection is closed.
-    pub fn write_response(&self, out: &mut Vec<u8>) {
-        let body = serde_json::json!({"type": "error", "message": self.message}).to_string();
-        let connection = if self.status == StatusCode::UPGRADE_REQUIRED {
-            "Upgrade, close"
-        } else {
-            "close"
-        };
-        let head = format!(
-            "HTTP/1.1 {} {}\r\nConnection: {connection}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n",
-            self.status.0,
-            self.status.reason(),
-            body.len()
-        );
-        out.extend_from_slice(head.as_bytes());
-        if self.status == StatusCode::UPGRADE_REQUIRED {
-            out.extend_from_slice(b"Upgrade: websocket\r\n");
-        }
-        if let Some((name, value)) = self.field {
-            write_field(name, value, out);
-        }
-        out.extend_from_slice(b"\r\n");
-        out.extend_from_slice(body.as_bytes());
-    }
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.status.0, self.message)
-    }
-}
-
-impl std::error::Error for Refusal {}
 
 /// What a 101 response says beside the required fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -194,153 +48,23 @@ impl Accept {
     }
 }
 
-/// Looks for the end of a request head in `fresh`, the bytes after `held`: how many of them belong to the head, or
-/// `None` while it is incomplete. Refuses it at the first byte that no head may contain, or past `max_head` bytes.
-pub fn find_end(held: &[u8], fresh: &[u8], max_head: usize) -> Result<Option<usize>, Refusal> {
-    const END: u32 = u32::from_be_bytes(*b"\r\n\r\n");
-    let mut last = held[held.len().saturating_sub(4)..]
-        .iter()
-        .fold(0, |last, &byte| last << 8 | u32::from(byte));
-
-    for (at, &byte) in fresh.iter().enumerate() {
-        if held.len() + at >= max_head {
-            return Err(Refusal::new(
-                StatusCode::HEADERS_TOO_LARGE,
-                "the request head is too large",
-            ));
-        }
-        // A line ends with CR LF and nothing else. Control characters mean that this is no HTTP: TLS, for example.
-        let after_cr = last & 0xff == u32::from(b'\r');
-        if after_cr != (byte == b'\n')
-            || (byte < 0x20 && !matches!(byte, b'\r' | b'\n' | b'\t'))
-            || byte == 0x7f
-        {
-            return Err(Refusal::new(StatusCode::BAD_REQUEST, "malformed request"));
-        }
-        last = last << 8 | u32::from(byte);
-        if last == END {
-            return Ok(Some(at + 1));
-        }
-    }
-    Ok(None)
-}
-
-/// A request head, read but not yet judged. Everything borrows from the bytes of the head.
-#[derive(Debug)]
-pub struct Request<'a> {
-    method: &'a str,
-    path: &'a str,
-    query: Option<&'a str>,
-    minor_version: u8,
-    headers: [httparse::Header<'a>; MAX_HEADERS],
-    header_count: usize,
-}
-
 impl<'a> Request<'a> {
-    /// Reads a whole head, its empty line included.
-    pub fn parse(head: &'a [u8]) -> Result<Self, Refusal> {
-        let bad = |message: &'static str| Refusal::new(StatusCode::BAD_REQUEST, message);
-        let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
-        let mut parsed = httparse::Request::new(&mut headers);
-        match parsed.parse(head) {
-            Ok(httparse::Status::Complete(len)) if len == head.len() => {}
-            Ok(_) => return Err(bad("malformed request")),
-            Err(httparse::Error::TooManyHeaders) => {
-                return Err(Refusal::new(
-                    StatusCode::HEADERS_TOO_LARGE,
-                    "too many header fields",
-                ));
-            }
-            Err(httparse::Error::Version) => {
-                return Err(Refusal::new(
-                    StatusCode::VERSION_NOT_SUPPORTED,
-                    "HTTP/1.1 is required",
-                ));
-            }
-            Err(_) => return Err(bad("malformed request")),
-        }
-        let (Some(method), Some(target), Some(minor_version)) =
-            (parsed.method, parsed.path, parsed.version)
-        else {
-            return Err(bad("malformed request"));
-        };
-        let header_count = parsed.headers.len();
-
-        let target = origin_form(target).ok_or_else(|| bad("malformed request target"))?;
-        let (path, query) = match target.split_once('?') {
-            Some((path, query)) => (path, Some(query)),
-            None => (target, None),
-        };
-        let request = Self {
-            method,
-            path,
-            query,
-            minor_version,
-            headers,
-            header_count,
-        };
-        request.check_fields()?;
-        Ok(request)
-    }
-
-    /// The method.
-    pub fn method(&self) -> &'a str {
-        self.method
-    }
-
-    /// The path, as it was sent, without the query.
-    pub fn path(&self) -> &'a str {
-        self.path
-    }
-
-    /// The query, as it was sent, without the question mark.
-    pub fn query(&self) -> Option<&'a str> {
-        self.query
-    }
-
-    /// The header fields in the order they came.
-    pub fn headers(&self) -> impl Iterator<Item = (&'a str, &'a [u8])> {
-        self.headers[..self.header_count]
-            .iter()
-            .map(|header| (header.name, header.value))
-    }
-
-    /// The value of the first field of this name, without regard to case.
-    pub fn header(&self, name: &str) -> Option<&'a [u8]> {
-        self.headers()
-            .find(|(field, _)| field.eq_ignore_ascii_case(name))
-            .map(|(_, value)| value)
-    }
-
-    /// The elements of a field that is a list (RFC 9110 section 5.6.1), over all its lines.
-    pub fn list<'r>(&'r self, name: &'r str) -> impl Iterator<Item = &'a str> + 'r {
-        self.headers()
-            .filter(move |(field, _)| field.eq_ignore_ascii_case(name))
-            .filter_map(|(_, value)| std::str::from_utf8(value).ok())
-            .flat_map(|value| value.split(','))
-            .map(|element| element.trim_matches([' ', '\t']))
-            .filter(|element| !element.is_empty())
-    }
-
     /// Reads the request as an opening handshake, or says what it lacks (RFC 6455 section 4.2.1).
     pub fn upgrade(&self) -> Result<Upgrade<'a>, Refusal> {
         let bad = |message: &'static str| Err(Refusal::new(StatusCode::BAD_REQUEST, message));
-        if self.method != "GET" {
-            return Err(
-                Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "only GET is served here")
-                    .with("Allow", "GET"),
-            );
+        if self.method() != "GET" {
+            return Err(Refusal::method_not_allowed("GET"));
         }
-        if !self
-            .list("upgrade")
-            .any(|token| token.eq_ignore_ascii_case("websocket"))
-        {
+        if !self.wants_websocket() {
             return Err(Refusal::new(
                 StatusCode::UPGRADE_REQUIRED,
                 "this is a WebSocket endpoint",
             ));
         }
-        if self.minor_version < 1 {
+        if self.framing()? != Framing::Length(0) {
+            return bad("a WebSocket handshake has no body");
+        }
+        if !self.takes_chunks() {
             return Err(Refusal::new(
                 StatusCode::VERSION_NOT_SUPPORTED,
                 "HTTP/1.1 is required (a proxy may have to be told so)",
@@ -376,33 +100,6 @@ impl<'a> Request<'a> {
             accept_key: accept_key(key),
             protocols,
         })
-    }
-
-    /// What every request is refused for.
-    fn check_fields(&self) -> Result<(), Refusal> {
-        let bad = |message: String| Err(Refusal::new(StatusCode::BAD_REQUEST, message));
-        let mut seen = [false; SINGLETONS.len()];
-        for (name, _) in self.headers() {
-            let Some(at) = SINGLETONS
-                .iter()
-                .position(|single| name.eq_ignore_ascii_case(single))
-            else {
-                continue;
-            };
-            if std::mem::replace(&mut seen[at], true) {
-                return bad(format!("duplicate field {}", SINGLETONS[at]));
-            }
-        }
-        // RFC 9112 section 3.2: a request of HTTP/1.1 without Host, or with several, is answered with 400.
-        if self.minor_version >= 1 && self.header("host").is_none() {
-            return bad("Host is missing".to_owned());
-        }
-        if self.header("transfer-encoding").is_some()
-            || self.header("content-length").is_some_and(|len| len != b"0")
-        {
-            return bad("a request body is not taken here".to_owned());
-        }
-        Ok(())
     }
 }
 
@@ -452,28 +149,6 @@ pub fn accept_key(key: &[u8]) -> [u8; 28] {
     encoded
 }
 
-/// The path and query of a request target: as it stands, or without scheme and authority where a proxy left them
-/// (RFC 9112 section 3.2). The other forms are for CONNECT and OPTIONS.
-fn origin_form(target: &str) -> Option<&str> {
-    if target.starts_with('/') {
-        return Some(target);
-    }
-    let (scheme, rest) = target.split_once("://")?;
-    if !["http", "https", "ws", "wss"]
-        .iter()
-        .any(|known| scheme.eq_ignore_ascii_case(known))
-    {
-        return None;
-    }
-    Some(rest.find('/').map_or("/", |at| &rest[at..]))
-}
-
-fn write_field(name: &str, value: &str, out: &mut Vec<u8>) {
-    for part in [name, ": ", value, "\r\n"] {
-        out.extend_from_slice(part.as_bytes());
-    }
-}
-
 /// Whether a byte may stand in a token, RFC 9110 section 5.6.2.
 fn is_token_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
@@ -482,6 +157,7 @@ fn is_token_byte(byte: u8) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::http::{MAX_HEADERS, find_end};
 
     const GOOD: &str = "GET /chat?x=1 HTTP/1.1\r\nHost: server.example.com\r\nUpgrade: websocket\r\n\
         Connection: keep-alive, Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\

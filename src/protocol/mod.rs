@@ -4,7 +4,7 @@
 //! fuzzer with simulated time. The layers, each usable alone:
 //!
 //! ```text
-//! bytes -> handshake (request head -> decision -> response)
+//! bytes -> http (request head, body; responses) -> handshake (decision, 101 response)
 //!       -> frame (header) -> mask -> utf8 -> message (assembly, limits)
 //!       -> connection: one state machine that holds them together and writes PONG and CLOSE itself
 //! ```
@@ -21,6 +21,7 @@ mod connection;
 mod error;
 mod frame;
 pub mod handshake;
+pub mod http;
 mod input;
 mod mask;
 mod message;
@@ -31,7 +32,8 @@ pub use close::{Cause, CloseCode, Disconnect};
 pub use connection::{Connection, Event, Phase, Timeout};
 pub use error::ProtocolError;
 pub use frame::{FrameHeader, HeaderBytes, OpCode, encode_frame};
-pub use handshake::{Accept, Refusal, Request, StatusCode};
+pub use handshake::Accept;
+pub use http::{Refusal, Request, Response, StatusCode};
 pub use input::Input;
 pub use mask::apply_mask;
 pub use message::{Message, Payload};

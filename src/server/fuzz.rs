@@ -14,9 +14,11 @@ use mio::Poll;
 
 use super::context::Life;
 use super::stream::Stream;
-use super::{ClientId, Config, Context, Ended, Remote, Server, Service, add_client};
+use super::{ClientId, Config, Context, Ended, Remote, Route, Server, Service, add_client};
 use crate::protocol::fuzz::{check_server_frames, write_frame};
-use crate::protocol::{CloseCode, Disconnect, Limits, Message, Request};
+use crate::protocol::{
+    CloseCode, Disconnect, Limits, Message, Refusal, Request, Response, StatusCode,
+};
 
 /// A connection in memory: the server has one end, the fuzzer the other.
 #[derive(Clone, Debug, Default)]
@@ -88,9 +90,55 @@ impl Write for MemoryStream {
 struct Witness {
     present: BTreeSet<ClientId>,
     gone: BTreeSet<ClientId>,
+    /// Who waits for an answer, and whether it is a stream that has begun.
+    calling: BTreeMap<ClientId, bool>,
+}
+
+impl Witness {
+    /// Goes on with every call: a stream begins, then ends; other calls are answered.
+    fn answer(&mut self, ctx: &mut Context, with_stream: bool) {
+        for (caller, begun) in std::mem::take(&mut self.calling) {
+            let answered = match (begun, with_stream) {
+                (false, true) => ctx.begin_stream(caller),
+                (false, false) => {
+                    ctx.respond(caller, &Response::json(StatusCode::OK, &true.into()))
+                }
+                (true, true) => ctx.stream(caller, &[b'x'; 3000]),
+                (true, false) => ctx.end_stream(caller),
+            };
+            // One whose socket is dead is not gone yet: the loop will tell.
+            if with_stream || answered.is_err() {
+                self.calling.insert(caller, begun || with_stream);
+            }
+        }
+    }
 }
 
 impl Service for Witness {
+    fn route(&mut self, request: &Request<'_>) -> Result<Route, Refusal> {
+        match request.path() {
+            "/fuzz" => Ok(Route::WebSocket),
+            _ => Ok(Route::Http),
+        }
+    }
+
+    fn call(&mut self, ctx: &mut Context, caller: ClientId, request: &Request<'_>, body: &[u8]) {
+        assert!(!self.calling.contains_key(&caller), "one call at a time");
+        assert!(body.len() <= 4);
+        self.calling.insert(caller, false);
+        if request.path() == "/now" {
+            self.answer(ctx, false);
+        }
+    }
+
+    fn abandoned(&mut self, ctx: &mut Context, caller: ClientId) {
+        assert!(
+            self.calling.remove(&caller).is_some(),
+            "{caller} had called"
+        );
+        assert!(ctx.end_stream(caller).is_err(), "and is gone");
+    }
+
     fn connected(&mut self, ctx: &mut Context, client: ClientId, _: &Request<'_>) {
         assert!(
             self.present.insert(client) && !self.gone.contains(&client),
@@ -120,6 +168,8 @@ impl Service for Witness {
                 let _ = ctx.send(client, Message::Binary(&[7; 3000]));
             }),
             Some(b'l') => _ = ctx.send(client, Message::Binary(&[8; 40_000])),
+            Some(b'r') => self.answer(ctx, false),
+            Some(b't') => self.answer(ctx, true),
             Some(b'p') => ctx.set_paused(true),
             Some(b'g') => ctx.set_paused(false),
             _ => _ = ctx.send(client, message),
@@ -226,7 +276,7 @@ impl World {
                 write_frame(
                     true,
                     2,
-                    &b"cobesmlpgx"[usize::from(operation / 13) % 10..][..1],
+                    &b"cobesmlpgrtx"[usize::from(operation / 13) % 12..][..1],
                     &mut frame,
                 );
                 self.give(id, &frame.repeat(1 + usize::from(argument % 3)));
@@ -282,7 +332,16 @@ impl World {
         };
         self.streams.insert(id, stream);
         self.old.push(id);
-        if argument & 1 == 0 {
+        if argument & 7 == 7 {
+            let calls: [&[u8]; 4] = [
+                b"GET /now HTTP/1.1\r\nHost: h\r\n\r\nGET /later HTTP/1.1\r\nHost: h\r\n\r\nGET /now",
+                b"POST /later HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbodyGET",
+                b"POST /later HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbo",
+                b"GET /later HTTP/1.0\r\n\r\n",
+            ];
+            self.give(id, calls[usize::from(argument >> 3) % 4]);
+            self.event(id, true, true, false);
+        } else if argument & 1 == 0 {
             self.give(id, &HEAD[..HEAD.len() - usize::from(argument % 16 == 6)]);
             self.event(id, true, true, false);
         }
@@ -328,6 +387,12 @@ impl World {
             assert!(client.connection.held() <= 2 * ctx.config.limits.max_message + 1024);
         }
         assert_eq!(present, self.server.service.present);
+        let calling = ctx
+            .registry
+            .iter()
+            .filter(|(_, client)| client.connection.is_unanswered());
+        let calling: BTreeSet<_> = calling.map(|(id, _)| id).collect();
+        assert!(calling.iter().eq(self.server.service.calling.keys()));
         assert_eq!(present.len(), ctx.registry.client_count());
         assert!(ctx.registry.client_count() <= ctx.config.max_clients);
         for (id, stream) in &self.streams {
@@ -370,6 +435,7 @@ impl World {
             self.server.service.present.is_empty(),
             "and the service knows"
         );
+        assert!(self.server.service.calling.is_empty(), "of callers too");
     }
 }
 

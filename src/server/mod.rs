@@ -14,6 +14,7 @@
 //! * *Nothing is kept for an idle client*: input is parsed in the loop's one buffer, replies are gathered in one, and
 //!   what exists only now and then lies behind a pointer in the client's entry.
 
+mod admin;
 mod backlog;
 mod client;
 mod config;
@@ -45,9 +46,10 @@ pub use config::Config;
 pub use context::{Context, SendError};
 pub use handle::{Handle, OwnedMessage, Stopped};
 pub use id::{ClientId, ParseClientIdError, SourceId, TimerId};
-pub use service::{Readiness, Service};
+pub use service::{Readiness, Route, Service};
 pub use status::{ClientStatus, Status};
 
+use self::client::Client;
 use self::context::Life;
 use self::handle::Commands;
 use self::id::Origin;
@@ -314,13 +316,14 @@ impl<S: Service> Server<S> {
             match event {
                 Event::Message(payload) => service.message(ctx, id, payload.as_message()),
                 Event::Head(head) => handle_head(ctx, service, id, &head),
-                Event::BadHead(refusal) => ctx.refuse(id, &refusal),
+                Event::Call { head, body } => handle_call(ctx, service, id, &head, &body),
+                Event::BadRequest(refusal) => ctx.refuse(id, &refusal),
             }
             if ctx.has_to_wait(id) {
-                ctx.keep_unread(id, input.peek());
                 break;
             }
         }
+        ctx.keep_unread(id, input.peek());
         ctx.uncork(id);
         self.reap();
     }
@@ -412,10 +415,10 @@ impl<S: Service> Server<S> {
             );
             self.service.disconnected(&mut self.ctx, id, &ending);
         } else {
-            log::debug!(
-                "{id} left before it was connected: remote={}",
-                client.remote
-            );
+            log::debug!("{id} left: remote={}", client.remote);
+            if client.connection.is_unanswered() {
+                self.service.abandoned(&mut self.ctx, id);
+            }
         }
     }
 
@@ -425,12 +428,10 @@ impl<S: Service> Server<S> {
             if let Some((id, ending)) = self.ctx.pop_doomed() {
                 self.disconnect(id, ending);
             } else if let Some(id) = self.ctx.pop_drained() {
-                if self
-                    .ctx
-                    .registry
-                    .get(id)
-                    .is_some_and(|client| client.connection.is_open())
-                {
+                let sends = |client: &Client| {
+                    client.connection.is_open() || client.connection.is_answering()
+                };
+                if self.ctx.registry.get(id).is_some_and(sends) {
                     self.service.drained(&mut self.ctx, id);
                 }
             } else {
@@ -487,7 +488,7 @@ impl<S: Service> Server<S> {
             self.begin_drain();
         }
         if let Life::Draining { until } = self.ctx.life
-            && (self.ctx.registry.client_count() == 0 || now >= until)
+            && (!self.ctx.registry.is_busy() || now >= until)
         {
             self.disconnect_all();
             self.service.stopping(&mut self.ctx);
@@ -516,7 +517,9 @@ impl<S: Service> Server<S> {
                 .get(id)
                 .map(|client| client.connection.phase())
             {
-                Some(Phase::Handshaking) => self.disconnect(id, Disconnect::shutdown()),
+                Some(Phase::Handshaking | Phase::Body | Phase::Streaming) => {
+                    self.disconnect(id, Disconnect::shutdown())
+                }
                 _ => self.ctx.close_with(id, Disconnect::shutdown()),
             }
         }
@@ -562,27 +565,62 @@ fn add_client(ctx: &mut Context, stream: Stream, remote: Remote) -> Option<Clien
     }
 }
 
-/// Answers a whole request head.
+/// Answers a whole request head, or has the rest of the request come.
 fn handle_head<S: Service>(ctx: &mut Context, service: &mut S, id: ClientId, head: &[u8]) {
-    let answer = Request::parse(head).and_then(|request| {
-        if !service.serves(request.path()) {
-            return Err(Refusal::not_found());
+    let answered = Request::parse(head).and_then(|request| {
+        if !request.wants_websocket() && admin::serves(request.path()) {
+            ctx.begin_call(id, &request, head)?;
+            return Ok(());
         }
-        let upgrade = request.upgrade()?;
-        if ctx.registry.client_count() >= ctx.config.max_clients {
-            return Err(Refusal::unavailable("too many clients"));
+        match service.route(&request)? {
+            Route::WebSocket => upgrade(ctx, service, id, &request),
+            Route::Http => ctx.begin_call(id, &request, head).map(drop),
         }
-        let accept = service.accept(ctx, &request)?;
-        Ok((request, upgrade, accept))
     });
-    match answer {
-        Ok((request, upgrade, accept)) => {
-            ctx.open(id, &upgrade, &accept, request.path());
-            if let Some(remote) = ctx.remote(id) {
-                log::info!("{id} connected: path={:?} remote={remote}", request.path());
-            }
-            service.connected(ctx, id, &request);
-        }
+    match answered {
         Err(refusal) => ctx.refuse(id, &refusal),
+        Ok(()) if ctx.is_answering(id) => handle_call(ctx, service, id, head, b""),
+        Ok(()) => {}
+    }
+}
+
+/// Opens a connection, if the service takes it.
+fn upgrade<S: Service>(
+    ctx: &mut Context,
+    service: &mut S,
+    id: ClientId,
+    request: &Request<'_>,
+) -> Result<(), Refusal> {
+    let upgrade = request.upgrade()?;
+    if ctx.registry.client_count() >= ctx.config.max_clients {
+        return Err(Refusal::unavailable("too many clients"));
+    }
+    let accept = service.accept(ctx, request)?;
+    ctx.open(id, &upgrade, &accept, request.path());
+    if let Some(remote) = ctx.remote(id) {
+        log::info!("{id} connected: path={:?} remote={remote}", request.path());
+    }
+    service.connected(ctx, id, request);
+    Ok(())
+}
+
+/// Has a whole call answered.
+fn handle_call<S: Service>(
+    ctx: &mut Context,
+    service: &mut S,
+    id: ClientId,
+    head: &[u8],
+    body: &[u8],
+) {
+    let request = match Request::parse(head) {
+        Ok(request) => request,
+        Err(refusal) => return ctx.refuse(id, &refusal),
+    };
+    log::debug!("{id} {} {:?}", request.method(), request.path());
+    if admin::serves(request.path()) {
+        let response = admin::answer(ctx, service, &request);
+        let _ = ctx.respond(id, &response);
+    } else {
+        service.call(ctx, id, &request, body);
     }
 }

@@ -2,7 +2,16 @@
 
 use super::context::Context;
 use super::id::{ClientId, SourceId, TimerId};
-use crate::protocol::{Accept, Disconnect, Message, Refusal, Request};
+use crate::protocol::{Accept, Disconnect, Message, Refusal, Request, Response, StatusCode};
+
+/// What a path is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// To be upgraded: [`Service::accept`] and [`Service::connected`] follow.
+    WebSocket,
+    /// To be called: [`Service::call`] follows with the whole request.
+    Http,
+}
 
 /// What has become possible on a file descriptor that a service watches.
 ///
@@ -30,10 +39,11 @@ pub trait Service {
         let _ = ctx;
     }
 
-    /// Whether there is anything at `path`. A request to any other path is answered with 404.
-    fn serves(&self, path: &str) -> bool {
-        let _ = path;
-        true
+    /// What is at a request's path, or why there is nothing for it: usually [`Refusal::not_found`]. It is asked when
+    /// the head is there, so that a body that nobody wants is not waited for.
+    fn route(&mut self, request: &Request<'_>) -> Result<Route, Refusal> {
+        let _ = request;
+        Ok(Route::WebSocket)
     }
 
     /// Admits or refuses a complete opening handshake. If it is admitted, `connected` follows at once.
@@ -66,6 +76,24 @@ pub trait Service {
     fn is_waiting(&self, client: ClientId) -> bool {
         let _ = client;
         false
+    }
+
+    /// A call came whole. It has to be answered, now or later, with [`Context::respond`] or
+    /// [`Context::begin_stream`]; its connection sends no other before.
+    fn call(&mut self, ctx: &mut Context, caller: ClientId, request: &Request<'_>, body: &[u8]) {
+        let _ = (request, body);
+        let refusal = Refusal::new(StatusCode::INTERNAL, "nobody answers this call");
+        let _ = ctx.respond(caller, &Response::from(&refusal));
+    }
+
+    /// The caller is gone before its call was answered to the end.
+    fn abandoned(&mut self, ctx: &mut Context, caller: ClientId) {
+        let _ = (ctx, caller);
+    }
+
+    /// Whether clients can be served now. `GET /readyz` tells.
+    fn is_ready(&self) -> bool {
+        true
     }
 
     /// A watched file descriptor is ready.

@@ -1,7 +1,7 @@
 //! Every message comes back.
 
 use super::Endpoint;
-use crate::{ClientId, Context, Message, Service};
+use crate::{ClientId, Context, Message, Refusal, Request, Route, Service};
 
 /// Sends every message back to the client that it came from.
 #[derive(Clone, Debug)]
@@ -17,8 +17,8 @@ impl Echo {
 }
 
 impl Service for Echo {
-    fn serves(&self, path: &str) -> bool {
-        self.endpoint.matches(path)
+    fn route(&mut self, request: &Request<'_>) -> Result<Route, Refusal> {
+        self.endpoint.route(request)
     }
 
     fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::{Refusal, Request, Route};
+
 /// A path that a service answers at: one path, or with `/...` at its end that path and all below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
@@ -18,6 +20,15 @@ impl Endpoint {
         }
         path.strip_prefix(self.path.trim_end_matches('/'))
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+
+    /// Takes requests to this endpoint as handshakes.
+    pub(crate) fn route(&self, request: &Request<'_>) -> Result<Route, Refusal> {
+        if self.matches(request.path()) {
+            Ok(Route::WebSocket)
+        } else {
+            Err(Refusal::not_found())
+        }
     }
 
     /// The path to connect to.

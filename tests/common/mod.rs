@@ -14,8 +14,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use outrigger::{
-    ClientId, Config, Context, Disconnect, Ended, Handle, Message, OwnedMessage, Request, Server,
-    Service,
+    ClientId, Config, Context, Disconnect, Ended, Handle, Message, OwnedMessage, Refusal, Request,
+    Response, Route, Server, Service, StatusCode,
 };
 
 /// How long to wait for what has to happen. Only a failing test waits this long.
@@ -28,6 +28,8 @@ pub enum Told {
     Message(ClientId, OwnedMessage),
     Drained(ClientId),
     Disconnected(ClientId, Disconnect),
+    Called(ClientId, String),
+    Abandoned(ClientId),
 }
 
 type OnMessage = Box<dyn FnMut(&mut Context, ClientId, Message<'_>) + Send>;
@@ -39,8 +41,12 @@ struct Witness {
 }
 
 impl Service for Witness {
-    fn serves(&self, path: &str) -> bool {
-        path != "/nothing"
+    fn route(&mut self, request: &Request<'_>) -> Result<Route, Refusal> {
+        match request.path() {
+            "/nothing" => Err(Refusal::not_found()),
+            path if path.starts_with("/call") => Ok(Route::Http),
+            _ => Ok(Route::WebSocket),
+        }
     }
 
     fn connected(&mut self, _: &mut Context, client: ClientId, request: &Request<'_>) {
@@ -56,6 +62,32 @@ impl Service for Witness {
         };
         let _ = self.told.send(Told::Message(client, owned));
         (self.on_message)(ctx, client, message);
+    }
+
+    /// `/call` is answered with what was sent, `/call/stream` with a stream that does not end, `/call/never` not at all.
+    fn call(&mut self, ctx: &mut Context, caller: ClientId, request: &Request<'_>, body: &[u8]) {
+        let told = format!("{} {}", request.method(), request.path());
+        let _ = self.told.send(Told::Called(caller, told));
+        match request.path() {
+            "/call/never" => {}
+            "/call/stream" => {
+                ctx.begin_stream(caller).expect("it was just called");
+                ctx.stream(caller, b"data: first\n\n")
+                    .expect("it was just called");
+            }
+            _ => {
+                let text = String::from_utf8_lossy(body);
+                let answer = serde_json::json!({"body": text});
+                let answer = Response::json(StatusCode::OK, &answer);
+                ctx.respond(caller, &answer).expect("it was just called");
+                assert!(ctx.respond(caller, &answer).is_err(), "once");
+            }
+        }
+    }
+
+    fn abandoned(&mut self, ctx: &mut Context, caller: ClientId) {
+        assert!(ctx.stream(caller, b"late").is_err(), "{caller} is gone");
+        let _ = self.told.send(Told::Abandoned(caller));
     }
 
     fn drained(&mut self, _: &mut Context, client: ClientId) {

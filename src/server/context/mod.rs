@@ -1,5 +1,6 @@
 //! The state of the loop, and all that a service may do to it.
 
+mod calls;
 mod output;
 mod steps;
 
@@ -185,6 +186,11 @@ impl Context {
             client.connection.excuse_silence(now);
             Self::mark_ready(&mut self.ready, id, client);
         }
+    }
+
+    /// The client whose input is being handled.
+    fn corked(&self) -> Option<ClientId> {
+        self.corked
     }
 
     // The server.

@@ -141,7 +141,7 @@ impl Context {
         if self.cork.len() >= CORK {
             self.write_cork(id);
         }
-        self.holds_input(id) || self.is_congested(id)
+        self.holds_input(id) || self.is_congested(id) || self.is_answering(id)
     }
 
     pub(super) fn write_cork(&mut self, id: ClientId) {
@@ -283,8 +283,8 @@ impl Context {
             }
             // What the peer still sends is read and thrown away: closing with unread data would reset the connection,
             // and the peer might never see why it ended.
-            Phase::Refused | Phase::Failed => client.stream.end_output(),
-            Phase::Handshaking | Phase::Open | Phase::Closing => {}
+            Phase::Answered | Phase::Failed => client.stream.end_output(),
+            _ => {}
         }
         self.set_deadline(id);
     }

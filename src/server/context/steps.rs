@@ -2,7 +2,9 @@
 
 use super::{Context, Life};
 use crate::protocol::handshake::Upgrade;
-use crate::protocol::{Accept, Connection, Disconnect, Event, Input, Refusal, Time, Timeout};
+use crate::protocol::{
+    Accept, Connection, Disconnect, Event, Input, Refusal, Request, Time, Timeout,
+};
 use crate::server::client::Client;
 use crate::server::id::ClientId;
 
@@ -135,7 +137,8 @@ impl Context {
             return true;
         };
         (client.readable, client.hung_up) = (false, false);
-        if client.queued() == 0 || !client.connection.was_open() {
+        // Who waits for an answer that is not there yet has left, as far as that can be known.
+        if client.queued() == 0 || client.connection.is_answering() {
             return true;
         }
         client.connection.abandon(self.now, Disconnect::eof());
@@ -169,9 +172,39 @@ impl Context {
         }
     }
 
-    /// Whether this client's input is not to be taken now. What is there stays noted.
+    /// Whether this client's input is not to be taken now. What is there stays noted. While a call is answered, the
+    /// next one waits, but the end of the connection is looked for.
     pub(in crate::server) fn holds_back(&self, id: ClientId) -> bool {
-        self.holds_input(id) || self.is_congested(id)
+        let has_next = || {
+            let backlog = self
+                .registry
+                .get(id)
+                .and_then(|client| client.backlog.as_ref());
+            backlog.is_some_and(|backlog| !backlog.unread.is_empty())
+        };
+        self.holds_input(id) || self.is_congested(id) || (self.is_answering(id) && has_next())
+    }
+
+    /// Whether a call of this client waits for its answer.
+    pub(in crate::server) fn is_answering(&self, id: ClientId) -> bool {
+        self.registry
+            .get(id)
+            .is_some_and(|client| client.connection.is_answering())
+    }
+
+    /// Takes a request as a call. Returns whether it is there whole.
+    pub(in crate::server) fn begin_call(
+        &mut self,
+        id: ClientId,
+        request: &Request<'_>,
+        head: &[u8],
+    ) -> Result<bool, Refusal> {
+        let max_body = self.config.limits.max_message;
+        let mut whole = Ok(false);
+        self.with_connection(id, |connection, now, out| {
+            whole = connection.begin_call(now, request, head, max_body, out);
+        });
+        whole
     }
 
     /// Whether the service asked for no more input from this client.

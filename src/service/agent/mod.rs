@@ -22,7 +22,7 @@ use super::Endpoint;
 use super::child::{Child, ChildEvent, code_and_signal, describe};
 use super::lines::{Flow, Line};
 use crate::{
-    Accept, ClientId, CloseCode, Context, Disconnect, Message, Readiness, Refusal, Request,
+    Accept, ClientId, CloseCode, Context, Disconnect, Message, Readiness, Refusal, Request, Route,
     Service, SourceId, Time, TimerId,
 };
 
@@ -381,8 +381,8 @@ impl Service for Agent {
         self.start(ctx);
     }
 
-    fn serves(&self, path: &str) -> bool {
-        self.config.endpoint.matches(path)
+    fn route(&mut self, request: &Request<'_>) -> Result<Route, Refusal> {
+        self.config.endpoint.route(request)
     }
 
     fn accept(&mut self, _: &mut Context, request: &Request<'_>) -> Result<Accept, Refusal> {
@@ -433,6 +433,10 @@ impl Service for Agent {
         } else {
             self.with_child(ctx, |child, ctx, line| child.handle_timer(ctx, timer, line));
         }
+    }
+
+    fn is_ready(&self) -> bool {
+        matches!(self.process, Process::Running(_))
     }
 
     fn status(&self) -> serde_json::Map<String, serde_json::Value> {

@@ -10,7 +10,7 @@ use super::{AgentConfig, AgentProtocol, HIGH_WATER, LOW_WATER, push_line, text_o
 use crate::service::child::{Child, ChildEvent, describe};
 use crate::service::lines::{Flow, Line};
 use crate::{
-    Accept, ClientId, CloseCode, Context, Disconnect, Message, Readiness, Refusal, Request,
+    Accept, ClientId, CloseCode, Context, Disconnect, Message, Readiness, Refusal, Request, Route,
     Service, SourceId, TimerId,
 };
 
@@ -109,8 +109,8 @@ fn is_initialize(kind: &Kind<'_>) -> bool {
 }
 
 impl Service for AgentPerClient {
-    fn serves(&self, path: &str) -> bool {
-        self.config.endpoint.matches(path)
+    fn route(&mut self, request: &Request<'_>) -> Result<Route, Refusal> {
+        self.config.endpoint.route(request)
     }
 
     fn accept(&mut self, _: &mut Context, request: &Request<'_>) -> Result<Accept, Refusal> {

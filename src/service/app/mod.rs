@@ -12,7 +12,7 @@ use self::peer::{Happened, Peer};
 use super::Endpoint;
 use super::lines::{Flow, Line};
 use crate::{
-    Accept, ClientId, CloseCode, Context, Disconnect, Message, Readiness, Refusal, Request,
+    Accept, ClientId, CloseCode, Context, Disconnect, Message, Readiness, Refusal, Request, Route,
     Service, SourceId, TimerId,
 };
 
@@ -192,8 +192,8 @@ impl Service for App {
         self.start(ctx);
     }
 
-    fn serves(&self, path: &str) -> bool {
-        self.config.endpoint.matches(path)
+    fn route(&mut self, request: &Request<'_>) -> Result<Route, Refusal> {
+        self.config.endpoint.route(request)
     }
 
     fn accept(&mut self, _: &mut Context, request: &Request<'_>) -> Result<Accept, Refusal> {

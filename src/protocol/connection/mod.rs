@@ -1,20 +1,27 @@
 //! One connection's state machine: bytes and time in, events and bytes out.
 //!
 //! ```text
-//!                    +-> Refused --------------------------+
-//! Handshaking -------+                                     |
-//!                    +-> Open --+-> Closing --+            +-> gone, when the socket is
-//!                               |   (we first)+-> Finished +
-//!                               +-> (peer first) --^       |
-//!                               +-> Failed ----------------+
+//!        +----------- keep-alive -----------+
+//!        v                                  |
+//! Handshaking -+-> Body -> Answering -> Streaming --+-> Answered ----------+
+//!              |   (an HTTP call)                   |                      |
+//!              +--------- (refused) ----------------+                      +-> gone, when the socket is
+//!              |                                                           |
+//!              +-> Open --+-> Closing --+                                  |
+//!                         |   (we first)+-> Finished ----------------------+
+//!                         +-> (peer first) --^                             |
+//!                         +-> Failed --------------------------------------+
 //! ```
+
+mod exchange;
 
 use std::borrow::Cow;
 use std::time::Duration;
 
 use super::close::{Cause, Disconnect, close_payload, parse_close};
 use super::frame::{FrameHeader, MAX_HEADER, OpCode, encode_frame};
-use super::handshake::{self, Refusal, Upgrade};
+use super::handshake::{self, Upgrade};
+use super::http::{self, Body, Ending, Refusal};
 use super::message::{Assembly, Payload, check_data_frame};
 use super::{Input, Limits, ProtocolError, Time, Timeouts, apply_mask};
 
@@ -23,8 +30,14 @@ use super::{Input, Limits, ProtocolError, Time, Timeouts, apply_mask};
 pub enum Phase {
     /// The request head is arriving.
     Handshaking,
-    /// The request was answered with an error; input is thrown away until the peer is gone.
-    Refused,
+    /// The body of a call is arriving.
+    Body,
+    /// A call is there whole and is to be answered. Further input waits.
+    Answering,
+    /// A call is being answered by a stream of events. Further input waits.
+    Streaming,
+    /// The last answer is out; input is thrown away until the peer is gone.
+    Answered,
     /// Messages go both ways.
     Open,
     /// Our CLOSE is out; the peer's is awaited and its data thrown away.
@@ -38,10 +51,18 @@ pub enum Phase {
 /// What came out of the peer's bytes.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// A whole request head, to be answered with [`Connection::open`] or [`Connection::refuse`].
+    /// A whole request head, to be answered with [`Connection::open`], [`Connection::begin_call`] or
+    /// [`Connection::refuse`].
     Head(Cow<'a, [u8]>),
+    /// The rest of a call whose head came before. It is to be answered, now or later.
+    Call {
+        /// The request head.
+        head: Vec<u8>,
+        /// The request's body.
+        body: Vec<u8>,
+    },
     /// The request cannot be read; the refusal is to be passed to [`Connection::refuse`].
-    BadHead(Refusal),
+    BadRequest(Refusal),
     /// A whole message.
     Message(Payload<'a>),
 }
@@ -51,7 +72,7 @@ pub enum Event<'a> {
 pub enum Timeout {
     /// Nothing, or a PING was written: ask for the next deadline.
     Continue,
-    /// The head took too long: refuse with 408.
+    /// The request took too long: refuse with 408.
     Handshake,
     /// No data message for too long: close with [`Disconnect::idle_timeout`], unless the service still waits.
     Idle,
@@ -62,8 +83,10 @@ pub enum Timeout {
 /// What exists only while a head, a frame or a message is incomplete.
 #[derive(Debug, Default)]
 struct Partial {
-    /// In the handshake: the request head so far.
+    /// The request head so far, and while its body arrives.
     head: Vec<u8>,
+    /// The body of a call that is arriving.
+    body: Option<Box<Body>>,
     /// Bytes of an incomplete frame header: `header[..header_len]`.
     header: [u8; MAX_HEADER],
     header_len: u8,
@@ -97,6 +120,12 @@ pub struct Connection {
     phase: Phase,
     /// Whether any byte came since `pinged` (when that began with a PING).
     heard: bool,
+    /// Whether it was opened, so that its end has to be told.
+    opened: bool,
+    /// Whether a call has been answered before.
+    called: bool,
+    /// What the call that is being answered asked for.
+    call: exchange::Terms,
 }
 
 impl Connection {
@@ -110,6 +139,9 @@ impl Connection {
             last_message: now,
             phase: Phase::Handshaking,
             heard: true,
+            opened: false,
+            called: false,
+            call: exchange::Terms::default(),
         }
     }
 
@@ -125,10 +157,7 @@ impl Connection {
 
     /// Whether it was admitted, so that its end has to be told.
     pub fn was_open(&self) -> bool {
-        match self.phase {
-            Phase::Handshaking | Phase::Refused => false,
-            Phase::Open | Phase::Closing | Phase::Failed | Phase::Finished => true,
-        }
+        self.opened
     }
 
     /// When the present phase began: for an open connection, when it was opened.
@@ -158,18 +187,10 @@ impl Connection {
         upgrade.write_response(accept, out);
         self.partial = None;
         self.phase = Phase::Open;
+        self.opened = true;
         self.since = now;
         self.last_message = now;
         self.restart_ping_window(now);
-    }
-
-    /// Answers the request head with an error.
-    pub fn refuse(&mut self, now: Time, refusal: &Refusal, out: &mut Vec<u8>) {
-        debug_assert_eq!(self.phase, Phase::Handshaking);
-        refusal.write_response(out);
-        self.partial = None;
-        self.phase = Phase::Refused;
-        self.since = now;
     }
 
     /// Begins the closing handshake with CLOSE for `ending`. Nothing happens unless the connection is open: the first
@@ -185,13 +206,15 @@ impl Connection {
         }
     }
 
-    /// Notes that the connection is dead: nothing can be sent or received any more. The first ending stands, and a
-    /// connection that was never open has none.
+    /// Notes that the connection is dead: nothing more can be received, and nothing sent but what waits already. The
+    /// first ending stands, and a connection that was never open has none.
     pub fn abandon(&mut self, now: Time, ending: Disconnect) {
         if self.phase == Phase::Open {
             self.end(now, Phase::Finished, ending);
-        } else if self.was_open() {
+        } else {
+            self.partial = None;
             self.phase = Phase::Finished;
+            self.since = now;
         }
     }
 
@@ -209,12 +232,12 @@ impl Connection {
     /// What the peer does cannot be seen at the moment: its time limits begin again, and no PONG is missed.
     pub fn excuse_silence(&mut self, now: Time) {
         match self.phase {
-            Phase::Handshaking => self.since = now,
+            Phase::Handshaking | Phase::Body => self.since = now,
             Phase::Open => {
                 self.last_message = now;
                 self.heard = true;
             }
-            Phase::Refused | Phase::Closing | Phase::Failed | Phase::Finished => {}
+            _ => {}
         }
     }
 
@@ -224,9 +247,10 @@ impl Connection {
         self.heard = true;
     }
 
-    /// Takes bytes until there is an event, or the input is used up (`None`). PONG and CLOSE replies go to `out`.
+    /// Takes bytes until there is an event, or the input is used up, or the present call has to be answered before more
+    /// is taken (`None`). PONG and CLOSE replies go to `out`.
     ///
-    /// After `Head` or `BadHead` the request has to be answered before the next call.
+    /// After `Head` or `BadRequest` the request has to be answered before the next call.
     pub fn receive<'a>(
         &mut self,
         now: Time,
@@ -244,7 +268,9 @@ impl Connection {
                     None
                 }
             },
-            Phase::Refused | Phase::Failed | Phase::Finished => {
+            Phase::Body => self.receive_body(now, input),
+            Phase::Answering | Phase::Streaming => None,
+            Phase::Answered | Phase::Failed | Phase::Finished => {
                 input.clear();
                 None
             }
@@ -256,7 +282,9 @@ impl Connection {
         let after =
             |start: Time, duration: Option<Duration>| duration.map(|duration| start + duration);
         match self.phase {
-            Phase::Handshaking => after(self.since, timeouts.handshake),
+            Phase::Handshaking | Phase::Body => after(self.since, timeouts.handshake),
+            Phase::Answering => None,
+            Phase::Streaming => after(self.pinged, timeouts.ping_interval),
             Phase::Open => {
                 let ping = after(
                     self.pinged,
@@ -269,7 +297,7 @@ impl Connection {
                 let idle = after(self.last_message, timeouts.idle);
                 [ping, idle].into_iter().flatten().min()
             }
-            Phase::Refused | Phase::Closing | Phase::Failed | Phase::Finished => {
+            Phase::Answered | Phase::Closing | Phase::Failed | Phase::Finished => {
                 after(self.since, timeouts.close)
             }
         }
@@ -281,7 +309,17 @@ impl Connection {
             duration.is_some_and(|duration| now >= start + duration)
         };
         match self.phase {
-            Phase::Handshaking if passed(self.since, timeouts.handshake) => Timeout::Handshake,
+            Phase::Handshaking | Phase::Body if passed(self.since, timeouts.handshake) => {
+                // Who was answered and asks nothing more has done nothing wrong.
+                if self.called && self.partial.is_none() {
+                    return Timeout::Gone(Disconnect::eof());
+                }
+                Timeout::Handshake
+            }
+            Phase::Streaming if passed(self.pinged, timeouts.ping_interval) => {
+                self.keep_stream_alive(now, out);
+                Timeout::Continue
+            }
             Phase::Open if !self.heard && passed(self.pinged, timeouts.ping_timeout) => {
                 Timeout::Gone(Disconnect::ping_timeout())
             }
@@ -293,7 +331,7 @@ impl Connection {
                 self.heard = timeouts.ping_timeout.is_none();
                 Timeout::Continue
             }
-            Phase::Refused | Phase::Closing | Phase::Failed | Phase::Finished
+            Phase::Answered | Phase::Closing | Phase::Failed | Phase::Finished
                 if passed(self.since, timeouts.close) =>
             {
                 // The ending is known already (or is told to no one); this one does not replace it.
@@ -310,6 +348,7 @@ impl Connection {
             partial.head.capacity()
                 + partial.control.capacity()
                 + partial.message.as_ref().map_or(0, Assembly::capacity)
+                + partial.body.as_ref().map_or(0, |body| body.capacity())
         })
     }
 
@@ -320,7 +359,7 @@ impl Connection {
             .take()
             .map(|partial| partial.head)
             .unwrap_or_default();
-        match handshake::find_end(&held, input.peek(), limits.max_head) {
+        match http::find_end(&held, input.peek(), limits.max_head) {
             Ok(Some(len)) if held.is_empty() => Some(Event::Head(Cow::Borrowed(input.take(len)))),
             Ok(Some(len)) => {
                 held.extend_from_slice(input.take(len));
@@ -338,7 +377,7 @@ impl Connection {
             }
             Err(refusal) => {
                 input.clear();
-                Some(Event::BadHead(refusal))
+                Some(Event::BadRequest(refusal))
             }
         }
     }

@@ -1,0 +1,172 @@
+//! HTTP calls on a connection: requests that are answered instead of upgraded, one after the other.
+
+use super::{Body, Connection, Ending, Event, Partial, Phase};
+use crate::protocol::http::{
+    CONTINUE, LAST_CHUNK, Refusal, Request, Response, write_chunk, write_stream_head,
+};
+use crate::protocol::{Input, Time};
+
+/// What has to be kept of a request until its answer is out.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Terms {
+    /// Whether the service was given it and has not answered it to the end.
+    unanswered: bool,
+    /// Whether the connection goes on after the answer.
+    keep_alive: bool,
+    /// Whether the answer is to have no body: the method was HEAD.
+    head_only: bool,
+    /// Whether a body of unknown length is sent in chunks.
+    chunked: bool,
+}
+
+impl Terms {
+    fn ending(self) -> Ending {
+        if self.keep_alive {
+            Ending::KeepAlive
+        } else {
+            Ending::Close
+        }
+    }
+}
+
+impl Connection {
+    /// Takes a request as a call. Returns whether it is there whole, so that it is to be answered now; otherwise
+    /// [`Event::Call`] comes with its body.
+    ///
+    /// # Errors
+    ///
+    /// A body whose length is malformed or over `max_body` bytes: to be passed to [`Connection::refuse`].
+    pub fn begin_call(
+        &mut self,
+        now: Time,
+        request: &Request<'_>,
+        head: &[u8],
+        max_body: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, Refusal> {
+        debug_assert_eq!(self.phase, Phase::Handshaking);
+        let body = Body::new(request.framing()?, max_body)?;
+        self.call = Terms {
+            unanswered: body.is_complete(),
+            keep_alive: request.keeps_alive(),
+            head_only: request.method() == "HEAD",
+            chunked: request.takes_chunks(),
+        };
+        if body.is_complete() {
+            self.phase = Phase::Answering;
+            return Ok(true);
+        }
+        if request.expects_continue() {
+            out.extend_from_slice(CONTINUE);
+        }
+        self.partial = Some(Box::new(Partial {
+            head: head.to_vec(),
+            body: Some(Box::new(body)),
+            ..Partial::default()
+        }));
+        self.phase = Phase::Body;
+        self.since = now;
+        Ok(false)
+    }
+
+    /// Goes on with a call's body.
+    pub(super) fn receive_body<'a>(
+        &mut self,
+        now: Time,
+        input: &mut Input<'a>,
+    ) -> Option<Event<'a>> {
+        let partial = self.partial.as_deref_mut()?;
+        let body = partial.body.as_deref_mut()?;
+        if let Err(refusal) = body.push(input) {
+            input.clear();
+            return Some(Event::BadRequest(refusal));
+        }
+        if !body.is_complete() {
+            return None;
+        }
+        let head = std::mem::take(&mut partial.head);
+        let body = partial.body.take()?.into_bytes();
+        self.partial = None;
+        self.phase = Phase::Answering;
+        self.call.unanswered = true;
+        self.since = now;
+        Some(Event::Call { head, body })
+    }
+
+    /// Answers a request with an error after which nothing more is taken.
+    pub fn refuse(&mut self, now: Time, refusal: &Refusal, out: &mut Vec<u8>) {
+        debug_assert!(matches!(
+            self.phase,
+            Phase::Handshaking | Phase::Body | Phase::Answering
+        ));
+        refusal.write_response(out);
+        self.call.unanswered = false;
+        self.partial = None;
+        self.phase = Phase::Answered;
+        self.since = now;
+    }
+
+    /// Answers a call.
+    pub fn respond(&mut self, now: Time, response: &Response, out: &mut Vec<u8>) {
+        debug_assert_eq!(self.phase, Phase::Answering);
+        response.write(self.call.ending(), self.call.head_only, out);
+        self.end_call(now);
+    }
+
+    /// Begins to answer a call with a stream of events.
+    pub fn begin_stream(&mut self, now: Time, content_type: &str, out: &mut Vec<u8>) {
+        debug_assert_eq!(self.phase, Phase::Answering);
+        // Where the end of the connection is the end of the body, nothing can follow it.
+        self.call.keep_alive &= self.call.chunked;
+        write_stream_head(content_type, self.call.ending(), self.call.chunked, out);
+        self.phase = Phase::Streaming;
+        self.since = now;
+        self.pinged = now;
+    }
+
+    /// Appends bytes to the stream.
+    pub fn stream(&mut self, now: Time, bytes: &[u8], out: &mut Vec<u8>) {
+        debug_assert_eq!(self.phase, Phase::Streaming);
+        self.pinged = now;
+        if self.call.chunked {
+            write_chunk(bytes, out);
+        } else {
+            out.extend_from_slice(bytes);
+        }
+    }
+
+    /// Ends the stream.
+    pub fn end_stream(&mut self, now: Time, out: &mut Vec<u8>) {
+        debug_assert_eq!(self.phase, Phase::Streaming);
+        if self.call.chunked {
+            out.extend_from_slice(LAST_CHUNK);
+        }
+        self.end_call(now);
+    }
+
+    /// Whether a call waits for its answer, or for the rest of it.
+    pub fn is_answering(&self) -> bool {
+        matches!(self.phase, Phase::Answering | Phase::Streaming)
+    }
+
+    /// Whether a call was left without its answer, or the rest of it.
+    pub fn is_unanswered(&self) -> bool {
+        self.call.unanswered
+    }
+
+    /// Sends a comment in the stream of events, so that proxies see that it is in use.
+    pub(super) fn keep_stream_alive(&mut self, now: Time, out: &mut Vec<u8>) {
+        self.stream(now, b":\n\n", out);
+    }
+
+    fn end_call(&mut self, now: Time) {
+        self.phase = if self.call.keep_alive {
+            Phase::Handshaking
+        } else {
+            Phase::Answered
+        };
+        self.call.unanswered = false;
+        self.called = true;
+        self.since = now;
+    }
+}

@@ -1,0 +1,263 @@
+//! The head of a request: found in the stream, read, and checked for what every request is refused for.
+
+use super::response::{Refusal, StatusCode};
+
+/// The most header fields of a request. More is answered with 431.
+pub const MAX_HEADERS: usize = 64;
+
+/// Fields that may come once: a second one means that someone between us and the client reads the request
+/// differently than we do.
+const SINGLETONS: [&str; 9] = [
+    "host",
+    "origin",
+    "authorization",
+    "content-length",
+    "content-type",
+    "transfer-encoding",
+    "sec-websocket-key",
+    "sec-websocket-version",
+    "sec-websocket-accept",
+];
+
+/// How a request's body is delimited, RFC 9112 section 6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Framing {
+    /// This many bytes; none, if the request says nothing of a body.
+    Length(u64),
+    /// Chunks, with an empty one at the end.
+    Chunked,
+}
+
+/// Looks for the end of a request head in `fresh`, the bytes after `held`: how many of them belong to the head, or
+/// `None` while it is incomplete. Refuses it at the first byte that no head may contain, or past `max_head` bytes.
+pub fn find_end(held: &[u8], fresh: &[u8], max_head: usize) -> Result<Option<usize>, Refusal> {
+    const END: u32 = u32::from_be_bytes(*b"\r\n\r\n");
+    let mut last = held[held.len().saturating_sub(4)..]
+        .iter()
+        .fold(0, |last, &byte| last << 8 | u32::from(byte));
+
+    for (at, &byte) in fresh.iter().enumerate() {
+        if held.len() + at >= max_head {
+            return Err(Refusal::new(
+                StatusCode::HEADERS_TOO_LARGE,
+                "the request head is too large",
+            ));
+        }
+        // A line ends with CR LF and nothing else. Control characters mean that this is no HTTP: TLS, for example.
+        let after_cr = last & 0xff == u32::from(b'\r');
+        if after_cr != (byte == b'\n')
+            || (byte < 0x20 && !matches!(byte, b'\r' | b'\n' | b'\t'))
+            || byte == 0x7f
+        {
+            return Err(Refusal::new(StatusCode::BAD_REQUEST, "malformed request"));
+        }
+        last = last << 8 | u32::from(byte);
+        if last == END {
+            return Ok(Some(at + 1));
+        }
+    }
+    Ok(None)
+}
+
+/// A request head, read but not yet judged. Everything borrows from the bytes of the head.
+#[derive(Debug)]
+pub struct Request<'a> {
+    method: &'a str,
+    path: &'a str,
+    query: Option<&'a str>,
+    minor_version: u8,
+    headers: [httparse::Header<'a>; MAX_HEADERS],
+    header_count: usize,
+}
+
+impl<'a> Request<'a> {
+    /// Reads a whole head, its empty line included.
+    pub fn parse(head: &'a [u8]) -> Result<Self, Refusal> {
+        let bad = |message: &'static str| Refusal::new(StatusCode::BAD_REQUEST, message);
+        let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+        let mut parsed = httparse::Request::new(&mut headers);
+        match parsed.parse(head) {
+            Ok(httparse::Status::Complete(len)) if len == head.len() => {}
+            Ok(_) => return Err(bad("malformed request")),
+            Err(httparse::Error::TooManyHeaders) => {
+                return Err(Refusal::new(
+                    StatusCode::HEADERS_TOO_LARGE,
+                    "too many header fields",
+                ));
+            }
+            Err(httparse::Error::Version) => {
+                return Err(Refusal::new(
+                    StatusCode::VERSION_NOT_SUPPORTED,
+                    "HTTP/1.1 is required",
+                ));
+            }
+            Err(_) => return Err(bad("malformed request")),
+        }
+        let (Some(method), Some(target), Some(minor_version)) =
+            (parsed.method, parsed.path, parsed.version)
+        else {
+            return Err(bad("malformed request"));
+        };
+        let header_count = parsed.headers.len();
+
+        let target = origin_form(target).ok_or_else(|| bad("malformed request target"))?;
+        let (path, query) = match target.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (target, None),
+        };
+        let request = Self {
+            method,
+            path,
+            query,
+            minor_version,
+            headers,
+            header_count,
+        };
+        request.check_fields()?;
+        Ok(request)
+    }
+
+    /// The method.
+    pub fn method(&self) -> &'a str {
+        self.method
+    }
+
+    /// The path, as it was sent, without the query.
+    pub fn path(&self) -> &'a str {
+        self.path
+    }
+
+    /// The query, as it was sent, without the question mark.
+    pub fn query(&self) -> Option<&'a str> {
+        self.query
+    }
+
+    /// The header fields in the order they came.
+    pub fn headers(&self) -> impl Iterator<Item = (&'a str, &'a [u8])> {
+        self.headers[..self.header_count]
+            .iter()
+            .map(|header| (header.name, header.value))
+    }
+
+    /// The value of the first field of this name, without regard to case.
+    pub fn header(&self, name: &str) -> Option<&'a [u8]> {
+        self.headers()
+            .find(|(field, _)| field.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value)
+    }
+
+    /// The elements of a field that is a list (RFC 9110 section 5.6.1), over all its lines.
+    pub fn list<'r>(&'r self, name: &'r str) -> impl Iterator<Item = &'a str> + 'r {
+        self.headers()
+            .filter(move |(field, _)| field.eq_ignore_ascii_case(name))
+            .filter_map(|(_, value)| std::str::from_utf8(value).ok())
+            .flat_map(|value| value.split(','))
+            .map(|element| element.trim_matches([' ', '\t']))
+            .filter(|element| !element.is_empty())
+    }
+
+    /// Whether the peer wants to send another request on the connection. HTTP/1.0 gets one answer.
+    pub fn keeps_alive(&self) -> bool {
+        self.minor_version >= 1
+            && !self
+                .list("connection")
+                .any(|token| token.eq_ignore_ascii_case("close"))
+    }
+
+    /// Whether the peer can be answered in chunks: it speaks HTTP/1.1.
+    pub fn takes_chunks(&self) -> bool {
+        self.minor_version >= 1
+    }
+
+    /// Whether the body comes only after a 100 response (RFC 9110 section 10.1.1).
+    pub fn expects_continue(&self) -> bool {
+        self.header("expect")
+            .is_some_and(|value| value.eq_ignore_ascii_case(b"100-continue"))
+    }
+
+    /// Whether it asks for an upgrade to WebSocket, well or badly.
+    pub fn wants_websocket(&self) -> bool {
+        self.list("upgrade")
+            .any(|token| token.eq_ignore_ascii_case("websocket"))
+    }
+
+    /// The values of a parameter of the query, as they were sent. A parameter without `=` has an empty one.
+    pub fn parameters<'r>(&'r self, name: &'r str) -> impl Iterator<Item = &'a str> + 'r {
+        self.query
+            .unwrap_or_default()
+            .split('&')
+            .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+            .filter(move |(key, _)| *key == name)
+            .map(|(_, value)| value)
+    }
+
+    /// How the body is delimited. What could be read in two ways is refused, as it is how requests are smuggled past
+    /// proxies (RFC 9112 section 11.2).
+    pub fn framing(&self) -> Result<Framing, Refusal> {
+        let bad = |message: &'static str| Err(Refusal::new(StatusCode::BAD_REQUEST, message));
+        let length = self.header("content-length");
+        let Some(coding) = self.header("transfer-encoding") else {
+            let Some(length) = length else {
+                return Ok(Framing::Length(0));
+            };
+            let digits = std::str::from_utf8(length)
+                .ok()
+                .filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
+            return match digits.and_then(|digits| digits.parse().ok()) {
+                Some(length) => Ok(Framing::Length(length)),
+                None => bad("malformed Content-Length"),
+            };
+        };
+        if length.is_some() {
+            return bad("Content-Length and Transfer-Encoding exclude each other");
+        }
+        if self.minor_version < 1 {
+            return bad("Transfer-Encoding needs HTTP/1.1");
+        }
+        if !coding.eq_ignore_ascii_case(b"chunked") {
+            return Err(Refusal::new(
+                StatusCode::NOT_IMPLEMENTED,
+                "the only transfer coding is chunked",
+            ));
+        }
+        Ok(Framing::Chunked)
+    }
+
+    /// What every request is refused for.
+    fn check_fields(&self) -> Result<(), Refusal> {
+        let bad = |message: String| Err(Refusal::new(StatusCode::BAD_REQUEST, message));
+        let mut seen = [false; SINGLETONS.len()];
+        for (name, _) in self.headers() {
+            let Some(at) = SINGLETONS
+                .iter()
+                .position(|single| name.eq_ignore_ascii_case(single))
+            else {
+                continue;
+            };
+            if std::mem::replace(&mut seen[at], true) {
+                return bad(format!("duplicate field {}", SINGLETONS[at]));
+            }
+        }
+        // RFC 9112 section 3.2: a request of HTTP/1.1 without Host, or with several, is answered with 400.
+        if self.minor_version >= 1 && self.header("host").is_none() {
+            return bad("Host is missing".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// The path and query of a request target: as it stands, or without scheme and authority where a proxy left them
+/// (RFC 9112 section 3.2). The other forms are for CONNECT and OPTIONS.
+fn origin_form(target: &str) -> Option<&str> {
+    if target.starts_with('/') {
+        return Some(target);
+    }
+    let (scheme, rest) = target.split_once("://")?;
+    if !["http", "https", "ws", "wss"]
+        .iter()
+        .any(|known| scheme.eq_ignore_ascii_case(known))
+    {
+        return None;
+    }
+    Some(rest.find('/').map_or("/", |at| &rest[at..]))
+}

@@ -1,0 +1,254 @@
+//! Responses: what was asked for, or why not.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde_json::Value;
+
+/// A response status, RFC 9110 section 15.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StatusCode(pub u16);
+
+impl StatusCode {
+    /// 200: what was asked for.
+    pub const OK: Self = Self(200);
+    /// 400: the request cannot be understood.
+    pub const BAD_REQUEST: Self = Self(400);
+    /// 401: credentials are missing or wrong.
+    pub const UNAUTHORIZED: Self = Self(401);
+    /// 403: this client, origin or host may not.
+    pub const FORBIDDEN: Self = Self(403);
+    /// 404: there is nothing at this path.
+    pub const NOT_FOUND: Self = Self(404);
+    /// 405: not with this method.
+    pub const METHOD_NOT_ALLOWED: Self = Self(405);
+    /// 408: the head took too long.
+    pub const REQUEST_TIMEOUT: Self = Self(408);
+    /// 409: not in the present state.
+    pub const CONFLICT: Self = Self(409);
+    /// 411: a body needs a length.
+    pub const LENGTH_REQUIRED: Self = Self(411);
+    /// 413: the body is over the limit.
+    pub const CONTENT_TOO_LARGE: Self = Self(413);
+    /// 415: not a body of this type.
+    pub const UNSUPPORTED_MEDIA_TYPE: Self = Self(415);
+    /// 426: only as a WebSocket.
+    pub const UPGRADE_REQUIRED: Self = Self(426);
+    /// 431: the head is over the limit.
+    pub const HEADERS_TOO_LARGE: Self = Self(431);
+    /// 500: the server failed.
+    pub const INTERNAL: Self = Self(500);
+    /// 501: a part of HTTP that is not spoken here.
+    pub const NOT_IMPLEMENTED: Self = Self(501);
+    /// 503: not now.
+    pub const UNAVAILABLE: Self = Self(503);
+    /// 505: not this version of HTTP.
+    pub const VERSION_NOT_SUPPORTED: Self = Self(505);
+
+    /// The reason phrase.
+    pub const fn reason(self) -> &'static str {
+        match self.0 {
+            200 => "OK",
+            400 => "Bad Request",
+            401 => "Unauthorized",
+            403 => "Forbidden",
+            404 => "Not Found",
+            405 => "Method Not Allowed",
+            408 => "Request Timeout",
+            409 => "Conflict",
+            411 => "Length Required",
+            413 => "Content Too Large",
+            415 => "Unsupported Media Type",
+            426 => "Upgrade Required",
+            431 => "Request Header Fields Too Large",
+            500 => "Internal Server Error",
+            501 => "Not Implemented",
+            503 => "Service Unavailable",
+            505 => "HTTP Version Not Supported",
+            _ => "Error",
+        }
+    }
+}
+
+/// Why a request was refused, and the response that says so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The status of the response.
+    pub status: StatusCode,
+    /// What is wrong, for the JSON body.
+    pub message: Cow<'static, str>,
+    /// A field that belongs to the status, such as `Allow`.
+    field: Option<(&'static str, &'static str)>,
+}
+
+impl Refusal {
+    /// A refusal with a status and a message for the client.
+    pub fn new(status: StatusCode, message: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            status,
+            message: message.into(),
+            field: None,
+        }
+    }
+
+    /// 404 for a path that nothing serves.
+    pub fn not_found() -> Self {
+        Self::new(StatusCode::NOT_FOUND, "nothing is served at this path")
+    }
+
+    /// 408 for a request that took too long to arrive.
+    pub fn timeout() -> Self {
+        Self::new(StatusCode::REQUEST_TIMEOUT, "the request took too long")
+    }
+
+    /// 405 with the methods that there are.
+    pub fn method_not_allowed(allow: &'static str) -> Self {
+        Self::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            format!("only {allow} is served here"),
+        )
+        .with("Allow", allow)
+    }
+
+    /// 503 with a reason, to be tried again.
+    pub fn unavailable(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::UNAVAILABLE, message).with("Retry-After", "1")
+    }
+
+    pub(in crate::protocol) fn with(mut self, name: &'static str, value: &'static str) -> Self {
+        self.field = Some((name, value));
+        self
+    }
+
+    /// Appends the response: a JSON body of the right type and length, after which the connection is closed.
+    pub fn write_response(&self, out: &mut Vec<u8>) {
+        Response::from(self).write(Ending::Close, false, out);
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.status.0, self.message)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+impl From<&Refusal> for Response {
+    fn from(refusal: &Refusal) -> Self {
+        let body = serde_json::json!({"type": "error", "message": refusal.message});
+        let mut response = Self::json(refusal.status, &body);
+        response.fields.extend(refusal.field);
+        response
+    }
+}
+
+/// What follows a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::protocol) enum Ending {
+    /// Perhaps another request.
+    KeepAlive,
+    /// The end of the connection.
+    Close,
+}
+
+/// A response with a body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Response {
+    status: StatusCode,
+    content_type: &'static str,
+    body: Cow<'static, [u8]>,
+    fields: Vec<(&'static str, &'static str)>,
+}
+
+impl Response {
+    /// A response with any body.
+    pub fn new(
+        status: StatusCode,
+        content_type: &'static str,
+        body: impl Into<Cow<'static, [u8]>>,
+    ) -> Self {
+        Self {
+            status,
+            content_type,
+            body: body.into(),
+            fields: Vec::new(),
+        }
+    }
+
+    /// A response with a JSON body.
+    pub fn json(status: StatusCode, body: &Value) -> Self {
+        Self::new(status, "application/json", body.to_string().into_bytes())
+    }
+
+    /// The status.
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// Appends the response, without its body if it answers HEAD.
+    pub(in crate::protocol) fn write(&self, ending: Ending, head_only: bool, out: &mut Vec<u8>) {
+        write_status_line(self.status, out);
+        let upgrades = self.status == StatusCode::UPGRADE_REQUIRED;
+        match (ending, upgrades) {
+            (Ending::Close, true) => write_field("Connection", "Upgrade, close", out),
+            (Ending::Close, false) => write_field("Connection", "close", out),
+            (Ending::KeepAlive, true) => write_field("Connection", "Upgrade", out),
+            (Ending::KeepAlive, false) => {}
+        }
+        if upgrades {
+            write_field("Upgrade", "websocket", out);
+        }
+        write_field("Content-Type", self.content_type, out);
+        write_field("Content-Length", &self.body.len().to_string(), out);
+        // What a call says is true when it is made, and for who made it.
+        write_field("Cache-Control", "no-store", out);
+        for (name, value) in &self.fields {
+            write_field(name, value, out);
+        }
+        out.extend_from_slice(b"\r\n");
+        if !head_only {
+            out.extend_from_slice(&self.body);
+        }
+    }
+}
+
+/// Appends the head of a response whose body comes piece by piece: in chunks, or up to the end of the connection.
+pub(in crate::protocol) fn write_stream_head(
+    content_type: &str,
+    ending: Ending,
+    chunked: bool,
+    out: &mut Vec<u8>,
+) {
+    write_status_line(StatusCode::OK, out);
+    if ending == Ending::Close {
+        write_field("Connection", "close", out);
+    }
+    write_field("Content-Type", content_type, out);
+    write_field("Cache-Control", "no-store", out);
+    // Proxies that gather responses would keep events back.
+    write_field("X-Accel-Buffering", "no", out);
+    if chunked {
+        write_field("Transfer-Encoding", "chunked", out);
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends a chunk. An empty one would be the end, and is left out.
+pub(in crate::protocol) fn write_chunk(bytes: &[u8], out: &mut Vec<u8>) {
+    if !bytes.is_empty() {
+        out.extend_from_slice(format!("{:x}\r\n", bytes.len()).as_bytes());
+        out.extend_from_slice(bytes);
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+fn write_status_line(status: StatusCode, out: &mut Vec<u8>) {
+    out.extend_from_slice(format!("HTTP/1.1 {} {}\r\n", status.0, status.reason()).as_bytes());
+}
+
+pub(in crate::protocol) fn write_field(name: &str, value: &str, out: &mut Vec<u8>) {
+    for part in [name, ": ", value, "\r\n"] {
+        out.extend_from_slice(part.as_bytes());
+    }
+}

@@ -1,0 +1,33 @@
+//! What an operator asks the server itself: is it alive, is it ready, what does it do.
+
+use serde_json::json;
+
+use super::context::Context;
+use super::service::Service;
+use crate::protocol::{Refusal, Request, Response, StatusCode};
+
+/// Whether a path is the server's own. An upgrade to WebSocket on it is the service's all the same.
+pub(super) fn serves(path: &str) -> bool {
+    matches!(path, "/healthz" | "/readyz" | "/status")
+}
+
+/// Answers a call to such a path.
+pub(super) fn answer<S: Service>(ctx: &Context, service: &S, request: &Request<'_>) -> Response {
+    if !matches!(request.method(), "GET" | "HEAD") {
+        return (&Refusal::method_not_allowed("GET, HEAD")).into();
+    }
+    match request.path() {
+        // Whoever reads this was answered by the loop.
+        "/healthz" => Response::json(StatusCode::OK, &json!({"status": "ok"})),
+        "/readyz" if ctx.is_stopping() => (&Refusal::unavailable("stopping")).into(),
+        "/readyz" if !service.is_ready() => {
+            (&Refusal::unavailable("a program that is needed is not running")).into()
+        }
+        "/readyz" => Response::json(StatusCode::OK, &json!({"status": "ready"})),
+        _ => {
+            let mut status = ctx.status();
+            status.service = service.status();
+            Response::json(StatusCode::OK, &status.to_json())
+        }
+    }
+}

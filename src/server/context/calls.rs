@@ -1,0 +1,75 @@
+//! Answers to HTTP calls.
+
+use super::{Context, SendError};
+use crate::protocol::{Disconnect, Phase, Response};
+use crate::server::id::ClientId;
+
+/// The type of a stream of events, as browsers' `EventSource` reads it.
+const EVENT_STREAM: &str = "text/event-stream";
+
+impl Context {
+    /// Answers a call. One that is gone or answered already is [`SendError::Gone`].
+    pub fn respond(&mut self, id: ClientId, response: &Response) -> Result<(), SendError> {
+        self.expect_phase(id, Phase::Answering)?;
+        log::debug!("{id} answered: {}", response.status().0);
+        self.with_connection(id, |connection, now, out| {
+            connection.respond(now, response, out)
+        });
+        self.read_on(id);
+        Ok(())
+    }
+
+    /// Begins to answer a call with a stream of events. [`Service::drained`](crate::Service::drained) tells when one
+    /// that was [congested](Context::is_congested) has been read, [`Service::abandoned`](crate::Service::abandoned)
+    /// when its reader is gone before its end.
+    pub fn begin_stream(&mut self, id: ClientId) -> Result<(), SendError> {
+        self.expect_phase(id, Phase::Answering)?;
+        self.with_connection(id, |connection, now, out| {
+            connection.begin_stream(now, EVENT_STREAM, out)
+        });
+        Ok(())
+    }
+
+    /// Sends a piece of the stream. A reader that is behind by more than the limit of output is cut off.
+    pub fn stream(&mut self, id: ClientId, bytes: &[u8]) -> Result<(), SendError> {
+        self.expect_phase(id, Phase::Streaming)?;
+        self.with_connection(id, |connection, now, out| {
+            connection.stream(now, bytes, out)
+        });
+        let queued = self.registry.get(id).map_or(0, |client| client.queued());
+        if queued
+            > self
+                .config
+                .max_outbound
+                .max(self.config.soft_outbound + bytes.len())
+        {
+            self.doom(id, Disconnect::slow_consumer());
+            return Err(SendError::SlowConsumer);
+        }
+        Ok(())
+    }
+
+    /// Ends the stream.
+    pub fn end_stream(&mut self, id: ClientId) -> Result<(), SendError> {
+        self.expect_phase(id, Phase::Streaming)?;
+        self.with_connection(id, |connection, now, out| connection.end_stream(now, out));
+        self.read_on(id);
+        Ok(())
+    }
+
+    fn expect_phase(&self, id: ClientId, phase: Phase) -> Result<(), SendError> {
+        let client = self.registry.get(id).ok_or(SendError::Gone)?;
+        if client.connection.phase() == phase {
+            Ok(())
+        } else {
+            Err(SendError::Gone)
+        }
+    }
+
+    /// What the peer has sent behind its call is its next request.
+    fn read_on(&mut self, id: ClientId) {
+        if self.corked() != Some(id) {
+            self.read_again(id);
+        }
+    }
+}

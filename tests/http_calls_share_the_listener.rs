@@ -1,0 +1,202 @@
+//! HTTP calls come through the same listener as WebSocket connections, and out through the same registry.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{TestServer, Told, Wire, impatient, patient, request};
+use outrigger::{Config, Limits};
+
+fn call(path: &str, fields: &str, body: &str) -> Vec<u8> {
+    format!("POST {path} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n{body}").into_bytes()
+}
+
+fn get(path: &str) -> Vec<u8> {
+    format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").into_bytes()
+}
+
+#[test]
+fn a_connection_makes_any_number_of_calls_and_may_be_upgraded_in_the_end() {
+    let server = TestServer::echo(patient());
+    let mut wire = Wire::open(server.address);
+    wire.send(&call("/call", "Content-Length: 5\r\n", "hello"));
+    assert_eq!(wire.read_response().1["body"], "hello");
+    // Three in one go, the last one cut in the middle.
+    let three = [
+        call(
+            "/call",
+            "Transfer-Encoding: chunked\r\n",
+            "3\r\none\r\n0\r\n\r\n",
+        ),
+        call("/call", "", ""),
+        call("/call", "Content-Length: 5\r\n", "th"),
+    ];
+    wire.send(&three.concat());
+    assert_eq!(wire.read_response().1["body"], "one");
+    assert_eq!(wire.read_response().1["body"], "");
+    wire.send(b"ree");
+    let (head, body) = wire.read_response();
+    assert_eq!(body["body"], "three");
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    assert!(
+        head.contains("\r\nContent-Type: application/json\r\n"),
+        "{head}"
+    );
+    assert!(!head.contains("Connection: close"), "{head}");
+
+    wire.send(&request("/chat"));
+    assert!(wire.read_head().starts_with("HTTP/1.1 101 "));
+    wire.send_frame(1, b"a message");
+    assert_eq!(wire.read_frame().payload, b"a message");
+    wire.send_close(1000);
+    wire.read_close();
+}
+
+#[test]
+fn the_last_answer_is_followed_by_the_end() {
+    let server = TestServer::echo(patient());
+    for request in [
+        "POST /call HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi",
+        "POST /call HTTP/1.0\r\nContent-Length: 2\r\n\r\nhi",
+    ] {
+        let mut wire = Wire::open(server.address);
+        wire.send(request.as_bytes());
+        wire.end_output();
+        let (head, body) = wire.read_response();
+        assert!(head.contains("\r\nConnection: close\r\n"), "{head}");
+        assert_eq!(body["body"], "hi");
+        wire.expect_end();
+    }
+}
+
+#[test]
+fn a_body_that_cannot_be_taken_is_refused_before_it_comes() {
+    let config = Config {
+        limits: Limits {
+            max_message: 1000,
+            ..Limits::default()
+        },
+        ..patient()
+    };
+    let server = TestServer::echo(config);
+    for (fields, code) in [
+        ("Content-Length: 1001\r\n", 413),
+        ("Transfer-Encoding: chunked\r\n", 413),
+        ("Content-Length: five\r\n", 400),
+        ("Content-Length: +5\r\n", 400),
+        ("Content-Length: 5\r\nContent-Length: 5\r\n", 400),
+        ("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", 400),
+        ("Transfer-Encoding: gzip, chunked\r\n", 501),
+    ] {
+        let mut wire = Wire::open(server.address);
+        wire.send(&call("/call", fields, "3e9\r\n"));
+        let (head, body) = wire.read_response();
+        assert!(
+            head.starts_with(&format!("HTTP/1.1 {code} ")),
+            "{fields}: {head}"
+        );
+        assert_eq!(body["type"], "error");
+        wire.expect_end();
+    }
+    let mut wire = Wire::open(server.address);
+    wire.send(&call("/nothing", "Content-Length: 900\r\n", ""));
+    assert!(wire.read_response().0.starts_with("HTTP/1.1 404 "));
+}
+
+#[test]
+fn a_body_is_asked_for_where_it_waits() {
+    let server = TestServer::echo(patient());
+    let mut wire = Wire::open(server.address);
+    wire.send(&call(
+        "/call",
+        "Expect: 100-continue\r\nContent-Length: 5\r\n",
+        "",
+    ));
+    assert_eq!(wire.read_head(), "HTTP/1.1 100 Continue\r\n\r\n");
+    wire.send(b"hello");
+    assert_eq!(wire.read_response().1["body"], "hello");
+}
+
+#[test]
+fn a_slow_body_gets_408_and_a_silent_connection_just_ends() {
+    let config = Config {
+        timeouts: outrigger::Timeouts {
+            handshake: Some(Duration::from_millis(200)),
+            ..patient().timeouts
+        },
+        ..impatient()
+    };
+    let server = TestServer::echo(config);
+    let mut wire = Wire::open(server.address);
+    wire.send(&call("/call", "Content-Length: 5\r\n", "hell"));
+    assert!(wire.read_response().0.starts_with("HTTP/1.1 408 "));
+    wire.expect_end();
+    let mut wire = Wire::open(server.address);
+    wire.send(&call("/call", "", ""));
+    assert!(wire.read_response().0.starts_with("HTTP/1.1 200 "));
+    wire.expect_end();
+}
+
+#[test]
+fn who_leaves_before_the_answer_is_told_of_once() {
+    let server = TestServer::echo(patient());
+    for path in ["/call/never", "/call/stream"] {
+        for reset in [false, true] {
+            let mut wire = Wire::open(server.address);
+            wire.send(&get(path));
+            let Told::Called(caller, _) = server.told() else {
+                panic!("the service is called");
+            };
+            if path == "/call/stream" {
+                let head = wire.read_head();
+                assert!(
+                    head.contains("\r\nContent-Type: text/event-stream\r\n"),
+                    "{head}"
+                );
+                assert!(
+                    head.contains("\r\nTransfer-Encoding: chunked\r\n"),
+                    "{head}"
+                );
+                assert_eq!(wire.read_exact(18), b"d\r\ndata: first\n\n\r\n");
+            }
+            if reset {
+                wire.reset();
+            } else {
+                drop(wire);
+            }
+            assert!(matches!(server.told(), Told::Abandoned(gone) if gone == caller));
+        }
+    }
+    // One that waits when the server stops is told of too.
+    let mut wire = Wire::open(server.address);
+    wire.send(&get("/call/stream"));
+    assert!(matches!(server.told(), Told::Called(..)));
+    let (_, told) = server.stop();
+    assert!(matches!(*told, [Told::Abandoned(_)]), "{told:?}");
+}
+
+#[test]
+fn the_server_tells_of_itself() {
+    let server = TestServer::echo(patient());
+    let client = Wire::connect(server.address, "/chat");
+    let mut wire = Wire::open(server.address);
+    wire.send(&get("/healthz"));
+    assert_eq!(wire.read_response().1["status"], "ok");
+    wire.send(&get("/readyz"));
+    assert_eq!(wire.read_response().1["status"], "ready");
+    wire.send(&get("/status"));
+    let (_, status) = wire.read_response();
+    assert_eq!(status["client_count"], 1);
+    assert_eq!(status["clients"][0]["path"], "/chat");
+    wire.send(b"HEAD /status HTTP/1.1\r\nHost: h\r\n\r\n");
+    let head = wire.read_head();
+    assert!(
+        head.starts_with("HTTP/1.1 200 ") && head.contains("Content-Length: "),
+        "{head}"
+    );
+    wire.send(&call("/status", "", ""));
+    let (head, _) = wire.read_response();
+    assert!(head.starts_with("HTTP/1.1 405 "), "{head}");
+    assert!(head.contains("\r\nAllow: GET, HEAD\r\n"), "{head}");
+    drop(client);
+}
