@@ -59,9 +59,9 @@ pub use protocol::{
     Response, StatusCode, Time, Timeouts,
 };
 pub use server::{
-    ClientId, ClientStatus, Config, Context, Ended, Handle, OwnedMessage, ParseClientIdError,
-    Readiness, Remote, Route, SendError, Server, Service, SourceId, Status, Stopped, TimerId,
-    Traffic,
+    ClientId, ClientStatus, Config, Context, Ended, Handle, Histogram, OwnedMessage,
+    ParseClientIdError, Readiness, Remote, Route, SendError, Server, Service, SourceId, Status,
+    Stopped, TimerId, Traffic,
 };
 
 /// Entry points of the fuzz targets.

@@ -287,19 +287,25 @@ fn a_cut_connection_is_told_to_the_agent_and_can_be_resumed_with_its_token() {
     let address = server.address();
     let (mut bystander, calm, _) = Client::with_session(address);
     let (mut client, session, mut token) = Client::with_session(address);
-    for (text, cancelled) in [("wait", true), ("permission", false)] {
+    let long = "x".repeat(4 << 20);
+    for (text, told) in [
+        ("wait", Some("session/cancel")),
+        ("permission", Some("\"outcome\":\"cancelled\"")),
+        // Longer than the sockets hold: the cut is in the middle of what comes back.
+        (&long, None),
+    ] {
         client.prompt(&session, text);
-        client.hear();
-        client.wire.reset();
-        let told = |seen: &str| {
-            let prompt_cancelled = seen.contains("session/cancel");
-            if cancelled {
-                prompt_cancelled
-            } else {
-                seen.contains("\"outcome\":\"cancelled\"")
-            }
-        };
-        while !told(&fs::read_to_string(&log).expect("the agent writes")) {}
+        if let Some(told) = told {
+            client.hear();
+            client.wire.reset();
+            while !fs::read_to_string(&log)
+                .expect("the agent writes")
+                .contains(told)
+            {}
+        } else {
+            client.wire.read_exact(1000);
+            client.wire.reset();
+        }
 
         let id = bystander.prompt(&calm, "still here");
         assert_eq!(

@@ -158,6 +158,7 @@ pub fn router(data: &[u8]) {
     let limits = RouterLimits {
         waiting: 6,
         sessions: 4,
+        all_sessions: 9,
         asked: 3,
         acp: true,
         grace: Some(grace),

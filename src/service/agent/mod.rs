@@ -40,6 +40,8 @@ const LAST_BACKOFF: Duration = Duration::from_secs(10);
 const MAX_WAITING: usize = 1024;
 /// Sessions of one client.
 const MAX_SESSIONS: usize = 256;
+/// Sessions of all clients, and of those who may come back.
+const MAX_ALL_SESSIONS: usize = 16_384;
 /// Requests of the agent that may wait for one client.
 const MAX_ASKED: usize = 256;
 
@@ -122,6 +124,7 @@ impl Agent {
         let router = Router::new(RouterLimits {
             waiting: MAX_WAITING,
             sessions: MAX_SESSIONS,
+            all_sessions: MAX_ALL_SESSIONS,
             asked: MAX_ASKED,
             acp: config.protocol == AgentProtocol::Acp,
             grace: config.grace,
@@ -448,11 +451,14 @@ impl Service for Agent {
                 "restarts": self.restarts,
                 "waiting": self.router.waiting_count(),
                 "asked": self.router.asked_count(),
-                "requests": counters.requests,
-                "prompts": counters.prompts,
+                "calls": {
+                    "initialize": counters.initializes,
+                    "session": counters.session_requests,
+                    "prompt": counters.prompts,
+                    "other": counters.other_requests,
+                },
                 "notifications": counters.notifications,
-                "answers": counters.answers,
-                "answer_ms": counters.answer_ms,
+                "answers": counters.answers.to_json(),
                 "denied": counters.denied,
                 "dropped": counters.dropped,
             },

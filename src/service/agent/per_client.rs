@@ -113,7 +113,11 @@ impl Service for AgentPerClient {
         self.config.endpoint.route(request)
     }
 
-    fn accept(&mut self, _: &mut Context, request: &Request<'_>) -> Result<Accept, Refusal> {
+    fn accept(&mut self, ctx: &mut Context, request: &Request<'_>) -> Result<Accept, Refusal> {
+        // Processes may outlive their clients for the few seconds that they are given to end.
+        if self.processes.len() >= ctx.config().max_clients {
+            return Err(Refusal::unavailable("too many processes"));
+        }
         self.config.accept(request)
     }
 

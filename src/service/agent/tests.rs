@@ -57,6 +57,7 @@ impl World {
         let limits = RouterLimits {
             waiting: 16,
             sessions: 8,
+            all_sessions: 20,
             asked: 8,
             acp: true,
             grace: Some(GRACE),
@@ -584,6 +585,50 @@ fn resuming_one_session_leaves_the_owners_others_alone() {
         &request("7", "session/prompt", &json!({"sessionId": "moves"})),
     );
     assert_eq!(code(&world.heard(1)), -32010);
+}
+
+#[test]
+fn what_a_former_owner_has_running_is_stopped_when_its_session_moves() {
+    let mut world = World::with(2);
+    let token = world.session(1, "moves");
+    world.say(
+        1,
+        &request("1", "session/prompt", &json!({"sessionId": "moves"})),
+    );
+    world.forget();
+    let resume = json!({"sessionId": "moves", "_meta": {"outrigger": {"resumeToken": token}}});
+    world.say(2, &request("5", "session/load", &resume));
+    let heard: Vec<String> = world.record.agent.clone();
+    assert!(
+        heard[0].contains("session/cancel") && heard[1].contains("session/load"),
+        "{heard:?}"
+    );
+}
+
+#[test]
+fn sessions_have_a_limit_for_each_client_and_for_all() {
+    let mut world = World::with(4);
+    let new = |id: u64| request(&id.to_string(), "session/new", &json!({}));
+    // Those that are only asked for count.
+    for id in 1..=8 {
+        world.say(1, &new(id));
+    }
+    world.forget();
+    world.say(1, &new(9));
+    assert_eq!(code(&world.heard(1)), -32013, "8 are under way");
+    world.leave(1);
+    // Sessions that wait for an owner make room, the oldest first; those that have one do not.
+    for (number, count) in [(2, 8), (3, 8), (4, 4)] {
+        for at in 0..count {
+            world.session(number, &format!("s{number}-{at}"));
+        }
+    }
+    world.say(4, &new(100));
+    assert_eq!(code(&world.heard(4)), -32013, "20 are there");
+    world.leave(2);
+    world.forget();
+    world.session(4, "one more");
+    assert_eq!(world.router.session_count(), 20);
 }
 
 #[test]

@@ -19,7 +19,7 @@ use super::answer::{
 use super::envelope::{Envelope, EnvelopeError, Kind, member};
 use super::initialize::{Capabilities, Initialize};
 use super::json::{Skimmer, quote, unescape};
-use crate::{ClientId, CloseCode, Time};
+use crate::{ClientId, CloseCode, Histogram, Time};
 
 /// The longest id, in bytes as it is written.
 pub(super) const MAX_ID: usize = 1024;
@@ -28,13 +28,15 @@ const MAX_ABANDONED: usize = 1024;
 /// The longest session id, in bytes of text.
 const MAX_SESSION_ID: usize = 1024;
 
-/// The most that one client may have, or be owed, at a time.
+/// The most that one client may have, or be owed, at a time; and all together, where that is said.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RouterLimits {
     /// Requests that wait for the agent's answer.
     pub(crate) waiting: usize,
     /// Sessions.
     pub(crate) sessions: usize,
+    /// Sessions of all clients together, those that wait for their owners included.
+    pub(crate) all_sessions: usize,
     /// Requests of the agent that wait for the client's answer.
     pub(crate) asked: usize,
     /// Whether the agent speaks ACP: `initialize` comes first, and sessions have owners.
@@ -133,13 +135,18 @@ struct Session {
 /// What was counted so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counters {
-    pub(crate) requests: u64,
+    /// Requests that clients made of the agent: for sessions, prompts, and others.
+    pub(crate) session_requests: u64,
     pub(crate) prompts: u64,
+    pub(crate) other_requests: u64,
+    pub(crate) initializes: u64,
     pub(crate) notifications: u64,
-    pub(crate) answers: u64,
+    /// Requests that were refused because the session is another's.
     pub(crate) denied: u64,
+    /// Messages that were meant for nobody.
     pub(crate) dropped: u64,
-    pub(crate) answer_ms: u64,
+    /// From a request to its answer.
+    pub(crate) answers: Histogram,
 }
 
 /// The tables of a shared agent.
@@ -319,13 +326,7 @@ impl Router {
             }
         }
         for session in cancelled {
-            let session = quote(&session);
-            let line = [
-                r#"{"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"#,
-                &session,
-                "}}",
-            ];
-            wires.to_agent(&line);
+            wires.to_agent(&cancel(&quote(&session)));
         }
         for id in peer.asked {
             if let Some(asked) = self.asked.remove(&id) {
@@ -366,6 +367,7 @@ impl Router {
         id: &str,
         wires: &mut impl Wires,
     ) {
+        self.counters.initializes += 1;
         let capabilities = envelope
             .body
             .as_ref()
@@ -430,13 +432,6 @@ impl Router {
         wires: &mut impl Wires,
     ) {
         let raw_id = &envelope.text[id.clone()];
-        if self
-            .peers
-            .get(&client)
-            .is_some_and(|peer| peer.sessions.len() >= self.limits.sessions)
-        {
-            self.drop_lost(client);
-        }
         let Some(peer) = self.peers.get(&client) else {
             return;
         };
@@ -453,8 +448,8 @@ impl Router {
         }
         let acp = self.limits.acp;
         let claims = acp && matches!(method, "session/load" | "session/resume");
-        if (claims || matches!(method, "session/new" | "session/fork"))
-            && peer.sessions.len() >= self.limits.sessions
+        if (claims || (acp && matches!(method, "session/new" | "session/fork")))
+            && !self.has_room_for_session(client)
         {
             return wires.to_client(
                 client,
@@ -505,8 +500,14 @@ impl Router {
             }
         }
 
-        self.counters.requests += 1;
-        self.counters.prompts += u64::from(class == Class::Prompt);
+        let counters = &mut self.counters;
+        *match &class {
+            Class::Create | Class::Claim { .. } | Class::End | Class::List => {
+                &mut counters.session_requests
+            }
+            Class::Prompt => &mut counters.prompts,
+            Class::Other => &mut counters.other_requests,
+        } += 1;
         if kept_by_agent && method == "session/resume" && self.initialize.lacks_resume() {
             // The agent has kept the session and knows nothing of connections: it is enough to move it.
             let waiting = Waiting {
@@ -735,8 +736,7 @@ impl Router {
         if let Some(peer) = self.peers.get_mut(&waiting.client) {
             remove(&mut peer.waiting, &ours);
         }
-        self.counters.answers += 1;
-        self.counters.answer_ms += now.since(waiting.since).as_millis() as u64;
+        self.counters.answers.observe(now.since(waiting.since));
         Some(waiting)
     }
 
@@ -945,6 +945,15 @@ fn agent_resumes(text: &str, result: &std::ops::Range<usize>) -> bool {
 fn params_of<'a>(envelope: &Envelope<'a>) -> Option<&'a str> {
     let whole = Skimmer::new(envelope.text).value().ok()?;
     member(envelope.text, &whole, "params").map(|params| &envelope.text[params])
+}
+
+/// The notification that stops what runs in a session, named by its quoted id.
+fn cancel(session: &str) -> [&str; 3] {
+    [
+        r#"{"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"#,
+        session,
+        "}}",
+    ]
 }
 
 /// One of our own ids: a whole number as we write it, and not its string.

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use super::{
-    Asked, Before, Class, Denied, MAX_SESSION_ID, Router, Session, Wires, is_same_secret, remove,
+    Asked, Before, Class, Denied, MAX_SESSION_ID, Router, Session, Waiting, Wires, cancel,
+    is_same_secret, remove,
 };
 use crate::service::agent::answer::answer_for_nobody;
 use crate::service::agent::envelope::{Envelope, member};
-use crate::service::agent::json::{Skimmer, unescape};
+use crate::service::agent::json::{Skimmer, quote, unescape};
 use crate::{ClientId, Time};
 
 impl Router {
@@ -21,6 +22,53 @@ impl Router {
     pub(super) fn may_use(&self, client: ClientId, session: &str) -> bool {
         self.is_owner(client, session)
             && self.sessions.get(session).is_some_and(|bound| !bound.lost)
+    }
+
+    /// Whether a client may have one more session, those counted that it has asked for. Where all clients together
+    /// have too many, the one that has waited longest for its owner makes room.
+    pub(super) fn has_room_for_session(&mut self, client: ClientId) -> bool {
+        let count = |router: &Self| {
+            router.peers.get(&client).map_or(0, |peer| {
+                let creates = |id| {
+                    matches!(
+                        router.waiting.get(id),
+                        Some(Waiting {
+                            class: Class::Create,
+                            ..
+                        })
+                    )
+                };
+                peer.sessions.len() + peer.waiting.iter().filter(|id| creates(*id)).count()
+            })
+        };
+        if count(self) >= self.limits.sessions {
+            self.drop_lost(client);
+        }
+        if self.sessions.len() >= self.limits.all_sessions {
+            let left =
+                |(name, session): (&Arc<str>, &Session)| Some((session.left?, Arc::clone(name)));
+            let longest = self.sessions.iter().filter_map(left).min();
+            if let Some((_, name)) = longest {
+                self.sessions.remove(&name);
+            }
+        }
+        count(self) < self.limits.sessions && self.sessions.len() < self.limits.all_sessions
+    }
+
+    /// A session is about to move: what its former owner was having done in it is stopped, as if it had left.
+    fn stop_prompts(&self, owner: ClientId, session: &str, wires: &mut impl Wires) {
+        let prompts = |id| {
+            self.waiting.get(id).is_some_and(|waiting| {
+                waiting.class == Class::Prompt && waiting.session.as_deref() == Some(session)
+            })
+        };
+        if self
+            .peers
+            .get(&owner)
+            .is_some_and(|peer| peer.waiting.iter().any(prompts))
+        {
+            wires.to_agent(&cancel(&quote(session)));
+        }
     }
 
     /// Lets go of a client's sessions that died with the agent.
@@ -73,6 +121,11 @@ impl Router {
                 })
             }
         };
+        if let Some(owner) = before.as_ref().and_then(|before| before.owner)
+            && owner != client
+        {
+            self.stop_prompts(owner, session, wires);
+        }
         self.bind(client, session, wires.secret(), Some(ours));
         Ok(before)
     }

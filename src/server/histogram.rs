@@ -1,0 +1,73 @@
+//! How long things take, counted in buckets.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+/// The upper bounds of the buckets, in milliseconds. What is longer is counted in the sum and the total alone.
+const BOUNDS: [u64; 12] = [
+    1, 5, 10, 50, 100, 500, 1000, 5000, 10_000, 60_000, 300_000, 1_800_000,
+];
+
+/// Durations counted in buckets: from a millisecond to half an hour.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Histogram {
+    buckets: [u64; BOUNDS.len()],
+    count: u64,
+    sum: Duration,
+}
+
+impl Histogram {
+    /// Counts one.
+    pub fn observe(&mut self, duration: Duration) {
+        let millis = duration.as_millis();
+        if let Some(at) = BOUNDS.iter().position(|bound| millis <= u128::from(*bound)) {
+            self.buckets[at] += 1;
+        }
+        self.count += 1;
+        self.sum += duration;
+    }
+
+    /// How many were counted.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The histogram as a JSON object: `count`, `sum_s`, and `le` with the number of those that took at most so many
+    /// seconds.
+    pub fn to_json(&self) -> Value {
+        let mut total = 0;
+        let le: serde_json::Map<String, Value> = BOUNDS
+            .iter()
+            .zip(self.buckets)
+            .map(|(bound, count)| {
+                total += count;
+                (
+                    Duration::from_millis(*bound).as_secs_f64().to_string(),
+                    total.into(),
+                )
+            })
+            .collect();
+        json!({"count": self.count, "sum_s": self.sum.as_secs_f64(), "le": le})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_bucket_counts_all_that_took_no_longer() {
+        let mut histogram = Histogram::default();
+        for millis in [0, 1, 2, 5, 5001, 10_000_000] {
+            histogram.observe(Duration::from_millis(millis));
+        }
+        let json = histogram.to_json();
+        assert_eq!(json["count"], 6);
+        assert_eq!(json["sum_s"], 10_005.009);
+        assert_eq!(json["le"]["0.001"], 2);
+        assert_eq!(json["le"]["0.005"], 4);
+        assert_eq!(json["le"]["5"], 4);
+        assert_eq!(json["le"]["1800"], 5);
+    }
+}
