@@ -47,6 +47,8 @@
 //! The layers, from the wire up: [`protocol`] knows neither sockets nor clocks; the server knows no service by name; a
 //! [`service`] never touches a client's socket.
 
+pub use sys::{TerminalSize, kill_orphans};
+
 pub mod protocol;
 #[cfg(test)]
 mod random;

@@ -6,8 +6,11 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use cli::{Action, Command, Settings};
-use outrigger::service::{Agent, AgentConfig, AgentPerClient, App, AppConfig, Echo};
-use outrigger::{Ended, Server, Service};
+use outrigger::service::{
+    Agent, AgentConfig, AgentPerClient, App, AppConfig, Echo, Processes, ProcessesConfig, Terminal,
+    TerminalConfig,
+};
+use outrigger::{Ended, Server, Service, kill_orphans};
 
 /// How the program ends, as shells and supervisors see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +53,7 @@ fn run(command: Command, settings: Settings) -> Exit {
         command == Command::App && settings.program.is_empty(),
     );
     let announce = |url: &str| {
-        let line = format!("outrigger: listening on {url}\n");
+        let line = format!("outrigger: listening on {url}{path}\n");
         // Where standard output carries events, it carries nothing else.
         if talks_on_stdout {
             let _ = write!(std::io::stderr(), "{line}");
@@ -59,12 +62,7 @@ fn run(command: Command, settings: Settings) -> Exit {
         }
     };
     match command {
-        Command::Echo => serve(
-            &settings,
-            Echo::new(endpoint),
-            |url| announce(&format!("{url}{path}")),
-            |_| None,
-        ),
+        Command::Echo => serve(&settings, Echo::new(endpoint), announce, |_| None),
         Command::Agent => {
             let config = AgentConfig {
                 endpoint,
@@ -73,7 +71,6 @@ fn run(command: Command, settings: Settings) -> Exit {
                 grace: settings.grace,
                 restart_limit: settings.restart_limit,
             };
-            let announce = |url: &str| announce(&format!("{url}{path}"));
             if settings.per_client {
                 serve(&settings, AgentPerClient::new(config), announce, |_| None)
             } else {
@@ -89,12 +86,31 @@ fn run(command: Command, settings: Settings) -> Exit {
                 subprotocols: settings.subprotocols.clone(),
             });
             let failure = |app: &App| app.failure().map(str::to_owned);
-            serve(
-                &settings,
-                app,
-                |url| announce(&format!("{url}{path}")),
-                failure,
-            )
+            serve(&settings, app, announce, failure)
+        }
+        Command::Terminal => {
+            let terminal = Terminal::new(TerminalConfig {
+                endpoint,
+                command: settings.program.clone(),
+                cwd: settings.cwd.clone(),
+                env: settings.env.clone(),
+                user: settings.user.clone(),
+                read_only: settings.read_only,
+                once: settings.once,
+            });
+            match terminal {
+                Ok(terminal) => serve(&settings, terminal, announce, |_| None),
+                Err(error) => complain(&error.to_string(), Exit::Failure),
+            }
+        }
+        Command::Processes => {
+            let processes = Processes::new(ProcessesConfig {
+                endpoint,
+                scrollback: settings.scrollback,
+                retention: settings.retention,
+                max_processes: settings.max_processes,
+            });
+            serve(&settings, processes, announce, |_| None)
         }
     }
 }
@@ -108,6 +124,7 @@ fn serve<S: Service>(
 ) -> Exit {
     let result = Server::bind(settings.server.clone(), service).and_then(|mut server| {
         server.stop_on_signals()?;
+        server.adopt_orphans()?;
         for address in server.local_addresses() {
             announce(&format!("ws://{address}"));
         }
@@ -118,6 +135,8 @@ fn serve<S: Service>(
             let failure = failure(&service);
             // It gives the standard streams back as they were.
             drop(service);
+            // What its programs have left behind is not left behind.
+            kill_orphans();
             match (failure, ended) {
                 (Some(failure), _) => complain(&failure, Exit::Failure),
                 (None, Ended::Cleanly) => Exit::Clean,

@@ -14,9 +14,11 @@ pub(super) fn overview() -> String {
 Outrigger puts programs on a WebSocket.
 
 Usage:
-  outrigger agent [OPTIONS] -- PROGRAM [ARGS...]     a stdio JSON-RPC agent, shared by many clients
-  outrigger app   [OPTIONS] [-- PROGRAM [ARGS...]]   PROGRAM is the server: events in, commands out
-  outrigger echo  [OPTIONS]                          every message comes back
+  outrigger agent     [OPTIONS] -- PROGRAM [ARGS...]    a stdio JSON-RPC agent, shared by many clients
+  outrigger terminal  [OPTIONS] -- PROGRAM [ARGS...]    each client gets PROGRAM on a terminal of its own
+  outrigger processes [OPTIONS]                         spawn, watch, signal and attach to processes
+  outrigger app       [OPTIONS] [-- PROGRAM [ARGS...]]  PROGRAM is the server: events in, commands out
+  outrigger echo      [OPTIONS]                         every message comes back
 
   outrigger COMMAND --help    the options of a command
   outrigger --version         the version
@@ -41,6 +43,41 @@ are: for MCP servers, '--mode per-client --protocol jsonrpc'.
 Usage: outrigger agent [OPTIONS] -- PROGRAM [ARGS...]
 
 Agent options:
+"
+        .to_owned(),
+        Command::Terminal => "\
+Gives each client PROGRAM on a terminal of its own, which ends with the connection: HUP, TERM a
+second later, KILL after five. Binary messages are what is typed and what is shown; text is control:
+
+To the terminal:    {\"type\":\"resize\",\"rows\":24,\"cols\":80}
+From the terminal:  {\"type\":\"exit\",\"exitCode\":0} after the last byte of output, with \"signal\" if it
+                    was killed; {\"type\":\"error\",\"message\"} if it cannot be started
+
+The first size comes with the request: /terminal?rows=24&cols=80.
+
+Usage: outrigger terminal [OPTIONS] -- PROGRAM [ARGS...]
+
+Terminal options:
+"
+        .to_owned(),
+        Command::Processes => "\
+Starts processes, watches and signals them, and attaches clients to their terminals. A process
+outlives its client, and its output is read and kept while nobody is attached.
+
+  POST /process/spawn         {\"command\",\"args\",\"cwd\",\"env\",\"as_user\",\"as_root\",\"allocate_tty\",
+                              \"rows\",\"cols\",\"timeout_sec\"}
+  POST /process/exec          the same; the answer comes with the end and has all the output
+  GET  /process               all processes
+  GET  /process/ID/status     its state, exit code, use of processor and memory
+  POST /process/ID/stdin      {\"data_b64\"}
+  POST /process/ID/kill       {\"signal\":\"TERM\"} or KILL, INT, HUP, to its whole process group
+  POST /process/ID/resize     {\"rows\",\"cols\"}
+  GET  /process/ID/stdout/stream   its output as server-sent events; ?since=OFFSET
+  GET  /process/ID/attach     its terminal as a WebSocket; ?since=OFFSET, ?mode=viewer, ?takeover=1
+
+Usage: outrigger processes [OPTIONS]
+
+Process options:
 "
         .to_owned(),
         Command::Echo => "\

@@ -19,18 +19,44 @@ use self::options::{OPTIONS, Option};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     Agent,
+    Terminal,
+    Processes,
     App,
     Echo,
 }
 
+/// What a command does with words behind `--`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Program {
+    Needed,
+    Possible,
+    None,
+}
+
 impl Command {
-    const ALL: [Self; 3] = [Self::Agent, Self::App, Self::Echo];
+    const ALL: [Self; 5] = [
+        Self::Agent,
+        Self::Terminal,
+        Self::Processes,
+        Self::App,
+        Self::Echo,
+    ];
 
     fn name(self) -> &'static str {
         match self {
             Self::Agent => "agent",
+            Self::Terminal => "terminal",
+            Self::Processes => "processes",
             Self::Echo => "echo",
             Self::App => "app",
+        }
+    }
+
+    fn program(self) -> Program {
+        match self {
+            Self::Agent | Self::Terminal => Program::Needed,
+            Self::App => Program::Possible,
+            Self::Processes | Self::Echo => Program::None,
         }
     }
 
@@ -38,6 +64,8 @@ impl Command {
     fn default_path(self) -> &'static str {
         match self {
             Self::Agent => "/acp",
+            Self::Terminal => "/terminal",
+            Self::Processes => "/process/...",
             Self::Echo => "/",
             Self::App => "/...",
         }
@@ -68,6 +96,14 @@ pub(crate) struct Settings {
     pub(crate) grace: std::option::Option<Duration>,
     pub(crate) restart_limit: RestartLimit,
     pub(crate) subprotocols: Vec<String>,
+    pub(crate) cwd: std::option::Option<String>,
+    pub(crate) env: Vec<(String, String)>,
+    pub(crate) user: std::option::Option<String>,
+    pub(crate) read_only: bool,
+    pub(crate) once: bool,
+    pub(crate) scrollback: usize,
+    pub(crate) retention: Duration,
+    pub(crate) max_processes: usize,
     pub(crate) log_level: std::option::Option<::log::LevelFilter>,
     pub(crate) log_format: LogFormat,
 }
@@ -90,6 +126,14 @@ impl Settings {
                 window: Duration::from_secs(60),
             },
             subprotocols: Vec::new(),
+            cwd: None,
+            env: Vec::new(),
+            user: None,
+            read_only: false,
+            once: false,
+            scrollback: 1 << 20,
+            retention: Duration::from_secs(60),
+            max_processes: 256,
             log_level: None,
             log_format: LogFormat::Text,
         }
@@ -161,11 +205,11 @@ fn parse_options(
             Arg::Long(name) => name.to_owned(),
             Arg::Value(value) => {
                 let value = value.to_string_lossy();
-                return Err(match command {
-                    Command::Agent | Command::App => {
+                return Err(match command.program() {
+                    Program::Needed | Program::Possible => {
                         format!("unexpected '{value}'; a program goes behind '--'")
                     }
-                    Command::Echo => format!("unexpected '{value}'"),
+                    Program::None => format!("unexpected '{value}'"),
                 });
             }
             Arg::Short(_) => return Err(arg.unexpected().to_string()),
@@ -184,14 +228,14 @@ fn parse_options(
         };
         (option.apply)(&mut settings, &value).map_err(|error| format!("--{name}: {error}"))?;
     }
-    match (command, program) {
-        (Command::Agent, None) => return Err("an agent needs a program behind '--'".to_owned()),
+    match (command.program(), program) {
+        (Program::Needed, None) => return Err("a program is needed behind '--'".to_owned()),
         (_, None) => {}
-        (Command::Agent | Command::App, Some(program)) if program.is_empty() => {
+        (Program::None, Some(_)) => return Err("it takes no program".to_owned()),
+        (_, Some(program)) if program.is_empty() => {
             return Err("there is no program behind '--'".to_owned());
         }
-        (Command::Agent | Command::App, Some(program)) => settings.program = words(program)?,
-        (Command::Echo, Some(_)) => return Err("it takes no program".to_owned()),
+        (_, Some(program)) => settings.program = words(program)?,
     }
     if settings.server.listen.is_empty() {
         settings.server.listen = outrigger::Config::default().listen;

@@ -137,6 +137,93 @@ pub(super) const OPTIONS: &[Option] = &[
             Ok(())
         },
     },
+    Option {
+        name: "cwd",
+        value: Some("DIR"),
+        help: "the directory that the program starts in",
+        only: Some(Command::Terminal),
+        apply: |settings, value| {
+            if !std::path::Path::new(value).is_dir() {
+                return Err(format!("'{value}' is not a directory"));
+            }
+            settings.cwd = Some(value.to_owned());
+            Ok(())
+        },
+    },
+    Option {
+        name: "env",
+        value: Some("NAME=VALUE"),
+        help: "a variable for the program's environment (repeatable); TERM is xterm-256color unless it is given",
+        only: Some(Command::Terminal),
+        apply: |settings, value| {
+            let (name, value) = value
+                .split_once('=')
+                .filter(|(name, _)| !name.is_empty())
+                .ok_or_else(|| format!("'{value}' is not NAME=VALUE"))?;
+            settings.env.push((name.to_owned(), value.to_owned()));
+            Ok(())
+        },
+    },
+    Option {
+        name: "user",
+        value: Some("NAME"),
+        help: "the user that the program runs as; only root can choose another",
+        only: Some(Command::Terminal),
+        apply: |settings, value| {
+            settings.user = Some(value.to_owned());
+            Ok(())
+        },
+    },
+    Option {
+        name: "read-only",
+        value: None,
+        help: "what clients type is ignored",
+        only: Some(Command::Terminal),
+        apply: |settings, _| {
+            settings.read_only = true;
+            Ok(())
+        },
+    },
+    Option {
+        name: "once",
+        value: None,
+        help: "serve one client and stop when it is gone",
+        only: Some(Command::Terminal),
+        apply: |settings, _| {
+            settings.once = true;
+            Ok(())
+        },
+    },
+    Option {
+        name: "scrollback",
+        value: Some("BYTES"),
+        help: "output of a process that is kept for who attaches later [1MiB]",
+        only: Some(Command::Processes),
+        apply: |settings, value| {
+            settings.scrollback = size(value, 4096)?;
+            Ok(())
+        },
+    },
+    Option {
+        name: "retention",
+        value: Some("TIME"),
+        help: "how long an exited process stays visible [60s]",
+        only: Some(Command::Processes),
+        apply: |settings, value| {
+            settings.retention = duration(value)?.unwrap_or_default();
+            Ok(())
+        },
+    },
+    Option {
+        name: "max-processes",
+        value: Some("N"),
+        help: "most processes that run at once; more get 503 [256]",
+        only: Some(Command::Processes),
+        apply: |settings, value| {
+            settings.max_processes = number(value, 1..=100_000)?;
+            Ok(())
+        },
+    },
     general(
         "listen",
         "HOST:PORT",

@@ -133,13 +133,15 @@ pub(super) enum Origin {
     Source(SourceId),
     Waker,
     Signals,
+    Children,
     Listener(usize),
 }
 
 /// The loop's own sources lie where no client or service source can: serial number zero.
 pub(super) const WAKER: Token = Token(0);
 pub(super) const SIGNALS: Token = Token(1);
-const FIRST_LISTENER: usize = 2;
+pub(super) const CHILDREN: Token = Token(2);
+const FIRST_LISTENER: usize = 3;
 
 pub(super) fn listener_token(index: usize) -> Token {
     debug_assert!(index < MAX_SLOTS - FIRST_LISTENER);
@@ -158,6 +160,7 @@ impl From<Token> for Origin {
         match token {
             WAKER => Self::Waker,
             SIGNALS => Self::Signals,
+            CHILDREN => Self::Children,
             Token(at) => Self::Listener(at - FIRST_LISTENER),
         }
     }

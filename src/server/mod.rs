@@ -41,6 +41,8 @@ use std::time::Duration;
 
 use mio::event::Event as Readied;
 use mio::{Events, Poll};
+use rustix::process::Signal;
+use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
 
 pub use client::{Remote, Traffic};
 pub use config::Config;
@@ -55,11 +57,12 @@ use self::client::Client;
 use self::context::Life;
 use self::handle::Commands;
 use self::id::Origin;
+use self::id::{CHILDREN, SIGNALS};
 use self::listener::{Accepted, EXHAUSTED_RETRY, Listener};
 use self::signals::Signals;
 use self::stream::Stream;
 use crate::protocol::{Disconnect, Event, Input, Phase, Refusal, Request, Time, Timeout};
-use crate::sys::{Clock, raise_descriptor_limit};
+use crate::sys::{Clock, become_subreaper, raise_descriptor_limit, reap_orphans, signal_orphans};
 
 /// Bytes read from one client in one turn: the size of the loop's only read buffer.
 const READ_BUFFER: usize = 512 << 10;
@@ -78,6 +81,8 @@ pub struct Server<S> {
     commands: Commands,
     listeners: Vec<Listener>,
     signals: Option<Signals>,
+    /// SIGCHLD, if processes that others have left behind are ours.
+    children: Option<Signals>,
     /// Whether a signal has come: the next one means at once.
     signalled: bool,
     /// When to try again to take connections, after there was no room or no descriptor for them.
@@ -138,6 +143,7 @@ impl<S: Service> Server<S> {
             service,
             listeners,
             signals: None,
+            children: None,
             signalled: false,
             accept_again: None,
             clock,
@@ -158,7 +164,17 @@ impl<S: Service> Server<S> {
 
     /// Has SIGTERM and SIGINT stop the server as [`Handle::stop`] does; a second one ends it at once.
     pub fn stop_on_signals(&mut self) -> io::Result<()> {
-        self.signals = Some(Signals::new(self.poll.registry())?);
+        let signals = [SIGTERM, SIGINT];
+        self.signals = Some(Signals::new(self.poll.registry(), SIGNALS, &signals)?);
+        Ok(())
+    }
+
+    /// Makes this process the parent of whatever the programs that it starts leave behind (on Linux), so that nothing
+    /// of them survives it: orphans get TERM when the server stops, and [`kill_orphans`](crate::kill_orphans) is to be
+    /// called in the end. For a process that has no other children than its service's.
+    pub fn adopt_orphans(&mut self) -> io::Result<()> {
+        become_subreaper()?;
+        self.children = Some(Signals::new(self.poll.registry(), CHILDREN, &[SIGCHLD])?);
         Ok(())
     }
 
@@ -236,6 +252,13 @@ impl<S: Service> Server<S> {
                 let count = self.signals.as_mut().map_or(0, Signals::take);
                 for _ in 0..count {
                     self.handle_signal(ended);
+                }
+            }
+            Origin::Children => {
+                if self.children.as_mut().is_some_and(|pipe| pipe.take() > 0) {
+                    reap_orphans();
+                    self.service.orphans_changed(&mut self.ctx);
+                    self.reap();
                 }
             }
             Origin::Listener(index) => {
@@ -499,10 +522,19 @@ impl<S: Service> Server<S> {
             };
         }
         if let Life::Finishing { until } = self.ctx.life
-            && (self.service.is_stopped() || now >= until)
+            && ((self.service.is_stopped() && !self.has_orphans()) || now >= until)
         {
             self.ctx.life = Life::Over;
         }
+    }
+
+    /// Whether there are processes that others have left to this one. They are asked to end.
+    fn has_orphans(&self) -> bool {
+        let left = self.children.is_some() && reap_orphans();
+        if left {
+            signal_orphans(Signal::TERM);
+        }
+        left
     }
 
     /// Stops listening and sends every client its CLOSE.

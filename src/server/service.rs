@@ -106,6 +106,12 @@ pub trait Service {
         let _ = (ctx, timer);
     }
 
+    /// A process has ended that another one had left to this one: only with
+    /// [`Server::adopt_orphans`](crate::Server::adopt_orphans).
+    fn orphans_changed(&mut self, ctx: &mut Context) {
+        let _ = ctx;
+    }
+
     /// What the service says about itself, beside what the server knows: fields of [`Status`](crate::Status).
     fn status(&self) -> serde_json::Map<String, serde_json::Value> {
         serde_json::Map::new()

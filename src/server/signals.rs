@@ -1,14 +1,11 @@
-//! SIGTERM and SIGINT as events of the loop.
+//! Signals as events of the loop.
 
 use std::io::{self, Read};
 use std::os::unix::net;
 
 use mio::net::UnixStream;
-use mio::{Interest, Registry};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use mio::{Interest, Registry, Token};
 use signal_hook::low_level::pipe;
-
-use super::id::SIGNALS;
 
 /// A pipe that receives a byte for each signal.
 #[derive(Debug)]
@@ -17,16 +14,17 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    pub(super) fn new(registry: &Registry) -> io::Result<Self> {
+    /// Takes over these signals. They become events with this token.
+    pub(super) fn new(registry: &Registry, token: Token, signals: &[i32]) -> io::Result<Self> {
         let (receiver, sender) = net::UnixStream::pair()?;
         receiver.set_nonblocking(true)?;
         sender.set_nonblocking(true)?;
-        for signal in [SIGTERM, SIGINT] {
+        for &signal in signals {
             // The sending end stays with the signal handler, which must not block.
             pipe::register(signal, sender.try_clone()?)?;
         }
         let mut pipe = UnixStream::from_std(receiver);
-        registry.register(&mut pipe, SIGNALS, Interest::READABLE)?;
+        registry.register(&mut pipe, token, Interest::READABLE)?;
         Ok(Self { pipe })
     }
 

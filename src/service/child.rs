@@ -2,8 +2,8 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child as Process, Command, ExitStatus, Stdio};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use mio::Interest;
@@ -11,7 +11,8 @@ use rustix::process::Signal;
 
 use super::lines::{Flow, Line};
 use super::pipe::{LineReader, Stream, Writer};
-use crate::sys::{exit_descriptor, has_ended, signal_group};
+use super::text::printable;
+use crate::sys::{Leads, Process, exit_descriptor};
 use crate::{Context, SourceId, TimerId};
 
 /// From closing a program's input to TERM.
@@ -34,8 +35,7 @@ enum Stopping {
     Killed,
 }
 
-/// A running program. It leads a process group of its own, and the group is killed if this is dropped before the
-/// program has ended.
+/// A running program.
 #[derive(Debug)]
 pub(crate) struct Child {
     name: String,
@@ -68,16 +68,15 @@ impl Child {
         let [name, args @ ..] = command else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
-        let process = Command::new(name)
+        let mut command = Command::new(name);
+        command
             .args(args)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .process_group(0)
-            .spawn()
-            .map_err(|error| {
-                io::Error::new(error.kind(), format!("cannot start {name:?}: {error}"))
-            })?;
+            .stderr(Stdio::piped());
+        let process = Process::start(&mut command, Leads::Group, None).map_err(|error| {
+            io::Error::new(error.kind(), format!("cannot start {name:?}: {error}"))
+        })?;
         let mut child = Self {
             name: name.clone(),
             process,
@@ -100,14 +99,15 @@ impl Child {
 
     /// Has the loop wait for the program's pipes and its end.
     fn attach(&mut self, ctx: &mut Context, limit: usize) -> io::Result<()> {
-        if let Some(pipe) = self.process.stdin.take() {
-            self.stdin = Some(Writer::new(ctx, pipe.into())?);
+        let [stdin, stdout, stderr] = self.process.streams();
+        if let Some(pipe) = stdin {
+            self.stdin = Some(Writer::new(ctx, pipe)?);
         }
-        if let Some(pipe) = self.process.stdout.take() {
-            self.stdout = Some(LineReader::new(ctx, pipe.into(), limit)?);
+        if let Some(pipe) = stdout {
+            self.stdout = Some(LineReader::new(ctx, pipe, limit)?);
         }
-        if let Some(pipe) = self.process.stderr.take() {
-            self.stderr = Some(LineReader::new(ctx, pipe.into(), LOG_LINE)?);
+        if let Some(pipe) = stderr {
+            self.stderr = Some(LineReader::new(ctx, pipe, LOG_LINE)?);
         }
         match exit_descriptor(self.process.id())? {
             Some(fd) => {
@@ -176,13 +176,13 @@ impl Child {
         match self.stopping {
             Stopping::Closed(grace) if grace == timer => {
                 log::info!("{:?} did not end with its input: TERM", self.name);
-                signal_group(self.process.id(), Signal::TERM);
+                self.process.signal_group(Signal::TERM);
                 self.stopping = Stopping::Terminated(ctx.set_timer(TERM_GRACE));
                 return ChildEvent::Handled;
             }
             Stopping::Terminated(grace) if grace == timer => {
                 log::warn!("{:?} did not end with TERM: KILL", self.name);
-                signal_group(self.process.id(), Signal::KILL);
+                self.process.signal_group(Signal::KILL);
                 self.stopping = Stopping::Killed;
                 return ChildEvent::Handled;
             }
@@ -224,12 +224,12 @@ impl Child {
         ctx: &mut Context,
         mut line: impl FnMut(&mut Context, u64, Line<'_>) -> Flow,
     ) -> ChildEvent {
-        if self.ended || !has_ended(self.process.id()) {
+        if self.ended || !self.process.has_ended() {
             return ChildEvent::Handled;
         }
         // What it has started and left behind in its group goes with it.
-        signal_group(self.process.id(), Signal::KILL);
-        let status = self.process.wait().ok();
+        self.process.signal_group(Signal::KILL);
+        let status = self.process.wait();
         // What it wrote before it ended is in the pipes and is not lost.
         if let Some(stdout) = &mut self.stdout {
             stdout.read_rest(ctx, &mut line);
@@ -267,18 +267,6 @@ impl Child {
     }
 }
 
-impl Drop for Child {
-    fn drop(&mut self) {
-        if !self.ended {
-            signal_group(self.process.id(), Signal::KILL);
-            // It was killed, so this does not wait long; without it a zombie would stay.
-            if let Err(error) = self.process.wait() {
-                log::debug!("waiting for {:?} failed: {error}", self.name);
-            }
-        }
-    }
-}
-
 fn read(
     ctx: &mut Context,
     reader: &mut Option<LineReader>,
@@ -298,20 +286,6 @@ fn log_line(_: &mut Context, _: u64, line: Line<'_>) -> Flow {
         Line::TooLong(bytes) => log::info!(target: "program", "{} ... (cut)", printable(bytes)),
     }
     Flow::GoOn
-}
-
-/// Text of unknown origin for one line of the log: control characters are escaped, so that it can be neither two lines
-/// nor a command to a terminal.
-fn printable(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len());
-    for character in String::from_utf8_lossy(bytes).chars() {
-        match character {
-            '\t' => text.push(' '),
-            _ if character.is_control() => text.extend(character.escape_default()),
-            _ => text.push(character),
-        }
-    }
-    text
 }
 
 /// An exit status as the code and the name of the signal, one of them.

@@ -22,6 +22,12 @@ impl Endpoint {
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 
+    /// What of a request's path lies below this endpoint: nothing, or a path; `None` if it does not belong to it.
+    pub(crate) fn below<'a>(&self, path: &'a str) -> Option<&'a str> {
+        self.matches(path)
+            .then(|| &path[self.path.trim_end_matches('/').len()..])
+    }
+
     /// Takes requests to this endpoint as handshakes.
     pub(crate) fn route(&self, request: &Request<'_>) -> Result<Route, Refusal> {
         if self.matches(request.path()) {

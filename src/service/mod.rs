@@ -7,8 +7,11 @@ mod echo;
 mod endpoint;
 mod lines;
 mod pipe;
+pub mod process;
+mod text;
 
 pub use agent::{Agent, AgentConfig, AgentPerClient};
 pub use app::{App, AppConfig};
 pub use echo::Echo;
 pub use endpoint::{Endpoint, ParseEndpointError};
+pub use process::{Processes, ProcessesConfig, Terminal, TerminalConfig};

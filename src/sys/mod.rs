@@ -1,11 +1,19 @@
 //! What the operating system offers beyond the standard library, behind safe functions.
 //!
-//! This is the place for `unsafe` code, and so far it needs none: the crate forbids it.
+//! This is the only place for `unsafe` code: everywhere else it is denied.
 
+mod account;
 mod clock;
 mod descriptors;
+mod orphans;
 mod process;
+mod pty;
 
+pub(crate) use account::Account;
 pub(crate) use clock::Clock;
 pub(crate) use descriptors::{NonblockingGuard, is_exhausted, raise_descriptor_limit};
-pub(crate) use process::{exit_descriptor, has_ended, signal_group};
+pub use orphans::kill_orphans;
+pub(crate) use orphans::{become_subreaper, orphans_with, reap_orphans, signal_orphans, usage};
+pub(crate) use process::{Leads, Process, code_or_signal, exit_descriptor};
+pub use pty::TerminalSize;
+pub(crate) use pty::{open_pty, set_terminal_size};

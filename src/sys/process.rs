@@ -1,9 +1,152 @@
-//! Child processes beyond what the standard library does.
+//! Child processes beyond what the standard library does: how they begin, how they end, and those that were left to
+//! us by others.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, getpid, getppid, ioctl_tiocsctty, kill_process_group,
+    setpgid, setsid, waitid,
+};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+
+use super::account::Account;
+
+/// The variable that carries our own secret, which is not for the programs that we start.
+const TOKEN_VARIABLE: &str = "OUTRIGGER_TOKEN";
+
+/// The children that were started here and not waited for yet. Any other child of this process was left to it.
+static OURS: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+
+pub(super) fn ours() -> MutexGuard<'static, BTreeSet<u32>> {
+    // A set of numbers is whole whoever panicked.
+    OURS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a process leads from its start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leads {
+    /// A process group of its own.
+    Group,
+    /// A session of its own, whose terminal is its standard input.
+    Terminal,
+}
+
+/// A child process that leads a group of its own. The group is killed if this is dropped before the process was waited
+/// for.
+#[derive(Debug)]
+pub(crate) struct Process {
+    child: Child,
+    waited: bool,
+}
+
+impl Process {
+    /// Starts a process, as another user if one is given. It is killed when the thread that started it ends, however
+    /// that ends.
+    pub(crate) fn start(
+        command: &mut Command,
+        leads: Leads,
+        account: Option<Account>,
+    ) -> io::Result<Self> {
+        command.env_remove(TOKEN_VARIABLE);
+        let parent = getpid();
+        let prepare = move || {
+            match leads {
+                Leads::Group => setpgid(None, None)?,
+                Leads::Terminal => {
+                    setsid()?;
+                    ioctl_tiocsctty(rustix::stdio::stdin())?;
+                }
+            }
+            if let Some(account) = &account {
+                set_thread_groups(&account.groups)?;
+                set_thread_res_gid(account.gid, account.gid, account.gid)?;
+                set_thread_res_uid(account.uid, account.uid, account.uid)?;
+            }
+            die_with(parent)
+        };
+        // SAFETY: between fork and exec only this thread exists in the child, and whatever another one held in the
+        // parent is held for ever. The closure makes system calls and nothing else: no allocation, no lock. What it
+        // captured was allocated before.
+        #[allow(unsafe_code)]
+        unsafe {
+            command.pre_exec(prepare);
+        }
+        let child = command.spawn()?;
+        ours().insert(child.id());
+        Ok(Self {
+            child,
+            waited: false,
+        })
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The standard streams that were asked for as pipes.
+    pub(crate) fn streams(&mut self) -> [Option<OwnedFd>; 3] {
+        [
+            self.child.stdin.take().map(Into::into),
+            self.child.stdout.take().map(Into::into),
+            self.child.stderr.take().map(Into::into),
+        ]
+    }
+
+    /// Whether it has ended. It stays a zombie, and the number of its group its own, until it is waited for.
+    pub(crate) fn has_ended(&self) -> bool {
+        has_ended(self.id())
+    }
+
+    /// Waits for its end, which takes as long as it takes. Nobody knows how it ended where another part of the system
+    /// has waited for it.
+    pub(crate) fn wait(&mut self) -> Option<ExitStatus> {
+        let status = self.child.wait().ok();
+        self.waited = true;
+        ours().remove(&self.id());
+        status
+    }
+
+    /// Sends a signal to its group, unless it was waited for: the group may be another's then.
+    pub(crate) fn signal_group(&self, signal: Signal) {
+        if !self.waited {
+            signal_group(self.id(), signal);
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if !self.waited {
+            self.signal_group(Signal::KILL);
+            // It was killed, so this does not wait long; without it a zombie would stay.
+            self.wait();
+        }
+    }
+}
+
+/// Has the kernel kill this process when its parent ends.
+#[cfg(target_os = "linux")]
+fn die_with(parent: Pid) -> io::Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    if getppid() == Some(parent) {
+        Ok(())
+    } else {
+        // It was too late for the signal.
+        Err(io::ErrorKind::Interrupted.into())
+    }
+}
+
+/// Nothing like it on this system.
+#[cfg(not(target_os = "linux"))]
+fn die_with(_parent: Pid) -> io::Result<()> {
+    let _ = getppid;
+    Ok(())
+}
 
 /// A descriptor that becomes readable when the child process `pid` has ended.
 #[cfg(target_os = "linux")]
@@ -25,15 +168,14 @@ pub(crate) fn exit_descriptor(_pid: u32) -> io::Result<Option<OwnedFd>> {
     Ok(None)
 }
 
-/// Whether the child process `pid` has ended. It stays a zombie, and its group's number its own, until it is waited for.
-pub(crate) fn has_ended(pid: u32) -> bool {
+fn has_ended(pid: u32) -> bool {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     // An error means that there is no such child: where SIGCHLD is ignored, the kernel has waited for it.
     to_pid(pid).is_none_or(|pid| !matches!(waitid(WaitId::Pid(pid), options), Ok(None)))
 }
 
 /// Sends a signal to the process group that the child `pid` leads. A group that is gone is no error.
-pub(crate) fn signal_group(pid: u32, signal: Signal) {
+fn signal_group(pid: u32, signal: Signal) {
     if let Some(pid) = to_pid(pid)
         && let Err(error) = kill_process_group(pid, signal)
     {
@@ -41,6 +183,14 @@ pub(crate) fn signal_group(pid: u32, signal: Signal) {
     }
 }
 
-fn to_pid(pid: u32) -> Option<Pid> {
+pub(super) fn to_pid(pid: u32) -> Option<Pid> {
     i32::try_from(pid).ok().and_then(Pid::from_raw)
+}
+
+/// How a process ended: its code, or the number of the signal that killed it.
+pub(crate) fn code_or_signal(status: ExitStatus) -> Result<i32, i32> {
+    match status.code() {
+        Some(code) => Ok(code),
+        None => Err(status.signal().unwrap_or_default()),
+    }
 }

@@ -77,6 +77,8 @@ pub struct Refusal {
     pub status: StatusCode,
     /// What is wrong, for the JSON body.
     pub message: Cow<'static, str>,
+    /// More than the message says, for who looks into it.
+    detail: Option<String>,
     /// A field that belongs to the status, such as `Allow`.
     field: Option<(&'static str, &'static str)>,
 }
@@ -87,6 +89,7 @@ impl Refusal {
         Self {
             status,
             message: message.into(),
+            detail: None,
             field: None,
         }
     }
@@ -115,6 +118,12 @@ impl Refusal {
         Self::new(StatusCode::UNAVAILABLE, message).with("Retry-After", "1")
     }
 
+    /// Adds what is more than the message says.
+    pub fn detail(mut self, detail: impl Into<String>) -> Self {
+        self.detail = Some(detail.into());
+        self
+    }
+
     pub(in crate::protocol) fn with(mut self, name: &'static str, value: &'static str) -> Self {
         self.field = Some((name, value));
         self
@@ -136,7 +145,10 @@ impl std::error::Error for Refusal {}
 
 impl From<&Refusal> for Response {
     fn from(refusal: &Refusal) -> Self {
-        let body = serde_json::json!({"type": "error", "message": refusal.message});
+        let mut body = serde_json::json!({"type": "error", "message": refusal.message});
+        if let Some(detail) = &refusal.detail {
+            body["detail"] = detail.as_str().into();
+        }
         let mut response = Self::json(refusal.status, &body);
         response.fields.extend(refusal.field);
         response

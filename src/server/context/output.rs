@@ -138,10 +138,17 @@ impl Context {
     /// Whether the corked client's input has to wait: its output is over the soft limit, or the service asked for a
     /// pause.
     pub(in crate::server) fn has_to_wait(&mut self, id: ClientId) -> bool {
-        if self.cork.len() >= CORK {
+        self.write_full_cork();
+        self.holds_input(id) || self.is_congested(id) || self.is_answering(id)
+    }
+
+    /// Writes what was gathered, if that is enough for a write.
+    pub(super) fn write_full_cork(&mut self) {
+        if let Some(id) = self.corked
+            && self.cork.len() >= CORK
+        {
             self.write_cork(id);
         }
-        self.holds_input(id) || self.is_congested(id) || self.is_answering(id)
     }
 
     pub(super) fn write_cork(&mut self, id: ClientId) {
@@ -290,8 +297,8 @@ impl Context {
     }
 
     /// Ends a client that left too much unread: what was not begun is dropped, so that CLOSE comes after at most the
-    /// frames that were.
-    pub(super) fn cut_off(&mut self, id: ClientId) {
+    /// frames that were. It is told as [`Cause::SlowConsumer`](crate::Cause::SlowConsumer).
+    pub fn cut_off(&mut self, id: ClientId) {
         if self.corked == Some(id) {
             self.write_cork(id);
         }

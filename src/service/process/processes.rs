@@ -1,0 +1,413 @@
+//! The process API: spawn, watch, signal and attach to processes over HTTP.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::api::{
+    Call, Fields, RunRequest, bad, check_content_type, executed, no_process, spawned, status,
+    summary,
+};
+use super::attach::{Attachments, Role};
+use super::program::{Launch, Program};
+use super::programs::Programs;
+use super::sink::{Gathered, Sink};
+use crate::service::Endpoint;
+use crate::{
+    Accept, ClientId, Context, Disconnect, Message, Readiness, Refusal, Request, Response, Route,
+    Service, SourceId, StatusCode, TimerId,
+};
+
+/// How long a program that has expired is still kept for who reads it.
+pub(super) const READING_ON: Duration = Duration::from_secs(5);
+
+/// Exited processes that are kept, as many times as there may be running ones.
+const EXITED_PER_RUNNING: usize = 4;
+
+/// The settings of the process API.
+#[derive(Clone, Debug)]
+pub struct ProcessesConfig {
+    /// Where it is found.
+    pub endpoint: Endpoint,
+    /// Bytes of a process's output that are kept.
+    pub scrollback: usize,
+    /// How long an exited process stays visible.
+    pub retention: Duration,
+    /// The most processes that run at once.
+    pub max_processes: usize,
+}
+
+/// Processes that clients start, and that outlive them.
+#[derive(Debug)]
+pub struct Processes {
+    config: ProcessesConfig,
+    programs: Programs,
+    /// Whose call waits for a process's end.
+    callers: HashMap<Uuid, ClientId>,
+    started: u64,
+    stopping: bool,
+}
+
+/// How a client wants to be attached.
+#[derive(Clone, Copy, Debug)]
+struct AttachRequest {
+    id: Uuid,
+    role: Role,
+    since: u64,
+    takeover: bool,
+}
+
+impl Processes {
+    /// An API without processes.
+    pub fn new(config: ProcessesConfig) -> Self {
+        Self {
+            config,
+            programs: Programs::default(),
+            callers: HashMap::new(),
+            started: 0,
+            stopping: false,
+        }
+    }
+
+    fn read_call(&self, request: &Request<'_>) -> Result<Call, Refusal> {
+        let below = self
+            .config
+            .endpoint
+            .below(request.path())
+            .ok_or_else(Refusal::not_found)?;
+        let method = match request.method() {
+            "HEAD" => "GET",
+            method => method,
+        };
+        let call = Call::read(method, below)?;
+        match call.id() {
+            Some(id) if !self.is_visible(id) => Err(no_process()),
+            _ => Ok(call),
+        }
+    }
+
+    /// Whether there is a process of this id that was not started for an answer only.
+    fn is_visible(&self, id: Uuid) -> bool {
+        self.programs.get(id).is_some() && !self.callers.contains_key(&id)
+    }
+
+    fn answer(
+        &mut self,
+        ctx: &mut Context,
+        caller: ClientId,
+        call: Call,
+        request: &Request<'_>,
+        body: &[u8],
+    ) -> Result<Option<Response>, Refusal> {
+        let ok = || Response::json(StatusCode::OK, &json!({"ok": true}));
+        Ok(Some(match call {
+            Call::List => self.list(ctx),
+            Call::Spawn => {
+                let request = Fields::read(body)?.run_request()?;
+                let sink = Sink::Shared(Attachments::new(self.config.scrollback));
+                let id = self.start(ctx, request, sink, true)?;
+                spawned(self.programs.get(id).ok_or_else(no_process)?)
+            }
+            Call::Exec => {
+                let request = Fields::read(body)?.run_request()?;
+                let limit = ctx.config().limits.max_message;
+                let id = self.start(ctx, request, Sink::Gathered(Gathered::new(limit)), false)?;
+                self.callers.insert(id, caller);
+                self.follow_up(ctx);
+                return Ok(None);
+            }
+            Call::Status(id) => status(self.programs.get(id).ok_or_else(no_process)?, ctx.now()),
+            Call::Stdin(id) => self.write(ctx, id, &Fields::read(body)?.data()?)?,
+            Call::Kill(id) => {
+                let signal = Fields::read(body)?.signal()?;
+                self.running(id)?.signal(signal);
+                ok()
+            }
+            Call::Resize(id) => {
+                let size = Fields::read(body)?.new_size()?;
+                let program = self.running(id)?;
+                if !program.has_terminal() {
+                    return Err(bad("process is not PTY-backed"));
+                }
+                program.resize(size).map_err(|error| {
+                    Refusal::new(StatusCode::INTERNAL, format!("resizing failed: {error}"))
+                })?;
+                ok()
+            }
+            Call::Stream(id) => {
+                let since = self.since(id, request)?;
+                let _ = ctx.begin_stream(caller);
+                self.programs.attach(ctx, id, caller, Role::Listener, since);
+                return Ok(None);
+            }
+            Call::Attach(_) => return Err(Refusal::not_found()),
+        }))
+    }
+
+    fn start(
+        &mut self,
+        ctx: &mut Context,
+        request: RunRequest,
+        sink: Sink,
+        takes_input: bool,
+    ) -> Result<Uuid, Refusal> {
+        if self.stopping {
+            return Err(Refusal::unavailable("stopping"));
+        }
+        let running = self
+            .programs
+            .iter()
+            .filter(|program| !program.is_finished())
+            .count();
+        if running >= self.config.max_processes {
+            return Err(Refusal::unavailable("too many processes"));
+        }
+        let name = request.command[0].clone();
+        let launch = Launch {
+            id: Uuid::new_v4(),
+            command: request.command,
+            cwd: request.cwd,
+            env: request.env,
+            account: request.account,
+            terminal: request.terminal,
+            takes_input,
+            timeout: request.timeout,
+        };
+        let id = self.programs.start(ctx, launch, sink).map_err(|error| {
+            log::warn!("cannot start {name:?}: {error}");
+            let detail = error.to_string();
+            Refusal::new(StatusCode::INTERNAL, "failed to start process").detail(detail)
+        })?;
+        self.started += 1;
+        self.forget_oldest(ctx);
+        Ok(id)
+    }
+
+    /// Keeps the number of exited processes within bounds.
+    fn forget_oldest(&mut self, ctx: &mut Context) {
+        if self.programs.len() <= self.config.max_processes * EXITED_PER_RUNNING {
+            return;
+        }
+        let exited = self.programs.iter().filter(|program| program.is_finished());
+        let oldest = exited
+            .min_by_key(|program| program.exited_at())
+            .map(|program| program.id);
+        if let Some(id) = oldest {
+            self.programs.remove(ctx, id);
+        }
+    }
+
+    fn list(&mut self, ctx: &Context) -> Response {
+        let now = ctx.now();
+        let callers = &self.callers;
+        let visible = |program: &&mut Program| !callers.contains_key(&program.id);
+        let mut programs: Vec<&mut Program> = self.programs.iter_mut().filter(visible).collect();
+        programs.sort_by_key(|program| program.started);
+        let programs: Vec<Value> = programs
+            .into_iter()
+            .map(|program| summary(program, now))
+            .collect();
+        Response::json(StatusCode::OK, &json!({"processes": programs}))
+    }
+
+    /// A process that has not ended.
+    fn running(&self, id: Uuid) -> Result<&Program, Refusal> {
+        let program = self.programs.get(id).ok_or_else(no_process)?;
+        if program.exit().is_some() {
+            return Err(Refusal::new(StatusCode::CONFLICT, "process has exited"));
+        }
+        Ok(program)
+    }
+
+    fn write(&mut self, ctx: &mut Context, id: Uuid, data: &[u8]) -> Result<Response, Refusal> {
+        if self.running(id)?.is_behind() {
+            return Err(Refusal::unavailable("process does not read its input"));
+        }
+        let mut taken = false;
+        self.programs.with(ctx, id, |program, ctx| {
+            taken = program.push_input(ctx, data)
+        });
+        if !taken {
+            let why = "process has closed its input";
+            return Err(Refusal::new(StatusCode::CONFLICT, why));
+        }
+        Ok(Response::json(
+            StatusCode::OK,
+            &json!({"written_bytes": data.len()}),
+        ))
+    }
+
+    /// From which offset a reader wants output: `since`, or what a browser that comes back says.
+    fn since(&self, id: Uuid, request: &Request<'_>) -> Result<u64, Refusal> {
+        let last = request
+            .header("last-event-id")
+            .and_then(|value| std::str::from_utf8(value).ok());
+        let Some(since) = request.parameters("since").last().or(last) else {
+            return Ok(0);
+        };
+        let end = self.programs.get(id).map_or(0, Program::output_end);
+        let since = Some(since)
+            .filter(|since| since.bytes().all(|byte| byte.is_ascii_digit()))
+            .and_then(|since| since.parse().ok())
+            .ok_or_else(|| bad("'since' is not an offset"))?;
+        if since > end {
+            return Err(bad("'since' is beyond the output"));
+        }
+        Ok(since)
+    }
+
+    fn read_attach(&self, request: &Request<'_>) -> Result<AttachRequest, Refusal> {
+        let Call::Attach(id) = self.read_call(request)? else {
+            return Err(Refusal::not_found());
+        };
+        let program = self.programs.get(id).ok_or_else(no_process)?;
+        if !program.has_terminal() {
+            return Err(bad("process is not PTY-backed"));
+        }
+        let role = match request.parameters("mode").last() {
+            None | Some("writer") => Role::Writer,
+            Some("viewer") => Role::Viewer,
+            Some(_) => return Err(bad("'mode' is not writer or viewer")),
+        };
+        let takeover = match request.parameters("takeover").last() {
+            None | Some("0" | "false") => false,
+            Some("1" | "true") => true,
+            Some(_) => return Err(bad("'takeover' is not 0 or 1")),
+        };
+        Ok(AttachRequest {
+            id,
+            role,
+            since: self.since(id, request)?,
+            takeover,
+        })
+    }
+
+    /// Answers calls whose processes have ended, and has ended processes forgotten in time.
+    fn follow_up(&mut self, ctx: &mut Context) {
+        for id in self.programs.take_finished() {
+            if let Some(caller) = self.callers.remove(&id) {
+                let program = self.programs.remove(ctx, id);
+                if let Some(program) = program
+                    && let Sink::Gathered(output) = &program.sink
+                {
+                    let _ = ctx.respond(caller, &executed(&program, output, ctx.now()));
+                }
+            } else {
+                let at = ctx.now() + self.config.retention;
+                self.programs.expire(ctx, id, at);
+            }
+        }
+    }
+}
+
+impl Service for Processes {
+    fn route(&mut self, request: &Request<'_>) -> Result<Route, Refusal> {
+        match self.read_call(request)? {
+            Call::Attach(_) => {
+                self.read_attach(request)?;
+                Ok(Route::WebSocket)
+            }
+            call => {
+                if call.has_body() {
+                    check_content_type(request)?;
+                }
+                Ok(Route::Http)
+            }
+        }
+    }
+
+    fn call(&mut self, ctx: &mut Context, caller: ClientId, request: &Request<'_>, body: &[u8]) {
+        let answer = self
+            .read_call(request)
+            .and_then(|call| self.answer(ctx, caller, call, request, body));
+        match answer {
+            Ok(None) => {}
+            Ok(Some(response)) => drop(ctx.respond(caller, &response)),
+            Err(refusal) => drop(ctx.respond(caller, &Response::from(&refusal))),
+        }
+        self.follow_up(ctx);
+    }
+
+    fn abandoned(&mut self, ctx: &mut Context, caller: ClientId) {
+        let waits = self.callers.iter().find(|(_, waiting)| **waiting == caller);
+        if let Some((&id, _)) = waits {
+            log::info!("the caller of process {id} is gone: KILL");
+            self.callers.remove(&id);
+            self.programs.remove(ctx, id);
+        }
+        self.programs.detach(ctx, caller);
+        self.follow_up(ctx);
+    }
+
+    fn accept(&mut self, _: &mut Context, request: &Request<'_>) -> Result<Accept, Refusal> {
+        let attach = self.read_attach(request)?;
+        let writer = self
+            .programs
+            .get_mut(attach.id)
+            .and_then(|program| program.sink.attachments()?.writer());
+        if attach.role == Role::Writer && !attach.takeover && writer.is_some() {
+            let why = "process already has an active attach session";
+            return Err(Refusal::new(StatusCode::CONFLICT, why));
+        }
+        Ok(Accept::default())
+    }
+
+    fn connected(&mut self, ctx: &mut Context, client: ClientId, request: &Request<'_>) {
+        if let Ok(AttachRequest {
+            id, role, since, ..
+        }) = self.read_attach(request)
+        {
+            self.programs.attach(ctx, id, client, role, since);
+        }
+        self.follow_up(ctx);
+    }
+
+    fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
+        self.programs.message(ctx, client, message, false);
+        self.follow_up(ctx);
+    }
+
+    fn drained(&mut self, ctx: &mut Context, client: ClientId) {
+        self.programs.drained(ctx, client);
+        self.follow_up(ctx);
+    }
+
+    fn disconnected(&mut self, ctx: &mut Context, client: ClientId, _: &Disconnect) {
+        self.programs.detach(ctx, client);
+        self.follow_up(ctx);
+    }
+
+    fn ready(&mut self, ctx: &mut Context, source: SourceId, readiness: Readiness) {
+        self.programs.ready(ctx, source, readiness);
+        self.follow_up(ctx);
+    }
+
+    fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
+        self.programs.timer(ctx, timer);
+        self.follow_up(ctx);
+    }
+
+    fn status(&self) -> serde_json::Map<String, Value> {
+        let running = self
+            .programs
+            .iter()
+            .filter(|program| program.exit().is_none());
+        let status = json!({"processes": {
+            "running": running.count(),
+            "known": self.programs.len(),
+            "started": self.started,
+        }});
+        status.as_object().cloned().unwrap_or_default()
+    }
+
+    fn stopping(&mut self, ctx: &mut Context) {
+        self.stopping = true;
+        self.programs.end_all(ctx);
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.programs.iter().all(Program::is_gone)
+    }
+}

@@ -1,0 +1,206 @@
+//! The last bytes of a program's output, by their offsets from the beginning.
+
+use std::collections::VecDeque;
+
+/// Memory for output grows from this to the capacity.
+const FIRST: usize = 4096;
+
+/// The most changes between the two streams that are kept. A program that changes with every byte keeps less output.
+const MAX_RUNS: usize = 16 << 10;
+
+/// Where output was written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stream {
+    Stdout,
+    Stderr,
+}
+
+impl Stream {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+        }
+    }
+}
+
+/// Output of one stream, up to where the other one goes on.
+#[derive(Debug)]
+struct Run {
+    stream: Stream,
+    end: u64,
+}
+
+/// A ring that is written by reading into it, and read by offset.
+///
+/// ```text
+///  offset:  0 ......... start ................ end
+///           forgotten   [ kept, capacity at most ]
+///  memory:  [ newest .. end | start .. oldest ]      offset modulo capacity
+/// ```
+#[derive(Debug)]
+pub(crate) struct Scrollback {
+    memory: Vec<u8>,
+    capacity: usize,
+    start: u64,
+    end: u64,
+    runs: VecDeque<Run>,
+}
+
+impl Scrollback {
+    /// Keeps the last `capacity` bytes.
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self {
+            memory: Vec::new(),
+            capacity: capacity.max(FIRST),
+            start: 0,
+            end: 0,
+            runs: VecDeque::new(),
+        }
+    }
+
+    /// The offset of the oldest byte that is kept.
+    pub(crate) fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// The offset of the next byte.
+    pub(crate) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Room for up to `most` bytes of output, at least one. What is written here and committed takes the place of the
+    /// oldest.
+    pub(crate) fn spare(&mut self, most: usize) -> &mut [u8] {
+        if self.end == self.memory.len() as u64 && self.memory.len() < self.capacity {
+            let size = (self.memory.len() * 2).clamp(FIRST, self.capacity);
+            self.memory.resize(size, 0);
+        }
+        let at = self.position(self.end);
+        let room = self.memory.len() - at;
+        &mut self.memory[at..at + most.clamp(1, room)]
+    }
+
+    /// Takes the first `count` bytes of `spare` as output.
+    pub(crate) fn commit(&mut self, stream: Stream, count: usize) {
+        if count == 0 {
+            return;
+        }
+        self.end += count as u64;
+        self.start = self
+            .start
+            .max(self.end.saturating_sub(self.capacity as u64));
+        match self.runs.back_mut() {
+            Some(run) if run.stream == stream => run.end = self.end,
+            _ => self.runs.push_back(Run {
+                stream,
+                end: self.end,
+            }),
+        }
+        while let Some(first) = self.runs.front()
+            && (first.end <= self.start || self.runs.len() > MAX_RUNS)
+        {
+            self.start = self.start.max(first.end);
+            self.runs.pop_front();
+        }
+    }
+
+    /// Output from an offset on that lies in one piece and is of one stream, at most `most` bytes. Empty at the end.
+    pub(crate) fn piece(&self, from: u64, most: usize) -> (Stream, &[u8]) {
+        debug_assert!((self.start..=self.end).contains(&from));
+        let at = self.runs.partition_point(|run| run.end <= from);
+        let Some(run) = self.runs.get(at) else {
+            return (Stream::Stdout, &[]);
+        };
+        let position = self.position(from);
+        let length = ((run.end - from) as usize)
+            .min(self.memory.len() - position)
+            .min(most);
+        (run.stream, &self.memory[position..position + length])
+    }
+
+    /// Gives back memory that is not needed: nothing more will come.
+    pub(crate) fn seal(&mut self) {
+        if self.memory.len() < self.capacity {
+            self.memory.truncate(self.end as usize);
+            self.memory.shrink_to_fit();
+            self.capacity = self.memory.len().max(1);
+        }
+    }
+
+    /// Where an offset lies. Memory that is still growing has never been written twice.
+    fn position(&self, offset: u64) -> usize {
+        (offset % self.memory.len().max(1) as u64) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Random;
+
+    #[test]
+    fn what_is_kept_is_the_end_of_what_was_written() {
+        let mut random = Random::new(71);
+        for capacity in [4096, 5000, 10_000] {
+            let mut ring = Scrollback::new(capacity);
+            let mut all: Vec<(u8, Stream)> = Vec::new();
+            for _ in 0..400 {
+                let stream = if random.below(5) == 0 {
+                    Stream::Stderr
+                } else {
+                    Stream::Stdout
+                };
+                let count = {
+                    let spare = ring.spare(1 + random.below(300));
+                    for byte in spare.iter_mut() {
+                        *byte = random.byte();
+                    }
+                    let count = random.below(spare.len() + 1);
+                    all.extend(spare[..count].iter().map(|byte| (*byte, stream)));
+                    count
+                };
+                ring.commit(stream, count);
+                assert_eq!(ring.end(), all.len() as u64);
+                assert!(ring.end() - ring.start() <= capacity as u64);
+                let mut from =
+                    ring.start() + random.below((ring.end() - ring.start()) as usize + 1) as u64;
+                while from < ring.end() {
+                    let (stream, piece) = ring.piece(from, 1 + random.below(2000));
+                    assert!(!piece.is_empty());
+                    for byte in piece {
+                        assert_eq!(all[from as usize], (*byte, stream), "offset {from}");
+                        from += 1;
+                    }
+                }
+                assert!(ring.piece(from, 10).1.is_empty());
+            }
+            assert_eq!(ring.end() - ring.start(), capacity as u64);
+        }
+    }
+
+    #[test]
+    fn little_output_takes_little_memory() {
+        let mut ring = Scrollback::new(1 << 20);
+        ring.spare(10)[..5].copy_from_slice(b"hello");
+        ring.commit(Stream::Stdout, 5);
+        ring.seal();
+        assert_eq!(ring.memory.len(), 5);
+        assert_eq!(ring.piece(1, 100), (Stream::Stdout, &b"ello"[..]));
+        // A program that changes between its streams all the time makes the list of changes no longer.
+        let mut ring = Scrollback::new(1 << 20);
+        for at in 0..100_000 {
+            ring.spare(1)[0] = b'x';
+            ring.commit(
+                if at % 2 == 0 {
+                    Stream::Stdout
+                } else {
+                    Stream::Stderr
+                },
+                1,
+            );
+        }
+        assert!(ring.runs.len() <= MAX_RUNS);
+        assert_eq!(ring.end() - ring.start(), MAX_RUNS as u64);
+    }
+}

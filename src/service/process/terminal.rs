@@ -1,0 +1,207 @@
+//! A program on a terminal of its own for each client.
+
+use std::io;
+
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::api::{bad, find_account};
+use super::attach::{Attachments, Role};
+use super::control::dimension;
+use super::program::{Launch, Program};
+use super::programs::Programs;
+use super::sink::Sink;
+use crate::service::Endpoint;
+use crate::sys::{Account, TerminalSize};
+use crate::{
+    Accept, ClientId, CloseCode, Context, Disconnect, Message, Readiness, Refusal, Request, Route,
+    Service, SourceId, TimerId,
+};
+
+/// Output that is kept for a client that is behind. Nobody else comes to read it.
+const SCROLLBACK: usize = 128 << 10;
+
+/// The settings of terminals.
+#[derive(Clone, Debug)]
+pub struct TerminalConfig {
+    /// Where they are found.
+    pub endpoint: Endpoint,
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// Where it is started.
+    pub cwd: Option<String>,
+    /// Variables that are added to its environment.
+    pub env: Vec<(String, String)>,
+    /// Who runs it, unless it is us.
+    pub user: Option<String>,
+    /// Whether clients only watch.
+    pub read_only: bool,
+    /// Whether the server stops with the first client.
+    pub once: bool,
+}
+
+/// Terminals that end with their clients.
+#[derive(Debug)]
+pub struct Terminal {
+    config: TerminalConfig,
+    /// Who runs them, unless it is us.
+    account: Option<Account>,
+    programs: Programs,
+    /// Whether a client has come.
+    used: bool,
+}
+
+impl Terminal {
+    /// Terminals that are opened as clients come.
+    ///
+    /// # Errors
+    ///
+    /// A user that does not exist, or that we may not become.
+    pub fn new(config: TerminalConfig) -> io::Result<Self> {
+        let account = match &config.user {
+            Some(name) => {
+                find_account(name).map_err(|refusal| io::Error::other(refusal.message))?
+            }
+            None => None,
+        };
+        Ok(Self {
+            config,
+            account,
+            programs: Programs::default(),
+            used: false,
+        })
+    }
+
+    fn launch(&self, size: TerminalSize) -> Launch {
+        Launch {
+            id: Uuid::new_v4(),
+            command: self.config.command.clone(),
+            cwd: self.config.cwd.clone(),
+            env: self.config.env.clone(),
+            account: self.account.clone(),
+            terminal: Some(size),
+            takes_input: true,
+            timeout: None,
+        }
+    }
+
+    /// Forgets programs of which nothing is left.
+    fn forget_gone(&mut self, ctx: &mut Context) {
+        let gone = |program: &&Program| {
+            let read = program.sink.is_read();
+            !read && program.is_gone()
+        };
+        let ids: Vec<Uuid> = self
+            .programs
+            .iter()
+            .filter(gone)
+            .map(|program| program.id)
+            .collect();
+        for id in ids {
+            self.programs.remove(ctx, id);
+        }
+    }
+}
+
+/// The size that a request asks for.
+fn size_of(request: &Request<'_>) -> Result<TerminalSize, Refusal> {
+    let read = |name: &str, usual: u16| {
+        let Some(text) = request.parameters(name).last() else {
+            return Ok(usual);
+        };
+        let number: Option<u16> = text.parse::<u64>().ok().and_then(|n| dimension(&n.into()));
+        number.ok_or_else(|| bad(format!("'{name}' is not a number from 1 to 65535")))
+    };
+    let usual = TerminalSize::default();
+    Ok(TerminalSize {
+        rows: read("rows", usual.rows)?,
+        cols: read("cols", usual.cols)?,
+    })
+}
+
+impl Service for Terminal {
+    fn route(&mut self, request: &Request<'_>) -> Result<Route, Refusal> {
+        self.config.endpoint.route(request)
+    }
+
+    fn accept(&mut self, ctx: &mut Context, request: &Request<'_>) -> Result<Accept, Refusal> {
+        size_of(request)?;
+        if self.used && self.config.once {
+            return Err(Refusal::unavailable(
+                "this terminal was for one client only",
+            ));
+        }
+        // Programs may outlive their clients for the few seconds that they are given to end.
+        if self.programs.len() >= ctx.config().max_clients {
+            return Err(Refusal::unavailable("too many terminals"));
+        }
+        Ok(Accept::default())
+    }
+
+    fn connected(&mut self, ctx: &mut Context, client: ClientId, request: &Request<'_>) {
+        self.used = true;
+        let size = size_of(request).unwrap_or_default();
+        let sink = Sink::Shared(Attachments::new(SCROLLBACK));
+        let started = self.programs.start(ctx, self.launch(size), sink);
+        match started {
+            Ok(id) => self.programs.attach(ctx, id, client, Role::Writer, 0),
+            Err(error) => {
+                log::error!(
+                    "cannot start {:?} for {client}: {error}",
+                    self.config.command[0]
+                );
+                let event = json!({"type": "error", "message": "failed to start process"});
+                let _ = ctx.send(client, Message::Text(&event.to_string()));
+                let _ = ctx.close(client, CloseCode::INTERNAL, "failed to start process");
+            }
+        }
+    }
+
+    fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
+        self.programs
+            .message(ctx, client, message, self.config.read_only);
+    }
+
+    fn drained(&mut self, ctx: &mut Context, client: ClientId) {
+        self.programs.drained(ctx, client);
+    }
+
+    fn disconnected(&mut self, ctx: &mut Context, client: ClientId, _: &Disconnect) {
+        if let Some(id) = self.programs.detach(ctx, client) {
+            self.programs.end(ctx, id);
+        }
+        self.forget_gone(ctx);
+        if self.config.once {
+            ctx.stop();
+        }
+    }
+
+    fn ready(&mut self, ctx: &mut Context, source: SourceId, readiness: Readiness) {
+        self.programs.ready(ctx, source, readiness);
+        if !self.programs.take_finished().is_empty() {
+            self.forget_gone(ctx);
+        }
+    }
+
+    fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
+        self.programs.timer(ctx, timer);
+        self.forget_gone(ctx);
+    }
+
+    fn orphans_changed(&mut self, ctx: &mut Context) {
+        self.forget_gone(ctx);
+    }
+
+    fn status(&self) -> serde_json::Map<String, Value> {
+        let status = json!({"processes": {"running": self.programs.len()}});
+        status.as_object().cloned().unwrap_or_default()
+    }
+
+    fn stopping(&mut self, ctx: &mut Context) {
+        self.programs.end_all(ctx);
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.programs.iter().all(Program::is_gone)
+    }
+}
