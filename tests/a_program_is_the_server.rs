@@ -6,8 +6,9 @@ use std::collections::HashMap;
 use std::fs;
 
 use common::program::Program;
+use common::traces::{TraceFile, eventually, expect_gone};
 use common::{BINARY, CLOSE, TEXT, Wire, frame};
-use rustix::process::{Pid, Signal, test_kill_process};
+use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
 
 /// A program of shell commands behind `app`.
@@ -371,10 +372,10 @@ fn a_program_that_asks_for_shutdown_is_a_clean_stop() {
 
 #[test]
 fn a_restarted_program_knows_nothing_of_the_old_ones_clients() {
-    let log = std::env::temp_dir().join(format!("outrigger-restart-{}", std::process::id()));
+    let log = TraceFile::new("restart");
     let script = format!(
         "echo start >>{0}; while read line; do echo \"$line\" >>{0}; case $line in *die*) exit 1;; esac; done",
-        log.display()
+        log.path()
     );
     let app = app(&["--restart"], &script);
     let address = app.address();
@@ -394,12 +395,11 @@ fn a_restarted_program_knows_nothing_of_the_old_ones_clients() {
     };
     second.send_frame(TEXT, b"hello");
     let seen = loop {
-        let seen = fs::read_to_string(&log).expect("the program writes");
+        let seen = log.text();
         if seen.contains("hello") {
             break seen;
         }
     };
-    fs::remove_file(&log).expect("it is there");
     let (old, new) = seen.rsplit_once("start\n").expect("it was started twice");
     assert!(
         old.contains("/first") && !new.contains("/first") && !new.contains("disconnect"),
@@ -426,46 +426,36 @@ fn a_program_that_keeps_ending_is_given_up() {
 
 #[test]
 fn a_signal_lets_the_program_finish_and_takes_what_it_left_behind() {
-    let note = std::env::temp_dir().join(format!("outrigger-signal-{}", std::process::id()));
+    let note = TraceFile::new("signal");
     let script = format!(
         "sleep 1000 & echo $! >{0}; while read line; do :; done; echo finished >>{0}",
-        note.display()
+        note.path()
     );
     let mut app = app(&[], &script);
     let mut wire = Wire::connect(app.address(), "/");
-    let read = || fs::read_to_string(&note).unwrap_or_default();
-    while read().is_empty() {}
+    eventually("the program writes", || !note.text().is_empty());
     app.signal(Signal::TERM);
     assert_eq!(wire.read_close().0, 1001);
     wire.send_close(1001);
     assert_eq!(app.wait().code(), Some(0));
-    let noted = read();
-    fs::remove_file(&note).expect("it is there");
+    let noted = note.text();
     let (left_behind, finished) = noted.split_once('\n').expect("two lines");
     assert_eq!(
         finished, "finished\n",
         "its input ended and it went on to its end"
     );
     let left_behind = Pid::from_raw(left_behind.parse().expect("a number")).expect("a pid");
-    // It may be a zombie for the moment that init needs.
-    while test_kill_process(left_behind).is_ok() && !is_zombie(left_behind) {}
-}
-
-fn is_zombie(pid: Pid) -> bool {
-    let stat =
-        fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
-    stat.rsplit_once(") ")
-        .is_some_and(|(_, rest)| rest.starts_with('Z'))
+    expect_gone(left_behind);
 }
 
 #[test]
 fn a_program_that_does_not_read_holds_its_clients_back_and_loses_nothing() {
     // It reads nothing until a file appears, and then counts the messages.
-    let gate = std::env::temp_dir().join(format!("outrigger-gate-{}", std::process::id()));
+    let gate = TraceFile::new("gate");
     let script = format!(
         "until [ -e {} ]; do sleep 0.05; done; n=0; while read -r line; do case $line in *\\\"message\\\"*) n=$((n+1));; \
          esac; case $line in *last*) echo \"{{\\\"cmd\\\":\\\"broadcast\\\",\\\"text\\\":\\\"$n\\\"}}\";; esac; done",
-        gate.display()
+        gate.path()
     );
     let app = app(
         &["--ping-interval", "100ms", "--ping-timeout", "2s"],
@@ -485,7 +475,7 @@ fn a_program_that_does_not_read_holds_its_clients_back_and_loses_nothing() {
     for _ in 0..30 {
         assert_eq!(wire.read_frame().opcode, common::PING);
     }
-    fs::write(&gate, "").expect("a file");
+    fs::write(gate.path(), "").expect("a file");
     let answer = loop {
         let frame = wire.read_frame();
         assert_ne!(frame.opcode, CLOSE);
@@ -497,7 +487,6 @@ fn a_program_that_does_not_read_holds_its_clients_back_and_loses_nothing() {
             wire.send_frame(common::PONG, b"");
         }
     };
-    fs::remove_file(&gate).expect("it is there");
     assert_eq!(answer, b"2001");
     writing.join().expect("all was written");
 }

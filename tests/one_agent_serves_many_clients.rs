@@ -3,13 +3,12 @@
 mod common;
 
 use std::collections::HashMap;
-use std::fs;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 
 use common::program::Program;
+use common::traces::{TraceFile, eventually, expect_gone};
 use common::{BINARY, CLOSE, TEXT, Wire};
-use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
 
 /// The agent of the examples, which is built with the tests.
@@ -123,10 +122,6 @@ fn error_code(message: &Value) -> i64 {
     message["error"]["code"].as_i64().unwrap_or_default()
 }
 
-fn temporary(name: &str) -> PathBuf {
-    std::env::temp_dir().join(format!("outrigger-{name}-{}", std::process::id()))
-}
-
 #[test]
 fn the_101_names_the_connection_and_binary_frames_are_ignored() {
     let server = agent(&[]);
@@ -220,8 +215,8 @@ fn answers_out_of_order_find_their_clients() {
 
 #[test]
 fn a_stranger_gets_access_denied_and_the_agent_never_sees_it() {
-    let log = temporary("stranger");
-    let script = format!("AGENT_LOG={} exec {}", log.display(), example_agent());
+    let log = TraceFile::new("stranger");
+    let script = format!("AGENT_LOG={} exec {}", log.path(), example_agent());
     let server = Program::start(&["agent", "--", "sh", "-c", &script]);
     let address = server.address();
     let (mut owner, session, _) = Client::with_session(address);
@@ -253,8 +248,7 @@ fn a_stranger_gets_access_denied_and_the_agent_never_sees_it() {
     );
     let id = owner.prompt(&session, "done");
     owner.answer_to(id);
-    let seen = fs::read_to_string(&log).expect("the agent writes");
-    fs::remove_file(&log).expect("it is there");
+    let seen = log.text();
     assert!(
         seen.contains("session/prompt") && !seen.contains("stranger"),
         "{seen}"
@@ -281,8 +275,8 @@ fn a_line_feed_between_tokens_is_no_second_message() {
 
 #[test]
 fn a_cut_connection_is_told_to_the_agent_and_can_be_resumed_with_its_token() {
-    let log = temporary("cut");
-    let script = format!("AGENT_LOG={} exec {}", log.display(), example_agent());
+    let log = TraceFile::new("cut");
+    let script = format!("AGENT_LOG={} exec {}", log.path(), example_agent());
     let server = Program::start(&["agent", "--", "sh", "-c", &script]);
     let address = server.address();
     let (mut bystander, calm, _) = Client::with_session(address);
@@ -298,10 +292,7 @@ fn a_cut_connection_is_told_to_the_agent_and_can_be_resumed_with_its_token() {
         if let Some(told) = told {
             client.hear();
             client.wire.reset();
-            while !fs::read_to_string(&log)
-                .expect("the agent writes")
-                .contains(told)
-            {}
+            eventually("the agent is told", || log.text().contains(told));
         } else {
             client.wire.read_exact(1000);
             client.wire.reset();
@@ -335,13 +326,12 @@ fn a_cut_connection_is_told_to_the_agent_and_can_be_resumed_with_its_token() {
         let id = client.prompt(&session, "goes on");
         assert_eq!(client.answer_to(id)["result"]["stopReason"], "end_turn");
     }
-    fs::remove_file(&log).expect("it is there");
 }
 
 #[test]
 fn the_agents_death_fails_who_waits_and_a_new_one_serves_the_same_connections() {
-    let pids = temporary("death");
-    let script = format!("echo $$ >>{}; exec {}", pids.display(), example_agent());
+    let pids = TraceFile::new("death");
+    let script = format!("echo $$ >>{}; exec {}", pids.path(), example_agent());
     let server = Program::start(&["agent", "--", "sh", "-c", &script]);
     let address = server.address();
     let mut clients: Vec<_> = (0..10).map(|_| Client::with_session(address)).collect();
@@ -351,14 +341,7 @@ fn the_agents_death_fails_who_waits_and_a_new_one_serves_the_same_connections() 
         (0..5).for_each(|_| drop(client.hear()));
         asked.push(ids);
     }
-    let read_pids = || -> Vec<i32> {
-        fs::read_to_string(&pids)
-            .expect("the agent writes")
-            .lines()
-            .map(|line| line.parse().expect("a number"))
-            .collect()
-    };
-    kill_process(Pid::from_raw(read_pids()[0]).expect("a pid"), Signal::KILL).expect("it runs");
+    kill_process(pids.pids(1)[0], Signal::KILL).expect("it runs");
     for ((client, session, _), ids) in clients.iter_mut().zip(asked) {
         for id in ids {
             let answer = client.answer_to(id);
@@ -385,8 +368,7 @@ fn the_agents_death_fails_who_waits_and_a_new_one_serves_the_same_connections() 
         let id = client.prompt(&session, "hello");
         assert_eq!(client.answer_to(id)["result"]["stopReason"], "end_turn");
     }
-    assert_eq!(read_pids().len(), 2, "it was started again once");
-    fs::remove_file(&pids).expect("it is there");
+    assert_eq!(pids.pids(2).len(), 2, "it was started again once");
 }
 
 #[test]
@@ -468,12 +450,12 @@ fn a_client_that_does_not_read_is_cut_and_slows_nobody() {
 
 #[test]
 fn per_client_each_connection_has_a_process_that_ends_with_it() {
-    let pids = temporary("per-client");
+    let pids = TraceFile::new("per-client");
     // A wrapper that ignores HUP and forks the real server, as npx does.
     let script = format!(
         "trap '' HUP; {} & echo $! >>{}; cat >/dev/null & wait $!",
         "sleep 1000",
-        pids.display()
+        pids.path()
     );
     let server = Program::start(&[
         "agent",
@@ -488,25 +470,9 @@ fn per_client_each_connection_has_a_process_that_ends_with_it() {
     ]);
     let address = server.address();
     let wires: Vec<_> = (0..3).map(|_| Wire::connect(address, "/acp")).collect();
-    let read = || -> Vec<Pid> {
-        let text = fs::read_to_string(&pids).unwrap_or_default();
-        text.lines()
-            .filter_map(|line| line.parse().ok().and_then(Pid::from_raw))
-            .collect()
-    };
-    while read().len() < 3 {}
+    let pids = pids.pids(3);
     drop(wires);
-    for pid in read() {
-        while test_kill_process(pid).is_ok() && !is_zombie(pid) {}
-    }
-    fs::remove_file(&pids).expect("it is there");
-}
-
-fn is_zombie(pid: Pid) -> bool {
-    let stat =
-        fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
-    stat.rsplit_once(") ")
-        .is_some_and(|(_, rest)| rest.starts_with('Z'))
+    pids.into_iter().for_each(expect_gone);
 }
 
 #[test]
@@ -568,10 +534,10 @@ fn per_client_an_agent_that_ends_closes_its_client() {
 #[test]
 fn a_signal_ends_the_agents_and_leaves_nothing() {
     for mode in ["shared", "per-client"] {
-        let pids = temporary(&format!("signal-{mode}"));
+        let pids = TraceFile::new(&format!("signal-{mode}"));
         let script = format!(
             "trap '' HUP; sleep 1000 & echo $! >>{}; cat >/dev/null",
-            pids.display()
+            pids.path()
         );
         let mut server = Program::start(&[
             "agent",
@@ -585,18 +551,11 @@ fn a_signal_ends_the_agents_and_leaves_nothing() {
             &script,
         ]);
         let mut wire = Wire::connect(server.address(), "/acp");
-        while fs::read_to_string(&pids).unwrap_or_default().is_empty() {}
+        let left = pids.pids(1)[0];
         server.signal(Signal::TERM);
         assert_eq!(wire.read_close().0, 1001);
         wire.send_close(1001);
         assert_eq!(server.wait().code(), Some(0));
-        let left: i32 = fs::read_to_string(&pids)
-            .expect("written")
-            .trim()
-            .parse()
-            .expect("a number");
-        let left = Pid::from_raw(left).expect("a pid");
-        while test_kill_process(left).is_ok() && !is_zombie(left) {}
-        fs::remove_file(&pids).expect("it is there");
+        expect_gone(left);
     }
 }

@@ -6,6 +6,7 @@
 )]
 
 pub mod program;
+pub mod traces;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -374,6 +375,31 @@ pub fn request(path: &str) -> Vec<u8> {
          Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
     )
     .into_bytes()
+}
+
+/// Makes an HTTP call with a JSON body, if there is one, and returns the status and the JSON of the answer.
+pub fn call(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    body: Option<serde_json::Value>,
+) -> (u16, serde_json::Value) {
+    let body = body.map(|body| body.to_string());
+    let fields = body.as_ref().map_or(String::new(), |body| {
+        format!(
+            "Content-Type: application/json\r\nContent-Length: {}\r\n",
+            body.len()
+        )
+    });
+    let mut wire = Wire::open(address);
+    let head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n");
+    wire.send(head.as_bytes());
+    wire.send(body.unwrap_or_default().as_bytes());
+    let (head, body) = wire.read_response();
+    let field = |name: &str| head.contains(&format!("\r\n{name}\r\n"));
+    assert!(field("Content-Type: application/json"), "{head}");
+    let status = head.split(' ').nth(1).expect("a status");
+    (status.parse().expect("a number"), body)
 }
 
 /// A client's frame.

@@ -1,0 +1,86 @@
+//! What programs under test leave behind: files that they write, processes that they start.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use rustix::process::{Pid, test_kill_process};
+
+use super::PATIENCE;
+
+/// A file for a program to write to, removed when the test is done with it.
+pub struct TraceFile(PathBuf);
+
+impl TraceFile {
+    pub fn new(name: &str) -> Self {
+        Self(std::env::temp_dir().join(format!("outrigger-{name}-{}", std::process::id())))
+    }
+
+    /// Its path, for a script.
+    pub fn path(&self) -> String {
+        self.0.display().to_string()
+    }
+
+    /// What was written so far.
+    pub fn text(&self) -> String {
+        fs::read_to_string(&self.0).unwrap_or_default()
+    }
+
+    /// Waits until so many process ids stand in it, a line each.
+    pub fn pids(&self, count: usize) -> Vec<Pid> {
+        let mut pids = Vec::new();
+        eventually("the process ids are written", || {
+            let text = self.text();
+            let lines = text.lines().map_while(|line| line.parse().ok());
+            pids = lines.filter_map(Pid::from_raw).collect();
+            pids.len() >= count && text.ends_with('\n')
+        });
+        pids
+    }
+}
+
+impl Drop for TraceFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Waits for something that has to become true.
+pub fn eventually(what: &str, mut is_true: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_true() {
+        assert!(Instant::now() < deadline, "in time: {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Waits for the end of a process that is not our child.
+pub fn expect_gone(pid: Pid) {
+    eventually("the process ends", || {
+        test_kill_process(pid).is_err() || is_zombie(pid)
+    });
+}
+
+/// Whether a process has ended and only waits for its parent to look.
+pub fn is_zombie(pid: Pid) -> bool {
+    state(pid).starts_with('Z')
+}
+
+/// Waits until nothing at all is left of a process.
+pub fn expect_no_trace(pid: Pid) {
+    eventually("nothing is left of the process", || {
+        test_kill_process(pid).is_err()
+    });
+}
+
+fn state(pid: Pid) -> String {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid()));
+    let stat = stat.unwrap_or_default();
+    let behind_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    behind_name.trim_start().to_owned()
+}
+
+/// How many files a process has open.
+pub fn open_files(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
+}

@@ -1,0 +1,505 @@
+//! `outrigger processes`: spawn, watch, signal and attach, and the errors of each.
+
+mod common;
+
+use std::net::SocketAddr;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use common::program::Program;
+use common::traces::{TraceFile, eventually, expect_gone};
+use common::{BINARY, CLOSE, TEXT, Wire, call, request};
+use rustix::process::{Pid, Signal, test_kill_process};
+use serde_json::{Value, json};
+
+fn processes(options: &[&str]) -> (Program, SocketAddr) {
+    let server = Program::start(&[&["processes"][..], options].concat());
+    let line = server.line();
+    let at = line.find("127.0.0.1:").expect("the listening line");
+    let end = line[at..].find('/').map_or(line.len(), |end| at + end);
+    let address = line[at..end].parse().expect("an address");
+    (server, address)
+}
+
+fn script(text: &str) -> Value {
+    json!({"command": "sh", "args": ["-c", text], "allocate_tty": true})
+}
+
+/// Starts a process and returns its id and pid.
+fn spawn(address: SocketAddr, body: Value) -> (String, Pid) {
+    let (status, answer) = call(address, "POST", "/process/spawn", Some(body));
+    assert_eq!(status, 200, "{answer}");
+    let id = answer["process_id"].as_str().expect("an id").to_owned();
+    assert!(
+        answer["started_at"]
+            .as_str()
+            .expect("a time")
+            .ends_with('Z')
+    );
+    let pid = answer["pid"].as_i64().expect("a pid") as i32;
+    (id, Pid::from_raw(pid).expect("a pid"))
+}
+
+fn attach(address: SocketAddr, id: &str, query: &str) -> Wire {
+    Wire::connect(address, &format!("/process/{id}/attach{query}"))
+}
+
+/// The answer to an attach that is refused.
+fn refused(address: SocketAddr, id: &str, query: &str) -> (String, Value) {
+    let mut wire = Wire::open(address);
+    wire.send(&request(&format!("/process/{id}/attach{query}")));
+    let (head, body) = wire.read_response();
+    assert!(
+        head.contains("\r\nContent-Type: application/json\r\n"),
+        "{head}"
+    );
+    assert_eq!(body["type"], "error");
+    (head[9..12].to_owned(), body["message"].clone())
+}
+
+/// All that comes until CLOSE.
+fn read_all(wire: &mut Wire) -> (Vec<u8>, Vec<String>, u16) {
+    let (mut output, mut events) = (Vec::new(), Vec::new());
+    loop {
+        let frame = wire.read_frame();
+        match frame.opcode {
+            BINARY => output.extend(frame.payload),
+            TEXT => events.push(String::from_utf8(frame.payload).expect("UTF-8")),
+            CLOSE => {
+                let code = u16::from_be_bytes([frame.payload[0], frame.payload[1]]);
+                wire.send_close(code);
+                return (output, events, code);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn state(address: SocketAddr, id: &str) -> Value {
+    let (status, answer) = call(address, "GET", &format!("/process/{id}/status"), None);
+    assert_eq!(status, 200, "{answer}");
+    answer
+}
+
+fn wait_for_exit(address: SocketAddr, id: &str) -> Value {
+    let mut last = Value::Null;
+    eventually("the process ends", || {
+        last = state(address, id);
+        last["state"] == "exited"
+    });
+    last
+}
+
+#[test]
+fn a_process_is_spawned_watched_and_killed() {
+    let (_server, address) = processes(&[]);
+    let (id, _) = spawn(address, script("sleep 1000"));
+    let running = state(address, &id);
+    assert_eq!(running["state"], "running");
+    assert!(
+        running["exit_code"].is_null() && running["mem_bytes"].as_u64() > Some(0),
+        "{running}"
+    );
+    let (_, list) = call(address, "GET", "/process", None);
+    assert_eq!(list["processes"][0]["process_id"], json!(id));
+
+    let mut wire = attach(address, &id, "");
+    let (status, answer) = call(
+        address,
+        "POST",
+        &format!("/process/{id}/kill"),
+        Some(json!({"signal": "TERM"})),
+    );
+    assert_eq!((status, answer), (200, json!({"ok": true})));
+    let (_, events, code) = read_all(&mut wire);
+    assert_eq!(
+        events,
+        [r#"{"type":"exit","exitCode":143,"signal":"SIGTERM"}"#]
+    );
+    assert_eq!(code, 1000);
+    let exited = state(address, &id);
+    assert_eq!(
+        (&exited["state"], &exited["exit_code"], &exited["signal"]),
+        (&json!("exited"), &json!(143), &json!("SIGTERM"))
+    );
+}
+
+#[test]
+fn exec_answers_with_all_the_output() {
+    let (_server, address) = processes(&[]);
+    let run = |body: Value| {
+        let (status, answer) = call(address, "POST", "/process/exec", Some(body));
+        assert_eq!(status, 200, "{answer}");
+        let decode = |name: &str| {
+            let text = answer[name].as_str().expect("base64");
+            String::from_utf8(BASE64_STANDARD.decode(text).expect("base64")).expect("UTF-8")
+        };
+        (
+            answer["exit_code"].clone(),
+            decode("stdout_b64"),
+            decode("stderr_b64"),
+            answer,
+        )
+    };
+    let piped = |text: &str| json!({"command": "sh", "args": ["-c", text]});
+    let (code, stdout, stderr, _) = run(piped("echo out; echo err >&2; exit 5"));
+    assert_eq!((code, &*stdout, &*stderr), (json!(5), "out\n", "err\n"));
+    // Input is at its end, variables and directory are as asked.
+    let mut body = piped("cat; echo $NAME; pwd");
+    body["env"] = json!({"NAME": "value"});
+    body["cwd"] = json!("/");
+    assert_eq!(run(body).1, "value\n/\n");
+    let (_, stdout, _, _) = run(piped("head -c 3000000 /dev/zero | tr '\\0' x"));
+    assert_eq!(stdout.len(), 3_000_000);
+    let mut body = piped("echo begun; sleep 1000");
+    body["timeout_sec"] = json!(0.2);
+    let (code, stdout, _, answer) = run(body);
+    assert_eq!(
+        (code, &*stdout, &answer["timed_out"]),
+        (json!(137), "begun\n", &json!(true))
+    );
+    assert_eq!(
+        run(script("test -t 0 && test -t 1 && echo yes")).1,
+        "yes\r\n"
+    );
+    // It is not one of the processes that are watched.
+    assert_eq!(
+        call(address, "GET", "/process", None).1,
+        json!({"processes": []})
+    );
+}
+
+#[test]
+fn who_leaves_before_exec_is_done_takes_the_process_along() {
+    let (_server, address) = processes(&[]);
+    let pids = TraceFile::new("exec-left");
+    let text = format!(
+        "echo $$ >>{0}; sleep 1000 & echo $! >>{0}; wait",
+        pids.path()
+    );
+    let body = json!({"command": "sh", "args": ["-c", text]}).to_string();
+    let mut wire = Wire::open(address);
+    let head = format!(
+        "POST /process/exec HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    wire.send(head.as_bytes());
+    wire.send(body.as_bytes());
+    let left = pids.pids(2);
+    drop(wire);
+    left.into_iter().for_each(expect_gone);
+}
+
+#[test]
+fn output_is_kept_while_nobody_is_attached() {
+    let (_server, address) = processes(&["--scrollback", "100000"]);
+    let (id, _) = spawn(
+        address,
+        script("stty raw; i=0; while [ $i -lt 50000 ]; do echo $i; i=$((i+1)); done; exit 6"),
+    );
+    wait_for_exit(address, &id);
+    let all: String = (0..50_000).map(|i| format!("{i}\n")).collect();
+    let all = all.as_bytes();
+    let mut wire = attach(address, &id, "");
+    let (output, events, code) = read_all(&mut wire);
+    let start = all.len() - 100_000;
+    assert_eq!(
+        events,
+        [
+            json!({"type": "gap", "from": 0, "to": start})
+                .to_string()
+                .replace(
+                    &format!(r#"{{"from":0,"to":{start},"type":"gap"}}"#),
+                    &format!(r#"{{"type":"gap","from":0,"to":{start}}}"#)
+                ),
+            r#"{"type":"exit","exitCode":6}"#.to_owned()
+        ]
+    );
+    assert!(output == all[start..], "{} bytes", output.len());
+    assert_eq!(code, 1000);
+    let since = all.len() - 10;
+    let (output, events, _) = read_all(&mut attach(address, &id, &format!("?since={since}")));
+    assert_eq!((&*output, events.len()), (&all[since..], 1), "no gap");
+    let beyond = format!("?since={}", all.len() + 1);
+    assert_eq!(refused(address, &id, &beyond).0, "400");
+}
+
+#[test]
+fn there_is_one_writer_and_any_number_of_viewers() {
+    let (_server, address) = processes(&[]);
+    let (id, _) = spawn(
+        address,
+        script("stty -echo; echo ready; while read line; do echo \"<$line>\"; done"),
+    );
+    let until = |wire: &mut Wire, text: &str| {
+        let mut output = String::new();
+        while !output.contains(text) {
+            output.push_str(&String::from_utf8_lossy(&wire.read_frame().payload));
+        }
+    };
+    let mut writer = attach(address, &id, "");
+    until(&mut writer, "ready");
+    let why = json!("process already has an active attach session");
+    assert_eq!(refused(address, &id, ""), ("409".to_owned(), why.clone()));
+    let mut viewers: Vec<_> = (0..3)
+        .map(|_| attach(address, &id, "?mode=viewer"))
+        .collect();
+    viewers[0].send_frame(BINARY, b"not me\n");
+    writer.send_frame(BINARY, b"hello\n");
+    until(&mut writer, "<hello>");
+    for viewer in &mut viewers {
+        until(viewer, "ready\r\n<hello>");
+    }
+    // Directly after the close the next one gets in.
+    writer.send_close(1000);
+    assert_eq!(writer.read_close().0, 1000);
+    let mut second = attach(address, &id, "");
+    until(&mut second, "<hello>");
+    let mut third = attach(address, &id, "?takeover=1");
+    assert_eq!(second.read_close(), (4001, "Taken over".to_owned()));
+    second.send_frame(BINARY, b"too late\n");
+    third.send_frame(BINARY, b"mine\n");
+    until(&mut third, "<mine>");
+    assert_eq!(refused(address, &id, "").1, why);
+    third.reset();
+    // A connection that broke is gone as soon as the server hears of it.
+    eventually("the place is free", || {
+        let mut wire = Wire::open(address);
+        wire.send(&request(&format!("/process/{id}/attach")));
+        wire.read_head().starts_with("HTTP/1.1 101 ")
+    });
+}
+
+#[test]
+fn of_many_that_race_one_gets_in() {
+    let (_server, address) = processes(&[]);
+    let (id, _) = spawn(address, script("sleep 1000"));
+    for _ in 0..5 {
+        let mut wires: Vec<_> = (0..50).map(|_| Wire::open(address)).collect();
+        let head = request(&format!("/process/{id}/attach"));
+        wires.iter_mut().for_each(|wire| wire.send(&head));
+        let heads: Vec<_> = wires.iter_mut().map(Wire::read_head).collect();
+        let count = |status: &str| heads.iter().filter(|head| head.contains(status)).count();
+        assert_eq!((count(" 101 "), count(" 409 ")), (1, 49));
+        let winner = heads
+            .iter()
+            .position(|head| head.contains(" 101 "))
+            .expect("one");
+        wires[winner].send_close(1000);
+        wires[winner].read_close();
+    }
+}
+
+#[test]
+fn a_stream_of_events_has_both_outputs_and_the_end() {
+    let (_server, address) = processes(&[]);
+    let (id, _) = spawn(
+        address,
+        json!({"command": "sh", "args": ["-c", "read go; echo out; echo err >&2; exit 9"]}),
+    );
+    let mut wire = Wire::open(address);
+    wire.send(format!("GET /process/{id}/stdout/stream HTTP/1.0\r\n\r\n").as_bytes());
+    let head = wire.read_head();
+    assert!(
+        head.contains("\r\nContent-Type: text/event-stream\r\n"),
+        "{head}"
+    );
+    let data = BASE64_STANDARD.encode("go\n");
+    let (status, answer) = call(
+        address,
+        "POST",
+        &format!("/process/{id}/stdin"),
+        Some(json!({"data_b64": data})),
+    );
+    assert_eq!((status, &answer["written_bytes"]), (200, &json!(3)));
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut wire.stream, &mut text).expect("an end");
+    let events: Vec<Value> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("data: "))
+        .map(|data| serde_json::from_str(data).expect("JSON"))
+        .collect();
+    let of = |stream: &str| {
+        let data = events.iter().filter(|event| event["stream"] == stream);
+        let data = data.map(|event| event["data_b64"].as_str().expect("base64"));
+        data.flat_map(|data| BASE64_STANDARD.decode(data).expect("base64"))
+            .collect::<Vec<u8>>()
+    };
+    assert_eq!(
+        (&*of("stdout"), &*of("stderr")),
+        (&b"out\n"[..], &b"err\n"[..])
+    );
+    assert_eq!(
+        events.last(),
+        Some(&json!({"event": "exit", "exit_code": 9}))
+    );
+    // A reader that comes back says what it has seen.
+    let mut wire = Wire::open(address);
+    wire.send(
+        format!("GET /process/{id}/stdout/stream HTTP/1.0\r\nLast-Event-ID: 8\r\n\r\n").as_bytes(),
+    );
+    wire.read_head();
+    let mut rest = String::new();
+    std::io::Read::read_to_string(&mut wire.stream, &mut rest).expect("an end");
+    assert_eq!(rest, "data: {\"event\":\"exit\",\"exit_code\":9}\n\n");
+    // Pipes are no terminal.
+    assert_eq!(
+        refused(address, &id, ""),
+        ("400".to_owned(), json!("process is not PTY-backed"))
+    );
+}
+
+#[test]
+fn every_error_has_its_status_and_is_json() {
+    let (_server, address) = processes(&[]);
+    let (id, _) = spawn(address, json!({"command": "true"}));
+    wait_for_exit(address, &id);
+    let unknown = "00000000-0000-4000-8000-000000000000";
+    let at = |id: &str, call: &str| format!("/process/{id}/{call}");
+    for (method, path, body, status, says) in [
+        ("GET", at(unknown, "status"), None, 404, "process not found"),
+        (
+            "GET",
+            at("nonsense", "status"),
+            None,
+            404,
+            "process not found",
+        ),
+        (
+            "GET",
+            at(&id.to_uppercase().replace('-', ""), "status"),
+            None,
+            404,
+            "process not found",
+        ),
+        ("GET", at(unknown, "attach"), None, 404, "process not found"),
+        ("GET", "/process/spawn".into(), None, 405, "only POST"),
+        ("POST", "/process".into(), Some(json!({})), 405, "only GET"),
+        ("GET", "/process/".into(), None, 404, "nothing is served"),
+        ("GET", "/processes".into(), None, 404, "nothing is served"),
+        ("POST", "/process/spawn".into(), None, 411, "JSON body"),
+        (
+            "POST",
+            "/process/spawn".into(),
+            Some(json!([])),
+            400,
+            "not a JSON object",
+        ),
+        (
+            "POST",
+            "/process/spawn".into(),
+            Some(json!({})),
+            400,
+            "command",
+        ),
+        (
+            "POST",
+            "/process/spawn".into(),
+            Some(json!({"command": "/no/such"})),
+            500,
+            "failed to start process",
+        ),
+        (
+            "POST",
+            "/process/exec".into(),
+            Some(json!({"command": "/no/such"})),
+            500,
+            "failed to start process",
+        ),
+        (
+            "POST",
+            at(&id, "kill"),
+            Some(json!({"signal": "TERM"})),
+            409,
+            "process has exited",
+        ),
+        (
+            "POST",
+            at(&id, "kill"),
+            Some(json!({"signal": "USR1"})),
+            400,
+            "signal",
+        ),
+        (
+            "POST",
+            at(&id, "stdin"),
+            Some(json!({"data_b64": "eA=="})),
+            409,
+            "process has exited",
+        ),
+        (
+            "POST",
+            at(&id, "stdin"),
+            Some(json!({"data_b64": "?"})),
+            400,
+            "base64",
+        ),
+        (
+            "POST",
+            at(&id, "resize"),
+            Some(json!({"rows": 24})),
+            400,
+            "cols",
+        ),
+        (
+            "POST",
+            at(unknown, "resize"),
+            Some(json!({"rows": 24, "cols": 80})),
+            404,
+            "process not found",
+        ),
+    ] {
+        let (got, answer) = call(address, method, &path, body);
+        let message = answer["message"].as_str().expect("a message");
+        assert!(
+            got == status && message.contains(says),
+            "{method} {path}: {got} {message}"
+        );
+    }
+    let mut wire = Wire::open(address);
+    wire.send(b"POST /process/spawn HTTP/1.1\r\nHost: h\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}");
+    assert!(wire.read_response().0.starts_with("HTTP/1.1 415 "));
+    let mut wire = Wire::open(address);
+    wire.send(b"POST /process/spawn HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: 999999999\r\n\r\n");
+    assert!(wire.read_response().0.starts_with("HTTP/1.1 413 "));
+}
+
+#[test]
+fn an_exited_process_is_forgotten_in_time_and_there_is_a_limit() {
+    let (_server, address) = processes(&["--retention", "100ms", "--max-processes", "2"]);
+    let (id, _) = spawn(address, json!({"command": "true"}));
+    eventually("it is forgotten", || {
+        call(address, "GET", &format!("/process/{id}/status"), None).0 == 404
+    });
+    spawn(address, json!({"command": "sleep", "args": ["1000"]}));
+    spawn(address, json!({"command": "sleep", "args": ["1000"]}));
+    let (status, answer) = call(
+        address,
+        "POST",
+        "/process/spawn",
+        Some(json!({"command": "true"})),
+    );
+    assert_eq!(
+        (status, &answer["message"]),
+        (503, &json!("too many processes"))
+    );
+}
+
+#[test]
+fn a_process_outlives_its_client_and_not_its_server() {
+    let (mut server, address) = processes(&[]);
+    let (id, pid) = spawn(
+        address,
+        script("trap '' HUP; echo ready; read line; sleep 1000"),
+    );
+    let mut wire = attach(address, &id, "");
+    wire.read_frame();
+    wire.reset();
+    eventually("the writer is gone", || {
+        call(address, "GET", "/process", None).1["processes"][0]["attached"] == false
+    });
+    assert!(test_kill_process(pid).is_ok());
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait().code(), Some(0));
+    expect_gone(pid);
+}

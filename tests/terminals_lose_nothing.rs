@@ -1,0 +1,291 @@
+//! `outrigger terminal`: every byte, the exit code after it, and nothing left when the client goes.
+
+mod common;
+
+use std::io::Read;
+
+use common::program::Program;
+use common::traces::{TraceFile, eventually, expect_gone, expect_no_trace, is_zombie, open_files};
+use common::{BINARY, CLOSE, TEXT, Wire, request};
+use rustix::process::{Pid, Signal, test_kill_process};
+
+/// Terminals that run a script.
+fn terminal(options: &[&str], script: &str) -> Program {
+    Program::start(&[&["terminal"][..], options, &["--", "sh", "-c", script]].concat())
+}
+
+/// All that comes until CLOSE: the output, the events, the code and reason.
+fn read_all(wire: &mut Wire) -> (Vec<u8>, Vec<String>, u16) {
+    let (mut output, mut events) = (Vec::new(), Vec::new());
+    loop {
+        let frame = wire.read_frame();
+        match frame.opcode {
+            BINARY => {
+                assert!(events.is_empty(), "no output after {events:?}");
+                output.extend(frame.payload);
+            }
+            TEXT => events.push(String::from_utf8(frame.payload).expect("UTF-8")),
+            CLOSE => {
+                let code = u16::from_be_bytes([frame.payload[0], frame.payload[1]]);
+                wire.send_close(code);
+                wire.expect_end();
+                return (output, events, code);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Reads output until a text appears in it.
+fn read_until(wire: &mut Wire, text: &str) -> String {
+    let mut output = String::new();
+    while !output.contains(text) {
+        let frame = wire.read_frame();
+        assert_eq!(frame.opcode, BINARY, "{output}");
+        output.push_str(&String::from_utf8_lossy(&frame.payload));
+    }
+    output
+}
+
+#[test]
+fn the_exit_code_comes_after_the_last_byte() {
+    let server = terminal(
+        &[],
+        "i=0; while [ $i -lt 2000 ]; do echo line $i; i=$((i+1)); done; exit 7",
+    );
+    let address = server.address();
+    let expected: String = (0..2000).map(|i| format!("line {i}\r\n")).collect();
+    for _ in 0..20 {
+        let mut wire = Wire::connect(address, "/terminal");
+        let (output, events, code) = read_all(&mut wire);
+        assert_eq!(String::from_utf8(output).expect("UTF-8"), expected);
+        assert_eq!(events, [r#"{"type":"exit","exitCode":7}"#]);
+        assert_eq!(code, 1000);
+    }
+}
+
+#[test]
+fn input_size_and_signals_reach_the_program() {
+    let server = terminal(&["--cwd", "/", "--env", "GREETING=hello there"], "exec sh");
+    let mut wire = Wire::connect(server.address(), "/terminal?rows=30&cols=101");
+    wire.send_frame(BINARY, b"stty size; pwd; echo \"$GREETING $TERM\"\n");
+    let output = read_until(&mut wire, "hello there xterm-256color");
+    assert!(output.contains("30 101\r\n/\r\n"), "{output}");
+    wire.send_frame(TEXT, br#"{"type":"resize","rows":50,"cols":132}"#);
+    wire.send_frame(BINARY, b"stty size\n");
+    read_until(&mut wire, "50 132");
+    // In an interactive shell ^C ends the line; in a program it ends the program.
+    wire.send_frame(BINARY, b"exec sleep 1000\n");
+    read_until(&mut wire, "exec sleep 1000\r\n");
+    loop {
+        wire.send_frame(BINARY, b"\x03");
+        let frame = wire.read_frame();
+        if frame.opcode == TEXT {
+            assert_eq!(
+                frame.payload,
+                br#"{"type":"exit","exitCode":130,"signal":"SIGINT"}"#
+            );
+            break;
+        }
+    }
+    assert_eq!(wire.read_close().0, 1000);
+}
+
+#[test]
+fn what_is_no_control_message_is_logged_and_ignored() {
+    let mut server = terminal(&[], "read line; exit 0");
+    let mut wire = Wire::connect(server.address(), "/terminal");
+    wire.send_frame(TEXT, br#"{"type":"resize","rows":0,"cols":80}"#);
+    wire.send_frame(TEXT, format!("\x1b[2J{}", "x".repeat(300)).as_bytes());
+    wire.send_frame(BINARY, b"\n");
+    assert_eq!(read_all(&mut wire).1, [r#"{"type":"exit","exitCode":0}"#]);
+    server.signal(Signal::TERM);
+    let (_, log) = server.wait_and_read_log();
+    let warnings: Vec<&str> = log.lines().filter(|line| line.contains("WARN")).collect();
+    assert_eq!(warnings.len(), 2, "{log}");
+    assert!(warnings[0].contains(r#""rows":0"#), "{log}");
+    assert!(
+        !log.contains('\x1b') && !log.contains(&"x".repeat(101)),
+        "{log}"
+    );
+}
+
+#[test]
+fn a_request_for_an_impossible_size_is_refused() {
+    let server = terminal(&[], "true");
+    let address = server.address();
+    for query in ["rows=0", "cols=65536", "rows=-1", "cols=", "rows=x"] {
+        let mut wire = Wire::open(address);
+        wire.send(&request(&format!("/terminal?{query}")));
+        let (head, body) = wire.read_response();
+        assert!(head.starts_with("HTTP/1.1 400 "), "{head}");
+        assert!(
+            body["message"]
+                .as_str()
+                .expect("a message")
+                .contains("1 to 65535")
+        );
+    }
+}
+
+#[test]
+fn a_slow_reader_gets_every_byte() {
+    let server = terminal(
+        &[],
+        "stty raw; i=0; while [ $i -lt 300000 ]; do echo $i; i=$((i+1)); done; exit 3",
+    );
+    let mut wire = Wire::connect(server.address(), "/terminal");
+    // It reads nothing until the program has to wait for it; then everything.
+    let mut first = [0; 10];
+    wire.stream.read_exact(&mut first).expect("output comes");
+    let mut queued = 0;
+    eventually("the socket is full", || {
+        let before = std::mem::replace(
+            &mut queued,
+            rustix::io::ioctl_fionread(&wire.stream).expect("a socket"),
+        );
+        before == queued && queued > 100_000
+    });
+    let mut stream = first.to_vec();
+    wire.stream.read_to_end(&mut stream).expect("an end");
+    let (mut output, mut rest) = (Vec::new(), &stream[..]);
+    let mut events = Vec::new();
+    while let [head, len, ..] = *rest {
+        let (start, len) = match len {
+            126 => (4, usize::from(u16::from_be_bytes([rest[2], rest[3]]))),
+            127 => (
+                10,
+                u64::from_be_bytes(*rest[2..].first_chunk().expect("8 bytes")) as usize,
+            ),
+            len => (2, usize::from(len)),
+        };
+        let payload = &rest[start..start + len];
+        match head & 0xf {
+            BINARY => output.extend_from_slice(payload),
+            TEXT => events.push(String::from_utf8_lossy(payload).into_owned()),
+            _ => {}
+        }
+        rest = &rest[start + len..];
+    }
+    let expected: String = (0..300_000).map(|i| format!("{i}\n")).collect();
+    assert!(
+        output == expected.as_bytes(),
+        "{} bytes of {}",
+        output.len(),
+        expected.len()
+    );
+    assert_eq!(events, [r#"{"type":"exit","exitCode":3}"#]);
+}
+
+#[test]
+fn nothing_is_left_when_the_client_goes() {
+    let pids = TraceFile::new("terminal-left");
+    // Ignores HUP and TERM; forks twice out of the session; stops itself; and a job in the background.
+    let script = format!(
+        "trap '' HUP TERM; echo $$ >>{0}; \
+         setsid sh -c 'trap \"\" HUP TERM; echo $$ >>{0}; while :; do sleep 1000; done' & \
+         sh -c 'echo $$ >>{0}; kill -STOP $$' & \
+         sleep 1000 & echo $! >>{0}; \
+         while :; do sleep 1000; done",
+        pids.path()
+    );
+    let server = terminal(&["--log", "debug"], &script);
+    let address = server.address();
+    let files = open_files(server.pid());
+    let wire = Wire::connect(address, "/terminal");
+    let left = pids.pids(4);
+    wire.reset();
+    for pid in left {
+        expect_no_trace(pid);
+    }
+    eventually("the descriptors are closed", || {
+        open_files(server.pid()) == files
+    });
+}
+
+#[test]
+fn nothing_is_left_when_the_server_is_stopped() {
+    let pids = TraceFile::new("terminal-stop");
+    let script = format!(
+        "trap '' HUP TERM; echo $$ >>{0}; (setsid sh -c 'echo $$ >>{0}; exec sleep 1000' &); while :; do sleep 1000; done",
+        pids.path()
+    );
+    let mut server = terminal(&[], &script);
+    let mut wire = Wire::connect(server.address(), "/terminal");
+    let left = pids.pids(2);
+    server.signal(Signal::TERM);
+    assert_eq!(wire.read_close(), (1001, "Server shutting down".to_owned()));
+    wire.send_close(1001);
+    assert_eq!(server.wait().code(), Some(0));
+    for pid in left {
+        assert!(test_kill_process(pid).is_err() || is_zombie(pid), "at once");
+    }
+}
+
+#[test]
+fn a_killed_server_takes_its_children_with_it() {
+    let pids = TraceFile::new("terminal-killed");
+    let script = format!(
+        "trap '' HUP; echo $$ >>{}; while :; do sleep 1000; done",
+        pids.path()
+    );
+    let mut server = terminal(&[], &script);
+    let wire = Wire::connect(server.address(), "/terminal");
+    let left: Vec<Pid> = pids.pids(1);
+    server.signal(Signal::KILL);
+    server.wait();
+    left.into_iter().for_each(expect_gone);
+    drop(wire);
+}
+
+#[test]
+fn a_background_process_that_holds_the_terminal_does_not_hold_the_exit() {
+    let server = terminal(&[], "(trap '' HUP; sleep 1000) & echo done; exit 4");
+    let mut wire = Wire::connect(server.address(), "/terminal");
+    let (output, events, code) = read_all(&mut wire);
+    assert_eq!(output, b"done\r\n");
+    assert_eq!(
+        (&*events, code),
+        (&[r#"{"type":"exit","exitCode":4}"#.to_owned()][..], 1000)
+    );
+}
+
+#[test]
+fn read_only_once_and_a_program_that_is_not_there() {
+    let mut server = terminal(
+        &["--read-only", "--once"],
+        "read -t 1 line 2>/dev/null; sleep 0.2; echo \"got:$line\"",
+    );
+    let address = server.address();
+    let mut wire = Wire::connect(address, "/terminal");
+    wire.send_frame(BINARY, b"typed\n");
+    let mut second = Wire::open(address);
+    second.send(&request("/terminal"));
+    assert!(second.read_head().starts_with("HTTP/1.1 503 "));
+    wire.send_frame(CLOSE, b"");
+    assert_eq!(server.wait().code(), Some(0), "it was for one client");
+
+    let server = Program::start(&["terminal", "--", "/no/such/program"]);
+    let mut wire = Wire::connect(server.address(), "/terminal");
+    let frame = wire.read_frame();
+    let event: serde_json::Value = serde_json::from_slice(&frame.payload).expect("JSON");
+    assert_eq!((frame.opcode, &event["type"]), (TEXT, &"error".into()));
+    assert_eq!(wire.read_close().0, 1011);
+}
+
+#[test]
+fn what_is_typed_into_a_read_only_terminal_is_ignored() {
+    let server = terminal(
+        &["--read-only"],
+        "stty -echo; echo ready; (sleep 0.5; kill $$) & read line; echo \"got:$line\"",
+    );
+    let mut wire = Wire::connect(server.address(), "/terminal");
+    read_until(&mut wire, "ready");
+    wire.send_frame(BINARY, b"typed\n");
+    let (output, events, _) = read_all(&mut wire);
+    assert!(
+        !String::from_utf8_lossy(&output).contains("got:"),
+        "{output:?}"
+    );
+    assert!(events[0].contains("SIGTERM"), "{events:?}");
+}
