@@ -67,7 +67,7 @@ def conversations():
 def operations():
     source = random.Random(6455)
     open_client = bytes([0, 200])
-    letters = [bytes([3 + 13 * letter, source.randrange(256)]) for letter in range(10)]
+    letters = [bytes([3 + 13 * letter, source.randrange(256)]) for letter in range(12)]
     for options in range(8):
         yield bytes([options]) + open_client * 3 + b"".join(letters) + bytes([7, 255, 9, 50, 10, 30, 5, 0, 6, 1, 12, 255])
     for _ in range(24):
@@ -93,6 +93,38 @@ def routes():
         yield bytes([0, 0, 1]) * 3 + bytes(source.randrange(256) for _ in range(3 * source.randrange(10, 100)))
 
 
+def calls():
+    for kind in [0x00, 0x01, 0x0E, 0x20, 0x40, 0x41]:
+        yield bytes([kind]) + step(kind, b"a body of some length") + step(1, b"") + step(kind ^ 1, b"x" * 200)
+    for raw in [b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n5;a=b\r\nhello\r\n0\r\nT: x\r\n\r\n",
+                b"POST /stream HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\nabc", HEAD[:250]]:
+        yield bytes([7]) + step(0xF0, raw) + step(1, b"after")
+
+
+def attachments():
+    source = random.Random(41)
+    for options in [0x00, 0x07, 0xF3]:
+        for _ in range(12):
+            plan = bytes([3, 0, 3, 1, 3, 2])
+            for _ in range(source.randrange(20, 150)):
+                plan += bytes([source.choice([0, 0, 1, 3, 5, 6, 6, 6, 0x43, 0x80]), source.randrange(256)])
+            yield bytes([options]) + plan + bytes([7, 255, 6, 0, 6, 1, 6, 2])
+
+
+def process_calls():
+    identity = "0b6cad76-7685-4ebf-9650-e237ddd6a2b7"
+    bodies = ['{"command":"sh","args":["-c","x"],"env":{"A":"b"},"cwd":"/","rows":1,"cols":2,"timeout_sec":0.5}',
+              '{"signal":"SIGTERM","data_b64":"eA==","rows":24,"cols":80,"as_user":"root","as_root":null}']
+    for path in ["/spawn", "/exec", f"/{identity}/kill", f"/{identity}/stdin", f"/{identity}/resize"]:
+        for body in bodies:
+            yield path.ljust(60).encode() + body.encode()
+            yield (path + "\0" * 60)[:60].encode() + body.encode()
+
+
+write("calls", calls())
+write("attachments", attachments())
+write("control", [b'{"type":"resize","rows":24,"cols":80}', b'{"cols":1,"rows":65535,"type":"resize"}'])
+write("process_calls", process_calls())
 write("envelope", envelopes())
 write("router", routes())
 write("handshake", handshakes())

@@ -72,4 +72,5 @@ pub mod fuzz {
     pub use crate::protocol::fuzz::{calls, connection, frame_header, handshake};
     pub use crate::server::fuzz::operations;
     pub use crate::service::agent::fuzz::{envelope, router};
+    pub use crate::service::process::fuzz::{attachments, control, process_calls};
 }

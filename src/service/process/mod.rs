@@ -11,6 +11,8 @@
 mod api;
 mod attach;
 mod control;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod processes;
 mod program;
 mod programs;

@@ -69,8 +69,8 @@ impl Scrollback {
         self.end
     }
 
-    /// Room for up to `most` bytes of output, at least one. What is written here and committed takes the place of the
-    /// oldest.
+    /// Room for up to `most` bytes of output, at least one. It is where the oldest output lies: what is written here has
+    /// to be committed.
     pub(crate) fn spare(&mut self, most: usize) -> &mut [u8] {
         if self.end == self.memory.len() as u64 && self.memory.len() < self.capacity {
             let size = (self.memory.len() * 2).clamp(FIRST, self.capacity);
@@ -151,15 +151,12 @@ mod tests {
                 } else {
                     Stream::Stdout
                 };
-                let count = {
-                    let spare = ring.spare(1 + random.below(300));
-                    for byte in spare.iter_mut() {
-                        *byte = random.byte();
-                    }
-                    let count = random.below(spare.len() + 1);
-                    all.extend(spare[..count].iter().map(|byte| (*byte, stream)));
-                    count
-                };
+                let spare = ring.spare(1 + random.below(300));
+                let count = random.below(spare.len() + 1);
+                for byte in &mut spare[..count] {
+                    *byte = random.byte();
+                    all.push((*byte, stream));
+                }
                 ring.commit(stream, count);
                 assert_eq!(ring.end(), all.len() as u64);
                 assert!(ring.end() - ring.start() <= capacity as u64);

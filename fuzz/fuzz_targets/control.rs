@@ -1,0 +1,6 @@
+//! Any control message.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| outrigger::fuzz::control(data));
