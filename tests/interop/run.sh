@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Real clients against the real program: Python `websockets`, npm `ws`, headless Chromium with examples/chat.html, and the
-# SDK of the Agent Client Protocol and an MCP server on either side of `outrigger agent`.
+# SDK of the Agent Client Protocol and an MCP server on either side of `outrigger agent`, examples/terminal with xterm.js,
+# and full-screen programs in a tmux through examples/attach.py.
 # Installs what it needs below target/interop; Chromium has to be on the machine (Debian: apt-get install chromium).
 #
-# usage: tests/interop/run.sh [python] [node] [browser] [acp]      all of them by default
+# usage: tests/interop/run.sh [python] [node] [browser] [acp] [terminal] [fullscreen]      all of them by default
 # env:   OUTRIGGER=target/release/outrigger
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -11,14 +12,18 @@ export OUTRIGGER=${OUTRIGGER:-$PWD/target/release/outrigger}
 tools=$PWD/target/interop
 mkdir -p "$tools"
 
-run_python() {
+venv() {
   [ -x "$tools/venv/bin/python" ] || python3 -m venv "$tools/venv"
   "$tools/venv/bin/python" -c 'import websockets' 2>/dev/null || "$tools/venv/bin/pip" install -q websockets==15.0.1
+}
+run_python() {
+  venv
   "$tools/venv/bin/python" tests/interop/python_client.py
 }
 node_modules() {
-  [ -d "$tools/node_modules/@agentclientprotocol" ] || (cd "$tools" && npm install --silent --no-audit --no-fund \
-    ws@8 playwright-core@1 @agentclientprotocol/sdk@2 @modelcontextprotocol/server-everything >/dev/null)
+  [ -d "$tools/node_modules/@xterm" ] || (cd "$tools" && npm install --silent --no-audit --no-fund \
+    ws@8 playwright-core@1 @agentclientprotocol/sdk@2 @modelcontextprotocol/server-everything \
+    @xterm/xterm@5 @xterm/addon-fit@0 >/dev/null)
 }
 run_node() {
   node_modules
@@ -32,8 +37,16 @@ run_acp() {
   node_modules
   TOOLS=$tools node tests/interop/acp.mjs
 }
+run_terminal() {
+  node_modules
+  TOOLS=$tools NODE_PATH=$tools/node_modules node tests/interop/terminal.js
+}
+run_fullscreen() {
+  venv
+  PYTHON=$tools/venv/bin/python tests/interop/fullscreen.sh
+}
 
-for part in ${@:-python node browser acp}; do
+for part in ${@:-python node browser acp terminal fullscreen}; do
   echo "interop: $part"
   "run_$part"
 done

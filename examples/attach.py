@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""Attaches this terminal to one behind Outrigger: a shell, or a process.
+
+    outrigger terminal -- bash                                 in one shell
+    examples/attach.py ws://127.0.0.1:7070/terminal            in another
+    examples/attach.py ws://127.0.0.1:7070/process/ID/attach?takeover=1
+
+It leaves with the exit code of the program; ^] leaves at once. Needs the package websockets.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import termios
+import tty
+
+import websockets
+
+ESCAPE = b"\x1d"
+
+
+async def attach(url):
+    """Returns the program's exit code."""
+    rows, cols = os.get_terminal_size().lines, os.get_terminal_size().columns
+    url += f"{'&' if '?' in url else '?'}rows={rows}&cols={cols}"
+    loop = asyncio.get_running_loop()
+    async with websockets.connect(url, max_size=None, compression=None) as socket:
+        typed = asyncio.Queue()
+        loop.add_reader(0, lambda: typed.put_nowait(os.read(0, 65536)))
+        loop.add_signal_handler(signal.SIGWINCH, lambda: typed.put_nowait(None))
+
+        async def send():
+            while True:
+                keys = await typed.get()
+                if keys is None:
+                    size = os.get_terminal_size()
+                    await socket.send(json.dumps({"type": "resize", "rows": size.lines, "cols": size.columns}))
+                elif ESCAPE in keys:
+                    return await socket.close()
+                else:
+                    await socket.send(keys)
+
+        typed.put_nowait(None)
+        sending = asyncio.create_task(send())
+        code = 1
+        try:
+            async for message in socket:
+                if isinstance(message, bytes):
+                    sys.stdout.buffer.write(message)
+                    sys.stdout.buffer.flush()
+                    continue
+                event = json.loads(message)
+                if event["type"] == "exit":
+                    code = event["exitCode"]
+                else:
+                    print(f"\r\n[{message}]\r", file=sys.stderr)
+        finally:
+            sending.cancel()
+            loop.remove_reader(0)
+        return code
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    before = termios.tcgetattr(0)
+    tty.setraw(0)
+    try:
+        code = asyncio.run(attach(sys.argv[1]))
+    except (OSError, websockets.WebSocketException) as error:
+        termios.tcsetattr(0, termios.TCSADRAIN, before)
+        sys.exit(f"attach.py: {error}")
+    finally:
+        termios.tcsetattr(0, termios.TCSADRAIN, before)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()
