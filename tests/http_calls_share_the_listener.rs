@@ -176,6 +176,91 @@ fn who_leaves_before_the_answer_is_told_of_once() {
 }
 
 #[test]
+fn what_a_caller_sends_behind_its_call_does_not_hide_its_end() {
+    let server = TestServer::echo(patient());
+    for reset in [false, true] {
+        let mut wire = Wire::open(server.address);
+        wire.send(&[get("/call/never"), b"\r\nGET".to_vec()].concat());
+        let Told::Called(caller, _) = server.told() else {
+            panic!("the service is called");
+        };
+        if reset {
+            wire.reset();
+        } else {
+            drop(wire);
+        }
+        assert!(matches!(server.told(), Told::Abandoned(gone) if gone == caller));
+    }
+}
+
+#[test]
+fn an_answer_that_is_taken_slowly_is_taken_whole() {
+    let config = Config {
+        timeouts: impatient().timeouts,
+        ..patient()
+    };
+    let server = TestServer::echo(config);
+    let body = "x".repeat(4 << 20);
+    let fields = format!("Content-Length: {}\r\n", body.len());
+    for (head, last) in [("", false), ("Connection: close\r\n", true)] {
+        let mut wire = Wire::open(server.address);
+        rustix::net::sockopt::set_socket_recv_buffer_size(&wire.stream, 65536).expect("a socket");
+        wire.send(&call("/call", &format!("{head}{fields}"), &body));
+        let head = wire.read_head();
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+        // Six times as long as the server waits for who does nothing.
+        let began = std::time::Instant::now();
+        let mut length = 0;
+        while length < body.len() + 11 {
+            length += wire.read_exact(50_000.min(body.len() + 11 - length)).len();
+            while began.elapsed() < Duration::from_millis(1200) * length as u32 / body.len() as u32
+            {
+                std::thread::yield_now();
+            }
+        }
+        if last {
+            wire.expect_end();
+        }
+    }
+}
+
+#[test]
+fn the_answer_to_head_is_a_head() {
+    let server = TestServer::echo(patient());
+    let mut wire = Wire::open(server.address);
+    let head = |path: &str| format!("HEAD {path} HTTP/1.1\r\nHost: h\r\n\r\n").into_bytes();
+    wire.send(&[head("/call/stream"), b"\r\n\r\n".to_vec(), head("/nothing")].concat());
+    assert!(
+        wire.read_head()
+            .contains("\r\nTransfer-Encoding: chunked\r\n")
+    );
+    assert!(wire.read_head().starts_with("HTTP/1.1 404 "));
+    wire.expect_end();
+}
+
+#[test]
+fn a_server_that_stops_answers_what_it_has_and_nothing_new() {
+    let server = TestServer::echo(patient());
+    let address = server.address;
+    let mut idle = Wire::open(address);
+    idle.send(&get("/healthz"));
+    idle.read_response();
+    let mut wire = Wire::open(address);
+    wire.send(&get("/call/wait"));
+    assert!(matches!(server.told(), Told::Called(..)));
+    let stopping = std::thread::spawn(move || server.stop());
+    idle.expect_end();
+    wire.send(&get("/call"));
+    // The service answers the first when it hears that the server stops.
+    let (head, body) = wire.read_response();
+    assert!(head.contains("\r\nConnection: close\r\n"), "{head}");
+    assert_eq!(body["body"], "stopping");
+    wire.expect_end();
+    let (_, told) = stopping.join().expect("it stops");
+    assert!(told.is_empty(), "{told:?}");
+}
+
+#[test]
 fn the_server_tells_of_itself() {
     let server = TestServer::echo(patient());
     let client = Wire::connect(server.address, "/chat");

@@ -6,7 +6,7 @@ use std::io::Read;
 
 use common::program::Program;
 use common::traces::{TraceFile, eventually, expect_gone, expect_no_trace, is_zombie, open_files};
-use common::{BINARY, CLOSE, TEXT, Wire, request};
+use common::{BINARY, CLOSE, TEXT, Wire, call, request};
 use rustix::process::{Pid, Signal, test_kill_process};
 
 /// Terminals that run a script.
@@ -75,19 +75,17 @@ fn input_size_and_signals_reach_the_program() {
     wire.send_frame(BINARY, b"stty size\n");
     read_until(&mut wire, "50 132");
     // In an interactive shell ^C ends the line; in a program it ends the program.
-    wire.send_frame(BINARY, b"exec sleep 1000\n");
-    read_until(&mut wire, "exec sleep 1000\r\n");
-    loop {
-        wire.send_frame(BINARY, b"\x03");
+    wire.send_frame(BINARY, b"exec sh -c 'echo started; exec sleep 1000'\n");
+    read_until(&mut wire, "\nstarted\r\n");
+    wire.send_frame(BINARY, b"\x03");
+    let exit = loop {
         let frame = wire.read_frame();
         if frame.opcode == TEXT {
-            assert_eq!(
-                frame.payload,
-                br#"{"type":"exit","exitCode":130,"signal":"SIGINT"}"#
-            );
-            break;
+            break frame.payload;
         }
-    }
+    };
+    let expected = br#"{"type":"exit","exitCode":130,"signal":"SIGINT"}"#;
+    assert_eq!(exit, expected);
     assert_eq!(wire.read_close().0, 1000);
 }
 
@@ -134,17 +132,14 @@ fn a_slow_reader_gets_every_byte() {
         &[],
         "stty raw; i=0; while [ $i -lt 300000 ]; do echo $i; i=$((i+1)); done; exit 3",
     );
-    let mut wire = Wire::connect(server.address(), "/terminal");
+    let address = server.address();
+    let mut wire = Wire::connect(address, "/terminal");
     // It reads nothing until the program has to wait for it; then everything.
     let mut first = [0; 10];
     wire.stream.read_exact(&mut first).expect("output comes");
-    let mut queued = 0;
-    eventually("the socket is full", || {
-        let before = std::mem::replace(
-            &mut queued,
-            rustix::io::ioctl_fionread(&wire.stream).expect("a socket"),
-        );
-        before == queued && queued > 100_000
+    eventually("the program waits for its reader", || {
+        let (_, status) = call(address, "GET", "/status", None);
+        status["clients"][0]["queued_bytes"].as_u64() > Some(0)
     });
     let mut stream = first.to_vec();
     wire.stream.read_to_end(&mut stream).expect("an end");
@@ -240,10 +235,27 @@ fn a_killed_server_takes_its_children_with_it() {
 
 #[test]
 fn a_background_process_that_holds_the_terminal_does_not_hold_the_exit() {
-    let server = terminal(&[], "(trap '' HUP; sleep 1000) & echo done; exit 4");
+    let pids = TraceFile::new("terminal-background");
+    let script = format!(
+        "(trap '' HUP; echo ready >&2; exec sleep 1000) & echo $! >>{}; sleep 0.3; echo done; exit 4",
+        pids.path()
+    );
+    let server = terminal(&[], &script);
     let mut wire = Wire::connect(server.address(), "/terminal");
-    let (output, events, code) = read_all(&mut wire);
-    assert_eq!(output, b"done\r\n");
+    let (mut output, mut events) = (Vec::new(), Vec::new());
+    while events.is_empty() {
+        let frame = wire.read_frame();
+        match frame.opcode {
+            BINARY => output.extend(frame.payload),
+            _ => events.push(String::from_utf8(frame.payload).expect("UTF-8")),
+        }
+    }
+    let background = pids.pids(1)[0];
+    assert!(test_kill_process(background).is_ok(), "it still runs");
+    let (code, _) = wire.read_close();
+    wire.send_close(code);
+    expect_gone(background);
+    assert_eq!(output, b"ready\r\ndone\r\n");
     assert_eq!(
         (&*events, code),
         (&[r#"{"type":"exit","exitCode":4}"#.to_owned()][..], 1000)

@@ -219,6 +219,7 @@ fn take_head(
 ) -> Result<(), Refusal> {
     let request = Request::parse(head)?;
     let out = &mut transcript.out;
+    connection.begin_request(&request);
     if request.wants_websocket() {
         let upgrade = request.upgrade()?;
         transcript.events.push(format!("upgrade {upgrade:?}"));

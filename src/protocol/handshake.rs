@@ -268,10 +268,24 @@ mod tests {
             ("/a/b?c=d?e", "/a/b", Some("c=d?e")),
             ("http://host:1/x?y", "/x", Some("y")),
             ("ws://host", "/", None),
+            ("/a?b=http://h/c", "/a", Some("b=http://h/c")),
         ] {
             let head = format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n");
             let request = Request::parse(head.as_bytes()).expect("valid");
             assert_eq!((request.path(), request.query()), (path, query));
+        }
+    }
+
+    #[test]
+    fn what_could_be_read_in_two_ways_is_refused() {
+        for head in [
+            "GET http://h?x=/healthz HTTP/1.1\r\nHost: h\r\n\r\n",
+            "GET /a#b HTTP/1.1\r\nHost: h\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a b/c\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a@b\r\n\r\n",
+        ] {
+            let refused = Request::parse(head.as_bytes()).expect_err(head);
+            assert_eq!(refused.status.0, 400, "{head}");
         }
     }
 

@@ -6,9 +6,9 @@ use super::context::Context;
 use super::service::Service;
 use crate::protocol::{Refusal, Request, Response, StatusCode};
 
-/// Whether a path is the server's own. An upgrade to WebSocket on it is the service's all the same.
-pub(super) fn serves(path: &str) -> bool {
-    matches!(path, "/healthz" | "/readyz" | "/status")
+/// Whether a request is for the server itself. An upgrade to WebSocket is the service's, whatever its path.
+pub(super) fn is_for(request: &Request<'_>) -> bool {
+    !request.wants_websocket() && matches!(request.path(), "/healthz" | "/readyz" | "/status")
 }
 
 /// Answers a call to such a path.

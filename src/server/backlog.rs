@@ -49,6 +49,8 @@ pub(super) struct Backlog {
     pub(super) congested: bool,
     /// Whether the end of the turn will write.
     pub(super) dirty: bool,
+    /// Bytes that the socket held when its client was last found not to have moved.
+    pub(super) unsent: Option<usize>,
     /// Input that was read but not handled, because handling it would have made more output.
     pub(super) unread: Vec<u8>,
 }

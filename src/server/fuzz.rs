@@ -393,6 +393,7 @@ impl World {
             .filter(|(_, client)| client.connection.is_unanswered());
         let calling: BTreeSet<_> = calling.map(|(id, _)| id).collect();
         assert!(calling.iter().eq(self.server.service.calling.keys()));
+        assert_eq!(calling.len(), ctx.calls);
         assert_eq!(present.len(), ctx.registry.client_count());
         assert!(ctx.registry.client_count() <= ctx.config.max_clients);
         for (id, stream) in &self.streams {

@@ -61,7 +61,7 @@ use self::id::{CHILDREN, SIGNALS};
 use self::listener::{Accepted, EXHAUSTED_RETRY, Listener};
 use self::signals::Signals;
 use self::stream::Stream;
-use crate::protocol::{Disconnect, Event, Input, Phase, Refusal, Request, Time, Timeout};
+use crate::protocol::{Disconnect, Event, Input, Phase, Refusal, Request, Response, Time, Timeout};
 use crate::sys::{Clock, become_subreaper, raise_descriptor_limit, reap_orphans, signal_orphans};
 
 /// Bytes read from one client in one turn: the size of the loop's only read buffer.
@@ -289,6 +289,9 @@ impl<S: Service> Server<S> {
 
     /// Takes a turn's worth of input from a client.
     fn read_client(&mut self, id: ClientId) {
+        if self.ctx.has_left(id) {
+            return self.disconnect(id, Disconnect::eof());
+        }
         if self.ctx.holds_back(id) {
             return;
         }
@@ -341,7 +344,10 @@ impl<S: Service> Server<S> {
             match event {
                 Event::Message(payload) => service.message(ctx, id, payload.as_message()),
                 Event::Head(head) => handle_head(ctx, service, id, &head),
-                Event::Call { head, body } => handle_call(ctx, service, id, &head, &body),
+                Event::Call { head, body } => match Request::parse(&head) {
+                    Ok(request) => handle_call(ctx, service, id, &request, &body),
+                    Err(refusal) => ctx.refuse(id, &refusal),
+                },
                 Event::BadRequest(refusal) => ctx.refuse(id, &refusal),
             }
             if ctx.has_to_wait(id) {
@@ -442,6 +448,7 @@ impl<S: Service> Server<S> {
         } else {
             log::debug!("{id} left: remote={}", client.remote);
             if client.connection.is_unanswered() {
+                self.ctx.calls = self.ctx.calls.saturating_sub(1);
                 self.service.abandoned(&mut self.ctx, id);
             }
         }
@@ -513,7 +520,7 @@ impl<S: Service> Server<S> {
             self.begin_drain();
         }
         if let Life::Draining { until } = self.ctx.life
-            && (!self.ctx.registry.is_busy() || now >= until)
+            && (!self.ctx.is_busy() || now >= until)
         {
             self.disconnect_all();
             self.service.stopping(&mut self.ctx);
@@ -545,23 +552,34 @@ impl<S: Service> Server<S> {
         self.accept_again = None;
         log::info!("draining {} clients", self.ctx.registry.client_count());
         for id in self.ctx.registry.ids() {
-            match self
-                .ctx
-                .registry
-                .get(id)
-                .map(|client| client.connection.phase())
-            {
-                Some(Phase::Handshaking | Phase::Body | Phase::Streaming) => {
-                    self.disconnect(id, Disconnect::shutdown())
-                }
-                _ => self.ctx.close_with(id, Disconnect::shutdown()),
-            }
+            self.drain_client(id);
         }
         self.ctx.set_paused(false);
         for id in self.ctx.registry.ids() {
             self.ctx.set_held(id, false);
         }
         self.reap();
+    }
+
+    /// Tells a client that the server stops: CLOSE for WebSocket connections, the last answer for calls.
+    fn drain_client(&mut self, id: ClientId) {
+        let Some(client) = self.ctx.registry.get_mut(id) else {
+            return;
+        };
+        match client.connection.phase() {
+            Phase::Answering => client.connection.end_keep_alive(),
+            // It is still taking an answer.
+            Phase::Handshaking if client.queued() > 0 => {
+                client
+                    .connection
+                    .abandon(self.ctx.now, Disconnect::shutdown());
+                self.ctx.set_deadline(id);
+            }
+            Phase::Handshaking | Phase::Body | Phase::Streaming => {
+                self.disconnect(id, Disconnect::shutdown());
+            }
+            _ => self.ctx.close_with(id, Disconnect::shutdown()),
+        }
     }
 
     fn disconnect_all(&mut self) {
@@ -602,19 +620,25 @@ fn add_client(ctx: &mut Context, stream: Stream, remote: Remote) -> Option<Clien
 /// Answers a whole request head, or has the rest of the request come.
 fn handle_head<S: Service>(ctx: &mut Context, service: &mut S, id: ClientId, head: &[u8]) {
     let answered = Request::parse(head).and_then(|request| {
-        if !request.wants_websocket() && admin::serves(request.path()) {
-            ctx.begin_call(id, &request, head)?;
-            return Ok(());
-        }
-        match service.route(&request)? {
+        ctx.begin_request(id, &request);
+        let route = if admin::is_for(&request) {
+            Route::Http
+        } else if ctx.is_stopping() {
+            return Err(Refusal::unavailable("stopping"));
+        } else {
+            service.route(&request)?
+        };
+        match route {
             Route::WebSocket => upgrade(ctx, service, id, &request),
-            Route::Http => ctx.begin_call(id, &request, head).map(drop),
+            Route::Http if ctx.begin_call(id, &request, head)? => {
+                handle_call(ctx, service, id, &request, b"");
+                Ok(())
+            }
+            Route::Http => Ok(()),
         }
     });
-    match answered {
-        Err(refusal) => ctx.refuse(id, &refusal),
-        Ok(()) if ctx.is_answering(id) => handle_call(ctx, service, id, head, b""),
-        Ok(()) => {}
+    if let Err(refusal) = answered {
+        ctx.refuse(id, &refusal);
     }
 }
 
@@ -626,7 +650,7 @@ fn upgrade<S: Service>(
     request: &Request<'_>,
 ) -> Result<(), Refusal> {
     let upgrade = request.upgrade()?;
-    if ctx.registry.client_count() >= ctx.config.max_clients {
+    if ctx.is_full() {
         return Err(Refusal::unavailable("too many clients"));
     }
     let accept = service.accept(ctx, request)?;
@@ -643,18 +667,19 @@ fn handle_call<S: Service>(
     ctx: &mut Context,
     service: &mut S,
     id: ClientId,
-    head: &[u8],
+    request: &Request<'_>,
     body: &[u8],
 ) {
-    let request = match Request::parse(head) {
-        Ok(request) => request,
-        Err(refusal) => return ctx.refuse(id, &refusal),
-    };
     log::debug!("{id} {} {:?}", request.method(), request.path());
-    if admin::serves(request.path()) {
-        let response = admin::answer(ctx, service, &request);
+    let full = ctx.is_full();
+    ctx.calls += 1;
+    if admin::is_for(request) {
+        let response = admin::answer(ctx, service, request);
         let _ = ctx.respond(id, &response);
+    } else if full {
+        let refusal = Refusal::unavailable("too many clients");
+        let _ = ctx.respond(id, &Response::from(&refusal));
     } else {
-        service.call(ctx, id, &request, body);
+        service.call(ctx, id, request, body);
     }
 }

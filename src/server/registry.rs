@@ -44,13 +44,9 @@ impl Registry {
         self.admitted
     }
 
-    /// Whether anyone waits for anything: clients, and calls that are not answered.
-    pub(super) fn is_busy(&self) -> bool {
-        self.admitted > 0
-            || self
-                .clients
-                .iter()
-                .any(|(_, client)| client.connection.is_answering() || client.queued() > 0)
+    /// Whether output waits for anyone.
+    pub(super) fn has_queued(&self) -> bool {
+        self.clients.iter().any(|(_, client)| client.queued() > 0)
     }
 
     /// Adds a connection whose handshake is to come. `register` is given its id before it is in; an error means that

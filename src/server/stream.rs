@@ -6,6 +6,8 @@ use std::net::Shutdown;
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
 
+use crate::sys::unsent_bytes;
+
 /// A client's socket; a pair of buffers in the operation fuzzer.
 #[derive(Debug)]
 pub(super) enum Stream {
@@ -35,6 +37,15 @@ impl Stream {
         match written {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
             written => written,
+        }
+    }
+
+    /// Bytes that were written and that the peer has not taken yet, where that can be known.
+    pub(super) fn unsent(&self) -> Option<usize> {
+        match self {
+            Self::Tcp(stream) => unsent_bytes(stream),
+            #[cfg(any(test, fuzzing))]
+            Self::Memory(_) => None,
         }
     }
 

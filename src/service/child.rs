@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use super::lines::{Flow, Line};
 use super::pipe::{LineReader, Stream, Writer};
 use super::text::printable;
-use crate::sys::{Leads, Process, exit_descriptor};
+use crate::sys::{Beginning, Process, exit_descriptor};
 use crate::{Context, SourceId, TimerId};
 
 /// From closing a program's input to TERM.
@@ -74,7 +74,7 @@ impl Child {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        let process = Process::start(&mut command, Leads::Group, None).map_err(|error| {
+        let process = Process::start(&mut command, Beginning::default()).map_err(|error| {
             io::Error::new(error.kind(), format!("cannot start {name:?}: {error}"))
         })?;
         let mut child = Self {

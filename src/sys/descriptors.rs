@@ -35,6 +35,24 @@ pub(crate) fn is_exhausted(error: &io::Error) -> bool {
     )
 }
 
+/// Bytes that were written to a socket and that its peer has not taken yet, where the system tells.
+#[cfg(target_os = "linux")]
+pub(crate) fn unsent_bytes(socket: impl AsFd) -> Option<usize> {
+    use nix::libc::TIOCOUTQ;
+    use rustix::ioctl::{Getter, Opcode, ioctl};
+    // SAFETY: on a socket the call writes one `int` to where it is told to and does nothing else.
+    #[allow(unsafe_code)]
+    let unsent: i32 =
+        unsafe { ioctl(socket, Getter::<{ TIOCOUTQ as Opcode }, i32>::new()) }.ok()?;
+    usize::try_from(unsent).ok()
+}
+
+/// There is no such question on this system.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn unsent_bytes(_: impl AsFd) -> Option<usize> {
+    None
+}
+
 /// A file descriptor that was made non-blocking, and gets its old flags back at the end: others may share what it
 /// names. A terminal or a file is left alone, since the shell that shares it would suffer meanwhile.
 #[derive(Debug)]

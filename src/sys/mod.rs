@@ -11,9 +11,11 @@ mod pty;
 
 pub(crate) use account::Account;
 pub(crate) use clock::Clock;
-pub(crate) use descriptors::{NonblockingGuard, is_exhausted, raise_descriptor_limit};
+pub(crate) use descriptors::{
+    NonblockingGuard, is_exhausted, raise_descriptor_limit, unsent_bytes,
+};
 pub use orphans::kill_orphans;
-pub(crate) use orphans::{become_subreaper, orphans_with, reap_orphans, signal_orphans, usage};
-pub(crate) use process::{Leads, Process, code_or_signal, exit_descriptor};
+pub(crate) use orphans::{Family, become_subreaper, reap_orphans, signal_orphans, usage};
+pub(crate) use process::{Beginning, Process, code_or_signal, exit_descriptor};
 pub use pty::TerminalSize;
 pub(crate) use pty::{open_pty, set_terminal_size};

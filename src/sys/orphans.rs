@@ -3,6 +3,7 @@
 //! On Linux they become children of ours; `/proc` tells of them. Elsewhere they are the system's, and there is nothing
 //! to be found here.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use std::time::Duration;
 use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, kill_process, waitid};
 
-use super::process::{ours, to_pid};
+use super::process::{ours, to_pid, wait_a_moment};
 
 /// Rounds of killing what killed processes leave behind, before it is given up.
 const ROUNDS: usize = 1000;
@@ -60,23 +61,78 @@ pub(crate) fn reap_orphans() -> bool {
     orphans().iter().filter(|pid| runs(pid)).count() > 0
 }
 
-/// The orphans in whose environment a variable has this value, with all that descends from them.
-pub(crate) fn orphans_with(variable: &str, value: &str) -> Vec<Pid> {
-    let wanted = format!("{variable}={value}");
-    let carries = |pid: &Pid| {
-        let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_pid()));
-        let environment = environment.unwrap_or_default();
-        let mut pairs = environment.split(|byte| *byte == 0);
-        pairs.any(|pair| pair == wanted.as_bytes())
-    };
-    with_descendants(orphans().into_iter().filter(carries).collect())
+/// Whether the variable has this value in a process's environment.
+fn carries(pid: Pid, wanted: &str) -> bool {
+    let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_pid()));
+    let environment = environment.unwrap_or_default();
+    let mut pairs = environment.split(|byte| *byte == 0);
+    pairs.any(|pair| pair == wanted.as_bytes())
+}
+
+/// What a process has started, as far as it can be known: what descends from it while it runs, and the orphans that carry
+/// its mark in their environment.
+#[derive(Debug)]
+pub(crate) struct Family {
+    /// The variable and its value, as they stand in an environment.
+    mark: String,
+    /// Those that were seen, with the time of their start, by which another process of the same number is told apart.
+    known: HashMap<Pid, u64>,
+}
+
+impl Family {
+    /// The family whose members have this value of a variable.
+    pub(crate) fn new(variable: &str, value: &str) -> Self {
+        Self {
+            mark: format!("{variable}={value}"),
+            known: HashMap::new(),
+        }
+    }
+
+    /// Looks for members once more; `head` is the process itself, while it runs.
+    pub(crate) fn look(&mut self, head: Option<u32>) {
+        let head = head.and_then(to_pid);
+        let of_head = head.map(|head| with_descendants(children_of(head)));
+        let marked = orphans()
+            .into_iter()
+            .filter(|pid| carries(*pid, &self.mark));
+        let found = with_descendants(marked.collect())
+            .into_iter()
+            .chain(of_head.into_iter().flatten());
+        let found: Vec<_> = found.filter_map(|pid| Some((pid, started(pid)?))).collect();
+        self.known.extend(found);
+        self.known.retain(|pid, time| started(*pid) == Some(*time));
+    }
+
+    /// Whether nobody of those that were seen is left.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+
+    /// Sends a signal to everyone who was seen.
+    pub(crate) fn signal(&self, signal: Signal) {
+        for pid in self.known.keys() {
+            // One that has ended meanwhile is no error.
+            let _ = kill_process(*pid, signal);
+        }
+    }
+}
+
+/// When a process was started, in the system's own unit; `None` if it has ended.
+fn started(pid: Pid) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    if fields.next()? == "Z" {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
 }
 
 /// Sends a signal to every orphan and all that descends from it.
 pub(crate) fn signal_orphans(signal: Signal) {
     for pid in with_descendants(orphans()) {
-        // One that has ended meanwhile is no error.
+        // One that has ended meanwhile is no error. One that has stopped itself has to go on to end.
         let _ = kill_process(pid, signal);
+        let _ = kill_process(pid, Signal::CONT);
     }
 }
 
@@ -89,25 +145,10 @@ pub fn kill_orphans() {
         let Some(pid) = orphans().into_iter().next() else {
             return;
         };
-        wait_a_moment(pid);
+        wait_a_moment(pid.as_raw_pid() as u32, Duration::from_secs(1));
         reap_orphans();
     }
     log::warn!("processes are left that do not end even when they are killed");
-}
-
-/// Waits for the end of a process, a second at most.
-fn wait_a_moment(pid: Pid) {
-    #[cfg(target_os = "linux")]
-    {
-        use rustix::event::{PollFd, PollFlags, Timespec, poll};
-        use rustix::process::{PidfdFlags, pidfd_open};
-        let timeout = Timespec::try_from(Duration::from_secs(1)).ok();
-        if let Ok(fd) = pidfd_open(pid, PidfdFlags::empty()) {
-            let _ = poll(&mut [PollFd::new(&fd, PollFlags::IN)], timeout.as_ref());
-        }
-    }
-    #[cfg(not(target_os = "linux"))]
-    let _ = pid;
 }
 
 /// What a process has used: processor time, and bytes of memory that it holds now.

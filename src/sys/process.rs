@@ -2,15 +2,19 @@
 //! us by others.
 
 use std::collections::BTreeSet;
+use std::ffi::CString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use nix::sys::signal::{SigHandler, Signal as NixSignal, signal};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, getpid, getppid, ioctl_tiocsctty, kill_process_group,
-    setpgid, setsid, waitid,
+    Pid, Signal, WaitId, WaitIdOptions, chdir, getpid, getppid, ioctl_tiocsctty,
+    kill_process_group, setsid, waitid,
 };
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
@@ -27,17 +31,37 @@ pub(super) fn ours() -> MutexGuard<'static, BTreeSet<u32>> {
     OURS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a process leads from its start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Leads {
-    /// A process group of its own.
-    Group,
-    /// A session of its own, whose terminal is its standard input.
-    Terminal,
+/// Signals that a program may find ignored because whoever started us ignored them: `nohup`, a script in the
+/// background. It gets them as they are by nature.
+const RESET: [NixSignal; 10] = [
+    NixSignal::SIGHUP,
+    NixSignal::SIGINT,
+    NixSignal::SIGQUIT,
+    NixSignal::SIGTERM,
+    NixSignal::SIGUSR1,
+    NixSignal::SIGUSR2,
+    NixSignal::SIGCHLD,
+    NixSignal::SIGTSTP,
+    NixSignal::SIGTTIN,
+    NixSignal::SIGTTOU,
+];
+
+/// How long a killed process is waited for.
+const KILL_TAKES: Duration = Duration::from_millis(500);
+
+/// How a process begins.
+#[derive(Debug, Default)]
+pub(crate) struct Beginning {
+    /// Whether its standard input is the terminal that controls it.
+    pub(crate) terminal: bool,
+    /// Whom it runs as, unless that is us.
+    pub(crate) account: Option<Account>,
+    /// Where it starts, by the rights of the one it runs as.
+    pub(crate) cwd: Option<CString>,
 }
 
-/// A child process that leads a group of its own. The group is killed if this is dropped before the process was waited
-/// for.
+/// A child process that leads a session and a process group of its own; it cannot leave them. The group is killed if
+/// this is dropped before the process was waited for.
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
@@ -45,27 +69,29 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts a process, as another user if one is given. It is killed when the thread that started it ends, however
-    /// that ends.
-    pub(crate) fn start(
-        command: &mut Command,
-        leads: Leads,
-        account: Option<Account>,
-    ) -> io::Result<Self> {
+    /// Starts a process. It is killed when the thread that started it ends, however that ends.
+    pub(crate) fn start(command: &mut Command, beginning: Beginning) -> io::Result<Self> {
         command.env_remove(TOKEN_VARIABLE);
         let parent = getpid();
         let prepare = move || {
-            match leads {
-                Leads::Group => setpgid(None, None)?,
-                Leads::Terminal => {
-                    setsid()?;
-                    ioctl_tiocsctty(rustix::stdio::stdin())?;
+            setsid()?;
+            if beginning.terminal {
+                ioctl_tiocsctty(rustix::stdio::stdin())?;
+            }
+            for reset in RESET {
+                // SAFETY: no handler of ours is replaced that anything in this process still needs.
+                #[allow(unsafe_code)]
+                unsafe {
+                    signal(reset, SigHandler::SigDfl)?;
                 }
             }
-            if let Some(account) = &account {
+            if let Some(account) = &beginning.account {
                 set_thread_groups(&account.groups)?;
                 set_thread_res_gid(account.gid, account.gid, account.gid)?;
                 set_thread_res_uid(account.uid, account.uid, account.uid)?;
+            }
+            if let Some(cwd) = &beginning.cwd {
+                chdir(cwd)?;
             }
             die_with(parent)
         };
@@ -121,11 +147,27 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        if !self.waited {
-            self.signal_group(Signal::KILL);
-            // It was killed, so this does not wait long; without it a zombie would stay.
-            self.wait();
+        if self.waited {
+            return;
         }
+        self.signal_group(Signal::KILL);
+        // It was killed, so this does not take long; without it a zombie would stay.
+        wait_a_moment(self.id(), KILL_TAKES);
+        if self.has_ended() {
+            self.wait();
+        } else {
+            // One that we may not kill, or that the kernel keeps. It is like one that was left to us.
+            log::warn!("process {} does not end although it was killed", self.id());
+            ours().remove(&self.id());
+        }
+    }
+}
+
+/// Waits for the end of a process, so long at most.
+pub(super) fn wait_a_moment(pid: u32, most: Duration) {
+    if let Ok(Some(fd)) = exit_descriptor(pid) {
+        let timeout = Timespec::try_from(most).ok();
+        let _ = poll(&mut [PollFd::new(&fd, PollFlags::IN)], timeout.as_ref());
     }
 }
 

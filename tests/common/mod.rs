@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use outrigger::{
     ClientId, Config, Context, Disconnect, Ended, Handle, Message, OwnedMessage, Refusal, Request,
-    Response, Route, Server, Service, StatusCode,
+    Response, Route, Server, Service, StatusCode, TimerId,
 };
 
 /// How long to wait for what has to happen. Only a failing test waits this long.
@@ -38,6 +38,8 @@ type OnMessage = Box<dyn FnMut(&mut Context, ClientId, Message<'_>) + Send>;
 /// Writes down all it is told, and does with messages what the test says.
 struct Witness {
     told: Sender<Told>,
+    /// Who is answered when the server stops.
+    waiting: Option<ClientId>,
     on_message: OnMessage,
 }
 
@@ -71,10 +73,14 @@ impl Service for Witness {
         let _ = self.told.send(Told::Called(caller, told));
         match request.path() {
             "/call/never" => {}
+            "/call/wait" => {
+                self.waiting = Some(caller);
+                ctx.set_timer(Duration::from_millis(10));
+            }
             "/call/stream" => {
                 ctx.begin_stream(caller).expect("it was just called");
-                ctx.stream(caller, b"data: first\n\n")
-                    .expect("it was just called");
+                let streamed = ctx.stream(caller, b"data: first\n\n");
+                assert_eq!(streamed.is_ok(), request.method() != "HEAD");
             }
             _ => {
                 let text = String::from_utf8_lossy(body);
@@ -83,6 +89,15 @@ impl Service for Witness {
                 ctx.respond(caller, &answer).expect("it was just called");
                 assert!(ctx.respond(caller, &answer).is_err(), "once");
             }
+        }
+    }
+
+    fn timer(&mut self, ctx: &mut Context, _: TimerId) {
+        if !ctx.is_stopping() {
+            ctx.set_timer(Duration::from_millis(10));
+        } else if let Some(caller) = self.waiting.take() {
+            let answer = Response::json(StatusCode::OK, &serde_json::json!({"body": "stopping"}));
+            ctx.respond(caller, &answer).expect("it waits");
         }
     }
 
@@ -137,6 +152,7 @@ impl TestServer {
                 config,
                 Witness {
                     told: sender,
+                    waiting: None,
                     on_message,
                 },
             )

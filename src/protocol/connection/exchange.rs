@@ -30,6 +30,22 @@ impl Terms {
 }
 
 impl Connection {
+    /// Notes what a request asks for, before it is answered in any way.
+    pub fn begin_request(&mut self, request: &Request<'_>) {
+        debug_assert_eq!(self.phase, Phase::Handshaking);
+        self.call = Terms {
+            unanswered: false,
+            keep_alive: request.keeps_alive(),
+            head_only: request.method() == "HEAD",
+            chunked: request.takes_chunks(),
+        };
+    }
+
+    /// Makes the answer to the present request the last one.
+    pub fn end_keep_alive(&mut self) {
+        self.call.keep_alive = false;
+    }
+
     /// Takes a request as a call. Returns whether it is there whole, so that it is to be answered now; otherwise
     /// [`Event::Call`] comes with its body.
     ///
@@ -46,12 +62,7 @@ impl Connection {
     ) -> Result<bool, Refusal> {
         debug_assert_eq!(self.phase, Phase::Handshaking);
         let body = Body::new(request.framing()?, max_body)?;
-        self.call = Terms {
-            unanswered: body.is_complete(),
-            keep_alive: request.keeps_alive(),
-            head_only: request.method() == "HEAD",
-            chunked: request.takes_chunks(),
-        };
+        self.call.unanswered = body.is_complete();
         if body.is_complete() {
             self.phase = Phase::Answering;
             return Ok(true);
@@ -99,7 +110,7 @@ impl Connection {
             self.phase,
             Phase::Handshaking | Phase::Body | Phase::Answering
         ));
-        refusal.write_response(out);
+        Response::from(refusal).write(Ending::Close, self.call.head_only, out);
         self.call.unanswered = false;
         self.partial = None;
         self.phase = Phase::Answered;
@@ -113,12 +124,13 @@ impl Connection {
         self.end_call(now);
     }
 
-    /// Begins to answer a call with a stream of events.
+    /// Begins to answer a call with a stream of events. The answer to HEAD has none and ends here.
     pub fn begin_stream(&mut self, now: Time, content_type: &str, out: &mut Vec<u8>) {
         debug_assert_eq!(self.phase, Phase::Answering);
-        // Where the end of the connection is the end of the body, nothing can follow it.
-        self.call.keep_alive &= self.call.chunked;
         write_stream_head(content_type, self.call.ending(), self.call.chunked, out);
+        if self.call.head_only {
+            return self.end_call(now);
+        }
         self.phase = Phase::Streaming;
         self.since = now;
         self.pinged = now;
@@ -144,6 +156,13 @@ impl Connection {
         self.end_call(now);
     }
 
+    /// Notes that the peer has taken output. Who takes an answer, however slowly, has not stopped.
+    pub fn handle_written(&mut self, now: Time) {
+        if !self.opened {
+            self.since = now;
+        }
+    }
+
     /// Whether a call waits for its answer, or for the rest of it.
     pub fn is_answering(&self) -> bool {
         matches!(self.phase, Phase::Answering | Phase::Streaming)
@@ -152,6 +171,11 @@ impl Connection {
     /// Whether a call was left without its answer, or the rest of it.
     pub fn is_unanswered(&self) -> bool {
         self.call.unanswered
+    }
+
+    /// Leaves the next comment of the stream out: there is other output on its way.
+    pub fn skip_comment(&mut self, now: Time) {
+        self.pinged = now;
     }
 
     /// Sends a comment in the stream of events, so that proxies see that it is in use.

@@ -211,7 +211,7 @@ impl Connection {
     pub fn abandon(&mut self, now: Time, ending: Disconnect) {
         if self.phase == Phase::Open {
             self.end(now, Phase::Finished, ending);
-        } else {
+        } else if self.phase != Phase::Finished {
             self.partial = None;
             self.phase = Phase::Finished;
             self.since = now;
@@ -259,7 +259,7 @@ impl Connection {
         out: &mut Vec<u8>,
     ) -> Option<Event<'a>> {
         match self.phase {
-            Phase::Handshaking => self.receive_head(input, limits),
+            Phase::Handshaking => self.receive_head(now, input, limits),
             Phase::Open | Phase::Closing => match self.receive_frames(now, input, limits, out) {
                 Ok(event) => event,
                 Err(error) => {
@@ -353,12 +353,32 @@ impl Connection {
     }
 
     /// Collects the request head up to its empty line.
-    fn receive_head<'a>(&mut self, input: &mut Input<'a>, limits: &Limits) -> Option<Event<'a>> {
+    fn receive_head<'a>(
+        &mut self,
+        now: Time,
+        input: &mut Input<'a>,
+        limits: &Limits,
+    ) -> Option<Event<'a>> {
         let mut held = self
             .partial
             .take()
             .map(|partial| partial.head)
             .unwrap_or_default();
+        // Empty lines before a request are passed over (RFC 9112 section 2.2).
+        while held.len() < 2 && (held.is_empty() || held == b"\r") {
+            let expected = if held.is_empty() { b'\r' } else { b'\n' };
+            if input.peek().first() != Some(&expected) {
+                break;
+            }
+            input.take(1);
+            if held.pop().is_none() {
+                held.push(b'\r');
+            }
+        }
+        if self.called && held.is_empty() && !input.is_empty() {
+            // The time before a further request is not the request's own.
+            self.since = now;
+        }
         match http::find_end(&held, input.peek(), limits.max_head) {
             Ok(Some(len)) if held.is_empty() => Some(Event::Head(Cow::Borrowed(input.take(len)))),
             Ok(Some(len)) => {

@@ -17,6 +17,8 @@ enum Next {
         size: usize,
         begun: bool,
     },
+    /// White space behind a chunk's size.
+    Space(usize),
     /// The rest of a chunk's line.
     Extension(usize),
     /// The line feed after a chunk's size.
@@ -124,17 +126,26 @@ impl Body {
         Ok(match (self.next, byte) {
             (Next::Size { size, begun }, _) => match (char::from(byte).to_digit(16), byte) {
                 (Some(digit), _) => {
-                    let size = (size << 4) + digit as usize;
-                    if self.bytes.len() + size > self.max {
+                    let size = size.saturating_mul(16).saturating_add(digit as usize);
+                    if self.bytes.len().saturating_add(size) > self.max {
                         return Err(too_large());
                     }
                     Next::Size { size, begun: true }
                 }
                 (None, b'\r') if begun => Next::SizeEnd(size),
-                (None, b';' | b' ' | b'\t') if begun => Next::Extension(size),
+                (None, b';') if begun => Next::Extension(size),
+                (None, b' ' | b'\t') if begun => {
+                    self.pass_over()?;
+                    Next::Space(size)
+                }
                 _ => return Err(malformed()),
             },
-            (Next::Extension(size), b'\r') => Next::SizeEnd(size),
+            (Next::Space(size), b' ' | b'\t') => {
+                self.pass_over()?;
+                Next::Space(size)
+            }
+            (Next::Space(size), b';') => Next::Extension(size),
+            (Next::Space(size) | Next::Extension(size), b'\r') => Next::SizeEnd(size),
             (Next::Extension(size), _) if is_text(byte) => {
                 self.pass_over()?;
                 Next::Extension(size)
@@ -198,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_body_is_the_same_however_it_is_cut() {
-        let chunked = b"5\r\nhello\r\n00b;ext=\"x\"\r\n, world 123\r\n0\r\nTrailer: y\r\n\r\nNEXT";
+        let chunked = b"5\r\nhello\r\n00b ;ext=\"x\"\r\n, world 123\r\n0\r\nTrailer: y\r\n\r\nNEXT";
         for cut in 1..chunked.len() {
             let (body, taken) = read(Framing::Chunked, chunked, cut).expect("a body");
             assert_eq!(body, b"hello, world 123");
@@ -221,6 +232,7 @@ mod tests {
             b"5\r\nhello\n",
             b"0\r\n\n",
             b"1;\x00\r\n",
+            b"2 junk\r\n",
         ] {
             assert_eq!(chunked(bad), Some(400), "{bad:?}");
         }

@@ -171,8 +171,10 @@ impl<'a> Request<'a> {
 
     /// Whether the body comes only after a 100 response (RFC 9110 section 10.1.1).
     pub fn expects_continue(&self) -> bool {
-        self.header("expect")
-            .is_some_and(|value| value.eq_ignore_ascii_case(b"100-continue"))
+        self.minor_version >= 1
+            && self
+                .header("expect")
+                .is_some_and(|value| value.eq_ignore_ascii_case(b"100-continue"))
     }
 
     /// Whether it asks for an upgrade to WebSocket, well or badly.
@@ -242,13 +244,26 @@ impl<'a> Request<'a> {
         if self.minor_version >= 1 && self.header("host").is_none() {
             return bad("Host is missing".to_owned());
         }
+        if !self.header("host").is_none_or(is_host) {
+            return bad("malformed Host".to_owned());
+        }
         Ok(())
     }
+}
+
+/// Whether a field may be a host and a port, by its characters (RFC 3986 section 3.2). It may be empty.
+fn is_host(value: &[u8]) -> bool {
+    value
+        .iter()
+        .all(|byte| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=:[]".contains(byte))
 }
 
 /// The path and query of a request target: as it stands, or without scheme and authority where a proxy left them
 /// (RFC 9112 section 3.2). The other forms are for CONNECT and OPTIONS.
 fn origin_form(target: &str) -> Option<&str> {
+    if target.contains('#') {
+        return None;
+    }
     if target.starts_with('/') {
         return Some(target);
     }
@@ -259,5 +274,8 @@ fn origin_form(target: &str) -> Option<&str> {
     {
         return None;
     }
-    Some(rest.find('/').map_or("/", |at| &rest[at..]))
+    match rest.find(['/', '?']) {
+        None => Some("/"),
+        Some(at) => Some(&rest[at..]).filter(|path| path.starts_with('/')),
+    }
 }

@@ -211,15 +211,19 @@ impl Response {
         if upgrades {
             write_field("Upgrade", "websocket", out);
         }
-        write_field("Content-Type", self.content_type, out);
-        write_field("Content-Length", &self.body.len().to_string(), out);
+        // RFC 9110 section 8.6: these two have neither a length nor a body.
+        let bodiless = matches!(self.status.0, 204 | 304);
+        if !bodiless {
+            write_field("Content-Type", self.content_type, out);
+            write_field("Content-Length", &self.body.len().to_string(), out);
+        }
         // What a call says is true when it is made, and for who made it.
         write_field("Cache-Control", "no-store", out);
         for (name, value) in &self.fields {
             write_field(name, value, out);
         }
         out.extend_from_slice(b"\r\n");
-        if !head_only {
+        if !head_only && !bodiless {
             out.extend_from_slice(&self.body);
         }
     }

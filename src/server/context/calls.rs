@@ -12,6 +12,7 @@ impl Context {
     pub fn respond(&mut self, id: ClientId, response: &Response) -> Result<(), SendError> {
         self.expect_phase(id, Phase::Answering)?;
         log::debug!("{id} answered: {}", response.status().0);
+        self.calls = self.calls.saturating_sub(1);
         self.with_connection(id, |connection, now, out| {
             connection.respond(now, response, out)
         });
@@ -19,7 +20,7 @@ impl Context {
         Ok(())
     }
 
-    /// Begins to answer a call with a stream of events. [`Service::drained`](crate::Service::drained) tells when one
+    /// Begins to answer a call with a stream of events; for HEAD that is all of the answer. [`Service::drained`](crate::Service::drained) tells when one
     /// that was [congested](Context::is_congested) has been read, [`Service::abandoned`](crate::Service::abandoned)
     /// when its reader is gone before its end.
     pub fn begin_stream(&mut self, id: ClientId) -> Result<(), SendError> {
@@ -27,6 +28,11 @@ impl Context {
         self.with_connection(id, |connection, now, out| {
             connection.begin_stream(now, EVENT_STREAM, out)
         });
+        if !self.is_answering(id) {
+            // The answer to HEAD is whole.
+            self.calls = self.calls.saturating_sub(1);
+            self.read_on(id);
+        }
         Ok(())
     }
 
@@ -36,6 +42,7 @@ impl Context {
         self.with_connection(id, |connection, now, out| {
             connection.stream(now, bytes, out)
         });
+        self.write_full_cork();
         let queued = self.registry.get(id).map_or(0, |client| client.queued());
         if queued
             > self
@@ -52,6 +59,7 @@ impl Context {
     /// Ends the stream.
     pub fn end_stream(&mut self, id: ClientId) -> Result<(), SendError> {
         self.expect_phase(id, Phase::Streaming)?;
+        self.calls = self.calls.saturating_sub(1);
         self.with_connection(id, |connection, now, out| connection.end_stream(now, out));
         self.read_on(id);
         Ok(())

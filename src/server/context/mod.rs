@@ -88,6 +88,8 @@ pub struct Context {
     ready: Vec<ClientId>,
     /// Whether no client's input is taken at all.
     paused: bool,
+    /// Calls that the service has and has not answered to the end.
+    pub(super) calls: usize,
 }
 
 impl Context {
@@ -112,6 +114,7 @@ impl Context {
             drained: Vec::new(),
             ready: Vec::new(),
             paused: false,
+            calls: 0,
         }
     }
 

@@ -236,6 +236,9 @@ impl Context {
             match backlog.write(&mut client.stream) {
                 Ok(written) => {
                     client.traffic.bytes_out += written as u64;
+                    if written > 0 {
+                        client.connection.handle_written(self.now);
+                    }
                     // A client that reads is alive, even while its own frames wait to be read.
                     if written > 0 && backlog.congested {
                         client.connection.restart_ping_window(self.now);
@@ -299,6 +302,9 @@ impl Context {
     /// Ends a client that left too much unread: what was not begun is dropped, so that CLOSE comes after at most the
     /// frames that were. It is told as [`Cause::SlowConsumer`](crate::Cause::SlowConsumer).
     pub fn cut_off(&mut self, id: ClientId) {
+        if self.is_answering(id) {
+            return self.doom(id, Disconnect::slow_consumer());
+        }
         if self.corked == Some(id) {
             self.write_cork(id);
         }

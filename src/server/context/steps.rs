@@ -3,7 +3,7 @@
 use super::{Context, Life};
 use crate::protocol::handshake::Upgrade;
 use crate::protocol::{
-    Accept, Connection, Disconnect, Event, Input, Refusal, Request, Time, Timeout,
+    Accept, Connection, Disconnect, Event, Input, Phase, Refusal, Request, Time, Timeout,
 };
 use crate::server::client::Client;
 use crate::server::id::ClientId;
@@ -46,6 +46,10 @@ impl Context {
         let mut outcome = Timeout::Continue;
         // What a client does whose input is not taken is not being seen. PINGs go on, for the proxies in between.
         let unseen = self.holds_input(id);
+        self.look_for_progress(id);
+        if let Some(gone) = self.check_stream(id) {
+            return gone;
+        }
         self.with_connection(id, |connection, now, out| {
             if unseen {
                 connection.excuse_silence(now);
@@ -56,6 +60,56 @@ impl Context {
             }
         });
         outcome
+    }
+
+    /// Who takes what the socket holds is alive, although nothing of what waits behind it has moved: the system's own
+    /// buffer can be larger than what a slow client takes within a time limit.
+    fn look_for_progress(&mut self, id: ClientId) {
+        let now = self.now;
+        let Some(client) = self.registry.get_mut(id) else {
+            return;
+        };
+        let Some(backlog) = client
+            .backlog
+            .as_deref_mut()
+            .filter(|backlog| backlog.queued() > 0)
+        else {
+            return;
+        };
+        let unsent = client.stream.unsent();
+        let before = std::mem::replace(&mut backlog.unsent, unsent);
+        if unsent.is_some() && before.is_none_or(|before| unsent < Some(before)) {
+            client.connection.handle_written(now);
+            client.connection.restart_ping_window(now);
+        }
+    }
+
+    /// Ends a stream of events whose reader has stopped taking it.
+    fn check_stream(&mut self, id: ClientId) -> Option<Timeout> {
+        let (now, timeouts) = (self.now, self.config.timeouts);
+        let client = self.registry.get_mut(id)?;
+        if client.connection.phase() != Phase::Streaming || client.queued() == 0 {
+            return None;
+        }
+        client.connection.skip_comment(now);
+        let patience = timeouts.ping_interval? + timeouts.ping_timeout?;
+        (now.since(client.connection.since()) >= patience)
+            .then(|| Timeout::Gone(Disconnect::slow_consumer()))
+    }
+
+    /// Whether a caller has left although it has sent more than its call: what it sent hides its end.
+    pub(in crate::server) fn has_left(&self, id: ClientId) -> bool {
+        self.registry.get(id).is_some_and(|client| client.hung_up)
+            && self.is_answering(id)
+            && self.has_unread(id)
+    }
+
+    fn has_unread(&self, id: ClientId) -> bool {
+        let backlog = self
+            .registry
+            .get(id)
+            .and_then(|client| client.backlog.as_ref());
+        backlog.is_some_and(|backlog| !backlog.unread.is_empty())
     }
 
     /// Takes a client's silence for work of the service: its idle time begins again.
@@ -137,8 +191,7 @@ impl Context {
             return true;
         };
         (client.readable, client.hung_up) = (false, false);
-        // Who waits for an answer that is not there yet has left, as far as that can be known.
-        if client.queued() == 0 || client.connection.is_answering() {
+        if client.queued() == 0 {
             return true;
         }
         client.connection.abandon(self.now, Disconnect::eof());
@@ -175,14 +228,9 @@ impl Context {
     /// Whether this client's input is not to be taken now. What is there stays noted. While a call is answered, the
     /// next one waits, but the end of the connection is looked for.
     pub(in crate::server) fn holds_back(&self, id: ClientId) -> bool {
-        let has_next = || {
-            let backlog = self
-                .registry
-                .get(id)
-                .and_then(|client| client.backlog.as_ref());
-            backlog.is_some_and(|backlog| !backlog.unread.is_empty())
-        };
-        self.holds_input(id) || self.is_congested(id) || (self.is_answering(id) && has_next())
+        self.holds_input(id)
+            || self.is_congested(id)
+            || (self.is_answering(id) && self.has_unread(id))
     }
 
     /// Whether a call of this client waits for its answer.
@@ -190,6 +238,27 @@ impl Context {
         self.registry
             .get(id)
             .is_some_and(|client| client.connection.is_answering())
+    }
+
+    /// Whether there are as many clients as there may be: connections, and calls that wait for answers.
+    pub(in crate::server) fn is_full(&self) -> bool {
+        self.registry.client_count() + self.calls >= self.config.max_clients
+    }
+
+    /// Whether anyone waits for anything: clients, calls that are not answered, output on its way.
+    pub(in crate::server) fn is_busy(&self) -> bool {
+        self.registry.client_count() > 0 || self.calls > 0 || self.registry.has_queued()
+    }
+
+    /// Notes what a request asks for. A server that stops answers no second one.
+    pub(in crate::server) fn begin_request(&mut self, id: ClientId, request: &Request<'_>) {
+        let stopping = self.is_stopping();
+        if let Some(client) = self.registry.get_mut(id) {
+            client.connection.begin_request(request);
+            if stopping {
+                client.connection.end_keep_alive();
+            }
+        }
     }
 
     /// Takes a request as a call. Returns whether it is there whole.
@@ -209,7 +278,9 @@ impl Context {
 
     /// Whether the service asked for no more input from this client.
     pub(super) fn holds_input(&self, id: ClientId) -> bool {
-        self.paused || self.registry.get(id).is_some_and(|client| client.held)
+        // What the last bytes of one that has left are followed by is its end, which is not to be missed.
+        let held = |client: &Client| client.held && !client.hung_up;
+        self.paused || self.registry.get(id).is_some_and(held)
     }
 
     pub(in crate::server) fn is_paused(&self) -> bool {

@@ -139,6 +139,9 @@ impl Processes {
             Call::Stream(id) => {
                 let since = self.since(id, request)?;
                 let _ = ctx.begin_stream(caller);
+                if request.method() == "HEAD" {
+                    return Ok(None);
+                }
                 self.programs.attach(ctx, id, caller, Role::Listener, since);
                 return Ok(None);
             }
@@ -159,7 +162,7 @@ impl Processes {
         let running = self
             .programs
             .iter()
-            .filter(|program| !program.is_finished())
+            .filter(|program| program.exit().is_none())
             .count();
         if running >= self.config.max_processes {
             return Err(Refusal::unavailable("too many processes"));
@@ -190,8 +193,11 @@ impl Processes {
         if self.programs.len() <= self.config.max_processes * EXITED_PER_RUNNING {
             return;
         }
-        let exited = self.programs.iter().filter(|program| program.is_finished());
-        let oldest = exited
+        let unread = |program: &&Program| program.is_finished() && !program.sink.is_read();
+        let oldest = self
+            .programs
+            .iter()
+            .filter(unread)
             .min_by_key(|program| program.exited_at())
             .map(|program| program.id);
         if let Some(id) = oldest {
@@ -387,6 +393,10 @@ impl Service for Processes {
     fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
         self.programs.timer(ctx, timer);
         self.follow_up(ctx);
+    }
+
+    fn orphans_changed(&mut self, _: &mut Context) {
+        self.programs.look_around();
     }
 
     fn status(&self) -> serde_json::Map<String, Value> {

@@ -1,5 +1,6 @@
 //! A program with its terminal or pipes in the loop: what it writes, what it reads, and how it ends.
 
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, Stdio};
@@ -9,15 +10,14 @@ use std::time::{Duration, SystemTime};
 use mio::Interest;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
-use rustix::process::{Signal, kill_process};
+use rustix::process::Signal;
 use uuid::Uuid;
 
 use super::Exit;
 use super::scrollback::Stream;
 use super::sink::Sink;
 use crate::sys::{
-    Account, Leads, Process, TerminalSize, exit_descriptor, open_pty, orphans_with,
-    set_terminal_size,
+    Account, Beginning, Family, Process, TerminalSize, exit_descriptor, open_pty, set_terminal_size,
 };
 use crate::{Context, Readiness, SourceId, Time};
 
@@ -129,6 +129,8 @@ pub(crate) struct Program {
     has_terminal: bool,
     linger: Linger,
     ending: Ending,
+    /// What it has started, once it is to end.
+    family: Family,
     kill_at: Option<Time>,
     timed_out: bool,
     exit: Option<Exit>,
@@ -143,7 +145,7 @@ impl Program {
             return Err(io::ErrorKind::InvalidInput.into());
         };
         let mut command = Command::new(name);
-        command.args(args).env(MARK, launch.id.to_string());
+        command.args(args);
         if launch.terminal.is_some() {
             command.env("TERM", TERM);
         }
@@ -153,12 +155,9 @@ impl Program {
                 .env("LOGNAME", &account.name)
                 .env("HOME", &account.home);
         }
-        command.envs(launch.env);
-        if let Some(cwd) = &launch.cwd {
-            command.current_dir(cwd);
-        }
+        command.envs(launch.env).env(MARK, launch.id.to_string());
         let mut terminal = None;
-        let leads = match launch.terminal {
+        match launch.terminal {
             Some(size) => {
                 let (ours, theirs) = open_pty(size)?;
                 if let Some(account) = &launch.account {
@@ -169,7 +168,6 @@ impl Program {
                     .stdout(theirs.try_clone()?)
                     .stderr(theirs);
                 terminal = Some(Arc::new(ours));
-                Leads::Terminal
             }
             None => {
                 let stdin = if launch.takes_input {
@@ -181,10 +179,14 @@ impl Program {
                     .stdin(stdin)
                     .stdout(Stdio::piped())
                     .stderr(Stdio::piped());
-                Leads::Group
             }
+        }
+        let beginning = Beginning {
+            terminal: terminal.is_some(),
+            account: launch.account,
+            cwd: launch.cwd.map(CString::new).transpose()?,
         };
-        let process = Process::start(&mut command, leads, launch.account)?;
+        let process = Process::start(&mut command, beginning)?;
         // Our copies of the program's side, without which its end could not be seen.
         drop(command);
         let now = ctx.now();
@@ -202,6 +204,7 @@ impl Program {
             terminal,
             linger: Linger::No,
             ending: Ending::No,
+            family: Family::new(MARK, &launch.id.to_string()),
             kill_at: launch.timeout.map(|timeout| now + timeout),
             timed_out: false,
             exit: None,
@@ -299,7 +302,19 @@ impl Program {
 
     /// Whether nothing of it is left that was to be ended.
     pub(crate) fn is_gone(&self) -> bool {
-        self.is_finished() && (self.ending == Ending::No || self.left_behind().is_empty())
+        self.is_finished() && (self.ending == Ending::No || self.family.is_empty())
+    }
+
+    /// Whether it was told to end.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.ending != Ending::No
+    }
+
+    /// Looks whether what it has left behind is still there.
+    pub(crate) fn look_around(&mut self) {
+        if self.ending != Ending::No {
+            self.family.look(self.exit.is_none().then(|| self.pid()));
+        }
     }
 
     /// What its events come from.
@@ -376,6 +391,10 @@ impl Program {
         }
         if matches!(self.linger, Linger::Until(until) if now >= until) {
             self.linger = Linger::Over(LINGER_BYTES);
+            // Whether there is something has to be asked once more.
+            for output in &mut self.outputs {
+                output.readable = true;
+            }
             self.read_all(ctx);
         }
         match self.ending {
@@ -469,6 +488,7 @@ impl Program {
         log::info!("process {} {exit}", self.id);
         self.exit = Some(exit);
         self.exited_at = ctx.now();
+        self.look_around();
         self.kill_at = None;
         self.exit_poll = None;
         if let Some((_, source)) = self.exit_watch.take() {
@@ -530,7 +550,7 @@ impl Program {
         };
         input.queue.extend_from_slice(bytes);
         self.write_input(ctx);
-        true
+        self.input.is_some()
     }
 
     /// Whether so much input waits that no more should come.
@@ -590,18 +610,13 @@ impl Program {
         }
     }
 
-    fn signal_everything(&self, signal: Signal) {
-        self.process.signal_group(signal);
+    fn signal_everything(&mut self, signal: Signal) {
+        self.look_around();
         // One that has stopped itself has to go on to end.
-        self.process.signal_group(Signal::CONT);
-        for pid in self.left_behind() {
-            let _ = kill_process(pid, signal);
-            let _ = kill_process(pid, Signal::CONT);
+        for signal in [signal, Signal::CONT] {
+            self.process.signal_group(signal);
+            self.family.signal(signal);
         }
-    }
-
-    fn left_behind(&self) -> Vec<rustix::process::Pid> {
-        orphans_with(MARK, &self.id.to_string())
     }
 }
 

@@ -135,6 +135,13 @@ impl Programs {
         self.with(ctx, id, |program, ctx| program.end(ctx.now()));
     }
 
+    /// Looks again for what programs that are being ended have left behind.
+    pub(crate) fn look_around(&mut self) {
+        self.entries
+            .values_mut()
+            .for_each(|entry| entry.program.look_around());
+    }
+
     pub(crate) fn end_all(&mut self, ctx: &mut Context) {
         let ids: Vec<Uuid> = self.entries.keys().copied().collect();
         ids.into_iter().for_each(|id| self.end(ctx, id));
@@ -207,9 +214,6 @@ impl Programs {
                 Message::Binary(bytes) => {
                     // Who is behind with much is not read any more, so what waits is little more than a message.
                     program.push_input(ctx, bytes);
-                    if program.is_behind() {
-                        ctx.set_held(client, true);
-                    }
                 }
                 Message::Text(text) => match control::parse(text) {
                     Some(Control::Resize(size)) if writes => {
@@ -239,16 +243,7 @@ impl Programs {
             return;
         };
         self.with(ctx, id, |program, ctx| {
-            program.handle_ready(ctx, source, readiness);
-            if readiness.writable
-                && !program.is_behind()
-                && let Some(writer) = program
-                    .sink
-                    .attachments()
-                    .and_then(|readers| readers.writer())
-            {
-                ctx.set_held(writer, false);
-            }
+            program.handle_ready(ctx, source, readiness)
         });
     }
 
@@ -282,13 +277,22 @@ impl Programs {
         self.arm(ctx);
     }
 
-    /// Notes what has changed about a program: its deadline, its end.
+    /// Does what follows from any change of a program: whether its writer is read, its deadline, its end.
     fn settle(&mut self, ctx: &mut Context, id: Uuid) {
         let Some(entry) = self.entries.get_mut(&id) else {
             return;
         };
         if entry.program.is_finished() && !std::mem::replace(&mut entry.told, true) {
             self.finished.push(id);
+        }
+        let behind = entry.program.is_behind();
+        let writer = entry
+            .program
+            .sink
+            .attachments()
+            .and_then(|readers| readers.writer());
+        if let Some(writer) = writer {
+            ctx.set_held(writer, behind);
         }
         let next = [entry.program.deadline(), entry.expires]
             .into_iter()

@@ -180,6 +180,7 @@ impl Wires for Sockets<'_> {
     }
 
     fn close(&mut self, reader: ClientId, code: CloseCode, reason: &str) {
+        self.0.set_held(reader, false);
         let _ = self.0.close(reader, code, reason);
     }
 }

@@ -85,12 +85,9 @@ impl Terminal {
         }
     }
 
-    /// Forgets programs of which nothing is left.
+    /// Forgets programs whose clients are gone and of which nothing is left.
     fn forget_gone(&mut self, ctx: &mut Context) {
-        let gone = |program: &&Program| {
-            let read = program.sink.is_read();
-            !read && program.is_gone()
-        };
+        let gone = |program: &&Program| program.is_ending() && program.is_gone();
         let ids: Vec<Uuid> = self
             .programs
             .iter()
@@ -189,6 +186,7 @@ impl Service for Terminal {
     }
 
     fn orphans_changed(&mut self, ctx: &mut Context) {
+        self.programs.look_around();
         self.forget_gone(ctx);
     }
 
