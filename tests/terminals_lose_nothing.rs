@@ -76,7 +76,7 @@ fn input_size_and_signals_reach_the_program() {
     read_until(&mut wire, "50 132");
     // In an interactive shell ^C ends the line; in a program it ends the program.
     wire.send_frame(BINARY, b"exec sh -c 'echo started; exec sleep 1000'\n");
-    read_until(&mut wire, "\nstarted\r\n");
+    read_until(&mut wire, "started\r\n");
     wire.send_frame(BINARY, b"\x03");
     let exit = loop {
         let frame = wire.read_frame();
