@@ -162,6 +162,8 @@ fn exec_answers_with_all_the_output() {
         run(script("test -t 0 && test -t 1 && echo yes")).1,
         "yes\r\n"
     );
+    // A process that it leaves behind holds its output open, and the answer does not wait for it.
+    assert_eq!(run(piped("sleep 1000 & echo hi")).1, "hi\n");
     // It is not one of the processes that are watched.
     assert_eq!(
         call(address, "GET", "/process", None).1,
@@ -342,6 +344,15 @@ fn a_stream_of_events_has_both_outputs_and_the_end() {
     let mut rest = String::new();
     std::io::Read::read_to_string(&mut wire.stream, &mut rest).expect("an end");
     assert_eq!(rest, "data: {\"event\":\"exit\",\"exit_code\":9}\n\n");
+    wire = Wire::open(address);
+    wire.send(
+        format!(
+            "HEAD /process/{id}/stdout/stream HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+        )
+        .as_bytes(),
+    );
+    assert!(wire.read_head().starts_with("HTTP/1.1 200 "));
+    wire.expect_end();
     // Pipes are no terminal.
     assert_eq!(
         refused(address, &id, ""),
@@ -462,6 +473,38 @@ fn every_error_has_its_status_and_is_json() {
     let mut wire = Wire::open(address);
     wire.send(b"POST /process/spawn HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: 999999999\r\n\r\n");
     assert!(wire.read_response().0.starts_with("HTTP/1.1 413 "));
+}
+
+#[test]
+fn input_that_nobody_takes_is_not_called_written() {
+    let (_server, address) = processes(&[]);
+    let (id, _) = spawn(
+        address,
+        json!({"command": "sh", "args": ["-c", "exec <&-; echo closed; sleep 1000"]}),
+    );
+    let mut wire = Wire::open(address);
+    wire.send(format!("GET /process/{id}/stdout/stream HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes());
+    wire.read_head();
+    wire.read_exact(20);
+    let path = format!("/process/{id}/stdin");
+    let (status, answer) = call(address, "POST", &path, Some(json!({"data_b64": "eA=="})));
+    assert_eq!(
+        (status, &answer["message"]),
+        (409, &json!("process has closed its input"))
+    );
+
+    let (id, _) = spawn(address, json!({"command": "sleep", "args": ["1000"]}));
+    let path = format!("/process/{id}/stdin");
+    let megabyte = BASE64_STANDARD.encode(vec![b'x'; 1 << 20]);
+    assert_eq!(
+        call(address, "POST", &path, Some(json!({"data_b64": megabyte}))).0,
+        200
+    );
+    let (status, answer) = call(address, "POST", &path, Some(json!({"data_b64": "eA=="})));
+    assert_eq!(
+        (status, &answer["message"]),
+        (503, &json!("process does not read its input"))
+    );
 }
 
 #[test]

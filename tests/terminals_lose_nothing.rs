@@ -175,11 +175,12 @@ fn a_slow_reader_gets_every_byte() {
 #[test]
 fn nothing_is_left_when_the_client_goes() {
     let pids = TraceFile::new("terminal-left");
-    // Ignores HUP and TERM; forks twice out of the session; stops itself; and a job in the background.
+    // Ignores HUP and TERM; leaves the session; stops itself; hides its origin; and a job in the background.
     let script = format!(
         "trap '' HUP TERM; echo $$ >>{0}; \
          setsid sh -c 'trap \"\" HUP TERM; echo $$ >>{0}; while :; do sleep 1000; done' & \
          sh -c 'echo $$ >>{0}; kill -STOP $$' & \
+         env -i setsid sh -c 'echo $$ >>{0}; exec sleep 1000' & \
          sleep 1000 & echo $! >>{0}; \
          while :; do sleep 1000; done",
         pids.path()
@@ -188,7 +189,7 @@ fn nothing_is_left_when_the_client_goes() {
     let address = server.address();
     let files = open_files(server.pid());
     let wire = Wire::connect(address, "/terminal");
-    let left = pids.pids(4);
+    let left = pids.pids(5);
     wire.reset();
     for pid in left {
         expect_no_trace(pid);
@@ -196,6 +197,45 @@ fn nothing_is_left_when_the_client_goes() {
     eventually("the descriptors are closed", || {
         open_files(server.pid()) == files
     });
+}
+
+#[test]
+fn input_that_the_program_does_not_read_hides_neither_its_end_nor_the_clients() {
+    let pids = TraceFile::new("terminal-flood");
+    let script = format!(
+        "stty raw -echo; echo $$ >>{}; echo ready; sleep $TIME",
+        pids.path()
+    );
+    for (time, leave) in [("1000", true), ("0.5", false)] {
+        let server = terminal(&["--env", &format!("TIME={time}")], &script);
+        let mut wire = Wire::connect(server.address(), "/terminal");
+        read_until(&mut wire, "ready");
+        for _ in 0..20 {
+            wire.send_frame(BINARY, &[b'x'; 20_000]);
+        }
+        if leave {
+            wire.reset();
+            expect_gone(pids.pids(1)[0]);
+        } else {
+            // Its CLOSE lies behind input that nobody reads any more.
+            let (_, events, code) = read_all(&mut wire);
+            assert_eq!((events.len(), code), (1, 1000));
+        }
+    }
+}
+
+#[test]
+fn signals_that_are_ignored_here_are_not_ignored_there() {
+    let script = "trap '' HUP INT QUIT; exec \"$0\" terminal --listen 127.0.0.1:0 -- sh -c 'grep SigIgn /proc/self/status'";
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_outrigger")]);
+    let server = Program::spawn(&mut command);
+    let mut wire = Wire::connect(server.address(), "/terminal");
+    let (output, _, _) = read_all(&mut wire);
+    assert_eq!(
+        String::from_utf8_lossy(&output),
+        "SigIgn:\t0000000000000000\r\n"
+    );
 }
 
 #[test]
