@@ -232,10 +232,11 @@ fn signals_that_are_ignored_here_are_not_ignored_there() {
     let server = Program::spawn(&mut command);
     let mut wire = Wire::connect(server.address(), "/terminal");
     let (output, _, _) = read_all(&mut wire);
-    assert_eq!(
-        String::from_utf8_lossy(&output),
-        "SigIgn:\t0000000000000000\r\n"
-    );
+    let output = String::from_utf8_lossy(&output);
+    let ignored = output.trim().rsplit_once('\t').expect("a mask").1;
+    let ignored = u64::from_str_radix(ignored, 16).expect("in base 16");
+    // Signals 32 and 33 are the C library's own, and nobody can set them.
+    assert_eq!(ignored & 0x7fff_ffff, 0, "{output}");
 }
 
 #[test]
