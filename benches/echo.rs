@@ -21,11 +21,11 @@ impl Service for Echo {
 
 fn start_outrigger() -> SocketAddr {
     let config = Config {
-        listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
+        listen: vec![([127, 0, 0, 1], 0).into()],
         ..Config::default()
     };
     let server = Server::bind(config, Echo).expect("a free port");
-    let address = server.local_addresses()[0];
+    let address = server.local_addresses()[0].tcp().expect("TCP");
     std::thread::spawn(|| server.run().map(drop));
     address
 }

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Attaches this terminal to one behind Outrigger: a shell, or a process.
 
-    outrigger terminal -- bash                                 in one shell
-    examples/attach.py ws://127.0.0.1:7070/terminal            in another
-    examples/attach.py ws://127.0.0.1:7070/process/ID/attach?takeover=1
+    outrigger terminal -- bash                                           in one shell
+    examples/attach.py 'ws://127.0.0.1:7070/terminal?token=...'          in another, with the URL that it has printed
+    examples/attach.py 'ws://127.0.0.1:7070/process/ID/attach?takeover=1&token=...'
 
 It leaves with the exit code of the program; ^] leaves at once. Needs the package websockets.
 """

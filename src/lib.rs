@@ -61,9 +61,9 @@ pub use protocol::{
     Response, StatusCode, Time, Timeouts,
 };
 pub use server::{
-    ClientId, ClientStatus, Config, Context, Ended, Handle, Histogram, OwnedMessage,
-    ParseClientIdError, Readiness, Remote, Route, SendError, Server, Service, SourceId, Status,
-    Stopped, TimerId, Traffic,
+    Access, ClientId, ClientStatus, Config, Context, Ended, Handle, Histogram, Listen,
+    ListenAddress, OwnedMessage, ParseClientIdError, Readiness, Remote, Route, SendError, Server,
+    Service, SourceId, Status, Stopped, TimerId, Token, Traffic,
 };
 
 /// Entry points of the fuzz targets.

@@ -1,16 +1,18 @@
 //! The `outrigger` program: arguments to settings, settings to a running server.
 
+mod announce;
 mod cli;
 
 use std::io::Write;
 use std::process::ExitCode;
 
+use announce::Announcement;
 use cli::{Action, Command, Settings};
 use outrigger::service::{
     Agent, AgentConfig, AgentPerClient, App, AppConfig, Echo, Processes, ProcessesConfig, Terminal,
     TerminalConfig,
 };
-use outrigger::{Ended, Server, Service, kill_orphans};
+use outrigger::{Ended, ListenAddress, Server, Service, kill_orphans};
 
 /// How the program ends, as shells and supervisors see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,12 +50,24 @@ fn main() -> ExitCode {
 fn run(command: Command, settings: Settings) -> Exit {
     cli::log::init(settings.log_level, settings.log_format);
     let endpoint = settings.endpoint(command);
-    let (path, talks_on_stdout) = (
-        endpoint.path().to_owned(),
-        command == Command::App && settings.program.is_empty(),
-    );
-    let announce = |url: &str| {
-        let line = format!("outrigger: listening on {url}{path}\n");
+    let path = endpoint.path().to_owned();
+    let talks_on_stdout = command == Command::App && settings.program.is_empty();
+    if settings.no_auth && !settings.is_local() {
+        log::warn!("--no-auth: whoever reaches the port is let in");
+    }
+    // A token that was made here has to be told to someone.
+    let target = match settings.told_token() {
+        Some(token) => format!("{path}?token={}", token.reveal()),
+        None => path.clone(),
+    };
+    let announce = |address: &ListenAddress| {
+        // A unix socket asks for none.
+        let target = if address.tcp().is_some() {
+            &target
+        } else {
+            &path
+        };
+        let line = format!("outrigger: listening on {}\n", address.url(target));
         // Where standard output carries events, it carries nothing else.
         if talks_on_stdout {
             let _ = write!(std::io::stderr(), "{line}");
@@ -62,7 +76,7 @@ fn run(command: Command, settings: Settings) -> Exit {
         }
     };
     match command {
-        Command::Echo => serve(&settings, Echo::new(endpoint), announce, |_| None),
+        Command::Echo => serve(&settings, &path, Echo::new(endpoint), announce, |_| None),
         Command::Agent => {
             let config = AgentConfig {
                 endpoint,
@@ -72,10 +86,16 @@ fn run(command: Command, settings: Settings) -> Exit {
                 restart_limit: settings.restart_limit,
             };
             if settings.per_client {
-                serve(&settings, AgentPerClient::new(config), announce, |_| None)
+                serve(
+                    &settings,
+                    &path,
+                    AgentPerClient::new(config),
+                    announce,
+                    |_| None,
+                )
             } else {
                 let failure = |agent: &Agent| agent.failure().map(str::to_owned);
-                serve(&settings, Agent::new(config), announce, failure)
+                serve(&settings, &path, Agent::new(config), announce, failure)
             }
         }
         Command::App => {
@@ -84,9 +104,10 @@ fn run(command: Command, settings: Settings) -> Exit {
                 command: settings.program.clone(),
                 restart: settings.restart,
                 subprotocols: settings.subprotocols.clone(),
+                told_token: settings.told_token().cloned(),
             });
             let failure = |app: &App| app.failure().map(str::to_owned);
-            serve(&settings, app, announce, failure)
+            serve(&settings, &path, app, announce, failure)
         }
         Command::Terminal => {
             let terminal = Terminal::new(TerminalConfig {
@@ -99,7 +120,7 @@ fn run(command: Command, settings: Settings) -> Exit {
                 once: settings.once,
             });
             match terminal {
-                Ok(terminal) => serve(&settings, terminal, announce, |_| None),
+                Ok(terminal) => serve(&settings, &path, terminal, announce, |_| None),
                 Err(error) => complain(&error.to_string(), Exit::Failure),
             }
         }
@@ -110,7 +131,7 @@ fn run(command: Command, settings: Settings) -> Exit {
                 retention: settings.retention,
                 max_processes: settings.max_processes,
             });
-            serve(&settings, processes, announce, |_| None)
+            serve(&settings, &path, processes, announce, |_| None)
         }
     }
 }
@@ -118,17 +139,21 @@ fn run(command: Command, settings: Settings) -> Exit {
 /// Runs a server until it is stopped. `failure` asks the service whether it ended as it should.
 fn serve<S: Service>(
     settings: &Settings,
+    path: &str,
     service: S,
-    announce: impl Fn(&str),
+    announce: impl Fn(&ListenAddress),
     failure: impl FnOnce(&S) -> Option<String>,
 ) -> Exit {
     let result = Server::bind(settings.server.clone(), service).and_then(|mut server| {
         server.stop_on_signals()?;
         server.adopt_orphans()?;
+        let announcement = write_announcement(settings, path, server.local_addresses())?;
         for address in server.local_addresses() {
-            announce(&format!("ws://{address}"));
+            announce(address);
         }
-        server.run()
+        let ended = server.run();
+        drop(announcement);
+        ended
     });
     match result {
         Ok((service, ended)) => {
@@ -145,6 +170,19 @@ fn serve<S: Service>(
         }
         Err(error) => complain(&error.to_string(), Exit::Failure),
     }
+}
+
+/// Writes the file that `--announce` asks for.
+fn write_announcement(
+    settings: &Settings,
+    path: &str,
+    addresses: &[ListenAddress],
+) -> std::io::Result<Option<Announcement>> {
+    let (Some(name), Some(address)) = (&settings.announce, addresses.first()) else {
+        return Ok(None);
+    };
+    let token = settings.server.access.token.as_ref();
+    Announcement::write(name, address, path, token, &settings.announce_extra).map(Some)
 }
 
 /// Says what is wrong on standard error, if anybody listens.

@@ -18,7 +18,13 @@ fn app(options: &[&str], script: &str) -> Program {
 
 #[test]
 fn events_go_out_and_commands_come_in_on_our_own_streams() {
-    let mut app = Program::start(&["app", "--subprotocol", "chat"]);
+    let mut app = Program::start(&[
+        "app",
+        "--subprotocol",
+        "chat",
+        "--allow-origin",
+        "http://example.org",
+    ]);
     let address = app.address_of_event();
 
     let mut wire = Wire::open(address);
@@ -273,7 +279,7 @@ fn the_first_signal_is_not_the_second_because_the_end_of_input_came_before() {
 fn a_program_is_missed_even_where_the_end_of_children_is_ignored() {
     // The bug: with SIGCHLD ignored the kernel waits for the child itself, and nobody knew that it had ended.
     let mut command = std::process::Command::new("sh");
-    let script = "trap '' CHLD; exec \"$0\" app --listen 127.0.0.1:0 -- sh -c 'exit 3'";
+    let script = "trap '' CHLD; exec \"$0\" app --listen 127.0.0.1:0 --no-auth -- sh -c 'exit 3'";
     let mut app = Program::spawn(command.args(["-c", script, env!("CARGO_BIN_EXE_outrigger")]));
     app.address();
     let (status, log) = app.wait_and_read_log();
@@ -290,7 +296,14 @@ fn both_streams_may_be_one_socket() {
     let input = std::os::fd::OwnedFd::from(theirs.try_clone().expect("a second handle"));
     let output = std::os::fd::OwnedFd::from(theirs);
     let mut app = std::process::Command::new(env!("CARGO_BIN_EXE_outrigger"))
-        .args(["app", "--listen", "127.0.0.1:0", "--log", "off"])
+        .args([
+            "app",
+            "--listen",
+            "127.0.0.1:0",
+            "--no-auth",
+            "--log",
+            "off",
+        ])
         .stdin(input)
         .stdout(output)
         .spawn()
@@ -496,7 +509,14 @@ fn a_reader_of_events_that_goes_away_is_a_failure() {
     // Standard output is a pipe whose reader leaves after the first line.
     let (reader, writer) = std::io::pipe().expect("a pipe");
     let mut app = std::process::Command::new(env!("CARGO_BIN_EXE_outrigger"))
-        .args(["app", "--listen", "127.0.0.1:0", "--log", "off"])
+        .args([
+            "app",
+            "--listen",
+            "127.0.0.1:0",
+            "--no-auth",
+            "--log",
+            "off",
+        ])
         .stdin(std::process::Stdio::piped())
         .stdout(writer)
         .stderr(std::process::Stdio::piped())

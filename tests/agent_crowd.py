@@ -104,7 +104,7 @@ class Client:
 
 
 async def main(calls):
-    command = [OUTRIGGER, "agent", "--listen", "127.0.0.1:0", "--log", "warn", "--", sys.executable, __file__, "agent"]
+    command = [OUTRIGGER, "agent", "--listen", "127.0.0.1:0", "--log", "warn", "--no-auth", "--", sys.executable, __file__, "agent"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     port = int(re.search(r":(\d+)/", process.stdout.readline())[1])
     clients = [Client(number) for number in range(CLIENTS)]

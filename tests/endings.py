@@ -28,7 +28,7 @@ REQUEST = (
 class App:
     def __init__(self):
         args = ["--listen", "127.0.0.1:0", "--ping-interval", "3s", "--ping-timeout", "2s", "--handshake-timeout", "3s"]
-        command = [OUTRIGGER, "app", *args, "--log", "warn", "--max-clients", "100000"]
+        command = [OUTRIGGER, "app", *args, "--no-auth", "--log", "warn", "--max-clients", "100000"]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         self.port = self.event()["port"]
         self.connects, self.causes = collections.Counter(), collections.Counter()

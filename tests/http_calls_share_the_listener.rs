@@ -56,8 +56,8 @@ fn a_connection_makes_any_number_of_calls_and_may_be_upgraded_in_the_end() {
 fn the_last_answer_is_followed_by_the_end() {
     let server = TestServer::echo(patient());
     for request in [
-        "POST /call HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi",
-        "POST /call HTTP/1.0\r\nContent-Length: 2\r\n\r\nhi",
+        "POST /call HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi",
+        "POST /call HTTP/1.0\r\nHost: localhost\r\nContent-Length: 2\r\n\r\nhi",
     ] {
         let mut wire = Wire::open(server.address);
         wire.send(request.as_bytes());
@@ -228,7 +228,7 @@ fn an_answer_that_is_taken_slowly_is_taken_whole() {
 fn the_answer_to_head_is_a_head() {
     let server = TestServer::echo(patient());
     let mut wire = Wire::open(server.address);
-    let head = |path: &str| format!("HEAD {path} HTTP/1.1\r\nHost: h\r\n\r\n").into_bytes();
+    let head = |path: &str| format!("HEAD {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").into_bytes();
     wire.send(&[head("/call/stream"), b"\r\n\r\n".to_vec(), head("/nothing")].concat());
     assert!(
         wire.read_head()
@@ -273,7 +273,7 @@ fn the_server_tells_of_itself() {
     let (_, status) = wire.read_response();
     assert_eq!(status["client_count"], 1);
     assert_eq!(status["clients"][0]["path"], "/chat");
-    wire.send(b"HEAD /status HTTP/1.1\r\nHost: h\r\n\r\n");
+    wire.send(b"HEAD /status HTTP/1.1\r\nHost: localhost\r\n\r\n");
     let head = wire.read_head();
     assert!(
         head.starts_with("HTTP/1.1 200 ") && head.contains("Content-Length: "),

@@ -182,7 +182,7 @@ fn who_leaves_before_exec_is_done_takes_the_process_along() {
     let body = json!({"command": "sh", "args": ["-c", text]}).to_string();
     let mut wire = Wire::open(address);
     let head = format!(
-        "POST /process/exec HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        "POST /process/exec HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
         body.len()
     );
     wire.send(head.as_bytes());
@@ -300,7 +300,9 @@ fn a_stream_of_events_has_both_outputs_and_the_end() {
         json!({"command": "sh", "args": ["-c", "read go; echo out; echo err >&2; exit 9"]}),
     );
     let mut wire = Wire::open(address);
-    wire.send(format!("GET /process/{id}/stdout/stream HTTP/1.0\r\n\r\n").as_bytes());
+    wire.send(
+        format!("GET /process/{id}/stdout/stream HTTP/1.0\r\nHost: localhost\r\n\r\n").as_bytes(),
+    );
     let head = wire.read_head();
     assert!(
         head.contains("\r\nContent-Type: text/event-stream\r\n"),
@@ -338,7 +340,7 @@ fn a_stream_of_events_has_both_outputs_and_the_end() {
     // A reader that comes back says what it has seen.
     let mut wire = Wire::open(address);
     wire.send(
-        format!("GET /process/{id}/stdout/stream HTTP/1.0\r\nLast-Event-ID: 8\r\n\r\n").as_bytes(),
+        format!("GET /process/{id}/stdout/stream HTTP/1.0\r\nHost: localhost\r\nLast-Event-ID: 8\r\n\r\n").as_bytes(),
     );
     wire.read_head();
     let mut rest = String::new();
@@ -347,7 +349,7 @@ fn a_stream_of_events_has_both_outputs_and_the_end() {
     wire = Wire::open(address);
     wire.send(
         format!(
-            "HEAD /process/{id}/stdout/stream HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+            "HEAD /process/{id}/stdout/stream HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         )
         .as_bytes(),
     );
@@ -468,10 +470,10 @@ fn every_error_has_its_status_and_is_json() {
         );
     }
     let mut wire = Wire::open(address);
-    wire.send(b"POST /process/spawn HTTP/1.1\r\nHost: h\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}");
+    wire.send(b"POST /process/spawn HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}");
     assert!(wire.read_response().0.starts_with("HTTP/1.1 415 "));
     let mut wire = Wire::open(address);
-    wire.send(b"POST /process/spawn HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: 999999999\r\n\r\n");
+    wire.send(b"POST /process/spawn HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 999999999\r\n\r\n");
     assert!(wire.read_response().0.starts_with("HTTP/1.1 413 "));
 }
 
@@ -483,7 +485,9 @@ fn input_that_nobody_takes_is_not_called_written() {
         json!({"command": "sh", "args": ["-c", "exec <&-; echo closed; sleep 1000"]}),
     );
     let mut wire = Wire::open(address);
-    wire.send(format!("GET /process/{id}/stdout/stream HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes());
+    wire.send(
+        format!("GET /process/{id}/stdout/stream HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes(),
+    );
     wire.read_head();
     wire.read_exact(20);
     let path = format!("/process/{id}/stdin");

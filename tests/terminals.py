@@ -149,7 +149,7 @@ async def cut_and_return(url, cuts):
 
 async def main(program, runs, bursts, cuts):
     for name, script, count, check in [("runs", RUN, runs, LINES.__eq__), ("bursts", BURST, bursts, is_burst)]:
-        server = Server(program, "terminal", "--listen", "127.0.0.1:0", "--log", "warn", "--", "bash", "-c", script)
+        server = Server(program, "terminal", "--listen", "127.0.0.1:0", "--log", "warn", "--no-auth", "--", "bash", "-c", script)
         descriptors = server.descriptors()
         began = time.monotonic()
         wrong = await many(server.url, count, check)
@@ -157,7 +157,7 @@ async def main(program, runs, bursts, cuts):
         server.stop()
         print(f"{name}: {count}, {wrong} wrong, {time.monotonic() - began:.1f} s")
         assert wrong == 0
-    server = Server(program, "processes", "--listen", "127.0.0.1:0", "--log", "warn", "--retention", "100ms")
+    server = Server(program, "processes", "--listen", "127.0.0.1:0", "--log", "warn", "--no-auth", "--retention", "100ms")
     descriptors = server.descriptors()
     came, missing = await cut_and_return(server.url, cuts)
     server.expect_calm(descriptors)

@@ -226,7 +226,7 @@ fn input_that_the_program_does_not_read_hides_neither_its_end_nor_the_clients() 
 
 #[test]
 fn signals_that_are_ignored_here_are_not_ignored_there() {
-    let script = "trap '' HUP INT QUIT; exec \"$0\" terminal --listen 127.0.0.1:0 -- sh -c 'grep SigIgn /proc/self/status'";
+    let script = "trap '' HUP INT QUIT; exec \"$0\" terminal --listen 127.0.0.1:0 --no-auth -- sh -c 'grep SigIgn /proc/self/status'";
     let mut command = std::process::Command::new("sh");
     command.args(["-c", script, env!("CARGO_BIN_EXE_outrigger")]);
     let server = Program::spawn(&mut command);

@@ -1,14 +1,18 @@
 //! The command line: one table of options, from which parsing and `--help` are made.
 
+mod access;
 mod help;
 pub(crate) mod log;
 mod options;
 mod values;
 
 use std::ffi::OsString;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use lexopt::Arg;
+use outrigger::Token;
 use outrigger::service::Endpoint;
 use outrigger::service::agent::{AgentProtocol, RestartLimit};
 
@@ -88,6 +92,13 @@ pub(crate) enum Action {
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) server: outrigger::Config,
+    pub(crate) port_range: std::option::Option<RangeInclusive<u16>>,
+    pub(crate) announce: std::option::Option<String>,
+    pub(crate) announce_extra: serde_json::Map<String, serde_json::Value>,
+    pub(crate) token_file: std::option::Option<PathBuf>,
+    pub(crate) no_auth: bool,
+    /// Whether the token was made here, so that nobody knows it who is not told.
+    pub(crate) fresh_token: bool,
     pub(crate) path: std::option::Option<Endpoint>,
     pub(crate) program: Vec<String>,
     pub(crate) restart: bool,
@@ -115,6 +126,12 @@ impl Settings {
                 listen: Vec::new(),
                 ..Default::default()
             },
+            port_range: None,
+            announce: None,
+            announce_extra: serde_json::Map::new(),
+            token_file: None,
+            no_auth: false,
+            fresh_token: false,
             path: None,
             program: Vec::new(),
             restart: false,
@@ -137,6 +154,15 @@ impl Settings {
             log_level: None,
             log_format: LogFormat::Text,
         }
+    }
+
+    /// The token, if nobody knows it who is not told.
+    pub(crate) fn told_token(&self) -> std::option::Option<&Token> {
+        self.server
+            .access
+            .token
+            .as_ref()
+            .filter(|_| self.fresh_token)
     }
 
     /// Where the service is found.
@@ -237,9 +263,8 @@ fn parse_options(
         }
         (_, Some(program)) => settings.program = words(program)?,
     }
-    if settings.server.listen.is_empty() {
-        settings.server.listen = outrigger::Config::default().listen;
-    }
+    settings.complete_listen()?;
+    settings.complete_access(command)?;
     if settings.restart && settings.program.is_empty() {
         return Err("--restart needs a program behind '--'".to_owned());
     }

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use outrigger::service::agent::{AgentProtocol, RestartLimit};
 
-use super::values::{address, duration, number, size};
+use super::values::{duration, listen, number, port_range, size};
 use super::{Command, Settings};
 
 /// One option.
@@ -48,6 +48,21 @@ const fn general(
     Option {
         name,
         value: Some(value),
+        help,
+        only: None,
+        apply,
+    }
+}
+
+/// A general option that takes no value.
+const fn switch(
+    name: &'static str,
+    help: &'static str,
+    apply: fn(&mut Settings, &str) -> Result<(), String>,
+) -> Option {
+    Option {
+        name,
+        value: None,
         help,
         only: None,
         apply,
@@ -226,10 +241,110 @@ pub(super) const OPTIONS: &[Option] = &[
     },
     general(
         "listen",
-        "HOST:PORT",
-        "address to listen on (repeatable); port 0 takes a free one [127.0.0.1:7070]",
+        "ADDRESS",
+        "HOST:PORT, where port 0 takes a free one, unix:PATH, or fd:NUMBER for a socket that was opened already (repeatable) [127.0.0.1:7070; the sockets of LISTEN_FDS if there are any]",
         |settings, value| {
-            settings.server.listen.extend(address(value)?);
+            settings.server.listen.extend(listen(value)?);
+            Ok(())
+        },
+    ),
+    general(
+        "port-range",
+        "A-B",
+        "a free port of this range, at random, in place of the ports to listen on",
+        |settings, value| {
+            settings.port_range = Some(port_range(value)?);
+            Ok(())
+        },
+    ),
+    switch(
+        "reuse-port",
+        "share the ports with other processes that do (SO_REUSEPORT): one process for each core",
+        |settings, _| {
+            settings.server.reuse_port = true;
+            Ok(())
+        },
+    ),
+    general(
+        "announce",
+        "FILE",
+        "after listening write {pid, port, transport, url, authToken} there as JSON, for our user only, and remove it at the end; {port} in FILE is the port",
+        |settings, value| {
+            settings.announce = Some(value.to_owned());
+            Ok(())
+        },
+    ),
+    general(
+        "announce-extra",
+        "JSON",
+        "an object whose fields are added to what --announce writes",
+        |settings, value| {
+            settings.announce_extra = match serde_json::from_str(value) {
+                Ok(serde_json::Value::Object(fields)) => fields,
+                Ok(_) => return Err("not a JSON object".to_owned()),
+                Err(error) => return Err(format!("not JSON: {error}")),
+            };
+            Ok(())
+        },
+    ),
+    general(
+        "token-file",
+        "FILE",
+        "holds the secret that clients have to present; the variable OUTRIGGER_TOKEN may hold it instead [a fresh one, told in the 'listening' line; echo on loopback: none]",
+        |settings, value| {
+            settings.token_file = Some(value.into());
+            Ok(())
+        },
+    ),
+    general(
+        "token-header",
+        "NAME",
+        "one more header field in which the token may come",
+        |settings, value| {
+            let token =
+                |byte: u8| byte.is_ascii_alphanumeric() || b"-_.!#$%&'*+^`|~".contains(&byte);
+            if value.is_empty() || !value.bytes().all(token) {
+                return Err("not the name of a header field".to_owned());
+            }
+            settings.server.access.token_header = Some(value.to_owned());
+            Ok(())
+        },
+    ),
+    switch(
+        "no-auth",
+        "ask for no token: whoever can connect is let in",
+        |settings, _| {
+            settings.no_auth = true;
+            Ok(())
+        },
+    ),
+    general(
+        "allow-origin",
+        "ORIGIN",
+        "let pages of this origin in, such as https://example.com, beside the server's own (repeatable); '*' is all",
+        |settings, value| {
+            if value != "*" && value != "null" && !value.contains("://") {
+                return Err(format!(
+                    "'{value}' is not an origin such as https://example.com"
+                ));
+            }
+            settings
+                .server
+                .access
+                .origins
+                .push(value.trim_end_matches('/').to_owned());
+            Ok(())
+        },
+    ),
+    general(
+        "allow-host",
+        "HOST",
+        "a name that clients may use for this server, without a port, beside loopback's and the addresses to listen on (repeatable); '*' is all",
+        |settings, value| {
+            if value.is_empty() || value.contains(['/', ' ']) {
+                return Err(format!("'{value}' is not a host name"));
+            }
+            settings.server.access.hosts.push(value.to_owned());
             Ok(())
         },
     ),

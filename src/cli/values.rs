@@ -4,13 +4,40 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// `HOST:PORT`; a name stands for all its addresses.
-pub(super) fn address(text: &str) -> Result<Vec<SocketAddr>, String> {
+use outrigger::Listen;
+
+/// `HOST:PORT` (a name stands for all its addresses), `unix:PATH` or `fd:NUMBER`.
+pub(super) fn listen(text: &str) -> Result<Vec<Listen>, String> {
+    if let Some(path) = text.strip_prefix("unix:") {
+        if path.is_empty() {
+            return Err("unix: lacks a path".to_owned());
+        }
+        return Ok(vec![Listen::Unix(path.into())]);
+    }
+    if let Some(number) = text.strip_prefix("fd:") {
+        let number = number
+            .parse()
+            .map_err(|_| format!("'{text}' is not fd:NUMBER"))?;
+        return Ok(vec![Listen::Inherited(number)]);
+    }
+    Ok(address(text)?.into_iter().map(Listen::Tcp).collect())
+}
+
+/// `A-B`.
+pub(super) fn port_range(text: &str) -> Result<RangeInclusive<u16>, String> {
+    let range = text.split_once('-').and_then(|(first, last)| {
+        let range = first.parse::<u16>().ok()?..=last.parse().ok()?;
+        (*range.start() > 0 && !range.is_empty()).then_some(range)
+    });
+    range.ok_or_else(|| format!("'{text}' is not a range of ports such as 10000-20000"))
+}
+
+fn address(text: &str) -> Result<Vec<SocketAddr>, String> {
     if text
         .rsplit_once(':')
         .is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err())
     {
-        return Err(format!("'{text}' is not HOST:PORT"));
+        return Err(format!("'{text}' is not HOST:PORT, unix:PATH or fd:NUMBER"));
     }
     let addresses: Vec<_> = text
         .to_socket_addrs()

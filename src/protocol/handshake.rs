@@ -27,6 +27,11 @@ impl Accept {
         self
     }
 
+    /// Whether a subprotocol is to be answered.
+    pub(crate) fn has_protocol(&self) -> bool {
+        self.protocol.is_some()
+    }
+
     /// Adds a field to the response; an error if the name or the value cannot stand in one.
     pub fn field(
         mut self,

@@ -11,6 +11,11 @@ pub(super) fn is_for(request: &Request<'_>) -> bool {
     !request.wants_websocket() && matches!(request.path(), "/healthz" | "/readyz" | "/status")
 }
 
+/// Whether a request needs nobody's leave: probes have no token, and tell nothing.
+pub(super) fn is_open(request: &Request<'_>) -> bool {
+    is_for(request) && matches!(request.path(), "/healthz" | "/readyz")
+}
+
 /// Answers a call to such a path.
 pub(super) fn answer<S: Service>(ctx: &Context, service: &S, request: &Request<'_>) -> Response {
     if !matches!(request.method(), "GET" | "HEAD") {

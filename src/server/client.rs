@@ -104,6 +104,14 @@ pub struct Remote {
     port: u16,
 }
 
+impl Remote {
+    /// Whoever connects to a unix socket has no address.
+    pub const UNIX: Self = Self {
+        ip: [0; 16],
+        port: 0,
+    };
+}
+
 impl From<SocketAddr> for Remote {
     fn from(address: SocketAddr) -> Self {
         let ip = match address.ip() {
@@ -125,6 +133,9 @@ impl From<Remote> for SocketAddr {
 
 impl fmt::Display for Remote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == Self::UNIX {
+            return f.write_str("unix");
+        }
         SocketAddr::from(*self).fmt(f)
     }
 }

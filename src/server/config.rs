@@ -1,17 +1,23 @@
 //! What a server is told before it starts.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use super::access::Access;
 use super::id::MAX_SLOTS;
+use super::listener::Listen;
 use crate::protocol::{Limits, Timeouts};
 
 /// The settings of a server. `Config::default()` listens on `127.0.0.1:7070`.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The addresses to listen on; port 0 takes a free port.
-    pub listen: Vec<SocketAddr>,
+    /// Where to listen.
+    pub listen: Vec<Listen>,
+    /// Whether other processes may listen on the same TCP ports (`SO_REUSEPORT`): the kernel deals connections out.
+    pub reuse_port: bool,
+    /// Whom to let in.
+    pub access: Access,
     /// The most clients that are connected at once, at most 1,048,575. Further handshakes are answered with 503. As
     /// many connections again may be in their handshake; beyond that, connections wait in the kernel's queue.
     pub max_clients: usize,
@@ -52,7 +58,9 @@ const _: () =
 impl Default for Config {
     fn default() -> Self {
         Self {
-            listen: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 7070))],
+            listen: vec![(Ipv4Addr::LOCALHOST, 7070).into()],
+            reuse_port: false,
+            access: Access::default(),
             max_clients: Self::MAX_CLIENTS,
             limits: Limits::default(),
             max_outbound: Self::MAX_OUTBOUND,

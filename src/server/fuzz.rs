@@ -203,7 +203,7 @@ struct World {
 }
 
 const HEAD: &[u8] =
-    b"GET /fuzz HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+    b"GET /fuzz HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
 
 /// Any sequence of operations on a server: everyone who connects is told to be gone exactly once.
@@ -334,10 +334,10 @@ impl World {
         self.old.push(id);
         if argument & 7 == 7 {
             let calls: [&[u8]; 4] = [
-                b"GET /now HTTP/1.1\r\nHost: h\r\n\r\nGET /later HTTP/1.1\r\nHost: h\r\n\r\nGET /now",
-                b"POST /later HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbodyGET",
-                b"POST /later HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbo",
-                b"GET /later HTTP/1.0\r\n\r\n",
+                b"GET /now HTTP/1.1\r\nHost: localhost\r\n\r\nGET /later HTTP/1.1\r\nHost: localhost\r\n\r\nGET /now",
+                b"POST /later HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\nbodyGET",
+                b"POST /later HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\nbo",
+                b"GET /later HTTP/1.0\r\nHost: localhost\r\n\r\n",
             ];
             self.give(id, calls[usize::from(argument >> 3) % 4]);
             self.event(id, true, true, false);

@@ -1,20 +1,100 @@
-//! Listening sockets.
+//! Listening sockets: TCP, unix, and those that somebody else has opened.
 
+use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::os::fd::{OwnedFd, RawFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net as unix;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use mio::net::{TcpListener, TcpStream};
+use mio::net::{TcpListener, UnixListener};
 use mio::{Interest, Registry};
+use uuid::Uuid;
 
+use super::client::Remote;
 use super::id::listener_token;
-use crate::sys::is_exhausted;
+use super::stream::Stream;
+use crate::sys::{
+    InheritedSocket, is_exhausted, take_inherited_socket, tcp_listener, with_private_umask,
+};
 
 /// Connections taken from one listener in one turn of the loop.
 const ACCEPTS_PER_TURN: usize = 256;
 
 /// How long to wait before trying again where there were no descriptors left, unless one is closed before.
 pub(super) const EXHAUSTED_RETRY: Duration = Duration::from_millis(100);
+
+/// Where to listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
+    /// A TCP address; port 0 takes a free port.
+    Tcp(SocketAddr),
+    /// A free port of a range, chosen at random.
+    PortRange(IpAddr, RangeInclusive<u16>),
+    /// A unix socket, which only our own user can connect to. One that a server has left behind which is gone is
+    /// replaced.
+    Unix(PathBuf),
+    /// A listening socket that this process was given, by its number. It is taken over: nobody else may use it.
+    Inherited(RawFd),
+}
+
+impl<A: Into<SocketAddr>> From<A> for Listen {
+    fn from(address: A) -> Self {
+        Self::Tcp(address.into())
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::PortRange(ip, ports) => {
+                write!(f, "{ip}, ports {} to {}", ports.start(), ports.end())
+            }
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Inherited(number) => write!(f, "fd:{number}"),
+        }
+    }
+}
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ListenAddress {
+    /// A TCP address with its port.
+    Tcp(SocketAddr),
+    /// A unix socket.
+    Unix(PathBuf),
+}
+
+impl ListenAddress {
+    /// The TCP address, if it is one.
+    pub fn tcp(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(address) => Some(*address),
+            Self::Unix(_) => None,
+        }
+    }
+
+    /// What a client connects to. For a unix socket it is written as npm's `ws` has it: `ws+unix:SOCKET:PATH`.
+    pub fn url(&self, path: &str) -> String {
+        match self {
+            Self::Tcp(address) => format!("ws://{address}{path}"),
+            Self::Unix(socket) => format!("ws+unix:{}:{path}", socket.display()),
+        }
+    }
+}
+
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
 
 /// What came of accepting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,10 +107,25 @@ pub(super) enum Accepted {
     Exhausted,
 }
 
+#[derive(Debug)]
+enum Socket {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+/// The file of a unix socket that we have made, by which it is known as ours when it is removed.
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
 /// A listening socket. Readiness is told once, so it is kept here until the queue is empty.
 #[derive(Debug)]
 pub(super) struct Listener {
-    socket: TcpListener,
+    socket: Socket,
+    file: Option<SocketFile>,
     /// Whether there may be connections in the queue.
     pub(super) pending: bool,
     /// Whether exhaustion was logged since a connection was last taken.
@@ -38,32 +133,61 @@ pub(super) struct Listener {
 }
 
 impl Listener {
+    /// Opens a listening socket; with `share`, other processes may listen on the same port.
     pub(super) fn bind(
         registry: &Registry,
-        address: SocketAddr,
+        listen: &Listen,
+        share: bool,
         index: usize,
-    ) -> io::Result<(Self, SocketAddr)> {
-        let mut socket = TcpListener::bind(address)?;
-        let address = socket.local_addr()?;
-        registry.register(&mut socket, listener_token(index), Interest::READABLE)?;
-        Ok((
-            Self {
-                socket,
-                pending: false,
-                complained: false,
+    ) -> io::Result<(Self, ListenAddress)> {
+        let mut file = None;
+        let mut socket = match listen {
+            Listen::Tcp(address) => tcp(tcp_listener(*address, share)?),
+            Listen::PortRange(ip, ports) => bind_in_range(*ip, ports, share)?,
+            Listen::Unix(path) => {
+                let (socket, ours) = bind_unix(path)?;
+                file = Some(ours);
+                socket
+            }
+            Listen::Inherited(number) => match take_inherited_socket(*number)? {
+                InheritedSocket::Tcp(fd) => tcp(fd),
+                InheritedSocket::Unix(fd) => Socket::Unix(UnixListener::from_std(fd.into())),
             },
-            address,
-        ))
+        };
+        let address = match &mut socket {
+            Socket::Tcp(socket) => {
+                registry.register(socket, listener_token(index), Interest::READABLE)?;
+                ListenAddress::Tcp(socket.local_addr()?)
+            }
+            Socket::Unix(socket) => {
+                registry.register(socket, listener_token(index), Interest::READABLE)?;
+                let address = socket.local_addr()?;
+                let path = address.as_pathname().map(Path::to_owned);
+                ListenAddress::Unix(path.unwrap_or_default())
+            }
+        };
+        let listener = Self {
+            socket,
+            file,
+            // One that others have opened may have had connections before.
+            pending: matches!(listen, Listen::Inherited(_)),
+            complained: false,
+        };
+        Ok((listener, address))
     }
 
     /// Takes connections, at most `room` of them.
-    pub(super) fn accept(
-        &mut self,
-        room: usize,
-        mut take: impl FnMut(TcpStream, SocketAddr),
-    ) -> Accepted {
+    pub(super) fn accept(&mut self, room: usize, mut take: impl FnMut(Stream, Remote)) -> Accepted {
         for _ in 0..ACCEPTS_PER_TURN.min(room) {
-            match self.socket.accept() {
+            let accepted = match &self.socket {
+                Socket::Tcp(socket) => socket
+                    .accept()
+                    .map(|(stream, remote)| (stream.into(), remote.into())),
+                Socket::Unix(socket) => socket
+                    .accept()
+                    .map(|(stream, _)| (stream.into(), Remote::UNIX)),
+            };
+            match accepted {
                 Ok((stream, remote)) => {
                     self.complained = false;
                     take(stream, remote);
@@ -90,9 +214,76 @@ impl Listener {
         }
     }
 
+    /// Ends listening. The file of a unix socket goes, if it is still ours.
     pub(super) fn close(mut self, registry: &Registry) {
-        if let Err(error) = registry.deregister(&mut self.socket) {
+        let deregistered = match &mut self.socket {
+            Socket::Tcp(socket) => registry.deregister(socket),
+            Socket::Unix(socket) => registry.deregister(socket),
+        };
+        if let Err(error) = deregistered {
             log::debug!("deregistering a listener failed: {error}");
         }
     }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let Some(file) = &self.file else { return };
+        let ours = std::fs::symlink_metadata(&file.path)
+            .is_ok_and(|found| (found.dev(), found.ino()) == (file.device, file.inode));
+        if ours && let Err(error) = std::fs::remove_file(&file.path) {
+            log::debug!("removing {} failed: {error}", file.path.display());
+        }
+    }
+}
+
+fn tcp(fd: OwnedFd) -> Socket {
+    Socket::Tcp(TcpListener::from_std(fd.into()))
+}
+
+/// Tries the ports of a range, from one at random on.
+fn bind_in_range(ip: IpAddr, ports: &RangeInclusive<u16>, share: bool) -> io::Result<Socket> {
+    let (first, count) = (u32::from(*ports.start()), ports.len() as u32);
+    let random = Uuid::new_v4().as_u128() as u32;
+    let mut last = io::Error::from(io::ErrorKind::AddrInUse);
+    for step in 0..count {
+        let port = first + (random % count + step) % count;
+        match tcp_listener(SocketAddr::new(ip, port as u16), share) {
+            Ok(fd) => return Ok(tcp(fd)),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => last = error,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(last)
+}
+
+/// Makes a unix socket that only our user can connect to.
+fn bind_unix(path: &Path) -> io::Result<(Socket, SocketFile)> {
+    if let Ok(found) = std::fs::symlink_metadata(path) {
+        if !found.file_type().is_socket() {
+            let why = "there is a file that is no socket";
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
+        }
+        match unix::UnixStream::connect(path) {
+            // Its server is gone; the file stayed behind.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                std::fs::remove_file(path)?;
+            }
+            Ok(_) => {
+                let why = "another process listens on it";
+                return Err(io::Error::new(io::ErrorKind::AddrInUse, why));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    // The mode has to be right from the start: whoever connects before it is changed stays connected.
+    let socket = with_private_umask(|| unix::UnixListener::bind(path))?;
+    socket.set_nonblocking(true)?;
+    let made = std::fs::symlink_metadata(path)?;
+    let file = SocketFile {
+        path: path.to_owned(),
+        device: made.dev(),
+        inode: made.ino(),
+    };
+    Ok((Socket::Unix(UnixListener::from_std(socket)), file))
 }

@@ -14,6 +14,7 @@
 //! * *Nothing is kept for an idle client*: input is parsed in the loop's one buffer, replies are gathered in one, and
 //!   what exists only now and then lies behind a pointer in the client's entry.
 
+pub(crate) mod access;
 mod admin;
 mod backlog;
 mod client;
@@ -36,7 +37,6 @@ pub(crate) mod fuzz;
 
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use mio::event::Event as Readied;
@@ -44,12 +44,14 @@ use mio::{Events, Poll};
 use rustix::process::Signal;
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
 
+pub use access::{Access, Token};
 pub use client::{Remote, Traffic};
 pub use config::Config;
 pub use context::{Context, SendError};
 pub use handle::{Handle, OwnedMessage, Stopped};
 pub use histogram::Histogram;
 pub use id::{ClientId, ParseClientIdError, SourceId, TimerId};
+pub use listener::{Listen, ListenAddress};
 pub use service::{Readiness, Route, Service};
 pub use status::{ClientStatus, Status};
 
@@ -69,6 +71,9 @@ const READ_BUFFER: usize = 512 << 10;
 
 /// Events taken from the kernel in one turn.
 const EVENTS_PER_TURN: usize = 1024;
+
+/// A subprotocol that says nothing: the messages are those of the service.
+const OWN_PROTOCOL: &str = "outrigger";
 
 /// Descriptors needed beside those of clients: standard streams, the loop's own, listeners, pipes of a service.
 const SPARE_DESCRIPTORS: u64 = 64;
@@ -109,11 +114,13 @@ impl<S: Service> Server<S> {
         let poll = Poll::new()?;
         let mut listeners = Vec::new();
         let mut listen = Vec::new();
-        for (index, &address) in config.listen.iter().enumerate() {
+        for (index, wanted) in config.listen.iter().enumerate() {
             let (listener, address) =
-                Listener::bind(poll.registry(), address, index).map_err(|error| {
-                    io::Error::new(error.kind(), format!("cannot listen on {address}: {error}"))
-                })?;
+                Listener::bind(poll.registry(), wanted, config.reuse_port, index).map_err(
+                    |error| {
+                        io::Error::new(error.kind(), format!("cannot listen on {wanted}: {error}"))
+                    },
+                )?;
             listeners.push(listener);
             listen.push(address);
         }
@@ -132,7 +139,7 @@ impl<S: Service> Server<S> {
         poll: Poll,
         config: Config,
         listeners: Vec<Listener>,
-        listen: Vec<SocketAddr>,
+        listen: Vec<ListenAddress>,
         service: S,
     ) -> io::Result<Self> {
         let clock = Clock::start();
@@ -152,8 +159,8 @@ impl<S: Service> Server<S> {
         })
     }
 
-    /// The addresses it listens on, with the ports that were taken for port 0.
-    pub fn local_addresses(&self) -> &[SocketAddr] {
+    /// Where it listens, with the ports that were taken for port 0.
+    pub fn local_addresses(&self) -> &[ListenAddress] {
         &self.ctx.listen
     }
 
@@ -384,10 +391,10 @@ impl<S: Service> Server<S> {
                 .saturating_sub(ctx.registry.len());
             let accepted = listener.accept(room, |stream, remote| {
                 // Replies are gathered already; waiting for more would only delay them.
-                if let Err(error) = stream.set_nodelay(true) {
-                    log::debug!("TCP_NODELAY failed for {remote}: {error}");
+                if remote != Remote::UNIX {
+                    stream.set_nodelay();
                 }
-                add_client(ctx, Stream::Tcp(stream), remote.into());
+                add_client(ctx, stream, remote);
             });
             let again = match accepted {
                 Accepted::All => continue,
@@ -621,6 +628,9 @@ fn add_client(ctx: &mut Context, stream: Stream, remote: Remote) -> Option<Clien
 fn handle_head<S: Service>(ctx: &mut Context, service: &mut S, id: ClientId, head: &[u8]) {
     let answered = Request::parse(head).and_then(|request| {
         ctx.begin_request(id, &request);
+        if !admin::is_open(&request) {
+            ctx.check_access(id, &request)?;
+        }
         let route = if admin::is_for(&request) {
             Route::Http
         } else if ctx.is_stopping() {
@@ -653,7 +663,11 @@ fn upgrade<S: Service>(
     if ctx.is_full() {
         return Err(Refusal::unavailable("too many clients"));
     }
-    let accept = service.accept(ctx, request)?;
+    let mut accept = service.accept(ctx, request)?;
+    // A browser that has to put the token among its subprotocols has to be answered with another of them.
+    if !accept.has_protocol() && upgrade.protocols().contains(&OWN_PROTOCOL) {
+        accept = accept.protocol(OWN_PROTOCOL);
+    }
     ctx.open(id, &upgrade, &accept, request.path());
     if let Some(remote) = ctx.remote(id) {
         log::info!("{id} connected: path={:?} remote={remote}", request.path());

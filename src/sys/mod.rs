@@ -8,6 +8,7 @@ mod descriptors;
 mod orphans;
 mod process;
 mod pty;
+mod sockets;
 
 pub(crate) use account::Account;
 pub(crate) use clock::Clock;
@@ -19,3 +20,6 @@ pub(crate) use orphans::{Family, become_subreaper, reap_orphans, signal_orphans,
 pub(crate) use process::{Beginning, Process, code_or_signal, exit_descriptor};
 pub use pty::TerminalSize;
 pub(crate) use pty::{open_pty, set_terminal_size};
+pub(crate) use sockets::{
+    InheritedSocket, take_inherited_socket, tcp_listener, with_private_umask,
+};

@@ -20,8 +20,13 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 use super::account::Account;
 
-/// The variable that carries our own secret, which is not for the programs that we start.
-const TOKEN_VARIABLE: &str = "OUTRIGGER_TOKEN";
+/// Variables that are for us and not for the programs that we start: our secret, and the sockets we were given.
+const OUR_OWN: [&str; 4] = [
+    "OUTRIGGER_TOKEN",
+    "LISTEN_FDS",
+    "LISTEN_PID",
+    "LISTEN_FDNAMES",
+];
 
 /// The children that were started here and not waited for yet. Any other child of this process was left to it.
 static OURS: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
@@ -71,7 +76,9 @@ pub(crate) struct Process {
 impl Process {
     /// Starts a process. It is killed when the thread that started it ends, however that ends.
     pub(crate) fn start(command: &mut Command, beginning: Beginning) -> io::Result<Self> {
-        command.env_remove(TOKEN_VARIABLE);
+        for variable in OUR_OWN {
+            command.env_remove(variable);
+        }
         let parent = getpid();
         let prepare = move || {
             setsid()?;

@@ -141,7 +141,7 @@ impl TestServer {
         on_message: impl FnMut(&mut Context, ClientId, Message<'_>) + Send + 'static,
     ) -> Self {
         let config = Config {
-            listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
+            listen: vec![([127, 0, 0, 1], 0).into()],
             ..config
         };
         let (sender, told) = mpsc::channel();
@@ -158,7 +158,10 @@ impl TestServer {
             )
             .expect("a free port");
             ready
-                .send((server.local_addresses()[0], server.handle()))
+                .send((
+                    server.local_addresses()[0].tcp().expect("TCP"),
+                    server.handle(),
+                ))
                 .expect("the test waits");
             server.run().expect("the loop turns").1
         });

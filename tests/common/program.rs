@@ -29,17 +29,22 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts `outrigger` with these arguments on a free port.
+    /// Starts `outrigger` with these arguments on a free port, open to all.
     pub fn start(args: &[&str]) -> Self {
         let (before, after) = args.split_at(1);
-        let all = [before, &["--listen", "127.0.0.1:0"], after].concat();
+        let all = [before, &["--listen", "127.0.0.1:0", "--no-auth"], after].concat();
         Self::spawn(Command::new(env!("CARGO_BIN_EXE_outrigger")).args(all))
     }
 
     /// Starts a command that becomes `outrigger`.
     pub fn spawn(command: &mut Command) -> Self {
+        Self::spawn_with(command, Stdio::piped())
+    }
+
+    /// Starts a command with this as its standard input.
+    pub fn spawn_with(command: &mut Command, stdin: Stdio) -> Self {
         let mut child = command
-            .stdin(Stdio::piped())
+            .stdin(stdin)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()

@@ -3,9 +3,10 @@ const { spawn } = require("node:child_process");
 const { once } = require("node:events");
 const readline = require("node:readline");
 
+// Pages that are opened as files have the origin `null`.
 /** Starts `outrigger COMMAND` on a free port; `url` is where it listens, `stop` ends it and checks that it was clean. */
 exports.start = async (command, ...args) => {
-  const all = [command, "--listen", "127.0.0.1:0", "--log", "warn", ...args];
+  const all = [command, "--listen", "127.0.0.1:0", "--log", "warn", "--allow-origin", "null", ...args];
   const child = spawn(process.env.OUTRIGGER, all, { stdio: ["ignore", "pipe", "inherit"] });
   const [line] = await once(readline.createInterface(child.stdout), "line");
   const exited = once(child, "exit");

@@ -104,6 +104,12 @@ impl Refusal {
         Self::new(StatusCode::REQUEST_TIMEOUT, "the request took too long")
     }
 
+    /// 401 for a token that is missing or wrong.
+    pub fn unauthorized() -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "the token is missing or wrong")
+            .with("WWW-Authenticate", "Bearer")
+    }
+
     /// 405 with the methods that there are.
     pub fn method_not_allowed(allow: &'static str) -> Self {
         Self::new(

@@ -6,7 +6,6 @@ mod steps;
 
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -16,6 +15,7 @@ use crate::protocol::{CloseCode, Disconnect, Time};
 use crate::server::client::{Client, Remote};
 use crate::server::config::Config;
 use crate::server::id::{ClientId, SourceId, TimerId};
+use crate::server::listener::ListenAddress;
 use crate::server::registry::Registry;
 use crate::server::service::Readiness;
 use crate::server::sources::Sources;
@@ -74,7 +74,7 @@ pub struct Context {
     pub(super) sources: Sources,
     pub(super) now: Time,
     pub(super) life: Life,
-    pub(super) listen: Vec<SocketAddr>,
+    pub(super) listen: Vec<ListenAddress>,
     /// Output for the client that is being read, written in one piece afterwards. Not empty only while `corked`.
     cork: Vec<u8>,
     corked: Option<ClientId>,
@@ -96,7 +96,7 @@ impl Context {
     pub(super) fn new(
         config: Config,
         poll: mio::Registry,
-        listen: Vec<SocketAddr>,
+        listen: Vec<ListenAddress>,
         now: Time,
     ) -> Self {
         Self {
@@ -222,8 +222,8 @@ impl Context {
         }
     }
 
-    /// The addresses the server listens on.
-    pub fn listen_addresses(&self) -> &[SocketAddr] {
+    /// Where the server listens.
+    pub fn listen_addresses(&self) -> &[ListenAddress] {
         &self.listen
     }
 

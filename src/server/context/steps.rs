@@ -5,7 +5,7 @@ use crate::protocol::handshake::Upgrade;
 use crate::protocol::{
     Accept, Connection, Disconnect, Event, Input, Phase, Refusal, Request, Time, Timeout,
 };
-use crate::server::client::Client;
+use crate::server::client::{Client, Remote};
 use crate::server::id::ClientId;
 
 impl Context {
@@ -238,6 +238,16 @@ impl Context {
         self.registry
             .get(id)
             .is_some_and(|client| client.connection.is_answering())
+    }
+
+    /// Whether a request is let in.
+    pub(in crate::server) fn check_access(
+        &self,
+        id: ClientId,
+        request: &Request<'_>,
+    ) -> Result<(), Refusal> {
+        let unix = self.remote(id) == Some(Remote::UNIX);
+        self.config.access.check(request, &self.listen, unix)
     }
 
     /// Whether there are as many clients as there may be: connections, and calls that wait for answers.

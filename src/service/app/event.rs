@@ -1,12 +1,11 @@
 //! Events, a line of JSON each.
 
-use std::net::SocketAddr;
-
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Map, Value, json};
 
-use crate::{ClientId, Disconnect, Message, Remote, Request, Status};
+use crate::server::access::{is_token_protocol, without_token};
+use crate::{Access, ClientId, Disconnect, ListenAddress, Message, Remote, Request, Status};
 
 /// Lines that were said and not yet handed over.
 #[derive(Debug, Default)]
@@ -32,9 +31,10 @@ impl Events {
         queue.append(&mut self.lines);
     }
 
-    pub(super) fn listening(&mut self, address: SocketAddr, path: &str) {
-        let url = format!("ws://{address}{path}");
-        self.push("listening", &json!({"url": url, "port": address.port()}));
+    pub(super) fn listening(&mut self, address: &ListenAddress, target: &str) {
+        let port = address.tcp().map(|address| address.port());
+        let event = json!({"url": address.url(target), "port": port});
+        self.push("listening", &event);
     }
 
     pub(super) fn connect(
@@ -43,10 +43,28 @@ impl Events {
         request: &Request<'_>,
         remote: Option<Remote>,
         protocol: Option<&str>,
+        access: &Access,
     ) {
+        // What the client has shown to come in is for the guard alone.
+        let has_token = access.token.is_some();
+        let query = request.query().map(|query| {
+            if has_token {
+                without_token(query)
+            } else {
+                query.to_owned()
+            }
+        });
         let mut headers = Map::new();
         for (name, value) in request.headers() {
-            let value = String::from_utf8_lossy(value);
+            if access.is_credential(name, value) {
+                continue;
+            }
+            let mut value = String::from_utf8_lossy(value);
+            if name.eq_ignore_ascii_case("sec-websocket-protocol") {
+                let offered = value.split(',').map(str::trim);
+                let real: Vec<&str> = offered.filter(|name| !is_token_protocol(name)).collect();
+                value = real.join(", ").into();
+            }
             match headers.entry(name.to_ascii_lowercase()) {
                 serde_json::map::Entry::Vacant(entry) => drop(entry.insert(value.into())),
                 // RFC 9110 section 5.3: fields of one name are one list.
@@ -59,7 +77,7 @@ impl Events {
         let event = json!({
             "client": client.to_string(),
             "path": request.path(),
-            "query": request.query(),
+            "query": query,
             "remote": remote.map(|remote| remote.to_string()),
             "origin": request.header("origin").map(String::from_utf8_lossy),
             "protocol": protocol,

@@ -13,7 +13,7 @@ use super::Endpoint;
 use super::lines::{Flow, Line};
 use crate::{
     Accept, ClientId, CloseCode, Context, Disconnect, Message, Readiness, Refusal, Request, Route,
-    Service, SourceId, TimerId,
+    Service, SourceId, TimerId, Token,
 };
 
 /// Bytes of events that a program may leave unread before clients are no longer read.
@@ -39,6 +39,8 @@ pub struct AppConfig {
     pub restart: bool,
     /// The subprotocols that it speaks.
     pub subprotocols: Vec<String>,
+    /// A token that the program is told with the `listening` event: one that nobody else knows yet.
+    pub told_token: Option<Token>,
 }
 
 impl AppConfig {
@@ -95,8 +97,16 @@ impl App {
         match Peer::start(ctx, &self.config.command) {
             Ok(peer) => {
                 self.peer = Some(peer);
-                for &address in ctx.listen_addresses() {
-                    self.events.listening(address, self.config.endpoint.path());
+                let path = self.config.endpoint.path();
+                for address in ctx.listen_addresses() {
+                    match &self.config.told_token {
+                        // A unix socket asks for none.
+                        Some(token) if address.tcp().is_some() => {
+                            let target = format!("{path}?token={}", token.reveal());
+                            self.events.listening(address, &target);
+                        }
+                        _ => self.events.listening(address, path),
+                    }
                 }
                 self.send_events(ctx);
             }
@@ -208,8 +218,13 @@ impl Service for App {
 
     fn connected(&mut self, ctx: &mut Context, client: ClientId, request: &Request<'_>) {
         let protocol = self.config.subprotocol(request);
-        self.events
-            .connect(client, request, ctx.remote(client), protocol);
+        self.events.connect(
+            client,
+            request,
+            ctx.remote(client),
+            protocol,
+            &ctx.config().access,
+        );
         self.send_events(ctx);
     }
 

@@ -1,0 +1,124 @@
+//! Where to listen and whom to let in, as far as more than one option says it.
+
+use outrigger::{Listen, Token};
+
+use super::{Command, Settings};
+
+/// The first descriptor of a socket that a service manager hands over.
+const FIRST_HANDED_OVER: i32 = 3;
+
+/// The variable that may hold the token.
+const TOKEN_VARIABLE: &str = "OUTRIGGER_TOKEN";
+
+impl Settings {
+    /// Puts in what was not said about where to listen.
+    pub(super) fn complete_listen(&mut self) -> Result<(), String> {
+        let listen = &mut self.server.listen;
+        if listen.is_empty() && self.port_range.is_none() {
+            listen.extend((0..handed_over()).map(|at| Listen::Inherited(FIRST_HANDED_OVER + at)));
+        }
+        if listen.is_empty() {
+            *listen = outrigger::Config::default().listen;
+        }
+        if let Some(range) = &self.port_range {
+            for one in listen.iter_mut() {
+                if let Listen::Tcp(address) = one {
+                    *one = Listen::PortRange(address.ip(), range.clone());
+                }
+            }
+        }
+        if self.announce.is_none() && !self.announce_extra.is_empty() {
+            return Err("--announce-extra needs --announce".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Puts in what was not said about the token.
+    pub(super) fn complete_access(&mut self, command: Command) -> Result<(), String> {
+        if self.no_auth {
+            if self.token_file.is_some() {
+                return Err("--no-auth and --token-file exclude each other".to_owned());
+            }
+            return Ok(());
+        }
+        let from_environment = std::env::var(TOKEN_VARIABLE).ok();
+        let secret = match (&self.token_file, from_environment) {
+            (Some(file), _) => {
+                let text = std::fs::read_to_string(file)
+                    .map_err(|error| format!("--token-file: {}: {error}", file.display()))?;
+                Some((
+                    text.trim().to_owned(),
+                    format!("--token-file: {}", file.display()),
+                ))
+            }
+            (None, Some(text)) => Some((text, TOKEN_VARIABLE.to_owned())),
+            (None, None) => None,
+        };
+        self.server.access.token = match secret {
+            Some((secret, from)) => Some(Token::new(&secret).ok_or_else(|| {
+                format!("{from}: a token is one word of visible ASCII characters")
+            })?),
+            None if command == Command::Echo && self.is_local() => None,
+            None if self.is_unix_only() => None,
+            None => {
+                self.fresh_token = true;
+                Some(Token::generate())
+            }
+        };
+        Ok(())
+    }
+
+    /// Whether the mode of a file says who can connect, everywhere.
+    fn is_unix_only(&self) -> bool {
+        let listen = &self.server.listen;
+        listen
+            .iter()
+            .all(|listen| matches!(listen, Listen::Unix(_)))
+    }
+
+    /// Whether only this machine can connect.
+    pub(crate) fn is_local(&self) -> bool {
+        self.server.listen.iter().all(|listen| match listen {
+            Listen::Tcp(address) => address.ip().is_loopback(),
+            Listen::PortRange(ip, _) => ip.is_loopback(),
+            Listen::Unix(_) => true,
+            // Nobody says where it leads.
+            Listen::Inherited(_) => false,
+        })
+    }
+}
+
+/// How many sockets a service manager has handed over (sd_listen_fds(3)).
+fn handed_over() -> i32 {
+    let number = |name| std::env::var(name).ok()?.parse::<i32>().ok();
+    if number("LISTEN_PID") == i32::try_from(std::process::id()).ok() {
+        number("LISTEN_FDS").unwrap_or(0).max(0)
+    } else {
+        0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use super::*;
+
+    #[test]
+    fn only_what_is_reached_from_here_is_local() {
+        for (listen, local) in [
+            (Listen::from(([127, 0, 0, 1], 0)), true),
+            (
+                Listen::PortRange(IpAddr::V4(Ipv4Addr::LOCALHOST), 1..=2),
+                true,
+            ),
+            (Listen::Unix("x".into()), true),
+            (Listen::from(([0, 0, 0, 0], 0)), false),
+            (Listen::Inherited(3), false),
+        ] {
+            let mut settings = Settings::new();
+            settings.server.listen = vec![listen];
+            assert_eq!(settings.is_local(), local);
+        }
+    }
+}

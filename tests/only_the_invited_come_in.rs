@@ -1,0 +1,374 @@
+//! Tokens, origins, hosts and listeners of the real program.
+
+mod common;
+
+use std::fs;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+
+use common::program::{Program, outrigger};
+use common::traces::{TraceFile, eventually};
+use common::{TEXT, Wire, call, request};
+use rustix::process::Signal;
+use serde_json::Value;
+
+const OUTRIGGER: &str = env!("CARGO_BIN_EXE_outrigger");
+
+/// `outrigger` with exactly these arguments.
+fn run(args: &[&str]) -> Program {
+    Program::spawn(Command::new(OUTRIGGER).args(args))
+}
+
+/// The address and the token in the `listening` line.
+fn listening(line: &str) -> (SocketAddr, Option<String>) {
+    let url = line
+        .strip_prefix("outrigger: listening on ws://")
+        .expect("the listening line");
+    let (address, target) = url.split_once('/').expect("a path");
+    let token = target
+        .split_once("?token=")
+        .map(|(_, token)| token.to_owned());
+    (address.parse().expect("an address"), token)
+}
+
+/// The status of a handshake with more fields.
+fn status(address: SocketAddr, target: &str, fields: &str) -> String {
+    let mut wire = Wire::open(address);
+    let request = String::from_utf8(request(target)).expect("ASCII");
+    let request = request.replacen("Upgrade:", &format!("{fields}Upgrade:"), 1);
+    wire.send(request.as_bytes());
+    let head = wire.read_head();
+    if head.contains(" 401 ") {
+        assert!(head.contains("\r\nWWW-Authenticate: Bearer\r\n"), "{head}");
+        assert!(
+            head.contains("\r\nContent-Type: application/json\r\n"),
+            "{head}"
+        );
+    }
+    head[9..12].to_owned()
+}
+
+#[test]
+fn what_runs_something_asks_for_a_token_that_it_has_made_and_tells_once() {
+    let mut server = run(&[
+        "terminal",
+        "--listen",
+        "127.0.0.1:0",
+        "--log",
+        "trace",
+        "--",
+        "cat",
+    ]);
+    let (address, token) = listening(&server.line());
+    let token = token.expect("a fresh token");
+    assert_eq!(status(address, "/terminal", ""), "401");
+    assert_eq!(status(address, "/terminal?token=wrong", ""), "401");
+    assert_eq!(
+        status(address, &format!("/terminal?token={token}"), ""),
+        "101"
+    );
+    let bearer = format!("Authorization: Bearer {token}\r\n");
+    assert_eq!(status(address, "/terminal", &bearer), "101");
+    // A browser can only name subprotocols, and has to be answered with one that is not the token.
+    let mut wire = Wire::open(address);
+    let offered = format!("Sec-WebSocket-Protocol: outrigger, outrigger.token.{token}\r\nUpgrade:");
+    let head = String::from_utf8(request("/terminal")).expect("ASCII");
+    wire.send(head.replacen("Upgrade:", &offered, 1).as_bytes());
+    let head = wire.read_head();
+    assert!(
+        head.contains("\r\nSec-WebSocket-Protocol: outrigger\r\n") && !head.contains(&token),
+        "{head}"
+    );
+    // Calls are guarded like handshakes, and probes are not.
+    assert_eq!(call(address, "GET", "/status", None).0, 401);
+    assert_eq!(call(address, "GET", "/healthz", None).0, 200);
+    let (code, body) = call(address, "GET", &format!("/status?token={token}"), None);
+    assert!(code == 200 && !body.to_string().contains(&token));
+    let command = fs::read_to_string(format!("/proc/{}/cmdline", server.pid())).expect("it runs");
+    assert!(!command.contains(&token));
+    server.signal(Signal::TERM);
+    let (_, log) = server.wait_and_read_log();
+    assert!(log.contains("401") && !log.contains(&token), "{log}");
+}
+
+#[test]
+fn a_token_may_be_given_and_is_kept_from_the_program() {
+    let file = TraceFile::new("token");
+    fs::write(file.path(), "chosen-by-us\n").expect("a file");
+    let server = run(&[
+        "app",
+        "--listen",
+        "127.0.0.1:0",
+        "--token-file",
+        &file.path(),
+        "--token-header",
+        "X-Ide-Token",
+        "--log",
+        "off",
+    ]);
+    let event = server.event();
+    let url = event["url"].as_str().expect("a URL");
+    assert!(!url.contains("token"), "who has given it knows it: {url}");
+    let address: SocketAddr = url[5..].trim_end_matches('/').parse().expect("an address");
+    assert_eq!(status(address, "/", "X-Ide-Token: chosen-by-u\r\n"), "401");
+    for (target, fields) in [
+        ("/?a=b&token=chosen-by-us", ""),
+        ("/?a=b", "X-Ide-Token: chosen-by-us\r\n"),
+        ("/?a=b", "Authorization: Bearer chosen-by-us\r\n"),
+        (
+            "/?a=b",
+            "Sec-WebSocket-Protocol: chat, outrigger.token.chosen-by-us\r\n",
+        ),
+    ] {
+        assert_eq!(status(address, target, fields), "101", "{target} {fields}");
+        let event = server.event_of("connect");
+        assert_eq!(event["query"], "a=b");
+        assert!(!event.to_string().contains("chosen"), "{event}");
+    }
+    // From the environment, from which it does not go on to programs.
+    let server = Program::spawn(
+        Command::new(OUTRIGGER)
+            .args([
+                "terminal",
+                "--listen",
+                "127.0.0.1:0",
+                "--",
+                "sh",
+                "-c",
+                "echo ${OUTRIGGER_TOKEN-unset}",
+            ])
+            .env("OUTRIGGER_TOKEN", "from-outside"),
+    );
+    let (address, told) = listening(&server.line());
+    assert_eq!(told, None);
+    let mut wire = Wire::connect(address, "/terminal?token=from-outside");
+    assert_eq!(wire.read_frame().payload, b"unset\r\n");
+}
+
+#[test]
+fn pages_of_other_origins_and_other_names_are_kept_out() {
+    let server = run(&[
+        "echo",
+        "--listen",
+        "127.0.0.1:0",
+        "--allow-origin",
+        "https://app.example",
+        "--allow-host",
+        "agent.example",
+    ]);
+    let (address, token) = listening(&server.line());
+    assert_eq!(token, None, "echo on loopback asks for none");
+    let with = |host: &str, origin: &str| {
+        let mut wire = Wire::open(address);
+        let request = String::from_utf8(request("/")).expect("ASCII");
+        let request = request.replacen("localhost", host, 1);
+        let field = if origin.is_empty() {
+            String::new()
+        } else {
+            format!("Origin: {origin}\r\n")
+        };
+        wire.send(
+            request
+                .replacen("Upgrade:", &format!("{field}Upgrade:"), 1)
+                .as_bytes(),
+        );
+        wire.read_head()[9..12].to_owned()
+    };
+    let port = address.port();
+    let own = format!("localhost:{port}");
+    let rebound = format!("evil.example:{port}");
+    for (host, origin, code) in [
+        (&*own, "", "101"),
+        (&*own, &*format!("http://{own}"), "101"),
+        (&*own, "https://app.example", "101"),
+        ("agent.example", "", "101"),
+        (&*own, "https://evil.example", "403"),
+        (&*own, "null", "403"),
+        (&*rebound, "", "403"),
+        (&*rebound, &*format!("http://{rebound}"), "403"),
+    ] {
+        assert_eq!(with(host, origin), code, "{host} {origin}");
+    }
+    assert_eq!(
+        call(address, "GET", "/status", None).1["client_count"],
+        0,
+        "and none of them is a client"
+    );
+}
+
+#[test]
+fn a_unix_socket_is_for_its_user_and_replaces_one_that_was_left_behind() {
+    let file = TraceFile::new("socket");
+    let listen = format!("unix:{}", file.path());
+    for _ in 0..2 {
+        let mut server = run(&["app", "--listen", &listen, "--log", "off"]);
+        let event = server.event();
+        assert_eq!(
+            (&event["url"], &event["port"]),
+            (&format!("ws+unix:{}:/", file.path()).into(), &Value::Null)
+        );
+        let made = fs::metadata(file.path()).expect("the socket");
+        assert!(made.file_type().is_socket() && made.permissions().mode() & 0o777 == 0o600);
+        let socket = UnixStream::connect(file.path()).expect("it listens");
+        // The stream of a unix socket is read and written like any other.
+        let mut wire = Wire {
+            stream: OwnedFd::from(socket).into(),
+        };
+        wire.send(&request("/"));
+        assert!(
+            wire.read_head().starts_with("HTTP/1.1 101 "),
+            "no token is asked for"
+        );
+        let event = server.event_of("connect");
+        assert_eq!(event["remote"], "unix");
+        wire.send_frame(TEXT, b"hello");
+        assert_eq!(server.event_of("message")["text"], "hello");
+
+        let other = outrigger(&["echo", "--listen", &listen]);
+        assert_eq!(other.status.code(), Some(1));
+        assert!(String::from_utf8_lossy(&other.stderr).contains("another process listens on it"));
+        // Killed, it leaves the file behind, and the next one takes its place.
+        server.signal(Signal::KILL);
+        server.wait();
+        assert!(fs::metadata(file.path()).is_ok());
+    }
+    let mut server = run(&["echo", "--listen", &listen]);
+    assert!(
+        server
+            .line()
+            .starts_with("outrigger: listening on ws+unix:")
+    );
+    server.signal(Signal::TERM);
+    server.wait();
+    assert!(fs::metadata(file.path()).is_err(), "its file goes with it");
+    fs::write(file.path(), "a file").expect("a file");
+    let refused = outrigger(&["echo", "--listen", &listen]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("no socket"));
+    assert_eq!(
+        fs::read_to_string(file.path()).expect("it is there"),
+        "a file"
+    );
+}
+
+#[test]
+fn a_socket_that_was_opened_before_is_taken_over() {
+    for script in [
+        "exec 3<&0 </dev/null; exec \"$0\" echo --no-auth --listen fd:3",
+        "exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" echo --no-auth",
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        // Whoever comes before the server is there waits for it.
+        let mut early = Wire::open(address);
+        early.send(&request("/"));
+        let mut command = Command::new("sh");
+        command.args(["-c", script, OUTRIGGER]);
+        let server = Program::spawn_with(&mut command, Stdio::from(OwnedFd::from(listener)));
+        assert_eq!(listening(&server.line()).0, address);
+        assert!(early.read_head().starts_with("HTTP/1.1 101 "));
+        Wire::connect(address, "/");
+    }
+    for (listen, says) in [
+        ("fd:0", "standard streams"),
+        ("fd:77", "fd:77"),
+        ("fd:x", "fd:NUMBER"),
+    ] {
+        let refused = outrigger(&["echo", "--listen", listen]);
+        assert!(
+            String::from_utf8_lossy(&refused.stderr).contains(says),
+            "{listen}"
+        );
+    }
+}
+
+#[test]
+fn an_announcement_tells_an_editor_where_to_connect() {
+    let folder = std::env::temp_dir().join(format!("outrigger-announce-{}", std::process::id()));
+    fs::create_dir_all(&folder).expect("a folder");
+    let name = folder.join("{port}.lock").display().to_string();
+    let extra = r#"{"workspaceFolders":["/w"],"ideName":"Editor"}"#;
+    let mut server = run(&[
+        "app",
+        "--port-range",
+        "20000-60000",
+        "--announce",
+        &name,
+        "--announce-extra",
+        extra,
+    ]);
+    let event = server.event();
+    let port = event["port"].as_u64().expect("a port");
+    assert!((20000..=60000).contains(&port));
+    let file = folder.join(format!("{port}.lock"));
+    let told: Value =
+        serde_json::from_str(&fs::read_to_string(&file).expect("the file")).expect("JSON");
+    assert_eq!(
+        fs::metadata(&file).expect("the file").permissions().mode() & 0o777,
+        0o600
+    );
+    assert_eq!(
+        (&told["pid"], &told["port"], &told["transport"]),
+        (&server.pid().into(), &port.into(), &"ws".into())
+    );
+    assert_eq!(
+        (&told["ideName"], &told["workspaceFolders"][0]),
+        (&"Editor".into(), &"/w".into())
+    );
+    let token = told["authToken"].as_str().expect("a token");
+    let address = SocketAddr::from(([127, 0, 0, 1], port as u16));
+    assert_eq!(
+        status(address, "/", &format!("Authorization: Bearer {token}\r\n")),
+        "101"
+    );
+    server.signal(Signal::TERM);
+    server.wait();
+    eventually("the file is removed", || !file.exists());
+    fs::remove_dir(&folder).expect("nothing else is in it");
+}
+
+#[test]
+fn several_processes_share_a_port_that_is_to_be_shared() {
+    let first = run(&["echo", "--listen", "127.0.0.1:0", "--reuse-port"]);
+    let address = listening(&first.line()).0.to_string();
+    let second = run(&["echo", "--listen", &address, "--reuse-port"]);
+    assert_eq!(listening(&second.line()).0.to_string(), address);
+    let refused = outrigger(&["echo", "--listen", &address]);
+    assert_eq!(refused.status.code(), Some(1));
+}
+
+#[test]
+fn a_server_that_is_open_to_the_world_says_so() {
+    let mut server = run(&["echo", "--listen", "0.0.0.0:0", "--no-auth"]);
+    server.line();
+    server.signal(Signal::TERM);
+    let (_, log) = server.wait_and_read_log();
+    assert!(log.contains("WARN") && log.contains("--no-auth"), "{log}");
+    let server = run(&["echo", "--listen", "0.0.0.0:0"]);
+    assert!(
+        listening(&server.line()).1.is_some(),
+        "beyond loopback even echo asks for a token"
+    );
+    for (args, says) in [
+        (
+            &["echo", "--no-auth", "--token-file", "x"][..],
+            "exclude each other",
+        ),
+        (&["echo", "--token-file", "/no/such/file"], "/no/such/file"),
+        (&["echo", "--port-range", "9-5"], "range of ports"),
+        (&["echo", "--allow-origin", "example.com"], "not an origin"),
+        (
+            &["echo", "--announce-extra", "{\"a\":1}"],
+            "needs --announce",
+        ),
+    ] {
+        let output = outrigger(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(
+            String::from_utf8_lossy(&output.stderr).contains(says),
+            "{args:?}"
+        );
+    }
+}
