@@ -260,6 +260,94 @@ fn a_server_that_stops_answers_what_it_has_and_nothing_new() {
     assert!(told.is_empty(), "{told:?}");
 }
 
+/// The samples of a page of metrics, checked as strictly as those who read them do.
+fn samples(text: &str) -> std::collections::BTreeMap<String, f64> {
+    let mut samples = std::collections::BTreeMap::new();
+    let mut family = (String::new(), String::new());
+    for line in text.lines() {
+        if let Some(help) = line.strip_prefix("# HELP ") {
+            family.0 = help.split_once(' ').expect("a text").0.to_owned();
+        } else if let Some(kind) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = kind.split_once(' ').expect("a type");
+            assert_eq!(name, family.0, "HELP and TYPE belong together");
+            assert!(matches!(kind, "counter" | "gauge" | "histogram"), "{line}");
+            assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
+            family.1 = kind.to_owned();
+        } else {
+            let (name, value) = line.rsplit_once(' ').expect("a value");
+            let bare = name.split('{').next().expect("a name");
+            let suffix = bare
+                .strip_prefix(&*family.0)
+                .expect("a sample of its family");
+            assert_eq!(family.1 == "histogram", !suffix.is_empty(), "{line}");
+            assert!(
+                matches!(suffix, "" | "_bucket" | "_sum" | "_count"),
+                "{line}"
+            );
+            let value = value.parse().expect("a number");
+            assert!(
+                samples.insert(name.to_owned(), value).is_none(),
+                "{line} comes twice"
+            );
+        }
+    }
+    samples
+}
+
+#[test]
+fn metrics_count_what_happened() {
+    let server = TestServer::echo(patient());
+    let mut client = Wire::connect(server.address, "/");
+    let id = server.connected();
+    client.send_frame(1, b"hello");
+    assert_eq!(client.read_frame().payload, b"hello");
+    client.send_close(1000);
+    client.read_close();
+    server.disconnected(id);
+    let stays = Wire::connect(server.address, "/");
+    let mut wire = Wire::open(server.address);
+    wire.send(&get("/nothing"));
+    wire.read_response();
+    let mut wire = Wire::open(server.address);
+    wire.send(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n");
+    let head = wire.read_head();
+    assert!(
+        head.contains("\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"),
+        "{head}"
+    );
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut wire.stream, &mut text).expect("UTF-8");
+    let samples = samples(&text);
+    for (name, value) in [
+        ("outrigger_clients", 1.0),
+        ("outrigger_connections_accepted_total", 4.0),
+        ("outrigger_responses_total{code=\"101\"}", 2.0),
+        ("outrigger_responses_total{code=\"404\"}", 1.0),
+        ("outrigger_disconnects_total{cause=\"close\"}", 1.0),
+        ("outrigger_disconnects_total{cause=\"eof\"}", 0.0),
+        ("outrigger_received_messages_total", 1.0),
+        ("outrigger_sent_messages_total", 1.0),
+        ("outrigger_queued_bytes", 0.0),
+    ] {
+        assert_eq!(samples.get(name), Some(&value), "{name}\n{text}");
+    }
+    assert!(samples["outrigger_received_bytes_total"] > 300.0);
+    let turns = "outrigger_loop_turn_seconds";
+    let buckets = samples
+        .iter()
+        .filter(|(name, _)| name.starts_with("outrigger_loop_turn_seconds_bucket"));
+    assert!(
+        buckets
+            .clone()
+            .all(|(_, count)| *count <= samples[&format!("{turns}_count")])
+    );
+    assert_eq!(
+        samples[&format!("{turns}_bucket{{le=\"+Inf\"}}")],
+        samples[&format!("{turns}_count")]
+    );
+    drop(stays);
+}
+
 #[test]
 fn the_server_tells_of_itself() {
     let server = TestServer::echo(patient());

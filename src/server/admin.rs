@@ -3,12 +3,17 @@
 use serde_json::json;
 
 use super::context::Context;
+use super::metrics;
 use super::service::Service;
 use crate::protocol::{Refusal, Request, Response, StatusCode};
 
 /// Whether a request is for the server itself. An upgrade to WebSocket is the service's, whatever its path.
 pub(super) fn is_for(request: &Request<'_>) -> bool {
-    !request.wants_websocket() && matches!(request.path(), "/healthz" | "/readyz" | "/status")
+    !request.wants_websocket()
+        && matches!(
+            request.path(),
+            "/healthz" | "/readyz" | "/status" | "/metrics"
+        )
 }
 
 /// Whether a request needs nobody's leave: probes have no token, and tell nothing.
@@ -29,6 +34,11 @@ pub(super) fn answer<S: Service>(ctx: &Context, service: &S, request: &Request<'
             (&Refusal::unavailable("a program that is needed is not running")).into()
         }
         "/readyz" => Response::json(StatusCode::OK, &json!({"status": "ready"})),
+        "/metrics" => Response::new(
+            StatusCode::OK,
+            metrics::CONTENT_TYPE,
+            metrics::write(ctx, service).into_bytes(),
+        ),
         _ => {
             let mut status = ctx.status();
             status.service = service.status();

@@ -47,6 +47,16 @@ pub struct Traffic {
     pub messages_out: u64,
 }
 
+impl Traffic {
+    /// Adds what went through another connection.
+    pub(super) fn add(&mut self, other: Self) {
+        self.bytes_in += other.bytes_in;
+        self.bytes_out += other.bytes_out;
+        self.messages_in += other.messages_in;
+        self.messages_out += other.messages_out;
+    }
+}
+
 impl Client {
     pub(super) fn new(
         stream: Stream,

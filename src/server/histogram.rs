@@ -4,12 +4,24 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// The upper bounds of the buckets, in milliseconds. What is longer is counted in the sum and the total alone.
-const BOUNDS: [u64; 12] = [
-    1, 5, 10, 50, 100, 500, 1000, 5000, 10_000, 60_000, 300_000, 1_800_000,
+/// The upper bounds of the buckets, in microseconds. What is longer is counted in the sum and the total alone.
+const BOUNDS: [u64; 13] = [
+    100,
+    1000,
+    5000,
+    10_000,
+    50_000,
+    100_000,
+    500_000,
+    1_000_000,
+    5_000_000,
+    10_000_000,
+    60_000_000,
+    300_000_000,
+    1_800_000_000,
 ];
 
-/// Durations counted in buckets: from a millisecond to half an hour.
+/// Durations counted in buckets: from a tenth of a millisecond to half an hour.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Histogram {
     buckets: [u64; BOUNDS.len()],
@@ -20,8 +32,8 @@ pub struct Histogram {
 impl Histogram {
     /// Counts one.
     pub fn observe(&mut self, duration: Duration) {
-        let millis = duration.as_millis();
-        if let Some(at) = BOUNDS.iter().position(|bound| millis <= u128::from(*bound)) {
+        let micros = duration.as_micros();
+        if let Some(at) = BOUNDS.iter().position(|bound| micros <= u128::from(*bound)) {
             self.buckets[at] += 1;
         }
         self.count += 1;
@@ -33,21 +45,27 @@ impl Histogram {
         self.count
     }
 
+    /// The sum of all.
+    pub fn sum(&self) -> Duration {
+        self.sum
+    }
+
+    /// Upper bounds, and how many took no longer.
+    pub fn buckets(&self) -> impl Iterator<Item = (Duration, u64)> {
+        let mut total = 0;
+        BOUNDS.iter().zip(self.buckets).map(move |(bound, count)| {
+            total += count;
+            (Duration::from_micros(*bound), total)
+        })
+    }
+
     /// The histogram as a JSON object: `count`, `sum_s`, and `le` with the number of those that took at most so many
     /// seconds.
     pub fn to_json(&self) -> Value {
-        let mut total = 0;
-        let le: serde_json::Map<String, Value> = BOUNDS
-            .iter()
-            .zip(self.buckets)
-            .map(|(bound, count)| {
-                total += count;
-                (
-                    Duration::from_millis(*bound).as_secs_f64().to_string(),
-                    total.into(),
-                )
-            })
-            .collect();
+        let le = self
+            .buckets()
+            .map(|(bound, count)| (bound.as_secs_f64().to_string(), count.into()));
+        let le: serde_json::Map<String, Value> = le.collect();
         json!({"count": self.count, "sum_s": self.sum.as_secs_f64(), "le": le})
     }
 }

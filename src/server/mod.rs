@@ -25,6 +25,7 @@ mod handle;
 mod histogram;
 mod id;
 mod listener;
+mod metrics;
 mod registry;
 mod service;
 mod signals;
@@ -37,7 +38,7 @@ pub(crate) mod fuzz;
 
 use std::fmt;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mio::event::Event as Readied;
 use mio::{Events, Poll};
@@ -52,6 +53,7 @@ pub use handle::{Handle, OwnedMessage, Stopped};
 pub use histogram::Histogram;
 pub use id::{ClientId, ParseClientIdError, SourceId, TimerId};
 pub use listener::{Listen, ListenAddress};
+pub use metrics::Metrics;
 pub use service::{Readiness, Route, Service};
 pub use status::{ClientStatus, Status};
 
@@ -205,12 +207,14 @@ impl<S: Service> Server<S> {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
             }
+            let began = Instant::now();
             self.ctx.now = self.clock.now();
             self.handle_jump(before, timeout);
             for event in &events {
                 self.handle_event(event, &mut ended);
             }
             self.take_turn();
+            self.ctx.counters.turns.observe(began.elapsed());
         }
         Ok((self.service, ended))
     }
@@ -394,6 +398,7 @@ impl<S: Service> Server<S> {
                 if remote != Remote::UNIX {
                     stream.set_nodelay();
                 }
+                ctx.counters.accepted += 1;
                 add_client(ctx, stream, remote);
             });
             let again = match accepted {
@@ -439,10 +444,12 @@ impl<S: Service> Server<S> {
         if let Err(error) = client.stream.deregister(&self.ctx.poll) {
             log::debug!("{id} deregistering failed: {error}");
         }
+        self.ctx.counters.ended(client.traffic);
         // Its descriptor may be what `accept` was waiting for.
         self.accept_again = self.accept_again.map(|_| self.ctx.now);
         if client.connection.was_open() {
             let ending = client.connection.into_ending(ending);
+            self.ctx.counters.disconnected(ending.cause);
             log::info!(
                 "{id} disconnected: cause={} code={} reason={:?} path={:?} remote={}",
                 ending.cause,

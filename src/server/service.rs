@@ -2,6 +2,7 @@
 
 use super::context::Context;
 use super::id::{ClientId, SourceId, TimerId};
+use super::metrics::Metrics;
 use crate::protocol::{Accept, Disconnect, Message, Refusal, Request, Response, StatusCode};
 
 /// What a path is for.
@@ -115,6 +116,11 @@ pub trait Service {
     /// What the service says about itself, beside what the server knows: fields of [`Status`](crate::Status).
     fn status(&self) -> serde_json::Map<String, serde_json::Value> {
         serde_json::Map::new()
+    }
+
+    /// What the service has counted, for `GET /metrics`.
+    fn metrics(&self, out: &mut Metrics) {
+        let _ = out;
     }
 
     /// The server stops and all clients are gone: end what the service itself runs.

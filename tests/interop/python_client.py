@@ -5,8 +5,10 @@ import json
 import os
 import re
 import subprocess
+import urllib.request
 
 import websockets
+from prometheus_client.parser import text_string_to_metric_families
 from websockets.exceptions import ConnectionClosedError, InvalidStatus
 
 OUTRIGGER = os.environ["OUTRIGGER"]
@@ -96,8 +98,21 @@ async def shutdown():
                 assert (closed.rcvd.code, closed.rcvd.reason) == (1001, "Server shutting down")
 
 
+async def metrics():
+    """What `/metrics` says is what Prometheus' own parser understands."""
+    for command in [["echo"], ["processes", "--no-auth"], ["terminal", "--no-auth", "--", "cat"],
+                    ["agent", "--no-auth", "--", "cat"]]:
+        with Server(*command) as server:
+            base = re.match(r"ws(://[^/]+)", server.url)[1]
+            page = urllib.request.urlopen(f"http{base}/metrics").read().decode()
+        families = list(text_string_to_metric_families(page))
+        names = {family.name for family in families}
+        assert {"outrigger_clients", "outrigger_connections_accepted", "outrigger_loop_turn_seconds"} <= names, names
+        assert all(family.documentation and family.type != "unknown" for family in families)
+
+
 async def main():
-    checks = [echo, many, chat, shutdown]
+    checks = [echo, many, chat, shutdown, metrics]
     for check in checks:
         await check()
         print(f"  {check.__name__} ok")

@@ -14,7 +14,8 @@ mkdir -p "$tools"
 
 venv() {
   [ -x "$tools/venv/bin/python" ] || python3 -m venv "$tools/venv"
-  "$tools/venv/bin/python" -c 'import websockets' 2>/dev/null || "$tools/venv/bin/pip" install -q websockets==15.0.1
+  "$tools/venv/bin/python" -c 'import websockets, prometheus_client' 2>/dev/null ||
+    "$tools/venv/bin/pip" install -q websockets==15.0.1 prometheus_client
 }
 run_python() {
   venv

@@ -10,6 +10,8 @@ use serde_json::Value;
 pub struct StatusCode(pub u16);
 
 impl StatusCode {
+    /// 101: the connection goes on as a WebSocket.
+    pub const SWITCHING_PROTOCOLS: Self = Self(101);
     /// 200: what was asked for.
     pub const OK: Self = Self(200);
     /// 400: the request cannot be understood.
@@ -48,6 +50,7 @@ impl StatusCode {
     /// The reason phrase.
     pub const fn reason(self) -> &'static str {
         match self.0 {
+            101 => "Switching Protocols",
             200 => "OK",
             400 => "Bad Request",
             401 => "Unauthorized",

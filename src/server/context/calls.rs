@@ -1,7 +1,7 @@
 //! Answers to HTTP calls.
 
 use super::{Context, SendError};
-use crate::protocol::{Disconnect, Phase, Response};
+use crate::protocol::{Disconnect, Phase, Response, StatusCode};
 use crate::server::id::ClientId;
 
 /// The type of a stream of events, as browsers' `EventSource` reads it.
@@ -13,6 +13,7 @@ impl Context {
         self.expect_phase(id, Phase::Answering)?;
         log::debug!("{id} answered: {}", response.status().0);
         self.calls = self.calls.saturating_sub(1);
+        self.counters.responded(response.status());
         self.with_connection(id, |connection, now, out| {
             connection.respond(now, response, out)
         });
@@ -25,6 +26,7 @@ impl Context {
     /// when its reader is gone before its end.
     pub fn begin_stream(&mut self, id: ClientId) -> Result<(), SendError> {
         self.expect_phase(id, Phase::Answering)?;
+        self.counters.responded(StatusCode::OK);
         self.with_connection(id, |connection, now, out| {
             connection.begin_stream(now, EVENT_STREAM, out)
         });

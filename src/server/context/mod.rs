@@ -16,6 +16,7 @@ use crate::server::client::{Client, Remote};
 use crate::server::config::Config;
 use crate::server::id::{ClientId, SourceId, TimerId};
 use crate::server::listener::ListenAddress;
+use crate::server::metrics::Counters;
 use crate::server::registry::Registry;
 use crate::server::service::Readiness;
 use crate::server::sources::Sources;
@@ -90,6 +91,7 @@ pub struct Context {
     paused: bool,
     /// Calls that the service has and has not answered to the end.
     pub(super) calls: usize,
+    pub(super) counters: Counters,
 }
 
 impl Context {
@@ -115,6 +117,7 @@ impl Context {
             ready: Vec::new(),
             paused: false,
             calls: 0,
+            counters: Counters::default(),
         }
     }
 

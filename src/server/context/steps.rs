@@ -3,7 +3,8 @@
 use super::{Context, Life};
 use crate::protocol::handshake::Upgrade;
 use crate::protocol::{
-    Accept, Connection, Disconnect, Event, Input, Phase, Refusal, Request, Time, Timeout,
+    Accept, Connection, Disconnect, Event, Input, Phase, Refusal, Request, StatusCode, Time,
+    Timeout,
 };
 use crate::server::client::{Client, Remote};
 use crate::server::id::ClientId;
@@ -18,6 +19,7 @@ impl Context {
         path: &str,
     ) {
         self.registry.admit(id, path);
+        self.counters.responded(StatusCode::SWITCHING_PROTOCOLS);
         self.with_connection(id, |connection, now, out| {
             connection.open(now, upgrade, accept, out)
         });
@@ -28,6 +30,7 @@ impl Context {
         if let Some(client) = self.registry.get(id) {
             log::info!("{id} refused: {refusal} remote={}", client.remote);
         }
+        self.counters.responded(refusal.status);
         self.with_connection(id, |connection, now, out| {
             connection.refuse(now, refusal, out)
         });

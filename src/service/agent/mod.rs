@@ -22,8 +22,8 @@ use super::Endpoint;
 use super::child::{Child, ChildEvent, code_and_signal, describe};
 use super::lines::{Flow, Line};
 use crate::{
-    Accept, ClientId, CloseCode, Context, Disconnect, Message, Readiness, Refusal, Request, Route,
-    Service, SourceId, Time, TimerId,
+    Accept, ClientId, CloseCode, Context, Disconnect, Message, Metrics, Readiness, Refusal,
+    Request, Route, Service, SourceId, Time, TimerId,
 };
 
 /// Bytes that an agent may leave unread before clients are no longer read.
@@ -464,6 +464,71 @@ impl Service for Agent {
             },
         });
         status.as_object().cloned().unwrap_or_default()
+    }
+
+    fn metrics(&self, out: &mut Metrics) {
+        let counters = self.router.counters();
+        let running = matches!(self.process, Process::Running(_));
+        out.gauge(
+            "outrigger_agent_running",
+            "Whether the agent's process is there.",
+            u8::from(running),
+        );
+        out.counter(
+            "outrigger_agent_restarts_total",
+            "Times that the agent was started again.",
+            self.restarts,
+        );
+        out.gauge(
+            "outrigger_agent_sessions",
+            "Sessions that are bound to a client, or wait for one to come back.",
+            self.router.session_count(),
+        );
+        out.gauge(
+            "outrigger_agent_waiting_requests",
+            "Requests of clients that the agent has not answered.",
+            self.router.waiting_count(),
+        );
+        out.gauge(
+            "outrigger_agent_asked_requests",
+            "Requests of the agent that clients have not answered.",
+            self.router.asked_count(),
+        );
+        out.counters(
+            "outrigger_agent_requests_total",
+            "Requests of clients by what they are for.",
+            "class",
+            [
+                ("initialize", counters.initializes),
+                ("session", counters.session_requests),
+                ("prompt", counters.prompts),
+                ("other", counters.other_requests),
+            ],
+        );
+        for (name, help, value) in [
+            (
+                "outrigger_agent_notifications_total",
+                "Notifications of clients.",
+                counters.notifications,
+            ),
+            (
+                "outrigger_agent_denied_total",
+                "Messages that named another client's session.",
+                counters.denied,
+            ),
+            (
+                "outrigger_agent_dropped_total",
+                "Messages that were meant for nobody.",
+                counters.dropped,
+            ),
+        ] {
+            out.counter(name, help, value);
+        }
+        out.histogram(
+            "outrigger_agent_answer_seconds",
+            "From a request to its answer.",
+            &counters.answers,
+        );
     }
 
     fn stopping(&mut self, ctx: &mut Context) {

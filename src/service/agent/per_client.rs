@@ -10,8 +10,8 @@ use super::{AgentConfig, AgentProtocol, HIGH_WATER, LOW_WATER, push_line, text_o
 use crate::service::child::{Child, ChildEvent, describe};
 use crate::service::lines::{Flow, Line};
 use crate::{
-    Accept, ClientId, CloseCode, Context, Disconnect, Message, Readiness, Refusal, Request, Route,
-    Service, SourceId, TimerId,
+    Accept, ClientId, CloseCode, Context, Disconnect, Message, Metrics, Readiness, Refusal,
+    Request, Route, Service, SourceId, TimerId,
 };
 
 /// A client's process.
@@ -29,6 +29,7 @@ pub struct AgentPerClient {
     processes: HashMap<ClientId, Process>,
     /// Whose process an event belongs to.
     sources: HashMap<SourceId, ClientId>,
+    started: u64,
 }
 
 impl AgentPerClient {
@@ -38,6 +39,7 @@ impl AgentPerClient {
             config,
             processes: HashMap::new(),
             sources: HashMap::new(),
+            started: 0,
         }
     }
 
@@ -125,6 +127,7 @@ impl Service for AgentPerClient {
         let limit = ctx.config().limits.max_message;
         match Child::spawn(ctx, &self.config.command, limit) {
             Ok(child) => {
+                self.started += 1;
                 self.sources
                     .extend(child.sources().map(|source| (source, client)));
                 self.processes.insert(
@@ -215,6 +218,19 @@ impl Service for AgentPerClient {
     fn status(&self) -> serde_json::Map<String, serde_json::Value> {
         let status = serde_json::json!({"processes": self.processes.len()});
         status.as_object().cloned().unwrap_or_default()
+    }
+
+    fn metrics(&self, out: &mut Metrics) {
+        out.gauge(
+            "outrigger_processes_running",
+            "Programs that run, those that are being ended included.",
+            self.processes.len(),
+        );
+        out.counter(
+            "outrigger_processes_started_total",
+            "Programs that were started.",
+            self.started,
+        );
     }
 
     fn stopping(&mut self, ctx: &mut Context) {

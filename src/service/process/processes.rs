@@ -16,8 +16,8 @@ use super::programs::Programs;
 use super::sink::{Gathered, Sink};
 use crate::service::Endpoint;
 use crate::{
-    Accept, ClientId, Context, Disconnect, Message, Readiness, Refusal, Request, Response, Route,
-    Service, SourceId, StatusCode, TimerId,
+    Accept, ClientId, Context, Disconnect, Message, Metrics, Readiness, Refusal, Request, Response,
+    Route, Service, SourceId, StatusCode, TimerId,
 };
 
 /// How long a program that has expired is still kept for who reads it.
@@ -410,6 +410,22 @@ impl Service for Processes {
             "started": self.started,
         }});
         status.as_object().cloned().unwrap_or_default()
+    }
+
+    fn metrics(&self, out: &mut Metrics) {
+        out.gauge(
+            "outrigger_processes_running",
+            "Programs that run, those that are being ended included.",
+            self.programs
+                .iter()
+                .filter(|program| program.exit().is_none())
+                .count(),
+        );
+        out.counter(
+            "outrigger_processes_started_total",
+            "Programs that were started.",
+            self.started,
+        );
     }
 
     fn stopping(&mut self, ctx: &mut Context) {

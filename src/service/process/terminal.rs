@@ -14,8 +14,8 @@ use super::sink::Sink;
 use crate::service::Endpoint;
 use crate::sys::{Account, TerminalSize};
 use crate::{
-    Accept, ClientId, CloseCode, Context, Disconnect, Message, Readiness, Refusal, Request, Route,
-    Service, SourceId, TimerId,
+    Accept, ClientId, CloseCode, Context, Disconnect, Message, Metrics, Readiness, Refusal,
+    Request, Route, Service, SourceId, TimerId,
 };
 
 /// Output that is kept for a client that is behind. Nobody else comes to read it.
@@ -49,6 +49,7 @@ pub struct Terminal {
     programs: Programs,
     /// Whether a client has come.
     used: bool,
+    started: u64,
 }
 
 impl Terminal {
@@ -69,6 +70,7 @@ impl Terminal {
             account,
             programs: Programs::default(),
             used: false,
+            started: 0,
         })
     }
 
@@ -141,7 +143,10 @@ impl Service for Terminal {
         let sink = Sink::Shared(Attachments::new(SCROLLBACK));
         let started = self.programs.start(ctx, self.launch(size), sink);
         match started {
-            Ok(id) => self.programs.attach(ctx, id, client, Role::Writer, 0),
+            Ok(id) => {
+                self.started += 1;
+                self.programs.attach(ctx, id, client, Role::Writer, 0);
+            }
             Err(error) => {
                 log::error!(
                     "cannot start {:?} for {client}: {error}",
@@ -193,6 +198,19 @@ impl Service for Terminal {
     fn status(&self) -> serde_json::Map<String, Value> {
         let status = json!({"processes": {"running": self.programs.len()}});
         status.as_object().cloned().unwrap_or_default()
+    }
+
+    fn metrics(&self, out: &mut Metrics) {
+        out.gauge(
+            "outrigger_processes_running",
+            "Programs that run, those that are being ended included.",
+            self.programs.len(),
+        );
+        out.counter(
+            "outrigger_processes_started_total",
+            "Programs that were started.",
+            self.started,
+        );
     }
 
     fn stopping(&mut self, ctx: &mut Context) {

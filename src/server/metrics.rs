@@ -1,0 +1,214 @@
+//! What the server has counted, and how it is written for Prometheus and those who read what it reads.
+
+use std::collections::BTreeMap;
+use std::fmt::{Display, Write};
+use std::time::Duration;
+
+use super::client::Traffic;
+use super::context::Context;
+use super::histogram::Histogram;
+use super::service::Service;
+use crate::protocol::{Cause, StatusCode};
+use crate::sys;
+
+/// The type of the text exposition format.
+pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// What is counted from the start of the loop on.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Counters {
+    /// Connections that were taken.
+    pub(super) accepted: u64,
+    /// Responses by status, 101 included.
+    responses: BTreeMap<u16, u64>,
+    /// Ends of clients, in the order of [`Cause::ALL`].
+    disconnects: [u64; Cause::ALL.len()],
+    /// What went through connections that have ended.
+    ended: Traffic,
+    /// How long turns of the loop took, waiting not counted.
+    pub(super) turns: Histogram,
+}
+
+impl Counters {
+    pub(super) fn responded(&mut self, status: StatusCode) {
+        *self.responses.entry(status.0).or_default() += 1;
+    }
+
+    pub(super) fn disconnected(&mut self, cause: Cause) {
+        if let Some(at) = Cause::ALL.iter().position(|other| *other == cause) {
+            self.disconnects[at] += 1;
+        }
+    }
+
+    pub(super) fn ended(&mut self, traffic: Traffic) {
+        self.ended.add(traffic);
+    }
+}
+
+/// Metrics in the text exposition format, one family after the other.
+#[derive(Debug, Default)]
+pub struct Metrics {
+    text: String,
+}
+
+impl Metrics {
+    /// A number that only grows. Its name ends in `_total`.
+    pub fn counter(&mut self, name: &str, help: &str, value: impl Display) {
+        self.begin(name, help, "counter");
+        self.sample(name, "", value);
+    }
+
+    /// A number that only grows, for each value of a label.
+    pub fn counters<V: Display>(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &str,
+        values: impl IntoIterator<Item = (impl Display, V)>,
+    ) {
+        self.begin(name, help, "counter");
+        for (of, value) in values {
+            self.sample(name, &format!("{{{label}=\"{of}\"}}"), value);
+        }
+    }
+
+    /// A number that comes and goes.
+    pub fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
+        self.begin(name, help, "gauge");
+        self.sample(name, "", value);
+    }
+
+    /// Durations by buckets, in seconds. The name ends in `_seconds`.
+    pub fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
+        self.begin(name, help, "histogram");
+        let bucket = format!("{name}_bucket");
+        for (bound, count) in histogram.buckets() {
+            self.sample(
+                &bucket,
+                &format!("{{le=\"{}\"}}", bound.as_secs_f64()),
+                count,
+            );
+        }
+        self.sample(&bucket, "{le=\"+Inf\"}", histogram.count());
+        self.sample(&format!("{name}_sum"), "", histogram.sum().as_secs_f64());
+        self.sample(&format!("{name}_count"), "", histogram.count());
+    }
+
+    fn begin(&mut self, name: &str, help: &str, kind: &str) {
+        // Writing to a string cannot fail.
+        let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+    }
+
+    fn sample(&mut self, name: &str, labels: &str, value: impl Display) {
+        let _ = writeln!(self.text, "{name}{labels} {value}");
+    }
+}
+
+/// All metrics of a server and its service.
+pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
+    let mut out = Metrics::default();
+    let counters = &ctx.counters;
+    let mut traffic = counters.ended;
+    let mut queued = 0;
+    for (_, client) in ctx.registry.iter() {
+        traffic.add(client.traffic);
+        queued += client.queued();
+    }
+    out.begin("outrigger_build_info", "The version that runs.", "gauge");
+    out.sample(
+        "outrigger_build_info",
+        concat!("{version=\"", env!("CARGO_PKG_VERSION"), "\"}"),
+        1,
+    );
+    out.gauge(
+        "outrigger_uptime_seconds",
+        "Since the loop began to turn.",
+        ctx.uptime().as_secs_f64(),
+    );
+    out.gauge(
+        "outrigger_clients",
+        "WebSocket clients.",
+        ctx.registry.client_count(),
+    );
+    out.gauge(
+        "outrigger_connections",
+        "Connections of every kind, those in their handshake included.",
+        ctx.registry.len(),
+    );
+    out.gauge(
+        "outrigger_pending_calls",
+        "HTTP calls that wait for their answer, and streams of events.",
+        ctx.calls,
+    );
+    out.counter(
+        "outrigger_connections_accepted_total",
+        "Connections that were taken.",
+        counters.accepted,
+    );
+    out.counters(
+        "outrigger_responses_total",
+        "Responses to requests by status; 101 is a client that was let in.",
+        "code",
+        counters.responses.iter(),
+    );
+    out.counters(
+        "outrigger_disconnects_total",
+        "Ends of clients by cause.",
+        "cause",
+        Cause::ALL.iter().zip(counters.disconnects),
+    );
+    for (name, help, value) in [
+        (
+            "outrigger_received_bytes_total",
+            "Bytes read from sockets.",
+            traffic.bytes_in,
+        ),
+        (
+            "outrigger_sent_bytes_total",
+            "Bytes written to sockets.",
+            traffic.bytes_out,
+        ),
+        (
+            "outrigger_received_messages_total",
+            "Data messages of clients.",
+            traffic.messages_in,
+        ),
+        (
+            "outrigger_sent_messages_total",
+            "Data messages to clients.",
+            traffic.messages_out,
+        ),
+    ] {
+        out.counter(name, help, value);
+    }
+    out.gauge(
+        "outrigger_queued_bytes",
+        "Output that clients have not taken yet.",
+        queued,
+    );
+    out.histogram(
+        "outrigger_loop_turn_seconds",
+        "Turns of the event loop, waiting not counted.",
+        &counters.turns,
+    );
+    if let Some((cpu, memory)) = sys::usage(std::process::id()) {
+        out.counter(
+            "process_cpu_seconds_total",
+            "Processor time of this process.",
+            cpu.as_secs_f64(),
+        );
+        out.gauge(
+            "process_resident_memory_bytes",
+            "Memory that this process holds.",
+            memory,
+        );
+    }
+    service.metrics(&mut out);
+    out.text
+}
+
+impl Context {
+    fn uptime(&self) -> Duration {
+        self.now.since(crate::protocol::Time::default())
+    }
+}
