@@ -21,6 +21,7 @@ mod client;
 mod config;
 mod context;
 mod deadlines;
+mod drain;
 mod handle;
 mod histogram;
 mod id;
@@ -59,6 +60,7 @@ pub use status::{ClientStatus, Status};
 
 use self::client::Client;
 use self::context::Life;
+use self::drain::Farewell;
 use self::handle::Commands;
 use self::id::Origin;
 use self::id::{CHILDREN, SIGNALS};
@@ -533,6 +535,9 @@ impl<S: Service> Server<S> {
             };
             self.begin_drain();
         }
+        if matches!(self.ctx.life, Life::Draining { .. }) {
+            self.say_goodbye();
+        }
         if let Life::Draining { until } = self.ctx.life
             && (!self.ctx.is_busy() || now >= until)
         {
@@ -558,21 +563,47 @@ impl<S: Service> Server<S> {
         left
     }
 
-    /// Stops listening and sends every client its CLOSE.
+    /// Stops listening and begins to send every client its CLOSE.
     fn begin_drain(&mut self) {
         for listener in self.listeners.drain(..) {
             listener.close(&self.ctx.poll);
         }
         self.accept_again = None;
         log::info!("draining {} clients", self.ctx.registry.client_count());
-        for id in self.ctx.registry.ids() {
+        let now = self.ctx.now;
+        let (clients, others): (Vec<_>, Vec<_>) =
+            self.ctx.registry.ids().into_iter().partition(|id| {
+                let client = self.ctx.registry.get(*id);
+                client.is_some_and(|client| client.connection.is_open())
+            });
+        others.into_iter().for_each(|id| self.drain_client(id));
+        self.ctx.farewell = Farewell::begin(clients, now, self.ctx.config.drain_timeout);
+        if self.ctx.farewell.is_done() {
+            self.listen_for_answers();
+        }
+        self.reap();
+    }
+
+    /// Sends CLOSE to those whose turn has come.
+    fn say_goodbye(&mut self) {
+        if self.ctx.farewell.is_done() {
+            return;
+        }
+        while let Some(id) = self.ctx.farewell.pop_due(self.ctx.now) {
             self.drain_client(id);
         }
+        if self.ctx.farewell.is_done() {
+            self.listen_for_answers();
+        }
+        self.reap();
+    }
+
+    /// From now on only answers to CLOSE are waited for, and they have to be read.
+    fn listen_for_answers(&mut self) {
         self.ctx.set_paused(false);
         for id in self.ctx.registry.ids() {
             self.ctx.set_held(id, false);
         }
-        self.reap();
     }
 
     /// Tells a client that the server stops: CLOSE for WebSocket connections, the last answer for calls.

@@ -14,6 +14,7 @@ use mio::Interest;
 use crate::protocol::{CloseCode, Disconnect, Time};
 use crate::server::client::{Client, Remote};
 use crate::server::config::Config;
+use crate::server::drain::Farewell;
 use crate::server::id::{ClientId, SourceId, TimerId};
 use crate::server::listener::ListenAddress;
 use crate::server::metrics::Counters;
@@ -92,6 +93,8 @@ pub struct Context {
     /// Calls that the service has and has not answered to the end.
     pub(super) calls: usize,
     pub(super) counters: Counters,
+    /// Clients that have not been told that the server stops.
+    pub(super) farewell: Farewell,
 }
 
 impl Context {
@@ -118,6 +121,7 @@ impl Context {
             paused: false,
             calls: 0,
             counters: Counters::default(),
+            farewell: Farewell::default(),
         }
     }
 
@@ -165,8 +169,7 @@ impl Context {
     /// Stops taking input from clients, new ones included, or goes on with it: for a service whose own output does not
     /// keep up. While paused, the silence of a client is not held against it.
     pub fn set_paused(&mut self, paused: bool) {
-        // A stopping server only waits for the answers to CLOSE, and they have to be read.
-        let paused = paused && !self.is_stopping();
+        let paused = paused && !self.only_waits_for_answers();
         if self.paused == paused {
             return;
         }
@@ -183,7 +186,7 @@ impl Context {
     /// Stops taking input from one client, or goes on with it: for a service that has a place of its own for what each
     /// client sends, and this one is full. The client's silence is not held against it meanwhile.
     pub fn set_held(&mut self, id: ClientId, held: bool) {
-        let held = held && !self.is_stopping();
+        let held = held && !self.only_waits_for_answers();
         let now = self.now;
         let Some(client) = self.registry.get_mut(id) else {
             return;
@@ -192,6 +195,11 @@ impl Context {
             client.connection.excuse_silence(now);
             Self::mark_ready(&mut self.ready, id, client);
         }
+    }
+
+    /// Whether every client has its CLOSE: answers have to be read, and nothing else comes.
+    fn only_waits_for_answers(&self) -> bool {
+        self.is_stopping() && self.life != Life::StopAsked && self.farewell.is_done()
     }
 
     /// The client whose input is being handled.

@@ -357,6 +357,7 @@ impl Context {
         [
             self.registry.next_deadline(),
             self.sources.next_turn(),
+            self.farewell.next_turn(self.now),
             until,
         ]
         .into_iter()
