@@ -3,7 +3,7 @@
 mod announce;
 mod cli;
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use announce::Announcement;
@@ -12,7 +12,7 @@ use outrigger::service::{
     Agent, AgentConfig, AgentPerClient, App, AppConfig, Echo, Processes, ProcessesConfig, Terminal,
     TerminalConfig,
 };
-use outrigger::{Ended, ListenAddress, Server, Service, kill_orphans};
+use outrigger::{Access, Ended, ListenAddress, Server, Service, Token, kill_orphans};
 
 /// How the program ends, as shells and supervisors see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,6 +147,11 @@ fn serve<S: Service>(
     let result = Server::bind(settings.server.clone(), service).and_then(|mut server| {
         server.stop_on_signals()?;
         server.adopt_orphans()?;
+        // In a terminal a hangup is its end, and the end of what runs in it.
+        if !std::io::stdin().is_terminal() {
+            let token = settings.told_token().cloned();
+            server.reload_on_hangup(move || read_access_again(token.as_ref()))?;
+        }
         let announcement = write_announcement(settings, path, server.local_addresses())?;
         for address in server.local_addresses() {
             announce(address);
@@ -169,6 +174,24 @@ fn serve<S: Service>(
             }
         }
         Err(error) => complain(&error.to_string(), Exit::Failure),
+    }
+}
+
+/// Reads whom to let in once more, from the files that the command line names. A token that was made here stays.
+fn read_access_again(token: Option<&Token>) -> Option<Access> {
+    match cli::parse(std::env::args_os()) {
+        Ok(Action::Run(_, settings)) => {
+            let mut access = settings.server.access;
+            if settings.fresh_token && token.is_some() {
+                access.token = token.cloned();
+            }
+            Some(access)
+        }
+        Ok(Action::Print(_)) => None,
+        Err(error) => {
+            log::error!("hangup received, but {error}; whom to let in stays as it was");
+            None
+        }
     }
 }
 

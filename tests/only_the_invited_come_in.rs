@@ -192,11 +192,9 @@ fn pages_of_other_origins_and_other_names_are_kept_out() {
     ] {
         assert_eq!(with(host, origin), code, "{host} {origin}");
     }
-    assert_eq!(
-        call(address, "GET", "/status", None).1["client_count"],
-        0,
-        "and none of them is a client"
-    );
+    eventually("nobody stays", || {
+        call(address, "GET", "/status", None).1["client_count"] == 0
+    });
 }
 
 #[test]
@@ -371,4 +369,131 @@ fn a_server_that_is_open_to_the_world_says_so() {
             "{args:?}"
         );
     }
+}
+
+#[test]
+fn settings_may_stand_in_a_file_and_a_flag_wins() {
+    let file = TraceFile::new("config");
+    let write = |text: &str| fs::write(file.path(), text).expect("a file");
+    let check = |args: &[&str]| {
+        let path = file.path();
+        let output = outrigger(&[args, &["--config", &path]].concat());
+        let text = if output.status.success() {
+            output.stdout
+        } else {
+            output.stderr
+        };
+        (
+            output.status.code(),
+            String::from_utf8(text).expect("UTF-8"),
+        )
+    };
+    write(
+        r#"{"listen":["127.0.0.1:0"],"max-clients":1,"no-auth":true,"command":["cat"],"env":["A=b"],"log":"off"}"#,
+    );
+    assert_eq!(check(&["terminal", "--check"]).0, Some(0));
+    let server = run(&["terminal", "--config", &file.path(), "--cwd", "/"]);
+    let (address, token) = listening(&server.line());
+    assert_eq!(token, None);
+    let _first = Wire::connect(address, "/terminal");
+    assert_eq!(status(address, "/terminal", ""), "503");
+    let server = run(&["terminal", "--config", &file.path(), "--max-clients", "2"]);
+    let (address, _) = listening(&server.line());
+    let _first = Wire::connect(address, "/terminal");
+    Wire::connect(address, "/terminal");
+
+    for (text, says) in [
+        (
+            "{\n\"listen\": \"127.0.0.1:0\",\n\"max-cleints\": 5}",
+            "line 3: \"max-cleints\": 'echo' has no such setting",
+        ),
+        (
+            "{\n\"max-clients\": \"many\"}",
+            "line 2: \"max-clients\": 'many' is not a number",
+        ),
+        ("{\"reuse-port\": 1}", "\"reuse-port\": it is true or false"),
+        (
+            "{\"command\": [\"cat\"]}",
+            "\"command\": this command takes no program",
+        ),
+        (
+            "{\"config\": \"x\"}",
+            "\"config\": 'echo' has no such setting",
+        ),
+        ("{\"listen\": }", "line 1 column"),
+        ("[]", "not a JSON object"),
+    ] {
+        write(text);
+        let (code, complaint) = check(&["echo"]);
+        assert_eq!(
+            (code, complaint.lines().count()),
+            (Some(2), 1),
+            "{complaint}"
+        );
+        assert!(complaint.contains(says), "{text}: {complaint}");
+    }
+}
+
+#[test]
+fn a_hangup_reads_token_and_lists_again() {
+    let (file, config) = (
+        TraceFile::new("reload-token"),
+        TraceFile::new("reload-config"),
+    );
+    fs::write(file.path(), "first").expect("a file");
+    fs::write(config.path(), r#"{"allow-origin":[]}"#).expect("a file");
+    let server = run(&[
+        "echo",
+        "--listen",
+        "127.0.0.1:0",
+        "--token-file",
+        &file.path(),
+        "--config",
+        &config.path(),
+        "--log",
+        "off",
+    ]);
+    let (address, _) = listening(&server.line());
+    let mut stays = Wire::connect(address, "/?token=first");
+    let origin = "Origin: https://app.example\r\n";
+    assert_eq!(status(address, "/?token=first", origin), "403");
+    // What cannot be read changes nothing.
+    fs::write(config.path(), "{").expect("a file");
+    fs::write(file.path(), "second").expect("a file");
+    server.signal(Signal::HUP);
+    assert_eq!(status(address, "/?token=second", ""), "401");
+    fs::write(config.path(), r#"{"allow-origin":["https://app.example"]}"#).expect("a file");
+    server.signal(Signal::HUP);
+    eventually("the new token is taken", || {
+        status(address, "/?token=second", origin) == "101"
+    });
+    assert_eq!(status(address, "/?token=first", ""), "401");
+    stays.send_frame(TEXT, b"still here");
+    assert_eq!(stays.read_frame().payload, b"still here");
+}
+
+#[test]
+fn an_address_has_a_limit_and_a_balancer_its_cookie() {
+    let server = run(&[
+        "echo",
+        "--listen",
+        "127.0.0.1:0",
+        "--max-clients-per-address",
+        "2",
+        "--affinity-cookie",
+        "node=a1",
+    ]);
+    let (address, _) = listening(&server.line());
+    let mut first = Wire::open(address);
+    first.send(&request("/"));
+    let head = first.read_head();
+    assert!(
+        head.contains("\r\nSet-Cookie: node=a1; Path=/; HttpOnly\r\n"),
+        "{head}"
+    );
+    let _second = Wire::connect(address, "/");
+    assert_eq!(status(address, "/", ""), "503");
+    first.send_close(1000);
+    first.read_close();
+    eventually("one has left", || status(address, "/", "") == "101");
 }

@@ -1,5 +1,7 @@
 //! Where to listen and whom to let in, as far as more than one option says it.
 
+use std::path::Path;
+
 use outrigger::{Listen, Token};
 
 use super::{Command, Settings};
@@ -41,23 +43,13 @@ impl Settings {
             }
             return Ok(());
         }
-        let from_environment = std::env::var(TOKEN_VARIABLE).ok();
-        let secret = match (&self.token_file, from_environment) {
-            (Some(file), _) => {
-                let text = std::fs::read_to_string(file)
-                    .map_err(|error| format!("--token-file: {}: {error}", file.display()))?;
-                Some((
-                    text.trim().to_owned(),
-                    format!("--token-file: {}", file.display()),
-                ))
-            }
-            (None, Some(text)) => Some((text, TOKEN_VARIABLE.to_owned())),
-            (None, None) => None,
+        let given = match (&self.token_file, std::env::var(TOKEN_VARIABLE)) {
+            (Some(file), _) => Some(read_token(file)?),
+            (None, Ok(text)) => Some(parse_token(&text, TOKEN_VARIABLE)?),
+            (None, Err(_)) => None,
         };
-        self.server.access.token = match secret {
-            Some((secret, from)) => Some(Token::new(&secret).ok_or_else(|| {
-                format!("{from}: a token is one word of visible ASCII characters")
-            })?),
+        self.server.access.token = match given {
+            Some(token) => Some(token),
             None if command == Command::Echo && self.is_local() => None,
             None if self.is_unix_only() => None,
             None => {
@@ -86,6 +78,17 @@ impl Settings {
             Listen::Inherited(_) => false,
         })
     }
+}
+
+fn read_token(file: &Path) -> Result<Token, String> {
+    let name = format!("--token-file: {}", file.display());
+    let text = std::fs::read_to_string(file).map_err(|error| format!("{name}: {error}"))?;
+    parse_token(&text, &name)
+}
+
+fn parse_token(text: &str, from: &str) -> Result<Token, String> {
+    Token::new(text.trim())
+        .ok_or_else(|| format!("{from}: a token is one word of visible ASCII characters"))
 }
 
 /// How many sockets a service manager has handed over (sd_listen_fds(3)).

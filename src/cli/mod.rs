@@ -1,6 +1,7 @@
 //! The command line: one table of options, from which parsing and `--help` are made.
 
 mod access;
+mod config;
 mod help;
 pub(crate) mod log;
 mod options;
@@ -97,6 +98,8 @@ pub(crate) struct Settings {
     pub(crate) announce_extra: serde_json::Map<String, serde_json::Value>,
     pub(crate) token_file: std::option::Option<PathBuf>,
     pub(crate) no_auth: bool,
+    /// Whether only to say whether the settings are valid.
+    pub(crate) check: bool,
     /// Whether the token was made here, so that nobody knows it who is not told.
     pub(crate) fresh_token: bool,
     pub(crate) path: std::option::Option<Endpoint>,
@@ -131,6 +134,7 @@ impl Settings {
             announce_extra: serde_json::Map::new(),
             token_file: None,
             no_auth: false,
+            check: false,
             fresh_token: false,
             path: None,
             program: Vec::new(),
@@ -225,6 +229,7 @@ fn parse_options(
     if command == Command::Agent {
         settings.server.timeouts.idle = Some(AGENT_IDLE);
     }
+    let mut given: Vec<(&'static Option, String)> = Vec::new();
     while let Some(arg) = parser.next().map_err(|error| error.to_string())? {
         let name = match arg {
             Arg::Long("help") | Arg::Short('h') => return Ok(Action::Print(help::of(command))),
@@ -252,10 +257,23 @@ fn parse_options(
                     .map_err(|_| format!("--{name}: the value is not UTF-8"))?
             }
         };
-        (option.apply)(&mut settings, &value).map_err(|error| format!("--{name}: {error}"))?;
+        given.push((option, value));
+    }
+    // A flag wins over the file, so the file comes first and leaves out what was given.
+    if let Some((_, path)) = given.iter().rfind(|(option, _)| option.name == "config") {
+        let file = config::ConfigFile::read(path.as_ref())?;
+        file.apply(command, &mut settings, |name| {
+            given.iter().any(|(option, _)| option.name == name)
+        })?;
+    }
+    for (option, value) in &given {
+        let wrong = |error| format!("--{}: {error}", option.name);
+        (option.apply)(&mut settings, value).map_err(wrong)?;
     }
     match (command.program(), program) {
-        (Program::Needed, None) => return Err("a program is needed behind '--'".to_owned()),
+        (Program::Needed, None) if settings.program.is_empty() => {
+            return Err("a program is needed behind '--'".to_owned());
+        }
         (_, None) => {}
         (Program::None, Some(_)) => return Err("it takes no program".to_owned()),
         (_, Some(program)) if program.is_empty() => {
@@ -272,6 +290,11 @@ fn parse_options(
         .server
         .soft_outbound
         .min(settings.server.max_outbound);
+    if settings.check {
+        return Ok(Action::Print(
+            "outrigger: the settings are valid\n".to_owned(),
+        ));
+    }
     Ok(Action::Run(command, Box::new(settings)))
 }
 

@@ -33,6 +33,11 @@ impl Option {
         self.only.is_none_or(|only| only == command)
     }
 
+    /// Whether it may stand in a configuration file.
+    pub(super) fn is_of_files(&self) -> bool {
+        !matches!(self.name, "config" | "check")
+    }
+
     /// Whether it is one of every server's.
     pub(super) fn is_general(&self) -> bool {
         self.only.is_none()
@@ -367,6 +372,34 @@ pub(super) const OPTIONS: &[Option] = &[
         },
     ),
     general(
+        "max-clients-per-address",
+        "N",
+        "most clients of one IP address; more get 503. Behind a proxy all have the same [0, off]",
+        |settings, value| {
+            let most = number(value, 0..=1_000_000)?;
+            settings.server.max_clients_per_address = (most > 0).then_some(most);
+            Ok(())
+        },
+    ),
+    general(
+        "affinity-cookie",
+        "NAME=VALUE",
+        "a cookie that is set with each 101, for load balancers",
+        |settings, value| {
+            let valid = value
+                .split_once('=')
+                .is_some_and(|(name, _)| !name.is_empty())
+                && value
+                    .bytes()
+                    .all(|byte| byte.is_ascii_graphic() && !b";,\"\\".contains(&byte));
+            if !valid {
+                return Err(format!("'{value}' is not NAME=VALUE"));
+            }
+            settings.server.affinity_cookie = Some(value.to_owned());
+            Ok(())
+        },
+    ),
+    general(
         "max-message",
         "BYTES",
         "longest message; a longer one closes 1009 [16MiB]",
@@ -444,6 +477,20 @@ pub(super) const OPTIONS: &[Option] = &[
         "how long SIGTERM waits for clients to leave [10s]",
         |settings, value| {
             settings.server.drain_timeout = duration(value)?.unwrap_or_default();
+            Ok(())
+        },
+    ),
+    general(
+        "config",
+        "FILE.json",
+        "an object with these settings by the same names, and the program and its arguments as \"command\"; a flag wins over it",
+        |_, _| Ok(()),
+    ),
+    switch(
+        "check",
+        "say whether the settings are valid, and leave",
+        |settings, _| {
+            settings.check = true;
             Ok(())
         },
     ),

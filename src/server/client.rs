@@ -122,6 +122,13 @@ impl Remote {
     };
 }
 
+impl Remote {
+    /// The IP address; unspecified for a unix socket.
+    pub fn ip(self) -> IpAddr {
+        Ipv6Addr::from(self.ip).to_canonical()
+    }
+}
+
 impl From<SocketAddr> for Remote {
     fn from(address: SocketAddr) -> Self {
         let ip = match address.ip() {

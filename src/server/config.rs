@@ -21,6 +21,10 @@ pub struct Config {
     /// The most clients that are connected at once, at most 1,048,575. Further handshakes are answered with 503. As
     /// many connections again may be in their handshake; beyond that, connections wait in the kernel's queue.
     pub max_clients: usize,
+    /// The most clients of one IP address; `None` for no limit. Further ones are answered with 503.
+    pub max_clients_per_address: Option<usize>,
+    /// A cookie, `NAME=VALUE`, that is set with each 101: a load balancer sends who has it back here.
+    pub affinity_cookie: Option<String>,
     /// What a client may make its connection hold.
     pub limits: Limits,
     /// The most bytes of unread output that are held for one client. A message that would exceed it ends the
@@ -62,6 +66,8 @@ impl Default for Config {
             reuse_port: false,
             access: Access::default(),
             max_clients: Self::MAX_CLIENTS,
+            max_clients_per_address: None,
+            affinity_cookie: None,
             limits: Limits::default(),
             max_outbound: Self::MAX_OUTBOUND,
             soft_outbound: Self::SOFT_OUTBOUND,

@@ -134,6 +134,7 @@ pub(super) enum Origin {
     Waker,
     Signals,
     Children,
+    Reload,
     Listener(usize),
 }
 
@@ -141,7 +142,8 @@ pub(super) enum Origin {
 pub(super) const WAKER: Token = Token(0);
 pub(super) const SIGNALS: Token = Token(1);
 pub(super) const CHILDREN: Token = Token(2);
-const FIRST_LISTENER: usize = 3;
+pub(super) const RELOAD: Token = Token(3);
+const FIRST_LISTENER: usize = 4;
 
 pub(super) fn listener_token(index: usize) -> Token {
     debug_assert!(index < MAX_SLOTS - FIRST_LISTENER);
@@ -161,6 +163,7 @@ impl From<Token> for Origin {
             WAKER => Self::Waker,
             SIGNALS => Self::Signals,
             CHILDREN => Self::Children,
+            RELOAD => Self::Reload,
             Token(at) => Self::Listener(at - FIRST_LISTENER),
         }
     }

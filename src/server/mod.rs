@@ -44,7 +44,7 @@ use std::time::{Duration, Instant};
 use mio::event::Event as Readied;
 use mio::{Events, Poll};
 use rustix::process::Signal;
-use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 
 pub use access::{Access, Token};
 pub use client::{Remote, Traffic};
@@ -63,7 +63,7 @@ use self::context::Life;
 use self::drain::Farewell;
 use self::handle::Commands;
 use self::id::Origin;
-use self::id::{CHILDREN, SIGNALS};
+use self::id::{CHILDREN, RELOAD, SIGNALS};
 use self::listener::{Accepted, EXHAUSTED_RETRY, Listener};
 use self::signals::Signals;
 use self::stream::Stream;
@@ -82,6 +82,9 @@ const OWN_PROTOCOL: &str = "outrigger";
 /// Descriptors needed beside those of clients: standard streams, the loop's own, listeners, pipes of a service.
 const SPARE_DESCRIPTORS: u64 = 64;
 
+/// Makes the access anew.
+type Reload = Box<dyn FnMut() -> Option<Access> + Send>;
+
 /// A WebSocket server with the service it serves.
 pub struct Server<S> {
     poll: Poll,
@@ -90,6 +93,8 @@ pub struct Server<S> {
     commands: Commands,
     listeners: Vec<Listener>,
     signals: Option<Signals>,
+    /// SIGHUP, and what then makes the access anew.
+    reload: Option<(Signals, Reload)>,
     /// SIGCHLD, if processes that others have left behind are ours.
     children: Option<Signals>,
     /// Whether a signal has come: the next one means at once.
@@ -154,6 +159,7 @@ impl<S: Service> Server<S> {
             service,
             listeners,
             signals: None,
+            reload: None,
             children: None,
             signalled: false,
             accept_again: None,
@@ -177,6 +183,17 @@ impl<S: Service> Server<S> {
     pub fn stop_on_signals(&mut self) -> io::Result<()> {
         let signals = [SIGTERM, SIGINT];
         self.signals = Some(Signals::new(self.poll.registry(), SIGNALS, &signals)?);
+        Ok(())
+    }
+
+    /// Has SIGHUP call a function whose result is whom the server lets in from then on; `None` leaves that as it is.
+    /// Clients that are connected stay.
+    pub fn reload_on_hangup(
+        &mut self,
+        make: impl FnMut() -> Option<Access> + Send + 'static,
+    ) -> io::Result<()> {
+        let signals = Signals::new(self.poll.registry(), RELOAD, &[SIGHUP])?;
+        self.reload = Some((signals, Box::new(make)));
         Ok(())
     }
 
@@ -265,6 +282,15 @@ impl<S: Service> Server<S> {
                 let count = self.signals.as_mut().map_or(0, Signals::take);
                 for _ in 0..count {
                     self.handle_signal(ended);
+                }
+            }
+            Origin::Reload => {
+                if let Some((signals, make)) = &mut self.reload
+                    && signals.take() > 0
+                    && let Some(access) = make()
+                {
+                    self.ctx.config.access = access;
+                    log::info!("hangup received: whom to let in was read again");
                 }
             }
             Origin::Children => {
@@ -701,7 +727,13 @@ fn upgrade<S: Service>(
     if ctx.is_full() {
         return Err(Refusal::unavailable("too many clients"));
     }
+    if ctx.has_too_many(id) {
+        return Err(Refusal::unavailable("too many clients from this address"));
+    }
     let mut accept = service.accept(ctx, request)?;
+    if let Some(cookie) = &ctx.config.affinity_cookie {
+        accept = accept.field("Set-Cookie", format!("{cookie}; Path=/; HttpOnly"))?;
+    }
     // A browser that has to put the token among its subprotocols has to be answered with another of them.
     if !accept.has_protocol() && upgrade.protocols().contains(&OWN_PROTOCOL) {
         accept = accept.protocol(OWN_PROTOCOL);

@@ -1,5 +1,8 @@
 //! The one registry: who is connected, and nothing else knows.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use slab::Slab;
@@ -19,13 +22,16 @@ pub(super) struct Registry {
     next_serial: u64,
     /// How many of the clients were admitted by the service: those whose end will be told.
     admitted: usize,
+    /// Clients by address, if they are limited; then every address that has any.
+    by_address: Option<HashMap<IpAddr, usize>>,
     /// The path of the client that was admitted last, to be shared by the next.
     last_path: Arc<str>,
 }
 
 impl Registry {
-    pub(super) fn new(now: Time) -> Self {
+    pub(super) fn new(now: Time, by_address: bool) -> Self {
         Self {
+            by_address: by_address.then(HashMap::new),
             clients: Slab::new(),
             deadlines: Deadlines::new(now),
             next_serial: 1,
@@ -42,6 +48,15 @@ impl Registry {
     /// Clients: connections that were admitted and have not ended.
     pub(super) fn client_count(&self) -> usize {
         self.admitted
+    }
+
+    /// How many clients an address has, where that is counted.
+    pub(super) fn count_of(&self, remote: Remote) -> usize {
+        let counts = self.by_address.as_ref();
+        counts
+            .and_then(|counts| counts.get(&remote.ip()))
+            .copied()
+            .unwrap_or_default()
     }
 
     /// Whether output waits for anyone.
@@ -82,7 +97,11 @@ impl Registry {
         if let Some(client) = self.get_mut(id) {
             debug_assert!(!client.connection.was_open());
             client.path = path;
+            let ip = client.remote.ip();
             self.admitted += 1;
+            if let Some(counts) = &mut self.by_address {
+                *counts.entry(ip).or_default() += 1;
+            }
         }
     }
 
@@ -93,6 +112,16 @@ impl Registry {
         let client = self.clients.remove(id.slot());
         if client.connection.was_open() {
             self.admitted -= 1;
+            if let Some(Entry::Occupied(mut entry)) = self
+                .by_address
+                .as_mut()
+                .map(|counts| counts.entry(client.remote.ip()))
+            {
+                *entry.get_mut() -= 1;
+                if *entry.get() == 0 {
+                    entry.remove();
+                }
+            }
         }
         Some(client)
     }

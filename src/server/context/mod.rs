@@ -105,8 +105,8 @@ impl Context {
         now: Time,
     ) -> Self {
         Self {
+            registry: Registry::new(now, config.max_clients_per_address.is_some()),
             config,
-            registry: Registry::new(now),
             poll,
             sources: Sources::default(),
             now,

@@ -258,6 +258,15 @@ impl Context {
         self.registry.client_count() + self.calls >= self.config.max_clients
     }
 
+    /// Whether the address of a connection has as many clients as it may have. A unix socket has none.
+    pub(in crate::server) fn has_too_many(&self, id: ClientId) -> bool {
+        let remote = self.remote(id).filter(|remote| *remote != Remote::UNIX);
+        match (self.config.max_clients_per_address, remote) {
+            (Some(most), Some(remote)) => self.registry.count_of(remote) >= most,
+            _ => false,
+        }
+    }
+
     /// Whether anyone waits for anything: clients, calls that are not answered, output on its way.
     pub(in crate::server) fn is_busy(&self) -> bool {
         self.registry.client_count() > 0 || self.calls > 0 || self.registry.has_queued()
