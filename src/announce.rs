@@ -2,15 +2,20 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 
 use outrigger::{ListenAddress, Token};
 use serde_json::{Map, Value, json};
+use uuid::Uuid;
 
-/// A file that is removed when the server is done.
+/// A file that is removed when the server is done, unless it is another's by then.
 #[derive(Debug)]
-pub(crate) struct Announcement(PathBuf);
+pub(crate) struct Announcement {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+}
 
 impl Announcement {
     /// Writes the file in one piece, for our own user only. `{port}` in its name is the port.
@@ -43,26 +48,37 @@ impl Announcement {
         let failed =
             |error: io::Error| io::Error::new(error.kind(), format!("--announce: {file}: {error}"));
         // Whoever sees the file sees all of it: it is complete before it has its name.
-        let unfinished = PathBuf::from(format!("{file}.{}", std::process::id()));
-        let written = OpenOptions::new()
+        let unfinished = PathBuf::from(format!("{file}.{}", Uuid::new_v4().simple()));
+        let mut out = OpenOptions::new()
             .write(true)
             .create_new(true)
             .mode(0o600)
             .open(&unfinished)
-            .and_then(|mut out| out.write_all(format!("{content}\n").as_bytes()))
-            .and_then(|()| fs::rename(&unfinished, &file));
-        if let Err(error) = written {
-            let _ = fs::remove_file(&unfinished);
-            return Err(failed(error));
+            .map_err(failed)?;
+        let written = out
+            .write_all(format!("{content}\n").as_bytes())
+            .and_then(|()| fs::rename(&unfinished, &file))
+            .and_then(|()| out.metadata());
+        match written {
+            Ok(made) => Ok(Self {
+                path: file.into(),
+                device: made.dev(),
+                inode: made.ino(),
+            }),
+            Err(error) => {
+                let _ = fs::remove_file(&unfinished);
+                Err(failed(error))
+            }
         }
-        Ok(Self(file.into()))
     }
 }
 
 impl Drop for Announcement {
     fn drop(&mut self) {
-        if let Err(error) = fs::remove_file(&self.0) {
-            log::debug!("removing {} failed: {error}", self.0.display());
+        let ours = fs::symlink_metadata(&self.path)
+            .is_ok_and(|found| (found.dev(), found.ino()) == (self.device, self.inode));
+        if ours && let Err(error) = fs::remove_file(&self.path) {
+            log::debug!("removing {} failed: {error}", self.path.display());
         }
     }
 }

@@ -145,10 +145,11 @@ fn serve<S: Service>(
     failure: impl FnOnce(&S) -> Option<String>,
 ) -> Exit {
     let result = Server::bind(settings.server.clone(), service).and_then(|mut server| {
-        server.stop_on_signals()?;
-        server.adopt_orphans()?;
         // In a terminal a hangup is its end, and the end of what runs in it.
-        if !std::io::stdin().is_terminal() {
+        let in_terminal = std::io::stdin().is_terminal();
+        server.stop_on_signals(in_terminal)?;
+        server.adopt_orphans()?;
+        if !in_terminal {
             let token = settings.told_token().cloned();
             server.reload_on_hangup(move || read_access_again(token.as_ref()))?;
         }

@@ -82,6 +82,14 @@ fn what_runs_something_asks_for_a_token_that_it_has_made_and_tells_once() {
         head.contains("\r\nSec-WebSocket-Protocol: outrigger\r\n") && !head.contains(&token),
         "{head}"
     );
+    // A body that nobody takes is not waited for, whoever sends it.
+    for path in ["/healthz", "/status"] {
+        let mut wire = Wire::open(address);
+        let head =
+            format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999\r\n\r\n");
+        wire.send(head.as_bytes());
+        assert!(matches!(&wire.read_head()[9..12], "401" | "405"));
+    }
     // Calls are guarded like handshakes, and probes are not.
     assert_eq!(call(address, "GET", "/status", None).0, 401);
     assert_eq!(call(address, "GET", "/healthz", None).0, 200);
@@ -121,6 +129,10 @@ fn a_token_may_be_given_and_is_kept_from_the_program() {
         (
             "/?a=b",
             "Sec-WebSocket-Protocol: chat, outrigger.token.chosen-by-us\r\n",
+        ),
+        (
+            "/?a=b",
+            "X-Ide-Token: chosen-by-us\r\nReferer: http://h/?token=chosen-by-us\r\nCookie: a=chosen%2dby-us\r\n",
         ),
     ] {
         assert_eq!(status(address, target, fields), "101", "{target} {fields}");
@@ -283,6 +295,40 @@ fn a_socket_that_was_opened_before_is_taken_over() {
 }
 
 #[test]
+fn a_unix_socket_of_unknown_mode_asks_for_the_token() {
+    let file = TraceFile::new("given-socket");
+    let listener = std::os::unix::net::UnixListener::bind(file.path()).expect("a socket");
+    let script = "exec 3<&0 </dev/null; exec \"$0\" echo --listen fd:3";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, OUTRIGGER]);
+    let server = Program::spawn_with(&mut command, Stdio::from(OwnedFd::from(listener)));
+    assert!(
+        server
+            .line()
+            .starts_with("outrigger: listening on ws+unix:")
+    );
+    let socket = UnixStream::connect(file.path()).expect("it listens");
+    let mut wire = Wire {
+        stream: OwnedFd::from(socket).into(),
+    };
+    wire.send(&request("/"));
+    assert!(wire.read_head().starts_with("HTTP/1.1 401 "));
+    for args in [["fd:3", "fd:3"], ["127.0.0.1:0", "fd:9"]] {
+        let script = format!(
+            "exec 3<&0 </dev/null; exec \"$0\" echo --listen {} --listen {}",
+            args[0], args[1]
+        );
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let status = Command::new("sh")
+            .args(["-c", &script, OUTRIGGER])
+            .stdin(Stdio::from(OwnedFd::from(listener)))
+            .stderr(Stdio::null())
+            .status();
+        assert_eq!(status.expect("it runs").code(), Some(1), "{args:?}");
+    }
+}
+
+#[test]
 fn an_announcement_tells_an_editor_where_to_connect() {
     let folder = std::env::temp_dir().join(format!("outrigger-announce-{}", std::process::id()));
     fs::create_dir_all(&folder).expect("a folder");
@@ -321,8 +367,21 @@ fn an_announcement_tells_an_editor_where_to_connect() {
         status(address, "/", &format!("Authorization: Bearer {token}\r\n")),
         "101"
     );
+    // Another's announcement under the same name is left alone, one's own is removed.
+    let other = run(&[
+        "echo",
+        "--listen",
+        "127.0.0.1:0",
+        "--announce",
+        &file.display().to_string(),
+    ]);
+    other.line();
     server.signal(Signal::TERM);
     server.wait();
+    assert!(file.exists());
+    let mut other = other;
+    other.signal(Signal::TERM);
+    other.wait();
     eventually("the file is removed", || !file.exists());
     fs::remove_dir(&folder).expect("nothing else is in it");
 }

@@ -1,13 +1,17 @@
 //! Where to listen and whom to let in, as far as more than one option says it.
 
+use std::env::VarError;
 use std::path::Path;
 
-use outrigger::{Listen, Token};
+use outrigger::{Listen, Token, keep_from_children};
 
 use super::{Command, Settings};
 
 /// The first descriptor of a socket that a service manager hands over.
 const FIRST_HANDED_OVER: i32 = 3;
+
+/// More than anyone hands over.
+const MOST_HANDED_OVER: i32 = 1024;
 
 /// The variable that may hold the token.
 const TOKEN_VARIABLE: &str = "OUTRIGGER_TOKEN";
@@ -15,9 +19,10 @@ const TOKEN_VARIABLE: &str = "OUTRIGGER_TOKEN";
 impl Settings {
     /// Puts in what was not said about where to listen.
     pub(super) fn complete_listen(&mut self) -> Result<(), String> {
+        let handed_over = handed_over()?;
         let listen = &mut self.server.listen;
         if listen.is_empty() && self.port_range.is_none() {
-            listen.extend((0..handed_over()).map(|at| Listen::Inherited(FIRST_HANDED_OVER + at)));
+            listen.extend((0..handed_over).map(|at| Listen::Inherited(FIRST_HANDED_OVER + at)));
         }
         if listen.is_empty() {
             *listen = outrigger::Config::default().listen;
@@ -46,7 +51,10 @@ impl Settings {
         let given = match (&self.token_file, std::env::var(TOKEN_VARIABLE)) {
             (Some(file), _) => Some(read_token(file)?),
             (None, Ok(text)) => Some(parse_token(&text, TOKEN_VARIABLE)?),
-            (None, Err(_)) => None,
+            (None, Err(VarError::NotPresent)) => None,
+            (None, Err(VarError::NotUnicode(_))) => {
+                return Err(format!("{TOKEN_VARIABLE} is not UTF-8"));
+            }
         };
         self.server.access.token = match given {
             Some(token) => Some(token),
@@ -91,14 +99,22 @@ fn parse_token(text: &str, from: &str) -> Result<Token, String> {
         .ok_or_else(|| format!("{from}: a token is one word of visible ASCII characters"))
 }
 
-/// How many sockets a service manager has handed over (sd_listen_fds(3)).
-fn handed_over() -> i32 {
-    let number = |name| std::env::var(name).ok()?.parse::<i32>().ok();
-    if number("LISTEN_PID") == i32::try_from(std::process::id()).ok() {
-        number("LISTEN_FDS").unwrap_or(0).max(0)
-    } else {
-        0
+/// How many sockets a service manager has handed over (sd_listen_fds(3)). Programs do not get them.
+fn handed_over() -> Result<i32, String> {
+    let Ok(pid) = std::env::var("LISTEN_PID") else {
+        return Ok(0);
+    };
+    if pid.parse() != Ok(std::process::id()) {
+        return Ok(0);
     }
+    let text = std::env::var("LISTEN_FDS").unwrap_or_default();
+    let count = text
+        .parse()
+        .ok()
+        .filter(|count| (0..=MOST_HANDED_OVER).contains(count))
+        .ok_or_else(|| format!("LISTEN_FDS: '{text}' is not a number of sockets"))?;
+    keep_from_children(FIRST_HANDED_OVER..FIRST_HANDED_OVER + count);
+    Ok(count)
 }
 
 #[cfg(test)]

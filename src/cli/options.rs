@@ -346,8 +346,11 @@ pub(super) const OPTIONS: &[Option] = &[
         "HOST",
         "a name that clients may use for this server, without a port, beside loopback's and the addresses to listen on (repeatable); '*' is all",
         |settings, value| {
-            if value.is_empty() || value.contains(['/', ' ']) {
-                return Err(format!("'{value}' is not a host name"));
+            let has_port = value.rsplit_once(':').is_some_and(|(_, port)| {
+                !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit())
+            });
+            if value.is_empty() || value.contains(['/', ' ']) || has_port {
+                return Err(format!("'{value}' is not a host name without a port"));
             }
             settings.server.access.hosts.push(value.to_owned());
             Ok(())

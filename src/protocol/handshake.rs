@@ -271,8 +271,8 @@ mod tests {
         for (target, path, query) in [
             ("/", "/", None),
             ("/a/b?c=d?e", "/a/b", Some("c=d?e")),
-            ("http://host:1/x?y", "/x", Some("y")),
-            ("ws://host", "/", None),
+            ("http://h/x?y", "/x", Some("y")),
+            ("ws://h", "/", None),
             ("/a?b=http://h/c", "/a", Some("b=http://h/c")),
         ] {
             let head = format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n");
@@ -285,6 +285,7 @@ mod tests {
     fn what_could_be_read_in_two_ways_is_refused() {
         for head in [
             "GET http://h?x=/healthz HTTP/1.1\r\nHost: h\r\n\r\n",
+            "GET http://other/ HTTP/1.1\r\nHost: h\r\n\r\n",
             "GET /a#b HTTP/1.1\r\nHost: h\r\n\r\n",
             "GET / HTTP/1.1\r\nHost: a b/c\r\n\r\n",
             "GET / HTTP/1.1\r\nHost: a@b\r\n\r\n",

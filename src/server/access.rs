@@ -89,19 +89,25 @@ impl Access {
     ) -> Result<(), Refusal> {
         let host = request.header("host").unwrap_or_default();
         let host = std::str::from_utf8(host).unwrap_or_default();
-        if !unix && !self.knows_host(host, listen) {
+        let known_host = self.knows_host(host, listen);
+        if !unix && !known_host {
             return Err(Refusal::new(
                 StatusCode::FORBIDDEN,
                 "this Host is not served here (--allow-host)",
             ));
         }
         if let Some(origin) = request.header("origin")
-            && !self.knows_origin(&String::from_utf8_lossy(origin), host)
+            && !self.knows_origin(&String::from_utf8_lossy(origin), host, known_host)
         {
             return Err(Refusal::new(
                 StatusCode::FORBIDDEN,
                 "this Origin is not let in (--allow-origin)",
             ));
+        }
+        if self.reveals(request.path()) {
+            // Paths are logged and passed on.
+            let why = "the token does not belong into the path";
+            return Err(Refusal::new(StatusCode::BAD_REQUEST, why));
         }
         match &self.token {
             Some(token) if !unix && !self.presents(request, token) => Err(Refusal::unauthorized()),
@@ -118,8 +124,14 @@ impl Access {
         {
             return true;
         }
-        let bare = name.trim_start_matches('[').trim_end_matches(']');
-        let Ok(ip) = bare.parse::<IpAddr>() else {
+        let bracketed = name
+            .strip_prefix('[')
+            .and_then(|name| name.strip_suffix(']'));
+        let ip = match bracketed {
+            Some(ip) => ip.parse().map(IpAddr::V6),
+            None => name.parse().map(IpAddr::V4),
+        };
+        let Ok(ip) = ip else {
             return name.eq_ignore_ascii_case("localhost");
         };
         // An address cannot be made to mean another one. Where we listen on all of them, any may be ours.
@@ -129,7 +141,8 @@ impl Access {
             })
     }
 
-    fn knows_origin(&self, origin: &str, host: &str) -> bool {
+    /// Whether an origin may come. The server's own is one whose name it knows as its own.
+    fn knows_origin(&self, origin: &str, host: &str, known_host: bool) -> bool {
         let listed = self
             .origins
             .iter()
@@ -137,7 +150,7 @@ impl Access {
         let authority = origin
             .strip_prefix("http://")
             .or_else(|| origin.strip_prefix("https://"));
-        listed || (!host.is_empty() && authority.is_some_and(|own| own.eq_ignore_ascii_case(host)))
+        listed || (known_host && authority.is_some_and(|own| own.eq_ignore_ascii_case(host)))
     }
 
     /// Whether a request carries the token, anywhere that it may.
@@ -161,14 +174,16 @@ impl Access {
                 .any(|presented| token.is(presented.as_bytes()))
     }
 
-    /// Whether a header field is there for the guard, and not for the service.
-    pub(crate) fn is_credential(&self, name: &str, value: &[u8]) -> bool {
-        self.token.is_some()
-            && ((name.eq_ignore_ascii_case("authorization") && bearer(value).is_some())
-                || self
-                    .token_header
-                    .as_deref()
-                    .is_some_and(|own| name.eq_ignore_ascii_case(own)))
+    /// Whether a text has the token in it, in any way that a client or a proxy may have put it there.
+    pub(crate) fn reveals(&self, text: &str) -> bool {
+        let Some(token) = &self.token else {
+            return false;
+        };
+        let has = |text: &[u8]| {
+            let mut windows = text.windows(token.0.len());
+            windows.any(|window| window.eq_ignore_ascii_case(token.0.as_bytes()))
+        };
+        has(text.as_bytes()) || has(&percent_decode(text))
     }
 }
 
@@ -187,9 +202,9 @@ pub(crate) fn without_token(query: &str) -> String {
 
 /// The host of a host and a port.
 fn host_name(authority: &str) -> &str {
-    match authority.rfind(':') {
+    match authority.rsplit_once(':') {
         // A colon inside the brackets of an IPv6 address is no port's.
-        Some(at) if !authority[at..].contains(']') => &authority[..at],
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
         _ => authority,
     }
 }
@@ -265,6 +280,9 @@ mod tests {
             ("evil.example:7070", false),
             ("localhost.evil.example", false),
             ("127.0.0.1.evil.example", false),
+            ("localhost:evil.example", false),
+            ("[[::1]]:7070", false),
+            ("::1", false),
             ("", false),
         ];
         let origins = [
@@ -325,6 +343,7 @@ mod tests {
             ..Access::default()
         };
         for (host, origin, expected) in [
+            ("shell.example", "http://shell.example", 200),
             ("localhost:7070", "http://localhost:7070", 200),
             ("shell.example", "https://shell.example", 200),
             ("localhost:7070", "http://localhost:8000", 403),
@@ -335,6 +354,8 @@ mod tests {
         ] {
             let fields = format!("Host: {host}\r\nOrigin: {origin}\r\n");
             assert_eq!(outcome(&access, &fields, "/", false), expected, "{fields}");
+            // Behind a unix socket is a proxy: any Host may come, but it is nobody's own unless it is known.
+            assert_eq!(outcome(&access, &fields, "/", true), expected, "{fields}");
         }
         let any = Access {
             origins: vec!["*".to_owned()],
@@ -359,5 +380,22 @@ mod tests {
         );
         assert_eq!(without_token("a=b&token=x&c"), "a=b&c");
         assert_eq!(without_token("token=x"), "");
+        let access = Access {
+            token: Token::new("s3cret"),
+            ..Access::default()
+        };
+        for text in ["s3cret", "http://h/?token=s3cret", "x%733cretx", "S3CRET"] {
+            assert!(access.reveals(text), "{text}");
+        }
+        assert!(!access.reveals("s3cre") && !Access::default().reveals("s3cret"));
+        assert_eq!(
+            outcome(
+                &access,
+                "Host: localhost\r\n",
+                "/s3cret?token=s3cret",
+                false
+            ),
+            400
+        );
     }
 }

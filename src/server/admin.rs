@@ -5,6 +5,7 @@ use serde_json::json;
 use super::context::Context;
 use super::metrics;
 use super::service::Service;
+use crate::protocol::http::Framing;
 use crate::protocol::{Refusal, Request, Response, StatusCode};
 
 /// Whether a request is for the server itself. An upgrade to WebSocket is the service's, whatever its path.
@@ -21,11 +22,22 @@ pub(super) fn is_open(request: &Request<'_>) -> bool {
     is_for(request) && matches!(request.path(), "/healthz" | "/readyz")
 }
 
+/// Refuses what no such path takes, before a body is waited for.
+pub(super) fn check(request: &Request<'_>) -> Result<(), Refusal> {
+    if !matches!(request.method(), "GET" | "HEAD") {
+        return Err(Refusal::method_not_allowed("GET, HEAD"));
+    }
+    if request.framing()? != Framing::Length(0) {
+        return Err(Refusal::new(
+            StatusCode::CONTENT_TOO_LARGE,
+            "a body is not taken here",
+        ));
+    }
+    Ok(())
+}
+
 /// Answers a call to such a path.
 pub(super) fn answer<S: Service>(ctx: &Context, service: &S, request: &Request<'_>) -> Response {
-    if !matches!(request.method(), "GET" | "HEAD") {
-        return (&Refusal::method_not_allowed("GET, HEAD")).into();
-    }
     match request.path() {
         // Whoever reads this was answered by the loop.
         "/healthz" => Response::json(StatusCode::OK, &json!({"status": "ok"})),

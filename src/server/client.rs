@@ -120,6 +120,16 @@ impl Remote {
         ip: [0; 16],
         port: 0,
     };
+    /// The same, of a socket that somebody else has opened, with a mode that we do not know.
+    pub(super) const INHERITED_UNIX: Self = Self {
+        ip: [0; 16],
+        port: 1,
+    };
+
+    /// Whether it is a unix socket of any kind.
+    pub fn is_unix(self) -> bool {
+        self == Self::UNIX || self == Self::INHERITED_UNIX
+    }
 }
 
 impl Remote {
@@ -150,7 +160,7 @@ impl From<Remote> for SocketAddr {
 
 impl fmt::Display for Remote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if *self == Self::UNIX {
+        if self.is_unix() {
             return f.write_str("unix");
         }
         SocketAddr::from(*self).fmt(f)

@@ -17,9 +17,7 @@ use uuid::Uuid;
 use super::client::Remote;
 use super::id::listener_token;
 use super::stream::Stream;
-use crate::sys::{
-    InheritedSocket, is_exhausted, take_inherited_socket, tcp_listener, with_private_umask,
-};
+use crate::sys::{InheritedSocket, is_exhausted, tcp_listener, with_private_umask};
 
 /// Connections taken from one listener in one turn of the loop.
 const ACCEPTS_PER_TURN: usize = 256;
@@ -133,10 +131,12 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// Opens a listening socket; with `share`, other processes may listen on the same port.
+    /// Opens a listening socket; with `share`, other processes may listen on the same port. One that is `inherited` was
+    /// taken over before.
     pub(super) fn bind(
         registry: &Registry,
         listen: &Listen,
+        inherited: Option<InheritedSocket>,
         share: bool,
         index: usize,
     ) -> io::Result<(Self, ListenAddress)> {
@@ -149,7 +149,7 @@ impl Listener {
                 file = Some(ours);
                 socket
             }
-            Listen::Inherited(number) => match take_inherited_socket(*number)? {
+            Listen::Inherited(_) => match inherited.ok_or(io::ErrorKind::InvalidInput)? {
                 InheritedSocket::Tcp(fd) => tcp(fd),
                 InheritedSocket::Unix(fd) => Socket::Unix(UnixListener::from_std(fd.into())),
             },
@@ -185,7 +185,7 @@ impl Listener {
                     .map(|(stream, remote)| (stream.into(), remote.into())),
                 Socket::Unix(socket) => socket
                     .accept()
-                    .map(|(stream, _)| (stream.into(), Remote::UNIX)),
+                    .map(|(stream, _)| (stream.into(), self.unix_remote())),
             };
             match accepted {
                 Ok((stream, remote)) => {
@@ -211,6 +211,15 @@ impl Listener {
             Accepted::Exhausted
         } else {
             Accepted::Some
+        }
+    }
+
+    /// Only a socket that we have made ourselves has a mode that guards it.
+    fn unix_remote(&self) -> Remote {
+        if self.file.is_some() {
+            Remote::UNIX
+        } else {
+            Remote::INHERITED_UNIX
         }
     }
 
@@ -250,7 +259,14 @@ fn bind_in_range(ip: IpAddr, ports: &RangeInclusive<u16>, share: bool) -> io::Re
         let port = first + (random % count + step) % count;
         match tcp_listener(SocketAddr::new(ip, port as u16), share) {
             Ok(fd) => return Ok(tcp(fd)),
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => last = error,
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied
+                ) =>
+            {
+                last = error
+            }
             Err(error) => return Err(error),
         }
     }
@@ -264,16 +280,17 @@ fn bind_unix(path: &Path) -> io::Result<(Socket, SocketFile)> {
             let why = "there is a file that is no socket";
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
         }
-        match unix::UnixStream::connect(path) {
+        // It must not wait: a live server may have a queue that is full.
+        match mio::net::UnixStream::connect(path) {
             // Its server is gone; the file stayed behind.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 std::fs::remove_file(path)?;
             }
-            Ok(_) => {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
+            _ => {
                 let why = "another process listens on it";
                 return Err(io::Error::new(io::ErrorKind::AddrInUse, why));
             }
-            Err(error) => return Err(error),
         }
     }
     // The mode has to be right from the start: whoever connects before it is changed stays connected.

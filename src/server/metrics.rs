@@ -137,8 +137,8 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
     );
     out.gauge(
         "outrigger_pending_calls",
-        "HTTP calls that wait for their answer, and streams of events.",
-        ctx.calls,
+        "HTTP calls that wait for their answer, and streams of events; not this one.",
+        ctx.calls.saturating_sub(1),
     );
     out.counter(
         "outrigger_connections_accepted_total",

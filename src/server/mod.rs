@@ -44,7 +44,7 @@ use std::time::{Duration, Instant};
 use mio::event::Event as Readied;
 use mio::{Events, Poll};
 use rustix::process::Signal;
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 pub use access::{Access, Token};
 pub use client::{Remote, Traffic};
@@ -68,7 +68,10 @@ use self::listener::{Accepted, EXHAUSTED_RETRY, Listener};
 use self::signals::Signals;
 use self::stream::Stream;
 use crate::protocol::{Disconnect, Event, Input, Phase, Refusal, Request, Response, Time, Timeout};
-use crate::sys::{Clock, become_subreaper, raise_descriptor_limit, reap_orphans, signal_orphans};
+use crate::sys::{
+    Clock, InheritedSocket, become_subreaper, raise_descriptor_limit, reap_orphans, signal_orphans,
+    take_inherited_socket,
+};
 
 /// Bytes read from one client in one turn: the size of the loop's only read buffer.
 const READ_BUFFER: usize = 512 << 10;
@@ -120,16 +123,20 @@ impl<S: Service> Server<S> {
     ///
     /// An address that cannot be bound, named in the error, or a kernel that is out of descriptors.
     pub fn bind(config: Config, service: S) -> io::Result<Self> {
+        // Before anything is opened here: a number that was wrong would be one of ours later.
+        let mut inherited = take_inherited(&config.listen)?;
         let poll = Poll::new()?;
         let mut listeners = Vec::new();
         let mut listen = Vec::new();
         for (index, wanted) in config.listen.iter().enumerate() {
-            let (listener, address) =
-                Listener::bind(poll.registry(), wanted, config.reuse_port, index).map_err(
-                    |error| {
-                        io::Error::new(error.kind(), format!("cannot listen on {wanted}: {error}"))
-                    },
-                )?;
+            let (listener, address) = Listener::bind(
+                poll.registry(),
+                wanted,
+                inherited[index].take(),
+                config.reuse_port,
+                index,
+            )
+            .map_err(|error| cannot_listen(wanted, &error))?;
             listeners.push(listener);
             listen.push(address);
         }
@@ -179,10 +186,12 @@ impl<S: Service> Server<S> {
         self.commands.handle()
     }
 
-    /// Has SIGTERM and SIGINT stop the server as [`Handle::stop`] does; a second one ends it at once.
-    pub fn stop_on_signals(&mut self) -> io::Result<()> {
-        let signals = [SIGTERM, SIGINT];
-        self.signals = Some(Signals::new(self.poll.registry(), SIGNALS, &signals)?);
+    /// Has SIGTERM, SIGINT and SIGQUIT, and with `hangup` SIGHUP, stop the server as [`Handle::stop`] does; a second one
+    /// ends it at once.
+    pub fn stop_on_signals(&mut self, hangup: bool) -> io::Result<()> {
+        let signals = [SIGTERM, SIGINT, SIGQUIT, SIGHUP];
+        let signals = if hangup { &signals[..] } else { &signals[..3] };
+        self.signals = Some(Signals::new(self.poll.registry(), SIGNALS, signals)?);
         Ok(())
     }
 
@@ -423,7 +432,7 @@ impl<S: Service> Server<S> {
                 .saturating_sub(ctx.registry.len());
             let accepted = listener.accept(room, |stream, remote| {
                 // Replies are gathered already; waiting for more would only delay them.
-                if remote != Remote::UNIX {
+                if !remote.is_unix() {
                     stream.set_nodelay();
                 }
                 ctx.counters.accepted += 1;
@@ -661,6 +670,28 @@ impl<S: Service> Server<S> {
     }
 }
 
+/// Takes over the sockets that this process was given, each once.
+fn take_inherited(listen: &[Listen]) -> io::Result<Vec<Option<InheritedSocket>>> {
+    let mut taken = Vec::new();
+    for (index, wanted) in listen.iter().enumerate() {
+        let Listen::Inherited(number) = wanted else {
+            taken.push(None);
+            continue;
+        };
+        if listen[..index].contains(wanted) {
+            let twice = io::Error::new(io::ErrorKind::InvalidInput, "it is named twice");
+            return Err(cannot_listen(wanted, &twice));
+        }
+        let socket = take_inherited_socket(*number);
+        taken.push(Some(socket.map_err(|error| cannot_listen(wanted, &error))?));
+    }
+    Ok(taken)
+}
+
+fn cannot_listen(wanted: &Listen, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("cannot listen on {wanted}: {error}"))
+}
+
 /// How a server ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
@@ -696,6 +727,7 @@ fn handle_head<S: Service>(ctx: &mut Context, service: &mut S, id: ClientId, hea
             ctx.check_access(id, &request)?;
         }
         let route = if admin::is_for(&request) {
+            admin::check(&request)?;
             Route::Http
         } else if ctx.is_stopping() {
             return Err(Refusal::unavailable("stopping"));

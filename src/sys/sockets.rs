@@ -7,7 +7,7 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 use rustix::net::sockopt::{
-    set_socket_reuseaddr, set_socket_reuseport, socket_acceptconn, socket_domain,
+    set_socket_reuseaddr, set_socket_reuseport, socket_acceptconn, socket_domain, socket_type,
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with};
 use rustix::process::umask;
@@ -48,13 +48,16 @@ pub(crate) fn take_inherited_socket(number: RawFd) -> io::Result<InheritedSocket
     if number < 3 {
         return Err(invalid("the standard streams are no listening sockets"));
     }
-    // SAFETY: nothing in this process has opened or uses the number, or whoever named it is wrong; the standard streams,
-    // which others do use, are excluded above. That it is open at all is asked next, before it is used for anything.
+    // SAFETY: this is called before anything else is opened, and once for a number, so nothing in this process owns it; the
+    // standard streams, which others use, are excluded above. That it is open at all is asked next.
     #[allow(unsafe_code)]
     let borrowed = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
     fcntl_getfd(borrowed)?;
     if !socket_acceptconn(borrowed).unwrap_or(false) {
         return Err(invalid("it is no listening socket"));
+    }
+    if socket_type(borrowed)? != SocketType::STREAM {
+        return Err(invalid("it is no stream socket"));
     }
     // SAFETY: as above, and it is open.
     #[allow(unsafe_code)]
@@ -65,6 +68,16 @@ pub(crate) fn take_inherited_socket(number: RawFd) -> io::Result<InheritedSocket
         AddressFamily::INET | AddressFamily::INET6 => Ok(InheritedSocket::Tcp(socket)),
         AddressFamily::UNIX => Ok(InheritedSocket::Unix(socket)),
         _ => Err(invalid("it is neither a TCP nor a unix socket")),
+    }
+}
+
+/// Keeps descriptors that this process was started with from the programs that it starts.
+pub fn keep_from_children(numbers: std::ops::Range<RawFd>) {
+    for number in numbers.filter(|number| *number >= 3) {
+        // SAFETY: it is borrowed for one call, which fails if it is not open.
+        #[allow(unsafe_code)]
+        let borrowed = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
+        let _ = fcntl_setfd(borrowed, FdFlags::CLOEXEC);
     }
 }
 

@@ -100,7 +100,8 @@ impl<'a> Request<'a> {
         };
         let header_count = parsed.headers.len();
 
-        let target = origin_form(target).ok_or_else(|| bad("malformed request target"))?;
+        let (target, authority) =
+            origin_form(target).ok_or_else(|| bad("malformed request target"))?;
         let (path, query) = match target.split_once('?') {
             Some((path, query)) => (path, Some(query)),
             None => (target, None),
@@ -114,6 +115,12 @@ impl<'a> Request<'a> {
             header_count,
         };
         request.check_fields()?;
+        // Section 3.2.2 of RFC 9112 has the target win over Host; one of them is wrong where they differ.
+        if let (Some(authority), Some(host)) = (authority, request.header("host"))
+            && !host.eq_ignore_ascii_case(authority.as_bytes())
+        {
+            return Err(bad("Host is not the target's"));
+        }
         Ok(request)
     }
 
@@ -258,14 +265,14 @@ fn is_host(value: &[u8]) -> bool {
         .all(|byte| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=:[]".contains(byte))
 }
 
-/// The path and query of a request target: as it stands, or without scheme and authority where a proxy left them
-/// (RFC 9112 section 3.2). The other forms are for CONNECT and OPTIONS.
-fn origin_form(target: &str) -> Option<&str> {
+/// The path and query of a request target, and the authority before it, where a proxy left that (RFC 9112 section 3.2).
+/// The other forms are for CONNECT and OPTIONS.
+fn origin_form(target: &str) -> Option<(&str, Option<&str>)> {
     if target.contains('#') {
         return None;
     }
     if target.starts_with('/') {
-        return Some(target);
+        return Some((target, None));
     }
     let (scheme, rest) = target.split_once("://")?;
     if !["http", "https", "ws", "wss"]
@@ -275,7 +282,8 @@ fn origin_form(target: &str) -> Option<&str> {
         return None;
     }
     match rest.find(['/', '?']) {
-        None => Some("/"),
-        Some(at) => Some(&rest[at..]).filter(|path| path.starts_with('/')),
+        None => Some(("/", Some(rest))),
+        Some(at) if rest[at..].starts_with('/') => Some((&rest[at..], Some(&rest[..at]))),
+        Some(_) => None,
     }
 }

@@ -46,24 +46,24 @@ impl Events {
         access: &Access,
     ) {
         // What the client has shown to come in is for the guard alone.
-        let has_token = access.token.is_some();
-        let query = request.query().map(|query| {
-            if has_token {
-                without_token(query)
-            } else {
-                query.to_owned()
-            }
-        });
+        let query = match request.query() {
+            Some(query) if access.token.is_some() => Some(without_token(query))
+                .filter(|query| !query.is_empty() && !access.reveals(query)),
+            query => query.map(str::to_owned),
+        };
         let mut headers = Map::new();
         for (name, value) in request.headers() {
-            if access.is_credential(name, value) {
-                continue;
-            }
             let mut value = String::from_utf8_lossy(value);
             if name.eq_ignore_ascii_case("sec-websocket-protocol") {
                 let offered = value.split(',').map(str::trim);
                 let real: Vec<&str> = offered.filter(|name| !is_token_protocol(name)).collect();
                 value = real.join(", ").into();
+                if value.is_empty() {
+                    continue;
+                }
+            }
+            if access.reveals(&value) {
+                continue;
             }
             match headers.entry(name.to_ascii_lowercase()) {
                 serde_json::map::Entry::Vacant(entry) => drop(entry.insert(value.into())),
