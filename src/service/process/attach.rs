@@ -5,7 +5,7 @@
 //! * Every reader gets the bytes from where it began, in order and complete; what is missing is announced.
 //! * The end of the program comes after the last byte, and nothing after it.
 //! * There is one writer at most, from the moment it attaches until it is gone or was taken over.
-//! * The writer misses nothing: while it is behind, the program is not read.
+//! * The writer misses nothing: while it is behind by much, the program is not read.
 
 use std::collections::BTreeMap;
 
@@ -15,6 +15,9 @@ use crate::{ClientId, CloseCode};
 
 /// The most bytes that one message carries.
 const PIECE: usize = 64 << 10;
+
+/// Output that comes fast is gathered up to this size.
+const BATCH: usize = 32 << 10;
 
 /// The close code of a writer whose place was taken.
 const TAKEN_OVER: CloseCode = CloseCode(4001);
@@ -74,8 +77,20 @@ impl Attachments {
     }
 
     /// The output that is kept.
-    pub(crate) fn output(&mut self) -> &mut Scrollback {
-        &mut self.output
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn output(&self) -> &Scrollback {
+        &self.output
+    }
+
+    /// Room for up to `most` bytes of output, none of which the writer still has to be sent.
+    pub(crate) fn spare(&mut self, most: usize) -> &mut [u8] {
+        let room = self.output.capacity() - self.behind();
+        self.output.spare(most.min(room))
+    }
+
+    /// Takes the first `count` bytes of `spare` as output.
+    pub(crate) fn commit(&mut self, stream: Stream, count: usize) {
+        self.output.commit(stream, count);
     }
 
     /// The offset of the next byte of output.
@@ -93,11 +108,20 @@ impl Attachments {
         self.readers.len()
     }
 
-    /// Whether more output is to be read: not while the writer is behind.
+    /// Whether more output is to be read: not while the writer is behind by more than a message.
     pub(crate) fn wants_output(&self) -> bool {
-        self.writer
-            .and_then(|writer| self.readers.get(&writer))
-            .is_none_or(|writer| writer.next == self.output.end())
+        self.behind() < self.batch()
+    }
+
+    /// As much output as makes a message that is worth its cost.
+    pub(crate) fn batch(&self) -> usize {
+        BATCH.min(self.output.capacity() / 4)
+    }
+
+    /// Bytes that the writer has not been sent.
+    fn behind(&self) -> usize {
+        let writer = self.writer.and_then(|writer| self.readers.get(&writer));
+        writer.map_or(0, |writer| (self.output.end() - writer.next) as usize)
     }
 
     /// Attaches a reader that has seen the output up to the offset `since`. A writer takes the place of another.

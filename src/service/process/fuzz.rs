@@ -32,6 +32,8 @@ struct Model {
     room: usize,
     sent: BTreeMap<ClientId, usize>,
     exited: bool,
+    /// Whether output was written that was not sent on.
+    gathered: bool,
 }
 
 impl Model {
@@ -125,15 +127,21 @@ pub fn attachments(data: &[u8]) {
                 };
                 // The program waits for the writer, and for nobody else.
                 if attachments.wants_output() {
-                    let spare = attachments.output().spare(argument * 20);
+                    let spare = attachments.spare(argument * 20);
                     let count = spare.len().min(argument * 20);
                     for byte in &mut spare[..count] {
                         *byte = (model.written.len() as u8).wrapping_mul(7) ^ operation;
                         model.written.push((*byte, stream));
                     }
-                    attachments.output().commit(stream, count);
+                    attachments.commit(stream, count);
                 }
-                attachments.pump_all(&mut model);
+                // Output may be gathered for a while.
+                if operation & 0x20 == 0 {
+                    attachments.pump_all(&mut model);
+                    model.gathered = false;
+                } else {
+                    model.gathered = true;
+                }
             }
             (3 | 4, _) => {
                 let role = [Role::Writer, Role::Viewer, Role::Listener][argument % 3];
@@ -178,9 +186,10 @@ pub fn attachments(data: &[u8]) {
             }
             _ => {}
         }
-        check(&mut attachments, &model, writer_began);
+        check(&attachments, &model, writer_began);
     }
     // Whoever reads to the end gets there.
+    attachments.pump_all(&mut model);
     for client in model.seen.keys().copied().collect::<Vec<_>>() {
         while model.congested.remove(&client) {
             attachments.pump(client, &mut model);
@@ -196,14 +205,14 @@ pub fn attachments(data: &[u8]) {
     );
 }
 
-fn check(attachments: &mut Attachments, model: &Model, writer_began: u64) {
+fn check(attachments: &Attachments, model: &Model, writer_began: u64) {
     let end = attachments.end();
     assert_eq!(end, model.written.len() as u64);
     for (client, seen) in &model.seen {
         let done = seen.exit || seen.ended;
         let waits = !done && (seen.at < end || model.exited);
         assert!(
-            !waits || model.congested.contains(client),
+            !waits || model.gathered || model.congested.contains(client),
             "{client} has room and gets all there is"
         );
     }

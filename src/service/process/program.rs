@@ -27,6 +27,9 @@ const READ_PER_TURN: usize = 64 << 10;
 /// So much input may wait for a program before no more is taken.
 const INPUT_HIGH: usize = 64 << 10;
 
+/// Output that follows other output sooner than this is gathered, so that a flood of small writes becomes few messages.
+const GATHER: Duration = Duration::from_millis(1);
+
 /// How long a program's output is still read after its end, where another process holds the other side open.
 const LINGER: Duration = Duration::from_millis(250);
 
@@ -127,6 +130,12 @@ pub(crate) struct Program {
     input: Option<Input>,
     terminal: Option<Arc<OwnedFd>>,
     has_terminal: bool,
+    /// Bytes that were read and not sent on yet.
+    gathered: usize,
+    /// When output was last sent on.
+    sent_at: Time,
+    /// When what was gathered is sent on at the latest.
+    send_at: Option<Time>,
     linger: Linger,
     ending: Ending,
     /// What it has started, once it is to end.
@@ -202,6 +211,9 @@ impl Program {
             input: None,
             has_terminal: terminal.is_some(),
             terminal,
+            gathered: 0,
+            sent_at: Time::default(),
+            send_at: None,
             linger: Linger::No,
             ending: Ending::No,
             family: Family::new(MARK, &launch.id.to_string()),
@@ -337,7 +349,7 @@ impl Program {
             Ending::Terminated { since } => Some(since + KILL_AFTER),
             Ending::Killed { again } => Some(again),
         };
-        [self.exit_poll, linger, ending, self.kill_at]
+        [self.exit_poll, self.send_at, linger, ending, self.kill_at]
             .into_iter()
             .flatten()
             .min()
@@ -382,6 +394,10 @@ impl Program {
         if self.exit_poll.is_some_and(|at| now >= at) {
             self.exit_poll = Some(now + EXIT_POLL);
             self.check_exit(ctx);
+        }
+        if self.send_at.is_some_and(|at| now >= at) {
+            self.send_on(ctx);
+            self.read_all(ctx);
         }
         if self.kill_at.is_some_and(|at| now >= at) {
             self.kill_at = None;
@@ -439,6 +455,7 @@ impl Program {
                 Ok(0) => closed = true,
                 Ok(count) => {
                     self.sink.commit(output.stream, count);
+                    self.gathered += count;
                     left -= count;
                     if let Linger::Over(bytes) = &mut self.linger {
                         *bytes = bytes.saturating_sub(count);
@@ -462,7 +479,12 @@ impl Program {
                 break;
             }
         }
-        self.sink.pump(ctx);
+        let now = ctx.now();
+        if closed || self.gathered >= self.sink.batch() || now.since(self.sent_at) > GATHER {
+            self.send_on(ctx);
+        } else if self.gathered > 0 && self.send_at.is_none() {
+            self.send_at = Some(now + GATHER);
+        }
         if closed {
             let output = self.outputs.swap_remove(at);
             self.forget_source(ctx, output.source, Part::Output);
@@ -474,6 +496,14 @@ impl Program {
             };
             ctx.again(self.outputs[at].source, readiness);
         }
+    }
+
+    /// Sends on what was gathered.
+    fn send_on(&mut self, ctx: &mut Context) {
+        self.sink.pump(ctx);
+        self.gathered = 0;
+        self.sent_at = ctx.now();
+        self.send_at = None;
     }
 
     fn check_exit(&mut self, ctx: &mut Context) {

@@ -59,6 +59,11 @@ impl Scrollback {
         }
     }
 
+    /// How many bytes are kept at most.
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
     /// The offset of the oldest byte that is kept.
     pub(crate) fn start(&self) -> u64 {
         self.start

@@ -66,7 +66,7 @@ impl Sink {
     /// Room for output of at most `most` bytes.
     pub(crate) fn spare(&mut self, most: usize) -> &mut [u8] {
         match self {
-            Self::Shared(attachments) => attachments.output().spare(most),
+            Self::Shared(attachments) => attachments.spare(most),
             Self::Gathered(gathered) => {
                 let most = most.min(STEP);
                 &mut gathered.room[..most]
@@ -77,8 +77,16 @@ impl Sink {
     /// Takes what was written into the room.
     pub(crate) fn commit(&mut self, stream: Stream, count: usize) {
         match self {
-            Self::Shared(attachments) => attachments.output().commit(stream, count),
+            Self::Shared(attachments) => attachments.commit(stream, count),
             Self::Gathered(gathered) => gathered.commit(stream, count),
+        }
+    }
+
+    /// As much output as is worth a message by itself.
+    pub(crate) fn batch(&self) -> usize {
+        match self {
+            Self::Shared(attachments) => attachments.batch(),
+            Self::Gathered(_) => 0,
         }
     }
 
