@@ -23,7 +23,8 @@ ESCAPE = b"\x1d"
 
 async def attach(url):
     """Returns the program's exit code."""
-    rows, cols = os.get_terminal_size().lines, os.get_terminal_size().columns
+    # A terminal that does not know its size says 0.
+    rows, cols = os.get_terminal_size().lines or 24, os.get_terminal_size().columns or 80
     url += f"{'&' if '?' in url else '?'}rows={rows}&cols={cols}"
     loop = asyncio.get_running_loop()
     async with websockets.connect(url, max_size=None, compression=None) as socket:
@@ -65,10 +66,15 @@ async def attach(url):
 def main():
     if len(sys.argv) != 2:
         sys.exit(__doc__)
+    if not sys.stdin.isatty():
+        sys.exit("attach.py: standard input is no terminal")
     before = termios.tcgetattr(0)
     tty.setraw(0)
     try:
         code = asyncio.run(attach(sys.argv[1]))
+    except websockets.InvalidStatus as refused:
+        termios.tcsetattr(0, termios.TCSADRAIN, before)
+        sys.exit(f"attach.py: {refused}: {refused.response.body.decode()}")
     except (OSError, websockets.WebSocketException) as error:
         termios.tcsetattr(0, termios.TCSADRAIN, before)
         sys.exit(f"attach.py: {error}")

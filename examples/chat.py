@@ -3,10 +3,10 @@
 
 It shows the `app` service: events come in as lines of JSON, commands go out as lines of JSON.
 
-    cargo run --release -- app -- python3 examples/chat.py
+    outrigger app --allow-origin null -- python3 examples/chat.py
 
-Then open examples/chat.html in a browser (several tabs make a room), or use any WebSocket client on
-ws://127.0.0.1:7070/. The first message of a client is its name, everything after that is for the room. Each path
+Then open examples/chat.html in a browser (several tabs make a room), or use any WebSocket client with the URL that
+outrigger has printed. The first message of a client is its name, everything after that is for the room. Each path
 is a room of its own: ws://127.0.0.1:7070/garden.
 """
 
@@ -34,7 +34,7 @@ for line in sys.stdin:
     client = event.get("client")
     match event["event"]:
         case "listening":
-            print(f"a room is open at {event['url']}", file=sys.stderr)  # into outrigger's log
+            print(f"a room is open on port {event['port']}", file=sys.stderr)  # into outrigger's log
         case "connect":
             rooms[client] = event["path"]
             tell(client, system="What is your name?")

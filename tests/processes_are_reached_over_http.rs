@@ -273,6 +273,20 @@ fn there_is_one_writer_and_any_number_of_viewers() {
 }
 
 #[test]
+fn an_attach_may_bring_a_size() {
+    let (_server, address) = processes(&[]);
+    let (id, _) = spawn(address, script("read line; stty size"));
+    assert_eq!(refused(address, &id, "?rows=0").0, "400");
+    let mut wire = attach(address, &id, "?rows=33&cols=99");
+    wire.send_frame(BINARY, b"\n");
+    let (output, _, _) = read_all(&mut wire);
+    assert!(
+        String::from_utf8_lossy(&output).contains("33 99"),
+        "{output:?}"
+    );
+}
+
+#[test]
 fn of_many_that_race_one_gets_in() {
     let (_server, address) = processes(&[]);
     let (id, _) = spawn(address, script("sleep 1000"));
@@ -386,8 +400,8 @@ fn every_error_has_its_status_and_is_json() {
             "process not found",
         ),
         ("GET", at(unknown, "attach"), None, 404, "process not found"),
-        ("GET", "/process/spawn".into(), None, 405, "only POST"),
-        ("POST", "/process".into(), Some(json!({})), 405, "only GET"),
+        ("GET", "/process/spawn".into(), None, 405, "POST only"),
+        ("POST", "/process".into(), Some(json!({})), 405, "GET only"),
         ("GET", "/process/".into(), None, 404, "nothing is served"),
         ("GET", "/processes".into(), None, 404, "nothing is served"),
         ("POST", "/process/spawn".into(), None, 411, "JSON body"),

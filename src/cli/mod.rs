@@ -205,7 +205,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Action, 
                 .find(|command| name == command.name());
             match (known, name.to_str()) {
                 (Some(command), _) => command,
-                (None, Some("help")) => return Ok(Action::Print(help::overview())),
+                (None, Some("help")) => return Ok(Action::Print(help_on(&mut parser))),
                 (None, _) => {
                     return Err(format!(
                         "unknown command '{}'; see 'outrigger --help'",
@@ -218,6 +218,17 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Action, 
     };
     let hint = |error: String| format!("{error}; see 'outrigger {} --help'", command.name());
     parse_options(&mut parser, command, program).map_err(hint)
+}
+
+/// `help`, or `help COMMAND`.
+fn help_on(parser: &mut lexopt::Parser) -> String {
+    let command = match parser.next() {
+        Ok(Some(Arg::Value(name))) => Command::ALL
+            .into_iter()
+            .find(|command| name == command.name()),
+        _ => None,
+    };
+    command.map_or_else(help::overview, help::of)
 }
 
 fn parse_options(

@@ -423,7 +423,7 @@ pub(super) const OPTIONS: &[Option] = &[
     general(
         "handshake-timeout",
         "TIME",
-        "for the whole request head; slower gets 408 [10s]",
+        "for the whole request head, and again for its body; slower gets 408 [10s]",
         |settings, value| {
             settings.server.timeouts.handshake = duration(value)?;
             Ok(())
@@ -450,7 +450,7 @@ pub(super) const OPTIONS: &[Option] = &[
     general(
         "idle-timeout",
         "TIME",
-        "without a message either way; closes 1001 [off; agent: 5m]",
+        "without a message either way and no request waiting; closes 1001 [off; agent: 5m]",
         |settings, value| {
             settings.server.timeouts.idle = duration(value)?;
             Ok(())
@@ -477,7 +477,7 @@ pub(super) const OPTIONS: &[Option] = &[
     general(
         "drain-timeout",
         "TIME",
-        "how long SIGTERM waits for clients to leave [10s]",
+        "how long SIGTERM waits for clients to leave, and then for programs [10s]",
         |settings, value| {
             settings.server.drain_timeout = duration(value)?.unwrap_or_default();
             Ok(())

@@ -22,6 +22,14 @@ impl Endpoint {
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 
+    /// The same path with all below it.
+    pub(crate) fn with_subtree(self) -> Self {
+        Self {
+            subtree: true,
+            ..self
+        }
+    }
+
     /// What of a request's path lies below this endpoint: nothing, or a path; `None` if it does not belong to it.
     pub(crate) fn below<'a>(&self, path: &'a str) -> Option<&'a str> {
         self.matches(path)

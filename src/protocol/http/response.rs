@@ -109,15 +109,18 @@ impl Refusal {
 
     /// 401 for a token that is missing or wrong.
     pub fn unauthorized() -> Self {
-        Self::new(StatusCode::UNAUTHORIZED, "the token is missing or wrong")
-            .with("WWW-Authenticate", "Bearer")
+        Self::new(
+            StatusCode::UNAUTHORIZED,
+            "the token is missing or wrong; it comes as 'Authorization: Bearer' or '?token='",
+        )
+        .with("WWW-Authenticate", "Bearer")
     }
 
     /// 405 with the methods that there are.
     pub fn method_not_allowed(allow: &'static str) -> Self {
         Self::new(
             StatusCode::METHOD_NOT_ALLOWED,
-            format!("only {allow} is served here"),
+            format!("this takes {allow} only"),
         )
         .with("Allow", allow)
     }

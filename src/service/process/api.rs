@@ -288,6 +288,22 @@ impl Fields {
     }
 }
 
+/// The size that a request asks for.
+pub(crate) fn size_of(request: &Request<'_>) -> Result<TerminalSize, Refusal> {
+    let read = |name: &str, usual: u16| {
+        let Some(text) = request.parameters(name).last() else {
+            return Ok(usual);
+        };
+        let number: Option<u16> = text.parse::<u64>().ok().and_then(|n| dimension(&n.into()));
+        number.ok_or_else(|| bad(format!("'{name}' is not a number from 1 to 65535")))
+    };
+    let usual = TerminalSize::default();
+    Ok(TerminalSize {
+        rows: read("rows", usual.rows)?,
+        cols: read("cols", usual.cols)?,
+    })
+}
+
 /// The account of a name, unless we run as it already.
 pub(crate) fn find_account(name: &str) -> Result<Option<Account>, Refusal> {
     let account = Account::find(name).map_err(|error| {

@@ -7,14 +7,15 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::api::{
-    Call, Fields, RunRequest, bad, check_content_type, executed, no_process, spawned, status,
-    summary,
+    Call, Fields, RunRequest, bad, check_content_type, executed, no_process, size_of, spawned,
+    status, summary,
 };
 use super::attach::{Attachments, Role};
 use super::program::{Launch, Program};
 use super::programs::Programs;
 use super::sink::{Gathered, Sink};
 use crate::service::Endpoint;
+use crate::sys::TerminalSize;
 use crate::{
     Accept, ClientId, Context, Disconnect, Message, Metrics, Readiness, Refusal, Request, Response,
     Route, Service, SourceId, StatusCode, TimerId,
@@ -57,11 +58,14 @@ struct AttachRequest {
     role: Role,
     since: u64,
     takeover: bool,
+    /// The terminal's new size, if the client says one.
+    size: Option<TerminalSize>,
 }
 
 impl Processes {
     /// An API without processes.
-    pub fn new(config: ProcessesConfig) -> Self {
+    pub fn new(mut config: ProcessesConfig) -> Self {
+        config.endpoint = config.endpoint.with_subtree();
         Self {
             config,
             programs: Programs::default(),
@@ -282,7 +286,11 @@ impl Processes {
             Some("1" | "true") => true,
             Some(_) => return Err(bad("'takeover' is not 0 or 1")),
         };
+        let sized = ["rows", "cols"]
+            .iter()
+            .any(|name| request.parameters(name).next().is_some());
         Ok(AttachRequest {
+            size: sized.then(|| size_of(request)).transpose()?,
             id,
             role,
             since: self.since(id, request)?,
@@ -362,9 +370,18 @@ impl Service for Processes {
 
     fn connected(&mut self, ctx: &mut Context, client: ClientId, request: &Request<'_>) {
         if let Ok(AttachRequest {
-            id, role, since, ..
+            id,
+            role,
+            since,
+            size,
+            ..
         }) = self.read_attach(request)
         {
+            if let (Role::Writer, Some(size), Some(program)) = (role, size, self.programs.get(id))
+                && let Err(error) = program.resize(size)
+            {
+                log::debug!("resizing the terminal of {client} failed: {error}");
+            }
             self.programs.attach(ctx, id, client, role, since);
         }
         self.follow_up(ctx);

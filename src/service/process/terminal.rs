@@ -5,9 +5,8 @@ use std::io;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::api::{bad, find_account};
+use super::api::{find_account, size_of};
 use super::attach::{Attachments, Role};
-use super::control::dimension;
 use super::program::{Launch, Program};
 use super::programs::Programs;
 use super::sink::Sink;
@@ -102,22 +101,6 @@ impl Terminal {
     }
 }
 
-/// The size that a request asks for.
-fn size_of(request: &Request<'_>) -> Result<TerminalSize, Refusal> {
-    let read = |name: &str, usual: u16| {
-        let Some(text) = request.parameters(name).last() else {
-            return Ok(usual);
-        };
-        let number: Option<u16> = text.parse::<u64>().ok().and_then(|n| dimension(&n.into()));
-        number.ok_or_else(|| bad(format!("'{name}' is not a number from 1 to 65535")))
-    };
-    let usual = TerminalSize::default();
-    Ok(TerminalSize {
-        rows: read("rows", usual.rows)?,
-        cols: read("cols", usual.cols)?,
-    })
-}
-
 impl Service for Terminal {
     fn route(&mut self, request: &Request<'_>) -> Result<Route, Refusal> {
         self.config.endpoint.route(request)
@@ -152,7 +135,8 @@ impl Service for Terminal {
                     "cannot start {:?} for {client}: {error}",
                     self.config.command[0]
                 );
-                let event = json!({"type": "error", "message": "failed to start process"});
+                let why = format!("failed to start process: {error}");
+                let event = json!({"type": "error", "message": why});
                 let _ = ctx.send(client, Message::Text(&event.to_string()));
                 let _ = ctx.close(client, CloseCode::INTERNAL, "failed to start process");
             }
