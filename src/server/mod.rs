@@ -82,6 +82,9 @@ const EVENTS_PER_TURN: usize = 1024;
 /// A subprotocol that says nothing: the messages are those of the service.
 const OWN_PROTOCOL: &str = "outrigger";
 
+/// How long a stopping server waits for the requests of connections that it has taken.
+const NEWCOMERS: Duration = Duration::from_millis(200);
+
 /// Descriptors needed beside those of clients: standard streams, the loop's own, listeners, pipes of a service.
 const SPARE_DESCRIPTORS: u64 = 64;
 
@@ -568,6 +571,7 @@ impl<S: Service> Server<S> {
             self.ctx.life = Life::Draining {
                 until: now + self.ctx.config.drain_timeout,
             };
+            self.ctx.newcomers_until = now + NEWCOMERS.min(self.ctx.config.drain_timeout);
             self.begin_drain();
         }
         if matches!(self.ctx.life, Life::Draining { .. }) {
@@ -648,6 +652,8 @@ impl<S: Service> Server<S> {
         };
         match client.connection.phase() {
             Phase::Answering => client.connection.end_keep_alive(),
+            // It was taken before, so it is served, if its request comes soon.
+            Phase::Handshaking if client.connection.is_new() => {}
             // It is still taking an answer.
             Phase::Handshaking if client.queued() > 0 => {
                 client
@@ -729,7 +735,7 @@ fn handle_head<S: Service>(ctx: &mut Context, service: &mut S, id: ClientId, hea
         let route = if admin::is_for(&request) {
             admin::check(&request)?;
             Route::Http
-        } else if ctx.is_stopping() {
+        } else if ctx.is_stopping() && !ctx.is_new(id) {
             return Err(Refusal::unavailable("stopping"));
         } else {
             service.route(&request)?
@@ -775,6 +781,9 @@ fn upgrade<S: Service>(
         log::info!("{id} connected: path={:?} remote={remote}", request.path());
     }
     service.connected(ctx, id, request);
+    if ctx.is_stopping() {
+        ctx.close_with(id, Disconnect::shutdown());
+    }
     Ok(())
 }
 

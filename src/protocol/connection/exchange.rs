@@ -168,6 +168,11 @@ impl Connection {
         matches!(self.phase, Phase::Answering | Phase::Streaming)
     }
 
+    /// Whether its first request is still to come, or coming.
+    pub fn is_new(&self) -> bool {
+        self.phase == Phase::Handshaking && !self.called
+    }
+
     /// Whether a call was left without its answer, or the rest of it.
     pub fn is_unanswered(&self) -> bool {
         self.call.unanswered

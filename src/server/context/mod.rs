@@ -93,6 +93,8 @@ pub struct Context {
     /// Calls that the service has and has not answered to the end.
     pub(super) calls: usize,
     pub(super) counters: Counters,
+    /// Until when a stopping server waits for requests of connections that it has taken.
+    pub(super) newcomers_until: Time,
     /// Clients that have not been told that the server stops.
     pub(super) farewell: Farewell,
 }
@@ -121,6 +123,7 @@ impl Context {
             paused: false,
             calls: 0,
             counters: Counters::default(),
+            newcomers_until: Time::default(),
             farewell: Farewell::default(),
         }
     }

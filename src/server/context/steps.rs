@@ -269,7 +269,26 @@ impl Context {
 
     /// Whether anyone waits for anything: clients, calls that are not answered, output on its way.
     pub(in crate::server) fn is_busy(&self) -> bool {
-        self.registry.client_count() > 0 || self.calls > 0 || self.registry.has_queued()
+        self.registry.client_count() > 0
+            || self.calls > 0
+            || self.registry.has_queued()
+            || self.has_newcomers()
+    }
+
+    /// Whether a stopping server still waits for the first request of a connection.
+    fn has_newcomers(&self) -> bool {
+        self.now < self.newcomers_until
+            && self
+                .registry
+                .iter()
+                .any(|(_, client)| client.connection.is_new())
+    }
+
+    /// Whether a connection has not made a request before this one.
+    pub(in crate::server) fn is_new(&self, id: ClientId) -> bool {
+        self.registry
+            .get(id)
+            .is_some_and(|client| client.connection.is_new())
     }
 
     /// Notes what a request asks for. A server that stops answers no second one.
@@ -360,6 +379,7 @@ impl Context {
     /// When the loop has to turn at the latest.
     pub(in crate::server) fn next_turn(&self) -> Option<Time> {
         let until = match self.life {
+            Life::Draining { .. } if self.now < self.newcomers_until => Some(self.newcomers_until),
             Life::Draining { until } | Life::Finishing { until } => Some(until),
             Life::Running | Life::StopAsked | Life::Over => None,
         };
