@@ -172,6 +172,22 @@ fn exec_answers_with_all_the_output() {
 }
 
 #[test]
+fn exec_ends_a_process_that_writes_without_end() {
+    let (_server, address) = processes(&["--max-message", "100000"]);
+    let body = json!({"command": "sh", "args": ["-c", "echo begun >&2; yes"]});
+    let (status, answer) = call(address, "POST", "/process/exec", Some(body));
+    assert_eq!(
+        (status, &answer["truncated"], &answer["signal"]),
+        (200, &json!(true), &json!("SIGKILL"))
+    );
+    let stdout = answer["stdout_b64"].as_str().expect("base64");
+    assert_eq!(
+        BASE64_STANDARD.decode(stdout).expect("base64").len(),
+        100_000
+    );
+}
+
+#[test]
 fn who_leaves_before_exec_is_done_takes_the_process_along() {
     let (_server, address) = processes(&[]);
     let pids = TraceFile::new("exec-left");

@@ -479,6 +479,10 @@ impl Program {
                 break;
             }
         }
+        if self.sink.is_over_limit() && self.exit.is_none() {
+            log::info!("process {} wrote more than is taken: KILL", self.id);
+            self.process.signal_group(Signal::KILL);
+        }
         let now = ctx.now();
         if closed || self.gathered >= self.sink.batch() || now.since(self.sent_at) > GATHER {
             self.send_on(ctx);

@@ -112,6 +112,11 @@ impl Sink {
         }
     }
 
+    /// Whether there was more output than is taken.
+    pub(crate) fn is_over_limit(&self) -> bool {
+        matches!(self, Self::Gathered(gathered) if gathered.exceeded)
+    }
+
     /// The offset behind the last byte of output that readers can ask for.
     pub(crate) fn end(&self) -> u64 {
         match self {
