@@ -1,6 +1,7 @@
 // The Agent Client Protocol's own SDK on both ends: its WebSocket stream as the client, and an agent written with it on
 // standard streams behind `outrigger agent`.
 import assert from "node:assert/strict";
+import { on, once } from "node:events";
 import { createRequire } from "node:module";
 import { fileURLToPath, pathToFileURL } from "node:url";
 
@@ -59,23 +60,32 @@ await server.stop();
 // An MCP server for each connection, with the MCP reference server.
 const everything = await start("agent", "--mode", "per-client", "--protocol", "jsonrpc", "--", "node",
   require.resolve("@modelcontextprotocol/server-everything/dist/index.js"), "stdio");
-const call = async (socket, id, method, params) => {
-  socket.send(JSON.stringify({ jsonrpc: "2.0", id, method, params }));
-  for (;;) {
-    const [data] = await new Promise((resolve) => socket.once("message", (...all) => resolve(all)));
-    const message = JSON.parse(data);
-    if (message.id === id && !message.method) return message;
-  }
+// Messages are queued from the first on: several may come in one read, and one that nobody waits for yet is not lost.
+const open = async () => {
+  const socket = new WebSocket(everything.url, ["mcp"]);
+  const messages = on(socket, "message");
+  await once(socket, "open");
+  let ids = 0;
+  const send = (message) => socket.send(JSON.stringify({ jsonrpc: "2.0", ...message }));
+  const call = async (method, params) => {
+    const id = ++ids;
+    send({ id, method, params });
+    for (;;) {
+      const { value: [data] } = await messages.next();
+      const message = JSON.parse(data);
+      if (message.id === id && !message.method) return message;
+    }
+  };
+  return { socket, send, call };
 };
 await Promise.all([1, 2, 3].map(async (number) => {
-  const socket = new WebSocket(everything.url, ["mcp"]);
-  await new Promise((resolve, reject) => { socket.once("open", resolve); socket.once("error", reject); });
+  const { socket, send, call } = await open();
   assert.equal(socket.protocol, "mcp");
-  const initialize = { protocolVersion: "2024-11-05", capabilities: {}, clientInfo: { name: "interop", version: "1" } };
-  const hello = await call(socket, "i", "initialize", initialize);
+  const clientInfo = { name: "interop", version: "1" };
+  const hello = await call("initialize", { protocolVersion: "2024-11-05", capabilities: {}, clientInfo });
   assert.ok(hello.result.serverInfo.name);
-  socket.send(JSON.stringify({ jsonrpc: "2.0", method: "notifications/initialized" }));
-  const { result } = await call(socket, number, "tools/call", { name: "echo", arguments: { message: `from ${number}` } });
+  send({ method: "notifications/initialized" });
+  const { result } = await call("tools/call", { name: "echo", arguments: { message: `from ${number}` } });
   assert.match(JSON.stringify(result), new RegExp(`from ${number}`));
   socket.close();
 }));

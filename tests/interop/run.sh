@@ -47,7 +47,12 @@ run_fullscreen() {
   PYTHON=$tools/venv/bin/python tests/interop/fullscreen.sh
 }
 
+# One that hangs fails.
+export -f venv node_modules run_{python,node,browser,acp,terminal,fullscreen}
+export tools
+run() { timeout --kill-after=10 400 bash -euo pipefail -c "run_$1" || { echo "interop: $1 failed with $?" >&2; exit 1; }; }
+
 for part in ${@:-python node browser acp terminal fullscreen}; do
   echo "interop: $part"
-  "run_$part"
+  run "$part"
 done
