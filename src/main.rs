@@ -3,14 +3,14 @@
 mod announce;
 mod cli;
 
-use std::io::{IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use announce::Announcement;
 use cli::{Action, Command, Settings};
 use outrigger::service::{
-    Agent, AgentConfig, AgentPerClient, App, AppConfig, Echo, Processes, ProcessesConfig, Terminal,
-    TerminalConfig,
+    Agent, AgentConfig, AgentPerClient, App, AppConfig, Echo, Endpoint, Processes, ProcessesConfig,
+    Routes, Terminal, TerminalConfig,
 };
 use outrigger::{Access, Ended, ListenAddress, Server, Service, Token, kill_orphans};
 
@@ -49,34 +49,45 @@ fn main() -> ExitCode {
 
 fn run(command: Command, settings: Settings) -> Exit {
     cli::log::init(settings.log_level, settings.log_format);
-    let endpoint = settings.endpoint(command);
-    let path = endpoint.path().to_owned();
-    let talks_on_stdout = command == Command::App && settings.program.is_empty();
     if settings.no_auth && !settings.is_local() {
         log::warn!("--no-auth: whoever reaches the port is let in");
     }
-    // A token that was made here has to be told to someone.
-    let target = match settings.told_token() {
-        Some(token) => format!("{path}?token={}", token.reveal()),
-        None => path.clone(),
-    };
-    let announce = |address: &ListenAddress| {
-        // A unix socket asks for none.
-        let target = if address.tcp().is_some() {
-            &target
-        } else {
-            &path
-        };
-        let line = format!("outrigger: listening on {}\n", address.url(target));
-        // Where standard output carries events, it carries nothing else.
-        if talks_on_stdout {
-            let _ = write!(std::io::stderr(), "{line}");
-        } else {
-            print(&line)
+    let services = settings.services(command);
+    let mut routes = Routes::default();
+    for (command, own) in &services {
+        let mut endpoint = own.endpoint(*command);
+        if *command == Command::Processes {
+            endpoint = endpoint.with_subtree();
         }
-    };
-    match command {
-        Command::Echo => serve(&settings, &path, Echo::new(endpoint), announce, |_| None),
+        match service(*command, own, endpoint.clone(), settings.told_token()) {
+            Ok(service) => {
+                let patient = *command != Command::Agent && !settings.idle_given;
+                routes.add(endpoint, service, patient);
+            }
+            Err(error) => return complain(&error.to_string(), Exit::Failure),
+        }
+    }
+    let paths: Vec<String> = services
+        .iter()
+        .map(|(command, own)| own.endpoint(*command).path().to_owned())
+        .collect();
+    // Where standard output carries events, it carries nothing else.
+    let talks_on_stdout = command == Command::App && settings.program.is_empty();
+    match serve(&settings, &paths, talks_on_stdout, routes) {
+        Ok(exit) => exit,
+        Err(error) => complain(&error.to_string(), Exit::Failure),
+    }
+}
+
+/// The service of a command.
+fn service(
+    command: Command,
+    settings: &Settings,
+    endpoint: Endpoint,
+    told_token: Option<&Token>,
+) -> io::Result<Box<dyn Service>> {
+    Ok(match command {
+        Command::Echo | Command::Serve => Box::new(Echo::new(endpoint)),
         Command::Agent => {
             let config = AgentConfig {
                 endpoint,
@@ -86,96 +97,86 @@ fn run(command: Command, settings: Settings) -> Exit {
                 restart_limit: settings.restart_limit,
             };
             if settings.per_client {
-                serve(
-                    &settings,
-                    &path,
-                    AgentPerClient::new(config),
-                    announce,
-                    |_| None,
-                )
+                Box::new(AgentPerClient::new(config))
             } else {
-                let failure = |agent: &Agent| agent.failure().map(str::to_owned);
-                serve(&settings, &path, Agent::new(config), announce, failure)
+                Box::new(Agent::new(config))
             }
         }
-        Command::App => {
-            let app = App::new(AppConfig {
-                endpoint,
-                command: settings.program.clone(),
-                restart: settings.restart,
-                subprotocols: settings.subprotocols.clone(),
-                told_token: settings.told_token().cloned(),
-            });
-            let failure = |app: &App| app.failure().map(str::to_owned);
-            serve(&settings, &path, app, announce, failure)
-        }
-        Command::Terminal => {
-            let terminal = Terminal::new(TerminalConfig {
-                endpoint,
-                command: settings.program.clone(),
-                cwd: settings.cwd.clone(),
-                env: settings.env.clone(),
-                user: settings.user.clone(),
-                read_only: settings.read_only,
-                once: settings.once,
-            });
-            match terminal {
-                Ok(terminal) => serve(&settings, &path, terminal, announce, |_| None),
-                Err(error) => complain(&error.to_string(), Exit::Failure),
-            }
-        }
-        Command::Processes => {
-            let processes = Processes::new(ProcessesConfig {
-                endpoint,
-                scrollback: settings.scrollback,
-                retention: settings.retention,
-                max_processes: settings.max_processes,
-            });
-            serve(&settings, &path, processes, announce, |_| None)
-        }
-    }
+        Command::App => Box::new(App::new(AppConfig {
+            endpoint,
+            command: settings.program.clone(),
+            restart: settings.restart,
+            subprotocols: settings.subprotocols.clone(),
+            told_token: told_token.cloned(),
+        })),
+        Command::Terminal => Box::new(Terminal::new(TerminalConfig {
+            endpoint,
+            command: settings.program.clone(),
+            cwd: settings.cwd.clone(),
+            env: settings.env.clone(),
+            user: settings.user.clone(),
+            read_only: settings.read_only,
+            once: settings.once,
+        })?),
+        Command::Processes => Box::new(Processes::new(ProcessesConfig {
+            endpoint,
+            scrollback: settings.scrollback,
+            retention: settings.retention,
+            max_processes: settings.max_processes,
+        })),
+    })
 }
 
-/// Runs a server until it is stopped. `failure` asks the service whether it ended as it should.
-fn serve<S: Service>(
+/// Runs a server until it is stopped.
+fn serve(
     settings: &Settings,
-    path: &str,
-    service: S,
-    announce: impl Fn(&ListenAddress),
-    failure: impl FnOnce(&S) -> Option<String>,
-) -> Exit {
-    let result = Server::bind(settings.server.clone(), service).and_then(|mut server| {
-        // In a terminal a hangup is its end, and the end of what runs in it.
-        let in_terminal = std::io::stdin().is_terminal();
-        server.stop_on_signals(in_terminal)?;
-        server.adopt_orphans()?;
-        if !in_terminal {
-            let token = settings.told_token().cloned();
-            server.reload_on_hangup(move || read_access_again(token.as_ref()))?;
-        }
-        let announcement = write_announcement(settings, path, server.local_addresses())?;
-        for address in server.local_addresses() {
-            announce(address);
-        }
-        let ended = server.run();
-        drop(announcement);
-        ended
-    });
-    match result {
-        Ok((service, ended)) => {
-            let failure = failure(&service);
-            // It gives the standard streams back as they were.
-            drop(service);
-            // What its programs have left behind is not left behind.
-            kill_orphans();
-            match (failure, ended) {
-                (Some(failure), _) => complain(&failure, Exit::Failure),
-                (None, Ended::Cleanly) => Exit::Clean,
-                (None, Ended::AtOnce) => Exit::Failure,
+    paths: &[String],
+    talks_on_stdout: bool,
+    routes: Routes,
+) -> io::Result<Exit> {
+    let mut server = Server::bind(settings.server.clone(), routes)?;
+    // In a terminal a hangup is its end, and the end of what runs in it.
+    let in_terminal = io::stdin().is_terminal();
+    server.stop_on_signals(in_terminal)?;
+    server.adopt_orphans()?;
+    if !in_terminal {
+        let token = settings.told_token().cloned();
+        server.reload_on_hangup(move || read_access_again(token.as_ref()))?;
+    }
+    let announcement = write_announcement(settings, &paths[0], server.local_addresses())?;
+    for address in server.local_addresses() {
+        for path in paths {
+            let line = listening(address, path, settings.told_token());
+            if talks_on_stdout {
+                let _ = write!(io::stderr(), "{line}");
+            } else {
+                print(&line);
             }
         }
-        Err(error) => complain(&error.to_string(), Exit::Failure),
     }
+    let ended = server.run();
+    drop(announcement);
+    let (routes, ended) = ended?;
+    let failure = routes.failure().map(str::to_owned);
+    // It gives the standard streams back as they were.
+    drop(routes);
+    // What its programs have left behind is not left behind.
+    kill_orphans();
+    Ok(match (failure, ended) {
+        (Some(failure), _) => complain(&failure, Exit::Failure),
+        (None, Ended::Cleanly) => Exit::Clean,
+        (None, Ended::AtOnce) => Exit::Failure,
+    })
+}
+
+/// The line that says where clients can connect. A token that was made here has to be told to someone; a unix socket
+/// asks for none.
+fn listening(address: &ListenAddress, path: &str, token: Option<&Token>) -> String {
+    let url = match token.filter(|_| address.tcp().is_some()) {
+        Some(token) => address.url(&format!("{path}?token={}", token.reveal())),
+        None => address.url(path),
+    };
+    format!("outrigger: listening on {url}\n")
 }
 
 /// Reads whom to let in once more, from the files that the command line names. A token that was made here stays.
@@ -201,7 +202,7 @@ fn write_announcement(
     settings: &Settings,
     path: &str,
     addresses: &[ListenAddress],
-) -> std::io::Result<Option<Announcement>> {
+) -> io::Result<Option<Announcement>> {
     let (Some(name), Some(address)) = (&settings.announce, addresses.first()) else {
         return Ok(None);
     };
@@ -211,13 +212,13 @@ fn write_announcement(
 
 /// Says what is wrong on standard error, if anybody listens.
 fn complain(error: &str, exit: Exit) -> Exit {
-    let _ = writeln!(std::io::stderr(), "outrigger: {error}");
+    let _ = writeln!(io::stderr(), "outrigger: {error}");
     exit
 }
 
 /// Prints to standard output at once. A reader that is gone is no reason to fail.
 fn print(text: &str) {
-    let mut stdout = std::io::stdout().lock();
+    let mut stdout = io::stdout().lock();
     drop(
         stdout
             .write_all(text.as_bytes())

@@ -473,7 +473,7 @@ fn settings_may_stand_in_a_file_and_a_flag_wins() {
         ("{\"reuse-port\": 1}", "\"reuse-port\": it is true or false"),
         (
             "{\"command\": [\"cat\"]}",
-            "\"command\": this command takes no program",
+            "\"command\": 'echo' takes no program",
         ),
         (
             "{\"config\": \"x\"}",

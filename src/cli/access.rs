@@ -58,7 +58,7 @@ impl Settings {
         };
         self.server.access.token = match given {
             Some(token) => Some(token),
-            None if command == Command::Echo && self.is_local() => None,
+            None if self.only_echoes(command) && self.is_local() => None,
             None if self.is_unix_only() => None,
             None => {
                 self.fresh_token = true;
@@ -66,6 +66,12 @@ impl Settings {
             }
         };
         Ok(())
+    }
+
+    /// Whether nothing can be reached that runs a program.
+    fn only_echoes(&self, command: Command) -> bool {
+        let mut services = self.services(command).into_iter();
+        services.all(|(command, _)| command == Command::Echo)
     }
 
     /// Whether the mode of a file says who can connect, everywhere.

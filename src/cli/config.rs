@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use outrigger::Mount;
+use outrigger::service::Endpoint;
 use serde_json::{Map, Value};
 
 use super::options::Option;
@@ -9,6 +11,18 @@ use super::{Command, Program, Settings};
 
 /// The key under which the program and its arguments stand.
 const PROGRAM: &str = "command";
+
+/// The key under which stands what `serve` serves.
+const ROUTES: &str = "routes";
+
+/// What can be served at a path.
+const SERVABLE: [Command; 5] = [
+    Command::Agent,
+    Command::Terminal,
+    Command::Processes,
+    Command::App,
+    Command::Echo,
+];
 
 /// A file that was read.
 #[derive(Debug)]
@@ -37,34 +51,120 @@ impl ConfigFile {
         given: impl Fn(&str) -> bool,
     ) -> Result<(), String> {
         for (key, value) in &self.fields {
-            let wrong = |why: String| self.complaint(key, &why);
-            if key == PROGRAM {
-                if command.program() == Program::None {
-                    return Err(wrong("this command takes no program".to_owned()));
-                }
-                settings.program = words(value).map_err(wrong)?;
-                continue;
-            }
-            let Some(option) = Option::find(key, command).filter(|option| option.is_of_files())
-            else {
-                return Err(wrong(format!("'{}' has no such setting", command.name())));
-            };
-            if given(key) {
-                continue;
-            }
-            for value in values(option, value).map_err(wrong)? {
-                (option.apply)(settings, &value).map_err(wrong)?;
+            if command == Command::Serve && key == ROUTES {
+                settings.routes = self.routes(value)?;
+            } else if !given(key) {
+                let place = [key.as_str()];
+                self.set(&place, command, Option::is_of_files, settings, value)?;
             }
         }
         Ok(())
     }
 
+    /// What `serve` serves: `{PATH: {COMMAND: {its own settings}}}`.
+    fn routes(&self, routes: &Value) -> Result<Vec<(Command, Settings)>, String> {
+        let routes = routes.as_object().filter(|routes| !routes.is_empty());
+        let routes = routes.ok_or_else(|| {
+            let why = "it is an object of paths, each with what is served there";
+            self.complaint(&[ROUTES], why)
+        })?;
+        if routes.len() > Mount::MOST {
+            return Err(self.complaint(&[ROUTES], "these are too many"));
+        }
+        let mut all: Vec<(Command, Settings)> = Vec::new();
+        for (path, route) in routes {
+            let place = [ROUTES, path];
+            let endpoint: Endpoint = path
+                .parse()
+                .map_err(|error| self.complaint(&place, &format!("{error}")))?;
+            let same = |(_, other): &(Command, Settings)| {
+                let other = other.path.as_ref();
+                other.is_some_and(|other| other.path() == endpoint.path())
+            };
+            if all.iter().any(same) {
+                return Err(self.complaint(&place, "this path is there twice"));
+            }
+            let (command, mut settings) = self.route(path, route)?;
+            settings.path = Some(endpoint);
+            all.push((command, settings));
+        }
+        Ok(all)
+    }
+
+    fn route(&self, path: &str, route: &Value) -> Result<(Command, Settings), String> {
+        let place = [ROUTES, path];
+        let one = || {
+            let names: Vec<_> = SERVABLE.map(Command::name).into();
+            let why = format!(
+                "it is an object with one of {} and its settings",
+                names.join(", ")
+            );
+            self.complaint(&place, &why)
+        };
+        let (name, fields) = route
+            .as_object()
+            .filter(|route| route.len() == 1)
+            .and_then(|route| route.iter().next())
+            .ok_or_else(one)?;
+        let known = SERVABLE.into_iter().find(|command| command.name() == name);
+        let command = known.ok_or_else(one)?;
+        let place = [ROUTES, path, name];
+        let fields = fields
+            .as_object()
+            .ok_or_else(|| self.complaint(&place, "it is an object of settings"))?;
+        let mut settings = Settings::new();
+        for (key, value) in fields {
+            let place = [ROUTES, path, name, key];
+            let own = |option: &Option| option.is_of_files() && !option.is_general();
+            self.set(&place, command, own, &mut settings, value)?;
+        }
+        // Without a program an app talks on our own standard streams, which are not several.
+        if command.program() != Program::None && settings.program.is_empty() {
+            return Err(self.complaint(&place, "it needs a \"command\""));
+        }
+        Ok((command, settings))
+    }
+
+    /// Takes over one setting, whose key is the last of `place`.
+    fn set(
+        &self,
+        place: &[&str],
+        command: Command,
+        allowed: impl Fn(&Option) -> bool,
+        settings: &mut Settings,
+        value: &Value,
+    ) -> Result<(), String> {
+        let key = place.last().copied().unwrap_or_default();
+        let wrong = |why: String| self.complaint(place, &why);
+        if key == PROGRAM {
+            if command.program() == Program::None {
+                return Err(wrong(format!("'{}' takes no program", command.name())));
+            }
+            settings.program = words(value).map_err(wrong)?;
+            return Ok(());
+        }
+        let option = Option::find(key, command).filter(|option| allowed(option));
+        let option = option.ok_or_else(|| {
+            let name = command.name();
+            wrong(format!("'{name}' has no such setting"))
+        })?;
+        for value in values(option, value).map_err(wrong)? {
+            (option.apply)(settings, &value).map_err(wrong)?;
+        }
+        Ok(())
+    }
+
     /// What is wrong, with the key and the line on which it stands.
-    fn complaint(&self, key: &str, why: &str) -> String {
-        let quoted = Value::from(key).to_string();
-        let at = self.text.find(&quoted).unwrap_or_default();
+    fn complaint(&self, place: &[&str], why: &str) -> String {
+        // Each key stands behind the one that it is in.
+        let mut at = 0;
+        for key in place {
+            let quoted = Value::from(*key).to_string();
+            at += self.text[at..].find(&quoted).unwrap_or_default();
+        }
         let line = self.text[..at].matches('\n').count() + 1;
-        format!("{}, line {line}: {quoted}: {why}", self.name)
+        let key = Value::from(place.last().copied().unwrap_or_default());
+        format!("{}, line {line}: {key}: {why}", self.name)
     }
 }
 

@@ -19,6 +19,7 @@ Usage:
   outrigger processes [OPTIONS]                         spawn, watch, signal and attach to processes
   outrigger app       [OPTIONS] [-- PROGRAM [ARGS...]]  PROGRAM is the server: events in, commands out
   outrigger echo      [OPTIONS]                         every message comes back
+  outrigger serve     --config FILE.json [OPTIONS]      several of these behind one listener
 
   outrigger COMMAND --help    the options of a command
   outrigger --version         the version
@@ -86,6 +87,25 @@ Sends every message back to the client that it came from: to try clients, proxie
 Usage: outrigger echo [OPTIONS]
 "
         .to_owned(),
+        Command::Serve => "\
+Serves several of the others behind one listener, each at a path. The file says which:
+
+  {
+    \"listen\": [\"127.0.0.1:7070\"],
+    \"routes\": {
+      \"/acp\": {\"agent\": {\"command\": [\"my-agent\"], \"grace\": \"1m\"}},
+      \"/shell\": {\"terminal\": {\"command\": [\"bash\", \"-l\"]}},
+      \"/process\": {\"processes\": {}},
+      \"/live/...\": {\"app\": {\"command\": [\"./app\"]}}
+    }
+  }
+
+A route's settings are the options of its command by their names; the longest path that fits wins,
+and '/...' at its end takes all paths below. If one of the programs fails for good, all end.
+
+Usage: outrigger serve --config FILE.json [OPTIONS]
+"
+        .to_owned(),
         Command::App => "\
 Runs PROGRAM as the server: it reads events as lines of JSON on its standard input and writes
 commands as lines of JSON to its standard output; its standard error goes into the log. Without
@@ -116,11 +136,12 @@ App options:
     for option in options_of(command).filter(|option| option.is_general()) {
         describe(option, &mut text);
     }
-    let _ = write!(
-        text,
-        "\nTimes are written 500ms, 20s or 5m, sizes 65536, 64KiB or 16MiB. The path is '{}' by default.\n",
-        command.default_path()
-    );
+    text.push_str("\nTimes are written 500ms, 20s or 5m, sizes 65536, 64KiB or 16MiB.");
+    if command != Command::Serve {
+        let path = command.default_path();
+        let _ = write!(text, " The path is '{path}' by default.");
+    }
+    text.push('\n');
     text
 }
 

@@ -28,6 +28,7 @@ pub(crate) enum Command {
     Processes,
     App,
     Echo,
+    Serve,
 }
 
 /// What a command does with words behind `--`.
@@ -39,12 +40,13 @@ enum Program {
 }
 
 impl Command {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::Agent,
         Self::Terminal,
         Self::Processes,
         Self::App,
         Self::Echo,
+        Self::Serve,
     ];
 
     fn name(self) -> &'static str {
@@ -54,6 +56,7 @@ impl Command {
             Self::Processes => "processes",
             Self::Echo => "echo",
             Self::App => "app",
+            Self::Serve => "serve",
         }
     }
 
@@ -61,7 +64,7 @@ impl Command {
         match self {
             Self::Agent | Self::Terminal => Program::Needed,
             Self::App => Program::Possible,
-            Self::Processes | Self::Echo => Program::None,
+            Self::Processes | Self::Echo | Self::Serve => Program::None,
         }
     }
 
@@ -71,7 +74,7 @@ impl Command {
             Self::Agent => "/acp",
             Self::Terminal => "/terminal",
             Self::Processes => "/process/...",
-            Self::Echo => "/",
+            Self::Echo | Self::Serve => "/",
             Self::App => "/...",
         }
     }
@@ -98,11 +101,15 @@ pub(crate) struct Settings {
     pub(crate) announce_extra: serde_json::Map<String, serde_json::Value>,
     pub(crate) token_file: std::option::Option<PathBuf>,
     pub(crate) no_auth: bool,
+    /// Whether `--idle-timeout` was, so that it is for all clients.
+    pub(crate) idle_given: bool,
     /// Whether only to say whether the settings are valid.
     pub(crate) check: bool,
     /// Whether the token was made here, so that nobody knows it who is not told.
     pub(crate) fresh_token: bool,
     pub(crate) path: std::option::Option<Endpoint>,
+    /// What `serve` serves, each with settings of its own.
+    pub(crate) routes: Vec<(Command, Self)>,
     pub(crate) program: Vec<String>,
     pub(crate) restart: bool,
     pub(crate) per_client: bool,
@@ -134,9 +141,11 @@ impl Settings {
             announce_extra: serde_json::Map::new(),
             token_file: None,
             no_auth: false,
+            idle_given: false,
             check: false,
             fresh_token: false,
             path: None,
+            routes: Vec::new(),
             program: Vec::new(),
             restart: false,
             per_client: false,
@@ -167,6 +176,18 @@ impl Settings {
             .token
             .as_ref()
             .filter(|_| self.fresh_token)
+    }
+
+    /// What is served: by `serve`, its routes; by another command, itself.
+    pub(crate) fn services(&self, command: Command) -> Vec<(Command, &Self)> {
+        match command {
+            Command::Serve => self
+                .routes
+                .iter()
+                .map(|(command, settings)| (*command, settings))
+                .collect(),
+            _ => vec![(command, self)],
+        }
     }
 
     /// Where the service is found.
@@ -237,9 +258,6 @@ fn parse_options(
     program: std::option::Option<Vec<OsString>>,
 ) -> Result<Action, String> {
     let mut settings = Settings::new();
-    if command == Command::Agent {
-        settings.server.timeouts.idle = Some(AGENT_IDLE);
-    }
     let mut given: Vec<(&'static Option, String)> = Vec::new();
     while let Some(arg) = parser.next().map_err(|error| error.to_string())? {
         let name = match arg {
@@ -291,6 +309,13 @@ fn parse_options(
             return Err("there is no program behind '--'".to_owned());
         }
         (_, Some(program)) => settings.program = words(program)?,
+    }
+    if command == Command::Serve && settings.routes.is_empty() {
+        return Err("it needs --config with the routes to serve".to_owned());
+    }
+    let mut services = settings.services(command).into_iter();
+    if !settings.idle_given && services.any(|(command, _)| command == Command::Agent) {
+        settings.server.timeouts.idle = Some(AGENT_IDLE);
     }
     settings.complete_listen()?;
     settings.complete_access(command)?;

@@ -30,7 +30,11 @@ impl Option {
     }
 
     pub(super) fn takes(&self, command: Command) -> bool {
-        self.only.is_none_or(|only| only == command)
+        match self.only {
+            // Each route of `serve` has its own.
+            None => self.name != "path" || command != Command::Serve,
+            Some(only) => only == command,
+        }
     }
 
     /// Whether it may stand in a configuration file.
@@ -453,6 +457,7 @@ pub(super) const OPTIONS: &[Option] = &[
         "without a message either way and no request waiting; closes 1001 [off; agent: 5m]",
         |settings, value| {
             settings.server.timeouts.idle = duration(value)?;
+            settings.idle_given = true;
             Ok(())
         },
     ),
@@ -486,7 +491,7 @@ pub(super) const OPTIONS: &[Option] = &[
     general(
         "config",
         "FILE.json",
-        "an object with these settings by the same names, and the program and its arguments as \"command\"; a flag wins over it",
+        "an object with these settings by the same names, and the program and its arguments as \"command\", or for serve \"routes\"; a flag wins over it",
         |_, _| Ok(()),
     ),
     switch(

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::backlog::Backlog;
 use super::config::Config;
 use super::deadlines::Link;
+use super::id::Mount;
 use super::stream::Stream;
 use crate::protocol::{Connection, Time};
 
@@ -24,6 +25,8 @@ pub(super) struct Client {
     pub(super) link: Link,
     pub(super) stream: Stream,
     pub(super) remote: Remote,
+    /// The service that its last request was for.
+    pub(super) mount: Mount,
     /// Whether the socket may have more to read than was read.
     pub(super) readable: bool,
     /// Whether the peer has ended its direction, so that even a short read has an end behind it.
@@ -75,6 +78,7 @@ impl Client {
             link: Link::default(),
             stream,
             remote,
+            mount: Mount::WHOLE,
             readable: false,
             hung_up: false,
             held: false,

@@ -9,7 +9,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use mio::{Registry, Waker};
 
 use super::context::Context;
-use super::id::{ClientId, WAKER};
+use super::id::{ClientId, Mount, WAKER};
 use super::service::Service;
 use super::status::Status;
 use crate::protocol::{CloseCode, Message};
@@ -177,6 +177,7 @@ impl Commands {
 
     /// Carries out what was asked for.
     pub(super) fn run(&self, ctx: &mut Context, service: &impl Service) {
+        ctx.mount = Mount::WHOLE;
         // A command that is sent from here on rings again.
         self.bell.rung.swap(false, Ordering::AcqRel);
         for _ in 0..COMMANDS_PER_TURN {

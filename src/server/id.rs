@@ -99,6 +99,39 @@ impl FromStr for ClientId {
     }
 }
 
+/// Which of several services in one server something belongs to: a client, a file descriptor, a timer. A service that has
+/// the server for itself need not know of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Mount(u8);
+
+impl Mount {
+    /// The whole server: the mount of a service that has it for itself, and of what belongs to no service.
+    pub const WHOLE: Self = Self(0);
+
+    /// The most services in one server.
+    pub const MOST: usize = 63;
+
+    /// The mount of a service, counted from 0; `None` from [`Mount::MOST`] on.
+    pub fn new(index: usize) -> Option<Self> {
+        (index < Self::MOST).then_some(Self(index as u8 + 1))
+    }
+
+    /// Counted from 0, which of the services it is; `None` for the whole server.
+    pub fn index(self) -> Option<usize> {
+        usize::from(self.0).checked_sub(1)
+    }
+
+    /// Whether what belongs to `other` is this one's as well.
+    pub(super) fn includes(self, other: Self) -> bool {
+        self == Self::WHOLE || self == other
+    }
+
+    /// A bit of its own.
+    pub(super) fn bit(self) -> u64 {
+        1 << self.0
+    }
+}
+
 /// The name of a file descriptor that a service watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SourceId(u64);

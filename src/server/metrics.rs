@@ -45,17 +45,35 @@ impl Counters {
     }
 }
 
-/// Metrics in the text exposition format, one family after the other.
+/// Metrics in the text exposition format. Families of one name that several services write become one.
 #[derive(Debug, Default)]
 pub struct Metrics {
-    text: String,
+    families: Vec<Family>,
+    /// A label for all that is added, as `name="value"`.
+    label: String,
+}
+
+#[derive(Debug)]
+struct Family {
+    name: String,
+    /// The lines that say what it is.
+    head: String,
+    samples: String,
 }
 
 impl Metrics {
+    /// Gives all that is added from here on a label; an empty value is none.
+    pub fn set_label(&mut self, name: &str, value: &str) {
+        self.label = if value.is_empty() {
+            String::new()
+        } else {
+            label(name, value)
+        };
+    }
+
     /// A number that only grows. Its name ends in `_total`.
     pub fn counter(&mut self, name: &str, help: &str, value: impl Display) {
-        self.begin(name, help, "counter");
-        self.sample(name, "", value);
+        self.begin(name, help, "counter").sample("", "", value);
     }
 
     /// A number that only grows, for each value of a label.
@@ -63,45 +81,102 @@ impl Metrics {
         &mut self,
         name: &str,
         help: &str,
-        label: &str,
+        by: &str,
         values: impl IntoIterator<Item = (impl Display, V)>,
     ) {
-        self.begin(name, help, "counter");
+        let mut family = self.begin(name, help, "counter");
         for (of, value) in values {
-            self.sample(name, &format!("{{{label}=\"{of}\"}}"), value);
+            family.sample("", &label(by, &of.to_string()), value);
         }
     }
 
     /// A number that comes and goes.
     pub fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
-        self.begin(name, help, "gauge");
-        self.sample(name, "", value);
+        self.begin(name, help, "gauge").sample("", "", value);
+    }
+
+    /// Numbers that come and go, or are as they are, for each value of a label.
+    pub fn gauges<V: Display>(
+        &mut self,
+        name: &str,
+        help: &str,
+        by: &str,
+        values: impl IntoIterator<Item = (impl Display, V)>,
+    ) {
+        let mut family = self.begin(name, help, "gauge");
+        for (of, value) in values {
+            family.sample("", &label(by, &of.to_string()), value);
+        }
     }
 
     /// Durations by buckets, in seconds. The name ends in `_seconds`.
     pub fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
-        self.begin(name, help, "histogram");
-        let bucket = format!("{name}_bucket");
+        let mut family = self.begin(name, help, "histogram");
         for (bound, count) in histogram.buckets() {
-            self.sample(
-                &bucket,
-                &format!("{{le=\"{}\"}}", bound.as_secs_f64()),
-                count,
-            );
+            let bound = label("le", &bound.as_secs_f64().to_string());
+            family.sample("_bucket", &bound, count);
         }
-        self.sample(&bucket, "{le=\"+Inf\"}", histogram.count());
-        self.sample(&format!("{name}_sum"), "", histogram.sum().as_secs_f64());
-        self.sample(&format!("{name}_count"), "", histogram.count());
+        family.sample("_bucket", &label("le", "+Inf"), histogram.count());
+        family.sample("_sum", "", histogram.sum().as_secs_f64());
+        family.sample("_count", "", histogram.count());
     }
 
-    fn begin(&mut self, name: &str, help: &str, kind: &str) {
+    fn begin(&mut self, name: &str, help: &str, kind: &str) -> Samples<'_> {
+        let known = self.families.iter().position(|family| family.name == name);
+        let at = known.unwrap_or_else(|| {
+            self.families.push(Family {
+                name: name.to_owned(),
+                head: format!("# HELP {name} {help}\n# TYPE {name} {kind}\n"),
+                samples: String::new(),
+            });
+            self.families.len() - 1
+        });
+        Samples {
+            family: &mut self.families[at],
+            label: &self.label,
+        }
+    }
+
+    /// All of it.
+    fn into_text(self) -> String {
+        let families = self.families.into_iter();
+        families
+            .flat_map(|family| [family.head, family.samples])
+            .collect()
+    }
+}
+
+/// A family that samples are added to.
+struct Samples<'a> {
+    family: &'a mut Family,
+    label: &'a str,
+}
+
+impl Samples<'_> {
+    fn sample(&mut self, suffix: &str, label: &str, value: impl Display) {
+        let Family { name, samples, .. } = &mut *self.family;
+        let comma = if label.is_empty() || self.label.is_empty() {
+            ""
+        } else {
+            ","
+        };
+        let labels = [self.label, comma, label].concat();
         // Writing to a string cannot fail.
-        let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+        let _ = if labels.is_empty() {
+            writeln!(samples, "{name}{suffix} {value}")
+        } else {
+            writeln!(samples, "{name}{suffix}{{{labels}}} {value}")
+        };
     }
+}
 
-    fn sample(&mut self, name: &str, labels: &str, value: impl Display) {
-        let _ = writeln!(self.text, "{name}{labels} {value}");
-    }
+/// A label with its value, escaped as the format asks for.
+fn label(name: &str, value: &str) -> String {
+    let value = value
+        .replace('\\', r"\\")
+        .replace('"', r#"\""#)
+        .replace('\n', r"\n");
+    format!("{name}=\"{value}\"")
 }
 
 /// All metrics of a server and its service.
@@ -114,11 +189,11 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
         traffic.add(client.traffic);
         queued += client.queued();
     }
-    out.begin("outrigger_build_info", "The version that runs.", "gauge");
-    out.sample(
+    out.gauges(
         "outrigger_build_info",
-        concat!("{version=\"", env!("CARGO_PKG_VERSION"), "\"}"),
-        1,
+        "The version that runs.",
+        "version",
+        [(env!("CARGO_PKG_VERSION"), 1)],
     );
     out.gauge(
         "outrigger_uptime_seconds",
@@ -204,7 +279,7 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
         );
     }
     service.metrics(&mut out);
-    out.text
+    out.into_text()
 }
 
 impl Context {

@@ -52,7 +52,7 @@ pub use config::Config;
 pub use context::{Context, SendError};
 pub use handle::{Handle, OwnedMessage, Stopped};
 pub use histogram::Histogram;
-pub use id::{ClientId, ParseClientIdError, SourceId, TimerId};
+pub use id::{ClientId, Mount, ParseClientIdError, SourceId, TimerId};
 pub use listener::{Listen, ListenAddress};
 pub use metrics::Metrics;
 pub use service::{Readiness, Route, Service};
@@ -308,6 +308,7 @@ impl<S: Service> Server<S> {
             Origin::Children => {
                 if self.children.as_mut().is_some_and(|pipe| pipe.take() > 0) {
                     reap_orphans();
+                    self.ctx.mount = Mount::WHOLE;
                     self.service.orphans_changed(&mut self.ctx);
                     self.reap();
                 }
@@ -390,6 +391,7 @@ impl<S: Service> Server<S> {
             ..
         } = self;
         let mut input = Input::new(&mut buffer[..count]);
+        ctx.enter(id);
         ctx.cork(id);
         while let Some(event) = ctx.receive(id, &mut input) {
             match event {
@@ -411,7 +413,8 @@ impl<S: Service> Server<S> {
     }
 
     fn handle_source(&mut self, source: SourceId, readiness: Readiness) {
-        if self.ctx.sources.is_watched(source) {
+        if let Some(mount) = self.ctx.sources.mount(source) {
+            self.ctx.mount = mount;
             self.service.ready(&mut self.ctx, source, readiness);
             self.reap();
         }
@@ -419,7 +422,7 @@ impl<S: Service> Server<S> {
 
     fn accept_clients(&mut self) {
         let due = self.accept_again.is_none_or(|again| self.ctx.now >= again);
-        if self.ctx.is_paused() || !due {
+        if self.ctx.is_paused(Mount::WHOLE) || !due {
             return;
         }
         self.accept_again = None;
@@ -463,16 +466,23 @@ impl<S: Service> Server<S> {
             match self.ctx.handle_timeout(id) {
                 Timeout::Continue => {}
                 Timeout::Handshake => self.ctx.refuse(id, &Refusal::timeout()),
-                Timeout::Idle if self.service.is_waiting(id) => self.ctx.excuse_idleness(id),
+                Timeout::Idle if self.is_waiting(id) => self.ctx.excuse_idleness(id),
                 Timeout::Idle => self.ctx.close_with(id, Disconnect::idle_timeout()),
                 Timeout::Gone(ending) => self.disconnect(id, ending),
             }
         }
         self.reap();
-        while let Some(timer) = self.ctx.sources.pop_timer(self.ctx.now) {
+        while let Some((timer, mount)) = self.ctx.sources.pop_timer(self.ctx.now) {
+            self.ctx.mount = mount;
             self.service.timer(&mut self.ctx, timer);
             self.reap();
         }
+    }
+
+    /// Whether a client's silence is no idleness.
+    fn is_waiting(&mut self, id: ClientId) -> bool {
+        self.ctx.enter(id);
+        self.service.is_waiting(&self.ctx, id)
     }
 
     /// Ends a connection: the only place that removes one from the registry, deregisters its socket and tells the
@@ -485,6 +495,7 @@ impl<S: Service> Server<S> {
             log::debug!("{id} deregistering failed: {error}");
         }
         self.ctx.counters.ended(client.traffic);
+        self.ctx.mount = client.mount;
         // Its descriptor may be what `accept` was waiting for.
         self.accept_again = self.accept_again.map(|_| self.ctx.now);
         if client.connection.was_open() {
@@ -518,6 +529,7 @@ impl<S: Service> Server<S> {
                     client.connection.is_open() || client.connection.is_answering()
                 };
                 if self.ctx.registry.get(id).is_some_and(sends) {
+                    self.ctx.enter(id);
                     self.service.drained(&mut self.ctx, id);
                 }
             } else {
@@ -547,7 +559,7 @@ impl<S: Service> Server<S> {
         }
         let pending = self.listeners.iter().any(|listener| listener.pending);
         let accept = self.accept_again.or(pending.then_some(self.ctx.now));
-        let accept = accept.filter(|_| !self.ctx.is_paused());
+        let accept = accept.filter(|_| !self.ctx.is_paused(Mount::WHOLE));
         let next = [self.ctx.next_turn(), accept].into_iter().flatten().min()?;
         Some(next.since(self.ctx.now))
     }
@@ -581,6 +593,7 @@ impl<S: Service> Server<S> {
             && (!self.ctx.is_busy() || now >= until)
         {
             self.disconnect_all();
+            self.ctx.mount = Mount::WHOLE;
             self.service.stopping(&mut self.ctx);
             self.ctx.life = Life::Finishing {
                 until: now + self.ctx.config.drain_timeout,
@@ -639,10 +652,7 @@ impl<S: Service> Server<S> {
 
     /// From now on only answers to CLOSE are waited for, and they have to be read.
     fn listen_for_answers(&mut self) {
-        self.ctx.set_paused(false);
-        for id in self.ctx.registry.ids() {
-            self.ctx.set_held(id, false);
-        }
+        self.ctx.take_all_input();
     }
 
     /// Tells a client that the server stops: CLOSE for WebSocket connections, the last answer for calls.
@@ -728,7 +738,7 @@ fn add_client(ctx: &mut Context, stream: Stream, remote: Remote) -> Option<Clien
 /// Answers a whole request head, or has the rest of the request come.
 fn handle_head<S: Service>(ctx: &mut Context, service: &mut S, id: ClientId, head: &[u8]) {
     let answered = Request::parse(head).and_then(|request| {
-        ctx.begin_request(id, &request);
+        ctx.begin_request(id, &request, service.mount(&request));
         if !admin::is_open(&request) {
             ctx.check_access(id, &request)?;
         }
@@ -738,7 +748,11 @@ fn handle_head<S: Service>(ctx: &mut Context, service: &mut S, id: ClientId, hea
         } else if ctx.is_stopping() && !ctx.is_new(id) {
             return Err(Refusal::unavailable("stopping"));
         } else {
-            service.route(&request)?
+            let route = service.route(&request)?;
+            if ctx.is_paused(ctx.mount) {
+                return Err(Refusal::unavailable("the program does not keep up"));
+            }
+            route
         };
         match route {
             Route::WebSocket => upgrade(ctx, service, id, &request),
@@ -799,6 +813,7 @@ fn handle_call<S: Service>(
     let full = ctx.is_full();
     ctx.calls += 1;
     if admin::is_for(request) {
+        ctx.mount = Mount::WHOLE;
         let response = admin::answer(ctx, service, request);
         let _ = ctx.respond(id, &response);
     } else if full {

@@ -1,7 +1,7 @@
 //! What a server serves.
 
 use super::context::Context;
-use super::id::{ClientId, SourceId, TimerId};
+use super::id::{ClientId, Mount, SourceId, TimerId};
 use super::metrics::Metrics;
 use crate::protocol::{Accept, Disconnect, Message, Refusal, Request, Response, StatusCode};
 
@@ -40,6 +40,13 @@ pub trait Service {
         let _ = ctx;
     }
 
+    /// Which of several services that it is made of a request is for. [`Context::mount`] says so from then on whenever
+    /// something of that client is told.
+    fn mount(&self, request: &Request<'_>) -> Mount {
+        let _ = request;
+        Mount::WHOLE
+    }
+
     /// What is at a request's path, or why there is nothing for it: usually [`Refusal::not_found`]. It is asked when
     /// the head is there, so that a body that nobody wants is not waited for.
     fn route(&mut self, request: &Request<'_>) -> Result<Route, Refusal> {
@@ -74,8 +81,8 @@ pub trait Service {
     }
 
     /// Whether a client waits for something that the service still does, so that its silence is no idleness.
-    fn is_waiting(&self, client: ClientId) -> bool {
-        let _ = client;
+    fn is_waiting(&self, ctx: &Context, client: ClientId) -> bool {
+        let _ = (ctx, client);
         false
     }
 
@@ -121,6 +128,11 @@ pub trait Service {
     /// What the service has counted, for `GET /metrics`.
     fn metrics(&self, out: &mut Metrics) {
         let _ = out;
+    }
+
+    /// Why the service had the server stop, if that was not as it should be. It is asked when the loop has ended.
+    fn failure(&self) -> Option<&str> {
+        None
     }
 
     /// The server stops and all clients are gone: end what the service itself runs.

@@ -9,7 +9,7 @@ use mio::unix::SourceFd;
 use mio::{Interest, Registry};
 use slab::Slab;
 
-use super::id::{SourceId, TimerId};
+use super::id::{Mount, SourceId, TimerId};
 use super::service::Readiness;
 use crate::protocol::Time;
 
@@ -18,6 +18,7 @@ use crate::protocol::Time;
 struct Source {
     fd: RawFd,
     serial: u64,
+    mount: Mount,
 }
 
 /// All that the service watches and waits for.
@@ -27,7 +28,7 @@ pub(super) struct Sources {
     last_serial: u64,
     /// Sources that asked for another turn, with what they asked for.
     again: Vec<(SourceId, Readiness)>,
-    timers: BTreeSet<(Time, TimerId)>,
+    timers: BTreeSet<(Time, TimerId, Mount)>,
     last_timer: u64,
 }
 
@@ -35,6 +36,7 @@ impl Sources {
     pub(super) fn watch(
         &mut self,
         registry: &Registry,
+        mount: Mount,
         fd: impl AsFd,
         interest: Interest,
     ) -> io::Result<SourceId> {
@@ -46,12 +48,13 @@ impl Sources {
         entry.insert(Source {
             fd,
             serial: id.serial(),
+            mount,
         });
         Ok(id)
     }
 
     pub(super) fn unwatch(&mut self, registry: &Registry, id: SourceId) {
-        if self.is_watched(id) {
+        if self.mount(id).is_some() {
             let source = self.sources.remove(id.slot());
             if let Err(error) = registry.deregister(&mut SourceFd(&source.fd)) {
                 log::debug!("deregistering a file descriptor failed: {error}");
@@ -59,11 +62,12 @@ impl Sources {
         }
     }
 
-    /// Whether an event for `id` is meant for a source that still exists.
-    pub(super) fn is_watched(&self, id: SourceId) -> bool {
+    /// Whose source it is, if it still exists: an event for `id` may come late.
+    pub(super) fn mount(&self, id: SourceId) -> Option<Mount> {
         self.sources
             .get(id.slot())
-            .is_some_and(|source| source.serial == id.serial())
+            .filter(|source| source.serial == id.serial())
+            .map(|source| source.mount)
     }
 
     pub(super) fn again(&mut self, id: SourceId, readiness: Readiness) {
@@ -74,25 +78,25 @@ impl Sources {
         std::mem::take(&mut self.again)
     }
 
-    pub(super) fn set_timer(&mut self, now: Time, after: Duration) -> TimerId {
+    pub(super) fn set_timer(&mut self, mount: Mount, now: Time, after: Duration) -> TimerId {
         self.last_timer += 1;
         let id = TimerId(self.last_timer);
         // Not in the present turn, which would never end with a timer that sets itself again.
         let due = now + after.max(Duration::from_millis(1));
-        self.timers.insert((due, id));
+        self.timers.insert((due, id, mount));
         id
     }
 
     pub(super) fn cancel_timer(&mut self, id: TimerId) {
-        self.timers.retain(|(_, timer)| *timer != id);
+        self.timers.retain(|(_, timer, _)| *timer != id);
     }
 
-    /// The next timer that has run out.
-    pub(super) fn pop_timer(&mut self, now: Time) -> Option<TimerId> {
-        let &(due, id) = self.timers.first()?;
+    /// The next timer that has run out, and whose it is.
+    pub(super) fn pop_timer(&mut self, now: Time) -> Option<(TimerId, Mount)> {
+        let &(due, id, mount) = self.timers.first()?;
         (due <= now).then(|| {
             self.timers.pop_first();
-            id
+            (id, mount)
         })
     }
 
@@ -101,6 +105,6 @@ impl Sources {
         if !self.again.is_empty() {
             return Some(Time::default());
         }
-        self.timers.first().map(|(due, _)| *due)
+        self.timers.first().map(|(due, ..)| *due)
     }
 }

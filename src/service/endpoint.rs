@@ -23,7 +23,7 @@ impl Endpoint {
     }
 
     /// The same path with all below it.
-    pub(crate) fn with_subtree(self) -> Self {
+    pub fn with_subtree(self) -> Self {
         Self {
             subtree: true,
             ..self

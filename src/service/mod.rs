@@ -8,6 +8,7 @@ mod endpoint;
 mod lines;
 mod pipe;
 pub mod process;
+mod routes;
 mod text;
 
 pub use agent::{Agent, AgentConfig, AgentPerClient};
@@ -15,3 +16,4 @@ pub use app::{App, AppConfig};
 pub use echo::Echo;
 pub use endpoint::{Endpoint, ParseEndpointError};
 pub use process::{Processes, ProcessesConfig, Terminal, TerminalConfig};
+pub use routes::Routes;

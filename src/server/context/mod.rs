@@ -15,7 +15,7 @@ use crate::protocol::{CloseCode, Disconnect, Time};
 use crate::server::client::{Client, Remote};
 use crate::server::config::Config;
 use crate::server::drain::Farewell;
-use crate::server::id::{ClientId, SourceId, TimerId};
+use crate::server::id::{ClientId, Mount, SourceId, TimerId};
 use crate::server::listener::ListenAddress;
 use crate::server::metrics::Counters;
 use crate::server::registry::Registry;
@@ -88,8 +88,10 @@ pub struct Context {
     drained: Vec<ClientId>,
     /// Clients with more input, to be read in the next turn.
     ready: Vec<ClientId>,
-    /// Whether no client's input is taken at all.
-    paused: bool,
+    /// The service that is at work.
+    pub(super) mount: Mount,
+    /// The services whose clients' input is not taken, a bit for each.
+    paused: u64,
     /// Calls that the service has and has not answered to the end.
     pub(super) calls: usize,
     pub(super) counters: Counters,
@@ -120,7 +122,8 @@ impl Context {
             doomed: Vec::new(),
             drained: Vec::new(),
             ready: Vec::new(),
-            paused: false,
+            mount: Mount::WHOLE,
+            paused: 0,
             calls: 0,
             counters: Counters::default(),
             newcomers_until: Time::default(),
@@ -150,18 +153,37 @@ impl Context {
         self.registry.get(id).is_some_and(Client::is_congested)
     }
 
-    /// The clients that can be sent to.
+    /// The service's clients that can be sent to.
     pub fn clients(&self) -> Vec<ClientId> {
         self.registry
             .iter()
-            .filter(|(_, client)| client.connection.is_open())
+            .filter(|(_, client)| client.connection.is_open() && self.mount.includes(client.mount))
             .map(|(id, _)| id)
             .collect()
     }
 
-    /// The number of clients, those that are being closed included.
+    /// The number of the service's clients, those that are being closed included.
     pub fn client_count(&self) -> usize {
-        self.registry.client_count()
+        if self.mount == Mount::WHOLE {
+            return self.registry.client_count();
+        }
+        let ours = |client: &Client| client.connection.was_open() && client.mount == self.mount;
+        self.registry
+            .iter()
+            .filter(|(_, client)| ours(client))
+            .count()
+    }
+
+    /// Which of several services in the server is at work: the one whose client, file descriptor or timer it is that
+    /// is being told of.
+    pub fn mount(&self) -> Mount {
+        self.mount
+    }
+
+    /// Puts another of several services to work: clients, file descriptors and timers are its own from here on, and
+    /// the other services' clients are out of its sight.
+    pub fn set_mount(&mut self, mount: Mount) {
+        self.mount = mount;
     }
 
     /// Where a client's connection comes from.
@@ -169,20 +191,31 @@ impl Context {
         self.registry.get(id).map(|client| client.remote)
     }
 
-    /// Stops taking input from clients, new ones included, or goes on with it: for a service whose own output does not
-    /// keep up. While paused, the silence of a client is not held against it.
+    /// Stops taking input from the service's clients, new ones included, or goes on with it: for a service whose own
+    /// output does not keep up. While paused, the silence of a client is not held against it.
     pub fn set_paused(&mut self, paused: bool) {
         let paused = paused && !self.only_waits_for_answers();
-        if self.paused == paused {
-            return;
+        let bit = self.mount.bit();
+        if paused {
+            self.paused |= bit;
+        } else if self.paused & bit != 0 {
+            self.paused &= !bit;
+            let mount = self.mount;
+            self.take_input_again(|client| mount.includes(client.mount));
         }
-        self.paused = paused;
-        if !paused {
-            for (id, client) in self.registry.iter_mut() {
+    }
+
+    /// Reads these clients again, whose input was not taken.
+    fn take_input_again(&mut self, whose: impl Fn(&Client) -> bool) {
+        for (id, client) in self.registry.iter_mut() {
+            if whose(client) {
                 client.connection.excuse_silence(self.now);
+                client.connection.restart_ping_window(self.now);
                 Self::mark_ready(&mut self.ready, id, client);
             }
-            self.restart_ping_windows();
+        }
+        for id in self.registry.ids() {
+            self.set_deadline(id);
         }
     }
 
@@ -214,10 +247,9 @@ impl Context {
 
     /// What the server says about itself now, without its service's part.
     pub fn status(&self) -> Status {
-        let clients = self
-            .registry
-            .iter()
-            .filter(|(_, client)| client.connection.was_open());
+        let clients = self.registry.iter().filter(|(_, client)| {
+            client.connection.was_open() && self.mount.includes(client.mount)
+        });
         Status {
             running: self.life == Life::Running,
             uptime: self.now.since(Time::default()),
@@ -268,7 +300,7 @@ impl Context {
     /// Watches a file descriptor, which has to be non-blocking; [`Service::ready`](crate::Service::ready) tells what it
     /// is ready for. It has to be unwatched before it is closed.
     pub fn watch(&mut self, fd: impl AsFd, interest: Interest) -> io::Result<SourceId> {
-        self.sources.watch(&self.poll, fd, interest)
+        self.sources.watch(&self.poll, self.mount, fd, interest)
     }
 
     /// Ends what [`Context::watch`] began. No event comes after it, not even one that was under way.
@@ -284,7 +316,7 @@ impl Context {
 
     /// Has [`Service::timer`](crate::Service::timer) called once, after this time.
     pub fn set_timer(&mut self, after: Duration) -> TimerId {
-        self.sources.set_timer(self.now, after)
+        self.sources.set_timer(self.mount, self.now, after)
     }
 
     /// Takes a timer back. One that has run out is passed over.

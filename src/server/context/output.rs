@@ -58,7 +58,7 @@ impl Context {
         Ok(())
     }
 
-    /// Sends a message to every client for which `to` says so, given its id and path, and returns how many that were.
+    /// Sends a message to every client of the service for which `to` says so, given its id and path, and returns how many that were.
     /// The frame is encoded once, and clients that do not keep up share its bytes.
     pub fn broadcast(
         &mut self,
@@ -73,7 +73,8 @@ impl Context {
         let mut full = Vec::new();
 
         for (id, client) in self.registry.iter_mut() {
-            if !client.connection.is_open() || !to(id, &client.path) {
+            let ours = self.mount.includes(client.mount);
+            if !ours || !client.connection.is_open() || !to(id, &client.path) {
                 continue;
             }
             let corked = self.corked == Some(id);

@@ -7,7 +7,7 @@ use crate::protocol::{
     Timeout,
 };
 use crate::server::client::{Client, Remote};
-use crate::server::id::ClientId;
+use crate::server::id::{ClientId, Mount};
 
 impl Context {
     /// Opens a connection whose request was accepted.
@@ -291,10 +291,17 @@ impl Context {
             .is_some_and(|client| client.connection.is_new())
     }
 
-    /// Notes what a request asks for. A server that stops answers no second one.
-    pub(in crate::server) fn begin_request(&mut self, id: ClientId, request: &Request<'_>) {
+    /// Notes what a request asks for, and of which service. A server that stops answers no second one.
+    pub(in crate::server) fn begin_request(
+        &mut self,
+        id: ClientId,
+        request: &Request<'_>,
+        mount: Mount,
+    ) {
         let stopping = self.is_stopping();
+        self.mount = mount;
         if let Some(client) = self.registry.get_mut(id) {
+            client.mount = mount;
             client.connection.begin_request(request);
             if stopping {
                 client.connection.end_keep_alive();
@@ -320,12 +327,31 @@ impl Context {
     /// Whether the service asked for no more input from this client.
     pub(super) fn holds_input(&self, id: ClientId) -> bool {
         // What the last bytes of one that has left are followed by is its end, which is not to be missed.
-        let held = |client: &Client| client.held && !client.hung_up;
-        self.paused || self.registry.get(id).is_some_and(held)
+        self.registry
+            .get(id)
+            .is_some_and(|client| self.is_paused(client.mount) || (client.held && !client.hung_up))
     }
 
-    pub(in crate::server) fn is_paused(&self) -> bool {
-        self.paused
+    /// Whether input is not taken from the clients of a service.
+    pub(in crate::server) fn is_paused(&self, mount: Mount) -> bool {
+        self.paused & (Mount::WHOLE.bit() | mount.bit()) != 0
+    }
+
+    /// Takes input from every client, whatever services asked for.
+    pub(in crate::server) fn take_all_input(&mut self) {
+        self.paused = 0;
+        self.take_input_again(|_| true);
+        for id in self.registry.ids() {
+            self.set_held(id, false);
+        }
+    }
+
+    /// Puts the service to work whose client this is.
+    pub(in crate::server) fn enter(&mut self, id: ClientId) {
+        self.mount = self
+            .registry
+            .get(id)
+            .map_or(Mount::WHOLE, |client| client.mount);
     }
 
     /// Has a client read again in the next turn.

@@ -142,11 +142,6 @@ impl Agent {
         }
     }
 
-    /// Why it ended, if that was not as it should be.
-    pub fn failure(&self) -> Option<&str> {
-        self.failure.as_deref()
-    }
-
     /// Runs the router on something that happened, and sends on what came of it.
     fn route(&mut self, ctx: &mut Context, happened: impl FnOnce(&mut Router, &mut Outlets<'_>)) {
         let hold = !matches!(self.process, Process::Running(_)) || self.router.is_initializing();
@@ -414,7 +409,7 @@ impl Service for Agent {
         self.watch_grace(ctx);
     }
 
-    fn is_waiting(&self, client: ClientId) -> bool {
+    fn is_waiting(&self, _: &Context, client: ClientId) -> bool {
         self.router.is_busy(client)
     }
 
@@ -529,6 +524,10 @@ impl Service for Agent {
             "From a request to its answer.",
             &counters.answers,
         );
+    }
+
+    fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
     }
 
     fn stopping(&mut self, ctx: &mut Context) {

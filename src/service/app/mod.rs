@@ -88,11 +88,6 @@ impl App {
         }
     }
 
-    /// Why it ended, if that was not as it should be.
-    pub fn failure(&self) -> Option<&str> {
-        self.failure.as_deref()
-    }
-
     fn start(&mut self, ctx: &mut Context) {
         match Peer::start(ctx, &self.config.command) {
             Ok(peer) => {
@@ -270,6 +265,10 @@ impl Service for App {
         });
         self.peer = Some(peer);
         self.handle(ctx, happened);
+    }
+
+    fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
     }
 
     fn stopping(&mut self, ctx: &mut Context) {

@@ -1,0 +1,164 @@
+//! `outrigger serve`: each route has its own clients, and nothing of another's.
+
+mod common;
+
+use std::io::Write;
+use std::net::SocketAddr;
+
+use common::program::{Program, outrigger};
+use common::traces::{TraceFile, eventually};
+use common::{BINARY, TEXT, Wire, call, request};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+/// Says who is there when its first client has come, to all it can reach.
+const COUNTING: &str = r#"
+    read listening
+    read connect
+    echo '{"cmd":"status","id":1}'
+    read status
+    case "$status" in
+        *'"client_count":1,'*) echo '{"cmd":"broadcast","text":"alone"}';;
+        *) echo '{"cmd":"broadcast","text":"in company"}';;
+    esac
+    while read message; do
+        echo '{"cmd":"broadcast","text":"heard"}'
+    done"#;
+
+fn config_file(name: &str, config: &Value) -> TraceFile {
+    let file = TraceFile::new(name);
+    std::fs::write(file.path(), config.to_string()).expect("a temporary file");
+    file
+}
+
+/// `outrigger serve` with these routes, and where it listens.
+fn serve(name: &str, routes: Value) -> (Program, SocketAddr) {
+    let file = config_file(name, &json!({"log": "off", "routes": routes}));
+    let server = Program::start(&["serve", "--config", &file.path()]);
+    // The file is read by then.
+    let address = server.address();
+    (server, address)
+}
+
+#[test]
+fn each_route_has_its_own_clients_and_sees_no_others() {
+    let app = json!({"app": {"command": ["sh", "-c", COUNTING]}});
+    let terminal = json!({"terminal": {"command": ["sh", "-c", "printf out; exit 3"]}});
+    let (mut server, address) = serve(
+        "routes",
+        json!({
+            "/echo": {"echo": {}}, "/one": app, "/two/...": app, "/shell": terminal, "/process": {"processes": {}},
+        }),
+    );
+
+    let mut echo = Wire::connect(address, "/echo");
+    let mut one = Wire::connect(address, "/one");
+    let mut two = Wire::connect(address, "/two/below");
+    assert_eq!(one.read_frame().payload, b"alone");
+    assert_eq!(two.read_frame().payload, b"alone");
+    one.send_frame(TEXT, b"anyone?");
+    assert_eq!(one.read_frame().payload, b"heard");
+    for wire in [&mut echo, &mut two] {
+        wire.send_frame(TEXT, b"mine");
+    }
+    assert_eq!(echo.read_frame().payload, b"mine", "nothing of the app's");
+    assert_eq!(two.read_frame().payload, b"heard", "once, of its own");
+
+    let mut shell = Wire::connect(address, "/shell");
+    assert_eq!(shell.read_frame().payload, b"out");
+    let exit: Value = serde_json::from_slice(&shell.read_frame().payload).expect("JSON");
+    assert_eq!(exit, json!({"type": "exit", "exitCode": 3}));
+    assert_eq!(shell.read_close().0, 1000);
+    shell.send_close(1000);
+    shell.expect_end();
+
+    let body = json!({"command": "echo", "args": ["hi"]});
+    let (status, answer) = call(address, "POST", "/process/exec", Some(body));
+    assert_eq!((status, &answer["stdout_b64"]), (200, &json!("aGkK")));
+    assert_eq!(call(address, "GET", "/nowhere", None).0, 404);
+    assert_eq!(call(address, "GET", "/one/below", None).0, 404);
+
+    let (_, status) = call(address, "GET", "/status", None);
+    assert_eq!(status["client_count"], 3, "{status}");
+    let processes = &status["routes"]["/process"]["processes"];
+    assert_eq!(processes["started"], 1, "{status}");
+
+    server.signal(Signal::TERM);
+    for mut wire in [echo, one, two] {
+        assert_eq!(wire.read_close().0, 1001);
+    }
+    assert!(server.wait().success());
+}
+
+#[test]
+fn a_route_whose_program_does_not_read_holds_up_nobody_else() {
+    let deaf = json!({"app": {"command": ["sh", "-c", "exec sleep 1000"]}});
+    let (_server, address) = serve(
+        "deaf",
+        json!({"/deaf": deaf, "/echo": {"echo": {}}, "/shell": {"terminal": {"command": ["cat"]}}}),
+    );
+    let mut flood = Wire::connect(address, "/deaf");
+    flood.stream.set_nonblocking(true).expect("it can be set");
+    let frame = common::frame(true, BINARY, &[7; 60_000]);
+    eventually(
+        "new clients are told that the program does not keep up",
+        || {
+            // Frames need not be whole: what counts is that bytes come.
+            while flood.stream.write(&frame).is_ok() {}
+            let mut late = Wire::open(address);
+            late.send(&request("/deaf"));
+            late.read_head().starts_with("HTTP/1.1 503 ")
+        },
+    );
+    let mut echo = Wire::connect(address, "/echo");
+    echo.send_frame(TEXT, b"still here");
+    assert_eq!(echo.read_frame().payload, b"still here");
+    let mut shell = Wire::connect(address, "/shell");
+    shell.send_frame(BINARY, b"typed\n");
+    assert!(shell.read_frame().payload.starts_with(b"typed"));
+}
+
+#[test]
+fn what_is_wrong_with_a_route_is_said_with_its_key_and_line() {
+    for (routes, says) in [
+        (r#"{}"#, "\"routes\": it is an object of paths"),
+        (r#"{"a": {"echo": {}}}"#, "\"a\": a path begins with '/'"),
+        (
+            r#"{"/a": {"dance": {}}}"#,
+            "\"/a\": it is an object with one of agent, terminal",
+        ),
+        (
+            r#"{"/a": {"echo": {}, "app": {}}}"#,
+            "\"/a\": it is an object with one of",
+        ),
+        (r#"{"/a": {"app": {}}}"#, "\"app\": it needs a \"command\""),
+        (
+            r#"{"/a": {"echo": {"command": ["x"]}}}"#,
+            "\"command\": 'echo' takes no program",
+        ),
+        (
+            r#"{"/a": {"echo": {"listen": "x"}}}"#,
+            "\"listen\": 'echo' has no such setting",
+        ),
+        (
+            r#"{"/a": {"echo": {}}, "/a/...": {"echo": {}}}"#,
+            "\"/a/...\": this path is there twice",
+        ),
+        (
+            r#"{"/a": {"agent": {"command": ["x"], "grace": "soon"}}}"#,
+            "\"grace\": 'soon' is not a time",
+        ),
+    ] {
+        let file = TraceFile::new("wrong-routes");
+        std::fs::write(file.path(), format!("{{\n\n\"routes\": {routes}}}")).expect("a file");
+        let output = outrigger(&["serve", "--config", &file.path()]);
+        let error = String::from_utf8(output.stderr).expect("UTF-8");
+        assert_eq!(output.status.code(), Some(2), "{routes}: {error}");
+        assert!(
+            error.contains(", line 3: ") && error.contains(says),
+            "{routes}: {error}"
+        );
+    }
+    let error = String::from_utf8(outrigger(&["serve"]).stderr).expect("UTF-8");
+    assert!(error.contains("it needs --config"), "{error}");
+}
