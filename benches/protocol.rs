@@ -6,8 +6,8 @@ use std::hint::black_box;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use outrigger::protocol::{
-    Accept, Connection, Event, FrameHeader, Input, Limits, OpCode, Request, Time, Utf8Stream,
-    apply_mask, encode_frame, http::find_end,
+    Accept, Connection, Event, FrameCounts, FrameHeader, Input, Limits, OpCode, Request, Time,
+    Utf8Stream, apply_mask, encode_frame, http::find_end,
 };
 
 const HEAD: &[u8] = b"GET /chat HTTP/1.1\r\nHost: 127.0.0.1:7070\r\nUser-Agent: Mozilla/5.0 (X11; Linux x86_64)\r\n\
@@ -103,14 +103,14 @@ fn conversation(c: &mut Criterion) {
         }
         let now = Time::from_millis(0);
         let mut connection = open_connection(now);
-        let mut out = Vec::new();
+        let (mut frames, mut out) = (FrameCounts::default(), Vec::new());
         group.throughput(Throughput::Elements(count as u64));
         group.bench_function(format!("{count} of {size}"), |b| {
             b.iter(|| {
                 let mut input = Input::new(black_box(&mut bytes));
                 let mut messages = 0;
                 while let Some(Event::Message(_)) =
-                    connection.receive(now, &mut input, &Limits::default(), &mut out)
+                    connection.receive(now, &mut input, &Limits::default(), &mut frames, &mut out)
                 {
                     messages += 1;
                 }
@@ -126,8 +126,9 @@ fn open_connection(now: Time) -> Connection {
     let mut connection = Connection::new(now);
     let mut head = HEAD.to_vec();
     let mut input = Input::new(&mut head);
-    let mut out = Vec::new();
-    let Some(Event::Head(head)) = connection.receive(now, &mut input, &Limits::default(), &mut out)
+    let (mut frames, mut out) = (FrameCounts::default(), Vec::new());
+    let Some(Event::Head(head)) =
+        connection.receive(now, &mut input, &Limits::default(), &mut frames, &mut out)
     else {
         unreachable!("a whole head")
     };

@@ -41,6 +41,17 @@ def headers():
         yield bytes([first, second]) + b"\xff\xff" + b"mask"
 
 
+def proxy_headers():
+    binary = b"\r\n\r\n\0\r\nQUIT\n"
+    yield b"PROXY TCP4 192.0.2.1 10.0.0.1 51000 80\r\nGET / HTTP/1.1\r\n"
+    yield b"PROXY TCP6 2001:db8::1 ::1 65535 0\r\n"
+    yield b"PROXY UNKNOWN anything\r\n"
+    yield binary + b"\x20\0\0\0GET"
+    yield binary + b"\x21\x11\0\x0f" + bytes(range(1, 16)) + b"GET"
+    yield binary + b"\x21\x21\0\x24" + bytes(range(1, 37))
+    yield binary + b"\x21\x31\0\xd8" + b"x" * 216
+
+
 def step(kind, payload=b""):
     return bytes([kind, len(payload)]) + payload
 
@@ -129,5 +140,6 @@ write("envelope", envelopes())
 write("router", routes())
 write("handshake", handshakes())
 write("frame_header", headers())
+write("proxy_header", proxy_headers())
 write("connection", conversations())
 write("operations", operations())

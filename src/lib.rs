@@ -62,14 +62,14 @@ pub use protocol::{
 };
 pub use server::{
     Access, ClientId, ClientStatus, Config, Context, Ended, Handle, Histogram, Listen,
-    ListenAddress, Metrics, Mount, OwnedMessage, ParseClientIdError, Readiness, Remote, Route,
-    SendError, Server, Service, SourceId, Status, Stopped, TimerId, Token, Traffic,
+    ListenAddress, Metrics, Mount, OwnedMessage, ParseClientIdError, Peers, Readiness, Remote,
+    Route, SendError, Server, Service, SourceId, Status, Stopped, TimerId, Token, Traffic,
 };
 
 /// Entry points of the fuzz targets.
 #[cfg(any(test, fuzzing))]
 pub mod fuzz {
-    pub use crate::protocol::fuzz::{calls, connection, frame_header, handshake};
+    pub use crate::protocol::fuzz::{calls, connection, frame_header, handshake, proxy_header};
     pub use crate::server::fuzz::operations;
     pub use crate::service::agent::fuzz::{envelope, router};
     pub use crate::service::process::fuzz::{attachments, control, process_calls};

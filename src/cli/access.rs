@@ -76,21 +76,22 @@ impl Settings {
 
     /// Whether the mode of a file says who can connect, everywhere.
     fn is_unix_only(&self) -> bool {
-        let listen = &self.server.listen;
-        listen
-            .iter()
-            .all(|listen| matches!(listen, Listen::Unix(_)))
+        let mut listen = self.server.listen.iter();
+        // Behind a proxy is anyone.
+        self.server.proxies.is_empty() && listen.all(|listen| matches!(listen, Listen::Unix(_)))
     }
 
     /// Whether only this machine can connect.
     pub(crate) fn is_local(&self) -> bool {
-        self.server.listen.iter().all(|listen| match listen {
-            Listen::Tcp(address) => address.ip().is_loopback(),
-            Listen::PortRange(ip, _) => ip.is_loopback(),
-            Listen::Unix(_) => true,
-            // Nobody says where it leads.
-            Listen::Inherited(_) => false,
-        })
+        let mut listen = self.server.listen.iter();
+        self.server.proxies.is_empty()
+            && listen.all(|listen| match listen {
+                Listen::Tcp(address) => address.ip().is_loopback(),
+                Listen::PortRange(ip, _) => ip.is_loopback(),
+                Listen::Unix(_) => true,
+                // Nobody says where it leads.
+                Listen::Inherited(_) => false,
+            })
     }
 }
 

@@ -53,10 +53,17 @@ impl ConfigFile {
         for (key, value) in &self.fields {
             if command == Command::Serve && key == ROUTES {
                 settings.routes = self.routes(value)?;
-            } else if !given(key) {
-                let place = [key.as_str()];
-                self.set(&place, command, Option::is_of_files, settings, value)?;
+                continue;
             }
+            // What a flag says stands, but a key that is wrong is wrong.
+            let mut unused = Settings::new();
+            let settings = if given(key) {
+                &mut unused
+            } else {
+                &mut *settings
+            };
+            let place = [key.as_str()];
+            self.set(&place, command, Option::is_of_files, settings, value)?;
         }
         Ok(())
     }

@@ -2,9 +2,10 @@
 
 use std::num::NonZeroU32;
 
+use outrigger::protocol::http::MAX_HEADERS;
 use outrigger::service::agent::{AgentProtocol, RestartLimit};
 
-use super::values::{duration, listen, number, port_range, size};
+use super::values::{duration, listen, number, peers, port_range, size};
 use super::{Command, Settings};
 
 /// One option.
@@ -275,6 +276,15 @@ pub(super) const OPTIONS: &[Option] = &[
         },
     ),
     general(
+        "proxy-protocol",
+        "PEERS",
+        "proxies that say with the PROXY protocol (1 or 2) for whom each connection is: an address, a network such as 10.0.0.0/8, or unix (repeatable); from these it has to come",
+        |settings, value| {
+            settings.server.proxies.push(peers(value)?);
+            Ok(())
+        },
+    ),
+    general(
         "announce",
         "FILE",
         "after listening write {pid, port, transport, url, authToken} there as JSON, for our user only, and remove it at the end; {port} in FILE is the port",
@@ -407,6 +417,24 @@ pub(super) const OPTIONS: &[Option] = &[
         },
     ),
     general(
+        "max-head",
+        "BYTES",
+        "longest request head; a longer one gets 431 [16KiB]",
+        |settings, value| {
+            settings.server.limits.max_head = size(value, 1024)?;
+            Ok(())
+        },
+    ),
+    general(
+        "max-headers",
+        "N",
+        "most fields of a request head; more get 431 [64]",
+        |settings, value| {
+            settings.server.limits.max_headers = number(value, 8..=MAX_HEADERS)?;
+            Ok(())
+        },
+    ),
+    general(
         "max-message",
         "BYTES",
         "longest message; a longer one closes 1009 [16MiB]",
@@ -476,6 +504,24 @@ pub(super) const OPTIONS: &[Option] = &[
         "most messages per second of one client; more closes 1008 [0, off]",
         |settings, value| {
             settings.server.rate_limit = NonZeroU32::new(number(value, 0..=1_000_000)? as u32);
+            Ok(())
+        },
+    ),
+    general(
+        "turn-bytes",
+        "BYTES",
+        "most that is read from one client before it is another's turn [512KiB]",
+        |settings, value| {
+            settings.server.turn_bytes = size(value, 4096)?;
+            Ok(())
+        },
+    ),
+    general(
+        "turn-accepts",
+        "N",
+        "most connections taken from one listener before it is a client's turn [256]",
+        |settings, value| {
+            settings.server.turn_accepts = number(value, 1..=100_000)?;
             Ok(())
         },
     ),

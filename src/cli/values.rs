@@ -1,10 +1,10 @@
 //! The values of options, as people write them.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use outrigger::Listen;
+use outrigger::{Listen, Peers};
 
 /// `HOST:PORT` (a name stands for all its addresses), `unix:PATH` or `fd:NUMBER`.
 pub(super) fn listen(text: &str) -> Result<Vec<Listen>, String> {
@@ -30,6 +30,25 @@ pub(super) fn port_range(text: &str) -> Result<RangeInclusive<u16>, String> {
         (*range.start() > 0 && !range.is_empty()).then_some(range)
     });
     range.ok_or_else(|| format!("'{text}' is not a range of ports such as 10000-20000"))
+}
+
+/// `unix`, an address, or a network as `ADDRESS/BITS`.
+pub(super) fn peers(text: &str) -> Result<Peers, String> {
+    if text == "unix" {
+        return Ok(Peers::Unix);
+    }
+    let wrong = || format!("'{text}' is neither unix, an address nor a network such as 10.0.0.0/8");
+    let (ip, bits) = match text.split_once('/') {
+        Some((ip, bits)) => (ip, Some(bits)),
+        None => (text, None),
+    };
+    let ip: IpAddr = ip.parse().map_err(|_| wrong())?;
+    let width = if ip.is_ipv4() { 32 } else { 128 };
+    let bits = bits.map_or(Ok(width), |bits| bits.parse().map_err(|_| wrong()))?;
+    if bits > width {
+        return Err(wrong());
+    }
+    Ok(Peers::Network(ip, bits))
 }
 
 fn address(text: &str) -> Result<Vec<SocketAddr>, String> {

@@ -2,8 +2,8 @@
 
 use super::http::find_end;
 use super::{
-    Accept, Connection, Disconnect, Event, FrameHeader, Input, Limits, OpCode, Payload, Phase,
-    ProtocolError, Refusal, Request, Response, StatusCode, Time, apply_mask,
+    Accept, Connection, Disconnect, Event, FrameCounts, FrameHeader, Input, Limits, OpCode,
+    Payload, Phase, ProtocolError, Refusal, Request, Response, StatusCode, Time, apply_mask,
 };
 
 /// Any bytes as a request head: the end is found wherever the bytes are cut, and judging it never panics.
@@ -111,10 +111,47 @@ fn naive_header(data: &[u8]) -> Result<Option<(u64, usize)>, ProtocolError> {
     Ok((data.len() >= total).then_some((length, total)))
 }
 
+/// Any bytes as the header of the PROXY protocol: the same address, and the same bytes left for the request, wherever
+/// they are cut.
+pub fn proxy_header(data: &[u8]) {
+    let read = |piece: usize| {
+        let now = Time::from_millis(1);
+        let mut connection = Connection::new(now);
+        connection.expect_proxy_header();
+        let (mut frames, mut out) = (FrameCounts::default(), Vec::new());
+        let mut rest = data;
+        while !rest.is_empty() {
+            let (next, after) = rest.split_at(piece.min(rest.len()));
+            rest = after;
+            let mut next = next.to_vec();
+            let mut input = Input::new(&mut next);
+            let limits = Limits::default();
+            match connection.receive(now, &mut input, &limits, &mut frames, &mut out) {
+                Some(Event::Proxied(address)) => {
+                    if let Some(address) = address {
+                        assert!(!address.ip().to_canonical().is_unspecified());
+                    }
+                    return Some(Ok((address, input.len() + rest.len())));
+                }
+                Some(Event::BadRequest(refusal)) => return Some(Err(refusal)),
+                Some(event) => unreachable!("{event:?} before the header"),
+                None => {}
+            }
+            assert!(connection.held() <= 2 * 4096);
+        }
+        None
+    };
+    let whole = read(usize::MAX);
+    for piece in [1, 7, 16] {
+        assert_eq!(read(piece), whole, "in pieces of {piece}");
+    }
+}
+
 /// Everything that can be seen of a conversation.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Transcript {
     events: Vec<String>,
+    frames: FrameCounts,
     out: Vec<u8>,
     phase: Option<Phase>,
     ending: Option<Disconnect>,
@@ -127,6 +164,7 @@ pub fn connection(data: &[u8]) {
     };
     let limits = Limits {
         max_head: 1024,
+        max_headers: 64,
         max_message: 300 + usize::from(*options >> 4) * 100,
     };
     let close_after = (options & 1 != 0).then_some(usize::from(*cuts % 4));
@@ -162,8 +200,15 @@ fn converse(
         rest = after;
         let mut piece = piece.to_vec();
         let mut input = Input::new(&mut piece);
-        while let Some(event) = connection.receive(now, &mut input, limits, &mut transcript.out) {
+        while let Some(event) = connection.receive(
+            now,
+            &mut input,
+            limits,
+            &mut transcript.frames,
+            &mut transcript.out,
+        ) {
             match event {
+                Event::Proxied(_) => unreachable!("none is expected"),
                 Event::Head(head) => {
                     let refused = take_head(now, &mut connection, &head, limits, &mut transcript);
                     if let Err(refusal) = refused {
@@ -249,6 +294,7 @@ pub fn calls(data: &[u8]) {
     };
     let limits = Limits {
         max_head: 1024,
+        max_headers: 64,
         max_message: 600,
     };
     let mut stream = Vec::new();
@@ -422,6 +468,24 @@ mod tests {
                 frame_header(&data);
                 data.iter_mut().skip(2).take(6).for_each(|byte| *byte = 0);
                 frame_header(&data);
+            }
+        }
+    }
+
+    #[test]
+    fn proxy_headers_of_every_kind_and_cut() {
+        let mut random = Random::new(41);
+        let text = b"PROXY TCP4 192.0.2.1 10.0.0.1 51000 80\r\nGET / HTTP/1.1\r\n";
+        let binary = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0cGET /";
+        for good in [&text[..], binary] {
+            proxy_header(good);
+            for _ in 0..3000 {
+                let mut data = good.to_vec();
+                for _ in 0..random.below(3) {
+                    let at = random.below(data.len());
+                    data[at] = random.byte();
+                }
+                proxy_header(&data);
             }
         }
     }

@@ -4,7 +4,8 @@
 //! fuzzer with simulated time. The layers, each usable alone:
 //!
 //! ```text
-//! bytes -> http (request head, body; responses) -> handshake (decision, 101 response)
+//! bytes -> proxy (where a proxy has them from)
+//!       -> http (request head, body; responses) -> handshake (decision, 101 response)
 //!       -> frame (header) -> mask -> utf8 -> message (assembly, limits)
 //!       -> connection: one state machine that holds them together and writes PONG and CLOSE itself
 //! ```
@@ -25,11 +26,12 @@ pub mod http;
 mod input;
 mod mask;
 mod message;
+pub mod proxy;
 mod time;
 mod utf8;
 
 pub use close::{Cause, CloseCode, Disconnect};
-pub use connection::{Connection, Event, Phase, Timeout};
+pub use connection::{Connection, Event, FrameCounts, Phase, Timeout};
 pub use error::ProtocolError;
 pub use frame::{FrameHeader, HeaderBytes, OpCode, encode_frame};
 pub use handshake::Accept;
@@ -48,6 +50,8 @@ pub(crate) mod fuzz;
 pub struct Limits {
     /// The most bytes of a request head, its final empty line included. More is answered with 431.
     pub max_head: usize,
+    /// The most fields of a request head, at most [`http::MAX_HEADERS`]. More are answered with 431.
+    pub max_headers: usize,
     /// The most bytes of one message's payload, however many frames it comes in. More closes with 1009.
     pub max_message: usize,
 }
@@ -55,6 +59,8 @@ pub struct Limits {
 impl Limits {
     /// The default for [`Limits::max_head`]: 16 KiB.
     pub const MAX_HEAD: usize = 16 << 10;
+    /// The default for [`Limits::max_headers`].
+    pub const MAX_HEADERS: usize = 64;
     /// The default for [`Limits::max_message`]: 16 MiB.
     pub const MAX_MESSAGE: usize = 16 << 20;
 }
@@ -63,6 +69,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             max_head: Self::MAX_HEAD,
+            max_headers: Self::MAX_HEADERS,
             max_message: Self::MAX_MESSAGE,
         }
     }
@@ -70,5 +77,8 @@ impl Default for Limits {
 
 // A head must at least hold the smallest handshake a browser sends, and a message limit below one control frame's
 // payload would make CLOSE reasons unsendable in the other direction.
-const _: () =
-    assert!(Limits::MAX_HEAD >= 1 << 10 && Limits::MAX_MESSAGE >= frame::MAX_CONTROL_PAYLOAD);
+const _: () = assert!(
+    Limits::MAX_HEADERS <= http::MAX_HEADERS
+        && Limits::MAX_HEAD >= 1 << 10
+        && Limits::MAX_MESSAGE >= frame::MAX_CONTROL_PAYLOAD
+);

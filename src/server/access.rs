@@ -97,7 +97,8 @@ impl Access {
             return Err(Refusal::new(
                 StatusCode::FORBIDDEN,
                 "this Host is not served here (--allow-host)",
-            ));
+            )
+            .because("host"));
         }
         if let Some(origin) = request.header("origin")
             && !self.knows_origin(&String::from_utf8_lossy(origin), host, known_host)
@@ -105,7 +106,8 @@ impl Access {
             return Err(Refusal::new(
                 StatusCode::FORBIDDEN,
                 "this Origin is not let in (--allow-origin)",
-            ));
+            )
+            .because("origin"));
         }
         let long = |token: &Token| token.0.len() >= LONG;
         if self.token.as_ref().is_some_and(long) && self.reveals(request.path()) {

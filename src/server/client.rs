@@ -16,8 +16,8 @@ use crate::protocol::{Connection, Time};
 pub(super) struct Client {
     pub(super) connection: Connection,
     pub(super) backlog: Option<Box<Backlog>>,
-    /// The path of the request; empty before there was one. Clients of the same path share the text.
-    pub(super) path: Arc<str>,
+    /// The path of the request that made it a client. Clients of the same path share the text.
+    pub(super) path: Option<Arc<Box<str>>>,
     pub(super) traffic: Traffic,
     /// Under a rate limit: when, in microseconds, the messages so far would have been due.
     pub(super) due: u64,
@@ -61,17 +61,11 @@ impl Traffic {
 }
 
 impl Client {
-    pub(super) fn new(
-        stream: Stream,
-        remote: Remote,
-        path: Arc<str>,
-        serial: u64,
-        now: Time,
-    ) -> Self {
+    pub(super) fn new(stream: Stream, remote: Remote, serial: u64, now: Time) -> Self {
         Self {
             connection: Connection::new(now),
             backlog: None,
-            path,
+            path: None,
             traffic: Traffic::default(),
             due: 0,
             serial,
@@ -84,6 +78,11 @@ impl Client {
             held: false,
             in_ready: false,
         }
+    }
+
+    /// The path of the request that made it a client.
+    pub(super) fn path(&self) -> &str {
+        self.path.as_ref().map_or("", |path| path)
     }
 
     /// Bytes of output that wait.
@@ -185,7 +184,7 @@ mod tests {
     fn an_entry_stays_small() {
         // Ten thousand idle clients are 1.6 MB. Whoever adds a field sees it here.
         assert!(
-            size_of::<Client>() <= 168 + 8,
+            size_of::<Client>() <= 160 + 8,
             "{} (the test build's stream is 8 larger)",
             size_of::<Client>()
         );
@@ -209,7 +208,7 @@ mod tests {
         };
         let stream = Stream::Memory(super::super::fuzz::MemoryStream::default());
         let remote = Remote::from(SocketAddr::from(([127, 0, 0, 1], 1)));
-        let mut client = Client::new(stream, remote, "".into(), 1, Time::default());
+        let mut client = Client::new(stream, remote, 1, Time::default());
         let at = Time::from_millis;
         for _ in 0..10 {
             assert!(!client.is_over_rate(&config, at(5000)));

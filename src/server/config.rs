@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::access::Access;
 use super::id::MAX_SLOTS;
-use super::listener::Listen;
+use super::listener::{Listen, Peers};
 use crate::protocol::{Limits, Timeouts};
 
 /// The settings of a server. `Config::default()` listens on `127.0.0.1:7070`.
@@ -16,6 +16,9 @@ pub struct Config {
     pub listen: Vec<Listen>,
     /// Whether other processes may listen on the same TCP ports (`SO_REUSEPORT`): the kernel deals connections out.
     pub reuse_port: bool,
+    /// Proxies that say with the PROXY protocol, version 1 or 2, for whom each of their connections is. From these it has
+    /// to come, and from nobody else is it taken.
+    pub proxies: Vec<Peers>,
     /// Whom to let in.
     pub access: Access,
     /// The most clients that are connected at once, at most 1,048,575. Further handshakes are answered with 503. As
@@ -38,6 +41,10 @@ pub struct Config {
     pub timeouts: Timeouts,
     /// The most messages per second from one client, with one second's worth of burst; `None` for no limit.
     pub rate_limit: Option<NonZeroU32>,
+    /// The most bytes that are read from one client in one turn of the loop, which is the size of the one read buffer.
+    pub turn_bytes: usize,
+    /// The most connections that are taken from one listener in one turn of the loop.
+    pub turn_accepts: usize,
     /// How long a stopping server waits for its clients' CLOSE, and then once more for its service.
     pub drain_timeout: Duration,
 }
@@ -49,6 +56,11 @@ impl Config {
     pub const MAX_OUTBOUND: usize = 8 << 20;
     /// The default for [`Config::soft_outbound`]: 256 KiB.
     pub const SOFT_OUTBOUND: usize = 256 << 10;
+
+    /// The default for [`Config::turn_bytes`]: 512 KiB.
+    pub const TURN_BYTES: usize = 512 << 10;
+    /// The default for [`Config::turn_accepts`].
+    pub const TURN_ACCEPTS: usize = 256;
 
     /// The most connections of any kind, handshakes included.
     pub(super) fn max_connections(&self) -> usize {
@@ -64,6 +76,7 @@ impl Default for Config {
         Self {
             listen: vec![(Ipv4Addr::LOCALHOST, 7070).into()],
             reuse_port: false,
+            proxies: Vec::new(),
             access: Access::default(),
             max_clients: Self::MAX_CLIENTS,
             max_clients_per_address: None,
@@ -73,6 +86,8 @@ impl Default for Config {
             soft_outbound: Self::SOFT_OUTBOUND,
             timeouts: Timeouts::default(),
             rate_limit: None,
+            turn_bytes: Self::TURN_BYTES,
+            turn_accepts: Self::TURN_ACCEPTS,
             drain_timeout: Duration::from_secs(10),
         }
     }

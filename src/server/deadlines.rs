@@ -153,7 +153,6 @@ mod tests {
             Client::new(
                 Stream::Memory(MemoryStream::default()),
                 remote,
-                "".into(),
                 key,
                 Time::default(),
             )

@@ -231,6 +231,7 @@ impl World {
             max_clients: 2 + usize::from(options % 8),
             limits: Limits {
                 max_head: 400,
+                max_headers: 16,
                 max_message: 60_000,
             },
             max_outbound: 100_000,

@@ -19,9 +19,6 @@ use super::id::listener_token;
 use super::stream::Stream;
 use crate::sys::{InheritedSocket, is_exhausted, tcp_listener, with_private_umask};
 
-/// Connections taken from one listener in one turn of the loop.
-const ACCEPTS_PER_TURN: usize = 256;
-
 /// How long to wait before trying again where there were no descriptors left, unless one is closed before.
 pub(super) const EXHAUSTED_RETRY: Duration = Duration::from_millis(100);
 
@@ -54,6 +51,38 @@ impl fmt::Display for Listen {
             }
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
             Self::Inherited(number) => write!(f, "fd:{number}"),
+        }
+    }
+}
+
+/// Peers by where they connect from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peers {
+    /// Whoever connects to a unix socket.
+    Unix,
+    /// The addresses that begin with the same bits as this one, so many of them.
+    Network(IpAddr, u8),
+}
+
+impl Peers {
+    /// Whether a connection comes from one of them.
+    pub(super) fn contain(&self, remote: Remote) -> bool {
+        let (ip, bits) = match self {
+            Self::Unix => return remote.is_unix(),
+            Self::Network(..) if remote.is_unix() => return false,
+            Self::Network(ip, bits) => (*ip, u32::from(*bits)),
+        };
+        let same = |one: u128, other: u128, width: u32| {
+            let rest = width.saturating_sub(bits);
+            // Shifting all the bits out leaves nothing that could differ.
+            one.checked_shr(rest).unwrap_or(0) == other.checked_shr(rest).unwrap_or(0)
+        };
+        match (ip.to_canonical(), remote.ip()) {
+            (IpAddr::V4(one), IpAddr::V4(other)) => {
+                same(one.to_bits().into(), other.to_bits().into(), 32)
+            }
+            (IpAddr::V6(one), IpAddr::V6(other)) => same(one.to_bits(), other.to_bits(), 128),
+            _ => false,
         }
     }
 }
@@ -176,9 +205,14 @@ impl Listener {
         Ok((listener, address))
     }
 
-    /// Takes connections, at most `room` of them.
-    pub(super) fn accept(&mut self, room: usize, mut take: impl FnMut(Stream, Remote)) -> Accepted {
-        for _ in 0..ACCEPTS_PER_TURN.min(room) {
+    /// Takes connections, at most `most` of them and at most as many as there is `room` for.
+    pub(super) fn accept(
+        &mut self,
+        most: usize,
+        room: usize,
+        mut take: impl FnMut(Stream, Remote),
+    ) -> Accepted {
+        for _ in 0..most.min(room) {
             let accepted = match &self.socket {
                 Socket::Tcp(socket) => socket
                     .accept()
@@ -207,7 +241,7 @@ impl Listener {
                 Err(error) => log::debug!("a connection failed before it was taken: {error}"),
             }
         }
-        if room <= ACCEPTS_PER_TURN {
+        if room <= most {
             Accepted::Exhausted
         } else {
             Accepted::Some
@@ -303,4 +337,33 @@ fn bind_unix(path: &Path) -> io::Result<(Socket, SocketFile)> {
         inode: made.ino(),
     };
     Ok((Socket::Unix(UnixListener::from_std(socket)), file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_are_known_by_their_network() {
+        let remote = |text: &str| Remote::from(text.parse::<SocketAddr>().expect("an address"));
+        let network = |ip: &str, bits| Peers::Network(ip.parse().expect("an address"), bits);
+        for (peers, from, contained) in [
+            (network("10.1.2.3", 32), "10.1.2.3:1", true),
+            (network("10.1.2.3", 32), "10.1.2.4:1", false),
+            (network("10.1.0.0", 16), "10.1.255.4:1", true),
+            (network("10.1.0.0", 16), "10.2.0.0:1", false),
+            (network("10.1.0.0", 16), "[::ffff:10.1.0.9]:1", true),
+            (network("0.0.0.0", 0), "200.1.1.1:1", true),
+            (network("0.0.0.0", 0), "[::1]:1", false),
+            (network("::", 0), "[::1]:1", true),
+            (network("::", 0), "127.0.0.1:1", false),
+            (network("2001:db8::", 32), "[2001:db8:1::1]:1", true),
+            (network("2001:db8::", 32), "[2001:db9::1]:1", false),
+            (Peers::Unix, "127.0.0.1:1", false),
+        ] {
+            assert_eq!(peers.contain(remote(from)), contained, "{peers:?} {from}");
+        }
+        assert!(Peers::Unix.contain(Remote::UNIX) && Peers::Unix.contain(Remote::INHERITED_UNIX));
+        assert!(!network("::", 0).contain(Remote::UNIX));
+    }
 }

@@ -8,11 +8,24 @@ use super::client::Traffic;
 use super::context::Context;
 use super::histogram::Histogram;
 use super::service::Service;
-use crate::protocol::{Cause, StatusCode};
+use crate::protocol::{Cause, Connection, Disconnect, FrameCounts, OpCode, Refusal, StatusCode};
 use crate::sys;
 
 /// The type of the text exposition format.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// What can become of a connection: a client, calls, a request that was refused, or no whole request at all.
+const OUTCOMES: [&str; 4] = ["websocket", "http", "refused", "unused"];
+
+/// Opcodes with the names that RFC 6455 section 11.8 gives them.
+const OPCODES: [(OpCode, &str); 6] = [
+    (OpCode::Continuation, "continuation"),
+    (OpCode::Text, "text"),
+    (OpCode::Binary, "binary"),
+    (OpCode::Close, "close"),
+    (OpCode::Ping, "ping"),
+    (OpCode::Pong, "pong"),
+];
 
 /// What is counted from the start of the loop on.
 #[derive(Clone, Debug, Default)]
@@ -21,8 +34,22 @@ pub(super) struct Counters {
     pub(super) accepted: u64,
     /// Responses by status, 101 included.
     responses: BTreeMap<u16, u64>,
+    /// Requests that were refused, by reason.
+    refusals: BTreeMap<&'static str, u64>,
+    /// Connections that have ended, in the order of [`OUTCOMES`].
+    outcomes: [u64; OUTCOMES.len()],
     /// Ends of clients, in the order of [`Cause::ALL`].
     disconnects: [u64; Cause::ALL.len()],
+    /// Clients that broke the protocol, by the code they were closed with.
+    violations: BTreeMap<u16, u64>,
+    /// Clients that did not end their connection in time.
+    pub(super) close_timeouts: u64,
+    /// Frames that came.
+    pub(super) frames: FrameCounts,
+    /// Turns in which a client had as much to read as was taken from it.
+    pub(super) turn_reads: u64,
+    /// Turns in which a listener had as many connections as were taken.
+    pub(super) turn_accepts: u64,
     /// What went through connections that have ended.
     ended: Traffic,
     /// How long turns of the loop took, waiting not counted.
@@ -34,14 +61,40 @@ impl Counters {
         *self.responses.entry(status.0).or_default() += 1;
     }
 
-    pub(super) fn disconnected(&mut self, cause: Cause) {
-        if let Some(at) = Cause::ALL.iter().position(|other| *other == cause) {
+    /// Counts a request that was refused, and the response that said so.
+    pub(super) fn refused(&mut self, refusal: &Refusal) {
+        self.counted(refusal);
+        self.responded(refusal.status);
+    }
+
+    /// Counts a request that was refused, by its reason alone.
+    pub(super) fn counted(&mut self, refusal: &Refusal) {
+        *self.refusals.entry(refusal.reason()).or_default() += 1;
+    }
+
+    pub(super) fn disconnected(&mut self, ending: &Disconnect) {
+        let mut causes = Cause::ALL.iter();
+        if let Some(at) = causes.position(|cause| *cause == ending.cause) {
             self.disconnects[at] += 1;
+        }
+        if ending.cause == Cause::ProtocolError {
+            *self.violations.entry(ending.code.0).or_default() += 1;
         }
     }
 
-    pub(super) fn ended(&mut self, traffic: Traffic) {
+    /// Counts the end of a connection of any kind.
+    pub(super) fn ended(&mut self, traffic: Traffic, connection: &Connection) {
         self.ended.add(traffic);
+        let outcome = if connection.was_open() {
+            0
+        } else if connection.was_called() {
+            1
+        } else if connection.is_new() {
+            3
+        } else {
+            2
+        };
+        self.outcomes[outcome] += 1;
     }
 }
 
@@ -227,10 +280,39 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
         counters.responses.iter(),
     );
     out.counters(
+        "outrigger_refusals_total",
+        "Requests that were refused, by reason.",
+        "reason",
+        counters.refusals.iter(),
+    );
+    out.counters(
+        "outrigger_connections_ended_total",
+        "Connections that have ended, by what they were used for.",
+        "outcome",
+        OUTCOMES.iter().zip(counters.outcomes),
+    );
+    out.counters(
         "outrigger_disconnects_total",
         "Ends of clients by cause.",
         "cause",
         Cause::ALL.iter().zip(counters.disconnects),
+    );
+    out.counters(
+        "outrigger_protocol_errors_total",
+        "Clients that broke the protocol, by the code they were closed with; 1009 is a message that is too long.",
+        "code",
+        counters.violations.iter(),
+    );
+    out.counter(
+        "outrigger_close_timeouts_total",
+        "Clients that did not answer CLOSE and leave in time.",
+        counters.close_timeouts,
+    );
+    out.counters(
+        "outrigger_received_frames_total",
+        "Frames of clients.",
+        "opcode",
+        OPCODES.map(|(opcode, name)| (name, counters.frames.of(opcode))),
     );
     for (name, help, value) in [
         (
@@ -260,6 +342,38 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
         "outrigger_queued_bytes",
         "Output that clients have not taken yet.",
         queued,
+    );
+    out.counters(
+        "outrigger_turn_limits_total",
+        "Times that a turn of the loop took as much as it may: bytes of one client, connections of one listener.",
+        "work",
+        [
+            ("bytes", counters.turn_reads),
+            ("accepts", counters.turn_accepts),
+        ],
+    );
+    let limits = ctx.config.limits;
+    out.gauges(
+        "outrigger_limit",
+        "What the server is held to: counts and bytes.",
+        "limit",
+        [
+            ("max_clients", ctx.config.max_clients),
+            (
+                "max_clients_per_address",
+                ctx.config.max_clients_per_address.unwrap_or(0),
+            ),
+            ("max_head", limits.max_head),
+            ("max_headers", limits.max_headers),
+            ("max_message", limits.max_message),
+            ("max_outbound", ctx.config.max_outbound),
+            (
+                "rate_limit",
+                ctx.config.rate_limit.map_or(0, |rate| rate.get() as usize),
+            ),
+            ("turn_bytes", ctx.config.turn_bytes),
+            ("turn_accepts", ctx.config.turn_accepts),
+        ],
     );
     out.histogram(
         "outrigger_loop_turn_seconds",

@@ -53,7 +53,7 @@ pub use context::{Context, SendError};
 pub use handle::{Handle, OwnedMessage, Stopped};
 pub use histogram::Histogram;
 pub use id::{ClientId, Mount, ParseClientIdError, SourceId, TimerId};
-pub use listener::{Listen, ListenAddress};
+pub use listener::{Listen, ListenAddress, Peers};
 pub use metrics::Metrics;
 pub use service::{Readiness, Route, Service};
 pub use status::{ClientStatus, Status};
@@ -72,9 +72,6 @@ use crate::sys::{
     Clock, InheritedSocket, become_subreaper, raise_descriptor_limit, reap_orphans, signal_orphans,
     take_inherited_socket,
 };
-
-/// Bytes read from one client in one turn: the size of the loop's only read buffer.
-const READ_BUFFER: usize = 512 << 10;
 
 /// Events taken from the kernel in one turn.
 const EVENTS_PER_TURN: usize = 1024;
@@ -162,6 +159,7 @@ impl<S: Service> Server<S> {
         service: S,
     ) -> io::Result<Self> {
         let clock = Clock::start();
+        let buffer = vec![0; config.turn_bytes.max(1)].into_boxed_slice();
         let registry = poll.registry().try_clone()?;
         Ok(Self {
             commands: Commands::new(&registry)?,
@@ -174,7 +172,7 @@ impl<S: Service> Server<S> {
             signalled: false,
             accept_again: None,
             clock,
-            buffer: vec![0; READ_BUFFER].into_boxed_slice(),
+            buffer,
             poll,
         })
     }
@@ -370,7 +368,9 @@ impl<S: Service> Server<S> {
                 client.traffic.bytes_in += count as u64;
                 // A short read has emptied the socket, and the next byte makes a new event. Not so for its end, which
                 // may have been announced already.
-                client.readable = count == self.buffer.len() || client.hung_up;
+                let full = count == self.buffer.len();
+                client.readable = full || client.hung_up;
+                self.ctx.counters.turn_reads += u64::from(full);
                 if client.connection.handle_sign_of_life() {
                     self.ctx.set_deadline(id);
                 }
@@ -401,6 +401,7 @@ impl<S: Service> Server<S> {
                     Ok(request) => handle_call(ctx, service, id, &request, &body),
                     Err(refusal) => ctx.refuse(id, &refusal),
                 },
+                Event::Proxied(address) => ctx.proxied(id, address),
                 Event::BadRequest(refusal) => ctx.refuse(id, &refusal),
             }
             if ctx.has_to_wait(id) {
@@ -436,7 +437,8 @@ impl<S: Service> Server<S> {
                 .config
                 .max_connections()
                 .saturating_sub(ctx.registry.len());
-            let accepted = listener.accept(room, |stream, remote| {
+            let most = ctx.config.turn_accepts.max(1);
+            let accepted = listener.accept(most, room, |stream, remote| {
                 // Replies are gathered already; waiting for more would only delay them.
                 if !remote.is_unix() {
                     stream.set_nodelay();
@@ -446,7 +448,10 @@ impl<S: Service> Server<S> {
             });
             let again = match accepted {
                 Accepted::All => continue,
-                Accepted::Some => self.ctx.now,
+                Accepted::Some => {
+                    self.ctx.counters.turn_accepts += 1;
+                    self.ctx.now
+                }
                 Accepted::Exhausted => self.ctx.now + EXHAUSTED_RETRY,
             };
             self.accept_again = Some(self.accept_again.map_or(again, |other| other.min(again)));
@@ -468,7 +473,10 @@ impl<S: Service> Server<S> {
                 Timeout::Handshake => self.ctx.refuse(id, &Refusal::timeout()),
                 Timeout::Idle if self.is_waiting(id) => self.ctx.excuse_idleness(id),
                 Timeout::Idle => self.ctx.close_with(id, Disconnect::idle_timeout()),
-                Timeout::Gone(ending) => self.disconnect(id, ending),
+                Timeout::Gone(ending) => {
+                    self.ctx.count_close_timeout(id);
+                    self.disconnect(id, ending);
+                }
             }
         }
         self.reap();
@@ -494,19 +502,20 @@ impl<S: Service> Server<S> {
         if let Err(error) = client.stream.deregister(&self.ctx.poll) {
             log::debug!("{id} deregistering failed: {error}");
         }
-        self.ctx.counters.ended(client.traffic);
+        self.ctx.counters.ended(client.traffic, &client.connection);
         self.ctx.mount = client.mount;
         // Its descriptor may be what `accept` was waiting for.
         self.accept_again = self.accept_again.map(|_| self.ctx.now);
         if client.connection.was_open() {
+            let path = client.path.take();
             let ending = client.connection.into_ending(ending);
-            self.ctx.counters.disconnected(ending.cause);
+            self.ctx.counters.disconnected(&ending);
             log::info!(
                 "{id} disconnected: cause={} code={} reason={:?} path={:?} remote={}",
                 ending.cause,
                 ending.code,
                 ending.reason,
-                client.path,
+                path.as_ref().map_or("", |path| path),
                 client.remote
             );
             self.service.disconnected(&mut self.ctx, id, &ending);
@@ -725,6 +734,12 @@ fn add_client(ctx: &mut Context, stream: Stream, remote: Remote) -> Option<Clien
         stream.register(poll, id.token())
     }) {
         Ok(id) => {
+            let known = |proxies: &Peers| proxies.contain(remote);
+            if ctx.config.proxies.iter().any(known)
+                && let Some(client) = ctx.registry.get_mut(id)
+            {
+                client.connection.expect_proxy_header();
+            }
             ctx.set_deadline(id);
             Some(id)
         }
@@ -737,7 +752,8 @@ fn add_client(ctx: &mut Context, stream: Stream, remote: Remote) -> Option<Clien
 
 /// Answers a whole request head, or has the rest of the request come.
 fn handle_head<S: Service>(ctx: &mut Context, service: &mut S, id: ClientId, head: &[u8]) {
-    let answered = Request::parse(head).and_then(|request| {
+    let max_headers = ctx.config.limits.max_headers;
+    let answered = Request::parse_within(head, max_headers).and_then(|request| {
         ctx.begin_request(id, &request, service.mount(&request));
         if !admin::is_open(&request) {
             ctx.check_access(id, &request)?;
@@ -746,7 +762,7 @@ fn handle_head<S: Service>(ctx: &mut Context, service: &mut S, id: ClientId, hea
             admin::check(&request)?;
             Route::Http
         } else if ctx.is_stopping() && !ctx.is_new(id) {
-            return Err(Refusal::unavailable("stopping"));
+            return Err(Refusal::unavailable("stopping").because("stopping"));
         } else {
             let route = service.route(&request)?;
             if ctx.is_paused(ctx.mount) {
@@ -768,6 +784,10 @@ fn handle_head<S: Service>(ctx: &mut Context, service: &mut S, id: ClientId, hea
     }
 }
 
+fn too_many_clients() -> Refusal {
+    Refusal::unavailable("too many clients").because("max_clients")
+}
+
 /// Opens a connection, if the service takes it.
 fn upgrade<S: Service>(
     ctx: &mut Context,
@@ -777,10 +797,11 @@ fn upgrade<S: Service>(
 ) -> Result<(), Refusal> {
     let upgrade = request.upgrade()?;
     if ctx.is_full() {
-        return Err(Refusal::unavailable("too many clients"));
+        return Err(too_many_clients());
     }
     if ctx.has_too_many(id) {
-        return Err(Refusal::unavailable("too many clients from this address"));
+        let refusal = Refusal::unavailable("too many clients from this address");
+        return Err(refusal.because("max_clients_per_address"));
     }
     let mut accept = service.accept(ctx, request)?;
     if let Some(cookie) = &ctx.config.affinity_cookie {
@@ -817,7 +838,8 @@ fn handle_call<S: Service>(
         let response = admin::answer(ctx, service, request);
         let _ = ctx.respond(id, &response);
     } else if full {
-        let refusal = Refusal::unavailable("too many clients");
+        let refusal = too_many_clients();
+        ctx.counters.counted(&refusal);
         let _ = ctx.respond(id, &Response::from(&refusal));
     } else {
         service.call(ctx, id, request, body);

@@ -25,7 +25,7 @@ pub(super) struct Registry {
     /// Clients by address, if they are limited; then every address that has any.
     by_address: Option<HashMap<IpAddr, usize>>,
     /// The path of the client that was admitted last, to be shared by the next.
-    last_path: Arc<str>,
+    last_path: Arc<Box<str>>,
 }
 
 impl Registry {
@@ -77,26 +77,20 @@ impl Registry {
         debug_assert!(entry.key() < MAX_SLOTS);
         let id = ClientId::new(entry.key(), self.next_serial);
         register(&mut stream, id)?;
-        entry.insert(Client::new(
-            stream,
-            remote,
-            Arc::default(),
-            self.next_serial,
-            now,
-        ));
+        entry.insert(Client::new(stream, remote, self.next_serial, now));
         self.next_serial += 1;
         Ok(id)
     }
 
     /// Notes that a connection was admitted at `path`, before it is opened.
     pub(super) fn admit(&mut self, id: ClientId, path: &str) {
-        if &*self.last_path != path {
-            self.last_path = path.into();
+        if **self.last_path != *path {
+            self.last_path = Arc::new(path.into());
         }
         let path = Arc::clone(&self.last_path);
         if let Some(client) = self.get_mut(id) {
             debug_assert!(!client.connection.was_open());
-            client.path = path;
+            client.path = Some(path);
             let ip = client.remote.ip();
             self.admitted += 1;
             if let Some(counts) = &mut self.by_address {

@@ -11,13 +11,32 @@ use serde_json::{Value, json};
 
 use super::PATIENCE;
 
-/// Runs the program to its end.
+/// Runs the program to its end, which is to come by itself.
 pub fn outrigger(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_outrigger"))
+    let mut child = Command::new(env!("CARGO_BIN_EXE_outrigger"))
         .args(args)
         .stdin(Stdio::null())
-        .output()
-        .expect("the program runs")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    wait(&mut child);
+    child.wait_with_output().expect("it has ended")
+}
+
+/// Waits for the end of a process, which is killed if it does not come.
+fn wait(child: &mut Child) -> ExitStatus {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(status) = child.try_wait().expect("it can be waited for") {
+            return status;
+        }
+        if Instant::now() > deadline {
+            let _ = child.kill();
+            panic!("the program does not end");
+        }
+        std::thread::yield_now();
+    }
 }
 
 /// A running program, killed when the test is done with it.
@@ -152,14 +171,7 @@ impl Program {
 
     /// Waits for the end of the program.
     pub fn wait(&mut self) -> ExitStatus {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            if let Some(status) = self.child.try_wait().expect("it can be waited for") {
-                return status;
-            }
-            assert!(Instant::now() < deadline, "the program does not end");
-            std::thread::yield_now();
-        }
+        wait(&mut self.child)
     }
 
     /// Waits for the end and returns the log.

@@ -4,8 +4,46 @@ const path = require("node:path");
 const { chromium } = require("playwright-core");
 const { start } = require("./server.js");
 
-const QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+const QUIET = ["--host-resolver-rules=MAP rebound.example 127.0.0.1",
+  // Whether a browser keeps such pages away by itself depends on its version; here the server has to.
+  "--disable-features=LocalNetworkAccessChecks,BlockInsecurePrivateNetworkRequests", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
   "--disable-background-networking", "--disable-component-update"];
+
+/** A page of another origin, and one whose name was made to mean our address: 403, and no client for a moment. */
+async function keepsPagesOut(browser) {
+  const server = await start("terminal", "--no-auth", "--", "sh");
+  const { port } = new URL(server.url);
+  const open = async (from, to) => {
+    const page = await browser.newPage();
+    await page.route(from, (route) => route.fulfill({ contentType: "text/html", body: "<p>a page" }));
+    await page.goto(from);
+    const result = await page.evaluate(async (to) => {
+      const socket = new WebSocket(to);
+      const opened = await new Promise((done) => {
+        socket.onopen = () => done(true);
+        socket.onclose = () => done(false);
+      });
+      const called = await fetch(to.replace("ws:", "http:").replace("/terminal", "/status"))
+        .then((answer) => answer.status, () => "failed");
+      return { opened, called };
+    }, to);
+    await page.close();
+    return result;
+  };
+  assert.deepEqual(await open("http://elsewhere.example/", `ws://127.0.0.1:${port}/terminal`),
+    { opened: false, called: "failed" });
+  // To itself it is of the same origin, so it may read the answer.
+  assert.deepEqual(await open(`http://rebound.example:${port}/page`, `ws://rebound.example:${port}/terminal`),
+    { opened: false, called: 403 });
+  const metrics = await (await fetch(`http://127.0.0.1:${port}/metrics`)).text();
+  assert.match(metrics, /^outrigger_refusals_total\{reason="origin"\} 2$/m);
+  assert.match(metrics, /^outrigger_refusals_total\{reason="host"\} 2$/m);
+  assert.doesNotMatch(metrics, /code="101"/);
+  // Without the name of a page it is let in.
+  assert.deepEqual(await open(`http://127.0.0.1:${port}/page`, `ws://127.0.0.1:${port}/terminal`),
+    { opened: true, called: 200 });
+  await server.stop();
+}
 
 async function main() {
   const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: QUIET });
@@ -31,6 +69,9 @@ async function main() {
     assert.deepEqual(result, { sameText: true, sameBytes: true, code: 4321, reason: "", wasClean: true });
     await echo.stop();
     console.log("  WebSocket API ok");
+
+    await keepsPagesOut(browser);
+    console.log("  pages of other origins and names are kept out ok");
 
     const chat = await start("app", "--", "python3", "examples/chat.py");
     const url = `file://${path.resolve("examples/chat.html")}?${encodeURIComponent(chat.url)}`;

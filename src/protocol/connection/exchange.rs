@@ -173,6 +173,11 @@ impl Connection {
         self.phase == Phase::Handshaking && !self.called
     }
 
+    /// Whether a call was made, answered or not.
+    pub fn was_called(&self) -> bool {
+        self.called || self.call.unanswered
+    }
+
     /// Whether a call was left without its answer, or the rest of it.
     pub fn is_unanswered(&self) -> bool {
         self.call.unanswered

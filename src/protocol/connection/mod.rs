@@ -16,13 +16,15 @@
 mod exchange;
 
 use std::borrow::Cow;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::close::{Cause, Disconnect, close_payload, parse_close};
 use super::frame::{FrameHeader, MAX_HEADER, OpCode, encode_frame};
 use super::handshake::{self, Upgrade};
-use super::http::{self, Body, Ending, Refusal};
+use super::http::{self, Body, Ending, Refusal, StatusCode};
 use super::message::{Assembly, Payload, check_data_frame};
+use super::proxy::{self, Progress};
 use super::{Input, Limits, ProtocolError, Time, Timeouts, apply_mask};
 
 /// Where a connection stands in its life.
@@ -61,10 +63,28 @@ pub enum Event<'a> {
         /// The request's body.
         body: Vec<u8>,
     },
+    /// A proxy has said for whom the connection is; nobody, if it is the proxy's own.
+    Proxied(Option<SocketAddr>),
     /// The request cannot be read; the refusal is to be passed to [`Connection::refuse`].
     BadRequest(Refusal),
     /// A whole message.
     Message(Payload<'a>),
+}
+
+/// How many frames came, by opcode.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FrameCounts([u64; 16]);
+
+impl FrameCounts {
+    /// How many frames came with an opcode.
+    pub fn of(&self, opcode: OpCode) -> u64 {
+        self.0[usize::from(opcode as u8)]
+    }
+
+    fn count(&mut self, opcode: OpCode) {
+        // Opcodes have four bits.
+        self.0[usize::from(opcode as u8 & 0xf)] += 1;
+    }
 }
 
 /// What to do now that a deadline has passed.
@@ -83,6 +103,8 @@ pub enum Timeout {
 /// What exists only while a head, a frame or a message is incomplete.
 #[derive(Debug, Default)]
 struct Partial {
+    /// Whether what is arriving is the header of the PROXY protocol and not yet a request.
+    proxied: bool,
     /// The request head so far, and while its body arrives.
     head: Vec<u8>,
     /// The body of a call that is arriving.
@@ -143,6 +165,15 @@ impl Connection {
             called: false,
             call: exchange::Terms::default(),
         }
+    }
+
+    /// Has a header of the PROXY protocol come before the first request: the peer is a proxy that sends one.
+    pub fn expect_proxy_header(&mut self) {
+        debug_assert!(self.is_new());
+        self.partial = Some(Box::new(Partial {
+            proxied: true,
+            ..Partial::default()
+        }));
     }
 
     /// Where it stands.
@@ -250,24 +281,28 @@ impl Connection {
     /// Takes bytes until there is an event, or the input is used up, or the present call has to be answered before more
     /// is taken (`None`). PONG and CLOSE replies go to `out`.
     ///
-    /// After `Head` or `BadRequest` the request has to be answered before the next call.
+    /// `frames` counts what frames begin. After `Head` or `BadRequest` the request has to be answered before the next call.
     pub fn receive<'a>(
         &mut self,
         now: Time,
         input: &mut Input<'a>,
         limits: &Limits,
+        frames: &mut FrameCounts,
         out: &mut Vec<u8>,
     ) -> Option<Event<'a>> {
         match self.phase {
+            Phase::Handshaking if self.is_proxied() => self.receive_proxy_header(input),
             Phase::Handshaking => self.receive_head(now, input, limits),
-            Phase::Open | Phase::Closing => match self.receive_frames(now, input, limits, out) {
-                Ok(event) => event,
-                Err(error) => {
-                    input.clear();
-                    self.fail(now, error, out);
-                    None
+            Phase::Open | Phase::Closing => {
+                match self.receive_frames(now, input, limits, frames, out) {
+                    Ok(event) => event,
+                    Err(error) => {
+                        input.clear();
+                        self.fail(now, error, out);
+                        None
+                    }
                 }
-            },
+            }
             Phase::Body => self.receive_body(now, input),
             Phase::Answering | Phase::Streaming => None,
             Phase::Answered | Phase::Failed | Phase::Finished => {
@@ -352,6 +387,30 @@ impl Connection {
         })
     }
 
+    /// Collects the header of the PROXY protocol.
+    fn receive_proxy_header<'a>(&mut self, input: &mut Input<'a>) -> Option<Event<'a>> {
+        let mut partial = self.partial.take().unwrap_or_default();
+        loop {
+            match proxy::read_header(&partial.head) {
+                Ok(Progress::Whole(address)) => return Some(Event::Proxied(address)),
+                Ok(Progress::More(_)) if input.is_empty() => break,
+                Ok(Progress::More(count)) => partial.head.extend_from_slice(input.take(count)),
+                Err(error) => {
+                    input.clear();
+                    let refusal = Refusal::new(StatusCode::BAD_REQUEST, error.to_string());
+                    return Some(Event::BadRequest(refusal.because("proxy_header")));
+                }
+            }
+        }
+        self.partial = Some(partial);
+        None
+    }
+
+    fn is_proxied(&self) -> bool {
+        let partial = self.partial.as_ref();
+        partial.is_some_and(|partial| partial.proxied)
+    }
+
     /// Collects the request head up to its empty line.
     fn receive_head<'a>(
         &mut self,
@@ -408,6 +467,7 @@ impl Connection {
         now: Time,
         input: &mut Input<'a>,
         limits: &Limits,
+        frames: &mut FrameCounts,
         out: &mut Vec<u8>,
     ) -> Result<Option<Event<'a>>, ProtocolError> {
         while !input.is_empty() {
@@ -418,9 +478,10 @@ impl Connection {
                 break;
             }
             let event = match self.partial.take() {
-                Some(partial) => self.receive_rest(now, partial, input, limits, out)?,
+                Some(partial) => self.receive_rest(now, partial, input, limits, frames, out)?,
                 None => match FrameHeader::parse(input.peek())? {
                     Some((header, len)) => {
+                        frames.count(header.opcode);
                         self.check_header(&header, None, limits)?;
                         input.take(len);
                         if header.payload_len <= input.len() as u64 {
@@ -456,6 +517,7 @@ impl Connection {
         mut partial: Box<Partial>,
         input: &mut Input<'a>,
         limits: &Limits,
+        frames: &mut FrameCounts,
         out: &mut Vec<u8>,
     ) -> Result<Option<Payload<'a>>, ProtocolError> {
         if partial.frame.is_some() {
@@ -477,6 +539,7 @@ impl Connection {
             }
         };
         partial.header_len = 0;
+        frames.count(header.opcode);
         self.check_header(&header, partial.message.as_ref(), limits)?;
         if header.payload_len <= input.len() as u64 {
             let payload = input.take(header.payload_len as usize);

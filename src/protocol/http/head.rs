@@ -2,8 +2,8 @@
 
 use super::response::{Refusal, StatusCode};
 
-/// The most header fields of a request. More is answered with 431.
-pub const MAX_HEADERS: usize = 64;
+/// The most header fields of a request that can be allowed.
+pub const MAX_HEADERS: usize = 128;
 
 /// Fields that may come once: a second one means that someone between us and the client reads the request
 /// differently than we do.
@@ -41,7 +41,8 @@ pub fn find_end(held: &[u8], fresh: &[u8], max_head: usize) -> Result<Option<usi
             return Err(Refusal::new(
                 StatusCode::HEADERS_TOO_LARGE,
                 "the request head is too large",
-            ));
+            )
+            .because("head_size"));
         }
         // A line ends with CR LF and nothing else. Control characters mean that this is no HTTP: TLS, for example.
         let after_cr = last & 0xff == u32::from(b'\r');
@@ -71,19 +72,24 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Reads a whole head, its empty line included.
+    /// Reads a whole head, its empty line included, with at most [`MAX_HEADERS`] fields.
     pub fn parse(head: &'a [u8]) -> Result<Self, Refusal> {
+        Self::parse_within(head, MAX_HEADERS)
+    }
+
+    /// Reads a whole head with at most so many fields.
+    pub fn parse_within(head: &'a [u8], max_headers: usize) -> Result<Self, Refusal> {
         let bad = |message: &'static str| Refusal::new(StatusCode::BAD_REQUEST, message);
         let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
-        let mut parsed = httparse::Request::new(&mut headers);
+        let mut parsed = httparse::Request::new(&mut headers[..max_headers.min(MAX_HEADERS)]);
         match parsed.parse(head) {
             Ok(httparse::Status::Complete(len)) if len == head.len() => {}
             Ok(_) => return Err(bad("malformed request")),
             Err(httparse::Error::TooManyHeaders) => {
-                return Err(Refusal::new(
-                    StatusCode::HEADERS_TOO_LARGE,
-                    "too many header fields",
-                ));
+                return Err(
+                    Refusal::new(StatusCode::HEADERS_TOO_LARGE, "too many header fields")
+                        .because("head_fields"),
+                );
             }
             Err(httparse::Error::Version) => {
                 return Err(Refusal::new(

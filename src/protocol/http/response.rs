@@ -73,6 +73,30 @@ impl StatusCode {
     }
 }
 
+impl StatusCode {
+    /// A name for metrics.
+    const fn reason_label(self) -> &'static str {
+        match self.0 {
+            400 => "bad_request",
+            401 => "unauthorized",
+            403 => "forbidden",
+            404 => "not_found",
+            405 => "method_not_allowed",
+            408 => "request_timeout",
+            409 => "conflict",
+            411 => "length_required",
+            413 => "content_too_large",
+            415 => "unsupported_media_type",
+            426 => "upgrade_required",
+            431 => "headers_too_large",
+            501 => "not_implemented",
+            503 => "unavailable",
+            505 => "version_not_supported",
+            _ => "internal",
+        }
+    }
+}
+
 /// Why a request was refused, and the response that says so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
@@ -84,6 +108,8 @@ pub struct Refusal {
     detail: Option<String>,
     /// A field that belongs to the status, such as `Allow`.
     field: Option<(&'static str, &'static str)>,
+    /// What it is counted as.
+    reason: &'static str,
 }
 
 impl Refusal {
@@ -94,6 +120,7 @@ impl Refusal {
             message: message.into(),
             detail: None,
             field: None,
+            reason: status.reason_label(),
         }
     }
 
@@ -105,6 +132,7 @@ impl Refusal {
     /// 408 for a request that took too long to arrive.
     pub fn timeout() -> Self {
         Self::new(StatusCode::REQUEST_TIMEOUT, "the request took too long")
+            .because("handshake_timeout")
     }
 
     /// 401 for a token that is missing or wrong.
@@ -128,6 +156,17 @@ impl Refusal {
     /// 503 with a reason, to be tried again.
     pub fn unavailable(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::UNAVAILABLE, message).with("Retry-After", "1")
+    }
+
+    /// Has it counted as this in the metrics, rather than by its status: a few words in snake case.
+    pub fn because(mut self, reason: &'static str) -> Self {
+        self.reason = reason;
+        self
+    }
+
+    /// What it is counted as.
+    pub fn reason(&self) -> &'static str {
+        self.reason
     }
 
     /// Adds what is more than the message says.

@@ -258,7 +258,7 @@ impl Context {
             clients: clients
                 .map(|(id, client)| ClientStatus {
                     id,
-                    path: client.path.to_string(),
+                    path: client.path().to_owned(),
                     remote: client.remote,
                     connected: self.now.since(client.connection.since()),
                     traffic: client.traffic,

@@ -74,7 +74,7 @@ impl Context {
 
         for (id, client) in self.registry.iter_mut() {
             let ours = self.mount.includes(client.mount);
-            if !ours || !client.connection.is_open() || !to(id, &client.path) {
+            if !ours || !client.connection.is_open() || !to(id, client.path()) {
                 continue;
             }
             let corked = self.corked == Some(id);

@@ -1,5 +1,7 @@
 //! The steps that the loop takes with a client, and what it remembers for its next turn.
 
+use std::net::SocketAddr;
+
 use super::{Context, Life};
 use crate::protocol::handshake::Upgrade;
 use crate::protocol::{
@@ -30,10 +32,28 @@ impl Context {
         if let Some(client) = self.registry.get(id) {
             log::info!("{id} refused: {refusal} remote={}", client.remote);
         }
-        self.counters.responded(refusal.status);
+        self.counters.refused(refusal);
         self.with_connection(id, |connection, now, out| {
             connection.refuse(now, refusal, out)
         });
+    }
+
+    /// Notes for whom a proxy has made a connection.
+    pub(in crate::server) fn proxied(&mut self, id: ClientId, address: Option<SocketAddr>) {
+        if let (Some(client), Some(address)) = (self.registry.get_mut(id), address) {
+            log::debug!("{id} is for {address}, through {}", client.remote);
+            client.remote = address.into();
+        }
+    }
+
+    /// Counts a connection that has to go without its peer having done what it should at the end.
+    pub(in crate::server) fn count_close_timeout(&mut self, id: ClientId) {
+        let closing = |client: &Client| {
+            client.connection.was_open() && client.connection.phase() != Phase::Open
+        };
+        if self.registry.get(id).is_some_and(closing) {
+            self.counters.close_timeouts += 1;
+        }
     }
 
     /// Begins the closing handshake with an ending of any cause.
@@ -170,9 +190,13 @@ impl Context {
         input: &mut Input<'a>,
     ) -> Option<Event<'a>> {
         let client = self.registry.get_mut(id)?;
-        let event = client
-            .connection
-            .receive(self.now, input, &self.config.limits, &mut self.cork);
+        let event = client.connection.receive(
+            self.now,
+            input,
+            &self.config.limits,
+            &mut self.counters.frames,
+            &mut self.cork,
+        );
         if let Some(Event::Message(_)) = event {
             client.traffic.messages_in += 1;
             if client.is_over_rate(&self.config, self.now) {
