@@ -6,7 +6,7 @@ use std::hint::black_box;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use outrigger::protocol::{
-    Accept, Connection, Event, FrameCounts, FrameHeader, Input, Limits, OpCode, Request, Time,
+    Accept, Connection, Event, FrameHeader, Input, Limits, OpCode, Request, Shared, Time,
     Utf8Stream, apply_mask, encode_frame, http::find_end,
 };
 
@@ -103,14 +103,14 @@ fn conversation(c: &mut Criterion) {
         }
         let now = Time::from_millis(0);
         let mut connection = open_connection(now);
-        let (mut frames, mut out) = (FrameCounts::default(), Vec::new());
+        let (mut shared, mut out) = (Shared::default(), Vec::new());
         group.throughput(Throughput::Elements(count as u64));
         group.bench_function(format!("{count} of {size}"), |b| {
             b.iter(|| {
                 let mut input = Input::new(black_box(&mut bytes));
                 let mut messages = 0;
                 while let Some(Event::Message(_)) =
-                    connection.receive(now, &mut input, &Limits::default(), &mut frames, &mut out)
+                    connection.receive(now, &mut input, &mut shared, &mut out)
                 {
                     messages += 1;
                 }
@@ -126,10 +126,8 @@ fn open_connection(now: Time) -> Connection {
     let mut connection = Connection::new(now);
     let mut head = HEAD.to_vec();
     let mut input = Input::new(&mut head);
-    let (mut frames, mut out) = (FrameCounts::default(), Vec::new());
-    let Some(Event::Head(head)) =
-        connection.receive(now, &mut input, &Limits::default(), &mut frames, &mut out)
-    else {
+    let (mut shared, mut out) = (Shared::default(), Vec::new());
+    let Some(Event::Head(head)) = connection.receive(now, &mut input, &mut shared, &mut out) else {
         unreachable!("a whole head")
     };
     let request = Request::parse(&head).expect("valid");

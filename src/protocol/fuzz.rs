@@ -3,7 +3,8 @@
 use super::http::find_end;
 use super::{
     Accept, Connection, Disconnect, Event, FrameCounts, FrameHeader, Input, Limits, OpCode,
-    Payload, Phase, ProtocolError, Refusal, Request, Response, StatusCode, Time, apply_mask,
+    Payload, Phase, ProtocolError, Refusal, Request, Response, Shared, StatusCode, Time,
+    apply_mask,
 };
 
 /// Any bytes as a request head: the end is found wherever the bytes are cut, and judging it never panics.
@@ -118,15 +119,14 @@ pub fn proxy_header(data: &[u8]) {
         let now = Time::from_millis(1);
         let mut connection = Connection::new(now);
         connection.expect_proxy_header();
-        let (mut frames, mut out) = (FrameCounts::default(), Vec::new());
+        let (mut shared, mut out) = (Shared::default(), Vec::new());
         let mut rest = data;
         while !rest.is_empty() {
             let (next, after) = rest.split_at(piece.min(rest.len()));
             rest = after;
             let mut next = next.to_vec();
             let mut input = Input::new(&mut next);
-            let limits = Limits::default();
-            match connection.receive(now, &mut input, &limits, &mut frames, &mut out) {
+            match connection.receive(now, &mut input, &mut shared, &mut out) {
                 Some(Event::Proxied(address)) => {
                     if let Some(address) = address {
                         assert!(!address.ip().to_canonical().is_unspecified());
@@ -151,6 +151,7 @@ pub fn proxy_header(data: &[u8]) {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Transcript {
     events: Vec<String>,
+    messages: usize,
     frames: FrameCounts,
     out: Vec<u8>,
     phase: Option<Phase>,
@@ -170,9 +171,11 @@ pub fn connection(data: &[u8]) {
     let close_after = (options & 1 != 0).then_some(usize::from(*cuts % 4));
     let stream = conversation(options & 2 != 0, plan);
 
-    let run = |cut: &mut dyn FnMut() -> usize| converse(&stream, cut, &limits, close_after);
-    let whole = run(&mut || usize::MAX);
-    assert_eq!(run(&mut || 1), whole, "byte by byte");
+    let run = |cut: &mut dyn FnMut() -> usize, in_room| {
+        converse(&stream, cut, in_room, &limits, close_after)
+    };
+    let whole = run(&mut || usize::MAX, false);
+    assert_eq!(run(&mut || 1, false), whole, "byte by byte");
     let mut state = u64::from(*cuts) + 1;
     let mut random = || {
         state = state
@@ -180,33 +183,66 @@ pub fn connection(data: &[u8]) {
             .wrapping_add(1442695040888963407);
         1 + (state >> 33) as usize % 40
     };
-    assert_eq!(run(&mut random), whole, "cut at random");
+    assert_eq!(run(&mut random, false), whole, "cut at random");
+    assert_eq!(run(&mut random, true), whole, "each byte to its place");
 }
 
-/// Feeds the stream in pieces. After the `close_after`th message the service closes.
+impl Transcript {
+    /// Notes a message. After the `close_after`th the service closes.
+    fn note(
+        &mut self,
+        payload: Payload<'_>,
+        connection: &mut Connection,
+        shared: &mut Shared,
+        close_after: Option<usize>,
+    ) {
+        self.events.push(match &payload {
+            Payload::Text(text) => format!("text {text}"),
+            Payload::Binary(bytes) => format!("binary {:?}", &bytes[..]),
+        });
+        payload.recycle(&mut shared.buffers);
+        if close_after == Some(self.messages) {
+            let ending = Disconnect::by_service(super::CloseCode::NORMAL, "enough");
+            connection.close(Time::from_millis(1), ending, &mut self.out);
+        }
+        self.messages += 1;
+    }
+}
+
+/// Feeds the stream in pieces; with `in_room`, the inside of long messages goes to its place at once.
 fn converse(
     stream: &[u8],
     cut: &mut dyn FnMut() -> usize,
+    in_room: bool,
     limits: &Limits,
     close_after: Option<usize>,
 ) -> Transcript {
     let mut transcript = Transcript::default();
     let now = Time::from_millis(1);
     let mut connection = Connection::new(now);
-    let mut messages = 0;
+    let mut shared = Shared {
+        limits: *limits,
+        ..Shared::default()
+    };
     let mut rest = stream;
     while !rest.is_empty() {
+        if in_room && let Some(room) = connection.room(&mut shared) {
+            let count = cut().min(rest.len()).min(room.len());
+            let (piece, after) = rest.split_at(count);
+            rest = after;
+            room[..count].copy_from_slice(piece);
+            if let Some(Event::Message(payload)) = connection.receive_in_room(now, count) {
+                transcript.note(payload, &mut connection, &mut shared, close_after);
+            }
+            continue;
+        }
         let (piece, after) = rest.split_at(cut().min(rest.len()));
         rest = after;
         let mut piece = piece.to_vec();
         let mut input = Input::new(&mut piece);
-        while let Some(event) = connection.receive(
-            now,
-            &mut input,
-            limits,
-            &mut transcript.frames,
-            &mut transcript.out,
-        ) {
+        while let Some(event) =
+            connection.receive(now, &mut input, &mut shared, &mut transcript.out)
+        {
             match event {
                 Event::Proxied(_) => unreachable!("none is expected"),
                 Event::Head(head) => {
@@ -230,16 +266,7 @@ fn converse(
                     connection.refuse(now, &refusal, &mut transcript.out);
                 }
                 Event::Message(payload) => {
-                    assert!(payload.as_message().as_bytes().len() <= limits.max_message);
-                    transcript.events.push(match payload {
-                        Payload::Text(text) => format!("text {text}"),
-                        Payload::Binary(bytes) => format!("binary {bytes:?}"),
-                    });
-                    if close_after == Some(messages) {
-                        let ending = Disconnect::by_service(super::CloseCode::NORMAL, "enough");
-                        connection.close(now, ending, &mut transcript.out);
-                    }
-                    messages += 1;
+                    transcript.note(payload, &mut connection, &mut shared, close_after)
                 }
             }
         }
@@ -249,6 +276,7 @@ fn converse(
             "memory is within the limits"
         );
     }
+    transcript.frames = shared.frames;
     transcript.phase = Some(connection.phase());
     transcript.ending = connection.ending().cloned();
     transcript
@@ -331,7 +359,7 @@ pub fn calls(data: &[u8]) {
         }
         sent.push(Some((format!("/{len}"), bytes, kind & 0x60 != 0)));
     }
-    let run = |cut: &mut dyn FnMut() -> usize| converse(&stream, cut, &limits, None);
+    let run = |cut: &mut dyn FnMut() -> usize| converse(&stream, cut, false, &limits, None);
     let whole = run(&mut || usize::MAX);
     assert_eq!(run(&mut || 1), whole, "byte by byte");
     let step = 1 + usize::from(*options);

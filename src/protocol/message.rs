@@ -1,8 +1,11 @@
 //! Messages, and their assembly from frames that arrive in pieces (RFC 6455 section 5.4).
 
 use std::borrow::Cow;
+use std::ops::Deref;
 
+use super::buffers::{Buffer, Buffers, capacity_for};
 use super::frame::{FrameHeader, OpCode};
+use super::utf8;
 use super::{ProtocolError, Utf8Stream};
 
 /// A whole message, borrowed: what a service is given and what it sends.
@@ -39,10 +42,39 @@ pub enum Payload<'a> {
     /// Text, valid UTF-8.
     Text(Cow<'a, str>),
     /// Any bytes.
-    Binary(Cow<'a, [u8]>),
+    Binary(Bytes<'a>),
+}
+
+/// The bytes of a message: where they lay in the input, or in memory of their own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Bytes<'a> {
+    /// In the input.
+    Borrowed(&'a [u8]),
+    /// Put together.
+    Owned(Buffer),
+}
+
+impl Deref for Bytes<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Borrowed(bytes) => bytes,
+            Self::Owned(buffer) => buffer,
+        }
+    }
 }
 
 impl Payload<'_> {
+    /// Keeps the memory of a message that has been handled for another one.
+    pub fn recycle(self, buffers: &mut Buffers) {
+        match self {
+            Self::Text(Cow::Owned(text)) => buffers.give(text.into_bytes()),
+            Self::Binary(Bytes::Owned(buffer)) => buffers.give(buffer.into_memory()),
+            Self::Text(Cow::Borrowed(_)) | Self::Binary(Bytes::Borrowed(_)) => {}
+        }
+    }
+
     /// The message, borrowed.
     pub fn as_message(&self) -> Message<'_> {
         match self {
@@ -56,10 +88,9 @@ impl<'a> Payload<'a> {
     /// The message in a single, unmasked frame.
     pub(super) fn whole(opcode: OpCode, payload: &'a [u8]) -> Result<Self, ProtocolError> {
         if opcode == OpCode::Text {
-            let text = std::str::from_utf8(payload).map_err(|_| ProtocolError::InvalidUtf8)?;
-            return Ok(Self::Text(Cow::Borrowed(text)));
+            return utf8::check(payload).map(|text| Self::Text(Cow::Borrowed(text)));
         }
-        Ok(Self::Binary(Cow::Borrowed(payload)))
+        Ok(Self::Binary(Bytes::Borrowed(payload)))
     }
 }
 
@@ -67,7 +98,7 @@ impl<'a> Payload<'a> {
 #[derive(Debug)]
 pub(super) enum Assembly {
     Text { text: String, utf8: Utf8Stream },
-    Binary(Vec<u8>),
+    Binary(Buffer),
 }
 
 impl Assembly {
@@ -78,7 +109,7 @@ impl Assembly {
                 text: String::new(),
                 utf8: Utf8Stream::default(),
             },
-            _ => Self::Binary(Vec::new()),
+            _ => Self::Binary(Buffer::default()),
         }
     }
 
@@ -101,16 +132,25 @@ impl Assembly {
 
     /// Takes the next unmasked bytes. `most` is the most the whole message can come to: room grows by doubling, but
     /// not past it.
-    pub(super) fn push(&mut self, bytes: &[u8], most: usize) -> Result<(), ProtocolError> {
+    pub(super) fn push(
+        &mut self,
+        bytes: &[u8],
+        most: usize,
+        buffers: &mut Buffers,
+    ) -> Result<(), ProtocolError> {
         let len = self.len() + bytes.len();
         match self {
             Self::Text { text, utf8 } => {
-                text.reserve_exact(capacity_for(len, text.capacity(), most) - text.len());
+                let capacity = text.capacity();
+                if len > capacity {
+                    let mut larger = buffers.string(capacity_for(len, capacity, most));
+                    larger.push_str(text);
+                    buffers.give(std::mem::replace(text, larger).into_bytes());
+                }
                 utf8.push(bytes, text)
             }
             Self::Binary(held) => {
-                held.reserve_exact(capacity_for(len, held.capacity(), most) - held.len());
-                held.extend_from_slice(bytes);
+                held.push(bytes, most, buffers);
                 Ok(())
             }
         }
@@ -123,17 +163,8 @@ impl Assembly {
                 utf8.finish()?;
                 Ok(Payload::Text(Cow::Owned(text)))
             }
-            Self::Binary(bytes) => Ok(Payload::Binary(Cow::Owned(bytes))),
+            Self::Binary(buffer) => Ok(Payload::Binary(Bytes::Owned(buffer))),
         }
-    }
-}
-
-/// The capacity for `len` bytes: what there is if they fit, else twice as much, but no more than `most`.
-fn capacity_for(len: usize, capacity: usize, most: usize) -> usize {
-    if len <= capacity {
-        capacity
-    } else {
-        len.max((2 * capacity).min(most))
     }
 }
 
@@ -164,7 +195,10 @@ mod tests {
         let most = 100_000;
         let mut assembly = Assembly::new(OpCode::Binary);
         for _ in 0..most / 1000 {
-            assembly.push(&[7; 1000], most).expect("binary");
+            let mut buffers = Buffers::default();
+            assembly
+                .push(&[7; 1000], most, &mut buffers)
+                .expect("binary");
             let Assembly::Binary(held) = &assembly else {
                 unreachable!("binary")
             };
@@ -181,7 +215,7 @@ mod tests {
     fn the_limit_counts_the_bytes_of_a_cut_character() {
         let mut assembly = Assembly::new(OpCode::Text);
         assembly
-            .push(b"abc\xe2\x82", 8)
+            .push(b"abc\xe2\x82", 8, &mut Buffers::default())
             .expect("cut inside a character");
         let frame = |payload_len| FrameHeader {
             fin: true,

@@ -17,6 +17,7 @@
 //! * *Nothing for nobody*: a connection between two messages owns no heap memory.
 //! * *An ending is set once*: the first reason for which a connection ends is the one that is told.
 
+mod buffers;
 mod close;
 mod connection;
 mod error;
@@ -30,15 +31,16 @@ pub mod proxy;
 mod time;
 mod utf8;
 
+pub use buffers::{Buffer, Buffers};
 pub use close::{Cause, CloseCode, Disconnect};
-pub use connection::{Connection, Event, FrameCounts, Phase, Timeout};
+pub use connection::{Connection, Event, FrameCounts, Phase, Shared, Timeout};
 pub use error::ProtocolError;
 pub use frame::{FrameHeader, HeaderBytes, OpCode, encode_frame};
 pub use handshake::Accept;
 pub use http::{Refusal, Request, Response, StatusCode};
 pub use input::Input;
 pub use mask::apply_mask;
-pub use message::{Message, Payload};
+pub use message::{Bytes, Message, Payload};
 pub use time::{Time, Timeouts};
 pub use utf8::Utf8Stream;
 

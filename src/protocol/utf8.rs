@@ -2,6 +2,11 @@
 
 use super::ProtocolError;
 
+/// The text of bytes that are all there.
+pub(super) fn check(bytes: &[u8]) -> Result<&str, ProtocolError> {
+    simdutf8::basic::from_utf8(bytes).map_err(|_| ProtocolError::InvalidUtf8)
+}
+
 /// Validates text that arrives in pieces cut at any byte, and refuses it at the first byte that makes it invalid.
 #[derive(Debug, Default)]
 pub struct Utf8Stream {
@@ -20,12 +25,12 @@ impl Utf8Stream {
             piece = rest;
             self.complete(byte, text)?;
         }
-        match std::str::from_utf8(piece) {
+        match simdutf8::compat::from_utf8(piece) {
             Ok(valid) => text.push_str(valid),
             Err(error) if error.error_len().is_some() => return Err(ProtocolError::InvalidUtf8),
             Err(error) => {
                 let (valid, tail) = piece.split_at(error.valid_up_to());
-                text.push_str(std::str::from_utf8(valid).map_err(|_| ProtocolError::InvalidUtf8)?);
+                text.push_str(check(valid)?);
                 self.tail[..tail.len()].copy_from_slice(tail);
                 self.len = tail.len() as u8;
             }

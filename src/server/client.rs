@@ -33,6 +33,8 @@ pub(super) struct Client {
     pub(super) hung_up: bool,
     /// Whether the service asked for no more input from it.
     pub(super) held: bool,
+    /// Whether its last bytes were the inside of a long message.
+    pub(super) sends_long: bool,
     /// Whether it stands in the list of clients that are read again.
     pub(super) in_ready: bool,
 }
@@ -76,6 +78,7 @@ impl Client {
             readable: false,
             hung_up: false,
             held: false,
+            sends_long: false,
             in_ready: false,
         }
     }

@@ -8,7 +8,7 @@ use super::client::Traffic;
 use super::context::Context;
 use super::histogram::Histogram;
 use super::service::Service;
-use crate::protocol::{Cause, Connection, Disconnect, FrameCounts, OpCode, Refusal, StatusCode};
+use crate::protocol::{Cause, Connection, Disconnect, OpCode, Refusal, StatusCode};
 use crate::sys;
 
 /// The type of the text exposition format.
@@ -44,8 +44,6 @@ pub(super) struct Counters {
     violations: BTreeMap<u16, u64>,
     /// Clients that did not end their connection in time.
     pub(super) close_timeouts: u64,
-    /// Frames that came.
-    pub(super) frames: FrameCounts,
     /// Turns in which a client had as much to read as was taken from it.
     pub(super) turn_reads: u64,
     /// Turns in which a listener had as many connections as were taken.
@@ -312,7 +310,7 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
         "outrigger_received_frames_total",
         "Frames of clients.",
         "opcode",
-        OPCODES.map(|(opcode, name)| (name, counters.frames.of(opcode))),
+        OPCODES.map(|(opcode, name)| (name, ctx.shared.frames.of(opcode))),
     );
     for (name, help, value) in [
         (

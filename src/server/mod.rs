@@ -73,6 +73,9 @@ use crate::sys::{
     take_inherited_socket,
 };
 
+/// The first read from a client whose messages are long.
+const FIRST_READ: usize = 16 << 10;
+
 /// Events taken from the kernel in one turn.
 const EVENTS_PER_TURN: usize = 1024;
 
@@ -352,33 +355,73 @@ impl<S: Service> Server<S> {
             self.handle_input(id, unread.len());
             return self.ctx.read_again(id);
         }
-        let Some(client) = self.ctx.registry.get_mut(id) else {
-            return;
-        };
-        if !client.readable {
-            return;
+        let mut budget = self.buffer.len();
+        while let Some(count) = self.read_once(id, budget) {
+            budget -= count;
+            if budget == 0 {
+                self.ctx.counters.turn_reads += 1;
+                break;
+            }
+            if self.ctx.holds_back(id) || !self.ctx.is_readable(id) {
+                break;
+            }
         }
-        match client.stream.read(&mut self.buffer) {
+        self.ctx.read_again(id);
+    }
+
+    /// Reads once from a client's socket, at most `most` bytes, and handles what came. Returns how much that was;
+    /// `None` if the client has nothing more or is gone.
+    fn read_once(&mut self, id: ClientId, most: usize) -> Option<usize> {
+        let Self {
+            ctx,
+            buffer,
+            service,
+            ..
+        } = self;
+        let client = ctx.registry.get_mut(id).filter(|client| client.readable)?;
+        // The inside of a long message goes to its place at once.
+        let room = client.connection.room(&mut ctx.shared).map(|room| {
+            let len = room.len().min(most);
+            &mut room[..len]
+        });
+        let in_room = room.is_some();
+        // From who sends long messages little is read at first, so that most of the next one can go there.
+        let first = if client.sends_long { FIRST_READ } else { most };
+        let space = room.unwrap_or(&mut buffer[..first.min(most)]);
+        let len = space.len();
+        match client.stream.read(space) {
             Ok(0) => {
-                if self.ctx.handle_eof(id) {
+                if ctx.handle_eof(id) {
                     self.disconnect(id, Disconnect::eof());
                 }
+                None
             }
             Ok(count) => {
                 client.traffic.bytes_in += count as u64;
                 // A short read has emptied the socket, and the next byte makes a new event. Not so for its end, which
                 // may have been announced already.
-                let full = count == self.buffer.len();
-                client.readable = full || client.hung_up;
-                self.ctx.counters.turn_reads += u64::from(full);
-                if client.connection.handle_sign_of_life() {
+                client.readable = count == len || client.hung_up;
+                client.sends_long = in_room;
+                let deadline_changes = client.connection.handle_sign_of_life();
+                if in_room {
+                    ctx.receive_in_room(service, id, count);
+                    self.reap();
+                } else {
+                    self.handle_input(id, count);
+                }
+                if deadline_changes {
                     self.ctx.set_deadline(id);
                 }
-                self.handle_input(id, count);
-                self.ctx.read_again(id);
+                Some(count)
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => client.readable = false,
-            Err(error) => self.disconnect(id, Disconnect::read_error(&error)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                client.readable = false;
+                None
+            }
+            Err(error) => {
+                self.disconnect(id, Disconnect::read_error(&error));
+                None
+            }
         }
     }
 
@@ -393,9 +436,23 @@ impl<S: Service> Server<S> {
         let mut input = Input::new(&mut buffer[..count]);
         ctx.enter(id);
         ctx.cork(id);
-        while let Some(event) = ctx.receive(id, &mut input) {
+        loop {
+            if let Some(message) = ctx.receive_whole(id, &mut input) {
+                service.message(ctx, id, message);
+                if ctx.has_to_wait(id) {
+                    break;
+                }
+                continue;
+            }
+            let Some(event) = ctx.receive(id, &mut input) else {
+                break;
+            };
             match event {
-                Event::Message(payload) => service.message(ctx, id, payload.as_message()),
+                Event::Message(payload) => {
+                    ctx.more_input = !input.is_empty();
+                    service.message(ctx, id, payload.as_message());
+                    payload.recycle(&mut ctx.shared.buffers);
+                }
                 Event::Head(head) => handle_head(ctx, service, id, &head),
                 Event::Call { head, body } => match Request::parse(&head) {
                     Ok(request) => handle_call(ctx, service, id, &request, &body),

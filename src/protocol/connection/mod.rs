@@ -23,9 +23,21 @@ use super::close::{Cause, Disconnect, close_payload, parse_close};
 use super::frame::{FrameHeader, MAX_HEADER, OpCode, encode_frame};
 use super::handshake::{self, Upgrade};
 use super::http::{self, Body, Ending, Refusal, StatusCode};
-use super::message::{Assembly, Payload, check_data_frame};
+use super::message::{Assembly, Message, Payload, check_data_frame};
 use super::proxy::{self, Progress};
-use super::{Input, Limits, ProtocolError, Time, Timeouts, apply_mask};
+use super::utf8;
+use super::{Buffers, Input, Limits, ProtocolError, Time, Timeouts, apply_mask};
+
+/// The shortest message whose bytes are read to their place rather than through the input. Fuzzers and tests have short
+/// messages.
+const LONG: usize = if cfg!(any(test, fuzzing)) {
+    64
+} else {
+    128 << 10
+};
+
+/// The most that is read to its place at once: it is unmasked while the processor's cache still has it.
+const ROOM: usize = 256 << 10;
 
 /// Where a connection stands in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +97,17 @@ impl FrameCounts {
         // Opcodes have four bits.
         self.0[usize::from(opcode as u8 & 0xf)] += 1;
     }
+}
+
+/// What the connections of one loop have in common.
+#[derive(Debug, Default)]
+pub struct Shared {
+    /// What a peer may make a connection hold.
+    pub limits: Limits,
+    /// What frames came.
+    pub frames: FrameCounts,
+    /// Memory for messages that come in pieces.
+    pub buffers: Buffers,
 }
 
 /// What to do now that a deadline has passed.
@@ -281,28 +304,25 @@ impl Connection {
     /// Takes bytes until there is an event, or the input is used up, or the present call has to be answered before more
     /// is taken (`None`). PONG and CLOSE replies go to `out`.
     ///
-    /// `frames` counts what frames begin. After `Head` or `BadRequest` the request has to be answered before the next call.
+    /// `shared` is what the connections of a loop have in common. After `Head` or `BadRequest` the request has to be answered before the next call.
     pub fn receive<'a>(
         &mut self,
         now: Time,
         input: &mut Input<'a>,
-        limits: &Limits,
-        frames: &mut FrameCounts,
+        shared: &mut Shared,
         out: &mut Vec<u8>,
     ) -> Option<Event<'a>> {
         match self.phase {
             Phase::Handshaking if self.is_proxied() => self.receive_proxy_header(input),
-            Phase::Handshaking => self.receive_head(now, input, limits),
-            Phase::Open | Phase::Closing => {
-                match self.receive_frames(now, input, limits, frames, out) {
-                    Ok(event) => event,
-                    Err(error) => {
-                        input.clear();
-                        self.fail(now, error, out);
-                        None
-                    }
+            Phase::Handshaking => self.receive_head(now, input, &shared.limits),
+            Phase::Open | Phase::Closing => match self.receive_frames(now, input, shared, out) {
+                Ok(event) => event,
+                Err(error) => {
+                    input.clear();
+                    self.fail(now, error, out);
+                    None
                 }
-            }
+            },
             Phase::Body => self.receive_body(now, input),
             Phase::Answering | Phase::Streaming => None,
             Phase::Answered | Phase::Failed | Phase::Finished => {
@@ -310,6 +330,103 @@ impl Connection {
                 None
             }
         }
+    }
+
+    /// Takes a message that lies whole in one frame of less than 64 KiB at the front of the input: the way of almost all
+    /// messages, and short for that. `None` if anything else is there, which is for [`Connection::receive`] to see to.
+    pub fn receive_whole<'a>(
+        &mut self,
+        now: Time,
+        input: &mut Input<'a>,
+        shared: &mut Shared,
+        out: &mut Vec<u8>,
+    ) -> Option<Message<'a>> {
+        if self.phase != Phase::Open || self.partial.is_some() {
+            return None;
+        }
+        // The last of its message and masked, without reserved bits, and with the length in as few bytes as it needs.
+        let (opcode, begin, len) = match *input.peek() {
+            [first @ (0x81 | 0x82), length @ 0x80..=0xfd, ..] => {
+                (first, 6, usize::from(length & 0x7f))
+            }
+            [first @ (0x81 | 0x82), 0xfe, high, low, ..] => {
+                match usize::from(u16::from_be_bytes([high, low])) {
+                    ..126 => return None,
+                    len => (first, 8, len),
+                }
+            }
+            _ => return None,
+        };
+        if begin + len > input.len() || len > shared.limits.max_message {
+            return None;
+        }
+        let (header, payload) = input.take(begin + len).split_at_mut(begin);
+        apply_mask(payload, *header.last_chunk()?);
+        if opcode == 0x82 {
+            shared.frames.count(OpCode::Binary);
+            self.last_message = now;
+            return Some(Message::Binary(payload));
+        }
+        shared.frames.count(OpCode::Text);
+        match utf8::check(payload) {
+            Ok(text) => {
+                self.last_message = now;
+                Some(Message::Text(text))
+            }
+            Err(error) => {
+                input.clear();
+                self.fail(now, error, out);
+                None
+            }
+        }
+    }
+
+    /// Where the next bytes from the peer can be read to without a detour, if they are the inside of a long binary
+    /// message: into its own memory. To be followed by [`Connection::receive_in_room`].
+    pub fn room(&mut self, shared: &mut Shared) -> Option<&mut [u8]> {
+        if self.phase != Phase::Open {
+            return None;
+        }
+        let partial = self.partial.as_deref_mut()?;
+        let frame = partial.frame.as_ref()?;
+        let rest = usize::try_from(frame.payload_len).ok()?;
+        let Some(Assembly::Binary(message)) = &mut partial.message else {
+            return None;
+        };
+        if message.len() + rest < LONG || frame.opcode.is_control() {
+            return None;
+        }
+        let most = if frame.fin {
+            message.len() + rest
+        } else {
+            shared.limits.max_message
+        };
+        Some(message.room(rest.min(ROOM), most, &mut shared.buffers))
+    }
+
+    /// Takes `count` bytes that were read to where [`Connection::room`] said.
+    pub fn receive_in_room(&mut self, now: Time, count: usize) -> Option<Event<'static>> {
+        let mut partial = self.partial.take()?;
+        let (Some(frame), Some(Assembly::Binary(message))) =
+            (&mut partial.frame, &mut partial.message)
+        else {
+            self.partial = Some(partial);
+            return None;
+        };
+        frame.mask = apply_mask(message.advance(count), frame.mask);
+        frame.payload_len -= count as u64;
+        let (complete, last) = (frame.payload_len == 0, frame.fin);
+        if complete {
+            partial.frame = None;
+        }
+        if !(complete && last) {
+            self.partial = Some(partial);
+            return None;
+        }
+        self.last_message = now;
+        // Binary messages are never refused in the end.
+        let payload = partial.message.take()?.finish().ok()?;
+        Some(Event::Message(payload))
     }
 
     /// When [`Connection::handle_timeout`] is to be called, if ever.
@@ -466,8 +583,7 @@ impl Connection {
         &mut self,
         now: Time,
         input: &mut Input<'a>,
-        limits: &Limits,
-        frames: &mut FrameCounts,
+        shared: &mut Shared,
         out: &mut Vec<u8>,
     ) -> Result<Option<Event<'a>>, ProtocolError> {
         while !input.is_empty() {
@@ -478,15 +594,15 @@ impl Connection {
                 break;
             }
             let event = match self.partial.take() {
-                Some(partial) => self.receive_rest(now, partial, input, limits, frames, out)?,
+                Some(partial) => self.receive_rest(now, partial, input, shared, out)?,
                 None => match FrameHeader::parse(input.peek())? {
                     Some((header, len)) => {
-                        frames.count(header.opcode);
-                        self.check_header(&header, None, limits)?;
+                        shared.frames.count(header.opcode);
+                        self.check_header(&header, None, &shared.limits)?;
                         input.take(len);
                         if header.payload_len <= input.len() as u64 {
                             let payload = input.take(header.payload_len as usize);
-                            self.receive_whole_frame(now, header, payload, None, limits, out)?
+                            self.receive_whole_frame(now, header, payload, None, shared, out)?
                         } else {
                             self.begin_frame(Box::default(), header);
                             continue;
@@ -516,12 +632,11 @@ impl Connection {
         now: Time,
         mut partial: Box<Partial>,
         input: &mut Input<'a>,
-        limits: &Limits,
-        frames: &mut FrameCounts,
+        shared: &mut Shared,
         out: &mut Vec<u8>,
     ) -> Result<Option<Payload<'a>>, ProtocolError> {
         if partial.frame.is_some() {
-            return self.receive_payload(now, partial, input, limits, out);
+            return self.receive_payload(now, partial, input, shared, out);
         }
         let header = loop {
             match FrameHeader::parse(&partial.header[..usize::from(partial.header_len)])? {
@@ -539,11 +654,11 @@ impl Connection {
             }
         };
         partial.header_len = 0;
-        frames.count(header.opcode);
-        self.check_header(&header, partial.message.as_ref(), limits)?;
+        shared.frames.count(header.opcode);
+        self.check_header(&header, partial.message.as_ref(), &shared.limits)?;
         if header.payload_len <= input.len() as u64 {
             let payload = input.take(header.payload_len as usize);
-            return self.receive_whole_frame(now, header, payload, Some(partial), limits, out);
+            return self.receive_whole_frame(now, header, payload, Some(partial), shared, out);
         }
         self.begin_frame(partial, header);
         Ok(None)
@@ -564,7 +679,7 @@ impl Connection {
         now: Time,
         mut partial: Box<Partial>,
         input: &mut Input<'a>,
-        limits: &Limits,
+        shared: &mut Shared,
         out: &mut Vec<u8>,
     ) -> Result<Option<Payload<'a>>, ProtocolError> {
         let Some(mut frame) = partial.frame.take() else {
@@ -589,9 +704,9 @@ impl Connection {
                 let most = if frame.fin {
                     message.len() + wanted
                 } else {
-                    limits.max_message
+                    shared.limits.max_message
                 };
-                message.push(piece, most)?;
+                message.push(piece, most, &mut shared.buffers)?;
             }
             if complete && frame.fin {
                 return partial.message.take().map(Assembly::finish).transpose();
@@ -609,7 +724,7 @@ impl Connection {
         header: FrameHeader,
         payload: &'a mut [u8],
         partial: Option<Box<Partial>>,
-        limits: &Limits,
+        shared: &mut Shared,
         out: &mut Vec<u8>,
     ) -> Result<Option<Payload<'a>>, ProtocolError> {
         apply_mask(payload, header.mask);
@@ -635,9 +750,9 @@ impl Connection {
         let most = if header.fin {
             message.len() + payload.len()
         } else {
-            limits.max_message
+            shared.limits.max_message
         };
-        message.push(payload, most)?;
+        message.push(payload, most, &mut shared.buffers)?;
         if header.fin {
             return message.finish().map(Some);
         }

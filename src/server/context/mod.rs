@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use mio::Interest;
 
-use crate::protocol::{CloseCode, Disconnect, Time};
+use crate::protocol::{CloseCode, Disconnect, Shared, Time};
 use crate::server::client::{Client, Remote};
 use crate::server::config::Config;
 use crate::server::drain::Farewell;
@@ -80,6 +80,8 @@ pub struct Context {
     /// Output for the client that is being read, written in one piece afterwards. Not empty only while `corked`.
     cork: Vec<u8>,
     corked: Option<ClientId>,
+    /// Whether the corked client has sent more than the message that is being handled, so that more output may follow.
+    pub(super) more_input: bool,
     /// Clients that have output to write at the end of the turn.
     dirty: Vec<ClientId>,
     /// Clients that are to be disconnected as soon as the service's method has returned.
@@ -95,6 +97,8 @@ pub struct Context {
     /// Calls that the service has and has not answered to the end.
     pub(super) calls: usize,
     pub(super) counters: Counters,
+    /// What the protocol side of all connections has in common.
+    pub(super) shared: Shared,
     /// Until when a stopping server waits for requests of connections that it has taken.
     pub(super) newcomers_until: Time,
     /// Clients that have not been told that the server stops.
@@ -110,6 +114,10 @@ impl Context {
     ) -> Self {
         Self {
             registry: Registry::new(now, config.max_clients_per_address.is_some()),
+            shared: Shared {
+                limits: config.limits,
+                ..Shared::default()
+            },
             config,
             poll,
             sources: Sources::default(),
@@ -118,6 +126,7 @@ impl Context {
             listen,
             cork: Vec::new(),
             corked: None,
+            more_input: false,
             dirty: Vec::new(),
             doomed: Vec::new(),
             drained: Vec::new(),

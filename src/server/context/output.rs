@@ -4,16 +4,19 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use super::{Context, SendError};
-use crate::protocol::{Disconnect, HeaderBytes, Message, Phase};
+use crate::protocol::{Disconnect, HeaderBytes, Message, Phase, encode_frame};
 use crate::server::client::Client;
 use crate::server::config::Config;
 use crate::server::id::ClientId;
 
 /// Replies of one read are gathered up to this size before they are written.
-const CORK: usize = 128 << 10;
+const CORK: usize = 256 << 10;
 
-/// A payload of this size is written from where it lies instead of being gathered.
+/// A payload of this size is written from where it lies instead of being gathered, if nothing comes after it.
 const DIRECT: usize = 16 << 10;
+
+/// A payload of this size is never gathered: below it, a copy costs less than a further write.
+const LARGE: usize = 128 << 10;
 
 /// The most that is written to one client in one turn of the loop.
 const WRITE_PER_TURN: usize = 1 << 20;
@@ -28,30 +31,42 @@ impl Context {
     /// else for the same client.
     pub fn send(&mut self, id: ClientId, message: Message<'_>) -> Result<(), SendError> {
         let payload = message.as_bytes();
-        if !self.has_room(id, payload.len()) {
+        let corked = self.corked == Some(id);
+        let gathered = if corked { self.cork.len() } else { 0 };
+        let mut client = self.registry.get_mut(id).ok_or(SendError::Gone)?;
+        if !client.connection.is_open() {
+            return Err(SendError::Closing);
+        }
+        if !fits(gathered + client.queued(), payload.len(), &self.config) {
             // Perhaps nothing was offered to the socket yet: only what it does not take counts.
             self.offer(id);
             if !self.has_room(id, payload.len()) {
                 self.cut_off(id);
                 return Err(SendError::SlowConsumer);
             }
-        }
-        let client = self.registry.get_mut(id).ok_or(SendError::Gone)?;
-        if !client.connection.is_open() {
-            return Err(SendError::Closing);
+            client = self.registry.get_mut(id).ok_or(SendError::Gone)?;
+            if !client.connection.is_open() {
+                return Err(SendError::Closing);
+            }
         }
         client.traffic.messages_out += 1;
         client.connection.handle_message_sent(self.now);
 
-        let header = HeaderBytes::new(message.opcode(), payload.len());
-        if payload.len() >= DIRECT {
-            self.write(id, &[header.as_slice(), payload]);
-        } else if self.corked == Some(id) {
-            self.cork.extend_from_slice(header.as_slice());
-            self.cork.extend_from_slice(payload);
+        let direct = if corked && self.more_input {
+            LARGE
+        } else {
+            DIRECT
+        };
+        if corked && payload.len() < direct {
+            encode_frame(message.opcode(), payload, &mut self.cork);
             if self.cork.len() >= CORK {
                 self.write_cork(id);
             }
+            return Ok(());
+        }
+        let header = HeaderBytes::new(message.opcode(), payload.len());
+        if payload.len() >= direct {
+            self.write(id, &[header.as_slice(), payload]);
         } else {
             self.queue(id, &[header.as_slice(), payload]);
         }
@@ -140,7 +155,9 @@ impl Context {
     /// pause.
     pub(in crate::server) fn has_to_wait(&mut self, id: ClientId) -> bool {
         self.write_full_cork();
-        self.holds_input(id) || self.is_congested(id) || self.is_answering(id)
+        self.registry.get(id).is_some_and(|client| {
+            self.holds_input_of(client) || client.is_congested() || client.connection.is_answering()
+        })
     }
 
     /// Writes what was gathered, if that is enough for a write.

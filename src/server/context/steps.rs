@@ -5,11 +5,12 @@ use std::net::SocketAddr;
 use super::{Context, Life};
 use crate::protocol::handshake::Upgrade;
 use crate::protocol::{
-    Accept, Connection, Disconnect, Event, Input, Phase, Refusal, Request, StatusCode, Time,
-    Timeout,
+    Accept, Connection, Disconnect, Event, Input, Message, Phase, Refusal, Request, StatusCode,
+    Time, Timeout,
 };
 use crate::server::client::{Client, Remote};
 use crate::server::id::{ClientId, Mount};
+use crate::server::service::Service;
 
 impl Context {
     /// Opens a connection whose request was accepted.
@@ -183,6 +184,26 @@ impl Context {
         }
     }
 
+    /// Takes a message from the corked client that lies whole at the front of its input.
+    pub(in crate::server) fn receive_whole<'a>(
+        &mut self,
+        id: ClientId,
+        input: &mut Input<'a>,
+    ) -> Option<Message<'a>> {
+        if self.config.rate_limit.is_some() {
+            // It has to be asked before the message is told.
+            return None;
+        }
+        let client = self.registry.get_mut(id)?;
+        let message =
+            client
+                .connection
+                .receive_whole(self.now, input, &mut self.shared, &mut self.cork)?;
+        client.traffic.messages_in += 1;
+        self.more_input = !input.is_empty();
+        Some(message)
+    }
+
     /// Hands bytes to the corked client's connection; an event if one came of them.
     pub(in crate::server) fn receive<'a>(
         &mut self,
@@ -190,24 +211,56 @@ impl Context {
         input: &mut Input<'a>,
     ) -> Option<Event<'a>> {
         let client = self.registry.get_mut(id)?;
-        let event = client.connection.receive(
-            self.now,
-            input,
-            &self.config.limits,
-            &mut self.counters.frames,
-            &mut self.cork,
-        );
-        if let Some(Event::Message(_)) = event {
-            client.traffic.messages_in += 1;
-            if client.is_over_rate(&self.config, self.now) {
-                client
-                    .connection
-                    .close(self.now, Disconnect::rate_limit(), &mut self.cork);
-                // What else it sends is thrown away, but its CLOSE is looked for.
-                return self.receive(id, input);
-            }
+        let event = client
+            .connection
+            .receive(self.now, input, &mut self.shared, &mut self.cork);
+        if matches!(event, Some(Event::Message(_))) && !self.admit_message(id) {
+            // What else it sends is thrown away, but its CLOSE is looked for.
+            return self.receive(id, input);
         }
         event
+    }
+
+    /// Whether a client's socket may have more to read.
+    pub(in crate::server) fn is_readable(&self, id: ClientId) -> bool {
+        self.registry.get(id).is_some_and(|client| client.readable)
+    }
+
+    /// Takes bytes that were read to their place in a message, and tells the service if they were its last.
+    pub(in crate::server) fn receive_in_room(
+        &mut self,
+        service: &mut impl Service,
+        id: ClientId,
+        count: usize,
+    ) {
+        let Some(client) = self.registry.get_mut(id) else {
+            return;
+        };
+        let event = client.connection.receive_in_room(self.now, count);
+        if let Some(Event::Message(payload)) = event {
+            self.enter(id);
+            self.cork(id);
+            if self.admit_message(id) {
+                self.more_input = false;
+                service.message(self, id, payload.as_message());
+            }
+            payload.recycle(&mut self.shared.buffers);
+            self.uncork(id);
+        }
+    }
+
+    /// Counts a message. One over the rate limit closes its client, and is not told.
+    fn admit_message(&mut self, id: ClientId) -> bool {
+        let Some(client) = self.registry.get_mut(id) else {
+            return false;
+        };
+        client.traffic.messages_in += 1;
+        let over = client.is_over_rate(&self.config, self.now);
+        if over {
+            let ending = Disconnect::rate_limit();
+            client.connection.close(self.now, ending, &mut self.cork);
+        }
+        !over
     }
 
     /// The peer has ended its direction. Returns whether the connection is over: not while there is output that the
@@ -353,7 +406,11 @@ impl Context {
         // What the last bytes of one that has left are followed by is its end, which is not to be missed.
         self.registry
             .get(id)
-            .is_some_and(|client| self.is_paused(client.mount) || (client.held && !client.hung_up))
+            .is_some_and(|client| self.holds_input_of(client))
+    }
+
+    pub(super) fn holds_input_of(&self, client: &Client) -> bool {
+        self.is_paused(client.mount) || (client.held && !client.hung_up)
     }
 
     /// Whether input is not taken from the clients of a service.
