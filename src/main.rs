@@ -140,8 +140,12 @@ fn serve(
     server.stop_on_signals(in_terminal)?;
     server.adopt_orphans()?;
     if !in_terminal {
-        let token = settings.told_token().cloned();
-        server.reload_on_hangup(move || read_access_again(token.as_ref()))?;
+        let mut token = settings.server.access.token.clone();
+        server.reload_on_hangup(move || {
+            let access = read_access_again(token.as_ref())?;
+            token.clone_from(&access.token);
+            Some(access)
+        })?;
     }
     let announcement = write_announcement(settings, &paths[0], server.local_addresses())?;
     for address in server.local_addresses() {
@@ -169,22 +173,23 @@ fn serve(
     })
 }
 
-/// The line that says where clients can connect. A token that was made here has to be told to someone; a unix socket
-/// asks for none.
+/// The line that says where clients can connect. A token that was made here has to be told to someone; a unix socket of
+/// our own asks for none.
 fn listening(address: &ListenAddress, path: &str, token: Option<&Token>) -> String {
-    let url = match token.filter(|_| address.tcp().is_some()) {
+    let url = match token.filter(|_| address.asks_for_token()) {
         Some(token) => address.url(&format!("{path}?token={}", token.reveal())),
         None => address.url(path),
     };
     format!("outrigger: listening on {url}\n")
 }
 
-/// Reads whom to let in once more, from the files that the command line names. A token that was made here stays.
+/// Reads whom to let in once more, from the files that the command line names. The token stays unless another one is
+/// given: what is served and where does not change, and so neither does whether it needs one.
 fn read_access_again(token: Option<&Token>) -> Option<Access> {
     match cli::parse(std::env::args_os()) {
         Ok(Action::Run(_, settings)) => {
             let mut access = settings.server.access;
-            if settings.fresh_token && token.is_some() {
+            if settings.fresh_token || access.token.is_none() {
                 access.token = token.cloned();
             }
             Some(access)

@@ -2,8 +2,9 @@
 
 mod common;
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
 
 use common::program::Program;
 use common::traces::{TraceFile, eventually};
@@ -385,7 +386,18 @@ fn behind_a_proxy_nobody_is_local() {
         args.insert(4, &path);
         let program =
             Program::spawn(std::process::Command::new(env!("CARGO_BIN_EXE_outrigger")).args(&args));
-        program.line();
+        let line = program.line();
+        let is_asked = line.contains("?token=");
+        assert_eq!(is_asked, has_token, "who has to show it is told: {line}");
+        if args.contains(&"terminal") && has_token {
+            // Even those of whom the proxy knows nothing.
+            let mut wire = UnixStream::connect(socket.path()).expect("the server listens");
+            let head = [b"PROXY UNKNOWN\r\n", &request("/terminal")[..]].concat();
+            wire.write_all(&head).expect("the server reads");
+            let mut answer = [0; 12];
+            wire.read_exact(&mut answer).expect("the server answers");
+            assert_eq!(&answer, b"HTTP/1.1 401");
+        }
         let announced: serde_json::Value =
             serde_json::from_str(&announcement.text()).expect("JSON");
         assert_eq!(announced["authToken"].is_string(), has_token, "{args:?}");

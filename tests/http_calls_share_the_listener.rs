@@ -295,6 +295,17 @@ fn samples(text: &str) -> std::collections::BTreeMap<String, f64> {
 }
 
 #[test]
+fn a_refusal_after_head_has_its_body() {
+    let server = TestServer::echo(patient());
+    let mut wire = Wire::open(server.address);
+    wire.send(b"HEAD /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nmalformed\r\n\r\n");
+    assert!(wire.read_head().starts_with("HTTP/1.1 200 "));
+    let (head, body) = wire.read_response();
+    assert!(head.starts_with("HTTP/1.1 400 "), "{head}");
+    assert_eq!(body["type"], "error");
+}
+
+#[test]
 fn metrics_count_what_happened() {
     let server = TestServer::echo(patient());
     let mut client = Wire::connect(server.address, "/");

@@ -532,6 +532,39 @@ fn a_hangup_reads_token_and_lists_again() {
 }
 
 #[test]
+fn a_hangup_does_not_open_what_was_closed() {
+    let config = TraceFile::new("reload-open");
+    let write = |text: &str| fs::write(config.path(), text).expect("a file");
+    let shell = r#"{"terminal":{"command":["cat"]}}"#;
+    let file = |routes: &str, more: &str| {
+        format!(r#"{{"listen":["127.0.0.1:0"],"log":"off",{more}"routes":{{{routes}}}}}"#)
+    };
+    write(&file(&format!(r#""/t":{shell}"#), ""));
+    let server = run(&["serve", "--config", &config.path()]);
+    let (address, token) = listening(&server.line());
+    let target = format!("/t?token={}", token.expect("a fresh one"));
+    for changed in [
+        file(
+            r#""/t":{"echo":{}}"#,
+            r#""allow-origin":["https://one.example"],"#,
+        ),
+        file(
+            &format!(r#""/t":{shell}"#),
+            r#""no-auth":true,"allow-origin":["https://two.example"],"#,
+        ),
+    ] {
+        write(&changed);
+        let from = changed.split('"').find(|word| word.starts_with("https"));
+        let origin = format!("Origin: {}\r\n", from.expect("an origin"));
+        server.signal(Signal::HUP);
+        eventually("the file was read", || {
+            status(address, &target, &origin) == "101"
+        });
+        assert_eq!(status(address, "/t", ""), "401", "{changed}");
+    }
+}
+
+#[test]
 fn an_address_has_a_limit_and_a_balancer_its_cookie() {
     let server = run(&[
         "echo",

@@ -21,7 +21,11 @@ const COUNTING: &str = r#"
         *'"client_count":1,'*) echo '{"cmd":"broadcast","text":"alone"}';;
         *) echo '{"cmd":"broadcast","text":"in company"}';;
     esac
-    while read message; do
+    while read -r message; do
+        # A text that is a command is carried out.
+        case "$message" in
+            *cmd*) echo "$message" | sed 's/.*"text":"\(.*\)"}$/\1/; s/\\"/"/g';;
+        esac
         echo '{"cmd":"broadcast","text":"heard"}'
     done"#;
 
@@ -63,6 +67,19 @@ fn each_route_has_its_own_clients_and_sees_no_others() {
     }
     assert_eq!(echo.read_frame().payload, b"mine", "nothing of the app's");
     assert_eq!(two.read_frame().payload, b"heard", "once, of its own");
+
+    // An app that names another's client finds nobody. (The echo's is the first, its own the second.)
+    for command in [
+        r#"{"cmd":"send","client":"c1","text":"caught"}"#,
+        r#"{"cmd":"close","client":"c1","code":1000}"#,
+    ] {
+        one.send_frame(TEXT, command.as_bytes());
+        // The message, and the error that came of it.
+        assert_eq!(one.read_frame().payload, b"heard");
+        assert_eq!(one.read_frame().payload, b"heard");
+    }
+    echo.send_frame(TEXT, b"still mine");
+    assert_eq!(echo.read_frame().payload, b"still mine");
 
     let mut shell = Wire::connect(address, "/shell");
     assert_eq!(shell.read_frame().payload, b"out");
@@ -110,6 +127,7 @@ fn a_route_whose_program_does_not_read_holds_up_nobody_else() {
             late.read_head().starts_with("HTTP/1.1 503 ")
         },
     );
+    assert_eq!(call(address, "GET", "/healthz", None).0, 200);
     let mut echo = Wire::connect(address, "/echo");
     echo.send_frame(TEXT, b"still here");
     assert_eq!(echo.read_frame().payload, b"still here");

@@ -15,6 +15,9 @@ const PROGRAM: &str = "command";
 /// The key under which stands what `serve` serves.
 const ROUTES: &str = "routes";
 
+/// What the server answers itself.
+const OWN_PATHS: [&str; 4] = ["/healthz", "/readyz", "/status", "/metrics"];
+
 /// What can be served at a path.
 const SERVABLE: [Command; 5] = [
     Command::Agent,
@@ -84,6 +87,9 @@ impl ConfigFile {
             let endpoint: Endpoint = path
                 .parse()
                 .map_err(|error| self.complaint(&place, &format!("{error}")))?;
+            if OWN_PATHS.contains(&endpoint.path()) {
+                return Err(self.complaint(&place, "this path is the server's own"));
+            }
             let same = |(_, other): &(Command, Settings)| {
                 let other = other.path.as_ref();
                 other.is_some_and(|other| other.path() == endpoint.path())
@@ -181,6 +187,9 @@ fn values(option: &Option, value: &Value) -> Result<Vec<String>, String> {
         (None, Value::Bool(true)) => Ok(vec![String::new()]),
         (None, Value::Bool(false)) => Ok(Vec::new()),
         (None, _) => Err("it is true or false".to_owned()),
+        (Some(_), Value::Array(_)) if !option.is_repeatable() => {
+            Err("it is one value and not a list".to_owned())
+        }
         (Some(_), Value::Array(list)) => list.iter().map(one).collect(),
         (Some(_), Value::Object(_)) if option.name == "announce-extra" => {
             Ok(vec![value.to_string()])
@@ -193,14 +202,14 @@ fn one(value: &Value) -> Result<String, String> {
     match value {
         Value::String(text) => Ok(text.clone()),
         Value::Number(number) => Ok(number.to_string()),
-        _ => Err("it is a string or a number, or a list of them".to_owned()),
+        _ => Err("it is a string or a number".to_owned()),
     }
 }
 
 fn words(value: &Value) -> Result<Vec<String>, String> {
     let words: std::option::Option<Vec<String>> = value
         .as_array()
-        .filter(|words| !words.is_empty())
+        .filter(|words| words.first().is_some_and(|program| *program != ""))
         .and_then(|words| {
             words
                 .iter()

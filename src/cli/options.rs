@@ -38,6 +38,11 @@ impl Option {
         }
     }
 
+    /// Whether it may be given several times. Its help says so.
+    pub(super) fn is_repeatable(&self) -> bool {
+        self.help.contains("(repeatable)")
+    }
+
     /// Whether it may stand in a configuration file.
     pub(super) fn is_of_files(&self) -> bool {
         !matches!(self.name, "config" | "check")
@@ -225,7 +230,7 @@ pub(super) const OPTIONS: &[Option] = &[
         help: "output of a process that is kept for who attaches later [1MiB]",
         only: Some(Command::Processes),
         apply: |settings, value| {
-            settings.scrollback = size(value, 4096)?;
+            settings.scrollback = size(value, 4096..=1 << 40)?;
             Ok(())
         },
     },
@@ -421,7 +426,7 @@ pub(super) const OPTIONS: &[Option] = &[
         "BYTES",
         "longest request head; a longer one gets 431 [16KiB]",
         |settings, value| {
-            settings.server.limits.max_head = size(value, 1024)?;
+            settings.server.limits.max_head = size(value, 1024..=1 << 20)?;
             Ok(())
         },
     ),
@@ -439,7 +444,7 @@ pub(super) const OPTIONS: &[Option] = &[
         "BYTES",
         "longest message; a longer one closes 1009 [16MiB]",
         |settings, value| {
-            settings.server.limits.max_message = size(value, 125)?;
+            settings.server.limits.max_message = size(value, 125..=1 << 40)?;
             Ok(())
         },
     ),
@@ -448,7 +453,7 @@ pub(super) const OPTIONS: &[Option] = &[
         "BYTES",
         "most unread output held for one client; more closes 1008 [8MiB]",
         |settings, value| {
-            settings.server.max_outbound = size(value, 1024)?;
+            settings.server.max_outbound = size(value, 1024..=1 << 40)?;
             Ok(())
         },
     ),
@@ -512,7 +517,7 @@ pub(super) const OPTIONS: &[Option] = &[
         "BYTES",
         "most that is read from one client before it is another's turn [512KiB]",
         |settings, value| {
-            settings.server.turn_bytes = size(value, 4096)?;
+            settings.server.turn_bytes = size(value, 4096..=64 << 20)?;
             Ok(())
         },
     ),

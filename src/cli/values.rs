@@ -43,12 +43,19 @@ pub(super) fn peers(text: &str) -> Result<Peers, String> {
         None => (text, None),
     };
     let ip: IpAddr = ip.parse().map_err(|_| wrong())?;
-    let width = if ip.is_ipv4() { 32 } else { 128 };
+    let width: u8 = if ip.is_ipv4() { 32 } else { 128 };
     let bits = bits.map_or(Ok(width), |bits| bits.parse().map_err(|_| wrong()))?;
     if bits > width {
         return Err(wrong());
     }
-    Ok(Peers::Network(ip, bits))
+    // Addresses of version 4 are compared as such, however they are written.
+    match ip.to_canonical() {
+        short @ IpAddr::V4(_) if ip.is_ipv6() => {
+            let bits = bits.checked_sub(96).ok_or_else(wrong)?;
+            Ok(Peers::Network(short, bits))
+        }
+        ip => Ok(Peers::Network(ip, bits)),
+    }
 }
 
 fn address(text: &str) -> Result<Vec<SocketAddr>, String> {
@@ -84,7 +91,7 @@ pub(super) fn duration(text: &str) -> Result<Option<Duration>, String> {
 }
 
 /// A number of bytes: `65536`, `64KiB`, `16MiB`, `1GiB`; `K`, `M` and `G` for short.
-pub(super) fn size(text: &str, least: usize) -> Result<usize, String> {
+pub(super) fn size(text: &str, range: RangeInclusive<usize>) -> Result<usize, String> {
     let wrong = || format!("'{text}' is not a number of bytes such as 65536 or 16MiB");
     let at = text
         .find(|c: char| !c.is_ascii_digit())
@@ -102,8 +109,11 @@ pub(super) fn size(text: &str, least: usize) -> Result<usize, String> {
         .ok()
         .and_then(|number| number.checked_mul(unit))
         .ok_or_else(wrong)?;
-    if size < least || size > 1 << 40 {
-        return Err(format!("'{text}' is not between {least} bytes and 1024GiB"));
+    if !range.contains(&size) {
+        let (least, most) = (range.start(), range.end() >> 20);
+        return Err(format!(
+            "'{text}' is not between {least} bytes and {most}MiB"
+        ));
     }
     Ok(size)
 }
@@ -139,13 +149,15 @@ mod tests {
             duration("soon").is_err() && duration("-1s").is_err() && duration("2years").is_err()
         );
 
-        assert_eq!(size("65536", 1), Ok(65536));
-        assert_eq!(size("16MiB", 1), Ok(16 << 20));
-        assert_eq!(size("64 k", 1), Ok(64 << 10));
+        assert_eq!(size("65536", 1..=1 << 40), Ok(65536));
+        assert_eq!(size("16MiB", 1..=1 << 40), Ok(16 << 20));
+        assert_eq!(size("64 k", 1..=1 << 40), Ok(64 << 10));
         assert!(
-            size("", 1).is_err() && size("12XB", 1).is_err() && size("99999999999G", 1).is_err()
+            size("", 1..=1 << 40).is_err()
+                && size("12XB", 1..=1 << 40).is_err()
+                && size("99999999999G", 1..=1 << 40).is_err()
         );
-        assert!(size("10", 125).is_err());
+        assert!(size("10", 125..=1 << 40).is_err());
 
         assert_eq!(number("5", 1..=9), Ok(5));
         assert!(number("0", 1..=9).is_err() && number("x", 1..=9).is_err());

@@ -126,15 +126,15 @@ impl Remote {
         ip: [0; 16],
         port: 0,
     };
-    /// The same, of a socket that somebody else has opened, with a mode that we do not know.
-    pub(super) const INHERITED_UNIX: Self = Self {
+    /// The same where its mode does not say who that is: somebody else has opened it, or a proxy passes others on.
+    pub(super) const SHARED_UNIX: Self = Self {
         ip: [0; 16],
         port: 1,
     };
 
     /// Whether it is a unix socket of any kind.
     pub fn is_unix(self) -> bool {
-        self == Self::UNIX || self == Self::INHERITED_UNIX
+        self == Self::UNIX || self == Self::SHARED_UNIX
     }
 }
 

@@ -92,8 +92,10 @@ impl Peers {
 pub enum ListenAddress {
     /// A TCP address with its port.
     Tcp(SocketAddr),
-    /// A unix socket.
+    /// A unix socket of our own, whose mode says who can connect.
     Unix(PathBuf),
+    /// A unix socket that somebody else has opened, or that a proxy passes others on to.
+    SharedUnix(PathBuf),
 }
 
 impl ListenAddress {
@@ -101,15 +103,22 @@ impl ListenAddress {
     pub fn tcp(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(address) => Some(*address),
-            Self::Unix(_) => None,
+            Self::Unix(_) | Self::SharedUnix(_) => None,
         }
+    }
+
+    /// Whether a token is asked for here, if the server has one.
+    pub fn asks_for_token(&self) -> bool {
+        !matches!(self, Self::Unix(_))
     }
 
     /// What a client connects to. For a unix socket it is written as npm's `ws` has it: `ws+unix:SOCKET:PATH`.
     pub fn url(&self, path: &str) -> String {
         match self {
             Self::Tcp(address) => format!("ws://{address}{path}"),
-            Self::Unix(socket) => format!("ws+unix:{}:{path}", socket.display()),
+            Self::Unix(socket) | Self::SharedUnix(socket) => {
+                format!("ws+unix:{}:{path}", socket.display())
+            }
         }
     }
 }
@@ -118,7 +127,7 @@ impl fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(address) => address.fmt(f),
-            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Unix(path) | Self::SharedUnix(path) => write!(f, "unix:{}", path.display()),
         }
     }
 }
@@ -192,7 +201,12 @@ impl Listener {
                 registry.register(socket, listener_token(index), Interest::READABLE)?;
                 let address = socket.local_addr()?;
                 let path = address.as_pathname().map(Path::to_owned);
-                ListenAddress::Unix(path.unwrap_or_default())
+                let path = path.unwrap_or_default();
+                if file.is_some() {
+                    ListenAddress::Unix(path)
+                } else {
+                    ListenAddress::SharedUnix(path)
+                }
             }
         };
         let listener = Self {
@@ -253,7 +267,7 @@ impl Listener {
         if self.file.is_some() {
             Remote::UNIX
         } else {
-            Remote::INHERITED_UNIX
+            Remote::SHARED_UNIX
         }
     }
 
@@ -363,7 +377,7 @@ mod tests {
         ] {
             assert_eq!(peers.contain(remote(from)), contained, "{peers:?} {from}");
         }
-        assert!(Peers::Unix.contain(Remote::UNIX) && Peers::Unix.contain(Remote::INHERITED_UNIX));
+        assert!(Peers::Unix.contain(Remote::UNIX) && Peers::Unix.contain(Remote::SHARED_UNIX));
         assert!(!network("::", 0).contain(Remote::UNIX));
     }
 }

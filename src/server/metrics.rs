@@ -8,7 +8,7 @@ use super::client::Traffic;
 use super::context::Context;
 use super::histogram::Histogram;
 use super::service::Service;
-use crate::protocol::{Cause, Connection, Disconnect, OpCode, Refusal, StatusCode};
+use crate::protocol::{Cause, Connection, Disconnect, OpCode, Phase, Refusal, StatusCode};
 use crate::sys;
 
 /// The type of the text exposition format.
@@ -87,10 +87,10 @@ impl Counters {
             0
         } else if connection.was_called() {
             1
-        } else if connection.is_new() {
-            3
-        } else {
+        } else if matches!(connection.phase(), Phase::Answered | Phase::Finished) {
             2
+        } else {
+            3
         };
         self.outcomes[outcome] += 1;
     }
@@ -279,7 +279,7 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
     );
     out.counters(
         "outrigger_refusals_total",
-        "Requests that were refused, by reason.",
+        "Requests that were refused before a service was called, by reason.",
         "reason",
         counters.refusals.iter(),
     );

@@ -141,7 +141,12 @@ impl<S: Service> Server<S> {
             )
             .map_err(|error| cannot_listen(wanted, &error))?;
             listeners.push(listener);
-            listen.push(address);
+            listen.push(match address {
+                ListenAddress::Unix(path) if config.proxies.contains(&Peers::Unix) => {
+                    ListenAddress::SharedUnix(path)
+                }
+                address => address,
+            });
         }
         let wanted = config.max_clients as u64 + SPARE_DESCRIPTORS;
         let descriptors = raise_descriptor_limit();
@@ -480,7 +485,7 @@ impl<S: Service> Server<S> {
 
     fn accept_clients(&mut self) {
         let due = self.accept_again.is_none_or(|again| self.ctx.now >= again);
-        if self.ctx.is_paused(Mount::WHOLE) || !due {
+        if !due {
             return;
         }
         self.accept_again = None;
@@ -625,7 +630,6 @@ impl<S: Service> Server<S> {
         }
         let pending = self.listeners.iter().any(|listener| listener.pending);
         let accept = self.accept_again.or(pending.then_some(self.ctx.now));
-        let accept = accept.filter(|_| !self.ctx.is_paused(Mount::WHOLE));
         let next = [self.ctx.next_turn(), accept].into_iter().flatten().min()?;
         Some(next.since(self.ctx.now))
     }
@@ -811,7 +815,12 @@ fn add_client(ctx: &mut Context, stream: Stream, remote: Remote) -> Option<Clien
 fn handle_head<S: Service>(ctx: &mut Context, service: &mut S, id: ClientId, head: &[u8]) {
     let max_headers = ctx.config.limits.max_headers;
     let answered = Request::parse_within(head, max_headers).and_then(|request| {
-        ctx.begin_request(id, &request, service.mount(&request));
+        let mount = if admin::is_for(&request) {
+            Mount::WHOLE
+        } else {
+            service.mount(&request)
+        };
+        ctx.begin_request(id, &request, mount);
         if !admin::is_open(&request) {
             ctx.check_access(id, &request)?;
         }
@@ -823,7 +832,8 @@ fn handle_head<S: Service>(ctx: &mut Context, service: &mut S, id: ClientId, hea
         } else {
             let route = service.route(&request)?;
             if ctx.is_paused(ctx.mount) {
-                return Err(Refusal::unavailable("the program does not keep up"));
+                let refusal = Refusal::unavailable("the program does not keep up");
+                return Err(refusal.because("program_busy"));
             }
             route
         };
@@ -839,6 +849,10 @@ fn handle_head<S: Service>(ctx: &mut Context, service: &mut S, id: ClientId, hea
     if let Err(refusal) = answered {
         ctx.refuse(id, &refusal);
     }
+}
+
+fn too_many_of_address() -> Refusal {
+    Refusal::unavailable("too many clients from this address").because("max_clients_per_address")
 }
 
 fn too_many_clients() -> Refusal {
@@ -857,8 +871,7 @@ fn upgrade<S: Service>(
         return Err(too_many_clients());
     }
     if ctx.has_too_many(id) {
-        let refusal = Refusal::unavailable("too many clients from this address");
-        return Err(refusal.because("max_clients_per_address"));
+        return Err(too_many_of_address());
     }
     let mut accept = service.accept(ctx, request)?;
     if let Some(cookie) = &ctx.config.affinity_cookie {
@@ -894,8 +907,12 @@ fn handle_call<S: Service>(
         ctx.mount = Mount::WHOLE;
         let response = admin::answer(ctx, service, request);
         let _ = ctx.respond(id, &response);
-    } else if full {
-        let refusal = too_many_clients();
+    } else if full || ctx.has_too_many(id) {
+        let refusal = if full {
+            too_many_clients()
+        } else {
+            too_many_of_address()
+        };
         ctx.counters.counted(&refusal);
         let _ = ctx.respond(id, &Response::from(&refusal));
     } else {

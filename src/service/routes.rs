@@ -212,7 +212,7 @@ impl Service for Routes {
     }
 }
 
-/// Adds fields to others: numbers to numbers, objects field by field. Of what cannot be added, the first stays.
+/// Adds fields to others: numbers to numbers, objects field by field, and what is true is true of all. Of what cannot be added, the first stays.
 fn add_up(all: &mut Map<String, Value>, more: Map<String, Value>) {
     for (name, value) in more {
         match (all.get_mut(&name), value) {
@@ -223,6 +223,7 @@ fn add_up(all: &mut Map<String, Value>, more: Map<String, Value>) {
                     *sum = (one + other).into();
                 }
             }
+            (Some(Value::Bool(all)), Value::Bool(one)) => *all &= one,
             _ => {}
         }
     }
@@ -252,12 +253,12 @@ mod tests {
     #[test]
     fn numbers_add_up() {
         let object = |value: Value| value.as_object().cloned().expect("an object");
-        let mut all = object(json!({"a": 1, "b": {"c": 2}, "d": "x"}));
+        let mut all = object(json!({"a": 1, "b": {"c": 2}, "d": "x", "e": true}));
         add_up(
             &mut all,
-            object(json!({"a": 2, "b": {"c": 3, "e": 4}, "d": "y"})),
+            object(json!({"a": 2, "b": {"c": 3, "e": 4}, "d": "y", "e": false})),
         );
-        let sum = json!({"a": 3, "b": {"c": 5, "e": 4}, "d": "x"});
+        let sum = json!({"a": 3, "b": {"c": 5, "e": 4}, "d": "x", "e": false});
         assert_eq!(Value::from(all), sum);
     }
 }

@@ -555,6 +555,8 @@ impl Connection {
             // The time before a further request is not the request's own.
             self.since = now;
         }
+        // What an earlier request asked for is over.
+        self.call = exchange::Terms::default();
         match http::find_end(&held, input.peek(), limits.max_head) {
             Ok(Some(len)) if held.is_empty() => Some(Event::Head(Cow::Borrowed(input.take(len)))),
             Ok(Some(len)) => {

@@ -68,7 +68,7 @@ impl Context {
     }
 
     fn expect_phase(&self, id: ClientId, phase: Phase) -> Result<(), SendError> {
-        let client = self.registry.get(id).ok_or(SendError::Gone)?;
+        let client = self.own(id).ok_or(SendError::Gone)?;
         if client.connection.phase() == phase {
             Ok(())
         } else {

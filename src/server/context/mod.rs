@@ -148,12 +148,18 @@ impl Context {
         code: CloseCode,
         reason: impl Into<String>,
     ) -> Result<(), SendError> {
-        let client = self.registry.get(id).ok_or(SendError::Gone)?;
+        let client = self.own(id).ok_or(SendError::Gone)?;
         if !client.connection.is_open() {
             return Err(SendError::Closing);
         }
         self.close_with(id, Disconnect::by_service(code, reason.into()));
         Ok(())
+    }
+
+    /// A client of the service that is at work.
+    fn own(&self, id: ClientId) -> Option<&Client> {
+        let client = self.registry.get(id)?;
+        self.mount.includes(client.mount).then_some(client)
     }
 
     /// Whether more output waits for this client than the soft limit. [`Service::drained`](crate::Service::drained)
@@ -200,8 +206,8 @@ impl Context {
         self.registry.get(id).map(|client| client.remote)
     }
 
-    /// Stops taking input from the service's clients, new ones included, or goes on with it: for a service whose own
-    /// output does not keep up. While paused, the silence of a client is not held against it.
+    /// Stops taking input from the service's clients, or goes on with it: for a service whose own output does not keep
+    /// up. While paused, the silence of a client is not held against it, and new clients get 503.
     pub fn set_paused(&mut self, paused: bool) {
         let paused = paused && !self.only_waits_for_answers();
         let bit = self.mount.bit();
@@ -232,8 +238,9 @@ impl Context {
     /// client sends, and this one is full. The client's silence is not held against it meanwhile.
     pub fn set_held(&mut self, id: ClientId, held: bool) {
         let held = held && !self.only_waits_for_answers();
-        let now = self.now;
-        let Some(client) = self.registry.get_mut(id) else {
+        let (now, mount) = (self.now, self.mount);
+        let client = self.registry.get_mut(id);
+        let Some(client) = client.filter(|client| mount.includes(client.mount)) else {
             return;
         };
         if std::mem::replace(&mut client.held, held) && !held {

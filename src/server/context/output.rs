@@ -33,7 +33,12 @@ impl Context {
         let payload = message.as_bytes();
         let corked = self.corked == Some(id);
         let gathered = if corked { self.cork.len() } else { 0 };
-        let mut client = self.registry.get_mut(id).ok_or(SendError::Gone)?;
+        let mount = self.mount;
+        let mut client = self
+            .registry
+            .get_mut(id)
+            .filter(|client| mount.includes(client.mount))
+            .ok_or(SendError::Gone)?;
         if !client.connection.is_open() {
             return Err(SendError::Closing);
         }
@@ -320,6 +325,9 @@ impl Context {
     /// Ends a client that left too much unread: what was not begun is dropped, so that CLOSE comes after at most the
     /// frames that were. It is told as [`Cause::SlowConsumer`](crate::Cause::SlowConsumer).
     pub fn cut_off(&mut self, id: ClientId) {
+        if self.own(id).is_none() {
+            return;
+        }
         if self.is_answering(id) {
             return self.doom(id, Disconnect::slow_consumer());
         }

@@ -39,11 +39,16 @@ impl Context {
         });
     }
 
-    /// Notes for whom a proxy has made a connection.
+    /// Notes for whom a proxy has made a connection. One that comes through a unix socket and does not say is anyone's.
     pub(in crate::server) fn proxied(&mut self, id: ClientId, address: Option<SocketAddr>) {
-        if let (Some(client), Some(address)) = (self.registry.get_mut(id), address) {
+        let Some(client) = self.registry.get_mut(id) else {
+            return;
+        };
+        if let Some(address) = address {
             log::debug!("{id} is for {address}, through {}", client.remote);
             client.remote = address.into();
+        } else if client.remote.is_unix() {
+            client.remote = Remote::SHARED_UNIX;
         }
     }
 
@@ -335,13 +340,17 @@ impl Context {
         self.registry.client_count() + self.calls >= self.config.max_clients
     }
 
-    /// Whether the address of a connection has as many clients as it may have. A unix socket has none.
+    /// Whether the address of a connection has as many clients as it may have, calls that wait for answers included. A
+    /// unix socket has no address.
     pub(in crate::server) fn has_too_many(&self, id: ClientId) -> bool {
-        let remote = self.remote(id).filter(|remote| *remote != Remote::UNIX);
-        match (self.config.max_clients_per_address, remote) {
-            (Some(most), Some(remote)) => self.registry.count_of(remote) >= most,
-            _ => false,
-        }
+        let remote = self.remote(id).filter(|remote| !remote.is_unix());
+        let (Some(most), Some(remote)) = (self.config.max_clients_per_address, remote) else {
+            return false;
+        };
+        let calls = self.registry.iter().filter(|(other, client)| {
+            *other != id && client.connection.is_answering() && client.remote.ip() == remote.ip()
+        });
+        self.registry.count_of(remote) + calls.count() >= most
     }
 
     /// Whether anyone waits for anything: clients, calls that are not answered, output on its way.
@@ -410,7 +419,9 @@ impl Context {
     }
 
     pub(super) fn holds_input_of(&self, client: &Client) -> bool {
-        self.is_paused(client.mount) || (client.held && !client.hung_up)
+        // Requests are read always: there are some that the service has nothing to do with.
+        (client.connection.was_open() && self.is_paused(client.mount))
+            || (client.held && !client.hung_up)
     }
 
     /// Whether input is not taken from the clients of a service.
@@ -420,6 +431,7 @@ impl Context {
 
     /// Takes input from every client, whatever services asked for.
     pub(in crate::server) fn take_all_input(&mut self) {
+        self.mount = Mount::WHOLE;
         self.paused = 0;
         self.take_input_again(|_| true);
         for id in self.registry.ids() {

@@ -96,7 +96,7 @@ impl App {
                 for address in ctx.listen_addresses() {
                     match &self.config.told_token {
                         // A unix socket asks for none.
-                        Some(token) if address.tcp().is_some() => {
+                        Some(token) if address.asks_for_token() => {
                             let target = format!("{path}?token={}", token.reveal());
                             self.events.listening(address, &target);
                         }
