@@ -3,6 +3,9 @@
 whether that is what it was. A count is the same on every machine and in every run but for a little, so it shows what a
 timed test cannot.
 
+The figures belong to a compiler and a kind of processor (which of its vector instructions are used); for others there
+is nothing to compare with until they are kept too.
+
 Two conversations of different length are had with each service; what the longer one needs more is divided by the messages
 it has more, so that start and end do not count. What the kernel does is not counted.
 
@@ -13,6 +16,7 @@ env:   OUTRIGGER=target/release/outrigger
 import json
 import os
 import pathlib
+import platform
 import re
 import socket
 import subprocess
@@ -101,11 +105,22 @@ def count(arguments, path, run, rounds):
         return int(re.search(r"^(?:summary|totals): (\d+)", text, re.M)[1]), messages
 
 
+def machine():
+    """What the figures depend on beside the code."""
+    compiler = subprocess.run(["rustc", "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
+    flags = pathlib.Path("/proc/cpuinfo").read_text().split()
+    return f"{platform.machine()}, {'AVX2' if 'avx2' in flags else 'no AVX2'}, rustc {compiler}"
+
+
 def main():
     arguments = sys.argv[1:]
     write = "--write" in arguments
     names = [name for name in arguments if not name.startswith("--")] or list(CONVERSATIONS)
-    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    all_kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    kept = all_kept.setdefault(machine(), {})
+    compares = bool(kept) and not write
+    if not compares and not write:
+        print(f"  nothing is kept for {machine()}: not compared")
     worse = []
     for name in names:
         conversation, fewer, more = CONVERSATIONS[name]
@@ -115,10 +130,10 @@ def main():
         print(f"  {name}: {each} instructions a message ({change:+.1%})", flush=True)
         if write:
             kept[name] = each
-        elif name not in kept or abs(change) > TOLERANCE:
+        elif compares and (name not in kept or abs(change) > TOLERANCE):
             worse.append(name)
     if write:
-        KEPT.write_text(json.dumps(kept, indent=2) + "\n")
+        KEPT.write_text(json.dumps(all_kept, indent=2) + "\n")
     if worse:
         print(f"not what it was, which is to be mended or kept with --write: {', '.join(worse)}", file=sys.stderr)
         sys.exit(1)

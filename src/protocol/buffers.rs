@@ -23,9 +23,10 @@ pub struct Buffers {
 }
 
 impl Buffers {
-    /// The smallest buffer that has room for `len` bytes.
+    /// The smallest buffer that has room for `len` bytes, and of these the one that was used last: the processor's caches
+    /// may still have it.
     fn take(&mut self, len: usize) -> Option<Vec<u8>> {
-        let fitting = self.free.iter().enumerate();
+        let fitting = self.free.iter().enumerate().rev();
         let (at, _) = fitting
             .filter(|(_, buffer)| buffer.capacity() >= len)
             .min_by_key(|(_, buffer)| buffer.capacity())?;
