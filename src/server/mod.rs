@@ -566,6 +566,9 @@ impl<S: Service> Server<S> {
         }
         self.ctx.counters.ended(client.traffic, &client.connection);
         self.ctx.mount = client.mount;
+        if self.ctx.registry.client_count() == 0 {
+            self.ctx.shared.buffers.clear();
+        }
         // Its descriptor may be what `accept` was waiting for.
         self.accept_again = self.accept_again.map(|_| self.ctx.now);
         if client.connection.was_open() {
