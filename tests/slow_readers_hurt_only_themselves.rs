@@ -2,11 +2,12 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc::{self, Sender};
 
 use common::{BINARY, CLOSE, PATIENCE, TEXT, TestServer, Told, Wire, frame, patient};
-use outrigger::{Cause, Config, Message};
+use outrigger::{Cause, ClientId, Config, Context, Message, Request, Server, Service};
 
 #[test]
 fn an_echo_client_that_writes_far_ahead_of_its_reading_loses_nothing() {
@@ -230,4 +231,81 @@ fn a_peer_that_ends_its_direction_still_gets_all_it_is_owed() {
         let cause = if close { Cause::PeerClose } else { Cause::Eof };
         assert_eq!(server.disconnected(client).cause, cause);
     }
+}
+
+/// Holds the client that says "0", and lets it go when another one's output has drained, which is at once.
+#[derive(Default)]
+struct Holding {
+    reader: Option<ClientId>,
+    writer: Option<ClientId>,
+    heard: Option<Sender<String>>,
+}
+
+impl Service for Holding {
+    fn connected(&mut self, _: &mut Context, client: ClientId, _: &Request<'_>) {
+        if self.reader.is_none() {
+            self.reader = Some(client);
+        } else {
+            self.writer = Some(client);
+        }
+    }
+
+    fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
+        let (Message::Text(text), Some(reader), Some(heard)) = (message, self.reader, &self.heard)
+        else {
+            return;
+        };
+        heard.send(text.to_owned()).expect("the test listens");
+        if text == "0" {
+            ctx.set_held(client, true);
+            for _ in 0..27 {
+                let _ = ctx.send(reader, Message::Binary(&[0; 10_000]));
+            }
+        }
+    }
+
+    fn drained(&mut self, ctx: &mut Context, _: ClientId) {
+        if let Some(writer) = self.writer {
+            ctx.set_held(writer, false);
+        }
+    }
+}
+
+#[test]
+fn what_was_held_back_comes_before_what_is_in_the_socket() {
+    let (sender, heard) = mpsc::channel();
+    let config = Config {
+        turn_bytes: 70_000,
+        listen: vec![([127, 0, 0, 1], 0).into()],
+        ..patient()
+    };
+    let service = Holding {
+        heard: Some(sender),
+        ..Holding::default()
+    };
+    let server = Server::bind(config, service).expect("a free port");
+    let address = server.local_addresses()[0].tcp().expect("TCP");
+    let handle = server.handle();
+    let running = std::thread::spawn(move || server.run().map(drop));
+    let mut reader = Wire::connect(address, "/");
+    let reading = std::thread::spawn(move || while reader.read_frame().opcode != CLOSE {});
+    let mut writer = Wire::connect(address, "/");
+    // After a long message the first read is a small one.
+    let long = frame(true, BINARY, &[7; 200_000]);
+    writer.send(&long[..1000]);
+    writer.send(&long[1000..]);
+    let texts: Vec<String> = (0..6000).map(|number| number.to_string()).collect();
+    let frames: Vec<Vec<u8>> = texts
+        .iter()
+        .map(|text| frame(true, TEXT, text.as_bytes()))
+        .collect();
+    writer.send(&frames.concat());
+    for text in &texts {
+        let heard = heard.recv_timeout(PATIENCE);
+        assert_eq!(heard.as_ref(), Ok(text), "in order, and all of it");
+    }
+    handle.stop().expect("it runs");
+    drop(writer);
+    reading.join().expect("it was closed");
+    running.join().expect("no panic").expect("no error");
 }

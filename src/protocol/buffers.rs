@@ -3,7 +3,10 @@
 //! A large message that comes in several reads needs memory of its own. Fresh memory costs more than what is done with
 //! it: each page is cleared by the kernel when it is first touched. So the buffer of one message is kept for the next.
 
+use std::fmt;
 use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Smaller buffers are not worth keeping. Fuzzers and tests have short messages.
 const WORTH: usize = if cfg!(any(test, fuzzing)) {
@@ -15,20 +18,39 @@ const WORTH: usize = if cfg!(any(test, fuzzing)) {
 /// The most bytes that are kept for messages to come.
 const MOST_KEPT: usize = 8 << 20;
 
+/// The most bytes that are lent for whole messages of which only the beginning is there. Past that, and for who only
+/// announces long messages, room grows with what comes.
+const MOST_LENT: usize = 8 << 20;
+
 /// Buffers without a message.
 #[derive(Debug, Default)]
 pub struct Buffers {
     free: Vec<Vec<u8>>,
     kept: usize,
+    lent: Arc<AtomicUsize>,
+}
+
+/// A buffer's share of what is lent, until it is dropped.
+#[derive(Debug)]
+struct Loan {
+    lent: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        self.lent.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 impl Buffers {
     /// The smallest buffer that has room for `len` bytes, and of these the one that was used last: the processor's caches
     /// may still have it.
+    /// None is much larger.
     fn take(&mut self, len: usize) -> Option<Vec<u8>> {
         let fitting = self.free.iter().enumerate().rev();
         let (at, _) = fitting
-            .filter(|(_, buffer)| buffer.capacity() >= len)
+            .filter(|(_, buffer)| (len..=len.saturating_mul(2)).contains(&buffer.capacity()))
             .min_by_key(|(_, buffer)| buffer.capacity())?;
         let buffer = self.free.swap_remove(at);
         self.kept -= buffer.capacity();
@@ -53,13 +75,27 @@ impl Buffers {
         String::from_utf8(bytes).unwrap_or_default()
     }
 
+    /// A buffer for a whole message of `len` bytes, if so much more may be lent.
+    fn borrow(&mut self, len: usize) -> Option<(Vec<u8>, Loan)> {
+        let room = MOST_LENT.checked_sub(self.lent.load(Ordering::Relaxed))?;
+        if !(WORTH..=room / 2).contains(&len) {
+            return None;
+        }
+        let buffer = self.take(len)?;
+        let bytes = buffer.capacity();
+        self.lent.fetch_add(bytes, Ordering::Relaxed);
+        let lent = Arc::clone(&self.lent);
+        Some((buffer, Loan { lent, bytes }))
+    }
+
     fn take_worth(&mut self, len: usize) -> Option<Vec<u8>> {
         (len >= WORTH).then(|| self.take(len)).flatten()
     }
 
     /// Gives all of them back to the system.
     pub fn clear(&mut self) {
-        *self = Self::default();
+        self.free = Vec::new();
+        self.kept = 0;
     }
 
     /// Whether there is none.
@@ -69,11 +105,12 @@ impl Buffers {
 }
 
 /// The bytes of a message that is put together, in memory that may have room for more of it.
-#[derive(Clone, Debug, Default)]
+#[derive(Default)]
 pub struct Buffer {
     /// All that can be written to; what lies behind the message is of messages before.
     bytes: Vec<u8>,
     filled: usize,
+    loan: Option<Loan>,
 }
 
 impl Buffer {
@@ -94,7 +131,7 @@ impl Buffer {
     }
 
     /// Where the next bytes can be put, at most `len`, to be followed by [`Buffer::advance`]. It is not empty, and no
-    /// longer than what is there already unless a buffer that is there anyway has the room.
+    /// longer than what is there already unless a buffer that is there anyway is lent.
     pub(super) fn room(&mut self, len: usize, most: usize, buffers: &mut Buffers) -> &mut [u8] {
         let wanted = self.filled + len;
         if wanted > self.bytes.capacity() {
@@ -120,13 +157,10 @@ impl Buffer {
         if len <= capacity {
             return;
         }
-        let kept = if most >= WORTH {
-            buffers.take(most)
-        } else {
-            None
-        };
-        let kept = kept.or_else(|| buffers.take_worth(len));
-        let Some(mut larger) = kept else {
+        let lent = buffers.borrow(most);
+        let kept = lent.map(|(buffer, loan)| (buffer, Some(loan)));
+        let kept = kept.or_else(|| buffers.take_worth(len).map(|buffer| (buffer, None)));
+        let Some((mut larger, loan)) = kept else {
             self.bytes.truncate(self.filled);
             self.bytes
                 .reserve_exact(capacity_for(len, capacity, most) - self.filled);
@@ -137,6 +171,7 @@ impl Buffer {
         }
         larger[..self.filled].copy_from_slice(&self.bytes[..self.filled]);
         buffers.give(std::mem::replace(&mut self.bytes, larger));
+        self.loan = loan;
     }
 
     /// The memory, for another message.
@@ -147,6 +182,22 @@ impl Buffer {
     #[cfg(any(test, fuzzing))]
     pub(super) fn capacity(&self) -> usize {
         self.bytes.capacity()
+    }
+}
+
+impl Clone for Buffer {
+    fn clone(&self) -> Self {
+        Self {
+            bytes: self.to_vec(),
+            filled: self.filled,
+            loan: None,
+        }
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&**self, f)
     }
 }
 
@@ -226,6 +277,33 @@ mod tests {
     }
 
     #[test]
+    fn what_is_lent_has_a_limit_until_it_is_given_back() {
+        let mut buffers = Buffers::default();
+        let mut borrowed = Vec::new();
+        loop {
+            buffers.give(Vec::with_capacity(1 << 20));
+            let mut buffer = Buffer::default();
+            buffer.push(b"x", 1 << 20, &mut buffers);
+            if buffer.loan.is_none() {
+                assert!(buffer.bytes.capacity() < 1000, "room for what has come");
+                break;
+            }
+            borrowed.push(buffer);
+        }
+        assert!((1..=8).contains(&borrowed.len()));
+        // A client that leaves drops its message.
+        borrowed.pop();
+        let mut buffer = Buffer::default();
+        buffer.push(b"x", 1 << 20, &mut buffers);
+        assert!(buffer.loan.is_some());
+        assert_eq!(
+            format!("{buffer:?}"),
+            "[120]",
+            "and nothing of messages before"
+        );
+    }
+
+    #[test]
     fn what_is_kept_has_a_limit() {
         let mut buffers = Buffers::default();
         buffers.give(Vec::with_capacity(WORTH - 1));
@@ -235,6 +313,7 @@ mod tests {
         }
         assert!(buffers.kept <= MOST_KEPT && buffers.kept > MOST_KEPT / 2);
         assert!(buffers.take(2 << 20).is_none());
+        assert!(buffers.take(100 << 10).is_none(), "much larger");
         assert!(buffers.take(1 << 20).is_some());
     }
 }

@@ -170,6 +170,12 @@ impl Service for Witness {
             Some(b'l') => _ = ctx.send(client, Message::Binary(&[8; 40_000])),
             Some(b'r') => self.answer(ctx, false),
             Some(b't') => self.answer(ctx, true),
+            Some(b'h') => {
+                // Held until anyone drains or leaves, which may be at once.
+                ctx.set_held(client, true);
+                (0..20).for_each(|_| _ = ctx.send(someone, Message::Binary(&[9; 3000])));
+                let _ = ctx.send(client, message);
+            }
             Some(b'p') => ctx.set_paused(true),
             Some(b'g') => ctx.set_paused(false),
             _ => _ = ctx.send(client, message),
@@ -182,6 +188,7 @@ impl Service for Witness {
             "{client} drains while it is connected, or reads an answer"
         );
         let _ = ctx.send(client, Message::Text("more"));
+        self.let_go(ctx);
     }
 
     fn disconnected(&mut self, ctx: &mut Context, client: ClientId, _: &Disconnect) {
@@ -192,6 +199,15 @@ impl Service for Witness {
             "nothing can be sent to who is gone"
         );
         ctx.broadcast(Message::Text("someone left"), |_, _| true);
+        self.let_go(ctx);
+    }
+}
+
+impl Witness {
+    fn let_go(&self, ctx: &mut Context) {
+        for client in &self.present {
+            ctx.set_held(*client, false);
+        }
     }
 }
 
@@ -235,6 +251,7 @@ impl World {
                 max_message: 60_000,
             },
             max_outbound: 100_000,
+            turn_bytes: 4096,
             soft_outbound: 10_000,
             rate_limit: (options & 0x40 != 0)
                 .then_some(std::num::NonZeroU32::MIN.saturating_add(20)),

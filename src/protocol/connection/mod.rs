@@ -393,7 +393,9 @@ impl Connection {
         let Some(Assembly::Binary(message)) = &mut partial.message else {
             return None;
         };
-        if message.len() + rest < LONG || frame.opcode.is_control() {
+        // Room is made for as much as has come, so something has to have come.
+        let begun = message.len() >= LONG / 32;
+        if !begun || message.len() + rest < LONG || frame.opcode.is_control() {
             return None;
         }
         let most = if frame.fin {

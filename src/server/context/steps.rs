@@ -133,7 +133,8 @@ impl Context {
             && self.has_unread(id)
     }
 
-    fn has_unread(&self, id: ClientId) -> bool {
+    /// Whether input was read that waits to be handled.
+    pub(in crate::server) fn has_unread(&self, id: ClientId) -> bool {
         let backlog = self
             .registry
             .get(id)
