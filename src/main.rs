@@ -184,7 +184,7 @@ fn listening(address: &ListenAddress, path: &str, token: Option<&Token>) -> Stri
 }
 
 /// Reads whom to let in once more, from the files that the command line names. The token stays unless another one is
-/// given: what is served and where does not change, and so neither does whether it needs one.
+/// given: what is served and where does not change, so what has asked for one goes on asking.
 fn read_access_again(token: Option<&Token>) -> Option<Access> {
     match cli::parse(std::env::args_os()) {
         Ok(Action::Run(_, settings)) => {

@@ -94,6 +94,38 @@ fn clients() {
 }
 
 #[test]
+fn calls_of_an_address_count_with_its_clients() {
+    let args = [
+        "processes",
+        "--log",
+        "off",
+        "--max-clients-per-address",
+        "1",
+    ];
+    let program = Program::start(&args);
+    let address = program.address();
+    let exec = |arguments: &str| {
+        let body = format!(r#"{{"command":"sleep","args":["{arguments}"]}}"#);
+        let mut wire = Wire::open(address);
+        let fields = "Host: localhost\r\nContent-Type: application/json\r\nContent-Length";
+        let length = body.len();
+        let call = format!("POST /process/exec HTTP/1.1\r\n{fields}: {length}\r\n\r\n{body}");
+        wire.send(call.as_bytes());
+        wire
+    };
+    let pending = exec("1000");
+    eventually("it is pending", || {
+        sample(address, "outrigger_pending_calls") == 1.0
+    });
+    assert_eq!(&exec("0").read_head()[9..12], "503");
+    drop(pending);
+    eventually("its end is noticed", || {
+        &exec("0").read_head()[9..12] == "200"
+    });
+    assert_eq!(&exec("0").read_head()[9..12], "200", "and that of this one");
+}
+
+#[test]
 fn the_size_of_a_head() {
     let metric = "outrigger_refusals_total{reason=\"head_size\"}";
     let server = Limited::new(&["--max-head", "1024"], metric);

@@ -44,9 +44,8 @@ impl Drop for Loan {
 }
 
 impl Buffers {
-    /// The smallest buffer that has room for `len` bytes, and of these the one that was used last: the processor's caches
-    /// may still have it.
-    /// None is much larger.
+    /// The smallest buffer that has room for `len` bytes and is at most twice as large; of several, the one that was used
+    /// last, which the processor's caches may still have.
     fn take(&mut self, len: usize) -> Option<Vec<u8>> {
         let fitting = self.free.iter().enumerate().rev();
         let (at, _) = fitting

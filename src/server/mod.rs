@@ -592,7 +592,7 @@ impl<S: Service> Server<S> {
         } else {
             log::debug!("{id} left: remote={}", client.remote);
             if client.connection.is_unanswered() {
-                self.ctx.calls = self.ctx.calls.saturating_sub(1);
+                self.ctx.end_call_from(client.remote);
                 self.service.abandoned(&mut self.ctx, id);
             }
         }
@@ -909,13 +909,13 @@ fn handle_call<S: Service>(
     body: &[u8],
 ) {
     log::debug!("{id} {} {:?}", request.method(), request.path());
-    let full = ctx.is_full();
-    ctx.calls += 1;
+    let (full, too_many) = (ctx.is_full(), ctx.has_too_many(id));
+    ctx.begin_call_of(id);
     if admin::is_for(request) {
         ctx.mount = Mount::WHOLE;
         let response = admin::answer(ctx, service, request);
         let _ = ctx.respond(id, &response);
-    } else if full || ctx.has_too_many(id) {
+    } else if full || too_many {
         let refusal = if full {
             too_many_clients()
         } else {

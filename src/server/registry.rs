@@ -22,7 +22,7 @@ pub(super) struct Registry {
     next_serial: u64,
     /// How many of the clients were admitted by the service: those whose end will be told.
     admitted: usize,
-    /// Clients by address, if they are limited; then every address that has any.
+    /// Clients and pending calls by address, if they are limited; then every address that has any.
     by_address: Option<HashMap<IpAddr, usize>>,
     /// The path of the client that was admitted last, to be shared by the next.
     last_path: Arc<Box<str>>,
@@ -50,7 +50,7 @@ impl Registry {
         self.admitted
     }
 
-    /// How many clients an address has, where that is counted.
+    /// How many clients and pending calls an address has, where that is counted.
     pub(super) fn count_of(&self, remote: Remote) -> usize {
         let counts = self.by_address.as_ref();
         counts
@@ -93,9 +93,7 @@ impl Registry {
             client.path = Some(path);
             let ip = client.remote.ip();
             self.admitted += 1;
-            if let Some(counts) = &mut self.by_address {
-                *counts.entry(ip).or_default() += 1;
-            }
+            self.begin_use(ip);
         }
     }
 
@@ -106,18 +104,27 @@ impl Registry {
         let client = self.clients.remove(id.slot());
         if client.connection.was_open() {
             self.admitted -= 1;
-            if let Some(Entry::Occupied(mut entry)) = self
-                .by_address
-                .as_mut()
-                .map(|counts| counts.entry(client.remote.ip()))
-            {
-                *entry.get_mut() -= 1;
-                if *entry.get() == 0 {
-                    entry.remove();
-                }
-            }
+            self.end_use(client.remote.ip());
         }
         Some(client)
+    }
+
+    /// Notes one client or call more of an address, where they are limited.
+    pub(super) fn begin_use(&mut self, ip: IpAddr) {
+        if let Some(counts) = &mut self.by_address {
+            *counts.entry(ip).or_default() += 1;
+        }
+    }
+
+    /// Notes one less.
+    pub(super) fn end_use(&mut self, ip: IpAddr) {
+        let counts = self.by_address.as_mut();
+        if let Some(Entry::Occupied(mut entry)) = counts.map(|counts| counts.entry(ip)) {
+            *entry.get_mut() -= 1;
+            if *entry.get() == 0 {
+                entry.remove();
+            }
+        }
     }
 
     pub(super) fn get(&self, id: ClientId) -> Option<&Client> {

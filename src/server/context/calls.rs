@@ -2,17 +2,38 @@
 
 use super::{Context, SendError};
 use crate::protocol::{Disconnect, Phase, Response, StatusCode};
+use crate::server::client::Remote;
 use crate::server::id::ClientId;
 
 /// The type of a stream of events, as browsers' `EventSource` reads it.
 const EVENT_STREAM: &str = "text/event-stream";
 
 impl Context {
+    /// Counts a call that the service is given.
+    pub(in crate::server) fn begin_call_of(&mut self, id: ClientId) {
+        self.calls += 1;
+        if let Some(remote) = self.remote(id) {
+            self.registry.begin_use(remote.ip());
+        }
+    }
+
+    /// Counts a call less: it was answered to the end, or its caller is gone.
+    pub(in crate::server) fn end_call_from(&mut self, remote: Remote) {
+        self.calls = self.calls.saturating_sub(1);
+        self.registry.end_use(remote.ip());
+    }
+
+    fn end_call(&mut self, id: ClientId) {
+        if let Some(remote) = self.remote(id) {
+            self.end_call_from(remote);
+        }
+    }
+
     /// Answers a call. One that is gone or answered already is [`SendError::Gone`].
     pub fn respond(&mut self, id: ClientId, response: &Response) -> Result<(), SendError> {
         self.expect_phase(id, Phase::Answering)?;
         log::debug!("{id} answered: {}", response.status().0);
-        self.calls = self.calls.saturating_sub(1);
+        self.end_call(id);
         self.counters.responded(response.status());
         self.with_connection(id, |connection, now, out| {
             connection.respond(now, response, out)
@@ -32,7 +53,7 @@ impl Context {
         });
         if !self.is_answering(id) {
             // The answer to HEAD is whole.
-            self.calls = self.calls.saturating_sub(1);
+            self.end_call(id);
             self.read_on(id);
         }
         Ok(())
@@ -61,7 +82,7 @@ impl Context {
     /// Ends the stream.
     pub fn end_stream(&mut self, id: ClientId) -> Result<(), SendError> {
         self.expect_phase(id, Phase::Streaming)?;
-        self.calls = self.calls.saturating_sub(1);
+        self.end_call(id);
         self.with_connection(id, |connection, now, out| connection.end_stream(now, out));
         self.read_on(id);
         Ok(())

@@ -348,10 +348,7 @@ impl Context {
         let (Some(most), Some(remote)) = (self.config.max_clients_per_address, remote) else {
             return false;
         };
-        let calls = self.registry.iter().filter(|(other, client)| {
-            *other != id && client.connection.is_answering() && client.remote.ip() == remote.ip()
-        });
-        self.registry.count_of(remote) + calls.count() >= most
+        self.registry.count_of(remote) >= most
     }
 
     /// Whether anyone waits for anything: clients, calls that are not answered, output on its way.
