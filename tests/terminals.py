@@ -94,7 +94,7 @@ async def many(url, count, check):
         good = check(output) and events == [{"type": "exit", "exitCode": 7}] and code == 1000
         if not good:
             wrong += 1
-            print(f"run {number}: {len(output)} bytes, {events}, {code}", file=sys.stderr)
+            print(f"run {number}: {len(output)} bytes to {output[-20:]}, {events}, {code}", file=sys.stderr)
 
     await asyncio.gather(*(one(number) for number in range(count)))
     return wrong

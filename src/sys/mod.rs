@@ -19,7 +19,7 @@ pub use orphans::kill_orphans;
 pub(crate) use orphans::{Family, become_subreaper, reap_orphans, signal_orphans, usage};
 pub(crate) use process::{Beginning, Process, code_or_signal, exit_descriptor};
 pub use pty::TerminalSize;
-pub(crate) use pty::{open_pty, set_terminal_size};
+pub(crate) use pty::{open_pty, read_output, set_terminal_size};
 pub use sockets::keep_from_children;
 pub(crate) use sockets::{
     InheritedSocket, take_inherited_socket, tcp_listener, with_private_umask,

@@ -1,10 +1,10 @@
 //! Pseudoterminals.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::pty::{OpenptFlags, grantpt, openpt, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
@@ -61,4 +61,22 @@ pub(crate) fn set_terminal_size(fd: impl AsFd, size: TerminalSize) -> io::Result
         ws_ypixel: 0,
     };
     Ok(tcsetwinsize(fd, size)?)
+}
+
+/// Reads what a program wrote, from our end of a terminal or a pipe. Returns how many bytes came; none means that no
+/// program has the other end open and everything written to it was read.
+///
+/// # Errors
+///
+/// Those of read(2), `AGAIN` among them. Linux's end, EIO, is not one.
+pub(crate) fn read_output(fd: BorrowedFd<'_>, spare: &mut [u8]) -> rustix::io::Result<usize> {
+    match rustix::io::read(fd, &mut *spare) {
+        // Linux looks for input first and whether the other end is open second. What was written and closed in between,
+        // while we were held up, is still there: only a read that began after the end was seen can tell.
+        Err(Errno::IO) => match rustix::io::read(fd, spare) {
+            Err(Errno::IO) => Ok(0),
+            result => result,
+        },
+        result => result,
+    }
 }

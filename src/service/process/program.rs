@@ -17,7 +17,8 @@ use super::Exit;
 use super::scrollback::Stream;
 use super::sink::Sink;
 use crate::sys::{
-    Account, Beginning, Family, Process, TerminalSize, exit_descriptor, open_pty, set_terminal_size,
+    Account, Beginning, Family, Process, TerminalSize, exit_descriptor, open_pty, read_output,
+    set_terminal_size,
 };
 use crate::{Context, Readiness, SourceId, Time};
 
@@ -451,7 +452,7 @@ impl Program {
         let mut closed = false;
         while left > 0 && self.sink.wants_output() {
             let spare = self.sink.spare(left);
-            match rustix::io::read(&*output.fd, spare) {
+            match read_output(output.fd.as_fd(), spare) {
                 Ok(0) => closed = true,
                 Ok(count) => {
                     self.sink.commit(output.stream, count);
@@ -468,8 +469,6 @@ impl Program {
                     closed = matches!(self.linger, Linger::Over(_));
                     break;
                 }
-                // A terminal whose last program has ended says so by EIO.
-                Err(Errno::IO) => closed = true,
                 Err(error) => {
                     log::debug!("reading from process {} failed: {error}", self.id);
                     closed = true;
