@@ -160,13 +160,7 @@ impl<'a> Skimmer<'a> {
         self.expect(b'"')?;
         let bytes = self.text.as_bytes();
         loop {
-            // Most of a message is text: run over it without looking at each character's kind.
-            while bytes
-                .get(self.at)
-                .is_some_and(|&byte| byte >= 0x20 && byte != b'"' && byte != b'\\')
-            {
-                self.at += 1;
-            }
+            self.at += plain_prefix(&bytes[self.at..]);
             match self.byte().ok_or(NotJson)? {
                 b'"' => {
                     self.at += 1;
@@ -270,6 +264,26 @@ impl<'a> Skimmer<'a> {
     }
 }
 
+/// How many of the first bytes stand for themselves in a string. Most of a message is text, so eight at a time.
+fn plain_prefix(bytes: &[u8]) -> usize {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const HIGHS: u64 = 0x8080_8080_8080_8080;
+    // The high bit of each byte of `word` that is less than `n`, which is at most 0x80. Above the first such byte there
+    // may be bits that mean nothing, since the subtraction borrows.
+    let less = |word: u64, n: u64| word.wrapping_sub(ONES * n) & !word & HIGHS;
+    let is = |word: u64, byte: u8| less(word ^ (ONES * u64::from(byte)), 1);
+    let (words, rest) = bytes.as_chunks::<8>();
+    for (at, word) in words.iter().enumerate() {
+        let word = u64::from_le_bytes(*word);
+        let special = less(word, 0x20) | is(word, b'"') | is(word, b'\\');
+        if special != 0 {
+            return 8 * at + special.trailing_zeros() as usize / 8;
+        }
+    }
+    let is_special = |&byte: &u8| byte < 0x20 || byte == b'"' || byte == b'\\';
+    8 * words.len() + rest.iter().position(is_special).unwrap_or(rest.len())
+}
+
 /// The text that a string stands for. `raw` has its quotes and was walked over before.
 pub(crate) fn unescape(raw: &str) -> Cow<'_, str> {
     let inner = &raw[1..raw.len() - 1];
@@ -293,6 +307,24 @@ mod tests {
     fn is_json(text: &str) -> bool {
         let mut skimmer = Skimmer::new(text);
         skimmer.value().is_ok() && skimmer.end().is_ok()
+    }
+
+    #[test]
+    fn the_plain_prefix_of_a_string_ends_where_a_byte_is_special() {
+        for len in 0..40 {
+            for at in 0..len {
+                for byte in 0..=255 {
+                    // The next byte is one that a borrow from this one makes look special.
+                    let mut bytes = vec![b'!'; len];
+                    bytes[at] = byte;
+                    let special = byte < 0x20 || byte == b'"' || byte == b'\\';
+                    assert_eq!(plain_prefix(&bytes), if special { at } else { len });
+                    bytes[len - 1] = 0;
+                    let end = if special { at } else { len - 1 };
+                    assert_eq!(plain_prefix(&bytes), if byte == 0 { at } else { end });
+                }
+            }
+        }
     }
 
     #[test]

@@ -1,0 +1,258 @@
+#!/usr/bin/env python3
+"""How many instructions of its own `outrigger` needs for a message, counted by callgrind in fixed conversations, and
+how many system calls, counted by strace; and whether that is what it was. A count is the same on every machine and in
+every run but for a little, so it shows what a timed test cannot.
+
+The figures belong to a compiler and a kind of processor (which of its vector instructions are used); for others there
+is nothing to compare with until they are kept too.
+
+Two conversations of different length are had with each service; what the longer one needs more is divided by the messages
+it has more, so that start and end do not count. What the kernel does is counted as calls only.
+
+usage: tests/costs.py [--write] [NAME...]      --write makes the present figures those to be kept
+env:   OUTRIGGER=target/release/outrigger
+"""
+
+import json
+import os
+import pathlib
+import platform
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+
+OUTRIGGER = os.environ.get("OUTRIGGER", "target/release/outrigger")
+KEPT = pathlib.Path(__file__).with_suffix(".json")
+# What comes in several reads may come in more or fewer of them, and what is read first differs.
+TOLERANCE, SPLIT_TOLERANCE, CALLS_TOLERANCE = 0.04, 0.2, 0.1
+REQUEST = (
+    b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+
+
+def frame(payload, opcode):
+    length = len(payload)
+    if length < 126:
+        head = bytes([0x80 | opcode, 0x80 | length])
+    elif length < 65536:
+        head = bytes([0x80 | opcode, 0xFE]) + length.to_bytes(2)
+    else:
+        head = bytes([0x80 | opcode, 0xFF]) + length.to_bytes(8)
+    mask = bytes([1, 2, 3, 4])
+    return head + mask + bytes(byte ^ mask[at % 4] for at, byte in enumerate(payload))
+
+
+def reply_size(length):
+    return length + (2 if length < 126 else 4 if length < 65536 else 10)
+
+
+AGENT = """
+import os, re
+rest = b""
+while chunk := os.read(0, 65536):
+    *lines, rest = (rest + chunk).split(b"\\n")
+    ids = [re.search(rb'"id":([^,}]+)', line)[1] for line in lines]
+    os.write(1, b"".join(b'{"jsonrpc":"2.0","id":%s,"result":{"sessionId":"s","stopReason":"end_turn"}}\\n' % id for id in ids))
+"""
+PRINTER = """
+import os, tty
+tty.setraw(0)
+os.write(1, b"!")
+while key := os.read(0, 1):
+    os.write(1, key * SIZE)
+"""
+
+
+class Client:
+    """A connection that was opened."""
+
+    def __init__(self, port):
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=120)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.send(REQUEST)
+        self.rest = b""
+        while not self.rest.endswith(b"\r\n\r\n"):
+            self.rest += self.take(1)
+        self.rest = b""
+
+    def send(self, data):
+        self.socket.sendall(data)
+
+    def take(self, most):
+        came = self.socket.recv(most)
+        assert came, "the server stays"
+        return came
+
+    def skip(self, size):
+        """Reads so many bytes of frames."""
+        while size:
+            size -= len(self.take(size))
+
+    def messages(self):
+        """The payloads of messages, without end. All are shorter than 64 KiB."""
+        while True:
+            while len(self.rest) < sum(span := self.frame()):
+                self.rest += self.take(65536)
+            begin, length = span
+            payload, self.rest = self.rest[begin : begin + length], self.rest[begin + length :]
+            yield payload
+
+    def frame(self):
+        """Where the payload of what has come begins, and how long it is, as far as that is known."""
+        length = self.rest[1] if len(self.rest) > 1 else 0
+        return (2, length) if length < 126 else (4, int.from_bytes(self.rest[2:4]))
+
+
+def echo(size, depth, opcode=2, payload=b"hello wo"):
+    """Batches of `depth` messages of `size` bytes that come back."""
+    payload = (payload * (size // len(payload) + 1))[:size]
+    batch = frame(payload, opcode) * depth
+    size = reply_size(len(payload)) * depth
+
+    def run(client, rounds):
+        for _ in range(rounds):
+            client.send(batch)
+            client.skip(size)
+        return rounds * depth
+
+    return ["echo"], run
+
+
+def calls(depth):
+    """Batches of `depth` prompts in a session of a shared agent."""
+
+    def call(id, method, **params):
+        return frame(json.dumps({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).encode(), 1)
+
+    def run(client, rounds):
+        answers = client.messages()
+        for request in call(1, "initialize", protocolVersion=1), call(2, "session/new", cwd="/", mcpServers=[]):
+            client.send(request)
+            next(answers)
+        prompt = [{"type": "text", "text": "hello there, agent"}]
+        for _ in range(rounds):
+            client.send(b"".join(call(3 + id, "session/prompt", sessionId="s", prompt=prompt) for id in range(depth)))
+            for id in range(depth):
+                assert json.loads(next(answers))["id"] == 3 + id
+        return rounds * depth
+
+    return ["agent", "--path", "/", "--", sys.executable, "-c", AGENT], run
+
+
+def keys(size):
+    """Keys, each of which a program on a terminal answers with `size` bytes."""
+
+    def run(client, rounds):
+        output = client.messages()
+        assert next(output) == b"!"
+        for _ in range(rounds):
+            client.send(frame(b"k", 2))
+            left = size
+            while left > 0:
+                left -= len(next(output))
+        return rounds
+
+    return ["terminal", "--path", "/", "--", sys.executable, "-c", PRINTER.replace("SIZE", str(size))], run
+
+
+# Of each: the conversation, how many rounds the shorter and the longer one have, and how far instructions may be off.
+CONVERSATIONS = {
+    "echo of 20 bytes, one by one": (echo(20, 1), 200, 1200, TOLERANCE),
+    "echo of 20 bytes, 32 at once": (echo(20, 32), 20, 120, TOLERANCE),
+    "echo of 20 bytes of text, 32 at once": (echo(20, 32, 1), 20, 120, TOLERANCE),
+    "echo of 1 KiB, 16 at once": (echo(1024, 16), 20, 120, TOLERANCE),
+    "echo of 16 KiB": (echo(16384, 1), 20, 120, TOLERANCE),
+    "echo of 16 KiB of text": (echo(16384, 1, 1), 20, 120, TOLERANCE),
+    "echo of 16 KiB of Greek": (echo(16384, 1, 1, "κόσμε ".encode()[:8]), 20, 120, TOLERANCE),
+    "echo of 1 MiB": (echo(1 << 20, 1), 3, 13, SPLIT_TOLERANCE),
+    "JSON-RPC calls, one by one": (calls(1), 100, 600, TOLERANCE),
+    "JSON-RPC calls, 16 at once": (calls(16), 20, 120, TOLERANCE),
+    "keys to a terminal and their echo": (keys(1), 100, 600, SPLIT_TOLERANCE),
+    "4,000 bytes from a terminal": (keys(4000), 100, 600, SPLIT_TOLERANCE),
+}
+
+
+def have(command, conversation, rounds):
+    """Has a conversation of so many rounds with a server, and returns how many messages that were."""
+    arguments, run = conversation
+    options = ["--listen", "127.0.0.1:0", "--log", "off", "--no-auth"]
+    server = subprocess.Popen(
+        [*command, OUTRIGGER, arguments[0], *options, *arguments[1:]],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        port = int(re.search(rb":(\d+)/", server.stdout.readline())[1])
+        client = Client(port)
+        messages = run(client, rounds)
+        client.socket.close()
+        # To the group: strace passes no signals on.
+        os.killpg(server.pid, signal.SIGTERM)
+        assert server.wait(60) in (0, -signal.SIGTERM)
+    finally:
+        server.kill()
+        server.wait()
+    return messages
+
+
+def instructions(conversation, rounds):
+    """Instructions of a whole run with one conversation, and how many messages that has."""
+    with tempfile.NamedTemporaryFile() as out:
+        command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out.name}", "-q"]
+        messages = have(command, conversation, rounds)
+        text = pathlib.Path(out.name).read_text()
+        return int(re.search(r"^(?:summary|totals): (\d+)", text, re.M)[1]), messages
+
+
+def system_calls(conversation, rounds):
+    """System calls of a whole run with one conversation, and how many messages that has."""
+    with tempfile.NamedTemporaryFile() as out:
+        messages = have(["strace", "-qq", "-o", out.name], conversation, rounds)
+        return pathlib.Path(out.name).read_text().count("("), messages
+
+
+def machine():
+    """What the figures depend on beside the code."""
+    compiler = subprocess.run(["rustc", "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
+    flags = pathlib.Path("/proc/cpuinfo").read_text().split()
+    return f"{platform.machine()}, {'AVX2' if 'avx2' in flags else 'no AVX2'}, rustc {compiler}"
+
+
+def main():
+    arguments = sys.argv[1:]
+    write = "--write" in arguments
+    names = [name for name in arguments if not name.startswith("--")] or list(CONVERSATIONS)
+    all_kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    kept = all_kept.setdefault(machine(), {})
+    compares = bool(kept) and not write
+    if not compares and not write:
+        print(f"  nothing is kept for {machine()}: not compared")
+    worse = []
+    for name in names:
+        conversation, fewer, more, tolerance = CONVERSATIONS[name]
+        for what, measure, digits, most in [
+            ("instructions", instructions, 0, tolerance),
+            ("system calls", system_calls, 2, CALLS_TOLERANCE),
+        ]:
+            (before, few), (after, many) = (measure(conversation, rounds) for rounds in (fewer, more))
+            each = round((after - before) / (many - few), digits or None)
+            was = kept.setdefault(name, {}).get(what)
+            change = each / was - 1 if was else 0.0
+            print(f"  {name}: {each} {what} a message ({change:+.1%})", flush=True)
+            if write:
+                kept[name][what] = each
+            elif compares and (not was or abs(change) > most):
+                worse.append(f"{what} of {name}")
+    if write:
+        KEPT.write_text(json.dumps(all_kept, indent=2) + "\n")
+    if worse:
+        print(f"not what it was, which is to be mended or kept with --write: {'; '.join(worse)}", file=sys.stderr)
+        sys.exit(1)
+
+
+main()
