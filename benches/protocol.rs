@@ -34,7 +34,7 @@ fn frame(c: &mut Criterion) {
         ("64-bit", &[0x82, 0xff, 0, 0, 0, 0, 0, 1, 0, 0, 1, 2, 3, 4]),
     ] {
         group.bench_function(BenchmarkId::new("parse", name), |b| {
-            b.iter(|| FrameHeader::parse(black_box(bytes)))
+            b.iter(|| FrameHeader::parse(black_box(bytes), false))
         });
     }
     let mut out = Vec::new();

@@ -69,6 +69,8 @@ pub use server::{
 /// Entry points of the fuzz targets.
 #[cfg(any(test, fuzzing))]
 pub mod fuzz {
+    #[cfg(feature = "deflate")]
+    pub use crate::protocol::deflate::fuzz::deflate;
     pub use crate::protocol::fuzz::{calls, connection, frame_header, handshake, proxy_header};
     pub use crate::server::fuzz::operations;
     pub use crate::service::agent::fuzz::{envelope, router};

@@ -14,6 +14,8 @@ use std::time::Duration;
 
 use lexopt::Arg;
 use outrigger::Token;
+#[cfg(feature = "deflate")]
+use outrigger::protocol::deflate::DeflateConfig;
 use outrigger::service::Endpoint;
 use outrigger::service::agent::{AgentProtocol, RestartLimit};
 
@@ -103,6 +105,12 @@ pub(crate) struct Settings {
     pub(crate) no_auth: bool,
     /// Whether `--idle-timeout` was, so that it is for all clients.
     pub(crate) idle_given: bool,
+    /// Whether messages are to be compressed.
+    #[cfg(feature = "deflate")]
+    pub(crate) deflates: bool,
+    /// How, if it was said.
+    #[cfg(feature = "deflate")]
+    pub(crate) deflate: std::option::Option<DeflateConfig>,
     /// Whether only to say whether the settings are valid.
     pub(crate) check: bool,
     /// Whether the token was made here, so that nobody knows it who is not told.
@@ -142,6 +150,10 @@ impl Settings {
             token_file: None,
             no_auth: false,
             idle_given: false,
+            #[cfg(feature = "deflate")]
+            deflates: false,
+            #[cfg(feature = "deflate")]
+            deflate: None,
             check: false,
             fresh_token: false,
             path: None,
@@ -316,6 +328,12 @@ fn parse_options(
     let mut services = settings.services(command).into_iter();
     if !settings.idle_given && services.any(|(command, _)| command == Command::Agent) {
         settings.server.timeouts.idle = Some(AGENT_IDLE);
+    }
+    #[cfg(feature = "deflate")]
+    if settings.deflates {
+        settings.server.deflate = Some(settings.deflate.unwrap_or_default());
+    } else if settings.deflate.is_some() {
+        return Err("how to compress is said, but not --deflate".to_owned());
     }
     settings.complete_listen()?;
     settings.complete_access(command)?;

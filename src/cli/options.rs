@@ -457,6 +457,45 @@ pub(super) const OPTIONS: &[Option] = &[
             Ok(())
         },
     ),
+    #[cfg(feature = "deflate")]
+    switch(
+        "deflate",
+        "compress messages with clients that offer it: permessage-deflate, RFC 7692",
+        |settings, _| {
+            settings.deflates = true;
+            Ok(())
+        },
+    ),
+    #[cfg(feature = "deflate")]
+    general(
+        "deflate-level",
+        "N",
+        "from 1, fast, to 9, small [3]",
+        |settings, value| {
+            settings.deflate.get_or_insert_default().level = number(value, 1..=9)? as u8;
+            Ok(())
+        },
+    ),
+    #[cfg(feature = "deflate")]
+    general(
+        "deflate-memory",
+        "BYTES",
+        "most memory of clients whose messages refer to earlier ones, 321KiB for each; further clients get no_context_takeover [64MiB]",
+        |settings, value| {
+            settings.deflate.get_or_insert_default().memory = size(value, 0..=1 << 40)?;
+            Ok(())
+        },
+    ),
+    #[cfg(feature = "deflate")]
+    general(
+        "deflate-min",
+        "BYTES",
+        "shortest message that is compressed [64; 512 without context takeover and for broadcasts]",
+        |settings, value| {
+            settings.deflate.get_or_insert_default().min = Some(size(value, 0..=1 << 40)?);
+            Ok(())
+        },
+    ),
     general(
         "handshake-timeout",
         "TIME",

@@ -7,7 +7,7 @@ use super::close::CloseCode;
 /// A violation of RFC 6455 by the peer. Each is answered with a CLOSE frame; [`ProtocolError::close_code`] says which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProtocolError {
-    /// RSV1, RSV2 or RSV3 set without an extension that defines it (section 5.2).
+    /// RSV1, RSV2 or RSV3 set without an extension that defines it there (section 5.2).
     ReservedBits,
     /// An opcode that no one has defined (section 5.2).
     ReservedOpcode(u8),
@@ -25,6 +25,8 @@ pub enum ProtocolError {
     UnexpectedContinuation,
     /// A new message inside an unfinished one (section 5.4).
     ExpectedContinuation,
+    /// A compressed message that is not DEFLATE (RFC 7692 section 7.2.2).
+    InvalidCompression,
     /// A text message or a close reason that is not UTF-8 (section 8.1).
     InvalidUtf8,
     /// A message over the limit (section 10.4).
@@ -50,7 +52,7 @@ impl ProtocolError {
             | Self::ExpectedContinuation
             | Self::TruncatedClose
             | Self::InvalidCloseCode(_) => CloseCode::PROTOCOL,
-            Self::InvalidUtf8 => CloseCode::INVALID_DATA,
+            Self::InvalidUtf8 | Self::InvalidCompression => CloseCode::INVALID_DATA,
             Self::MessageTooBig => CloseCode::TOO_BIG,
         }
     }
@@ -68,6 +70,7 @@ impl fmt::Display for ProtocolError {
             Self::LengthTopBit => f.write_str("Length over 63 bits"),
             Self::UnexpectedContinuation => f.write_str("Continuation without a message"),
             Self::ExpectedContinuation => f.write_str("New message inside an unfinished one"),
+            Self::InvalidCompression => f.write_str("Invalid compressed data"),
             Self::InvalidUtf8 => f.write_str("Invalid UTF-8"),
             Self::MessageTooBig => f.write_str("Message too big"),
             Self::TruncatedClose => f.write_str("CLOSE frame with half a code"),

@@ -53,6 +53,8 @@ pub struct FrameHeader {
     pub fin: bool,
     /// What the frame is.
     pub opcode: OpCode,
+    /// Whether it begins a compressed message: RSV1 (RFC 7692 section 6).
+    pub compressed: bool,
     /// The masking key. A frame from a client always has one.
     pub mask: [u8; 4],
     /// The number of payload bytes that follow.
@@ -63,17 +65,23 @@ impl FrameHeader {
     /// Reads a header from the front of `bytes`: the header and its own length, or `None` while it is incomplete.
     ///
     /// An error is reported by the first byte that makes it certain, so what comes of a header does not depend on how
-    /// it was cut. Whether the frame may come *now* is for message assembly to say.
-    pub fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, ProtocolError> {
+    /// it was cut. Whether the frame may come *now* is for message assembly to say. `compresses` says whether
+    /// permessage-deflate was agreed on.
+    pub fn parse(bytes: &[u8], compresses: bool) -> Result<Option<(Self, usize)>, ProtocolError> {
         let Some(&first) = bytes.first() else {
             return Ok(None);
         };
         // "MUST be 0 unless an extension is negotiated that defines meanings for non-zero values."
-        if first & 0x70 != 0 {
+        let compressed = first & 0x40 != 0;
+        if first & 0x30 != 0 || compressed && !compresses {
             return Err(ProtocolError::ReservedBits);
         }
         let opcode =
             OpCode::from_bits(first & 0x0f).ok_or(ProtocolError::ReservedOpcode(first & 0x0f))?;
+        // "An endpoint MUST NOT set the "Per-Message Compressed" bit of control frames and non-first fragments".
+        if compressed && !matches!(opcode, OpCode::Text | OpCode::Binary) {
+            return Err(ProtocolError::ReservedBits);
+        }
         let fin = first & 0x80 != 0;
         // "All control frames MUST have a payload length of 125 bytes or less and MUST NOT be fragmented."
         if opcode.is_control() && !fin {
@@ -126,6 +134,7 @@ impl FrameHeader {
             Self {
                 fin,
                 opcode,
+                compressed,
                 mask,
                 payload_len,
             },
@@ -165,6 +174,13 @@ impl HeaderBytes {
         Self { bytes, len }
     }
 
+    /// The same for a compressed message: with RSV1.
+    pub fn compressed(opcode: OpCode, payload_len: usize) -> Self {
+        let mut header = Self::new(opcode, payload_len);
+        header.bytes[0] |= 0x40;
+        header
+    }
+
     /// The encoded bytes.
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
@@ -184,7 +200,7 @@ mod tests {
     use super::*;
 
     fn parse(bytes: &[u8]) -> Result<Option<(FrameHeader, usize)>, ProtocolError> {
-        FrameHeader::parse(bytes)
+        FrameHeader::parse(bytes, false)
     }
 
     #[test]

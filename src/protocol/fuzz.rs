@@ -1,5 +1,6 @@
 //! Entry points of the fuzz targets for the protocol. The unit tests run them too, on bytes of a small generator.
 
+use super::deflate::Offer;
 use super::http::find_end;
 use super::{
     Accept, Connection, Disconnect, Event, FrameCounts, FrameHeader, Input, Limits, OpCode,
@@ -51,13 +52,13 @@ pub fn handshake(data: &[u8]) {
 /// Any bytes as a frame header: the same outcome for every prefix, and the one that the RFC's own words give.
 pub fn frame_header(data: &[u8]) {
     let data = &data[..data.len().min(16)];
-    let whole = FrameHeader::parse(data);
+    let whole = FrameHeader::parse(data, false);
     assert_eq!(
         whole.map(|header| header.map(|(header, len)| (header.payload_len, len))),
         naive_header(data)
     );
     for cut in 0..data.len() {
-        let early = FrameHeader::parse(&data[..cut]);
+        let early = FrameHeader::parse(&data[..cut], false);
         assert!(
             early == Ok(None) || early == whole,
             "cut at {cut}: {early:?}, {whole:?}"
@@ -149,8 +150,8 @@ pub fn proxy_header(data: &[u8]) {
 
 /// Everything that can be seen of a conversation.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Transcript {
-    events: Vec<String>,
+pub(super) struct Transcript {
+    pub(super) events: Vec<String>,
     messages: usize,
     frames: FrameCounts,
     out: Vec<u8>,
@@ -172,7 +173,7 @@ pub fn connection(data: &[u8]) {
     let stream = conversation(options & 2 != 0, plan);
 
     let run = |cut: &mut dyn FnMut() -> usize, in_room| {
-        converse(&stream, cut, in_room, &limits, close_after)
+        converse(&stream, cut, in_room, within(limits), close_after)
     };
     let whole = run(&mut || usize::MAX, false);
     assert_eq!(run(&mut || 1, false), whole, "byte by byte");
@@ -209,21 +210,25 @@ impl Transcript {
     }
 }
 
+fn within(limits: Limits) -> Shared {
+    Shared {
+        limits,
+        ..Shared::default()
+    }
+}
+
 /// Feeds the stream in pieces; with `in_room`, the inside of long messages goes to its place at once.
-fn converse(
+pub(super) fn converse(
     stream: &[u8],
     cut: &mut dyn FnMut() -> usize,
     in_room: bool,
-    limits: &Limits,
+    mut shared: Shared,
     close_after: Option<usize>,
 ) -> Transcript {
     let mut transcript = Transcript::default();
     let now = Time::from_millis(1);
     let mut connection = Connection::new(now);
-    let mut shared = Shared {
-        limits: *limits,
-        ..Shared::default()
-    };
+    let limits = &shared.limits.clone();
     let mut rest = stream;
     while !rest.is_empty() {
         if in_room && let Some(room) = connection.room(&mut shared) {
@@ -246,7 +251,7 @@ fn converse(
             match event {
                 Event::Proxied(_) => unreachable!("none is expected"),
                 Event::Head(head) => {
-                    let refused = take_head(now, &mut connection, &head, limits, &mut transcript);
+                    let refused = take_head(now, &mut connection, &head, &shared, &mut transcript);
                     if let Err(refusal) = refused {
                         transcript.events.push(format!("refused {refusal}"));
                         connection.refuse(now, &refusal, &mut transcript.out);
@@ -272,7 +277,8 @@ fn converse(
         }
         assert!(input.is_empty(), "nothing is left over");
         assert!(
-            connection.held() <= 2 * limits.max_message.max(limits.max_head),
+            connection.held()
+                <= 2 * limits.max_message.max(limits.max_head) + decompressor(&shared),
             "memory is within the limits"
         );
     }
@@ -282,12 +288,21 @@ fn converse(
     transcript
 }
 
+/// What a connection may hold beside its message.
+fn decompressor(shared: &Shared) -> usize {
+    if shared.compression.is_some() {
+        64 << 10
+    } else {
+        0
+    }
+}
+
 /// Answers a request as a server does: an upgrade, or a call.
 fn take_head(
     now: Time,
     connection: &mut Connection,
     head: &[u8],
-    limits: &Limits,
+    shared: &Shared,
     transcript: &mut Transcript,
 ) -> Result<(), Refusal> {
     let request = Request::parse(head)?;
@@ -296,8 +311,12 @@ fn take_head(
     if request.wants_websocket() {
         let upgrade = request.upgrade()?;
         transcript.events.push(format!("upgrade {upgrade:?}"));
+        let offer = Offer::find(&request)?;
         connection.open(now, &upgrade, &Accept::default(), out);
-    } else if connection.begin_call(now, &request, head, limits.max_message, out)? {
+        if let Some((compression, offer)) = shared.compression.as_ref().zip(offer) {
+            connection.compress_with(compression.accept(offer));
+        }
+    } else if connection.begin_call(now, &request, head, shared.limits.max_message, out)? {
         transcript.events.push(format!("call {}", request.path()));
         if request.path() == "/stream" {
             connection.begin_stream(now, "text/event-stream", out);
@@ -359,7 +378,7 @@ pub fn calls(data: &[u8]) {
         }
         sent.push(Some((format!("/{len}"), bytes, kind & 0x60 != 0)));
     }
-    let run = |cut: &mut dyn FnMut() -> usize| converse(&stream, cut, false, &limits, None);
+    let run = |cut: &mut dyn FnMut() -> usize| converse(&stream, cut, false, within(limits), None);
     let whole = run(&mut || usize::MAX);
     assert_eq!(run(&mut || 1), whole, "byte by byte");
     let step = 1 + usize::from(*options);
@@ -416,7 +435,12 @@ fn conversation(handshake: bool, mut plan: &[u8]) -> Vec<u8> {
 
 /// A client's frame.
 pub(crate) fn write_frame(fin: bool, opcode: u8, payload: &[u8], out: &mut Vec<u8>) {
-    out.push(u8::from(fin) << 7 | opcode);
+    write_frame_with(u8::from(fin) << 7 | opcode, payload, out);
+}
+
+/// A client's frame with this first byte.
+pub(crate) fn write_frame_with(first: u8, payload: &[u8], out: &mut Vec<u8>) {
+    out.push(first);
     match payload.len() {
         len @ 0..=125 => out.push(0x80 | len as u8),
         len @ 126..=0xffff => {

@@ -155,7 +155,7 @@ pub fn accept_key(key: &[u8]) -> [u8; 28] {
 }
 
 /// Whether a byte may stand in a token, RFC 9110 section 5.6.2.
-fn is_token_byte(byte: u8) -> bool {
+pub(super) fn is_token_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 

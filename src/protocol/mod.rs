@@ -20,6 +20,7 @@
 mod buffers;
 mod close;
 mod connection;
+pub mod deflate;
 mod error;
 mod frame;
 pub mod handshake;

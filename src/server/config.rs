@@ -7,6 +7,8 @@ use std::time::Duration;
 use super::access::Access;
 use super::id::MAX_SLOTS;
 use super::listener::{Listen, Peers};
+#[cfg(feature = "deflate")]
+use crate::protocol::deflate::DeflateConfig;
 use crate::protocol::{Limits, Timeouts};
 
 /// The settings of a server. `Config::default()` listens on `127.0.0.1:7070`.
@@ -30,6 +32,9 @@ pub struct Config {
     pub affinity_cookie: Option<String>,
     /// What a client may make its connection hold.
     pub limits: Limits,
+    /// How messages are compressed with clients that offer permessage-deflate; `None` for not at all.
+    #[cfg(feature = "deflate")]
+    pub deflate: Option<DeflateConfig>,
     /// The most bytes of unread output that are held for one client. A message that would exceed it ends the
     /// connection as [`Cause::SlowConsumer`](crate::Cause::SlowConsumer), unless less than
     /// [`Config::soft_outbound`] is waiting: what is held is at most the larger of this limit and one message more
@@ -82,6 +87,8 @@ impl Default for Config {
             max_clients_per_address: None,
             affinity_cookie: None,
             limits: Limits::default(),
+            #[cfg(feature = "deflate")]
+            deflate: None,
             max_outbound: Self::MAX_OUTBOUND,
             soft_outbound: Self::SOFT_OUTBOUND,
             timeouts: Timeouts::default(),

@@ -8,6 +8,7 @@ use super::client::Traffic;
 use super::context::Context;
 use super::histogram::Histogram;
 use super::service::Service;
+use crate::protocol::deflate::Compression;
 use crate::protocol::{Cause, Connection, Disconnect, OpCode, Phase, Refusal, StatusCode};
 use crate::sys;
 
@@ -350,6 +351,32 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
             ("accepts", counters.turn_accepts),
         ],
     );
+    if let Some(compression) = &ctx.shared.compression {
+        let counts = compression.counts();
+        out.counters(
+            "outrigger_compressed_messages_total",
+            "Messages that went compressed; one to many clients is counted once.",
+            "direction",
+            [("in", counts.messages_in), ("out", counts.messages_out)],
+        );
+        out.counters(
+            "outrigger_compressed_bytes_total",
+            "Their bytes on the wire.",
+            "direction",
+            [("in", counts.compressed_in), ("out", counts.compressed_out)],
+        );
+        out.counters(
+            "outrigger_uncompressed_bytes_total",
+            "Their bytes as messages.",
+            "direction",
+            [("in", counts.plain_in), ("out", counts.plain_out)],
+        );
+        out.gauge(
+            "outrigger_compression_reserved_bytes",
+            "Memory that clients with context takeover may come to use.",
+            compression.reserved(),
+        );
+    }
     let limits = ctx.config.limits;
     out.gauges(
         "outrigger_limit",
@@ -365,6 +392,13 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
             ("max_headers", limits.max_headers),
             ("max_message", limits.max_message),
             ("max_outbound", ctx.config.max_outbound),
+            (
+                "deflate_memory",
+                ctx.shared
+                    .compression
+                    .as_ref()
+                    .map_or(0, Compression::memory),
+            ),
             (
                 "rate_limit",
                 ctx.config.rate_limit.map_or(0, |rate| rate.get() as usize),

@@ -67,6 +67,7 @@ use self::id::{CHILDREN, RELOAD, SIGNALS};
 use self::listener::{Accepted, EXHAUSTED_RETRY, Listener};
 use self::signals::Signals;
 use self::stream::Stream;
+use crate::protocol::deflate::Offer;
 use crate::protocol::{Disconnect, Event, Input, Phase, Refusal, Request, Response, Time, Timeout};
 use crate::sys::{
     Clock, InheritedSocket, become_subreaper, raise_descriptor_limit, reap_orphans, signal_orphans,
@@ -572,7 +573,7 @@ impl<S: Service> Server<S> {
         self.ctx.counters.ended(client.traffic, &client.connection);
         self.ctx.mount = client.mount;
         if self.ctx.registry.client_count() == 0 {
-            self.ctx.shared.buffers.clear();
+            self.ctx.shared.clear();
         }
         // Its descriptor may be what `accept` was waiting for.
         self.accept_again = self.accept_again.map(|_| self.ctx.now);
@@ -881,6 +882,10 @@ fn upgrade<S: Service>(
     if ctx.has_too_many(id) {
         return Err(too_many_of_address());
     }
+    let offer = match &ctx.shared.compression {
+        Some(_) => Offer::find(request)?,
+        None => None,
+    };
     let mut accept = service.accept(ctx, request)?;
     if let Some(cookie) = &ctx.config.affinity_cookie {
         accept = accept.field("Set-Cookie", format!("{cookie}; Path=/; HttpOnly"))?;
@@ -889,7 +894,14 @@ fn upgrade<S: Service>(
     if !accept.has_protocol() && upgrade.protocols().contains(&OWN_PROTOCOL) {
         accept = accept.protocol(OWN_PROTOCOL);
     }
-    ctx.open(id, &upgrade, &accept, request.path());
+    let mut codec = None;
+    if let Some((compression, offer)) = ctx.shared.compression.as_ref().zip(offer) {
+        let agreed = compression.accept(offer);
+        let value = agreed.agreement().to_string();
+        accept = accept.field("Sec-WebSocket-Extensions", value)?;
+        codec = Some(agreed);
+    }
+    ctx.open(id, &upgrade, &accept, request.path(), codec);
     if let Some(remote) = ctx.remote(id) {
         log::info!("{id} connected: path={:?} remote={remote}", request.path());
     }

@@ -5,7 +5,8 @@
 # usage: tests/autobahn/run.sh [WSTEST]      WSTEST is the suite's command; by default $WSTEST, ../shared/autobahn/wstest
 #                                            or wstest from the path, whichever is there first
 # env:   OUTRIGGER=target/release/outrigger  the program to test
-#        CASES='1.* 2.*'                     only these
+#        CASES='1.* 2.*'                     only these; by default all but those of compression
+#        OPTIONS=--deflate                   further options; CASES='12.* 13.*' need this one
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 outrigger=${OUTRIGGER:-target/release/outrigger}
@@ -14,7 +15,7 @@ if [ -z "$wstest" ]; then
   if [ -x ../shared/autobahn/wstest ]; then wstest=../shared/autobahn/wstest; else wstest=$(command -v wstest); fi
 fi
 work=$(mktemp -d)
-"$outrigger" echo --listen 127.0.0.1:0 --log warn >"$work/out" 2>"$work/log" &
+"$outrigger" echo --listen 127.0.0.1:0 --log warn ${OPTIONS:-} >"$work/out" 2>"$work/log" &
 server=$!
 trap 'kill "$server" 2>/dev/null || true; wait "$server" 2>/dev/null || true; rm -rf "$work"' EXIT
 until grep -q listening "$work/out"; do kill -0 "$server" || { cat "$work/log"; exit 1; }; sleep 0.05; done

@@ -20,6 +20,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::close::{Cause, Disconnect, close_payload, parse_close};
+use super::deflate::{Codec, Compression};
 use super::frame::{FrameHeader, MAX_HEADER, OpCode, encode_frame};
 use super::handshake::{self, Upgrade};
 use super::http::{self, Body, Ending, Refusal, StatusCode};
@@ -108,6 +109,18 @@ pub struct Shared {
     pub frames: FrameCounts,
     /// Memory for messages that come in pieces.
     pub buffers: Buffers,
+    /// For compressed messages; `None` if the extension is off.
+    pub compression: Option<Compression>,
+}
+
+impl Shared {
+    /// Gives memory that is only kept to be used again back to the system.
+    pub fn clear(&mut self) {
+        self.buffers.clear();
+        if let Some(compression) = &mut self.compression {
+            compression.clear();
+        }
+    }
 }
 
 /// What to do now that a deadline has passed.
@@ -141,6 +154,9 @@ struct Partial {
     control: Vec<u8>,
     /// The message that is being put together.
     message: Option<Assembly>,
+    /// What that message is if it comes compressed. It is put together as it comes, where it cannot be decompressed
+    /// before all of it is there.
+    compressed: Option<OpCode>,
 }
 
 impl Partial {
@@ -149,13 +165,21 @@ impl Partial {
     }
 }
 
+/// What few connections have, or none for long.
+#[derive(Debug, Default)]
+struct Rare {
+    /// How it ends, set exactly once: when the phase leaves `Open`.
+    ending: Option<Disconnect>,
+    /// Its compression, if that was agreed on.
+    codec: Option<Codec>,
+}
+
 /// The server's side of one WebSocket connection.
 #[derive(Debug)]
 pub struct Connection {
     /// `None` between two messages: a connection that waits owns no heap memory.
     partial: Option<Box<Partial>>,
-    /// How it ends, set exactly once: when the phase leaves `Open`.
-    ending: Option<Box<Disconnect>>,
+    rare: Option<Box<Rare>>,
     /// When the present phase began.
     since: Time,
     /// When the last ping window began: at opening, or with the last PING.
@@ -178,7 +202,7 @@ impl Connection {
     pub fn new(now: Time) -> Self {
         Self {
             partial: None,
-            ending: None,
+            rare: None,
             since: now,
             pinged: now,
             last_message: now,
@@ -221,12 +245,12 @@ impl Connection {
 
     /// How it ends, once that is known.
     pub fn ending(&self) -> Option<&Disconnect> {
-        self.ending.as_deref()
+        self.rare.as_ref()?.ending.as_ref()
     }
 
     /// How it ended: the ending that was set first, or else `now`.
     pub fn into_ending(self, now: Disconnect) -> Disconnect {
-        self.ending.map_or(now, |ending| *ending)
+        self.rare.and_then(|rare| rare.ending).unwrap_or(now)
     }
 
     /// Answers the request head with 101 and opens the connection.
@@ -245,6 +269,17 @@ impl Connection {
         self.since = now;
         self.last_message = now;
         self.restart_ping_window(now);
+    }
+
+    /// Has messages compressed from here on as was agreed on in the answer that has just opened the connection.
+    pub fn compress_with(&mut self, codec: Codec) {
+        debug_assert_eq!(self.phase, Phase::Open);
+        self.rare.get_or_insert_default().codec = Some(codec);
+    }
+
+    /// Its compression, if that was agreed on.
+    pub fn codec(&mut self) -> Option<&mut Codec> {
+        self.rare.as_deref_mut()?.codec.as_mut()
     }
 
     /// Begins the closing handshake with CLOSE for `ending`. Nothing happens unless the connection is open: the first
@@ -388,6 +423,9 @@ impl Connection {
             return None;
         }
         let partial = self.partial.as_deref_mut()?;
+        if partial.compressed.is_some() {
+            return None;
+        }
         let frame = partial.frame.as_ref()?;
         let rest = usize::try_from(frame.payload_len).ok()?;
         let Some(Assembly::Binary(message)) = &mut partial.message else {
@@ -498,12 +536,15 @@ impl Connection {
     /// Bytes of memory that the peer has made it hold.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn held(&self) -> usize {
-        self.partial.as_ref().map_or(0, |partial| {
-            partial.head.capacity()
-                + partial.control.capacity()
-                + partial.message.as_ref().map_or(0, Assembly::capacity)
-                + partial.body.as_ref().map_or(0, |body| body.capacity())
-        })
+        let rare = self.rare.as_ref();
+        let codec = rare.and_then(|rare| rare.codec.as_ref());
+        codec.map_or(0, Codec::held)
+            + self.partial.as_ref().map_or(0, |partial| {
+                partial.head.capacity()
+                    + partial.control.capacity()
+                    + partial.message.as_ref().map_or(0, Assembly::capacity)
+                    + partial.body.as_ref().map_or(0, |body| body.capacity())
+            })
     }
 
     /// Collects the header of the PROXY protocol.
@@ -599,7 +640,7 @@ impl Connection {
             }
             let event = match self.partial.take() {
                 Some(partial) => self.receive_rest(now, partial, input, shared, out)?,
-                None => match FrameHeader::parse(input.peek())? {
+                None => match FrameHeader::parse(input.peek(), self.compresses())? {
                     Some((header, len)) => {
                         shared.frames.count(header.opcode);
                         self.check_header(&header, None, &shared.limits)?;
@@ -643,7 +684,8 @@ impl Connection {
             return self.receive_payload(now, partial, input, shared, out);
         }
         let header = loop {
-            match FrameHeader::parse(&partial.header[..usize::from(partial.header_len)])? {
+            let header = &partial.header[..usize::from(partial.header_len)];
+            match FrameHeader::parse(header, self.compresses())? {
                 Some((header, _)) => break header,
                 None => match input.take(1) {
                     [byte] => {
@@ -659,7 +701,7 @@ impl Connection {
         };
         partial.header_len = 0;
         shared.frames.count(header.opcode);
-        self.check_header(&header, partial.message.as_ref(), &shared.limits)?;
+        self.check_header(&header, Some(&partial), &shared.limits)?;
         if header.payload_len <= input.len() as u64 {
             let payload = input.take(header.payload_len as usize);
             return self.receive_whole_frame(now, header, payload, Some(partial), shared, out);
@@ -671,7 +713,7 @@ impl Connection {
     /// Notes a frame whose payload has not all come.
     fn begin_frame(&mut self, mut partial: Box<Partial>, header: FrameHeader) {
         if matches!(header.opcode, OpCode::Text | OpCode::Binary) && self.phase == Phase::Open {
-            partial.message = Some(Assembly::new(header.opcode));
+            self.begin_message(&mut partial, header);
         }
         partial.frame = Some(header);
         self.partial = Some(partial);
@@ -704,16 +746,10 @@ impl Connection {
                 return Ok(None);
             }
         } else if self.phase == Phase::Open {
-            if let Some(message) = &mut partial.message {
-                let most = if frame.fin {
-                    message.len() + wanted
-                } else {
-                    shared.limits.max_message
-                };
-                message.push(piece, most, &mut shared.buffers)?;
-            }
+            let rest = frame.fin.then_some(wanted);
+            self.push(&mut partial, piece, rest, shared)?;
             if complete && frame.fin {
-                return partial.message.take().map(Assembly::finish).transpose();
+                return self.finish(*partial, shared);
             }
         }
         partial.frame = (!complete).then_some(frame);
@@ -743,39 +779,133 @@ impl Connection {
             return Ok(None);
         }
         if header.fin && header.opcode != OpCode::Continuation {
+            if header.compressed {
+                return self.decompress(header.opcode, payload, shared).map(Some);
+            }
             return Payload::whole(header.opcode, payload).map(Some);
         }
 
         let mut partial = partial.unwrap_or_default();
-        let mut message = partial
-            .message
-            .take()
-            .unwrap_or_else(|| Assembly::new(header.opcode));
-        let most = if header.fin {
-            message.len() + payload.len()
-        } else {
-            shared.limits.max_message
-        };
-        message.push(payload, most, &mut shared.buffers)?;
-        if header.fin {
-            return message.finish().map(Some);
+        if partial.message.is_none() {
+            self.begin_message(&mut partial, header);
         }
-        partial.message = Some(message);
+        let rest = header.fin.then_some(payload.len());
+        self.push(&mut partial, payload, rest, shared)?;
+        if header.fin {
+            return self.finish(*partial, shared);
+        }
         self.keep(partial);
         Ok(None)
+    }
+
+    /// Begins to put a message together.
+    fn begin_message(&self, partial: &mut Partial, header: FrameHeader) {
+        let collects = header.compressed && !self.is_streaming();
+        let opcode = if collects {
+            OpCode::Binary
+        } else {
+            header.opcode
+        };
+        partial.message = Some(Assembly::new(opcode));
+        partial.compressed = header.compressed.then_some(header.opcode);
+    }
+
+    /// Puts a piece to the message that is arriving. `rest` is what is to come of the message, this piece included, if
+    /// that is known.
+    fn push(
+        &mut self,
+        partial: &mut Partial,
+        piece: &[u8],
+        rest: Option<usize>,
+        shared: &mut Shared,
+    ) -> Result<(), ProtocolError> {
+        let Some(message) = &mut partial.message else {
+            return Ok(());
+        };
+        let max_message = shared.limits.max_message;
+        if partial.compressed.is_some() && self.is_streaming() {
+            let last = rest == Some(piece.len());
+            let (Some(codec), Some(compression)) = (self.codec(), &mut shared.compression) else {
+                return Ok(());
+            };
+            let buffers = &mut shared.buffers;
+            return codec.decompress(piece, last, message, max_message, compression, buffers);
+        }
+        let most = rest.map_or(max_message, |rest| message.len() + rest);
+        message.push(piece, most, &mut shared.buffers)
+    }
+
+    /// The message that has all come.
+    fn finish(
+        &mut self,
+        partial: Partial,
+        shared: &mut Shared,
+    ) -> Result<Option<Payload<'static>>, ProtocolError> {
+        let Some(message) = partial.message else {
+            return Ok(None);
+        };
+        let message = message.finish()?;
+        match partial.compressed {
+            Some(opcode) if !self.is_streaming() => {
+                let whole = self.decompress(opcode, message.as_message().as_bytes(), shared);
+                message.recycle(&mut shared.buffers);
+                whole.map(Some)
+            }
+            _ => Ok(Some(message)),
+        }
+    }
+
+    /// A compressed message all of which is there.
+    fn decompress(
+        &mut self,
+        opcode: OpCode,
+        bytes: &[u8],
+        shared: &mut Shared,
+    ) -> Result<Payload<'static>, ProtocolError> {
+        let mut message = Assembly::new(opcode);
+        if let (Some(codec), Some(compression)) = (self.codec(), &mut shared.compression) {
+            let (most, buffers) = (shared.limits.max_message, &mut shared.buffers);
+            codec.decompress(bytes, true, &mut message, most, compression, buffers)?;
+        }
+        message.finish()
+    }
+
+    /// Whether messages may come compressed.
+    fn compresses(&self) -> bool {
+        self.rare.as_ref().is_some_and(|rare| rare.codec.is_some())
+    }
+
+    /// Whether what comes compressed is decompressed as it comes.
+    fn is_streaming(&self) -> bool {
+        let codec = self.rare.as_ref().and_then(|rare| rare.codec.as_ref());
+        codec.is_some_and(Codec::is_streaming)
     }
 
     /// Refuses a frame that may not come now. While closing, data is thrown away, so anything may come.
     fn check_header(
         &self,
         header: &FrameHeader,
-        message: Option<&Assembly>,
+        partial: Option<&Partial>,
         limits: &Limits,
     ) -> Result<(), ProtocolError> {
         if header.opcode.is_control() || self.phase != Phase::Open {
             return Ok(());
         }
-        check_data_frame(header, message, limits.max_message)
+        let message = partial.and_then(|partial| partial.message.as_ref());
+        let is_compressed =
+            header.compressed || partial.is_some_and(|partial| partial.compressed.is_some());
+        let held = match message {
+            // What is held is not what came.
+            Some(_) if is_compressed && self.is_streaming() => 0,
+            Some(message) => message.len(),
+            None => 0,
+        };
+        let most = if is_compressed {
+            most_compressed(limits.max_message)
+        } else {
+            limits.max_message
+        };
+        check_data_frame(header, message.map(|_| held), most)
     }
 
     /// Handles a whole control frame.
@@ -829,14 +959,19 @@ impl Connection {
 
     /// Leaves `Open`. A frame that is arriving keeps its place in the stream; the message it belonged to is dropped.
     fn end(&mut self, now: Time, phase: Phase, ending: Disconnect) {
-        debug_assert!(self.phase == Phase::Open && self.ending.is_none());
+        debug_assert!(self.phase == Phase::Open && self.ending().is_none());
         if let Some(mut partial) = self.partial.take() {
             partial.message = None;
+            partial.compressed = None;
             self.keep(partial);
         }
         self.phase = phase;
         self.since = now;
-        self.ending = Some(Box::new(ending));
+        let rare = self.rare.get_or_insert_default();
+        rare.ending = Some(ending);
+        if let Some(codec) = &mut rare.codec {
+            codec.release();
+        }
     }
 
     /// Keeps what is incomplete, and only that.
@@ -845,4 +980,10 @@ impl Connection {
             self.partial = Some(partial);
         }
     }
+}
+
+/// The most bytes that a message of `max_message` bytes is compressed to: what cannot be made shorter grows by a few bytes
+/// for each block.
+fn most_compressed(max_message: usize) -> usize {
+    max_message.saturating_add(max_message / 128 + 64)
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use mio::Interest;
 
+use crate::protocol::deflate::Compression;
 use crate::protocol::{CloseCode, Disconnect, Shared, Time};
 use crate::server::client::{Client, Remote};
 use crate::server::config::Config;
@@ -105,6 +106,16 @@ pub struct Context {
     pub(super) farewell: Farewell,
 }
 
+#[cfg(feature = "deflate")]
+fn compression(config: &Config) -> Option<Compression> {
+    config.deflate.map(Compression::new)
+}
+
+#[cfg(not(feature = "deflate"))]
+fn compression(_: &Config) -> Option<Compression> {
+    None
+}
+
 impl Context {
     pub(super) fn new(
         config: Config,
@@ -116,6 +127,7 @@ impl Context {
             registry: Registry::new(now, config.max_clients_per_address.is_some()),
             shared: Shared {
                 limits: config.limits,
+                compression: compression(&config),
                 ..Shared::default()
             },
             config,

@@ -4,7 +4,8 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use super::{Context, SendError};
-use crate::protocol::{Disconnect, HeaderBytes, Message, Phase, encode_frame};
+use crate::protocol::deflate::Compression;
+use crate::protocol::{Connection, Disconnect, HeaderBytes, Message, Phase};
 use crate::server::client::Client;
 use crate::server::config::Config;
 use crate::server::id::ClientId;
@@ -24,6 +25,57 @@ const WRITE_PER_TURN: usize = 1 << 20;
 /// Whether a message of `size` bytes may be added to `waiting` bytes of a client's output.
 fn fits(waiting: usize, size: usize, config: &Config) -> bool {
     waiting <= config.soft_outbound || waiting + size <= config.max_outbound
+}
+
+/// The frame of a broadcast, and the same compressed for each size of window that is agreed on with any client.
+struct Frames<'a> {
+    message: Message<'a>,
+    plain: Arc<[u8]>,
+    /// By window, in bits. `None` where it is better sent as it is.
+    compressed: Vec<(u8, Option<Arc<[u8]>>)>,
+}
+
+impl<'a> Frames<'a> {
+    fn new(message: Message<'a>) -> Self {
+        let payload = message.as_bytes();
+        let header = HeaderBytes::new(message.opcode(), payload.len());
+        Self {
+            message,
+            plain: [header.as_slice(), payload].concat().into(),
+            compressed: Vec::new(),
+        }
+    }
+
+    /// The one for a client.
+    fn of(
+        &mut self,
+        connection: &mut Connection,
+        compression: &mut Option<Compression>,
+    ) -> &Arc<[u8]> {
+        let (Some(codec), Some(compression)) = (connection.codec(), compression) else {
+            return &self.plain;
+        };
+        let window = codec.window();
+        let known = self.compressed.iter().position(|(bits, _)| *bits == window);
+        let at = known.unwrap_or_else(|| {
+            let payload = self.message.as_bytes();
+            let frame = compression.compress_alone(payload, window).map(|bytes| {
+                let header = HeaderBytes::compressed(self.message.opcode(), bytes.len());
+                let frame = [header.as_slice(), &bytes].concat().into();
+                compression.give_back(bytes);
+                frame
+            });
+            self.compressed.push((window, frame));
+            self.compressed.len() - 1
+        });
+        match &self.compressed[at].1 {
+            Some(frame) => {
+                codec.note_alone();
+                frame
+            }
+            None => &self.plain,
+        }
+    }
 }
 
 impl Context {
@@ -56,38 +108,54 @@ impl Context {
         }
         client.traffic.messages_out += 1;
         client.connection.handle_message_sent(self.now);
+        if let Some(compression) = &mut self.shared.compression
+            && let Some(codec) = client.connection.codec()
+            && let Some(compressed) = codec.compress(payload, compression)
+        {
+            let header = HeaderBytes::compressed(message.opcode(), compressed.len());
+            self.put(id, header, &compressed);
+            if let Some(compression) = &mut self.shared.compression {
+                compression.give_back(compressed);
+            }
+        } else {
+            let header = HeaderBytes::new(message.opcode(), payload.len());
+            self.put(id, header, payload);
+        }
+        Ok(())
+    }
 
+    /// Puts a frame to a client's output, or writes it.
+    fn put(&mut self, id: ClientId, header: HeaderBytes, payload: &[u8]) {
+        let corked = self.corked == Some(id);
         let direct = if corked && self.more_input {
             LARGE
         } else {
             DIRECT
         };
         if corked && payload.len() < direct {
-            encode_frame(message.opcode(), payload, &mut self.cork);
+            self.cork.reserve(header.as_slice().len() + payload.len());
+            self.cork.extend_from_slice(header.as_slice());
+            self.cork.extend_from_slice(payload);
             if self.cork.len() >= CORK {
                 self.write_cork(id);
             }
-            return Ok(());
-        }
-        let header = HeaderBytes::new(message.opcode(), payload.len());
-        if payload.len() >= direct {
+        } else if payload.len() >= direct {
             self.write(id, &[header.as_slice(), payload]);
         } else {
             self.queue(id, &[header.as_slice(), payload]);
         }
-        Ok(())
     }
 
     /// Sends a message to every client of the service for which `to` says so, given its id and path, and returns how many that were.
-    /// The frame is encoded once, and clients that do not keep up share its bytes.
+    /// The frame is encoded once, and compressed once for all clients that take it compressed; clients that do not keep up
+    /// share its bytes.
     pub fn broadcast(
         &mut self,
         message: Message<'_>,
         mut to: impl FnMut(ClientId, &str) -> bool,
     ) -> usize {
         let payload = message.as_bytes();
-        let header = HeaderBytes::new(message.opcode(), payload.len());
-        let frame: Arc<[u8]> = [header.as_slice(), payload].concat().into();
+        let mut frames = Frames::new(message);
         let (now, config) = (self.now, &self.config);
         let mut sent = 0;
         let mut full = Vec::new();
@@ -106,14 +174,15 @@ impl Context {
             sent += 1;
             client.traffic.messages_out += 1;
             client.connection.handle_message_sent(now);
+            let frame = frames.of(&mut client.connection, &mut self.shared.compression);
             if corked {
-                self.cork.extend_from_slice(&frame);
+                self.cork.extend_from_slice(frame);
                 continue;
             }
             let written = if client.queued() > 0 {
                 Ok(0)
             } else {
-                client.stream.write(&[IoSlice::new(&frame)])
+                client.stream.write(&[IoSlice::new(frame)])
             };
             match written {
                 Ok(written) => {
@@ -122,7 +191,7 @@ impl Context {
                         let backlog = client.backlog.get_or_insert_default();
                         // A write that was tried and came back short leaves the socket full.
                         backlog.blocked |= backlog.queued() == 0;
-                        backlog.push_shared(Arc::clone(&frame), written);
+                        backlog.push_shared(Arc::clone(frame), written);
                         backlog.congested |= backlog.queued() > config.soft_outbound;
                     }
                 }

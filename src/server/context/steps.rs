@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use super::{Context, Life};
+use crate::protocol::deflate::Codec;
 use crate::protocol::handshake::Upgrade;
 use crate::protocol::{
     Accept, Connection, Disconnect, Event, Input, Message, Phase, Refusal, Request, StatusCode,
@@ -20,11 +21,15 @@ impl Context {
         upgrade: &Upgrade<'_>,
         accept: &Accept,
         path: &str,
+        codec: Option<Codec>,
     ) {
         self.registry.admit(id, path);
         self.counters.responded(StatusCode::SWITCHING_PROTOCOLS);
         self.with_connection(id, |connection, now, out| {
-            connection.open(now, upgrade, accept, out)
+            connection.open(now, upgrade, accept, out);
+            if let Some(codec) = codec {
+                connection.compress_with(codec);
+            }
         });
     }
 

@@ -1,0 +1,397 @@
+//! Compressors and decompressors, of one connection and of all.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use zlib_rs::{Deflate, DeflateConfig as Settings, DeflateFlush, Inflate, InflateFlush, Status};
+
+use super::offer::{Agreement, MAX_WINDOW_BITS, Offer};
+use super::{CompressionCounts, DeflateConfig};
+use crate::protocol::message::Assembly;
+use crate::protocol::{Buffers, ProtocolError};
+
+/// The end of what a sender flushes, which is left out of each message (RFC 7692 section 7.2.1).
+const TAIL: [u8; 4] = [0, 0, 0xff, 0xff];
+
+/// Decompressed bytes are handed on in pieces of at most this size.
+const PIECE: usize = 16 << 10;
+
+/// zlib's measure of how much is gathered before a block is written. More costs memory and helps only long messages.
+const MEM_LEVEL: i32 = 5;
+
+/// What a decompressor takes, and a compressor beside its window: measured, and held to by a test.
+const INFLATE_BYTES: usize = 48 << 10;
+const DEFLATE_BYTES: usize = 146 << 10;
+
+/// What is kept of the room for compressed messages.
+const KEPT: usize = 256 << 10;
+
+/// The smallest window that zlib-rs compresses raw data with, in bits. Distances in it are at most 250, so it stands in
+/// for 8 bits as well.
+const MIN_WINDOW_BITS: u8 = 9;
+
+/// The window to compress with where so many bits are agreed on.
+fn window(agreed: Option<u8>) -> u8 {
+    agreed.unwrap_or(MAX_WINDOW_BITS).max(MIN_WINDOW_BITS)
+}
+
+fn deflate_bytes(window: u8) -> usize {
+    // Two windows of bytes and one of 16-bit positions.
+    DEFLATE_BYTES + (4 << window)
+}
+
+/// What compression needs that the connections of a loop can share.
+pub struct Compression {
+    config: DeflateConfig,
+    /// For messages without context, by window.
+    deflates: [Option<Box<Deflate>>; MAX_WINDOW_BITS as usize + 1],
+    inflate: Option<Box<Inflate>>,
+    piece: Vec<u8>,
+    /// Room for a compressed message, while none is being sent.
+    room: Vec<u8>,
+    reserved: Arc<AtomicUsize>,
+    counts: CompressionCounts,
+}
+
+impl Compression {
+    /// Nothing is allocated before it is needed.
+    pub fn new(config: DeflateConfig) -> Self {
+        Self {
+            config,
+            deflates: Default::default(),
+            inflate: None,
+            piece: Vec::new(),
+            room: Vec::new(),
+            reserved: Arc::default(),
+            counts: CompressionCounts::default(),
+        }
+    }
+
+    /// One connection's side of what an offer comes to. Context takeover is agreed to while there is memory for it.
+    pub fn accept(&self, offer: Offer) -> Codec {
+        let mut reservation = Reservation {
+            total: Arc::clone(&self.reserved),
+            bytes: 0,
+        };
+        let window = window(offer.accept(true, true).server_max_window_bits);
+        let memory = self.config.memory;
+        let server_may_keep =
+            !offer.asks_for_no_server_context() && reservation.add(deflate_bytes(window), memory);
+        let client_may_keep =
+            !offer.asks_for_no_client_context() && reservation.add(INFLATE_BYTES, memory);
+        Codec {
+            agreement: offer.accept(server_may_keep, client_may_keep),
+            inflate: None,
+            deflate: None,
+            has_gap: false,
+            reservation,
+        }
+    }
+
+    /// Compresses a message by itself, for a connection with this window. `None` if it is better sent as it is. The bytes
+    /// are to be given back with [`Compression::give_back`].
+    pub fn compress_alone(&mut self, payload: &[u8], window: u8) -> Option<Vec<u8>> {
+        if payload.len() < self.config.min(false) {
+            return None;
+        }
+        let mut out = std::mem::take(&mut self.room);
+        let level = self.config.level;
+        let deflate =
+            self.deflates[usize::from(window)].get_or_insert_with(|| new_deflate(level, window));
+        deflate.reset();
+        if !compress(deflate, payload, &mut out) || out.len() >= payload.len() {
+            self.give_back(out);
+            return None;
+        }
+        self.count_out(payload, &out);
+        Some(out)
+    }
+
+    /// Takes the room of a compressed message back.
+    pub fn give_back(&mut self, mut room: Vec<u8>) {
+        room.clear();
+        room.shrink_to(KEPT);
+        self.room = room;
+    }
+
+    fn count_out(&mut self, payload: &[u8], compressed: &[u8]) {
+        self.counts.messages_out += 1;
+        self.counts.plain_out += payload.len() as u64;
+        self.counts.compressed_out += compressed.len() as u64;
+    }
+
+    /// What was done so far.
+    pub fn counts(&self) -> CompressionCounts {
+        self.counts
+    }
+
+    /// Bytes that connections with context takeover have reserved.
+    pub fn reserved(&self) -> usize {
+        self.reserved.load(Ordering::Relaxed)
+    }
+
+    /// The most bytes that they may reserve.
+    pub fn memory(&self) -> usize {
+        self.config.memory
+    }
+
+    /// Gives what is shared back to the system. It is made anew when it is needed.
+    pub fn clear(&mut self) {
+        self.deflates = Default::default();
+        self.inflate = None;
+        self.piece = Vec::new();
+        self.room = Vec::new();
+    }
+}
+
+impl fmt::Debug for Compression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Compression")
+            .field("config", &self.config)
+            .field("reserved", &self.reserved())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Memory that a connection may come to use, until it is dropped.
+struct Reservation {
+    total: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl Reservation {
+    /// Reserves more; false if that would be more than `most` in all.
+    fn add(&mut self, bytes: usize, most: usize) -> bool {
+        let fits = self.total.load(Ordering::Relaxed).saturating_add(bytes) <= most;
+        if fits {
+            self.total.fetch_add(bytes, Ordering::Relaxed);
+            self.bytes += bytes;
+        }
+        fits
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.total.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// One connection's compression. Its own compressors are made with the first message that needs them.
+pub struct Codec {
+    agreement: Agreement,
+    inflate: Option<Box<Inflate>>,
+    deflate: Option<Box<Deflate>>,
+    /// Whether the peer has had a compressed message that did not come from `deflate`, so that distances back over it
+    /// would be wrong.
+    has_gap: bool,
+    reservation: Reservation,
+}
+
+impl Codec {
+    /// What was agreed on.
+    pub fn agreement(&self) -> Agreement {
+        self.agreement
+    }
+
+    /// Whether what comes can be decompressed as it comes. Where the peer keeps no context neither do we, and a message
+    /// has to be there whole.
+    pub(in crate::protocol) fn is_streaming(&self) -> bool {
+        self.agreement.client_context_takeover
+    }
+
+    /// The window to compress with, in bits.
+    pub fn window(&self) -> u8 {
+        window(self.agreement.server_max_window_bits)
+    }
+
+    /// Notes that the peer is sent a message that was compressed by itself.
+    pub fn note_alone(&mut self) {
+        self.has_gap = true;
+    }
+
+    /// Compresses a message. `None` if it is better sent as it is. The bytes are to be given back with
+    /// [`Compression::give_back`].
+    pub fn compress(&mut self, payload: &[u8], shared: &mut Compression) -> Option<Vec<u8>> {
+        if !self.agreement.server_context_takeover {
+            return shared.compress_alone(payload, self.window());
+        }
+        if payload.len() < shared.config.min(true) {
+            return None;
+        }
+        let (level, window) = (shared.config.level, self.window());
+        let deflate = self
+            .deflate
+            .get_or_insert_with(|| new_deflate(level, window));
+        if std::mem::take(&mut self.has_gap) {
+            deflate.reset();
+        }
+        let mut out = std::mem::take(&mut shared.room);
+        if !compress(deflate, payload, &mut out) {
+            // Nothing of it is sent, and nothing may refer to it.
+            self.has_gap = true;
+            shared.give_back(out);
+            return None;
+        }
+        // It is sent even if it has grown a little: what follows refers to it.
+        shared.count_out(payload, &out);
+        Some(out)
+    }
+
+    /// Decompresses what has come of a message, and puts it to what was there before. After the `last` bytes the message
+    /// is whole.
+    pub(in crate::protocol) fn decompress(
+        &mut self,
+        bytes: &[u8],
+        last: bool,
+        message: &mut Assembly,
+        max_message: usize,
+        shared: &mut Compression,
+        buffers: &mut Buffers,
+    ) -> Result<(), ProtocolError> {
+        let keeps = self.agreement.client_context_takeover;
+        let slot = if keeps {
+            &mut self.inflate
+        } else {
+            &mut shared.inflate
+        };
+        let inflate = slot.get_or_insert_with(|| Box::new(Inflate::new(false, MAX_WINDOW_BITS)));
+        if !keeps {
+            debug_assert!(last && message.len() == 0);
+            inflate.reset(false);
+        }
+        shared.piece.resize(PIECE, 0);
+        let before = message.len();
+        let mut sink = |piece: &[u8]| {
+            let room = max_message - message.len();
+            message.push(&piece[..piece.len().min(room)], max_message, buffers)?;
+            if piece.len() > room {
+                return Err(ProtocolError::MessageTooBig);
+            }
+            Ok(())
+        };
+        decompress(inflate, bytes, &mut shared.piece, &mut sink)?;
+        if last {
+            decompress(inflate, &TAIL, &mut shared.piece, &mut sink)?;
+            shared.counts.messages_in += 1;
+        }
+        shared.counts.compressed_in += bytes.len() as u64;
+        shared.counts.plain_in += (message.len() - before) as u64;
+        Ok(())
+    }
+
+    /// Gives its memory back, once no message is received or sent any more.
+    pub(in crate::protocol) fn release(&mut self) {
+        self.inflate = None;
+        self.deflate = None;
+        let reservation = &mut self.reservation;
+        let bytes = std::mem::take(&mut reservation.bytes);
+        reservation.total.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// The other side of the same agreement.
+    #[cfg(any(test, fuzzing))]
+    pub(in crate::protocol) fn peer(&self) -> Self {
+        let agreement = self.agreement;
+        Self {
+            agreement: Agreement {
+                server_context_takeover: agreement.client_context_takeover,
+                client_context_takeover: agreement.server_context_takeover,
+                server_max_window_bits: agreement.client_max_window_bits,
+                client_max_window_bits: agreement.server_max_window_bits,
+            },
+            inflate: None,
+            deflate: None,
+            has_gap: false,
+            reservation: Reservation {
+                total: Arc::default(),
+                bytes: 0,
+            },
+        }
+    }
+
+    /// Bytes of memory of its own.
+    #[cfg(any(test, fuzzing))]
+    pub(in crate::protocol) fn held(&self) -> usize {
+        let deflate = self.deflate.as_ref().map(|_| deflate_bytes(self.window()));
+        let inflate = self.inflate.as_ref().map(|_| INFLATE_BYTES);
+        deflate.unwrap_or(0) + inflate.unwrap_or(0)
+    }
+}
+
+impl fmt::Debug for Codec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Codec")
+            .field("agreement", &self.agreement)
+            .field("reserved", &self.reservation.bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+fn new_deflate(level: u8, window: u8) -> Box<Deflate> {
+    Box::new(Deflate::new_with_config(Settings {
+        level: i32::from(level),
+        // Negative for data without a header.
+        window_bits: -i32::from(window),
+        mem_level: MEM_LEVEL,
+        ..Settings::default()
+    }))
+}
+
+/// Compresses a message into `out`, in place of what was there. False if the compressor refuses, which it does not.
+fn compress(deflate: &mut Deflate, mut payload: &[u8], out: &mut Vec<u8>) -> bool {
+    out.clear();
+    loop {
+        let begin = out.len();
+        // Mostly what comes out is shorter; what is longer takes another turn.
+        out.resize(begin + payload.len() / 2 + 64, 0);
+        let (read, written) = (deflate.total_in(), deflate.total_out());
+        if deflate
+            .compress(payload, &mut out[begin..], DeflateFlush::SyncFlush)
+            .is_err()
+        {
+            return false;
+        }
+        let written = (deflate.total_out() - written) as usize;
+        payload = &payload[(deflate.total_in() - read) as usize..];
+        let is_full = begin + written == out.len();
+        out.truncate(begin + written);
+        // Room that is left over means that everything was flushed.
+        if !is_full {
+            break;
+        }
+    }
+    debug_assert!(payload.is_empty() && out.ends_with(&TAIL));
+    out.truncate(out.len().saturating_sub(TAIL.len()));
+    true
+}
+
+/// Decompresses bytes and hands on what comes of them, a piece at a time.
+fn decompress(
+    inflate: &mut Inflate,
+    mut bytes: &[u8],
+    piece: &mut [u8],
+    sink: &mut impl FnMut(&[u8]) -> Result<(), ProtocolError>,
+) -> Result<(), ProtocolError> {
+    loop {
+        let (read, written) = (inflate.total_in(), inflate.total_out());
+        let status = inflate.decompress(bytes, piece, InflateFlush::SyncFlush);
+        let written = (inflate.total_out() - written) as usize;
+        bytes = &bytes[(inflate.total_in() - read) as usize..];
+        sink(&piece[..written])?;
+        match status {
+            Err(_) => return Err(ProtocolError::InvalidCompression),
+            // A last block: what follows is a stream of its own (RFC 7692 section 7.2.3.4).
+            Ok(Status::StreamEnd) => inflate.reset(false),
+            Ok(Status::Ok | Status::BufError) => {}
+        }
+        if bytes.is_empty() && written < piece.len() {
+            return Ok(());
+        }
+        if status == Ok(Status::BufError) {
+            // Neither input nor room is lacking: it does not go on.
+            return Err(ProtocolError::InvalidCompression);
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! The fuzz target for compression. The unit tests run it too.
+
+use super::{Codec, Compression, DeflateConfig, Offer};
+use crate::protocol::fuzz::{converse, write_frame_with};
+use crate::protocol::message::Assembly;
+use crate::protocol::{Buffers, Limits, OpCode, Shared};
+
+/// What is offered beside what the data says.
+const OFFERS: [&str; 5] = [
+    "permessage-deflate",
+    "permessage-deflate; client_no_context_takeover",
+    "permessage-deflate; server_no_context_takeover; server_max_window_bits=9",
+    "permessage-deflate; client_no_context_takeover; server_no_context_takeover; client_max_window_bits=8",
+    "permessage-deflate; server_max_window_bits=8; client_max_window_bits",
+];
+
+/// Any offer and any compressed messages, cut anywhere: the same events for every cut, memory within the limits, and what
+/// was compressed comes out as it was.
+pub fn deflate(data: &[u8]) {
+    let [options, cuts, plan @ ..] = data else {
+        return;
+    };
+    let (offer, plan) = match usize::from(options >> 5) {
+        at if at < OFFERS.len() => (OFFERS[at].as_bytes(), plan),
+        _ => plan.split_at(plan.len().min(usize::from(*cuts))),
+    };
+    let found = Offer::find_in(offer);
+    if let Some(offer) = found.flatten() {
+        let codec = Compression::new(DeflateConfig::default()).accept(offer);
+        let answer = codec.agreement().to_string();
+        // What is answered could be offered in turn, and comes to the same.
+        let again = Offer::find_in(answer.as_bytes()).flatten();
+        let again = again.expect("a valid offer").accept(true, true).to_string();
+        assert_eq!(again, answer);
+        round_trip(codec, usize::from(options & 0x1f), plan);
+    }
+    let _ = any_messages(offer, found.flatten(), *cuts, plan);
+}
+
+/// What one side compresses the other decompresses, with messages in between that were compressed for others too.
+fn round_trip(mut codec: Codec, min: usize, plan: &[u8]) {
+    let mut peer = codec.peer();
+    let mut shared = Compression::new(DeflateConfig {
+        level: 1 + (min % 9) as u8,
+        memory: 0,
+        min: Some(min),
+    });
+    let mut buffers = Buffers::default();
+    let mut rest = plan;
+    while let [kind, len, after @ ..] = rest {
+        let (bytes, after) = after.split_at(usize::from(*len).min(after.len()));
+        rest = after;
+        let payload = bytes.repeat(1 + usize::from(kind & 0x7f));
+        let compressed = if kind & 0x80 == 0 {
+            codec.compress(&payload, &mut shared)
+        } else {
+            let alone = shared.compress_alone(&payload, codec.window());
+            if alone.is_some() {
+                codec.note_alone();
+            }
+            alone
+        };
+        let Some(compressed) = compressed else {
+            continue;
+        };
+        assert!(payload.len() >= min);
+        let mut message = Assembly::new(OpCode::Binary);
+        peer.decompress(
+            &compressed,
+            true,
+            &mut message,
+            payload.len(),
+            &mut shared,
+            &mut buffers,
+        )
+        .expect("as it was compressed");
+        let message = message.finish().expect("any bytes");
+        assert_eq!(message.as_message().as_bytes(), payload);
+        shared.give_back(compressed);
+    }
+}
+
+/// Messages, compressed well or not, whole or in pieces, as they may come from a client.
+/// Returns what was to be seen of well compressed ones, and what was.
+fn any_messages(
+    offer: &[u8],
+    found: Option<Offer>,
+    cuts: u8,
+    plan: &[u8],
+) -> (Vec<String>, Vec<String>) {
+    let config = DeflateConfig {
+        memory: if cuts & 1 == 0 { 0 } else { usize::MAX },
+        min: Some(0),
+        ..DeflateConfig::default()
+    };
+    let limits = Limits {
+        max_message: 3000,
+        ..Limits::default()
+    };
+    let mut stream = b"GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+        Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Extensions: "
+        .to_vec();
+    stream.extend(offer.iter().filter(|byte| !b"\r\n\0".contains(byte)));
+    stream.extend_from_slice(b"\r\n\r\n");
+
+    let mut compression = Compression::new(config);
+    let mut codec = found.map(|offer| compression.accept(offer).peer());
+    let mut sent = Vec::new();
+    let mut rest = plan;
+    while let [kind, len, after @ ..] = rest {
+        let (bytes, after) = after.split_at(usize::from(*len).min(after.len()));
+        rest = after;
+        let payload = bytes.repeat(1 + usize::from(kind & 7) * 5);
+        sent.push(format!("binary {payload:?}"));
+        let text = 1 + (kind >> 3 & 1);
+        let compressed = match &mut codec {
+            // What is compressed as it should be.
+            Some(codec) if kind & 0x80 == 0 => codec.compress(&payload, &mut compression),
+            // What is not.
+            _ => Some(payload.clone()),
+        };
+        let (first, payload) = match compressed {
+            Some(compressed) => (0x40 | text, compressed),
+            None => (text, payload),
+        };
+        let pieces = 1 + usize::from(kind >> 4 & 3);
+        let mut parts = payload.chunks(payload.len().div_ceil(pieces).max(1));
+        let mut part = parts.next().unwrap_or_default();
+        let mut first = first;
+        loop {
+            let next = parts.next();
+            let fin = if next.is_none() { 0x80 } else { 0 };
+            write_frame_with(fin | first, part, &mut stream);
+            let Some(next) = next else { break };
+            (part, first) = (next, 0);
+            if kind & 0x40 != 0 {
+                write_frame_with(0x89, b"between", &mut stream);
+            }
+        }
+    }
+
+    let run = |cut: &mut dyn FnMut() -> usize, in_room| {
+        let shared = Shared {
+            limits,
+            compression: Some(Compression::new(config)),
+            ..Shared::default()
+        };
+        converse(&stream, cut, in_room, shared, None)
+    };
+    let whole = run(&mut || usize::MAX, false);
+    assert_eq!(run(&mut || 1, true), whole, "byte by byte");
+    let mut state = u64::from(cuts) + 1;
+    let mut random = || {
+        state = state
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        1 + (state >> 33) as usize % 90
+    };
+    assert_eq!(run(&mut random, true), whole, "cut at random");
+    (sent, whole.events)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Random;
+
+    #[test]
+    fn compressed_messages_of_every_kind_and_cut() {
+        let mut random = Random::new(51);
+        for _ in 0..1500 {
+            deflate(&random.bytes(400));
+        }
+    }
+
+    /// With nothing but well compressed messages each arrives.
+    #[test]
+    fn what_is_compressed_arrives() {
+        let mut random = Random::new(52);
+        for offer in OFFERS {
+            let found = Offer::find_in(offer.as_bytes()).expect("well formed");
+            let mut plan = Vec::new();
+            for _ in 0..50 {
+                let bytes = random.bytes(60);
+                // Binary, not damaged.
+                plan.extend([random.byte() & 0x7f | 0x08, bytes.len() as u8]);
+                plan.extend(bytes);
+            }
+            for cuts in 0..4 {
+                let (sent, seen) = any_messages(offer.as_bytes(), found, cuts, &plan);
+                // The first event is the handshake.
+                assert_eq!(seen[1..], sent, "{offer}");
+            }
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! In place of the compressors in a build without them: there is none, so nothing can be done with one.
+
+use std::convert::Infallible;
+
+use super::CompressionCounts;
+use super::offer::{Agreement, Offer};
+use crate::protocol::message::Assembly;
+use crate::protocol::{Buffers, ProtocolError};
+
+/// What compression needs that the connections of a loop can share. There is none in this build.
+#[derive(Debug)]
+pub struct Compression(Infallible);
+
+/// One connection's compression. There is none in this build.
+#[derive(Debug)]
+pub struct Codec(Infallible);
+
+#[allow(missing_docs, reason = "documented where they do something")]
+impl Compression {
+    pub fn accept(&self, _: Offer) -> Codec {
+        match self.0 {}
+    }
+
+    pub fn compress_alone(&mut self, _: &[u8], _: u8) -> Option<Vec<u8>> {
+        match self.0 {}
+    }
+
+    pub fn give_back(&mut self, _: Vec<u8>) {
+        match self.0 {}
+    }
+
+    pub fn counts(&self) -> CompressionCounts {
+        match self.0 {}
+    }
+
+    pub fn reserved(&self) -> usize {
+        match self.0 {}
+    }
+
+    pub fn memory(&self) -> usize {
+        match self.0 {}
+    }
+
+    pub fn clear(&mut self) {
+        match self.0 {}
+    }
+}
+
+#[allow(missing_docs, reason = "documented where they do something")]
+impl Codec {
+    pub fn agreement(&self) -> Agreement {
+        match self.0 {}
+    }
+
+    pub(in crate::protocol) fn is_streaming(&self) -> bool {
+        match self.0 {}
+    }
+
+    pub fn window(&self) -> u8 {
+        match self.0 {}
+    }
+
+    pub fn note_alone(&mut self) {
+        match self.0 {}
+    }
+
+    pub fn compress(&mut self, _: &[u8], _: &mut Compression) -> Option<Vec<u8>> {
+        match self.0 {}
+    }
+
+    pub(in crate::protocol) fn decompress(
+        &mut self,
+        _: &[u8],
+        _: bool,
+        _: &mut Assembly,
+        _: usize,
+        _: &mut Compression,
+        _: &mut Buffers,
+    ) -> Result<(), ProtocolError> {
+        match self.0 {}
+    }
+
+    pub(in crate::protocol) fn release(&mut self) {
+        match self.0 {}
+    }
+
+    #[cfg(any(test, fuzzing))]
+    pub(in crate::protocol) fn held(&self) -> usize {
+        match self.0 {}
+    }
+}

@@ -1,0 +1,327 @@
+//! What is offered and what is agreed on, RFC 7692 sections 5 and 7.1.
+
+use std::fmt;
+
+use crate::protocol::handshake::is_token_byte;
+use crate::protocol::http::{Refusal, Request, StatusCode};
+
+/// The extension's name in `Sec-WebSocket-Extensions`.
+const NAME: &[u8] = b"permessage-deflate";
+
+/// The largest window, in bits: 32 KiB.
+#[cfg(feature = "deflate")]
+pub(super) const MAX_WINDOW_BITS: u8 = 15;
+
+/// An offer of a client that can be agreed to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offer {
+    /// The server is to compress each message by itself.
+    server_no_context_takeover: bool,
+    /// The client may be told to compress each message by itself, or does anyway.
+    client_no_context_takeover: bool,
+    /// The largest window the server may use, in bits.
+    server_max_window_bits: Option<u8>,
+    /// The client can be told its largest window; if it says one itself, it uses no larger one.
+    client_max_window_bits: Option<Option<u8>>,
+}
+
+/// What the two sides have settled on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Agreement {
+    /// Whether the server's messages refer to its earlier ones.
+    pub server_context_takeover: bool,
+    /// Whether the client's messages refer to its earlier ones.
+    pub client_context_takeover: bool,
+    /// The largest window of the server, in bits, from 8 to 15. It is named in the answer if the offer named one.
+    pub server_max_window_bits: Option<u8>,
+    /// The largest window of the client, if it named one.
+    pub client_max_window_bits: Option<u8>,
+}
+
+impl Offer {
+    /// The first offer in a request that can be agreed to. Offers of other extensions, and those with parameters that
+    /// are unknown, repeated or wrong, are passed over (RFC 7692 section 7.1).
+    ///
+    /// # Errors
+    ///
+    /// A field that is not in the form of RFC 6455 section 9.1 fails the handshake with 400.
+    pub fn find(request: &Request<'_>) -> Result<Option<Self>, Refusal> {
+        let lines = request
+            .headers()
+            .filter(|(name, _)| name.eq_ignore_ascii_case("sec-websocket-extensions"));
+        let mut found = None;
+        for (_, value) in lines {
+            let offer = Self::find_in(value).ok_or_else(|| {
+                Refusal::new(
+                    StatusCode::BAD_REQUEST,
+                    "Sec-WebSocket-Extensions is malformed",
+                )
+            })?;
+            found = found.or(offer);
+        }
+        Ok(found)
+    }
+
+    /// The same for one line; `None` if it is malformed.
+    pub(super) fn find_in(value: &[u8]) -> Option<Option<Self>> {
+        let mut found = None;
+        let mut cursor = Cursor { rest: value };
+        // Empty elements count for nothing, RFC 9110 section 5.6.1.2.
+        while cursor.skip_separators() {
+            let name = cursor.token()?;
+            let mut offer = (name == NAME).then(Self::default);
+            while cursor.take(b';') {
+                let key = cursor.token()?;
+                let value = if cursor.take(b'=') {
+                    Some(cursor.value()?)
+                } else {
+                    None
+                };
+                offer = offer.and_then(|offer| offer.with(key, value.as_deref()));
+            }
+            if !cursor.is_at_end() && cursor.rest[0] != b',' {
+                return None;
+            }
+            found = found.or(offer);
+        }
+        Some(found)
+    }
+
+    /// With one parameter more; `None` if it makes the offer one that has to be declined.
+    fn with(mut self, key: &[u8], value: Option<&[u8]>) -> Option<Self> {
+        let is_new = match (key, value) {
+            (b"server_no_context_takeover", None) => {
+                !std::mem::replace(&mut self.server_no_context_takeover, true)
+            }
+            (b"client_no_context_takeover", None) => {
+                !std::mem::replace(&mut self.client_no_context_takeover, true)
+            }
+            (b"server_max_window_bits", Some(value)) => self
+                .server_max_window_bits
+                .replace(window_bits(value)?)
+                .is_none(),
+            (b"client_max_window_bits", None) => {
+                self.client_max_window_bits.replace(None).is_none()
+            }
+            (b"client_max_window_bits", Some(value)) => self
+                .client_max_window_bits
+                .replace(Some(window_bits(value)?))
+                .is_none(),
+            _ => false,
+        };
+        is_new.then_some(self)
+    }
+
+    /// What is answered to it: all that it asks for, and context takeover no further than there is memory for.
+    pub fn accept(self, server_may_keep: bool, client_may_keep: bool) -> Agreement {
+        Agreement {
+            server_context_takeover: server_may_keep && !self.server_no_context_takeover,
+            client_context_takeover: client_may_keep && !self.client_no_context_takeover,
+            server_max_window_bits: self.server_max_window_bits,
+            client_max_window_bits: self.client_max_window_bits.flatten(),
+        }
+    }
+
+    /// Whether the server is asked to keep no context.
+    #[cfg(feature = "deflate")]
+    pub(super) fn asks_for_no_server_context(self) -> bool {
+        self.server_no_context_takeover
+    }
+
+    /// Whether the client says that it keeps no context.
+    #[cfg(feature = "deflate")]
+    pub(super) fn asks_for_no_client_context(self) -> bool {
+        self.client_no_context_takeover
+    }
+}
+
+/// From 8 to 15, in decimal without leading zeros: RFC 7692 section 7.1.2.
+fn window_bits(value: &[u8]) -> Option<u8> {
+    match value {
+        [digit @ b'8'..=b'9'] => Some(digit - b'0'),
+        [b'1', digit @ b'0'..=b'5'] => Some(10 + digit - b'0'),
+        _ => None,
+    }
+}
+
+impl fmt::Display for Agreement {
+    /// As the value of `Sec-WebSocket-Extensions` in the response.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("permessage-deflate")?;
+        if !self.server_context_takeover {
+            f.write_str("; server_no_context_takeover")?;
+        }
+        if !self.client_context_takeover {
+            f.write_str("; client_no_context_takeover")?;
+        }
+        if let Some(bits) = self.server_max_window_bits {
+            write!(f, "; server_max_window_bits={bits}")?;
+        }
+        if let Some(bits) = self.client_max_window_bits {
+            write!(f, "; client_max_window_bits={bits}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A place in a field's value. White space is skipped before each thing that is looked for.
+struct Cursor<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Cursor<'a> {
+    fn skip_space(&mut self) {
+        while let [b' ' | b'\t', rest @ ..] = self.rest {
+            self.rest = rest;
+        }
+    }
+
+    fn is_at_end(&mut self) -> bool {
+        self.skip_space();
+        self.rest.is_empty()
+    }
+
+    /// Skips commas. Returns whether anything follows.
+    fn skip_separators(&mut self) -> bool {
+        while self.take(b',') {}
+        !self.is_at_end()
+    }
+
+    fn take(&mut self, byte: u8) -> bool {
+        self.skip_space();
+        match self.rest {
+            [first, rest @ ..] if *first == byte => {
+                self.rest = rest;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn token(&mut self) -> Option<&'a [u8]> {
+        self.skip_space();
+        let end = self.rest.iter().position(|&byte| !is_token_byte(byte));
+        let (token, rest) = self.rest.split_at(end.unwrap_or(self.rest.len()));
+        self.rest = rest;
+        (!token.is_empty()).then_some(token)
+    }
+
+    /// A token, or a quoted string that stands for one.
+    fn value(&mut self) -> Option<Vec<u8>> {
+        if !self.take(b'"') {
+            return self.token().map(<[u8]>::to_vec);
+        }
+        let mut value = Vec::new();
+        loop {
+            let (&first, rest) = self.rest.split_first()?;
+            self.rest = rest;
+            match first {
+                b'"' => break,
+                b'\\' => {
+                    let (&escaped, rest) = self.rest.split_first()?;
+                    self.rest = rest;
+                    value.push(escaped);
+                }
+                byte => value.push(byte),
+            }
+        }
+        // "the value after quoted-string unescaping MUST conform to the 'token' ABNF"
+        (!value.is_empty() && value.iter().copied().all(is_token_byte)).then_some(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn find(value: &str) -> Option<Option<String>> {
+        let offer = Offer::find_in(value.as_bytes())?;
+        Some(offer.map(|offer| offer.accept(true, true).to_string()))
+    }
+
+    #[test]
+    fn each_offer_has_its_answer() {
+        for (offer, answer) in [
+            ("permessage-deflate", Some("permessage-deflate")),
+            // What Chromium and Firefox send.
+            (
+                "permessage-deflate; client_max_window_bits",
+                Some("permessage-deflate"),
+            ),
+            (
+                "permessage-deflate; client_max_window_bits=10",
+                Some("permessage-deflate; client_max_window_bits=10"),
+            ),
+            (
+                "permessage-deflate;server_max_window_bits=8 ; client_no_context_takeover",
+                Some("permessage-deflate; client_no_context_takeover; server_max_window_bits=8"),
+            ),
+            (
+                "permessage-deflate; server_no_context_takeover; server_max_window_bits=\"1\\2\"",
+                Some("permessage-deflate; server_no_context_takeover; server_max_window_bits=12"),
+            ),
+            // The first that can be agreed to.
+            (
+                "x-webkit-deflate-frame, permessage-deflate; server_max_window_bits=7, , permessage-deflate; server_max_window_bits=15",
+                Some("permessage-deflate; server_max_window_bits=15"),
+            ),
+            (
+                "permessage-bzip2; level=\"9\", permessage-deflate",
+                Some("permessage-deflate"),
+            ),
+            // Parameters that are unknown, wrong or there twice decline the offer.
+            ("permessage-deflate; mux", None),
+            ("permessage-deflate; server_max_window_bits", None),
+            ("permessage-deflate; server_max_window_bits=16", None),
+            ("permessage-deflate; server_max_window_bits=08", None),
+            ("permessage-deflate; server_max_window_bits=+9", None),
+            ("permessage-deflate; client_max_window_bits=7", None),
+            ("permessage-deflate; server_no_context_takeover=1", None),
+            ("permessage-deflate; client_no_context_takeover=true", None),
+            (
+                "permessage-deflate; client_max_window_bits; client_max_window_bits=9",
+                None,
+            ),
+            (
+                "permessage-deflate; server_no_context_takeover; server_no_context_takeover",
+                None,
+            ),
+            ("deflate-frame", None),
+            ("", None),
+            (" , ", None),
+        ] {
+            assert_eq!(find(offer), Some(answer.map(str::to_owned)), "{offer}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_list_of_extensions_is_refused() {
+        for malformed in [
+            ";",
+            "permessage-deflate;",
+            "permessage-deflate; =9",
+            "permessage-deflate; server_max_window_bits=",
+            "permessage-deflate; server_max_window_bits=\"9",
+            "permessage-deflate; server_max_window_bits=\"\"",
+            "permessage-deflate; server_max_window_bits=\"1 0\"",
+            "permessage-deflate server_max_window_bits",
+            "permessage/deflate",
+            "perm\u{e9}ssage",
+        ] {
+            assert_eq!(find(malformed), None, "{malformed}");
+        }
+    }
+
+    #[test]
+    fn without_memory_no_context_is_kept() {
+        let offer = Offer::default();
+        assert_eq!(
+            offer.accept(false, false).to_string(),
+            "permessage-deflate; server_no_context_takeover; client_no_context_takeover"
+        );
+        assert_eq!(
+            offer.accept(false, true).to_string(),
+            "permessage-deflate; server_no_context_takeover"
+        );
+    }
+}
