@@ -70,6 +70,24 @@ async function main() {
     await echo.stop();
     console.log("  WebSocket API ok");
 
+    const compressing = await start("echo", "--deflate");
+    const compressed = await page.evaluate(async (url) => {
+      const socket = new WebSocket(url);
+      const next = (name) => new Promise((done) => socket.addEventListener(name, done, { once: true }));
+      await next("open");
+      for (let round = 0; round < 50; round++) {
+        const text = JSON.stringify({ round, text: "κόσμε 😀".repeat(round * round) });
+        socket.send(text);
+        if ((await next("message")).data !== text) return `round ${round} differs`;
+      }
+      return socket.extensions;
+    }, compressing.url);
+    assert.equal(compressed, "permessage-deflate");
+    const counted = await (await fetch(`${compressing.url.replace("ws:", "http:")}metrics`)).text();
+    assert.match(counted, /^outrigger_compressed_messages_total\{direction="in"\} 50$/m);
+    await compressing.stop();
+    console.log("  compression ok");
+
     await keepsPagesOut(browser);
     console.log("  pages of other origins and names are kept out ok");
 

@@ -4,7 +4,7 @@
 # and full-screen programs in a tmux through examples/attach.py.
 # Installs what it needs below target/interop; Chromium has to be on the machine (Debian: apt-get install chromium).
 #
-# usage: tests/interop/run.sh [python] [node] [browser] [acp] [terminal] [fullscreen]      all of them by default
+# usage: tests/interop/run.sh [python] [node] [compression] [browser] [acp] [terminal] [fullscreen]      all of them by default
 # env:   OUTRIGGER=target/release/outrigger
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -30,6 +30,12 @@ run_node() {
   node_modules
   NODE_PATH=$tools/node_modules node tests/interop/node_client.js
 }
+run_compression() {
+  venv
+  "$tools/venv/bin/python" tests/interop/compression.py
+  node_modules
+  NODE_PATH=$tools/node_modules node tests/interop/compression.js
+}
 run_browser() {
   node_modules
   NODE_PATH=$tools/node_modules node tests/interop/browser.js
@@ -48,11 +54,11 @@ run_fullscreen() {
 }
 
 # One that hangs fails.
-export -f venv node_modules run_{python,node,browser,acp,terminal,fullscreen}
+export -f venv node_modules run_{python,node,compression,browser,acp,terminal,fullscreen}
 export tools
 run() { timeout --kill-after=10 400 bash -euo pipefail -c "run_$1" || { echo "interop: $1 failed with $?" >&2; exit 1; }; }
 
-for part in ${@:-python node browser acp terminal fullscreen}; do
+for part in ${@:-python node compression browser acp terminal fullscreen}; do
   echo "interop: $part"
   run "$part"
 done

@@ -15,7 +15,11 @@ pub struct Compression(Infallible);
 #[derive(Debug)]
 pub struct Codec(Infallible);
 
-#[allow(missing_docs, reason = "documented where they do something")]
+#[allow(
+    missing_docs,
+    clippy::needless_pass_by_ref_mut,
+    reason = "documented where they do something, and of the same form"
+)]
 impl Compression {
     pub fn accept(&self, _: Offer) -> Codec {
         match self.0 {}
@@ -46,7 +50,11 @@ impl Compression {
     }
 }
 
-#[allow(missing_docs, reason = "documented where they do something")]
+#[allow(
+    missing_docs,
+    clippy::needless_pass_by_ref_mut,
+    reason = "documented where they do something, and of the same form"
+)]
 impl Codec {
     pub fn agreement(&self) -> Agreement {
         match self.0 {}

@@ -1,0 +1,177 @@
+//! What a connection with context takeover reserves is what its compressors take, and nobody else takes anything for long.
+#![cfg(feature = "deflate")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use outrigger::protocol::deflate::{Compression, DeflateConfig, Offer};
+use outrigger::protocol::{Connection, Event, Input, Shared, Time, apply_mask};
+use outrigger::{Accept, Limits, Request};
+use zlib_rs::{Deflate, DeflateFlush};
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATED: Cell<usize> = const { Cell::new(0) };
+}
+
+fn allocated() -> usize {
+    ALLOCATED.get()
+}
+
+// SAFETY: every call is passed on to the system's allocator as it is.
+#[allow(unsafe_code, reason = "an allocator can be written in no other way")]
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let _ = ALLOCATED.try_with(|count| count.set(count.get().wrapping_add(layout.size())));
+        // SAFETY: the caller's promises are the system's conditions.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        let _ = ALLOCATED.try_with(|count| count.set(count.get().wrapping_sub(layout.size())));
+        // SAFETY: the caller's promises are the system's conditions.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const NOW: Time = Time::from_millis(1);
+
+/// A connection that has agreed to an offer.
+fn open(offer: &str, shared: &Shared) -> Connection {
+    let head = format!(
+        "GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Extensions: {offer}\r\n\r\n"
+    );
+    let request = Request::parse(head.as_bytes()).expect("a request");
+    let offer = Offer::find(&request)
+        .expect("well formed")
+        .expect("an offer");
+    let mut connection = Connection::new(NOW);
+    let upgrade = request.upgrade().expect("a handshake");
+    connection.open(NOW, &upgrade, &Accept::default(), &mut Vec::new());
+    let compression = shared.compression.as_ref().expect("compression is on");
+    connection.compress_with(compression.accept(offer));
+    connection
+}
+
+fn shared(memory: usize) -> Shared {
+    Shared {
+        limits: Limits::default(),
+        compression: Some(Compression::new(DeflateConfig {
+            memory,
+            ..DeflateConfig::default()
+        })),
+        ..Shared::default()
+    }
+}
+
+/// A compressed message of a client, in one frame.
+fn frame(payload: &[u8]) -> Vec<u8> {
+    let mut compressed = vec![0; payload.len() + 100];
+    let mut deflate = Deflate::new(6, false, 15);
+    deflate
+        .compress(payload, &mut compressed, DeflateFlush::SyncFlush)
+        .expect("room for it");
+    compressed.truncate(deflate.total_out() as usize - 4);
+    let mut frame = vec![0xc2, 0x80 | 126];
+    frame.extend((compressed.len() as u16).to_be_bytes());
+    let mask = [1, 2, 3, 4];
+    frame.extend(mask);
+    apply_mask(&mut compressed, mask);
+    frame.extend(compressed);
+    frame
+}
+
+fn exchange(connection: &mut Connection, shared: &mut Shared, payload: &[u8]) {
+    let mut frame = frame(payload);
+    let mut input = Input::new(&mut frame);
+    let mut out = Vec::new();
+    let event = connection.receive(NOW, &mut input, shared, &mut out);
+    let Some(Event::Message(message)) = event else {
+        panic!("{event:?}, ended as {:?}", connection.ending());
+    };
+    assert_eq!(message.as_message().as_bytes(), payload);
+    let compression = shared.compression.as_mut().expect("compression is on");
+    let codec = connection.codec().expect("it was agreed on");
+    let compressed = codec.compress(payload, compression).expect("long enough");
+    assert!(compressed.len() < payload.len());
+    compression.give_back(compressed);
+}
+
+#[test]
+fn what_is_reserved_is_what_is_taken() {
+    for (offer, least) in [
+        ("permessage-deflate", 300 << 10),
+        ("permessage-deflate; server_max_window_bits=10", 180 << 10),
+        ("permessage-deflate; client_no_context_takeover", 260 << 10),
+        ("permessage-deflate; server_no_context_takeover", 40 << 10),
+    ] {
+        let mut shared = shared(usize::MAX);
+        // What all connections share is made first.
+        let mut other = open(
+            "permessage-deflate; server_no_context_takeover; client_no_context_takeover; server_max_window_bits=10",
+            &shared,
+        );
+        let mut another = open(
+            "permessage-deflate; server_no_context_takeover; client_no_context_takeover",
+            &shared,
+        );
+        let lines = (0..200).map(|line| format!("line {line} of a text, {}\n", line * line));
+        let payload = lines.collect::<String>().into_bytes();
+        exchange(&mut other, &mut shared, &payload);
+        exchange(&mut another, &mut shared, &payload);
+        let reserved = |shared: &Shared| shared.compression.as_ref().expect("on").reserved();
+        assert_eq!(reserved(&shared), 0, "none keeps a context");
+
+        let before = allocated();
+        let mut connection = open(offer, &shared);
+        assert!(
+            allocated() - before < 1000,
+            "nothing is made before a message needs it"
+        );
+        for _ in 0..20 {
+            exchange(&mut connection, &mut shared, &payload);
+        }
+        let taken = allocated() - before;
+        assert!(
+            (least..=reserved(&shared) + 1000).contains(&taken),
+            "{offer}: {taken} bytes of {} reserved",
+            reserved(&shared)
+        );
+        connection.close(NOW, outrigger::Disconnect::shutdown(), &mut Vec::new());
+        assert!(allocated() - before < 1000, "the end gives it back");
+        assert_eq!(reserved(&shared), 0);
+    }
+}
+
+#[test]
+fn over_the_limit_no_context_is_kept() {
+    let shared = shared(700 << 10);
+    let answers: Vec<(String, Connection)> = (0..4)
+        .map(|_| {
+            let mut connection = open("permessage-deflate", &shared);
+            let agreement = connection.codec().expect("it was agreed on").agreement();
+            (agreement.to_string(), connection)
+        })
+        .collect();
+    let both = "permessage-deflate";
+    let one = "permessage-deflate; server_no_context_takeover";
+    let all: Vec<&str> = answers.iter().map(|(answer, _)| &**answer).collect();
+    assert_eq!(
+        all,
+        [
+            both,
+            both,
+            one,
+            &format!("{one}; client_no_context_takeover")
+        ]
+    );
+    drop(answers);
+    let mut connection = open("permessage-deflate", &shared);
+    let agreement = connection.codec().expect("it was agreed on").agreement();
+    assert_eq!(agreement.to_string(), both);
+}

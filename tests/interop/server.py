@@ -1,0 +1,23 @@
+"""`outrigger` as a child process of a test."""
+
+import os
+import re
+import subprocess
+
+OUTRIGGER = os.environ["OUTRIGGER"]
+
+
+class Server:
+    """`outrigger` with these arguments, stopped at the end."""
+
+    def __init__(self, command, *args):
+        self.command = [OUTRIGGER, command, "--listen", "127.0.0.1:0", "--log", "warn", *args]
+
+    def __enter__(self):
+        self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, text=True)
+        self.url = re.search(r"ws://\S+", self.process.stdout.readline())[0]
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        assert self.process.wait(timeout=30) == 0, "a clean stop"
