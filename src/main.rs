@@ -2,6 +2,7 @@
 
 mod announce;
 mod cli;
+mod demo;
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -41,6 +42,10 @@ fn main() -> ExitCode {
             print(&text);
             Exit::Clean
         }
+        Ok(Action::Example(example)) => match example() {
+            Ok(()) => Exit::Clean,
+            Err(error) => complain(&error.to_string(), Exit::Failure),
+        },
         Ok(Action::Run(command, settings)) => run(command, *settings),
         Err(error) => complain(&error, Exit::Usage),
     }
@@ -67,13 +72,16 @@ fn run(command: Command, settings: Settings) -> Exit {
             Err(error) => return complain(&error.to_string(), Exit::Failure),
         }
     }
+    if command == Command::Demo {
+        routes.add(settings.endpoint(command), Box::new(demo::Page), true);
+    }
     let paths: Vec<String> = services
         .iter()
         .map(|(command, own)| own.endpoint(*command).path().to_owned())
         .collect();
     // Where standard output carries events, it carries nothing else.
     let talks_on_stdout = command == Command::App && settings.program.is_empty();
-    match serve(&settings, &paths, talks_on_stdout, routes) {
+    match serve(command, &settings, &paths, talks_on_stdout, routes) {
         Ok(exit) => exit,
         Err(error) => complain(&error.to_string(), Exit::Failure),
     }
@@ -87,7 +95,7 @@ fn service(
     told_token: Option<&Token>,
 ) -> io::Result<Box<dyn Service>> {
     Ok(match command {
-        Command::Echo | Command::Serve => Box::new(Echo::new(endpoint)),
+        Command::Echo | Command::Serve | Command::Demo => Box::new(Echo::new(endpoint)),
         Command::Agent => {
             let config = AgentConfig {
                 endpoint,
@@ -129,6 +137,7 @@ fn service(
 
 /// Runs a server until it is stopped.
 fn serve(
+    command: Command,
     settings: &Settings,
     paths: &[String],
     talks_on_stdout: bool,
@@ -157,6 +166,11 @@ fn serve(
                 print(&line);
             }
         }
+    }
+    if command == Command::Demo
+        && let Some(address) = server.local_addresses().first()
+    {
+        print(&demo::instructions(address, settings.told_token()));
     }
     let ended = server.run();
     drop(announcement);
@@ -194,7 +208,7 @@ fn read_access_again(token: Option<&Token>) -> Option<Access> {
             }
             Some(access)
         }
-        Ok(Action::Print(_)) => None,
+        Ok(Action::Print(_) | Action::Example(_)) => None,
         Err(error) => {
             log::error!("hangup received, but {error}; whom to let in stays as it was");
             None

@@ -20,6 +20,7 @@ Usage:
   outrigger app       [OPTIONS] [-- PROGRAM [ARGS...]]  PROGRAM is the server: events in, commands out
   outrigger echo      [OPTIONS]                         every message comes back
   outrigger serve     --config FILE.json [OPTIONS]      several of these behind one listener
+  outrigger demo      [OPTIONS]                         all of them, on defaults, with links to try
 
   outrigger COMMAND --help    the options of a command
   outrigger --version         the version
@@ -106,6 +107,17 @@ and '/...' at its end takes all paths below. If one of the programs fails for go
 Usage: outrigger serve --config FILE.json [OPTIONS]
 "
         .to_owned(),
+        Command::Demo => "\
+Serves all the others at once, to be tried: /echo, /terminal with your shell, /process, /app with a
+chat room and /acp with an agent, and at / a page that shows what is connected, with a console.
+Nothing else need be installed: the room and the agent are 'outrigger example-app' and 'outrigger
+example-agent', which speak on their standard streams.
+
+It prints a line to paste for each. The token in them lets whoever has it use your shell.
+
+Usage: outrigger demo [OPTIONS]
+"
+        .to_owned(),
         Command::App => "\
 Runs PROGRAM as the server: it reads events as lines of JSON on its standard input and writes
 commands as lines of JSON to its standard output; its standard error goes into the log. Without
@@ -137,12 +149,28 @@ App options:
         describe(option, &mut text);
     }
     text.push_str("\nTimes are written 500ms, 20s or 5m, sizes 65536, 64KiB or 16MiB.");
-    if command != Command::Serve {
+    if !matches!(command, Command::Serve | Command::Demo) {
         let path = command.default_path();
         let _ = write!(text, " The path is '{path}' by default.");
     }
     text.push('\n');
     text
+}
+
+/// The help of the demo's programs.
+pub(super) fn examples() -> String {
+    "\
+Programs that 'outrigger demo' has behind its services. They speak on their standard streams and
+take no arguments.
+
+  outrigger example-agent    an agent of the Agent Client Protocol: keeps sessions, streams its
+                             answers, asks for permission, can be cancelled. It has no model
+  outrigger example-app      a chat room for 'outrigger app'
+
+  outrigger agent -- outrigger example-agent
+  outrigger app -- outrigger example-app
+"
+    .to_owned()
 }
 
 /// One option, its help broken to the width of a screen.

@@ -12,6 +12,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::demo;
 use lexopt::Arg;
 use outrigger::Token;
 #[cfg(feature = "deflate")]
@@ -31,6 +32,7 @@ pub(crate) enum Command {
     App,
     Echo,
     Serve,
+    Demo,
 }
 
 /// What a command does with words behind `--`.
@@ -42,13 +44,14 @@ enum Program {
 }
 
 impl Command {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Agent,
         Self::Terminal,
         Self::Processes,
         Self::App,
         Self::Echo,
         Self::Serve,
+        Self::Demo,
     ];
 
     fn name(self) -> &'static str {
@@ -59,6 +62,7 @@ impl Command {
             Self::Echo => "echo",
             Self::App => "app",
             Self::Serve => "serve",
+            Self::Demo => "demo",
         }
     }
 
@@ -66,7 +70,7 @@ impl Command {
         match self {
             Self::Agent | Self::Terminal => Program::Needed,
             Self::App => Program::Possible,
-            Self::Processes | Self::Echo | Self::Serve => Program::None,
+            Self::Processes | Self::Echo | Self::Serve | Self::Demo => Program::None,
         }
     }
 
@@ -76,7 +80,7 @@ impl Command {
             Self::Agent => "/acp",
             Self::Terminal => "/terminal",
             Self::Processes => "/process/...",
-            Self::Echo | Self::Serve => "/",
+            Self::Echo | Self::Serve | Self::Demo => "/",
             Self::App => "/...",
         }
     }
@@ -90,6 +94,8 @@ const AGENT_IDLE: Duration = Duration::from_secs(300);
 pub(crate) enum Action {
     /// To print this and leave.
     Print(String),
+    /// To be one of the programs that the demo has behind its services.
+    Example(fn() -> std::io::Result<()>),
     /// To serve.
     Run(Command, Box<Settings>),
 }
@@ -193,7 +199,7 @@ impl Settings {
     /// What is served: by `serve`, its routes; by another command, itself.
     pub(crate) fn services(&self, command: Command) -> Vec<(Command, &Self)> {
         match command {
-            Command::Serve => self
+            Command::Serve | Command::Demo => self
                 .routes
                 .iter()
                 .map(|(command, settings)| (*command, settings))
@@ -238,6 +244,8 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Action, 
                 .find(|command| name == command.name());
             match (known, name.to_str()) {
                 (Some(command), _) => command,
+                (None, Some("example-agent")) => return example(&mut parser, demo::run_agent),
+                (None, Some("example-app")) => return example(&mut parser, demo::run_app),
                 (None, Some("help")) => return Ok(Action::Print(help_on(&mut parser))),
                 (None, _) => {
                     return Err(format!(
@@ -325,6 +333,9 @@ fn parse_options(
     if command == Command::Serve && settings.routes.is_empty() {
         return Err("it needs --config with the routes to serve".to_owned());
     }
+    if command == Command::Demo {
+        settings.routes = demo_routes()?;
+    }
     let mut services = settings.services(command).into_iter();
     if !settings.idle_given && services.any(|(command, _)| command == Command::Agent) {
         settings.server.timeouts.idle = Some(AGENT_IDLE);
@@ -350,6 +361,43 @@ fn parse_options(
         ));
     }
     Ok(Action::Run(command, Box::new(settings)))
+}
+
+/// A program of the demo takes no arguments.
+fn example(
+    parser: &mut lexopt::Parser,
+    program: fn() -> std::io::Result<()>,
+) -> Result<Action, String> {
+    match parser.next().map_err(|error| error.to_string())? {
+        None => Ok(Action::Example(program)),
+        Some(Arg::Long("help") | Arg::Short('h')) => Ok(Action::Print(help::examples())),
+        Some(arg) => Err(format!("{}; see 'outrigger help'", arg.unexpected())),
+    }
+}
+
+/// What the demo serves. Its programs are this one and the user's shell.
+fn demo_routes() -> Result<Vec<(Command, Settings)>, String> {
+    let ourselves = std::env::current_exe()
+        .map_err(|error| format!("it does not know its own name: {error}"))?
+        .into_os_string()
+        .into_string()
+        .map_err(|_| "its own name is not UTF-8")?;
+    let shell = std::env::var("SHELL").unwrap_or_else(|_| "/bin/sh".to_owned());
+    let example = |name: &str| vec![ourselves.clone(), name.to_owned()];
+    let routes = [
+        (Command::Echo, "/echo", Vec::new()),
+        (Command::Terminal, "/terminal", vec![shell]),
+        (Command::Processes, "/process", Vec::new()),
+        (Command::App, "/app", example("example-app")),
+        (Command::Agent, "/acp", example("example-agent")),
+    ];
+    let route = |(command, path, program): (Command, &str, Vec<String>)| {
+        let mut settings = Settings::new();
+        settings.path = path.parse().ok();
+        settings.program = program;
+        (command, settings)
+    };
+    Ok(routes.into_iter().map(route).collect())
 }
 
 /// The words behind `--`.

@@ -33,7 +33,7 @@ impl Option {
     pub(super) fn takes(&self, command: Command) -> bool {
         match self.only {
             // Each route of `serve` has its own.
-            None => self.name != "path" || command != Command::Serve,
+            None => self.name != "path" || !matches!(command, Command::Serve | Command::Demo),
             Some(only) => only == command,
         }
     }

@@ -244,6 +244,13 @@ impl Response {
         Self::new(status, "application/json", body.to_string().into_bytes())
     }
 
+    /// Adds a field. Neither may have line feeds in it.
+    pub fn field(mut self, name: &'static str, value: &'static str) -> Self {
+        debug_assert!(!name.contains(['\r', '\n']) && !value.contains(['\r', '\n']));
+        self.fields.push((name, value));
+        self
+    }
+
     /// The status.
     pub fn status(&self) -> StatusCode {
         self.status

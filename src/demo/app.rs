@@ -1,0 +1,120 @@
+//! `outrigger example-app`: a chat room for `outrigger app`, on standard input and output.
+
+use std::io::{self, BufRead, Write};
+
+use serde_json::Value;
+
+/// Reads events and writes commands until there are no more.
+pub(crate) fn run() -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    // Who is here: client and name.
+    let mut names: Vec<(String, String)> = Vec::new();
+    let mut visits = 0u64;
+    for line in io::stdin().lock().lines() {
+        let event: Value = serde_json::from_str(&line?)?;
+        let client = event["client"].as_str().unwrap_or_default().to_owned();
+        for command in answer(&event, client, &mut names, &mut visits) {
+            writeln!(out, "{command}")?;
+        }
+        out.flush()?;
+    }
+    Ok(())
+}
+
+/// The commands that an event brings.
+fn answer(
+    event: &Value,
+    client: String,
+    names: &mut Vec<(String, String)>,
+    visits: &mut u64,
+) -> Vec<String> {
+    let tell_all = |text: String, except: &str| {
+        let (text, except) = (Value::from(text), Value::from(except));
+        format!(r#"{{"cmd":"broadcast","text":{text},"except":[{except}]}}"#)
+    };
+    match event["event"].as_str().unwrap_or_default() {
+        "connect" => {
+            *visits += 1;
+            let name = format!("guest {visits}");
+            let others: Vec<&str> = names.iter().map(|(_, name)| &**name).collect();
+            let here = if others.is_empty() {
+                "Nobody else is here.".to_owned()
+            } else {
+                format!("Here: {}.", others.join(", "))
+            };
+            let welcome = format!("You are {name}. {here} '/name NAME' gives you another name.");
+            names.push((client.clone(), name.clone()));
+            vec![
+                format!(
+                    r#"{{"cmd":"send","client":{},"text":{}}}"#,
+                    Value::from(client.as_str()),
+                    Value::from(welcome)
+                ),
+                tell_all(format!("{name} is here."), &client),
+            ]
+        }
+        "message" => {
+            let Some(text) = event["text"].as_str() else {
+                return Vec::new();
+            };
+            let Some((_, name)) = names.iter_mut().find(|(known, _)| *known == client) else {
+                return Vec::new();
+            };
+            match text.strip_prefix("/name ").map(str::trim) {
+                Some(new) if !new.is_empty() => {
+                    let old = std::mem::replace(name, new.to_owned());
+                    vec![tell_all(format!("{old} is {new} now."), "")]
+                }
+                _ => vec![tell_all(format!("{name}: {text}"), "")],
+            }
+        }
+        "disconnect" => match names.iter().position(|(known, _)| *known == client) {
+            Some(at) => vec![tell_all(
+                format!("{} has left.", names.swap_remove(at).1),
+                "",
+            )],
+            None => Vec::new(),
+        },
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_conversation() {
+        let (mut names, mut visits) = (Vec::new(), 0);
+        let mut texts = |client: &str, event: Value| -> Vec<String> {
+            answer(&event, client.to_owned(), &mut names, &mut visits)
+                .iter()
+                .map(|command| {
+                    let command: Value = command.parse().expect("JSON");
+                    command["text"].as_str().expect("a text").to_owned()
+                })
+                .collect()
+        };
+        let first = texts("c1", json!({"event": "connect"}));
+        assert!(first[0].starts_with("You are guest 1. Nobody else is here."));
+        let second = texts("c2", json!({"event": "connect"}));
+        assert!(second[0].contains("Here: guest 1."));
+        assert_eq!(second[1], "guest 2 is here.");
+        assert_eq!(
+            texts("c2", json!({"event": "message", "text": "/name Ann"})),
+            ["guest 2 is Ann now."]
+        );
+        assert_eq!(
+            texts("c2", json!({"event": "message", "text": "hello"})),
+            ["Ann: hello"]
+        );
+        assert!(texts("c2", json!({"event": "message", "binary": "AA=="})).is_empty());
+        assert_eq!(
+            texts("c2", json!({"event": "disconnect"})),
+            ["Ann has left."]
+        );
+        assert!(texts("c2", json!({"event": "drain"})).is_empty());
+    }
+}
