@@ -136,7 +136,7 @@ fn each_protocol_error() {
         (
             vec![0xc1, 0x80],
             1002,
-            "Reserved bits set without an extension",
+            "Reserved bits set where they have no meaning",
         ),
         (vec![0x83, 0x80], 1002, "Reserved opcode 0x3"),
         (vec![0x81, 0x05], 1002, "Frame without a mask"),

@@ -480,7 +480,7 @@ pub(super) const OPTIONS: &[Option] = &[
     general(
         "deflate-memory",
         "BYTES",
-        "most memory of clients whose messages refer to earlier ones, 321KiB for each; further clients get no_context_takeover [64MiB]",
+        "most memory of clients whose messages refer to earlier ones, 322KiB for each; further clients get no_context_takeover [64MiB]",
         |settings, value| {
             settings.deflate.get_or_insert_default().memory = size(value, 0..=1 << 40)?;
             Ok(())

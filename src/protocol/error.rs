@@ -61,7 +61,7 @@ impl ProtocolError {
 impl fmt::Display for ProtocolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::ReservedBits => f.write_str("Reserved bits set without an extension"),
+            Self::ReservedBits => f.write_str("Reserved bits set where they have no meaning"),
             Self::ReservedOpcode(opcode) => write!(f, "Reserved opcode {opcode:#x}"),
             Self::Unmasked => f.write_str("Frame without a mask"),
             Self::FragmentedControl => f.write_str("Fragmented control frame"),

@@ -168,20 +168,20 @@ impl Assembly {
     }
 }
 
-/// Checks a data frame's header against the message in progress, of which so much is `held`, and the limit, before its
-/// payload is touched.
+/// Checks a data frame's header against the message in progress and the most bytes that it may come to, before its payload
+/// is touched.
 pub(super) fn check_data_frame(
     header: &FrameHeader,
-    held: Option<usize>,
-    max_message: usize,
+    assembly: Option<&Assembly>,
+    most: usize,
 ) -> Result<(), ProtocolError> {
-    let held = match (header.opcode, held) {
+    let held = match (header.opcode, assembly) {
         (OpCode::Continuation, None) => return Err(ProtocolError::UnexpectedContinuation),
-        (OpCode::Continuation, Some(held)) => held,
+        (OpCode::Continuation, Some(assembly)) => assembly.len(),
         (_, Some(_)) => return Err(ProtocolError::ExpectedContinuation),
         (_, None) => 0,
     };
-    if header.payload_len > max_message.saturating_sub(held) as u64 {
+    if header.payload_len > most.saturating_sub(held) as u64 {
         return Err(ProtocolError::MessageTooBig);
     }
     Ok(())
@@ -225,9 +225,9 @@ mod tests {
             mask: [0; 4],
             payload_len,
         };
-        assert_eq!(check_data_frame(&frame(3), Some(assembly.len()), 8), Ok(()));
+        assert_eq!(check_data_frame(&frame(3), Some(&assembly), 8), Ok(()));
         assert_eq!(
-            check_data_frame(&frame(4), Some(assembly.len()), 8),
+            check_data_frame(&frame(4), Some(&assembly), 8),
             Err(ProtocolError::MessageTooBig)
         );
     }

@@ -358,6 +358,7 @@ impl<S: Service> Server<S> {
         if self.ctx.holds_back(id) {
             return;
         }
+        self.ctx.begin_turn();
         // What was held back comes before what is in the socket.
         let unread = self.ctx.take_unread(id);
         if !unread.is_empty() {
@@ -368,7 +369,7 @@ impl<S: Service> Server<S> {
         let mut budget = self.buffer.len();
         while let Some(count) = self.read_once(id, budget) {
             budget -= count;
-            if budget == 0 {
+            if budget == 0 || self.ctx.is_turn_over() {
                 self.ctx.counters.turn_reads += 1;
                 break;
             }

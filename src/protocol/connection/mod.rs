@@ -114,6 +114,12 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// How many bytes compressed messages have come to so far.
+    pub fn decompressed(&self) -> u64 {
+        let compression = self.compression.as_ref();
+        compression.map_or(0, |compression| compression.counts().plain_in)
+    }
+
     /// Gives memory that is only kept to be used again back to the system.
     pub fn clear(&mut self) {
         self.buffers.clear();
@@ -154,8 +160,8 @@ struct Partial {
     control: Vec<u8>,
     /// The message that is being put together.
     message: Option<Assembly>,
-    /// What that message is if it comes compressed. It is put together as it comes, where it cannot be decompressed
-    /// before all of it is there.
+    /// What that message is if it comes compressed. It is decompressed when it is there whole, so that what is held is
+    /// what was sent.
     compressed: Option<OpCode>,
 }
 
@@ -713,7 +719,7 @@ impl Connection {
     /// Notes a frame whose payload has not all come.
     fn begin_frame(&mut self, mut partial: Box<Partial>, header: FrameHeader) {
         if matches!(header.opcode, OpCode::Text | OpCode::Binary) && self.phase == Phase::Open {
-            self.begin_message(&mut partial, header);
+            Self::begin_message(&mut partial, header);
         }
         partial.frame = Some(header);
         self.partial = Some(partial);
@@ -747,7 +753,7 @@ impl Connection {
             }
         } else if self.phase == Phase::Open {
             let rest = frame.fin.then_some(wanted);
-            self.push(&mut partial, piece, rest, shared)?;
+            Self::push(&mut partial, piece, rest, shared)?;
             if complete && frame.fin {
                 return self.finish(*partial, shared);
             }
@@ -787,10 +793,10 @@ impl Connection {
 
         let mut partial = partial.unwrap_or_default();
         if partial.message.is_none() {
-            self.begin_message(&mut partial, header);
+            Self::begin_message(&mut partial, header);
         }
         let rest = header.fin.then_some(payload.len());
-        self.push(&mut partial, payload, rest, shared)?;
+        Self::push(&mut partial, payload, rest, shared)?;
         if header.fin {
             return self.finish(*partial, shared);
         }
@@ -799,9 +805,8 @@ impl Connection {
     }
 
     /// Begins to put a message together.
-    fn begin_message(&self, partial: &mut Partial, header: FrameHeader) {
-        let collects = header.compressed && !self.is_streaming();
-        let opcode = if collects {
+    fn begin_message(partial: &mut Partial, header: FrameHeader) {
+        let opcode = if header.compressed {
             OpCode::Binary
         } else {
             header.opcode
@@ -813,26 +818,19 @@ impl Connection {
     /// Puts a piece to the message that is arriving. `rest` is what is to come of the message, this piece included, if
     /// that is known.
     fn push(
-        &mut self,
         partial: &mut Partial,
         piece: &[u8],
         rest: Option<usize>,
         shared: &mut Shared,
     ) -> Result<(), ProtocolError> {
-        let Some(message) = &mut partial.message else {
-            return Ok(());
-        };
-        let max_message = shared.limits.max_message;
-        if partial.compressed.is_some() && self.is_streaming() {
-            let last = rest == Some(piece.len());
-            let (Some(codec), Some(compression)) = (self.codec(), &mut shared.compression) else {
-                return Ok(());
-            };
-            let buffers = &mut shared.buffers;
-            return codec.decompress(piece, last, message, max_message, compression, buffers);
+        let most = most_of_wire(partial.compressed.is_some(), &shared.limits);
+        match &mut partial.message {
+            Some(message) => {
+                let most = rest.map_or(most, |rest| message.len() + rest);
+                message.push(piece, most, &mut shared.buffers)
+            }
+            None => Ok(()),
         }
-        let most = rest.map_or(max_message, |rest| message.len() + rest);
-        message.push(piece, most, &mut shared.buffers)
     }
 
     /// The message that has all come.
@@ -845,14 +843,12 @@ impl Connection {
             return Ok(None);
         };
         let message = message.finish()?;
-        match partial.compressed {
-            Some(opcode) if !self.is_streaming() => {
-                let whole = self.decompress(opcode, message.as_message().as_bytes(), shared);
-                message.recycle(&mut shared.buffers);
-                whole.map(Some)
-            }
-            _ => Ok(Some(message)),
-        }
+        let Some(opcode) = partial.compressed else {
+            return Ok(Some(message));
+        };
+        let whole = self.decompress(opcode, message.as_message().as_bytes(), shared);
+        message.recycle(&mut shared.buffers);
+        whole.map(Some)
     }
 
     /// A compressed message all of which is there.
@@ -865,7 +861,7 @@ impl Connection {
         let mut message = Assembly::new(opcode);
         if let (Some(codec), Some(compression)) = (self.codec(), &mut shared.compression) {
             let (most, buffers) = (shared.limits.max_message, &mut shared.buffers);
-            codec.decompress(bytes, true, &mut message, most, compression, buffers)?;
+            codec.decompress(bytes, &mut message, most, compression, buffers)?;
         }
         message.finish()
     }
@@ -873,12 +869,6 @@ impl Connection {
     /// Whether messages may come compressed.
     fn compresses(&self) -> bool {
         self.rare.as_ref().is_some_and(|rare| rare.codec.is_some())
-    }
-
-    /// Whether what comes compressed is decompressed as it comes.
-    fn is_streaming(&self) -> bool {
-        let codec = self.rare.as_ref().and_then(|rare| rare.codec.as_ref());
-        codec.is_some_and(Codec::is_streaming)
     }
 
     /// Refuses a frame that may not come now. While closing, data is thrown away, so anything may come.
@@ -894,18 +884,8 @@ impl Connection {
         let message = partial.and_then(|partial| partial.message.as_ref());
         let is_compressed =
             header.compressed || partial.is_some_and(|partial| partial.compressed.is_some());
-        let held = match message {
-            // What is held is not what came.
-            Some(_) if is_compressed && self.is_streaming() => 0,
-            Some(message) => message.len(),
-            None => 0,
-        };
-        let most = if is_compressed {
-            most_compressed(limits.max_message)
-        } else {
-            limits.max_message
-        };
-        check_data_frame(header, message.map(|_| held), most)
+        let most = most_of_wire(is_compressed, limits);
+        check_data_frame(header, message, most)
     }
 
     /// Handles a whole control frame.
@@ -982,8 +962,13 @@ impl Connection {
     }
 }
 
-/// The most bytes that a message of `max_message` bytes is compressed to: what cannot be made shorter grows by a few bytes
-/// for each block.
-fn most_compressed(max_message: usize) -> usize {
-    max_message.saturating_add(max_message / 128 + 64)
+/// The most bytes that a message may have on the wire. What cannot be made shorter grows when it is compressed, by a few
+/// bytes for each block and each flush of the sender's.
+fn most_of_wire(is_compressed: bool, limits: &Limits) -> usize {
+    let most = limits.max_message;
+    if is_compressed {
+        most.saturating_add(most / 4 + 1024)
+    } else {
+        most
+    }
 }

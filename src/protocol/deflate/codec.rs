@@ -14,6 +14,9 @@ use crate::protocol::{Buffers, ProtocolError};
 /// The end of what a sender flushes, which is left out of each message (RFC 7692 section 7.2.1).
 const TAIL: [u8; 4] = [0, 0, 0xff, 0xff];
 
+/// A block that is not the last, is stored as it is, and has nothing in it (RFC 1951 section 3.2.4).
+const EMPTY_BLOCK: [u8; 5] = [0, 0, 0, 0xff, 0xff];
+
 /// Decompressed bytes are handed on in pieces of at most this size.
 const PIECE: usize = 16 << 10;
 
@@ -195,12 +198,6 @@ impl Codec {
         self.agreement
     }
 
-    /// Whether what comes can be decompressed as it comes. Where the peer keeps no context neither do we, and a message
-    /// has to be there whole.
-    pub(in crate::protocol) fn is_streaming(&self) -> bool {
-        self.agreement.client_context_takeover
-    }
-
     /// The window to compress with, in bits.
     pub fn window(&self) -> u8 {
         window(self.agreement.server_max_window_bits)
@@ -239,12 +236,10 @@ impl Codec {
         Some(out)
     }
 
-    /// Decompresses what has come of a message, and puts it to what was there before. After the `last` bytes the message
-    /// is whole.
+    /// Decompresses a message, as far as the limit allows.
     pub(in crate::protocol) fn decompress(
         &mut self,
         bytes: &[u8],
-        last: bool,
         message: &mut Assembly,
         max_message: usize,
         shared: &mut Compression,
@@ -258,11 +253,9 @@ impl Codec {
         };
         let inflate = slot.get_or_insert_with(|| Box::new(Inflate::new(false, MAX_WINDOW_BITS)));
         if !keeps {
-            debug_assert!(last && message.len() == 0);
             inflate.reset(false);
         }
         shared.piece.resize(PIECE, 0);
-        let before = message.len();
         let mut sink = |piece: &[u8]| {
             let room = max_message - message.len();
             message.push(&piece[..piece.len().min(room)], max_message, buffers)?;
@@ -271,13 +264,21 @@ impl Codec {
             }
             Ok(())
         };
-        decompress(inflate, bytes, &mut shared.piece, &mut sink)?;
-        if last {
-            decompress(inflate, &TAIL, &mut shared.piece, &mut sink)?;
-            shared.counts.messages_in += 1;
-        }
+        let result = decompress(inflate, bytes, &mut shared.piece, &mut sink)
+            .and_then(|()| decompress(inflate, &TAIL, &mut shared.piece, &mut sink));
+        shared.counts.plain_in += message.len() as u64;
+        result?;
+        // After a whole message the next block may begin, and an empty one is nothing. In the middle of a block the same
+        // bytes would be content.
+        decompress(inflate, &EMPTY_BLOCK, &mut shared.piece, &mut |piece| {
+            if piece.is_empty() {
+                Ok(())
+            } else {
+                Err(ProtocolError::InvalidCompression)
+            }
+        })?;
+        shared.counts.messages_in += 1;
         shared.counts.compressed_in += bytes.len() as u64;
-        shared.counts.plain_in += (message.len() - before) as u64;
         Ok(())
     }
 
@@ -344,8 +345,8 @@ fn compress(deflate: &mut Deflate, mut payload: &[u8], out: &mut Vec<u8>) -> boo
     out.clear();
     loop {
         let begin = out.len();
-        // Mostly what comes out is shorter; what is longer takes another turn.
-        out.resize(begin + payload.len() / 2 + 64, 0);
+        // More than what cannot be made shorter grows to. Where it is not enough there is another turn.
+        out.resize(begin + payload.len() + payload.len() / 8 + 128, 0);
         let (read, written) = (deflate.total_in(), deflate.total_out());
         if deflate
             .compress(payload, &mut out[begin..], DeflateFlush::SyncFlush)

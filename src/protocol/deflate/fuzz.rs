@@ -67,7 +67,6 @@ fn round_trip(mut codec: Codec, min: usize, plan: &[u8]) {
         let mut message = Assembly::new(OpCode::Binary);
         peer.decompress(
             &compressed,
-            true,
             &mut message,
             payload.len(),
             &mut shared,

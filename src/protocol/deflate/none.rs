@@ -60,10 +60,6 @@ impl Codec {
         match self.0 {}
     }
 
-    pub(in crate::protocol) fn is_streaming(&self) -> bool {
-        match self.0 {}
-    }
-
     pub fn window(&self) -> u8 {
         match self.0 {}
     }
@@ -79,7 +75,6 @@ impl Codec {
     pub(in crate::protocol) fn decompress(
         &mut self,
         _: &[u8],
-        _: bool,
         _: &mut Assembly,
         _: usize,
         _: &mut Compression,

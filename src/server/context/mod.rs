@@ -98,6 +98,8 @@ pub struct Context {
     /// Calls that the service has and has not answered to the end.
     pub(super) calls: usize,
     pub(super) counters: Counters,
+    /// What compressed messages had come to when the present client's turn began.
+    turn_began: u64,
     /// What the protocol side of all connections has in common.
     pub(super) shared: Shared,
     /// Until when a stopping server waits for requests of connections that it has taken.
@@ -125,6 +127,7 @@ impl Context {
     ) -> Self {
         Self {
             registry: Registry::new(now, config.max_clients_per_address.is_some()),
+            turn_began: 0,
             shared: Shared {
                 limits: config.limits,
                 compression: compression(&config),

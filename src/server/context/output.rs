@@ -231,7 +231,17 @@ impl Context {
         self.write_full_cork();
         self.registry.get(id).is_some_and(|client| {
             self.holds_input_of(client) || client.is_congested() || client.connection.is_answering()
-        })
+        }) || self.is_turn_over()
+    }
+
+    /// Begins a client's turn.
+    pub(in crate::server) fn begin_turn(&mut self) {
+        self.turn_began = self.shared.decompressed();
+    }
+
+    /// Whether the messages of this turn have come to as much as a turn may read, after they were decompressed.
+    pub(in crate::server) fn is_turn_over(&self) -> bool {
+        self.shared.decompressed() - self.turn_began >= self.config.turn_bytes as u64
     }
 
     /// Writes what was gathered, if that is enough for a write.
