@@ -28,8 +28,10 @@ fn answer(
     names: &mut Vec<(String, String)>,
     visits: &mut u64,
 ) -> Vec<String> {
-    let tell_all = |text: String, except: &str| {
-        let (text, except) = (Value::from(text), Value::from(except));
+    let tell_all = |text: String, except: Option<&str>| {
+        let text = Value::from(text);
+        let except = except.map(|client| Value::from(client).to_string());
+        let except = except.unwrap_or_default();
         format!(r#"{{"cmd":"broadcast","text":{text},"except":[{except}]}}"#)
     };
     match event["event"].as_str().unwrap_or_default() {
@@ -50,7 +52,7 @@ fn answer(
                     Value::from(client.as_str()),
                     Value::from(welcome)
                 ),
-                tell_all(format!("{name} is here."), &client),
+                tell_all(format!("{name} is here."), Some(&client)),
             ]
         }
         "message" => {
@@ -63,15 +65,15 @@ fn answer(
             match text.strip_prefix("/name ").map(str::trim) {
                 Some(new) if !new.is_empty() => {
                     let old = std::mem::replace(name, new.to_owned());
-                    vec![tell_all(format!("{old} is {new} now."), "")]
+                    vec![tell_all(format!("{old} is {new} now."), None)]
                 }
-                _ => vec![tell_all(format!("{name}: {text}"), "")],
+                _ => vec![tell_all(format!("{name}: {text}"), None)],
             }
         }
         "disconnect" => match names.iter().position(|(known, _)| *known == client) {
             Some(at) => vec![tell_all(
                 format!("{} has left.", names.swap_remove(at).1),
-                "",
+                None,
             )],
             None => Vec::new(),
         },

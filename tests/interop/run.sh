@@ -4,7 +4,7 @@
 # and full-screen programs in a tmux through examples/attach.py.
 # Installs what it needs below target/interop; Chromium has to be on the machine (Debian: apt-get install chromium).
 #
-# usage: tests/interop/run.sh [python] [node] [compression] [browser] [acp] [terminal] [fullscreen]      all of them by default
+# usage: tests/interop/run.sh [python] [node] [compression] [browser] [demo] [examples] [acp] [terminal] [fullscreen]      all of them by default
 # env:   OUTRIGGER=target/release/outrigger
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -40,6 +40,14 @@ run_browser() {
   node_modules
   NODE_PATH=$tools/node_modules node tests/interop/browser.js
 }
+run_demo() {
+  node_modules
+  NODE_PATH=$tools/node_modules node tests/interop/demo.js
+}
+run_examples() {
+  venv
+  PYTHON=$tools/venv/bin/python tests/interop/examples.sh
+}
 run_acp() {
   node_modules
   TOOLS=$tools node tests/interop/acp.mjs
@@ -54,11 +62,11 @@ run_fullscreen() {
 }
 
 # One that hangs fails.
-export -f venv node_modules run_{python,node,compression,browser,acp,terminal,fullscreen}
+export -f venv node_modules run_{python,node,compression,browser,demo,examples,acp,terminal,fullscreen}
 export tools
 run() { timeout --kill-after=10 400 bash -euo pipefail -c "run_$1" || { echo "interop: $1 failed with $?" >&2; exit 1; }; }
 
-for part in ${@:-python node compression browser acp terminal fullscreen}; do
+for part in ${@:-python node compression browser demo examples acp terminal fullscreen}; do
   echo "interop: $part"
   run "$part"
 done

@@ -1,0 +1,69 @@
+//! A chat room in one Rust program: `examples/chat.py` once more, with the server in it.
+//!
+//! It shows a service with state: what is told of clients, how one is sent to, and how all others are.
+//!
+//!     cargo run --release --example chat
+//!     python3 -m websockets ws://127.0.0.1:7070/       (several of these make a room)
+
+use std::collections::HashMap;
+
+use outrigger::{ClientId, Config, Context, Disconnect, Message, Request, Server, Service};
+
+/// Who is here, by what name. The first message of a client is its name.
+#[derive(Default)]
+struct Room {
+    names: HashMap<ClientId, String>,
+}
+
+impl Room {
+    fn tell_all(&self, ctx: &mut Context, text: &str) {
+        ctx.broadcast(Message::Text(text), |client, _| {
+            self.names.contains_key(&client)
+        });
+    }
+}
+
+impl Service for Room {
+    fn connected(&mut self, ctx: &mut Context, client: ClientId, _: &Request<'_>) {
+        // Sending fails only for who is leaving, and that will be told.
+        let _ = ctx.send(client, Message::Text("What is your name?"));
+    }
+
+    fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
+        let Message::Text(text) = message else { return };
+        match self.names.get(&client) {
+            Some(name) => {
+                let line = format!("{name}: {text}");
+                self.tell_all(ctx, &line);
+            }
+            None => {
+                self.names.insert(client, text.to_owned());
+                self.tell_all(
+                    ctx,
+                    &format!("{text} is here, one of {}.", self.names.len()),
+                );
+            }
+        }
+    }
+
+    /// Comes exactly once for each client that was connected, whatever ended it.
+    fn disconnected(&mut self, ctx: &mut Context, client: ClientId, _: &Disconnect) {
+        if let Some(name) = self.names.remove(&client) {
+            self.tell_all(ctx, &format!("{name} has left."));
+        }
+    }
+}
+
+fn main() -> std::io::Result<()> {
+    let port = std::env::args()
+        .nth(1)
+        .map_or(7070, |port| port.parse().expect("a port"));
+    let config = Config {
+        listen: vec![([127, 0, 0, 1], port).into()],
+        ..Config::default()
+    };
+    let mut server = Server::bind(config, Room::default())?;
+    server.stop_on_signals(false)?;
+    println!("ws://{}/", server.local_addresses()[0]);
+    server.run().map(drop)
+}

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Runs what is in examples/ and not run elsewhere: the chat that is embedded in Rust, the editor's sidecar, the shared agent,
+# the MCP server for each client. The chat in Python, the terminal page, attach.py and the deploy files have their own tests.
+#
+# env:   OUTRIGGER, and PYTHON with the package websockets
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+for example in editor shared_agent mcp; do
+  timeout 60 "$PYTHON" "examples/$example.py" | sed 's/^/    /'
+  echo "  examples/$example.py ok"
+done
+
+cargo build --release --quiet --example chat
+out=$(mktemp)
+target/release/examples/chat 0 >"$out" &
+server=$!
+trap 'kill "$server" 2>/dev/null || true; rm -f "$out"' EXIT
+until grep -q ws:// "$out"; do kill -0 "$server"; sleep 0.05; done
+timeout 60 "$PYTHON" - "$(cat "$out")" <<'PY'
+import asyncio, sys, websockets
+
+async def main(url):
+    async with websockets.connect(url) as ann, websockets.connect(url) as bob:
+        for socket, name in (ann, "Ann"), (bob, "Bob"):
+            assert await socket.recv() == "What is your name?"
+            await socket.send(name)
+            assert (await socket.recv()).startswith(f"{name} is here")
+        assert await ann.recv() == "Bob is here, one of 2."
+        await bob.send("hello")
+        assert await ann.recv() == await bob.recv() == "Bob: hello"
+        await bob.close()
+        assert await ann.recv() == "Bob has left."
+
+asyncio.run(main(sys.argv[1]))
+PY
+kill "$server"
+wait "$server"
+echo "  examples/chat.rs ok"
