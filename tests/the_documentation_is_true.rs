@@ -1,0 +1,177 @@
+//! What can be checked of the documentation: every option is in it and none that is not there, with its default, and every
+//! link leads somewhere.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+
+use common::PATIENCE;
+use common::program::{Program, outrigger};
+use rustix::process::Signal;
+
+const COMMANDS: [&str; 7] = [
+    "agent",
+    "terminal",
+    "processes",
+    "app",
+    "echo",
+    "serve",
+    "demo",
+];
+
+/// Every option of any command, and its default where the help says one.
+fn options() -> BTreeMap<String, Option<String>> {
+    let mut options = BTreeMap::new();
+    for command in COMMANDS {
+        let help = String::from_utf8(outrigger(&[command, "--help"]).stdout).expect("UTF-8");
+        let mut entries: Vec<String> = Vec::new();
+        for line in help.lines() {
+            match line.strip_prefix("  --") {
+                Some(entry) => entries.push(entry.to_owned()),
+                None if line.starts_with("          ") && !entries.is_empty() => {
+                    let last = entries.last_mut().expect("not empty");
+                    last.push(' ');
+                    last.push_str(line.trim());
+                }
+                None => {}
+            }
+        }
+        for entry in entries {
+            let name = entry.split(' ').next().unwrap_or_default().to_owned();
+            let default = entry.trim_end().strip_suffix(']');
+            let default = default.and_then(|entry| entry.rsplit_once('['));
+            options.insert(name, default.map(|(_, default)| default.to_owned()));
+        }
+    }
+    options
+}
+
+#[test]
+fn every_option_is_in_the_reference_with_its_default() {
+    let reference = std::fs::read_to_string("docs/configuration.md").expect("it is there");
+    let options = options();
+    assert!(options.len() > 40, "{options:?}");
+    for (name, default) in &options {
+        let marks = [format!("`--{name}`"), format!("`--{name} ")];
+        let row = reference
+            .lines()
+            .filter(|line| line.starts_with("| `--"))
+            .find(|line| marks.iter().any(|mark| line.contains(mark)));
+        let row = row.unwrap_or_else(|| panic!("--{name} is not in the reference"));
+        // What is a word or a number is said by the same one.
+        for word in default
+            .iter()
+            .flat_map(|default| default.split([';', ',', ' ']))
+        {
+            let is_value = word.starts_with(|c: char| c.is_ascii_digit());
+            assert!(
+                !is_value || row.contains(word),
+                "--{name}: {word} is not in: {row}"
+            );
+        }
+    }
+    for word in reference.split('`').filter(|word| word.starts_with("--")) {
+        let name = word[2..].split([' ', '=']).next().unwrap_or_default();
+        assert!(options.contains_key(name), "there is no --{name}");
+    }
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let pages = std::fs::read_dir("docs").expect("it is there");
+    let mut pages: Vec<_> = pages
+        .map(|page| page.expect("readable").path())
+        .filter(|path| path.extension().is_some_and(|ending| ending == "md"))
+        .collect();
+    for page in [
+        "README.md",
+        "ARCHITECTURE.md",
+        "SECURITY.md",
+        "CHANGELOG.md",
+    ] {
+        pages.push(page.into());
+    }
+    let mut links = 0;
+    for page in pages {
+        let text = std::fs::read_to_string(&page).expect("a page");
+        for target in text.split("](").skip(1) {
+            let target = target.split(')').next().unwrap_or_default();
+            if target.contains("://") {
+                continue;
+            }
+            let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let folder = page.parent().expect("a folder");
+            let file = if file.is_empty() {
+                page.clone()
+            } else {
+                folder.join(file)
+            };
+            assert!(
+                Path::new(&file).exists(),
+                "{}: {target} is not there",
+                page.display()
+            );
+            if !anchor.is_empty() {
+                let text = std::fs::read_to_string(&file).expect("a page");
+                let heading = |line: &str| {
+                    let words = line.trim_start_matches('#').trim().to_lowercase();
+                    line.starts_with('#') && words.replace(' ', "-") == anchor
+                };
+                assert!(text.lines().any(heading), "{}: #{anchor}", page.display());
+            }
+            links += 1;
+        }
+    }
+    assert!(links > 30, "{links}");
+}
+
+#[test]
+fn the_demo_tells_what_to_try_and_its_page_is_there() {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_outrigger"));
+    command.args(["demo", "--listen", "127.0.0.1:0", "--log", "warn"]);
+    let mut demo = Program::spawn(&mut command);
+    let call = |address: &str, target: &str| {
+        let request =
+            format!("GET {target} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+        let mut socket = TcpStream::connect(address).expect("it listens");
+        socket.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+        socket.write_all(request.as_bytes()).expect("it reads");
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).expect("it answers");
+        answer
+    };
+    let mut told = Vec::new();
+    while told
+        .last()
+        .is_none_or(|line: &String| !line.contains("^C ends"))
+    {
+        told.push(demo.line());
+    }
+    for part in [
+        "/echo?token=",
+        "/terminal?token=",
+        "/process/exec",
+        "/app?token=",
+        "/acp?token=",
+        "websocat",
+        "curl",
+        "python3",
+    ] {
+        assert!(told.iter().any(|line| line.contains(part)), "{part}");
+    }
+    let link = told
+        .iter()
+        .find_map(|line| line.trim().strip_prefix("http://"))
+        .expect("a link");
+    let (address, query) = link.split_once('/').expect("a path");
+    let answer = call(address, &format!("/{query}"));
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    assert!(answer.contains("<title>Outrigger</title>"));
+    let stranger = call(address, "/");
+    assert!(stranger.starts_with("HTTP/1.1 401 "), "{stranger}");
+    demo.signal(Signal::TERM);
+    assert_eq!(demo.wait().code(), Some(0));
+}
