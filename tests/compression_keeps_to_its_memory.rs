@@ -1,11 +1,17 @@
 //! What a connection with context takeover reserves is what its compressors take, and nobody else takes anything for long.
 #![cfg(feature = "deflate")]
 
+mod common;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::io::Read;
+use std::net::SocketAddr;
 
+use common::Wire;
+use common::program::Program;
 use outrigger::protocol::deflate::{Compression, DeflateConfig, Offer};
-use outrigger::protocol::{Connection, Event, Input, Shared, Time, apply_mask};
+use outrigger::protocol::{Connection, Event, Input, Shared, Time};
 use outrigger::{Accept, Limits, Request};
 use zlib_rs::{Deflate, DeflateFlush};
 
@@ -77,12 +83,8 @@ fn frame(payload: &[u8]) -> Vec<u8> {
         .compress(payload, &mut compressed, DeflateFlush::SyncFlush)
         .expect("room for it");
     compressed.truncate(deflate.total_out() as usize - 4);
-    let mut frame = vec![0xc2, 0x80 | 126];
-    frame.extend((compressed.len() as u16).to_be_bytes());
-    let mask = [1, 2, 3, 4];
-    frame.extend(mask);
-    apply_mask(&mut compressed, mask);
-    frame.extend(compressed);
+    let mut frame = common::frame(true, 2, &compressed);
+    frame[0] |= 0x40;
     frame
 }
 
@@ -174,4 +176,84 @@ fn over_the_limit_no_context_is_kept() {
     let mut connection = open("permessage-deflate", &shared);
     let agreement = connection.codec().expect("it was agreed on").agreement();
     assert_eq!(agreement.to_string(), both);
+}
+
+/// A client of the program that has agreed to keep no contexts, so that what is sent can be compressed beforehand.
+fn connect(address: SocketAddr) -> Wire {
+    let mut wire = Wire::open(address);
+    let request = String::from_utf8(common::request("/")).expect("ASCII");
+    let extension = "Sec-WebSocket-Extensions: permessage-deflate; server_no_context_takeover; client_no_context_takeover\r\n\r\n";
+    wire.send(
+        request
+            .replace("\r\n\r\n", &format!("\r\n{extension}"))
+            .as_bytes(),
+    );
+    let head = wire.read_head();
+    assert!(
+        head.contains("permessage-deflate; server_no_context_takeover; client_no_context_takeover"),
+        "{head}"
+    );
+    wire
+}
+
+#[test]
+fn the_program_compresses_and_what_comes_out_counts() {
+    let args = [
+        "echo",
+        "--deflate",
+        "--max-message",
+        "300000",
+        "--turn-bytes",
+        "65536",
+    ];
+    let program = Program::start(&args);
+    let address = program.address();
+    let mut wire = connect(address);
+    // One read brings all of them, and each is more than a turn.
+    let payload = vec![7; 200_000];
+    wire.send(&frame(&payload).repeat(8));
+    for _ in 0..8 {
+        assert_eq!(wire.read_exact(2)[0], 0xc2, "a compressed binary message");
+        let length = wire.read_exact(2);
+        wire.read_exact(usize::from(u16::from_be_bytes([length[0], length[1]])));
+    }
+    let metrics = metrics(address);
+    let value = |name: &str| {
+        let line = metrics.lines().find_map(|line| line.strip_prefix(name));
+        let line = line.unwrap_or_else(|| panic!("{name} is not in {metrics}"));
+        line.trim().parse::<u64>().expect("a number")
+    };
+    assert_eq!(
+        value("outrigger_compressed_messages_total{direction=\"in\"}"),
+        8
+    );
+    assert_eq!(
+        value("outrigger_uncompressed_bytes_total{direction=\"out\"}"),
+        1_600_000
+    );
+    assert!(value("outrigger_turn_limits_total{work=\"bytes\"}") >= 1);
+
+    wire.send(&frame(&vec![7; 300_001]));
+    assert_eq!(wire.read_close().0, 1009);
+    for damaged in [
+        // The beginning of a stored block of a hundred bytes, nothing, and no DEFLATE at all.
+        &b"\x00\x64\x00\x9b\xffAAAA"[..],
+        b"",
+        b"\xff\xff\xff\xff",
+    ] {
+        let mut wire = connect(address);
+        let mut frame = common::frame(true, 2, damaged);
+        frame[0] |= 0x40;
+        wire.send(&frame);
+        assert_eq!(wire.read_close().0, 1007, "{damaged:?}");
+    }
+}
+
+/// The metrics as text.
+fn metrics(address: SocketAddr) -> String {
+    let mut wire = Wire::open(address);
+    wire.send(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    let mut text = String::new();
+    wire.stream.read_to_string(&mut text).expect("it answers");
+    text
 }
