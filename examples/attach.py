@@ -37,7 +37,7 @@ async def attach(url):
                 keys = await typed.get()
                 if keys is None:
                     size = os.get_terminal_size()
-                    await socket.send(json.dumps({"type": "resize", "rows": size.lines, "cols": size.columns}))
+                    await socket.send(json.dumps({"type": "resize", "rows": size.lines or 24, "cols": size.columns or 80}))
                 elif ESCAPE in keys:
                     return await socket.close()
                 else:

@@ -2,7 +2,7 @@
 //!
 //! It shows a service with state: what is told of clients, how one is sent to, and how all others are.
 //!
-//!     cargo run --release --example chat
+//!     cargo run --release --example chat               or: ... chat 8080, for another port than 7070
 //!     python3 -m websockets ws://127.0.0.1:7070/       (several of these make a room)
 
 use std::collections::HashMap;

@@ -110,7 +110,7 @@ Usage: outrigger serve --config FILE.json [OPTIONS]
         Command::Demo => "\
 Serves all the others at once, to be tried: /echo, /terminal with your shell, /process, /app with a
 chat room and /acp with an agent, and at / a page that shows what is connected, with a console.
-Nothing else need be installed: the room and the agent are 'outrigger example-app' and 'outrigger
+The room and the agent need nothing installed: they are 'outrigger example-app' and 'outrigger
 example-agent', which speak on their standard streams.
 
 It prints a line to paste for each. The token in them lets whoever has it use your shell.

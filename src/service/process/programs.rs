@@ -227,7 +227,7 @@ impl Programs {
                     None => {
                         let shown = &text.as_bytes()[..text.len().min(SHOWN)];
                         log::warn!(
-                            "{client} sent no control message, ignored: {}",
+                            "{client} sent no valid control message, ignored: {}",
                             printable(shown)
                         );
                     }
