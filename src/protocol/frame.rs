@@ -187,12 +187,24 @@ impl HeaderBytes {
     }
 }
 
+impl HeaderBytes {
+    /// Appends the header and the payload that it was made for.
+    #[inline]
+    pub fn append_with(&self, payload: &[u8], out: &mut Vec<u8>) {
+        out.reserve(self.bytes.len() + payload.len());
+        // Of a length that is known here, so that no call is made to copy a few bytes.
+        match self.len {
+            2 => out.extend_from_slice(&self.bytes[..2]),
+            4 => out.extend_from_slice(&self.bytes[..4]),
+            _ => out.extend_from_slice(&self.bytes),
+        }
+        out.extend_from_slice(payload);
+    }
+}
+
 /// Appends an unfragmented, unmasked frame to `out`.
 pub fn encode_frame(opcode: OpCode, payload: &[u8], out: &mut Vec<u8>) {
-    let header = HeaderBytes::new(opcode, payload.len());
-    out.reserve(header.as_slice().len() + payload.len());
-    out.extend_from_slice(header.as_slice());
-    out.extend_from_slice(payload);
+    HeaderBytes::new(opcode, payload.len()).append_with(payload, out);
 }
 
 #[cfg(test)]

@@ -133,9 +133,7 @@ impl Context {
             DIRECT
         };
         if corked && payload.len() < direct {
-            self.cork.reserve(header.as_slice().len() + payload.len());
-            self.cork.extend_from_slice(header.as_slice());
-            self.cork.extend_from_slice(payload);
+            header.append_with(payload, &mut self.cork);
             if self.cork.len() >= CORK {
                 self.write_cork(id);
             }
