@@ -2,9 +2,10 @@
 # Real clients against the real program: Python `websockets`, npm `ws`, headless Chromium with examples/chat.html, and the
 # SDK of the Agent Client Protocol and an MCP server on either side of `outrigger agent`, examples/terminal with xterm.js,
 # and full-screen programs in a tmux through examples/attach.py.
-# Installs what it needs below target/interop; Chromium has to be on the machine (Debian: apt-get install chromium).
+# Installs what it needs below target/interop; Chromium, nginx, HAProxy, tmux, vim, less and top have to be
+# on the machine.
 #
-# usage: tests/interop/run.sh [python] [node] [compression] [browser] [demo] [examples] [acp] [terminal] [fullscreen]      all of them by default
+# usage: tests/interop/run.sh [python] [node] [compression] [browser] [demo] [examples] [deploy] [acp] [terminal] [fullscreen]      all of them by default
 # env:   OUTRIGGER=target/release/outrigger
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -48,6 +49,10 @@ run_examples() {
   venv
   PYTHON=$tools/venv/bin/python tests/interop/examples.sh
 }
+run_deploy() {
+  venv
+  PYTHON=$tools/venv/bin/python tests/interop/deploy.sh
+}
 run_acp() {
   node_modules
   TOOLS=$tools node tests/interop/acp.mjs
@@ -62,11 +67,11 @@ run_fullscreen() {
 }
 
 # One that hangs fails.
-export -f venv node_modules run_{python,node,compression,browser,demo,examples,acp,terminal,fullscreen}
+export -f venv node_modules run_{python,node,compression,browser,demo,examples,deploy,acp,terminal,fullscreen}
 export tools
 run() { timeout --kill-after=10 400 bash -euo pipefail -c "run_$1" || { echo "interop: $1 failed with $?" >&2; exit 1; }; }
 
-for part in ${@:-python node compression browser demo examples acp terminal fullscreen}; do
+for part in ${@:-python node compression browser demo examples deploy acp terminal fullscreen}; do
   echo "interop: $part"
   run "$part"
 done
