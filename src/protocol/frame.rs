@@ -152,6 +152,7 @@ pub struct HeaderBytes {
 
 impl HeaderBytes {
     /// The header of an unfragmented, unmasked frame: what a server sends.
+    #[inline]
     pub fn new(opcode: OpCode, payload_len: usize) -> Self {
         let mut bytes = [0; 10];
         bytes[0] = 0x80 | opcode as u8;

@@ -451,7 +451,7 @@ impl<S: Service> Server<S> {
         loop {
             if let Some(message) = ctx.receive_whole(id, &mut input) {
                 service.message(ctx, id, message);
-                if ctx.has_to_wait(id) {
+                if ctx.is_held_after_message(id) {
                     break;
                 }
                 continue;

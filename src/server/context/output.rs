@@ -125,6 +125,9 @@ impl Context {
     }
 
     /// Puts a frame to a client's output, or writes it.
+    ///
+    /// In line, so that the header of a short message is never put together in memory.
+    #[inline(always)]
     fn put(&mut self, id: ClientId, header: HeaderBytes, payload: &[u8]) {
         let corked = self.corked == Some(id);
         let direct = if corked && self.more_input {
@@ -227,9 +230,14 @@ impl Context {
     /// pause.
     pub(in crate::server) fn has_to_wait(&mut self, id: ClientId) -> bool {
         self.write_full_cork();
-        self.registry.get(id).is_some_and(|client| {
-            self.holds_input_of(client) || client.is_congested() || client.connection.is_answering()
-        }) || self.is_turn_over()
+        self.is_held_after_message(id) || self.is_answering(id) || self.is_turn_over()
+    }
+
+    /// The same after a message that came the short way: no call, not compressed, and the service's own output was
+    /// written if it was enough.
+    pub(in crate::server) fn is_held_after_message(&self, id: ClientId) -> bool {
+        let client = self.registry.get(id);
+        client.is_some_and(|client| self.holds_input_of(client) || client.is_congested())
     }
 
     /// Begins a client's turn.
