@@ -167,10 +167,10 @@ fn serve(
             }
         }
     }
-    if command == Command::Demo
-        && let Some(address) = server.local_addresses().first()
-    {
-        print(&demo::instructions(address, settings.told_token()));
+    if command == Command::Demo {
+        let asks = settings.server.access.token.is_some();
+        let addresses = server.local_addresses();
+        print(&demo::instructions(addresses, settings.told_token(), asks));
     }
     let ended = server.run();
     drop(announcement);

@@ -13,6 +13,7 @@ usage: tests/costs.py [--write] [NAME...]      --write makes the present figures
 env:   OUTRIGGER=target/release/outrigger
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -195,7 +196,9 @@ def have(command, conversation, rounds):
         os.killpg(server.pid, signal.SIGTERM)
         assert server.wait(60) in (0, -signal.SIGTERM)
     finally:
-        server.kill()
+        # The tools leave what they watch behind when they are killed.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)
         server.wait()
     return messages
 

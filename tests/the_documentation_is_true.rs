@@ -3,15 +3,19 @@
 
 mod common;
 
+#[cfg(feature = "deflate")]
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 
 use common::PATIENCE;
-use common::program::{Program, outrigger};
+use common::program::Program;
+#[cfg(feature = "deflate")]
+use common::program::outrigger;
 use rustix::process::Signal;
 
+#[cfg(feature = "deflate")]
 const COMMANDS: [&str; 7] = [
     "agent",
     "terminal",
@@ -23,6 +27,7 @@ const COMMANDS: [&str; 7] = [
 ];
 
 /// Every option of any command, and its default where the help says one.
+#[cfg(feature = "deflate")]
 fn options() -> BTreeMap<String, Option<String>> {
     let mut options = BTreeMap::new();
     for command in COMMANDS {
@@ -49,6 +54,8 @@ fn options() -> BTreeMap<String, Option<String>> {
     options
 }
 
+// A build without compression lacks its options.
+#[cfg(feature = "deflate")]
 #[test]
 fn every_option_is_in_the_reference_with_its_default() {
     let reference = std::fs::read_to_string("docs/configuration.md").expect("it is there");

@@ -49,9 +49,15 @@ impl Service for Page {
     }
 }
 
-/// What to try, a line to paste for each.
-pub(crate) fn instructions(address: &ListenAddress, token: Option<&Token>) -> String {
-    let asks = address.asks_for_token();
+/// What to try, a line to paste for each. `token` is the one that is told; `asks` says whether there is one at all.
+pub(crate) fn instructions(
+    addresses: &[ListenAddress],
+    token: Option<&Token>,
+    asks: bool,
+) -> String {
+    let Some(address) = addresses.iter().find(|address| address.tcp().is_some()) else {
+        return "\nWhat can be tried from a browser and with a line needs a port: --listen HOST:PORT.\n".to_owned();
+    };
     // A token that was chosen is known to whoever has chosen it.
     let token = token.map_or("TOKEN", Token::reveal);
     let ws = |path: &str| {

@@ -27,6 +27,9 @@ const MEM_LEVEL: i32 = 5;
 const INFLATE_BYTES: usize = 48 << 10;
 const DEFLATE_BYTES: usize = 146 << 10;
 
+/// The most room that is made for compressed bytes at once: zlib counts in 32 bits.
+const STEP: usize = 1 << 30;
+
 /// What is kept of the room for compressed messages.
 const KEPT: usize = 256 << 10;
 
@@ -346,7 +349,8 @@ fn compress(deflate: &mut Deflate, mut payload: &[u8], out: &mut Vec<u8>) -> boo
     loop {
         let begin = out.len();
         // More than what cannot be made shorter grows to. Where it is not enough there is another turn.
-        out.resize(begin + payload.len() + payload.len() / 8 + 128, 0);
+        let room = payload.len() + payload.len() / 8 + 128;
+        out.resize(begin + room.min(STEP), 0);
         let (read, written) = (deflate.total_in(), deflate.total_out());
         if deflate
             .compress(payload, &mut out[begin..], DeflateFlush::SyncFlush)
@@ -358,8 +362,8 @@ fn compress(deflate: &mut Deflate, mut payload: &[u8], out: &mut Vec<u8>) -> boo
         payload = &payload[(deflate.total_in() - read) as usize..];
         let is_full = begin + written == out.len();
         out.truncate(begin + written);
-        // Room that is left over means that everything was flushed.
-        if !is_full {
+        // Room that is left over means that everything was flushed, of what was taken.
+        if !is_full && payload.is_empty() {
             break;
         }
     }

@@ -247,7 +247,7 @@ impl Context {
 
     /// Whether the messages of this turn have come to as much as a turn may read, after they were decompressed.
     pub(in crate::server) fn is_turn_over(&self) -> bool {
-        self.shared.decompressed() - self.turn_began >= self.config.turn_bytes as u64
+        self.shared.decompressed() - self.turn_began >= self.config.turn_bytes.max(1) as u64
     }
 
     /// Writes what was gathered, if that is enough for a write.
