@@ -1,0 +1,391 @@
+//! Messages on a connection: put together from frames, by the long way that takes anything and two short ones.
+
+use super::{Connection, Event, Partial, Phase, Shared};
+use crate::protocol::frame::{FrameHeader, OpCode};
+use crate::protocol::message::{Assembly, Message, Payload, check_data_frame};
+use crate::protocol::{Input, Limits, ProtocolError, Time, apply_mask, utf8};
+
+/// The shortest message whose bytes are read to their place rather than through the input. Fuzzers and tests have short
+/// messages.
+const LONG: usize = if cfg!(any(test, fuzzing)) {
+    64
+} else {
+    128 << 10
+};
+
+/// The most that is read to its place at once: it is unmasked while the processor's cache still has it.
+const ROOM: usize = 256 << 10;
+
+impl Connection {
+    /// Takes a message that lies whole in one frame of less than 64 KiB at the front of the input: the way of almost all
+    /// messages, and short for that. `None` if anything else is there, which is for [`Connection::receive`] to see to.
+    pub fn receive_whole<'a>(
+        &mut self,
+        now: Time,
+        input: &mut Input<'a>,
+        shared: &mut Shared,
+        out: &mut Vec<u8>,
+    ) -> Option<Message<'a>> {
+        if self.phase != Phase::Open || self.partial.is_some() {
+            return None;
+        }
+        // The last of its message and masked, without reserved bits, and with the length in as few bytes as it needs.
+        let (opcode, begin, len) = match *input.peek() {
+            [first @ (0x81 | 0x82), length @ 0x80..=0xfd, ..] => {
+                (first, 6, usize::from(length & 0x7f))
+            }
+            [first @ (0x81 | 0x82), 0xfe, high, low, ..] => {
+                match usize::from(u16::from_be_bytes([high, low])) {
+                    ..126 => return None,
+                    len => (first, 8, len),
+                }
+            }
+            _ => return None,
+        };
+        if begin + len > input.len() || len > shared.limits.max_message {
+            return None;
+        }
+        let (header, payload) = input.take(begin + len).split_at_mut(begin);
+        apply_mask(payload, *header.last_chunk()?);
+        if opcode == 0x82 {
+            shared.frames.count(OpCode::Binary);
+            self.last_message = now;
+            return Some(Message::Binary(payload));
+        }
+        shared.frames.count(OpCode::Text);
+        match utf8::check(payload) {
+            Ok(text) => {
+                self.last_message = now;
+                Some(Message::Text(text))
+            }
+            Err(error) => {
+                input.clear();
+                self.fail(now, error, out);
+                None
+            }
+        }
+    }
+
+    /// Where the next bytes from the peer can be read to without a detour, if they are the inside of a long binary
+    /// message: into its own memory. To be followed by [`Connection::receive_in_room`].
+    pub fn room(&mut self, shared: &mut Shared) -> Option<&mut [u8]> {
+        if self.phase != Phase::Open {
+            return None;
+        }
+        let partial = self.partial.as_deref_mut()?;
+        if partial.compressed.is_some() {
+            return None;
+        }
+        let frame = partial.frame.as_ref()?;
+        let rest = usize::try_from(frame.payload_len).ok()?;
+        let Some(Assembly::Binary(message)) = &mut partial.message else {
+            return None;
+        };
+        // Room is made for as much as has come, so something has to have come.
+        let begun = message.len() >= LONG / 32;
+        if !begun || message.len() + rest < LONG || frame.opcode.is_control() {
+            return None;
+        }
+        let most = if frame.fin {
+            message.len() + rest
+        } else {
+            shared.limits.max_message
+        };
+        Some(message.room(rest.min(ROOM), most, &mut shared.buffers))
+    }
+
+    /// Takes `count` bytes that were read to where [`Connection::room`] said.
+    pub fn receive_in_room(&mut self, now: Time, count: usize) -> Option<Event<'static>> {
+        let mut partial = self.partial.take()?;
+        let (Some(frame), Some(Assembly::Binary(message))) =
+            (&mut partial.frame, &mut partial.message)
+        else {
+            self.partial = Some(partial);
+            return None;
+        };
+        frame.mask = apply_mask(message.advance(count), frame.mask);
+        frame.payload_len -= count as u64;
+        let (complete, last) = (frame.payload_len == 0, frame.fin);
+        if complete {
+            partial.frame = None;
+        }
+        if !(complete && last) {
+            self.partial = Some(partial);
+            return None;
+        }
+        self.last_message = now;
+        // Binary messages are never refused in the end.
+        let payload = partial.message.take()?.finish().ok()?;
+        Some(Event::Message(payload))
+    }
+
+    /// Takes frames until one completes a message or the input is used up.
+    pub(super) fn receive_frames<'a>(
+        &mut self,
+        now: Time,
+        input: &mut Input<'a>,
+        shared: &mut Shared,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Event<'a>>, ProtocolError> {
+        while !input.is_empty() {
+            if matches!(self.phase, Phase::Finished) {
+                // "After sending a control frame indicating the connection should be closed, a peer does not send any
+                // further data": what comes after the peer's CLOSE is not looked at.
+                input.clear();
+                break;
+            }
+            let event = match self.partial.take() {
+                Some(partial) => self.receive_rest(now, partial, input, shared, out)?,
+                None => match FrameHeader::parse(input.peek(), self.compresses())? {
+                    Some((header, len)) => {
+                        shared.frames.count(header.opcode);
+                        self.check_header(&header, None, &shared.limits)?;
+                        input.take(len);
+                        if header.payload_len <= input.len() as u64 {
+                            let payload = input.take(header.payload_len as usize);
+                            self.receive_whole_frame(now, header, payload, None, shared, out)?
+                        } else {
+                            self.begin_frame(Box::default(), header);
+                            continue;
+                        }
+                    }
+                    None => {
+                        let mut partial = Box::<Partial>::default();
+                        let bytes = input.take(input.len());
+                        partial.header[..bytes.len()].copy_from_slice(bytes);
+                        partial.header_len = bytes.len() as u8;
+                        self.partial = Some(partial);
+                        break;
+                    }
+                },
+            };
+            if let Some(payload) = event {
+                self.last_message = now;
+                return Ok(Some(Event::Message(payload)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Goes on with an incomplete header, frame or message.
+    fn receive_rest<'a>(
+        &mut self,
+        now: Time,
+        mut partial: Box<Partial>,
+        input: &mut Input<'a>,
+        shared: &mut Shared,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Payload<'a>>, ProtocolError> {
+        if partial.frame.is_some() {
+            return self.receive_payload(now, partial, input, shared, out);
+        }
+        let header = loop {
+            let header = &partial.header[..usize::from(partial.header_len)];
+            match FrameHeader::parse(header, self.compresses())? {
+                Some((header, _)) => break header,
+                None => match input.take(1) {
+                    [byte] => {
+                        partial.header[usize::from(partial.header_len)] = *byte;
+                        partial.header_len += 1;
+                    }
+                    _ => {
+                        self.partial = Some(partial);
+                        return Ok(None);
+                    }
+                },
+            }
+        };
+        partial.header_len = 0;
+        shared.frames.count(header.opcode);
+        self.check_header(&header, Some(&partial), &shared.limits)?;
+        if header.payload_len <= input.len() as u64 {
+            let payload = input.take(header.payload_len as usize);
+            return self.receive_whole_frame(now, header, payload, Some(partial), shared, out);
+        }
+        self.begin_frame(partial, header);
+        Ok(None)
+    }
+
+    /// Notes a frame whose payload has not all come.
+    fn begin_frame(&mut self, mut partial: Box<Partial>, header: FrameHeader) {
+        if matches!(header.opcode, OpCode::Text | OpCode::Binary) && self.phase == Phase::Open {
+            Self::begin_message(&mut partial, header);
+        }
+        partial.frame = Some(header);
+        self.partial = Some(partial);
+    }
+
+    /// Takes what has come of the payload of an incomplete frame.
+    fn receive_payload<'a>(
+        &mut self,
+        now: Time,
+        mut partial: Box<Partial>,
+        input: &mut Input<'a>,
+        shared: &mut Shared,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Payload<'a>>, ProtocolError> {
+        let Some(mut frame) = partial.frame.take() else {
+            return Ok(None);
+        };
+        let wanted = usize::try_from(frame.payload_len).unwrap_or(usize::MAX);
+        let piece = input.take(wanted);
+        frame.mask = apply_mask(piece, frame.mask);
+        frame.payload_len -= piece.len() as u64;
+        let complete = frame.payload_len == 0;
+
+        if frame.opcode.is_control() {
+            partial.control.extend_from_slice(piece);
+            if complete {
+                let payload = std::mem::take(&mut partial.control);
+                self.keep(partial);
+                self.handle_control(now, frame.opcode, &payload, out)?;
+                return Ok(None);
+            }
+        } else if self.phase == Phase::Open {
+            let rest = frame.fin.then_some(wanted);
+            Self::push(&mut partial, piece, rest, shared)?;
+            if complete && frame.fin {
+                return self.finish(*partial, shared);
+            }
+        }
+        partial.frame = (!complete).then_some(frame);
+        self.keep(partial);
+        Ok(None)
+    }
+
+    /// Handles a frame all of whose payload lies in the input. `partial` holds the message it may belong to.
+    fn receive_whole_frame<'a>(
+        &mut self,
+        now: Time,
+        header: FrameHeader,
+        payload: &'a mut [u8],
+        partial: Option<Box<Partial>>,
+        shared: &mut Shared,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Payload<'a>>, ProtocolError> {
+        apply_mask(payload, header.mask);
+        if header.opcode.is_control() {
+            if let Some(partial) = partial {
+                self.keep(partial);
+            }
+            self.handle_control(now, header.opcode, payload, out)?;
+            return Ok(None);
+        }
+        if self.phase != Phase::Open {
+            return Ok(None);
+        }
+        if header.fin && header.opcode != OpCode::Continuation {
+            if header.compressed {
+                return self.decompress(header.opcode, payload, shared).map(Some);
+            }
+            return Payload::whole(header.opcode, payload).map(Some);
+        }
+
+        let mut partial = partial.unwrap_or_default();
+        if partial.message.is_none() {
+            Self::begin_message(&mut partial, header);
+        }
+        let rest = header.fin.then_some(payload.len());
+        Self::push(&mut partial, payload, rest, shared)?;
+        if header.fin {
+            return self.finish(*partial, shared);
+        }
+        self.keep(partial);
+        Ok(None)
+    }
+
+    /// Begins to put a message together.
+    fn begin_message(partial: &mut Partial, header: FrameHeader) {
+        let opcode = if header.compressed {
+            OpCode::Binary
+        } else {
+            header.opcode
+        };
+        partial.message = Some(Assembly::new(opcode));
+        partial.compressed = header.compressed.then_some(header.opcode);
+    }
+
+    /// Puts a piece to the message that is arriving. `rest` is what is to come of the message, this piece included, if
+    /// that is known.
+    fn push(
+        partial: &mut Partial,
+        piece: &[u8],
+        rest: Option<usize>,
+        shared: &mut Shared,
+    ) -> Result<(), ProtocolError> {
+        let most = most_of_wire(partial.compressed.is_some(), &shared.limits);
+        match &mut partial.message {
+            Some(message) => {
+                let most = rest.map_or(most, |rest| message.len() + rest);
+                message.push(piece, most, &mut shared.buffers)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The message that has all come.
+    fn finish(
+        &mut self,
+        partial: Partial,
+        shared: &mut Shared,
+    ) -> Result<Option<Payload<'static>>, ProtocolError> {
+        let Some(message) = partial.message else {
+            return Ok(None);
+        };
+        let message = message.finish()?;
+        let Some(opcode) = partial.compressed else {
+            return Ok(Some(message));
+        };
+        let whole = self.decompress(opcode, message.as_message().as_bytes(), shared);
+        message.recycle(&mut shared.buffers);
+        whole.map(Some)
+    }
+
+    /// A compressed message all of which is there.
+    fn decompress(
+        &mut self,
+        opcode: OpCode,
+        bytes: &[u8],
+        shared: &mut Shared,
+    ) -> Result<Payload<'static>, ProtocolError> {
+        let mut message = Assembly::new(opcode);
+        if let (Some(codec), Some(compression)) = (self.codec(), &mut shared.compression) {
+            let (most, buffers) = (shared.limits.max_message, &mut shared.buffers);
+            codec.decompress(bytes, &mut message, most, compression, buffers)?;
+        }
+        message.finish()
+    }
+
+    /// Whether messages may come compressed.
+    fn compresses(&self) -> bool {
+        self.rare.as_ref().is_some_and(|rare| rare.codec.is_some())
+    }
+
+    /// Refuses a frame that may not come now. While closing, data is thrown away, so anything may come.
+    fn check_header(
+        &self,
+        header: &FrameHeader,
+        partial: Option<&Partial>,
+        limits: &Limits,
+    ) -> Result<(), ProtocolError> {
+        if header.opcode.is_control() || self.phase != Phase::Open {
+            return Ok(());
+        }
+        let message = partial.and_then(|partial| partial.message.as_ref());
+        let is_compressed =
+            header.compressed || partial.is_some_and(|partial| partial.compressed.is_some());
+        let most = most_of_wire(is_compressed, limits);
+        check_data_frame(header, message, most)
+    }
+}
+
+/// The most bytes that a message may have on the wire. What cannot be made shorter grows when it is compressed, by a few
+/// bytes for each block and each flush of the sender's.
+fn most_of_wire(is_compressed: bool, limits: &Limits) -> usize {
+    let most = limits.max_message;
+    if is_compressed {
+        most.saturating_add(most / 4 + 1024)
+    } else {
+        most
+    }
+}
