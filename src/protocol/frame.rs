@@ -8,6 +8,9 @@ pub(super) const MAX_CONTROL_PAYLOAD: usize = 125;
 /// The longest header of a frame from a client: two bytes, a 64-bit length and a masking key.
 pub(super) const MAX_HEADER: usize = 14;
 
+/// The longest header of a frame to a client, which has no masking key.
+const MAX_SENT_HEADER: usize = 10;
+
 /// What a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -146,58 +149,78 @@ impl FrameHeader {
 /// The header of a frame to a client, encoded.
 #[derive(Clone, Copy, Debug)]
 pub struct HeaderBytes {
-    bytes: [u8; 10],
+    bytes: [u8; MAX_SENT_HEADER],
     len: u8,
 }
 
 impl HeaderBytes {
-    /// The header of an unfragmented, unmasked frame: what a server sends.
-    #[inline]
-    pub fn new(opcode: OpCode, payload_len: usize) -> Self {
-        let mut bytes = [0; 10];
-        bytes[0] = 0x80 | opcode as u8;
-        let len = match payload_len {
-            0..=125 => {
-                bytes[1] = payload_len as u8;
-                2
-            }
-            126..=0xffff => {
-                bytes[1] = 126;
-                bytes[2..4].copy_from_slice(&(payload_len as u16).to_be_bytes());
-                4
-            }
-            _ => {
-                bytes[1] = 127;
-                bytes[2..].copy_from_slice(&(payload_len as u64).to_be_bytes());
-                10
-            }
-        };
-        Self { bytes, len }
-    }
-
-    /// The same for a compressed message: with RSV1.
-    pub fn compressed(opcode: OpCode, payload_len: usize) -> Self {
-        let mut header = Self::new(opcode, payload_len);
-        header.bytes[0] |= 0x40;
-        header
-    }
-
     /// The encoded bytes.
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
 }
 
-impl HeaderBytes {
+/// The header of an unfragmented, unmasked frame: what a server sends.
+#[derive(Clone, Copy, Debug)]
+pub struct SentHeader {
+    first: u8,
+    payload_len: usize,
+}
+
+impl SentHeader {
+    /// The header of a message that is sent as it is.
+    pub const fn new(opcode: OpCode, payload_len: usize) -> Self {
+        Self {
+            first: 0x80 | opcode as u8,
+            payload_len,
+        }
+    }
+
+    /// The same for a compressed message: with RSV1.
+    pub const fn compressed(opcode: OpCode, payload_len: usize) -> Self {
+        Self {
+            first: 0xc0 | opcode as u8,
+            payload_len,
+        }
+    }
+
+    /// The header by itself.
+    pub fn encode(self) -> HeaderBytes {
+        let mut bytes = [0; MAX_SENT_HEADER];
+        bytes[0] = self.first;
+        let len = match self.payload_len {
+            len @ ..126 => {
+                bytes[1] = len as u8;
+                2
+            }
+            len @ ..0x1_0000 => {
+                bytes[1] = 126;
+                bytes[2..4].copy_from_slice(&(len as u16).to_be_bytes());
+                4
+            }
+            len => {
+                bytes[1] = 127;
+                bytes[2..].copy_from_slice(&(len as u64).to_be_bytes());
+                10
+            }
+        };
+        HeaderBytes { bytes, len }
+    }
+
     /// Appends the header and the payload that it was made for.
-    #[inline]
-    pub fn append_with(&self, payload: &[u8], out: &mut Vec<u8>) {
-        out.reserve(self.bytes.len() + payload.len());
-        // Of a length that is known here, so that no call is made to copy a few bytes.
-        match self.len {
-            2 => out.extend_from_slice(&self.bytes[..2]),
-            4 => out.extend_from_slice(&self.bytes[..4]),
-            _ => out.extend_from_slice(&self.bytes),
+    ///
+    /// The short forms go from registers to their place: put together in memory first, the header could not be read
+    /// back before the payload's own bytes are out of the processor's store queue.
+    #[inline(always)]
+    pub fn append_with(self, payload: &[u8], out: &mut Vec<u8>) {
+        debug_assert_eq!(self.payload_len, payload.len());
+        match payload.len() {
+            len @ ..126 => out.extend_from_slice(&[self.first, len as u8]),
+            len @ ..0x1_0000 => {
+                let [high, low] = (len as u16).to_be_bytes();
+                out.extend_from_slice(&[self.first, 126, high, low]);
+            }
+            _ => out.extend_from_slice(self.encode().as_slice()),
         }
         out.extend_from_slice(payload);
     }
@@ -205,7 +228,7 @@ impl HeaderBytes {
 
 /// Appends an unfragmented, unmasked frame to `out`.
 pub fn encode_frame(opcode: OpCode, payload: &[u8], out: &mut Vec<u8>) {
-    HeaderBytes::new(opcode, payload.len()).append_with(payload, out);
+    SentHeader::new(opcode, payload.len()).append_with(payload, out);
 }
 
 #[cfg(test)]
@@ -269,7 +292,10 @@ mod tests {
             (65535, &[0x82, 126, 0xff, 0xff]),
             (65536, &[0x82, 127, 0, 0, 0, 0, 0, 1, 0, 0]),
         ] {
-            assert_eq!(HeaderBytes::new(OpCode::Binary, len).as_slice(), want);
+            assert_eq!(
+                SentHeader::new(OpCode::Binary, len).encode().as_slice(),
+                want
+            );
         }
     }
 }

@@ -5,7 +5,7 @@ use super::http::find_end;
 use super::{
     Accept, Connection, Disconnect, Event, FrameCounts, FrameHeader, Input, Limits, OpCode,
     Payload, Phase, ProtocolError, Refusal, Request, Response, Shared, StatusCode, Time,
-    apply_mask,
+    apply_mask, take_whole_message,
 };
 
 /// Any bytes as a request head: the end is found wherever the bytes are cut, and judging it never panics.
@@ -172,8 +172,8 @@ pub fn connection(data: &[u8]) {
     let close_after = (options & 1 != 0).then_some(usize::from(*cuts % 4));
     let stream = conversation(options & 2 != 0, plan);
 
-    let run = |cut: &mut dyn FnMut() -> usize, in_room| {
-        converse(&stream, cut, in_room, within(limits), close_after)
+    let run = |cut: &mut dyn FnMut() -> usize, short| {
+        converse(&stream, cut, short, within(limits), close_after)
     };
     let whole = run(&mut || usize::MAX, false);
     assert_eq!(run(&mut || 1, false), whole, "byte by byte");
@@ -185,6 +185,7 @@ pub fn connection(data: &[u8]) {
         1 + (state >> 33) as usize % 40
     };
     assert_eq!(run(&mut random, false), whole, "cut at random");
+    assert_eq!(run(&mut || usize::MAX, true), whole, "by the short ways");
     assert_eq!(run(&mut random, true), whole, "each byte to its place");
 }
 
@@ -217,11 +218,12 @@ fn within(limits: Limits) -> Shared {
     }
 }
 
-/// Feeds the stream in pieces; with `in_room`, the inside of long messages goes to its place at once.
+/// Feeds the stream in pieces; with `short`, messages go the short ways where they can: whole ones past the connection,
+/// and the inside of long ones to its place at once.
 pub(super) fn converse(
     stream: &[u8],
     cut: &mut dyn FnMut() -> usize,
-    in_room: bool,
+    short: bool,
     mut shared: Shared,
     close_after: Option<usize>,
 ) -> Transcript {
@@ -231,7 +233,7 @@ pub(super) fn converse(
     let limits = &shared.limits.clone();
     let mut rest = stream;
     while !rest.is_empty() {
-        if in_room && let Some(room) = connection.room(&mut shared) {
+        if short && let Some(room) = connection.room(&mut shared) {
             let count = cut().min(rest.len()).min(room.len());
             let (piece, after) = rest.split_at(count);
             rest = after;
@@ -245,9 +247,26 @@ pub(super) fn converse(
         rest = after;
         let mut piece = piece.to_vec();
         let mut input = Input::new(&mut piece);
-        while let Some(event) =
-            connection.receive(now, &mut input, &mut shared, &mut transcript.out)
-        {
+        loop {
+            let taken = (short && connection.is_at_rest())
+                .then(|| take_whole_message(&mut input, &mut shared))
+                .flatten();
+            if let Some(taken) = taken {
+                match taken {
+                    Ok(message) => {
+                        transcript.note(message.into(), &mut connection, &mut shared, close_after)
+                    }
+                    Err(error) => {
+                        input.clear();
+                        connection.fail(now, error, &mut transcript.out);
+                    }
+                }
+                continue;
+            }
+            let out = &mut transcript.out;
+            let Some(event) = connection.receive(now, &mut input, &mut shared, out) else {
+                break;
+            };
             match event {
                 Event::Proxied(_) => unreachable!("none is expected"),
                 Event::Head(head) => {

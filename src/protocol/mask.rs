@@ -1,23 +1,27 @@
 //! Masking of payloads, RFC 6455 section 5.3.
 
+use crate::sys::xor_words;
+
 /// Applies a masking key to `payload` in place and returns the key, rotated to where the next byte of the same frame
 /// continues. Masking and unmasking are the same operation.
 ///
 /// The loop runs over whole words so that the compiler can use vector registers; short payloads and ends go by four
 /// bytes, then one.
+#[inline]
 pub fn apply_mask(payload: &mut [u8], key: [u8; 4]) -> [u8; 4] {
     let word = u32::from_ne_bytes(key);
     let wide = u64::from(word) | u64::from(word) << 32;
 
     let (words, tail) = payload.as_chunks_mut::<8>();
-    for bytes in words {
-        *bytes = (u64::from_ne_bytes(*bytes) ^ wide).to_ne_bytes();
-    }
+    xor_words(words, wide);
     // Whole words are a multiple of four bytes, so the key still begins at its first byte here.
-    let (halves, tail) = tail.as_chunks_mut::<4>();
-    for bytes in halves {
-        *bytes = (u32::from_ne_bytes(*bytes) ^ word).to_ne_bytes();
-    }
+    let tail = match tail.split_first_chunk_mut::<4>() {
+        Some((bytes, tail)) => {
+            *bytes = (u32::from_ne_bytes(*bytes) ^ word).to_ne_bytes();
+            tail
+        }
+        None => tail,
+    };
     for (byte, key) in tail.iter_mut().zip(key) {
         *byte ^= key;
     }

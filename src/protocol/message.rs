@@ -45,6 +45,15 @@ pub enum Payload<'a> {
     Binary(Bytes<'a>),
 }
 
+impl<'a> From<Message<'a>> for Payload<'a> {
+    fn from(message: Message<'a>) -> Self {
+        match message {
+            Message::Text(text) => Self::Text(Cow::Borrowed(text)),
+            Message::Binary(bytes) => Self::Binary(Bytes::Borrowed(bytes)),
+        }
+    }
+}
+
 /// The bytes of a message: where they lay in the input, or in memory of their own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bytes<'a> {

@@ -34,9 +34,9 @@ mod utf8;
 
 pub use buffers::{Buffer, Buffers};
 pub use close::{Cause, CloseCode, Disconnect};
-pub use connection::{Connection, Event, FrameCounts, Phase, Shared, Timeout};
+pub use connection::{Connection, Event, FrameCounts, Phase, Shared, Timeout, take_whole_message};
 pub use error::ProtocolError;
-pub use frame::{FrameHeader, HeaderBytes, OpCode, encode_frame};
+pub use frame::{FrameHeader, OpCode, SentHeader, encode_frame};
 pub use handshake::Accept;
 pub use http::{Refusal, Request, Response, StatusCode};
 pub use input::Input;

@@ -92,6 +92,8 @@ struct Witness {
     gone: BTreeSet<ClientId>,
     /// Who waits for an answer, and whether it is a stream that has begun.
     calling: BTreeMap<ClientId, bool>,
+    /// How many messages came from whom.
+    told: BTreeMap<ClientId, u64>,
 }
 
 impl Witness {
@@ -152,6 +154,12 @@ impl Service for Witness {
             self.present.contains(&client),
             "{client} speaks while it is connected"
         );
+        let told = self.told.entry(client).or_default();
+        *told += 1;
+        let entry = ctx.registry.get(client).expect("it is there");
+        assert!(entry.connection.is_open(), "and is not being closed");
+        assert!(!ctx.holds_back(client), "and is to be heard");
+        assert_eq!(ctx.traffic_of(client, entry).messages_in, *told);
         let someone = self.present.iter().next().copied().unwrap_or(client);
         let bytes = message.as_bytes();
         match bytes.first() {

@@ -237,8 +237,8 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
     let counters = &ctx.counters;
     let mut traffic = counters.ended;
     let mut queued = 0;
-    for (_, client) in ctx.registry.iter() {
-        traffic.add(client.traffic);
+    for (id, client) in ctx.registry.iter() {
+        traffic.add(ctx.traffic_of(id, client));
         queued += client.queued();
     }
     out.gauges(

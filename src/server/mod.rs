@@ -451,27 +451,22 @@ impl<S: Service> Server<S> {
         loop {
             if let Some(message) = ctx.receive_whole(id, &mut input) {
                 service.message(ctx, id, message);
-                if ctx.is_held_after_message(id) {
-                    break;
+            } else if let Some(event) = ctx.receive(id, &mut input) {
+                match event {
+                    Event::Message(payload) => {
+                        service.message(ctx, id, payload.as_message());
+                        payload.recycle(&mut ctx.shared.buffers);
+                    }
+                    Event::Head(head) => handle_head(ctx, service, id, &head),
+                    Event::Call { head, body } => match Request::parse(&head) {
+                        Ok(request) => handle_call(ctx, service, id, &request, &body),
+                        Err(refusal) => ctx.refuse(id, &refusal),
+                    },
+                    Event::Proxied(address) => ctx.proxied(id, address),
+                    Event::BadRequest(refusal) => ctx.refuse(id, &refusal),
                 }
-                continue;
-            }
-            let Some(event) = ctx.receive(id, &mut input) else {
+            } else {
                 break;
-            };
-            match event {
-                Event::Message(payload) => {
-                    ctx.more_input = !input.is_empty();
-                    service.message(ctx, id, payload.as_message());
-                    payload.recycle(&mut ctx.shared.buffers);
-                }
-                Event::Head(head) => handle_head(ctx, service, id, &head),
-                Event::Call { head, body } => match Request::parse(&head) {
-                    Ok(request) => handle_call(ctx, service, id, &request, &body),
-                    Err(refusal) => ctx.refuse(id, &refusal),
-                },
-                Event::Proxied(address) => ctx.proxied(id, address),
-                Event::BadRequest(refusal) => ctx.refuse(id, &refusal),
             }
             if ctx.has_to_wait(id) {
                 break;

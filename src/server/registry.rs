@@ -26,6 +26,8 @@ pub(super) struct Registry {
     by_address: Option<HashMap<IpAddr, usize>>,
     /// The path of the client that was admitted last, to be shared by the next.
     last_path: Arc<Box<str>>,
+    /// Whether no connection was given out to be changed since [`Registry::watch`].
+    unchanged: bool,
 }
 
 impl Registry {
@@ -37,6 +39,7 @@ impl Registry {
             next_serial: 1,
             admitted: 0,
             last_path: Arc::default(),
+            unchanged: false,
         }
     }
 
@@ -97,9 +100,26 @@ impl Registry {
         }
     }
 
+    /// From here on, notices when a connection is given out to be changed, or goes.
+    pub(super) fn watch(&mut self) {
+        self.unchanged = true;
+    }
+
+    /// What was known of a connection may be so no longer.
+    pub(super) fn note_change(&mut self) {
+        self.unchanged = false;
+    }
+
+    /// Whether every connection is as it was at [`Registry::watch`], so that what was asked then need not be asked
+    /// again.
+    pub(super) fn is_unchanged(&self) -> bool {
+        self.unchanged
+    }
+
     /// Takes a connection out. Whoever asks a second time gets nothing.
     pub(super) fn remove(&mut self, id: ClientId) -> Option<Client> {
         self.get(id)?;
+        self.note_change();
         self.deadlines.unset(&mut self.clients, id.slot());
         let client = self.clients.remove(id.slot());
         if client.connection.was_open() {
@@ -134,6 +154,7 @@ impl Registry {
     }
 
     pub(super) fn get_mut(&mut self, id: ClientId) -> Option<&mut Client> {
+        self.note_change();
         self.clients
             .get_mut(id.slot())
             .filter(|client| client.serial == id.serial())
@@ -148,6 +169,7 @@ impl Registry {
 
     /// Every connection with its id, to be changed.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (ClientId, &mut Client)> {
+        self.note_change();
         self.clients
             .iter_mut()
             .map(|(slot, client)| (ClientId::new(slot, client.serial), client))

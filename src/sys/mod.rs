@@ -9,6 +9,7 @@ mod orphans;
 mod process;
 mod pty;
 mod sockets;
+mod wide;
 
 pub(crate) use account::Account;
 pub(crate) use clock::Clock;
@@ -24,3 +25,4 @@ pub use sockets::keep_from_children;
 pub(crate) use sockets::{
     InheritedSocket, take_inherited_socket, tcp_listener, with_private_umask,
 };
+pub(crate) use wide::xor_words;

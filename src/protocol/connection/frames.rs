@@ -16,56 +16,41 @@ const LONG: usize = if cfg!(any(test, fuzzing)) {
 /// The most that is read to its place at once: it is unmasked while the processor's cache still has it.
 const ROOM: usize = 256 << 10;
 
-impl Connection {
-    /// Takes a message that lies whole in one frame of less than 64 KiB at the front of the input: the way of almost all
-    /// messages, and short for that. `None` if anything else is there, which is for [`Connection::receive`] to see to.
-    pub fn receive_whole<'a>(
-        &mut self,
-        now: Time,
-        input: &mut Input<'a>,
-        shared: &mut Shared,
-        out: &mut Vec<u8>,
-    ) -> Option<Message<'a>> {
-        if self.phase != Phase::Open || self.partial.is_some() {
-            return None;
-        }
-        // The last of its message and masked, without reserved bits, and with the length in as few bytes as it needs.
-        let (opcode, begin, len) = match *input.peek() {
-            [first @ (0x81 | 0x82), length @ 0x80..=0xfd, ..] => {
-                (first, 6, usize::from(length & 0x7f))
-            }
-            [first @ (0x81 | 0x82), 0xfe, high, low, ..] => {
-                match usize::from(u16::from_be_bytes([high, low])) {
-                    ..126 => return None,
-                    len => (first, 8, len),
-                }
-            }
-            _ => return None,
-        };
-        if begin + len > input.len() || len > shared.limits.max_message {
-            return None;
-        }
-        let (header, payload) = input.take(begin + len).split_at_mut(begin);
-        apply_mask(payload, *header.last_chunk()?);
-        if opcode == 0x82 {
-            shared.frames.count(OpCode::Binary);
-            self.last_message = now;
-            return Some(Message::Binary(payload));
-        }
-        shared.frames.count(OpCode::Text);
-        match utf8::check(payload) {
-            Ok(text) => {
-                self.last_message = now;
-                Some(Message::Text(text))
-            }
-            Err(error) => {
-                input.clear();
-                self.fail(now, error, out);
-                None
+/// Takes a message that lies whole in one frame of less than 64 KiB at the front of the input of a connection that
+/// [is at rest](Connection::is_at_rest): the way of almost all messages, and short for that. `None` if anything else is
+/// there, which is for [`Connection::receive`] to see to.
+///
+/// The connection itself is not needed: it is as it was before. An error is for [`Connection::fail`].
+#[inline]
+pub fn take_whole_message<'a>(
+    input: &mut Input<'a>,
+    shared: &mut Shared,
+) -> Option<Result<Message<'a>, ProtocolError>> {
+    // The last of its message and masked, without reserved bits, and with the length in as few bytes as it needs.
+    let (opcode, begin, len) = match *input.peek() {
+        [first @ (0x81 | 0x82), length @ 0x80..=0xfd, ..] => (first, 6, usize::from(length & 0x7f)),
+        [first @ (0x81 | 0x82), 0xfe, high, low, ..] => {
+            match usize::from(u16::from_be_bytes([high, low])) {
+                ..126 => return None,
+                len => (first, 8, len),
             }
         }
+        _ => return None,
+    };
+    if begin + len > input.len() || len > shared.limits.max_message {
+        return None;
     }
+    let (header, payload) = input.take(begin + len).split_at_mut(begin);
+    apply_mask(payload, *header.last_chunk()?);
+    if opcode == 0x82 {
+        shared.frames.count(OpCode::Binary);
+        return Some(Ok(Message::Binary(payload)));
+    }
+    shared.frames.count(OpCode::Text);
+    Some(utf8::check(payload).map(Message::Text))
+}
 
+impl Connection {
     /// Where the next bytes from the peer can be read to without a detour, if they are the inside of a long binary
     /// message: into its own memory. To be followed by [`Connection::receive_in_room`].
     pub fn room(&mut self, shared: &mut Shared) -> Option<&mut [u8]> {

@@ -16,6 +16,8 @@
 mod exchange;
 mod frames;
 
+pub use frames::take_whole_message;
+
 use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -309,7 +311,7 @@ impl Connection {
     }
 
     /// Notes that a data message went either way.
-    pub fn handle_message_sent(&mut self, now: Time) {
+    pub fn handle_message(&mut self, now: Time) {
         self.last_message = now;
     }
 
@@ -548,9 +550,16 @@ impl Connection {
         Ok(())
     }
 
+    /// Whether it is open and nothing is begun or agreed on, so that the next message can be taken by
+    /// [`take_whole_message`].
+    pub fn is_at_rest(&self) -> bool {
+        let has_codec = || self.rare.as_ref().is_some_and(|rare| rare.codec.is_some());
+        self.phase == Phase::Open && self.partial.is_none() && !has_codec()
+    }
+
     /// Fails the connection, RFC 6455 section 7.1.7. While closing, the framing is lost and with it the peer's CLOSE;
     /// the ending stays what it was.
-    fn fail(&mut self, now: Time, error: ProtocolError, out: &mut Vec<u8>) {
+    pub fn fail(&mut self, now: Time, error: ProtocolError, out: &mut Vec<u8>) {
         if self.phase == Phase::Open {
             let ending = Disconnect::protocol_error(error);
             encode_frame(

@@ -138,13 +138,13 @@ fn any_messages(
         }
     }
 
-    let run = |cut: &mut dyn FnMut() -> usize, in_room| {
+    let run = |cut: &mut dyn FnMut() -> usize, short| {
         let shared = Shared {
             limits,
             compression: Some(Compression::new(config)),
             ..Shared::default()
         };
-        converse(&stream, cut, in_room, shared, None)
+        converse(&stream, cut, short, shared, None)
     };
     let whole = run(&mut || usize::MAX, false);
     assert_eq!(run(&mut || 1, true), whole, "byte by byte");

@@ -1,6 +1,7 @@
 //! The state of the loop, and all that a service may do to it.
 
 mod calls;
+mod cork;
 mod output;
 mod steps;
 
@@ -10,6 +11,8 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use mio::Interest;
+
+use cork::Cork;
 
 use crate::protocol::deflate::Compression;
 use crate::protocol::{CloseCode, Disconnect, Shared, Time};
@@ -78,11 +81,8 @@ pub struct Context {
     pub(super) now: Time,
     pub(super) life: Life,
     pub(super) listen: Vec<ListenAddress>,
-    /// Output for the client that is being read, written in one piece afterwards. Not empty only while `corked`.
-    cork: Vec<u8>,
-    corked: Option<ClientId>,
-    /// Whether the corked client has sent more than the message that is being handled, so that more output may follow.
-    pub(super) more_input: bool,
+    /// Output for the client that is being read.
+    cork: Cork,
     /// Clients that have output to write at the end of the turn.
     dirty: Vec<ClientId>,
     /// Clients that are to be disconnected as soon as the service's method has returned.
@@ -139,9 +139,7 @@ impl Context {
             now,
             life: Life::Running,
             listen,
-            cork: Vec::new(),
-            corked: None,
-            more_input: false,
+            cork: Cork::default(),
             dirty: Vec::new(),
             doomed: Vec::new(),
             drained: Vec::new(),
@@ -213,6 +211,7 @@ impl Context {
     /// Puts another of several services to work: clients, file descriptors and timers are its own from here on, and
     /// the other services' clients are out of its sight.
     pub fn set_mount(&mut self, mount: Mount) {
+        self.registry.note_change();
         self.mount = mount;
     }
 
@@ -271,7 +270,7 @@ impl Context {
 
     /// The client whose input is being handled.
     fn corked(&self) -> Option<ClientId> {
-        self.corked
+        self.cork.client
     }
 
     // The server.
@@ -292,7 +291,7 @@ impl Context {
                     path: client.path().to_owned(),
                     remote: client.remote,
                     connected: self.now.since(client.connection.since()),
-                    traffic: client.traffic,
+                    traffic: self.traffic_of(id, client),
                     queued_bytes: client.queued(),
                 })
                 .collect(),

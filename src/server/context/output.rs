@@ -3,21 +3,13 @@
 use std::io::IoSlice;
 use std::sync::Arc;
 
+use super::cork::{CORK, DIRECT, LARGE};
 use super::{Context, SendError};
 use crate::protocol::deflate::Compression;
-use crate::protocol::{Connection, Disconnect, HeaderBytes, Message, Phase};
+use crate::protocol::{Connection, Disconnect, Message, OpCode, Phase, SentHeader};
 use crate::server::client::Client;
 use crate::server::config::Config;
 use crate::server::id::ClientId;
-
-/// Replies of one read are gathered up to this size before they are written.
-const CORK: usize = 256 << 10;
-
-/// A payload of this size is written from where it lies instead of being gathered, if nothing comes after it.
-const DIRECT: usize = 16 << 10;
-
-/// A payload of this size is never gathered: below it, a copy costs less than a further write.
-const LARGE: usize = 128 << 10;
 
 /// The most that is written to one client in one turn of the loop.
 const WRITE_PER_TURN: usize = 1 << 20;
@@ -38,10 +30,10 @@ struct Frames<'a> {
 impl<'a> Frames<'a> {
     fn new(message: Message<'a>) -> Self {
         let payload = message.as_bytes();
-        let header = HeaderBytes::new(message.opcode(), payload.len());
+        let header = SentHeader::new(message.opcode(), payload.len());
         Self {
             message,
-            plain: [header.as_slice(), payload].concat().into(),
+            plain: [header.encode().as_slice(), payload].concat().into(),
             compressed: Vec::new(),
         }
     }
@@ -60,8 +52,8 @@ impl<'a> Frames<'a> {
         let at = known.unwrap_or_else(|| {
             let payload = self.message.as_bytes();
             let frame = compression.compress_alone(payload, window).map(|bytes| {
-                let header = HeaderBytes::compressed(self.message.opcode(), bytes.len());
-                let frame = [header.as_slice(), &bytes].concat().into();
+                let header = SentHeader::compressed(self.message.opcode(), bytes.len());
+                let frame = [header.encode().as_slice(), &bytes].concat().into();
                 compression.give_back(bytes);
                 frame
             });
@@ -82,9 +74,17 @@ impl Context {
     /// Sends a message to a client. It leaves at the end of the present turn at the latest, together with everything
     /// else for the same client.
     pub fn send(&mut self, id: ClientId, message: Message<'_>) -> Result<(), SendError> {
+        if self.gather(id, message) {
+            return Ok(());
+        }
+        self.send_any(id, message)
+    }
+
+    /// The way of every message that cannot go the short way.
+    #[inline(never)]
+    fn send_any(&mut self, id: ClientId, message: Message<'_>) -> Result<(), SendError> {
         let payload = message.as_bytes();
-        let corked = self.corked == Some(id);
-        let gathered = if corked { self.cork.len() } else { 0 };
+        let gathered = self.cork.gathered(id);
         let mount = self.mount;
         let mut client = self
             .registry
@@ -107,43 +107,48 @@ impl Context {
             }
         }
         client.traffic.messages_out += 1;
-        client.connection.handle_message_sent(self.now);
+        client.connection.handle_message(self.now);
         if let Some(compression) = &mut self.shared.compression
             && let Some(codec) = client.connection.codec()
             && let Some(compressed) = codec.compress(payload, compression)
         {
-            let header = HeaderBytes::compressed(message.opcode(), compressed.len());
-            self.put(id, header, &compressed);
-            if let Some(compression) = &mut self.shared.compression {
-                compression.give_back(compressed);
-            }
+            self.put_compressed(id, message.opcode(), compressed);
         } else {
-            let header = HeaderBytes::new(message.opcode(), payload.len());
-            self.put(id, header, payload);
+            self.put(
+                id,
+                SentHeader::new(message.opcode(), payload.len()),
+                payload,
+            );
         }
         Ok(())
     }
 
+    /// Puts the frame of a compressed message to a client's output.
+    fn put_compressed(&mut self, id: ClientId, opcode: OpCode, payload: Vec<u8>) {
+        let header = SentHeader::compressed(opcode, payload.len());
+        self.put(id, header, &payload);
+        if let Some(compression) = &mut self.shared.compression {
+            compression.give_back(payload);
+        }
+    }
+
     /// Puts a frame to a client's output, or writes it.
-    ///
-    /// In line, so that the header of a short message is never put together in memory.
-    #[inline(always)]
-    fn put(&mut self, id: ClientId, header: HeaderBytes, payload: &[u8]) {
-        let corked = self.corked == Some(id);
-        let direct = if corked && self.more_input {
+    fn put(&mut self, id: ClientId, header: SentHeader, payload: &[u8]) {
+        let corked = self.cork.client == Some(id);
+        let direct = if corked && self.cork.more_input {
             LARGE
         } else {
             DIRECT
         };
         if corked && payload.len() < direct {
-            header.append_with(payload, &mut self.cork);
-            if self.cork.len() >= CORK {
+            header.append_with(payload, &mut self.cork.bytes);
+            if self.cork.bytes.len() >= CORK {
                 self.write_cork(id);
             }
         } else if payload.len() >= direct {
-            self.write(id, &[header.as_slice(), payload]);
+            self.write(id, &[header.encode().as_slice(), payload]);
         } else {
-            self.queue(id, &[header.as_slice(), payload]);
+            self.queue(id, &[header.encode().as_slice(), payload]);
         }
     }
 
@@ -166,18 +171,17 @@ impl Context {
             if !ours || !client.connection.is_open() || !to(id, client.path()) {
                 continue;
             }
-            let corked = self.corked == Some(id);
-            let waiting = client.queued() + if corked { self.cork.len() } else { 0 };
+            let waiting = client.queued() + self.cork.gathered(id);
             if !fits(waiting, payload.len(), config) {
                 full.push(id);
                 continue;
             }
             sent += 1;
             client.traffic.messages_out += 1;
-            client.connection.handle_message_sent(now);
+            client.connection.handle_message(now);
             let frame = frames.of(&mut client.connection, &mut self.shared.compression);
-            if corked {
-                self.cork.extend_from_slice(frame);
+            if self.cork.client == Some(id) {
+                self.cork.bytes.extend_from_slice(frame);
                 continue;
             }
             let written = if client.queued() > 0 {
@@ -210,76 +214,15 @@ impl Context {
         sent
     }
 
-    /// From here to `uncork`, output for this client is gathered.
-    pub(in crate::server) fn cork(&mut self, id: ClientId) {
-        debug_assert!(self.corked.is_none() && self.cork.is_empty());
-        self.corked = Some(id);
-    }
-
-    /// Writes what was gathered.
-    pub(in crate::server) fn uncork(&mut self, id: ClientId) {
-        self.write_cork(id);
-        self.corked = None;
-        if self.cork.capacity() > 2 * CORK {
-            self.cork = Vec::new();
-        }
-        self.settle(id);
-    }
-
-    /// Whether the corked client's input has to wait: its output is over the soft limit, or the service asked for a
-    /// pause.
-    pub(in crate::server) fn has_to_wait(&mut self, id: ClientId) -> bool {
-        self.write_full_cork();
-        self.is_held_after_message(id) || self.is_answering(id) || self.is_turn_over()
-    }
-
-    /// The same after a message that came the short way: no call, not compressed, and the service's own output was
-    /// written if it was enough.
-    pub(in crate::server) fn is_held_after_message(&self, id: ClientId) -> bool {
-        let client = self.registry.get(id);
-        client.is_some_and(|client| self.holds_input_of(client) || client.is_congested())
-    }
-
-    /// Begins a client's turn.
-    pub(in crate::server) fn begin_turn(&mut self) {
-        self.turn_began = self.shared.decompressed();
-    }
-
-    /// Whether the messages of this turn have come to as much as a turn may read, after they were decompressed.
-    pub(in crate::server) fn is_turn_over(&self) -> bool {
-        self.shared.decompressed() - self.turn_began >= self.config.turn_bytes.max(1) as u64
-    }
-
-    /// Writes what was gathered, if that is enough for a write.
-    pub(super) fn write_full_cork(&mut self) {
-        if let Some(id) = self.corked
-            && self.cork.len() >= CORK
-        {
-            self.write_cork(id);
-        }
-    }
-
-    pub(super) fn write_cork(&mut self, id: ClientId) {
-        if self.cork.is_empty() {
-            return;
-        }
-        let cork = std::mem::take(&mut self.cork);
-        self.corked = None;
-        self.write(id, &[&cork]);
-        self.corked = Some(id);
-        self.cork = cork;
-        self.cork.clear();
-    }
-
     /// Writes whole frames, after what was gathered for the same client; what the socket does not take waits.
     pub(super) fn write(&mut self, id: ClientId, parts: &[&[u8]]) {
-        if self.corked == Some(id) && !self.cork.is_empty() {
-            let cork = std::mem::take(&mut self.cork);
-            let mut all = vec![&*cork];
+        if self.cork.gathered(id) > 0 {
+            let gathered = std::mem::take(&mut self.cork.bytes);
+            let mut all = vec![&*gathered];
             all.extend_from_slice(parts);
             self.write_now(id, &all);
-            self.cork = cork;
-            self.cork.clear();
+            self.cork.bytes = gathered;
+            self.cork.bytes.clear();
         } else {
             self.write_now(id, parts);
         }
@@ -416,7 +359,7 @@ impl Context {
         if self.is_answering(id) {
             return self.doom(id, Disconnect::slow_consumer());
         }
-        if self.corked == Some(id) {
+        if self.cork.client == Some(id) {
             self.write_cork(id);
         }
         let client = self.registry.get_mut(id);
@@ -436,17 +379,12 @@ impl Context {
         else {
             return true;
         };
-        let corked = if self.corked == Some(id) {
-            self.cork.len()
-        } else {
-            0
-        };
-        fits(corked + client.queued(), size, &self.config)
+        fits(self.cork.gathered(id) + client.queued(), size, &self.config)
     }
 
     /// Offers the socket all that waits for a client, unless it is known to be full.
     pub(super) fn offer(&mut self, id: ClientId) {
-        if self.corked == Some(id) {
+        if self.cork.client == Some(id) {
             self.write_cork(id);
         }
         let waits = |client: &Client| {

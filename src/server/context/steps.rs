@@ -6,8 +6,8 @@ use super::{Context, Life};
 use crate::protocol::deflate::Codec;
 use crate::protocol::handshake::Upgrade;
 use crate::protocol::{
-    Accept, Connection, Disconnect, Event, Input, Message, Phase, Refusal, Request, StatusCode,
-    Time, Timeout,
+    Accept, Connection, Disconnect, Event, Input, Phase, Refusal, Request, StatusCode, Time,
+    Timeout,
 };
 use crate::server::client::{Client, Remote};
 use crate::server::id::{ClientId, Mount};
@@ -150,7 +150,7 @@ impl Context {
     /// Takes a client's silence for work of the service: its idle time begins again.
     pub(in crate::server) fn excuse_idleness(&mut self, id: ClientId) {
         if let Some(client) = self.registry.get_mut(id) {
-            client.connection.handle_message_sent(self.now);
+            client.connection.handle_message(self.now);
             self.set_deadline(id);
         }
     }
@@ -161,12 +161,12 @@ impl Context {
         id: ClientId,
         change: impl FnOnce(&mut Connection, Time, &mut Vec<u8>),
     ) {
-        let (now, corked) = (self.now, self.corked == Some(id));
+        let (now, corked) = (self.now, self.cork.client == Some(id));
         let Some(client) = self.registry.get_mut(id) else {
             return;
         };
         if corked {
-            change(&mut client.connection, now, &mut self.cork);
+            change(&mut client.connection, now, &mut self.cork.bytes);
         } else {
             let mut out = Vec::new();
             change(&mut client.connection, now, &mut out);
@@ -195,26 +195,6 @@ impl Context {
         }
     }
 
-    /// Takes a message from the corked client that lies whole at the front of its input.
-    pub(in crate::server) fn receive_whole<'a>(
-        &mut self,
-        id: ClientId,
-        input: &mut Input<'a>,
-    ) -> Option<Message<'a>> {
-        if self.config.rate_limit.is_some() {
-            // It has to be asked before the message is told.
-            return None;
-        }
-        let client = self.registry.get_mut(id)?;
-        let message =
-            client
-                .connection
-                .receive_whole(self.now, input, &mut self.shared, &mut self.cork)?;
-        client.traffic.messages_in += 1;
-        self.more_input = !input.is_empty();
-        Some(message)
-    }
-
     /// Hands bytes to the corked client's connection; an event if one came of them.
     pub(in crate::server) fn receive<'a>(
         &mut self,
@@ -222,13 +202,15 @@ impl Context {
         input: &mut Input<'a>,
     ) -> Option<Event<'a>> {
         let client = self.registry.get_mut(id)?;
-        let event = client
-            .connection
-            .receive(self.now, input, &mut self.shared, &mut self.cork);
+        let event =
+            client
+                .connection
+                .receive(self.now, input, &mut self.shared, &mut self.cork.bytes);
         if matches!(event, Some(Event::Message(_))) && !self.admit_message(id) {
             // What else it sends is thrown away, but its CLOSE is looked for.
             return self.receive(id, input);
         }
+        self.cork.more_input = !input.is_empty();
         event
     }
 
@@ -252,7 +234,7 @@ impl Context {
             self.enter(id);
             self.cork(id);
             if self.admit_message(id) {
-                self.more_input = false;
+                self.cork.more_input = false;
                 service.message(self, id, payload.as_message());
             }
             payload.recycle(&mut self.shared.buffers);
@@ -269,7 +251,9 @@ impl Context {
         let over = client.is_over_rate(&self.config, self.now);
         if over {
             let ending = Disconnect::rate_limit();
-            client.connection.close(self.now, ending, &mut self.cork);
+            client
+                .connection
+                .close(self.now, ending, &mut self.cork.bytes);
         }
         !over
     }
