@@ -5,7 +5,6 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use super::backlog::Backlog;
-use super::config::Config;
 use super::deadlines::Link;
 use super::id::Mount;
 use super::stream::Stream;
@@ -19,8 +18,6 @@ pub(super) struct Client {
     /// The path of the request that made it a client. Clients of the same path share the text.
     pub(super) path: Option<Arc<Box<str>>>,
     pub(super) traffic: Traffic,
-    /// Under a rate limit: when, in microseconds, the messages so far would have been due.
-    pub(super) due: u64,
     pub(super) serial: u64,
     pub(super) link: Link,
     pub(super) stream: Stream,
@@ -69,7 +66,6 @@ impl Client {
             backlog: None,
             path: None,
             traffic: Traffic::default(),
-            due: 0,
             serial,
             link: Link::default(),
             stream,
@@ -98,17 +94,6 @@ impl Client {
         self.backlog
             .as_ref()
             .is_some_and(|backlog| backlog.congested)
-    }
-
-    /// Counts a message against the rate limit and says whether it is over: the generic cell rate algorithm with one
-    /// second's worth of burst.
-    pub(super) fn is_over_rate(&mut self, config: &Config, now: Time) -> bool {
-        let Some(rate) = config.rate_limit else {
-            return false;
-        };
-        let now = now.as_millis() * 1000;
-        self.due = self.due.max(now) + 1_000_000 / u64::from(rate.get());
-        self.due - now > 1_000_000
     }
 }
 
@@ -185,10 +170,10 @@ mod tests {
 
     #[test]
     fn an_entry_stays_small() {
-        // Ten thousand idle clients are 1.6 MB. Whoever adds a field sees it here.
+        // Ten thousand idle clients are 1.4 MB. Whoever adds a field sees it here.
         assert!(
-            size_of::<Client>() <= 160 + 8,
-            "{} (the test build's stream is 8 larger)",
+            size_of::<Client>() <= 136 + 16,
+            "{} (the test build's stream is larger by 12, which makes 16)",
             size_of::<Client>()
         );
     }
@@ -201,28 +186,5 @@ mod tests {
                 text
             );
         }
-    }
-
-    #[test]
-    fn the_rate_limit_lets_a_seconds_worth_through_and_then_one_by_one() {
-        let config = Config {
-            rate_limit: std::num::NonZeroU32::new(10),
-            ..Config::default()
-        };
-        let stream = Stream::Memory(super::super::fuzz::MemoryStream::default());
-        let remote = Remote::from(SocketAddr::from(([127, 0, 0, 1], 1)));
-        let mut client = Client::new(stream, remote, 1, Time::default());
-        let at = Time::from_millis;
-        for _ in 0..10 {
-            assert!(!client.is_over_rate(&config, at(5000)));
-        }
-        assert!(
-            client.is_over_rate(&config, at(5000)),
-            "the eleventh in one instant"
-        );
-        assert!(
-            !client.is_over_rate(&config, at(5300)),
-            "and again after the time of two"
-        );
     }
 }

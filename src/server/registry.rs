@@ -13,6 +13,10 @@ use super::id::{ClientId, MAX_SLOTS};
 use super::stream::Stream;
 use crate::protocol::Time;
 
+/// Room for so many clients is asked for at once. It is memory of its own, of which only what is used exists; grown
+/// from less, the slab would leave a hole of its former size behind.
+const FIRST_SLOTS: usize = 1024;
+
 /// Every connection, from `accept` to its end, in one slab. A connection is in here if and only if it exists.
 #[derive(Debug)]
 pub(super) struct Registry {
@@ -34,7 +38,7 @@ impl Registry {
     pub(super) fn new(now: Time, by_address: bool) -> Self {
         Self {
             by_address: by_address.then(HashMap::new),
-            clients: Slab::new(),
+            clients: Slab::with_capacity(FIRST_SLOTS),
             deadlines: Deadlines::new(now),
             next_serial: 1,
             admitted: 0,

@@ -70,7 +70,7 @@ impl Connection {
         if request.expects_continue() {
             out.extend_from_slice(CONTINUE);
         }
-        self.partial = Some(Box::new(Partial {
+        self.set_partial(Box::new(Partial {
             head: head.to_vec(),
             body: Some(Box::new(body)),
             ..Partial::default()
@@ -86,7 +86,7 @@ impl Connection {
         now: Time,
         input: &mut Input<'a>,
     ) -> Option<Event<'a>> {
-        let partial = self.partial.as_deref_mut()?;
+        let partial = self.partial_mut()?;
         let body = partial.body.as_deref_mut()?;
         if let Err(refusal) = body.push(input) {
             input.clear();
@@ -97,7 +97,7 @@ impl Connection {
         }
         let head = std::mem::take(&mut partial.head);
         let body = partial.body.take()?.into_bytes();
-        self.partial = None;
+        self.take_partial();
         self.phase = Phase::Answering;
         self.call.unanswered = true;
         self.since = now;
@@ -112,7 +112,7 @@ impl Connection {
         ));
         Response::from(refusal).write(Ending::Close, self.call.head_only, out);
         self.call.unanswered = false;
-        self.partial = None;
+        self.take_partial();
         self.phase = Phase::Answered;
         self.since = now;
     }

@@ -57,7 +57,7 @@ impl Connection {
         if self.phase != Phase::Open {
             return None;
         }
-        let partial = self.partial.as_deref_mut()?;
+        let partial = self.partial_mut()?;
         if partial.compressed.is_some() {
             return None;
         }
@@ -81,11 +81,11 @@ impl Connection {
 
     /// Takes `count` bytes that were read to where [`Connection::room`] said.
     pub fn receive_in_room(&mut self, now: Time, count: usize) -> Option<Event<'static>> {
-        let mut partial = self.partial.take()?;
+        let mut partial = self.take_partial()?;
         let (Some(frame), Some(Assembly::Binary(message))) =
             (&mut partial.frame, &mut partial.message)
         else {
-            self.partial = Some(partial);
+            self.set_partial(partial);
             return None;
         };
         frame.mask = apply_mask(message.advance(count), frame.mask);
@@ -95,7 +95,7 @@ impl Connection {
             partial.frame = None;
         }
         if !(complete && last) {
-            self.partial = Some(partial);
+            self.set_partial(partial);
             return None;
         }
         self.last_message = now;
@@ -119,7 +119,7 @@ impl Connection {
                 input.clear();
                 break;
             }
-            let event = match self.partial.take() {
+            let event = match self.take_partial() {
                 Some(partial) => self.receive_rest(now, partial, input, shared, out)?,
                 None => match FrameHeader::parse(input.peek(), self.compresses())? {
                     Some((header, len)) => {
@@ -139,7 +139,7 @@ impl Connection {
                         let bytes = input.take(input.len());
                         partial.header[..bytes.len()].copy_from_slice(bytes);
                         partial.header_len = bytes.len() as u8;
-                        self.partial = Some(partial);
+                        self.set_partial(partial);
                         break;
                     }
                 },
@@ -174,7 +174,7 @@ impl Connection {
                         partial.header_len += 1;
                     }
                     _ => {
-                        self.partial = Some(partial);
+                        self.set_partial(partial);
                         return Ok(None);
                     }
                 },
@@ -197,7 +197,7 @@ impl Connection {
             Self::begin_message(&mut partial, header);
         }
         partial.frame = Some(header);
-        self.partial = Some(partial);
+        self.set_partial(partial);
     }
 
     /// Takes what has come of the payload of an incomplete frame.

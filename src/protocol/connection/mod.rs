@@ -20,6 +20,7 @@ pub use frames::take_whole_message;
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::close::{Cause, Disconnect, close_payload, parse_close};
@@ -165,17 +166,25 @@ impl Partial {
 /// What few connections have, or none for long.
 #[derive(Debug, Default)]
 struct Rare {
+    partial: Option<Box<Partial>>,
     /// How it ends, set exactly once: when the phase leaves `Open`.
     ending: Option<Disconnect>,
     /// Its compression, if that was agreed on.
     codec: Option<Codec>,
+    /// Under a rate limit: when, in microseconds, the messages so far would have been due. 0 before the first.
+    due: u64,
+}
+
+impl Rare {
+    fn is_empty(&self) -> bool {
+        self.partial.is_none() && self.ending.is_none() && self.codec.is_none() && self.due == 0
+    }
 }
 
 /// The server's side of one WebSocket connection.
 #[derive(Debug)]
 pub struct Connection {
     /// `None` between two messages: a connection that waits owns no heap memory.
-    partial: Option<Box<Partial>>,
     rare: Option<Box<Rare>>,
     /// When the present phase began.
     since: Time,
@@ -198,7 +207,6 @@ impl Connection {
     /// A connection whose first byte has not come yet.
     pub fn new(now: Time) -> Self {
         Self {
-            partial: None,
             rare: None,
             since: now,
             pinged: now,
@@ -214,7 +222,7 @@ impl Connection {
     /// Has a header of the PROXY protocol come before the first request: the peer is a proxy that sends one.
     pub fn expect_proxy_header(&mut self) {
         debug_assert!(self.is_new());
-        self.partial = Some(Box::new(Partial {
+        self.set_partial(Box::new(Partial {
             proxied: true,
             ..Partial::default()
         }));
@@ -260,7 +268,7 @@ impl Connection {
     ) {
         debug_assert_eq!(self.phase, Phase::Handshaking);
         upgrade.write_response(accept, out);
-        self.partial = None;
+        self.take_partial();
         self.phase = Phase::Open;
         self.opened = true;
         self.since = now;
@@ -298,7 +306,7 @@ impl Connection {
         if self.phase == Phase::Open {
             self.end(now, Phase::Finished, ending);
         } else if self.phase != Phase::Finished {
-            self.partial = None;
+            self.take_partial();
             self.phase = Phase::Finished;
             self.since = now;
         }
@@ -313,6 +321,15 @@ impl Connection {
     /// Notes that a data message went either way.
     pub fn handle_message(&mut self, now: Time) {
         self.last_message = now;
+    }
+
+    /// Counts a message against a limit of so many in a second, and says whether it is over: the generic cell rate
+    /// algorithm with one second's worth of burst.
+    pub fn is_over_rate(&mut self, rate: NonZeroU32, now: Time) -> bool {
+        let now = now.as_millis() * 1000;
+        let rare = self.rare.get_or_insert_default();
+        rare.due = rare.due.max(now) + 1_000_000 / u64::from(rate.get());
+        rare.due - now > 1_000_000
     }
 
     /// What the peer does cannot be seen at the moment: its time limits begin again, and no PONG is missed.
@@ -398,7 +415,7 @@ impl Connection {
         match self.phase {
             Phase::Handshaking | Phase::Body if passed(self.since, timeouts.handshake) => {
                 // Who was answered and asks nothing more has done nothing wrong.
-                if self.called && self.partial.is_none() {
+                if self.called && self.partial().is_none() {
                     return Timeout::Gone(Disconnect::eof());
                 }
                 Timeout::Handshake
@@ -434,7 +451,7 @@ impl Connection {
         let rare = self.rare.as_ref();
         let codec = rare.and_then(|rare| rare.codec.as_ref());
         codec.map_or(0, Codec::held)
-            + self.partial.as_ref().map_or(0, |partial| {
+            + self.partial().map_or(0, |partial| {
                 partial.head.capacity()
                     + partial.control.capacity()
                     + partial.message.as_ref().map_or(0, Assembly::capacity)
@@ -444,7 +461,7 @@ impl Connection {
 
     /// Collects the header of the PROXY protocol.
     fn receive_proxy_header<'a>(&mut self, input: &mut Input<'a>) -> Option<Event<'a>> {
-        let mut partial = self.partial.take().unwrap_or_default();
+        let mut partial = self.take_partial().unwrap_or_default();
         loop {
             match proxy::read_header(&partial.head) {
                 Ok(Progress::Whole(address)) => return Some(Event::Proxied(address)),
@@ -457,12 +474,12 @@ impl Connection {
                 }
             }
         }
-        self.partial = Some(partial);
+        self.set_partial(partial);
         None
     }
 
     fn is_proxied(&self) -> bool {
-        let partial = self.partial.as_ref();
+        let partial = self.partial();
         partial.is_some_and(|partial| partial.proxied)
     }
 
@@ -474,8 +491,7 @@ impl Connection {
         limits: &Limits,
     ) -> Option<Event<'a>> {
         let mut held = self
-            .partial
-            .take()
+            .take_partial()
             .map(|partial| partial.head)
             .unwrap_or_default();
         // Empty lines before a request are passed over (RFC 9112 section 2.2).
@@ -504,7 +520,7 @@ impl Connection {
             Ok(None) => {
                 held.extend_from_slice(input.take(input.len()));
                 if !held.is_empty() {
-                    self.partial = Some(Box::new(Partial {
+                    self.set_partial(Box::new(Partial {
                         head: held,
                         ..Partial::default()
                     }));
@@ -542,7 +558,7 @@ impl Connection {
                 );
             }
             (OpCode::Close, _) => {
-                self.partial = None;
+                self.take_partial();
                 self.phase = Phase::Finished;
             }
             _ => {}
@@ -553,8 +569,7 @@ impl Connection {
     /// Whether it is open and nothing is begun or agreed on, so that the next message can be taken by
     /// [`take_whole_message`].
     pub fn is_at_rest(&self) -> bool {
-        let has_codec = || self.rare.as_ref().is_some_and(|rare| rare.codec.is_some());
-        self.phase == Phase::Open && self.partial.is_none() && !has_codec()
+        self.phase == Phase::Open && self.rare.is_none()
     }
 
     /// Fails the connection, RFC 6455 section 7.1.7. While closing, the framing is lost and with it the peer's CLOSE;
@@ -569,7 +584,7 @@ impl Connection {
             );
             self.end(now, Phase::Failed, ending);
         } else {
-            self.partial = None;
+            self.take_partial();
             self.phase = Phase::Failed;
         }
     }
@@ -577,7 +592,7 @@ impl Connection {
     /// Leaves `Open`. A frame that is arriving keeps its place in the stream; the message it belonged to is dropped.
     fn end(&mut self, now: Time, phase: Phase, ending: Disconnect) {
         debug_assert!(self.phase == Phase::Open && self.ending().is_none());
-        if let Some(mut partial) = self.partial.take() {
+        if let Some(mut partial) = self.take_partial() {
             partial.message = None;
             partial.compressed = None;
             self.keep(partial);
@@ -591,10 +606,55 @@ impl Connection {
         }
     }
 
+    /// What is incomplete.
+    fn partial(&self) -> Option<&Partial> {
+        self.rare.as_ref()?.partial.as_deref()
+    }
+
+    fn partial_mut(&mut self) -> Option<&mut Partial> {
+        self.rare.as_deref_mut()?.partial.as_deref_mut()
+    }
+
+    fn take_partial(&mut self) -> Option<Box<Partial>> {
+        let rare = self.rare.as_deref_mut()?;
+        let partial = rare.partial.take();
+        if rare.is_empty() {
+            self.rare = None;
+        }
+        partial
+    }
+
+    fn set_partial(&mut self, partial: Box<Partial>) {
+        self.rare.get_or_insert_default().partial = Some(partial);
+    }
+
     /// Keeps what is incomplete, and only that.
     fn keep(&mut self, partial: Box<Partial>) {
         if !partial.is_empty() {
-            self.partial = Some(partial);
+            self.set_partial(partial);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_limit_lets_a_seconds_worth_through_and_then_one_by_one() {
+        let rate = NonZeroU32::new(10).expect("not zero");
+        let mut connection = Connection::new(Time::default());
+        let at = Time::from_millis;
+        for _ in 0..10 {
+            assert!(!connection.is_over_rate(rate, at(5000)));
+        }
+        assert!(
+            connection.is_over_rate(rate, at(5000)),
+            "the eleventh in one instant"
+        );
+        assert!(
+            !connection.is_over_rate(rate, at(5300)),
+            "and again after the time of two"
+        );
     }
 }

@@ -248,7 +248,8 @@ impl Context {
             return false;
         };
         client.traffic.messages_in += 1;
-        let over = client.is_over_rate(&self.config, self.now);
+        let rate = self.config.rate_limit;
+        let over = rate.is_some_and(|rate| client.connection.is_over_rate(rate, self.now));
         if over {
             let ending = Disconnect::rate_limit();
             client
