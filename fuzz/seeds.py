@@ -7,6 +7,7 @@ usage: fuzz/seeds.py        writes fuzz/corpus/TARGET/seed-*
 import itertools
 import pathlib
 import random
+import zlib
 
 CORPUS = pathlib.Path(__file__).parent / "corpus"
 HEAD = (
@@ -73,6 +74,26 @@ def conversations():
     ]
     for options, plan in itertools.product([0, 1, 2, 0x40, 0xF1], plans):
         yield bytes([options, 7]) + plan
+
+
+def compressed():
+    text = b'{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s"}}'
+    raw = zlib.compressobj(wbits=-15)
+    raw = raw.compress(text) + raw.flush(zlib.Z_SYNC_FLUSH)
+    plans = [
+        step(0x08, text) * 3,
+        step(0x00, bytes(range(200))) + step(0x07, b"a") + step(0x0F, text),
+        step(0x78, text) + step(0x68, text) + step(0x08, b""),
+        step(0x88, raw[:-4]) + step(0xB8, raw) + step(0x08, text),
+        step(0x80, raw[: len(raw) // 2]) + step(0x08, b"after"),
+        step(0x80, b"\x03\x00") + step(0x80, b"\x00") + step(0x80, b"\xff\xff"),
+    ]
+    free = [b"permessage-deflate", b'x, permessage-deflate; server_max_window_bits="10"', b"permessage-deflate; client_max_window_bits=16"]
+    for plan, cuts in itertools.product(plans, [6, 7]):
+        for offer in range(5):
+            yield bytes([offer << 5 | 4 * offer, cuts]) + plan
+    for offer in free:
+        yield bytes([0xE0, len(offer)]) + offer + plans[0] + plans[3]
 
 
 def operations():
@@ -142,4 +163,5 @@ write("handshake", handshakes())
 write("frame_header", headers())
 write("proxy_header", proxy_headers())
 write("connection", conversations())
+write("deflate", compressed())
 write("operations", operations())
