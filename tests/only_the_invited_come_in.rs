@@ -210,6 +210,77 @@ fn pages_of_other_origins_and_other_names_are_kept_out() {
 }
 
 #[test]
+fn a_page_that_is_let_in_may_make_calls_and_read_the_answers() {
+    let server = run(&[
+        "processes",
+        "--listen",
+        "127.0.0.1:0",
+        "--allow-origin",
+        "https://app.example",
+    ]);
+    let (address, token) = listening(&server.line());
+    let token = format!("Authorization: Bearer {}\r\n", token.expect("a fresh one"));
+    let mut wire = Wire::open(address);
+    let answer = |wire: &mut Wire, line: &str, fields: &str| {
+        let length = "Content-Length: 0";
+        wire.send(
+            format!("{line} HTTP/1.1\r\nHost: localhost\r\n{length}\r\n{fields}\r\n").as_bytes(),
+        );
+        let head = wire.read_head();
+        let length = head
+            .lines()
+            .find_map(|line| line.strip_prefix("Content-Length: "));
+        wire.read_exact(length.map_or(0, |length| length.parse().expect("a number")));
+        head
+    };
+    let page = "Origin: https://app.example\r\n";
+    let readable = "\r\nAccess-Control-Allow-Origin: https://app.example\r\nVary: Origin\r\n";
+
+    let asks =
+        "Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: authorization\r\n";
+    let head = answer(
+        &mut wire,
+        "OPTIONS /process/spawn",
+        &format!("{page}{asks}"),
+    );
+    assert!(
+        head.starts_with("HTTP/1.1 204 No Content\r\n") && head.contains(readable),
+        "{head}"
+    );
+    for field in ["Methods: GET, HEAD, POST", "Headers: Authorization, *"] {
+        let field = format!("\r\nAccess-Control-Allow-{field}\r\n");
+        assert!(head.contains(&field), "{head}");
+    }
+    // On the same connection: the page's call, and then one of a program, which is told nothing of pages.
+    let head = answer(&mut wire, "GET /process", &format!("{page}{token}"));
+    assert!(
+        head.starts_with("HTTP/1.1 200 OK\r\n") && head.contains(readable),
+        "{head}"
+    );
+    let head = answer(&mut wire, "GET /process", &token);
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    assert!(
+        !head.contains("Access-Control") && !head.contains("Vary"),
+        "{head}"
+    );
+    // What is wrong can be read too, but not by pages that are not let in.
+    let head = answer(&mut wire, "GET /process", page);
+    assert!(
+        head.starts_with("HTTP/1.1 401 ") && head.contains(readable),
+        "{head}"
+    );
+    let evil = "Origin: https://evil.example\r\n";
+    for line in ["OPTIONS /process", "GET /process", "GET /healthz"] {
+        let head = answer(
+            &mut Wire::open(address),
+            line,
+            &format!("{evil}{asks}{token}"),
+        );
+        assert!(!head.contains("Access-Control"), "{head}");
+    }
+}
+
+#[test]
 fn a_unix_socket_is_for_its_user_and_replaces_one_that_was_left_behind() {
     let file = TraceFile::new("socket");
     let listen = format!("unix:{}", file.path());

@@ -326,7 +326,11 @@ fn take_head(
 ) -> Result<(), Refusal> {
     let request = Request::parse(head)?;
     let out = &mut transcript.out;
-    connection.begin_request(&request);
+    // Any origin is let in here.
+    let origin = request
+        .header("origin")
+        .map(|origin| String::from_utf8_lossy(origin));
+    connection.begin_request(&request, origin.as_deref());
     if request.wants_websocket() {
         let upgrade = request.upgrade()?;
         transcript.events.push(format!("upgrade {upgrade:?}"));

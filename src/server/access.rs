@@ -6,13 +6,14 @@
 //! * *Host*: a page that has its own name resolve to our address (DNS rebinding) says that name. Only names that we know
 //!   pass.
 //! * *Origin*: a page says where it comes from. Only our own origin and those that are listed pass. Programs that are no
-//!   browser say nothing, and pass.
+//!   browser say nothing, and pass. A page that passes may read the answers to its calls (CORS).
 //! * *Token*: a secret that whoever is let in knows. It can come in ways that fit a program, a proxy, a link or a
 //!   browser's WebSocket, which can set no header.
 //!
 //! A unix socket is guarded by its file mode: neither token nor Host are asked for there, but a proxy behind which
 //! browsers are passes their Origin on.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 
 use uuid::Uuid;
@@ -90,25 +91,41 @@ impl Access {
         listen: &[ListenAddress],
         unix: bool,
     ) -> Result<(), Refusal> {
-        let host = request.header("host").unwrap_or_default();
-        let host = std::str::from_utf8(host).unwrap_or_default();
-        let known_host = self.knows_host(host, listen);
-        if !unix && !known_host {
+        self.check_source(request, listen, unix)?;
+        // A browser that asks beforehand shows no token yet.
+        if request.is_preflight() {
+            return Ok(());
+        }
+        self.check_token(request, unix)
+    }
+
+    /// Whether a request may come for whom and from where it does: its Host and Origin.
+    fn check_source(
+        &self,
+        request: &Request<'_>,
+        listen: &[ListenAddress],
+        unix: bool,
+    ) -> Result<(), Refusal> {
+        let host = host(request);
+        if !unix && !self.knows_host(host, listen) {
             return Err(Refusal::new(
                 StatusCode::FORBIDDEN,
                 "this Host is not served here (--allow-host)",
             )
             .because("host"));
         }
-        if let Some(origin) = request.header("origin")
-            && !self.knows_origin(&String::from_utf8_lossy(origin), host, known_host)
-        {
+        if request.header("origin").is_some() && self.known_origin(request, listen).is_none() {
             return Err(Refusal::new(
                 StatusCode::FORBIDDEN,
                 "this Origin is not let in (--allow-origin)",
             )
             .because("origin"));
         }
+        Ok(())
+    }
+
+    /// Whether a request has the token, if one is asked for.
+    fn check_token(&self, request: &Request<'_>, unix: bool) -> Result<(), Refusal> {
         let long = |token: &Token| token.0.len() >= LONG;
         if self.token.as_ref().is_some_and(long) && self.reveals(request.path()) {
             // Paths are logged and passed on.
@@ -147,16 +164,23 @@ impl Access {
             })
     }
 
-    /// Whether an origin may come. The server's own is one whose name it knows as its own.
-    fn knows_origin(&self, origin: &str, host: &str, known_host: bool) -> bool {
+    /// The origin of a request, if it has one that may come. The server's own is one whose name it knows as its own.
+    pub(super) fn known_origin<'a>(
+        &self,
+        request: &'a Request<'_>,
+        listen: &[ListenAddress],
+    ) -> Option<Cow<'a, str>> {
+        let origin = String::from_utf8_lossy(request.header("origin")?);
         let listed = self
             .origins
             .iter()
-            .any(|known| known == "*" || known.eq_ignore_ascii_case(origin));
+            .any(|known| known == "*" || known.eq_ignore_ascii_case(&origin));
         let authority = origin
             .strip_prefix("http://")
             .or_else(|| origin.strip_prefix("https://"));
-        listed || (known_host && authority.is_some_and(|own| own.eq_ignore_ascii_case(host)))
+        let host = host(request);
+        let own = authority.is_some_and(|own| own.eq_ignore_ascii_case(host));
+        (listed || (own && self.knows_host(host, listen))).then_some(origin)
     }
 
     /// Whether a request carries the token, anywhere that it may.
@@ -206,6 +230,12 @@ pub(crate) fn without_token(query: &str) -> String {
     kept.collect::<Vec<_>>().join("&")
 }
 
+/// What a request says whom it is for.
+fn host<'a>(request: &'a Request<'_>) -> &'a str {
+    let host = request.header("host").unwrap_or_default();
+    std::str::from_utf8(host).unwrap_or_default()
+}
+
 /// The host of a host and a port.
 fn host_name(authority: &str) -> &str {
     match authority.rsplit_once(':') {
@@ -252,7 +282,11 @@ mod tests {
     use super::*;
 
     fn outcome(access: &Access, fields: &str, target: &str, unix: bool) -> u16 {
-        let head = format!("GET {target} HTTP/1.1\r\n{fields}\r\n");
+        outcome_of("GET", access, fields, target, unix)
+    }
+
+    fn outcome_of(method: &str, access: &Access, fields: &str, target: &str, unix: bool) -> u16 {
+        let head = format!("{method} {target} HTTP/1.1\r\n{fields}\r\n");
         let request = Request::parse(head.as_bytes()).expect(&head);
         let listen = [ListenAddress::Tcp(
             "10.1.2.3:7070".parse().expect("an address"),
@@ -339,6 +373,35 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_browser_may_ask_beforehand_without_the_token_and_nobody_else() {
+        let access = Access {
+            token: Token::new("s3cret"),
+            origins: vec!["https://app.example".to_owned()],
+            ..Access::default()
+        };
+        let asks = "Access-Control-Request-Method: POST\r\n";
+        let listed = "Origin: https://app.example\r\n";
+        let upgrade = "Upgrade: websocket\r\n";
+        for (method, fields, expected) in [
+            ("OPTIONS", format!("{listed}{asks}"), 200),
+            (
+                "OPTIONS",
+                format!("Origin: https://evil.example\r\n{asks}"),
+                403,
+            ),
+            ("OPTIONS", asks.to_owned(), 401),
+            ("OPTIONS", listed.to_owned(), 401),
+            ("OPTIONS", format!("{listed}{asks}{upgrade}"), 401),
+            ("POST", format!("{listed}{asks}"), 401),
+        ] {
+            let known = format!("Host: localhost\r\n{fields}");
+            assert_eq!(outcome_of(method, &access, &known, "/", false), expected);
+            let foreign = format!("Host: evil.example\r\n{fields}");
+            assert_eq!(outcome_of(method, &access, &foreign, "/", false), 403);
         }
     }
 

@@ -829,7 +829,9 @@ fn handle_head<S: Service>(ctx: &mut Context, service: &mut S, id: ClientId, hea
         if !admin::is_open(&request) {
             ctx.check_access(id, &request)?;
         }
-        let route = if admin::is_for(&request) {
+        let route = if request.is_preflight() {
+            Route::Http
+        } else if admin::is_for(&request) {
             admin::check(&request)?;
             Route::Http
         } else if ctx.is_stopping() && !ctx.is_new(id) {
@@ -919,7 +921,9 @@ fn handle_call<S: Service>(
     log::debug!("{id} {} {:?}", request.method(), request.path());
     let (full, too_many) = (ctx.is_full(), ctx.has_too_many(id));
     ctx.begin_call_of(id);
-    if admin::is_for(request) {
+    if request.is_preflight() {
+        let _ = ctx.respond(id, &Response::preflight());
+    } else if admin::is_for(request) {
         ctx.mount = Mount::WHOLE;
         let response = admin::answer(ctx, service, request);
         let _ = ctx.respond(id, &response);

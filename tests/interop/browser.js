@@ -45,6 +45,33 @@ async function keepsPagesOut(browser) {
   await server.stop();
 }
 
+/** A page of a listed origin: its calls need a preflight, and it may read answers and events. */
+async function letsAPageIn(browser) {
+  const origin = "http://app.example";
+  const server = await start("processes", "--allow-origin", origin);
+  const { host, searchParams } = new URL(server.url);
+  const page = await browser.newPage();
+  await page.route(`${origin}/`, (route) => route.fulfill({ contentType: "text/html", body: "<p>a page" }));
+  await page.goto(`${origin}/`);
+  const result = await page.evaluate(async ([api, token]) => {
+    const headers = { Authorization: `Bearer ${token}`, "Content-Type": "application/json" };
+    const wrong = await fetch(api);
+    const body = JSON.stringify({ command: "echo", args: ["hello"] });
+    const spawned = await (await fetch(`${api}/spawn`, { method: "POST", headers, body })).json();
+    const events = new EventSource(`${api}/${spawned.process_id}/stdout/stream?token=${token}`);
+    const output = await new Promise((done) => {
+      events.onmessage = (event) => done(atob(JSON.parse(event.data).data_b64));
+      events.onerror = () => done("failed");
+    });
+    events.close();
+    const { processes } = await (await fetch(api, { headers })).json();
+    return { wrong: [wrong.status, (await wrong.json()).type], output, count: processes.length };
+  }, [`http://${host}/process`, searchParams.get("token")]);
+  assert.deepEqual(result, { wrong: [401, "error"], output: "hello\n", count: 1 });
+  await page.close();
+  await server.stop();
+}
+
 async function main() {
   const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: QUIET });
   try {
@@ -90,6 +117,8 @@ async function main() {
 
     await keepsPagesOut(browser);
     console.log("  pages of other origins and names are kept out ok");
+    await letsAPageIn(browser);
+    console.log("  calls of a page that is let in ok");
 
     const chat = await start("app", "--", "python3", "examples/chat.py");
     const url = `file://${path.resolve("examples/chat.html")}?${encodeURIComponent(chat.url)}`;

@@ -30,9 +30,13 @@ impl Terms {
 }
 
 impl Connection {
-    /// Notes what a request asks for, before it is answered in any way.
-    pub fn begin_request(&mut self, request: &Request<'_>) {
+    /// Notes what a request asks for, before it is answered in any way. `origin` is that of the page which makes it, if
+    /// it may read the answer.
+    pub fn begin_request(&mut self, request: &Request<'_>, origin: Option<&str>) {
         debug_assert_eq!(self.phase, Phase::Handshaking);
+        if let Some(origin) = origin {
+            self.rare.get_or_insert_default().origin = Some(origin.into());
+        }
         self.call = Terms {
             unanswered: false,
             keep_alive: request.keeps_alive(),
@@ -110,7 +114,8 @@ impl Connection {
             self.phase,
             Phase::Handshaking | Phase::Body | Phase::Answering
         ));
-        Response::from(refusal).write(Ending::Close, self.call.head_only, out);
+        let head_only = self.call.head_only;
+        Response::from(refusal).write(Ending::Close, head_only, self.origin(), out);
         self.call.unanswered = false;
         self.take_partial();
         self.phase = Phase::Answered;
@@ -120,14 +125,22 @@ impl Connection {
     /// Answers a call.
     pub fn respond(&mut self, now: Time, response: &Response, out: &mut Vec<u8>) {
         debug_assert_eq!(self.phase, Phase::Answering);
-        response.write(self.call.ending(), self.call.head_only, out);
+        let call = self.call;
+        response.write(call.ending(), call.head_only, self.origin(), out);
         self.end_call(now);
     }
 
     /// Begins to answer a call with a stream of events. The answer to HEAD has none and ends here.
     pub fn begin_stream(&mut self, now: Time, content_type: &str, out: &mut Vec<u8>) {
         debug_assert_eq!(self.phase, Phase::Answering);
-        write_stream_head(content_type, self.call.ending(), self.call.chunked, out);
+        let call = self.call;
+        write_stream_head(
+            content_type,
+            call.ending(),
+            call.chunked,
+            self.origin(),
+            out,
+        );
         if self.call.head_only {
             return self.end_call(now);
         }
@@ -193,6 +206,11 @@ impl Connection {
         self.stream(now, b":\n\n", out);
     }
 
+    /// The origin of the page that may read the answer.
+    fn origin(&self) -> Option<&str> {
+        self.rare.as_ref()?.origin.as_deref()
+    }
+
     fn end_call(&mut self, now: Time) {
         self.phase = if self.call.keep_alive {
             Phase::Handshaking
@@ -202,5 +220,9 @@ impl Connection {
         self.call.unanswered = false;
         self.called = true;
         self.since = now;
+        if let Some(rare) = &mut self.rare {
+            rare.origin = None;
+        }
+        self.tidy();
     }
 }

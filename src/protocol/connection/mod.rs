@@ -173,11 +173,14 @@ struct Rare {
     codec: Option<Codec>,
     /// Under a rate limit: when, in microseconds, the messages so far would have been due. 0 before the first.
     due: u64,
+    /// The origin of the page that may read the answer to the present request.
+    origin: Option<Box<str>>,
 }
 
 impl Rare {
     fn is_empty(&self) -> bool {
-        self.partial.is_none() && self.ending.is_none() && self.codec.is_none() && self.due == 0
+        let idle = self.partial.is_none() && self.ending.is_none() && self.codec.is_none();
+        idle && self.due == 0 && self.origin.is_none()
     }
 }
 
@@ -268,7 +271,7 @@ impl Connection {
     ) {
         debug_assert_eq!(self.phase, Phase::Handshaking);
         upgrade.write_response(accept, out);
-        self.take_partial();
+        self.rare = None;
         self.phase = Phase::Open;
         self.opened = true;
         self.since = now;
@@ -616,12 +619,16 @@ impl Connection {
     }
 
     fn take_partial(&mut self) -> Option<Box<Partial>> {
-        let rare = self.rare.as_deref_mut()?;
-        let partial = rare.partial.take();
-        if rare.is_empty() {
+        let partial = self.rare.as_deref_mut()?.partial.take();
+        self.tidy();
+        partial
+    }
+
+    /// Gives up the memory for what is rare, if there is nothing of it.
+    fn tidy(&mut self) {
+        if self.rare.as_ref().is_some_and(|rare| rare.is_empty()) {
             self.rare = None;
         }
-        partial
     }
 
     fn set_partial(&mut self, partial: Box<Partial>) {

@@ -196,6 +196,14 @@ impl<'a> Request<'a> {
             .any(|token| token.eq_ignore_ascii_case("websocket"))
     }
 
+    /// Whether a browser asks whether a page of another origin may make a call (CORS-preflight request, Fetch standard).
+    pub fn is_preflight(&self) -> bool {
+        self.method() == "OPTIONS"
+            && self.header("origin").is_some()
+            && self.header("access-control-request-method").is_some()
+            && !self.wants_websocket()
+    }
+
     /// The values of a parameter of the query, as they were sent. A parameter without `=` has an empty one.
     pub fn parameters<'r>(&'r self, name: &'r str) -> impl Iterator<Item = &'a str> + 'r {
         self.query

@@ -14,6 +14,8 @@ impl StatusCode {
     pub const SWITCHING_PROTOCOLS: Self = Self(101);
     /// 200: what was asked for.
     pub const OK: Self = Self(200);
+    /// 204: yes, and nothing to say.
+    pub const NO_CONTENT: Self = Self(204);
     /// 400: the request cannot be understood.
     pub const BAD_REQUEST: Self = Self(400);
     /// 401: credentials are missing or wrong.
@@ -52,6 +54,7 @@ impl StatusCode {
         match self.0 {
             101 => "Switching Protocols",
             200 => "OK",
+            204 => "No Content",
             400 => "Bad Request",
             401 => "Unauthorized",
             403 => "Forbidden",
@@ -139,7 +142,7 @@ impl Refusal {
     pub fn unauthorized() -> Self {
         Self::new(
             StatusCode::UNAUTHORIZED,
-            "the token is missing or wrong; it comes as 'Authorization: Bearer' or '?token='",
+            "the token is missing or wrong; it comes as 'Authorization: Bearer', '?token=' or the subprotocol 'outrigger.token.'",
         )
         .with("WWW-Authenticate", "Bearer")
     }
@@ -182,7 +185,7 @@ impl Refusal {
 
     /// Appends the response: a JSON body of the right type and length, after which the connection is closed.
     pub fn write_response(&self, out: &mut Vec<u8>) {
-        Response::from(self).write(Ending::Close, false, out);
+        Response::from(self).write(Ending::Close, false, None, out);
     }
 }
 
@@ -244,6 +247,15 @@ impl Response {
         Self::new(status, "application/json", body.to_string().into_bytes())
     }
 
+    /// The answer to a page that asks beforehand whether it may make a call (a CORS preflight): it may.
+    pub fn preflight() -> Self {
+        Self::new(StatusCode::NO_CONTENT, "", b"".as_slice())
+            .field("Access-Control-Allow-Methods", "GET, HEAD, POST")
+            // The asterisk does not mean this one.
+            .field("Access-Control-Allow-Headers", "Authorization, *")
+            .field("Access-Control-Max-Age", "600")
+    }
+
     /// Adds a field. Neither may have line feeds in it.
     pub fn field(mut self, name: &'static str, value: &'static str) -> Self {
         debug_assert!(!name.contains(['\r', '\n']) && !value.contains(['\r', '\n']));
@@ -256,8 +268,14 @@ impl Response {
         self.status
     }
 
-    /// Appends the response, without its body if it answers HEAD.
-    pub(in crate::protocol) fn write(&self, ending: Ending, head_only: bool, out: &mut Vec<u8>) {
+    /// Appends the response, without its body if it answers HEAD. `origin` is that of a page which may read it.
+    pub(in crate::protocol) fn write(
+        &self,
+        ending: Ending,
+        head_only: bool,
+        origin: Option<&str>,
+        out: &mut Vec<u8>,
+    ) {
         write_status_line(self.status, out);
         let upgrades = self.status == StatusCode::UPGRADE_REQUIRED;
         match (ending, upgrades) {
@@ -280,6 +298,7 @@ impl Response {
         for (name, value) in &self.fields {
             write_field(name, value, out);
         }
+        write_origin(origin, out);
         out.extend_from_slice(b"\r\n");
         if !head_only && !bodiless {
             out.extend_from_slice(&self.body);
@@ -292,6 +311,7 @@ pub(in crate::protocol) fn write_stream_head(
     content_type: &str,
     ending: Ending,
     chunked: bool,
+    origin: Option<&str>,
     out: &mut Vec<u8>,
 ) {
     write_status_line(StatusCode::OK, out);
@@ -305,7 +325,16 @@ pub(in crate::protocol) fn write_stream_head(
     if chunked {
         write_field("Transfer-Encoding", "chunked", out);
     }
+    write_origin(origin, out);
     out.extend_from_slice(b"\r\n");
+}
+
+/// Lets a page of this origin read the response.
+fn write_origin(origin: Option<&str>, out: &mut Vec<u8>) {
+    if let Some(origin) = origin {
+        write_field("Access-Control-Allow-Origin", origin, out);
+        write_field("Vary", "Origin", out);
+    }
 }
 
 /// Appends a chunk. An empty one would be the end, and is left out.

@@ -374,9 +374,10 @@ impl Context {
     ) {
         let stopping = self.is_stopping();
         self.mount = mount;
+        let origin = self.config.access.known_origin(request, &self.listen);
         if let Some(client) = self.registry.get_mut(id) {
             client.mount = mount;
-            client.connection.begin_request(request);
+            client.connection.begin_request(request, origin.as_deref());
             if stopping {
                 client.connection.end_keep_alive();
             }
