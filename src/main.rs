@@ -75,6 +75,10 @@ fn run(command: Command, settings: Settings) -> Exit {
     if command == Command::Demo {
         routes.add(settings.endpoint(command), Box::new(demo::Page), true);
     }
+    if settings.check {
+        print("outrigger: the settings are valid\n");
+        return Exit::Clean;
+    }
     let paths: Vec<String> = services
         .iter()
         .map(|(command, own)| own.endpoint(*command).path().to_owned())

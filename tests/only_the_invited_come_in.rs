@@ -522,6 +522,12 @@ fn settings_may_stand_in_a_file_and_a_flag_wins() {
         r#"{"listen":["127.0.0.1:0"],"max-clients":1,"no-auth":true,"command":["cat"],"env":["A=b"],"log":"off"}"#,
     );
     assert_eq!(check(&["terminal", "--check"]).0, Some(0));
+    let (code, text) = check(&["terminal", "--check", "--user", "nobody-of-this-name"]);
+    assert_eq!(
+        (code, text.contains("there is no user")),
+        (Some(1), true),
+        "{text}"
+    );
     let server = run(&["terminal", "--config", &file.path(), "--cwd", "/"]);
     let (address, token) = listening(&server.line());
     assert_eq!(token, None);

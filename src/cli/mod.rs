@@ -355,11 +355,6 @@ fn parse_options(
         .server
         .soft_outbound
         .min(settings.server.max_outbound);
-    if settings.check {
-        return Ok(Action::Print(
-            "outrigger: the settings are valid\n".to_owned(),
-        ));
-    }
     Ok(Action::Run(command, Box::new(settings)))
 }
 
