@@ -27,11 +27,14 @@ mod histogram;
 mod id;
 mod listener;
 mod metrics;
+mod reading;
 mod registry;
+mod requests;
 mod service;
 mod signals;
 mod sources;
 mod status;
+mod stopping;
 mod stream;
 
 #[cfg(any(test, fuzzing))]
@@ -43,7 +46,6 @@ use std::time::{Duration, Instant};
 
 use mio::event::Event as Readied;
 use mio::{Events, Poll};
-use rustix::process::Signal;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 pub use access::{Access, Token};
@@ -60,35 +62,20 @@ pub use status::{ClientStatus, Status};
 
 use self::client::Client;
 use self::context::Life;
-use self::drain::Farewell;
 use self::handle::Commands;
 use self::id::Origin;
 use self::id::{CHILDREN, RELOAD, SIGNALS};
 use self::listener::{Accepted, EXHAUSTED_RETRY, Listener};
 use self::signals::Signals;
 use self::stream::Stream;
-use crate::protocol::deflate::Offer;
-use crate::protocol::{Disconnect, Event, Input, Phase, Refusal, Request, Response, Time, Timeout};
+use crate::protocol::{Disconnect, Refusal, Time, Timeout};
 use crate::sys::{
-    Clock, InheritedSocket, become_subreaper, raise_descriptor_limit, reap_orphans, signal_orphans,
+    Clock, InheritedSocket, become_subreaper, raise_descriptor_limit, reap_orphans,
     take_inherited_socket,
-};
-
-/// The first read from a client whose messages are long. Fuzzers and tests have short messages.
-const FIRST_READ: usize = if cfg!(any(test, fuzzing)) {
-    64
-} else {
-    16 << 10
 };
 
 /// Events taken from the kernel in one turn.
 const EVENTS_PER_TURN: usize = 1024;
-
-/// A subprotocol that says nothing: the messages are those of the service.
-const OWN_PROTOCOL: &str = "outrigger";
-
-/// How long a stopping server waits for the requests of connections that it has taken.
-const NEWCOMERS: Duration = Duration::from_millis(200);
 
 /// Descriptors needed beside those of clients: standard streams, the loop's own, listeners, pipes of a service.
 const SPARE_DESCRIPTORS: u64 = 64;
@@ -350,133 +337,6 @@ impl<S: Service> Server<S> {
         self.reap();
     }
 
-    /// Takes a turn's worth of input from a client.
-    fn read_client(&mut self, id: ClientId) {
-        if self.ctx.has_left(id) {
-            return self.disconnect(id, Disconnect::eof());
-        }
-        if self.ctx.holds_back(id) {
-            return;
-        }
-        self.ctx.begin_turn();
-        // What was held back comes before what is in the socket.
-        let unread = self.ctx.take_unread(id);
-        if !unread.is_empty() {
-            self.buffer[..unread.len()].copy_from_slice(&unread);
-            self.handle_input(id, unread.len());
-            return self.ctx.read_again(id);
-        }
-        let mut budget = self.buffer.len();
-        while let Some(count) = self.read_once(id, budget) {
-            budget -= count;
-            if budget == 0 || self.ctx.is_turn_over() {
-                self.ctx.counters.turn_reads += 1;
-                break;
-            }
-            // What was held back comes before what is in the socket, even if nothing holds it any more.
-            if self.ctx.holds_back(id) || self.ctx.has_unread(id) || !self.ctx.is_readable(id) {
-                break;
-            }
-        }
-        self.ctx.read_again(id);
-    }
-
-    /// Reads once from a client's socket, at most `most` bytes, and handles what came. Returns how much that was;
-    /// `None` if the client has nothing more or is gone.
-    fn read_once(&mut self, id: ClientId, most: usize) -> Option<usize> {
-        let Self {
-            ctx,
-            buffer,
-            service,
-            ..
-        } = self;
-        let client = ctx.registry.get_mut(id).filter(|client| client.readable)?;
-        // The inside of a long message goes to its place at once.
-        let room = client.connection.room(&mut ctx.shared).map(|room| {
-            let len = room.len().min(most);
-            &mut room[..len]
-        });
-        let in_room = room.is_some();
-        // From who sends long messages little is read at first, so that most of the next one can go there.
-        let first = if client.sends_long { FIRST_READ } else { most };
-        let space = room.unwrap_or(&mut buffer[..first.min(most)]);
-        let len = space.len();
-        match client.stream.read(space) {
-            Ok(0) => {
-                if ctx.handle_eof(id) {
-                    self.disconnect(id, Disconnect::eof());
-                }
-                None
-            }
-            Ok(count) => {
-                client.traffic.bytes_in += count as u64;
-                // A short read has emptied the socket, and the next byte makes a new event. Not so for its end, which
-                // may have been announced already.
-                client.readable = count == len || client.hung_up;
-                client.sends_long = in_room;
-                let deadline_changes = client.connection.handle_sign_of_life();
-                if in_room {
-                    ctx.receive_in_room(service, id, count);
-                    self.reap();
-                } else {
-                    self.handle_input(id, count);
-                }
-                if deadline_changes {
-                    self.ctx.set_deadline(id);
-                }
-                Some(count)
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                client.readable = false;
-                None
-            }
-            Err(error) => {
-                self.disconnect(id, Disconnect::read_error(&error));
-                None
-            }
-        }
-    }
-
-    /// Hands `count` bytes of the loop's buffer to a client's connection, and what comes of them to the service.
-    fn handle_input(&mut self, id: ClientId, count: usize) {
-        let Self {
-            ctx,
-            service,
-            buffer,
-            ..
-        } = self;
-        let mut input = Input::new(&mut buffer[..count]);
-        ctx.enter(id);
-        ctx.cork(id);
-        loop {
-            if let Some(message) = ctx.receive_whole(id, &mut input) {
-                service.message(ctx, id, message);
-            } else if let Some(event) = ctx.receive(id, &mut input) {
-                match event {
-                    Event::Message(payload) => {
-                        service.message(ctx, id, payload.as_message());
-                        payload.recycle(&mut ctx.shared.buffers);
-                    }
-                    Event::Head(head) => handle_head(ctx, service, id, &head),
-                    Event::Call { head, body } => match Request::parse(&head) {
-                        Ok(request) => handle_call(ctx, service, id, &request, &body),
-                        Err(refusal) => ctx.refuse(id, &refusal),
-                    },
-                    Event::Proxied(address) => ctx.proxied(id, address),
-                    Event::BadRequest(refusal) => ctx.refuse(id, &refusal),
-                }
-            } else {
-                break;
-            }
-            if ctx.has_to_wait(id) {
-                break;
-            }
-        }
-        ctx.keep_unread(id, input.peek());
-        ctx.uncork(id);
-        self.reap();
-    }
-
     fn handle_source(&mut self, source: SourceId, readiness: Readiness) {
         if let Some(mount) = self.ctx.sources.mount(source) {
             self.ctx.mount = mount;
@@ -638,127 +498,6 @@ impl<S: Service> Server<S> {
         let next = [self.ctx.next_turn(), accept].into_iter().flatten().min()?;
         Some(next.since(self.ctx.now))
     }
-
-    fn handle_signal(&mut self, ended: &mut Ended) {
-        if !std::mem::replace(&mut self.signalled, true) {
-            log::info!("signal received: stopping");
-            self.ctx.stop();
-        } else {
-            log::warn!("second signal received: leaving at once");
-            *ended = Ended::AtOnce;
-            self.disconnect_all();
-            self.ctx.life = Life::Over;
-        }
-    }
-
-    /// Takes the next step of stopping, if its time has come.
-    fn handle_life(&mut self) {
-        let now = self.ctx.now;
-        if self.ctx.life == Life::StopAsked {
-            self.ctx.life = Life::Draining {
-                until: now + self.ctx.config.drain_timeout,
-            };
-            self.ctx.newcomers_until = now + NEWCOMERS.min(self.ctx.config.drain_timeout);
-            self.begin_drain();
-        }
-        if matches!(self.ctx.life, Life::Draining { .. }) {
-            self.say_goodbye();
-        }
-        if let Life::Draining { until } = self.ctx.life
-            && (!self.ctx.is_busy() || now >= until)
-        {
-            self.disconnect_all();
-            self.ctx.mount = Mount::WHOLE;
-            self.service.stopping(&mut self.ctx);
-            self.ctx.life = Life::Finishing {
-                until: now + self.ctx.config.drain_timeout,
-            };
-        }
-        if let Life::Finishing { until } = self.ctx.life
-            && ((self.service.is_stopped() && !self.has_orphans()) || now >= until)
-        {
-            self.ctx.life = Life::Over;
-        }
-    }
-
-    /// Whether there are processes that others have left to this one. They are asked to end.
-    fn has_orphans(&self) -> bool {
-        let left = self.children.is_some() && reap_orphans();
-        if left {
-            signal_orphans(Signal::TERM);
-        }
-        left
-    }
-
-    /// Stops listening and begins to send every client its CLOSE.
-    fn begin_drain(&mut self) {
-        for listener in self.listeners.drain(..) {
-            listener.close(&self.ctx.poll);
-        }
-        self.accept_again = None;
-        log::info!("draining {} clients", self.ctx.registry.client_count());
-        let now = self.ctx.now;
-        let (clients, others): (Vec<_>, Vec<_>) =
-            self.ctx.registry.ids().into_iter().partition(|id| {
-                let client = self.ctx.registry.get(*id);
-                client.is_some_and(|client| client.connection.is_open())
-            });
-        others.into_iter().for_each(|id| self.drain_client(id));
-        self.ctx.farewell = Farewell::begin(clients, now, self.ctx.config.drain_timeout);
-        if self.ctx.farewell.is_done() {
-            self.listen_for_answers();
-        }
-        self.reap();
-    }
-
-    /// Sends CLOSE to those whose turn has come.
-    fn say_goodbye(&mut self) {
-        if self.ctx.farewell.is_done() {
-            return;
-        }
-        while let Some(id) = self.ctx.farewell.pop_due(self.ctx.now) {
-            self.drain_client(id);
-        }
-        if self.ctx.farewell.is_done() {
-            self.listen_for_answers();
-        }
-        self.reap();
-    }
-
-    /// From now on only answers to CLOSE are waited for, and they have to be read.
-    fn listen_for_answers(&mut self) {
-        self.ctx.take_all_input();
-    }
-
-    /// Tells a client that the server stops: CLOSE for WebSocket connections, the last answer for calls.
-    fn drain_client(&mut self, id: ClientId) {
-        let Some(client) = self.ctx.registry.get_mut(id) else {
-            return;
-        };
-        match client.connection.phase() {
-            Phase::Answering => client.connection.end_keep_alive(),
-            // It was taken before, so it is served, if its request comes soon.
-            Phase::Handshaking if client.connection.is_new() => {}
-            // It is still taking an answer.
-            Phase::Handshaking if client.queued() > 0 => {
-                client
-                    .connection
-                    .abandon(self.ctx.now, Disconnect::shutdown());
-                self.ctx.set_deadline(id);
-            }
-            Phase::Handshaking | Phase::Body | Phase::Streaming => {
-                self.disconnect(id, Disconnect::shutdown());
-            }
-            _ => self.ctx.close_with(id, Disconnect::shutdown()),
-        }
-    }
-
-    fn disconnect_all(&mut self) {
-        for id in self.ctx.registry.ids() {
-            self.disconnect(id, Disconnect::shutdown());
-        }
-        self.reap();
-    }
 }
 
 /// Takes over the sockets that this process was given, each once.
@@ -813,129 +552,5 @@ fn add_client(ctx: &mut Context, stream: Stream, remote: Remote) -> Option<Clien
             log::warn!("a connection from {remote} could not be registered: {error}");
             None
         }
-    }
-}
-
-/// Answers a whole request head, or has the rest of the request come.
-fn handle_head<S: Service>(ctx: &mut Context, service: &mut S, id: ClientId, head: &[u8]) {
-    let max_headers = ctx.config.limits.max_headers;
-    let answered = Request::parse_within(head, max_headers).and_then(|request| {
-        let mount = if admin::is_for(&request) {
-            Mount::WHOLE
-        } else {
-            service.mount(&request)
-        };
-        ctx.begin_request(id, &request, mount);
-        if !admin::is_open(&request) {
-            ctx.check_access(id, &request)?;
-        }
-        let route = if request.is_preflight() {
-            Route::Http
-        } else if admin::is_for(&request) {
-            admin::check(&request)?;
-            Route::Http
-        } else if ctx.is_stopping() && !ctx.is_new(id) {
-            return Err(Refusal::unavailable("stopping").because("stopping"));
-        } else {
-            let route = service.route(&request)?;
-            if ctx.is_paused(ctx.mount) {
-                let refusal = Refusal::unavailable("the program does not keep up");
-                return Err(refusal.because("program_busy"));
-            }
-            route
-        };
-        match route {
-            Route::WebSocket => upgrade(ctx, service, id, &request),
-            Route::Http if ctx.begin_call(id, &request, head)? => {
-                handle_call(ctx, service, id, &request, b"");
-                Ok(())
-            }
-            Route::Http => Ok(()),
-        }
-    });
-    if let Err(refusal) = answered {
-        ctx.refuse(id, &refusal);
-    }
-}
-
-fn too_many_of_address() -> Refusal {
-    Refusal::unavailable("too many clients from this address").because("max_clients_per_address")
-}
-
-fn too_many_clients() -> Refusal {
-    Refusal::unavailable("too many clients").because("max_clients")
-}
-
-/// Opens a connection, if the service takes it.
-fn upgrade<S: Service>(
-    ctx: &mut Context,
-    service: &mut S,
-    id: ClientId,
-    request: &Request<'_>,
-) -> Result<(), Refusal> {
-    let upgrade = request.upgrade()?;
-    if ctx.is_full() {
-        return Err(too_many_clients());
-    }
-    if ctx.has_too_many(id) {
-        return Err(too_many_of_address());
-    }
-    let offer = match &ctx.shared.compression {
-        Some(_) => Offer::find(request)?,
-        None => None,
-    };
-    let mut accept = service.accept(ctx, request)?;
-    if let Some(cookie) = &ctx.config.affinity_cookie {
-        accept = accept.field("Set-Cookie", format!("{cookie}; Path=/; HttpOnly"))?;
-    }
-    // A browser that has to put the token among its subprotocols has to be answered with another of them.
-    if !accept.has_protocol() && upgrade.protocols().contains(&OWN_PROTOCOL) {
-        accept = accept.protocol(OWN_PROTOCOL);
-    }
-    let mut codec = None;
-    if let Some((compression, offer)) = ctx.shared.compression.as_ref().zip(offer) {
-        let agreed = compression.accept(offer);
-        let value = agreed.agreement().to_string();
-        accept = accept.field("Sec-WebSocket-Extensions", value)?;
-        codec = Some(agreed);
-    }
-    ctx.open(id, &upgrade, &accept, request.path(), codec);
-    if let Some(remote) = ctx.remote(id) {
-        log::info!("{id} connected: path={:?} remote={remote}", request.path());
-    }
-    service.connected(ctx, id, request);
-    if ctx.is_stopping() {
-        ctx.close_with(id, Disconnect::shutdown());
-    }
-    Ok(())
-}
-
-/// Has a whole call answered.
-fn handle_call<S: Service>(
-    ctx: &mut Context,
-    service: &mut S,
-    id: ClientId,
-    request: &Request<'_>,
-    body: &[u8],
-) {
-    log::debug!("{id} {} {:?}", request.method(), request.path());
-    let (full, too_many) = (ctx.is_full(), ctx.has_too_many(id));
-    ctx.begin_call_of(id);
-    if request.is_preflight() {
-        let _ = ctx.respond(id, &Response::preflight());
-    } else if admin::is_for(request) {
-        ctx.mount = Mount::WHOLE;
-        let response = admin::answer(ctx, service, request);
-        let _ = ctx.respond(id, &response);
-    } else if full || too_many {
-        let refusal = if full {
-            too_many_clients()
-        } else {
-            too_many_of_address()
-        };
-        ctx.counters.counted(&refusal);
-        let _ = ctx.respond(id, &Response::from(&refusal));
-    } else {
-        service.call(ctx, id, request, body);
     }
 }

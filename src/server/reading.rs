@@ -1,0 +1,145 @@
+//! Reading a client: what comes, whose it is, and when to stop.
+
+use std::io;
+
+use super::Server;
+use super::id::ClientId;
+use super::requests::{handle_call, handle_head};
+use super::service::Service;
+use crate::protocol::{Disconnect, Event, Input, Request};
+
+/// The first read from a client whose messages are long. Fuzzers and tests have short messages.
+const FIRST_READ: usize = if cfg!(any(test, fuzzing)) {
+    64
+} else {
+    16 << 10
+};
+
+impl<S: Service> Server<S> {
+    /// Takes a turn's worth of input from a client.
+    pub(super) fn read_client(&mut self, id: ClientId) {
+        if self.ctx.has_left(id) {
+            return self.disconnect(id, Disconnect::eof());
+        }
+        if self.ctx.holds_back(id) {
+            return;
+        }
+        self.ctx.begin_turn();
+        // What was held back comes before what is in the socket.
+        let unread = self.ctx.take_unread(id);
+        if !unread.is_empty() {
+            self.buffer[..unread.len()].copy_from_slice(&unread);
+            self.handle_input(id, unread.len());
+            return self.ctx.read_again(id);
+        }
+        let mut budget = self.buffer.len();
+        while let Some(count) = self.read_once(id, budget) {
+            budget -= count;
+            if budget == 0 || self.ctx.is_turn_over() {
+                self.ctx.counters.turn_reads += 1;
+                break;
+            }
+            // What was held back comes before what is in the socket, even if nothing holds it any more.
+            if self.ctx.holds_back(id) || self.ctx.has_unread(id) || !self.ctx.is_readable(id) {
+                break;
+            }
+        }
+        self.ctx.read_again(id);
+    }
+
+    /// Reads once from a client's socket, at most `most` bytes, and handles what came. Returns how much that was;
+    /// `None` if the client has nothing more or is gone.
+    fn read_once(&mut self, id: ClientId, most: usize) -> Option<usize> {
+        let Self {
+            ctx,
+            buffer,
+            service,
+            ..
+        } = self;
+        let client = ctx.registry.get_mut(id).filter(|client| client.readable)?;
+        // The inside of a long message goes to its place at once.
+        let room = client.connection.room(&mut ctx.shared).map(|room| {
+            let len = room.len().min(most);
+            &mut room[..len]
+        });
+        let in_room = room.is_some();
+        // From who sends long messages little is read at first, so that most of the next one can go there.
+        let first = if client.sends_long { FIRST_READ } else { most };
+        let space = room.unwrap_or(&mut buffer[..first.min(most)]);
+        let len = space.len();
+        match client.stream.read(space) {
+            Ok(0) => {
+                if ctx.handle_eof(id) {
+                    self.disconnect(id, Disconnect::eof());
+                }
+                None
+            }
+            Ok(count) => {
+                client.traffic.bytes_in += count as u64;
+                // A short read has emptied the socket, and the next byte makes a new event. Not so for its end, which
+                // may have been announced already.
+                client.readable = count == len || client.hung_up;
+                client.sends_long = in_room;
+                let deadline_changes = client.connection.handle_sign_of_life();
+                if in_room {
+                    ctx.receive_in_room(service, id, count);
+                    self.reap();
+                } else {
+                    self.handle_input(id, count);
+                }
+                if deadline_changes {
+                    self.ctx.set_deadline(id);
+                }
+                Some(count)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                client.readable = false;
+                None
+            }
+            Err(error) => {
+                self.disconnect(id, Disconnect::read_error(&error));
+                None
+            }
+        }
+    }
+
+    /// Hands `count` bytes of the loop's buffer to a client's connection, and what comes of them to the service.
+    pub(super) fn handle_input(&mut self, id: ClientId, count: usize) {
+        let Self {
+            ctx,
+            service,
+            buffer,
+            ..
+        } = self;
+        let mut input = Input::new(&mut buffer[..count]);
+        ctx.enter(id);
+        ctx.cork(id);
+        loop {
+            if let Some(message) = ctx.receive_whole(id, &mut input) {
+                service.message(ctx, id, message);
+            } else if let Some(event) = ctx.receive(id, &mut input) {
+                match event {
+                    Event::Message(payload) => {
+                        service.message(ctx, id, payload.as_message());
+                        payload.recycle(&mut ctx.shared.buffers);
+                    }
+                    Event::Head(head) => handle_head(ctx, service, id, &head),
+                    Event::Call { head, body } => match Request::parse(&head) {
+                        Ok(request) => handle_call(ctx, service, id, &request, &body),
+                        Err(refusal) => ctx.refuse(id, &refusal),
+                    },
+                    Event::Proxied(address) => ctx.proxied(id, address),
+                    Event::BadRequest(refusal) => ctx.refuse(id, &refusal),
+                }
+            } else {
+                break;
+            }
+            if ctx.has_to_wait(id) {
+                break;
+            }
+        }
+        ctx.keep_unread(id, input.peek());
+        ctx.uncork(id);
+        self.reap();
+    }
+}

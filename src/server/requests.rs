@@ -1,0 +1,140 @@
+//! Requests: whom they are for, and whether they are answered or upgraded.
+
+use super::admin;
+use super::context::Context;
+use super::id::{ClientId, Mount};
+use super::service::{Route, Service};
+use crate::protocol::deflate::Offer;
+use crate::protocol::{Disconnect, Refusal, Request, Response};
+
+/// A subprotocol that says nothing: the messages are those of the service.
+const OWN_PROTOCOL: &str = "outrigger";
+
+/// Answers a whole request head, or has the rest of the request come.
+pub(super) fn handle_head<S: Service>(
+    ctx: &mut Context,
+    service: &mut S,
+    id: ClientId,
+    head: &[u8],
+) {
+    let max_headers = ctx.config.limits.max_headers;
+    let answered = Request::parse_within(head, max_headers).and_then(|request| {
+        let mount = if admin::is_for(&request) {
+            Mount::WHOLE
+        } else {
+            service.mount(&request)
+        };
+        ctx.begin_request(id, &request, mount);
+        if !admin::is_open(&request) {
+            ctx.check_access(id, &request)?;
+        }
+        let route = if request.is_preflight() {
+            Route::Http
+        } else if admin::is_for(&request) {
+            admin::check(&request)?;
+            Route::Http
+        } else if ctx.is_stopping() && !ctx.is_new(id) {
+            return Err(Refusal::unavailable("stopping").because("stopping"));
+        } else {
+            let route = service.route(&request)?;
+            if ctx.is_paused(ctx.mount) {
+                let refusal = Refusal::unavailable("the program does not keep up");
+                return Err(refusal.because("program_busy"));
+            }
+            route
+        };
+        match route {
+            Route::WebSocket => upgrade(ctx, service, id, &request),
+            Route::Http if ctx.begin_call(id, &request, head)? => {
+                handle_call(ctx, service, id, &request, b"");
+                Ok(())
+            }
+            Route::Http => Ok(()),
+        }
+    });
+    if let Err(refusal) = answered {
+        ctx.refuse(id, &refusal);
+    }
+}
+
+fn too_many_of_address() -> Refusal {
+    Refusal::unavailable("too many clients from this address").because("max_clients_per_address")
+}
+
+fn too_many_clients() -> Refusal {
+    Refusal::unavailable("too many clients").because("max_clients")
+}
+
+/// Opens a connection, if the service takes it.
+fn upgrade<S: Service>(
+    ctx: &mut Context,
+    service: &mut S,
+    id: ClientId,
+    request: &Request<'_>,
+) -> Result<(), Refusal> {
+    let upgrade = request.upgrade()?;
+    if ctx.is_full() {
+        return Err(too_many_clients());
+    }
+    if ctx.has_too_many(id) {
+        return Err(too_many_of_address());
+    }
+    let offer = match &ctx.shared.compression {
+        Some(_) => Offer::find(request)?,
+        None => None,
+    };
+    let mut accept = service.accept(ctx, request)?;
+    if let Some(cookie) = &ctx.config.affinity_cookie {
+        accept = accept.field("Set-Cookie", format!("{cookie}; Path=/; HttpOnly"))?;
+    }
+    // A browser that has to put the token among its subprotocols has to be answered with another of them.
+    if !accept.has_protocol() && upgrade.protocols().contains(&OWN_PROTOCOL) {
+        accept = accept.protocol(OWN_PROTOCOL);
+    }
+    let mut codec = None;
+    if let Some((compression, offer)) = ctx.shared.compression.as_ref().zip(offer) {
+        let agreed = compression.accept(offer);
+        let value = agreed.agreement().to_string();
+        accept = accept.field("Sec-WebSocket-Extensions", value)?;
+        codec = Some(agreed);
+    }
+    ctx.open(id, &upgrade, &accept, request.path(), codec);
+    if let Some(remote) = ctx.remote(id) {
+        log::info!("{id} connected: path={:?} remote={remote}", request.path());
+    }
+    service.connected(ctx, id, request);
+    if ctx.is_stopping() {
+        ctx.close_with(id, Disconnect::shutdown());
+    }
+    Ok(())
+}
+
+/// Has a whole call answered.
+pub(super) fn handle_call<S: Service>(
+    ctx: &mut Context,
+    service: &mut S,
+    id: ClientId,
+    request: &Request<'_>,
+    body: &[u8],
+) {
+    log::debug!("{id} {} {:?}", request.method(), request.path());
+    let (full, too_many) = (ctx.is_full(), ctx.has_too_many(id));
+    ctx.begin_call_of(id);
+    if request.is_preflight() {
+        let _ = ctx.respond(id, &Response::preflight());
+    } else if admin::is_for(request) {
+        ctx.mount = Mount::WHOLE;
+        let response = admin::answer(ctx, service, request);
+        let _ = ctx.respond(id, &response);
+    } else if full || too_many {
+        let refusal = if full {
+            too_many_clients()
+        } else {
+            too_many_of_address()
+        };
+        ctx.counters.counted(&refusal);
+        let _ = ctx.respond(id, &Response::from(&refusal));
+    } else {
+        service.call(ctx, id, request, body);
+    }
+}

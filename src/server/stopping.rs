@@ -1,0 +1,139 @@
+//! How a server stops: step by step, its clients first.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use super::context::Life;
+use super::drain::Farewell;
+use super::id::{ClientId, Mount};
+use super::service::Service;
+use super::{Ended, Server};
+use crate::protocol::{Disconnect, Phase};
+use crate::sys::{reap_orphans, signal_orphans};
+
+/// How long a stopping server waits for the requests of connections that it has taken.
+const NEWCOMERS: Duration = Duration::from_millis(200);
+
+impl<S: Service> Server<S> {
+    pub(super) fn handle_signal(&mut self, ended: &mut Ended) {
+        if !std::mem::replace(&mut self.signalled, true) {
+            log::info!("signal received: stopping");
+            self.ctx.stop();
+        } else {
+            log::warn!("second signal received: leaving at once");
+            *ended = Ended::AtOnce;
+            self.disconnect_all();
+            self.ctx.life = Life::Over;
+        }
+    }
+
+    /// Takes the next step of stopping, if its time has come.
+    pub(super) fn handle_life(&mut self) {
+        let now = self.ctx.now;
+        if self.ctx.life == Life::StopAsked {
+            self.ctx.life = Life::Draining {
+                until: now + self.ctx.config.drain_timeout,
+            };
+            self.ctx.newcomers_until = now + NEWCOMERS.min(self.ctx.config.drain_timeout);
+            self.begin_drain();
+        }
+        if matches!(self.ctx.life, Life::Draining { .. }) {
+            self.say_goodbye();
+        }
+        if let Life::Draining { until } = self.ctx.life
+            && (!self.ctx.is_busy() || now >= until)
+        {
+            self.disconnect_all();
+            self.ctx.mount = Mount::WHOLE;
+            self.service.stopping(&mut self.ctx);
+            self.ctx.life = Life::Finishing {
+                until: now + self.ctx.config.drain_timeout,
+            };
+        }
+        if let Life::Finishing { until } = self.ctx.life
+            && ((self.service.is_stopped() && !self.has_orphans()) || now >= until)
+        {
+            self.ctx.life = Life::Over;
+        }
+    }
+
+    /// Whether there are processes that others have left to this one. They are asked to end.
+    fn has_orphans(&self) -> bool {
+        let left = self.children.is_some() && reap_orphans();
+        if left {
+            signal_orphans(Signal::TERM);
+        }
+        left
+    }
+
+    /// Stops listening and begins to send every client its CLOSE.
+    fn begin_drain(&mut self) {
+        for listener in self.listeners.drain(..) {
+            listener.close(&self.ctx.poll);
+        }
+        self.accept_again = None;
+        log::info!("draining {} clients", self.ctx.registry.client_count());
+        let now = self.ctx.now;
+        let (clients, others): (Vec<_>, Vec<_>) =
+            self.ctx.registry.ids().into_iter().partition(|id| {
+                let client = self.ctx.registry.get(*id);
+                client.is_some_and(|client| client.connection.is_open())
+            });
+        others.into_iter().for_each(|id| self.drain_client(id));
+        self.ctx.farewell = Farewell::begin(clients, now, self.ctx.config.drain_timeout);
+        if self.ctx.farewell.is_done() {
+            self.listen_for_answers();
+        }
+        self.reap();
+    }
+
+    /// Sends CLOSE to those whose turn has come.
+    fn say_goodbye(&mut self) {
+        if self.ctx.farewell.is_done() {
+            return;
+        }
+        while let Some(id) = self.ctx.farewell.pop_due(self.ctx.now) {
+            self.drain_client(id);
+        }
+        if self.ctx.farewell.is_done() {
+            self.listen_for_answers();
+        }
+        self.reap();
+    }
+
+    /// From now on only answers to CLOSE are waited for, and they have to be read.
+    fn listen_for_answers(&mut self) {
+        self.ctx.take_all_input();
+    }
+
+    /// Tells a client that the server stops: CLOSE for WebSocket connections, the last answer for calls.
+    fn drain_client(&mut self, id: ClientId) {
+        let Some(client) = self.ctx.registry.get_mut(id) else {
+            return;
+        };
+        match client.connection.phase() {
+            Phase::Answering => client.connection.end_keep_alive(),
+            // It was taken before, so it is served, if its request comes soon.
+            Phase::Handshaking if client.connection.is_new() => {}
+            // It is still taking an answer.
+            Phase::Handshaking if client.queued() > 0 => {
+                client
+                    .connection
+                    .abandon(self.ctx.now, Disconnect::shutdown());
+                self.ctx.set_deadline(id);
+            }
+            Phase::Handshaking | Phase::Body | Phase::Streaming => {
+                self.disconnect(id, Disconnect::shutdown());
+            }
+            _ => self.ctx.close_with(id, Disconnect::shutdown()),
+        }
+    }
+
+    pub(super) fn disconnect_all(&mut self) {
+        for id in self.ctx.registry.ids() {
+            self.disconnect(id, Disconnect::shutdown());
+        }
+        self.reap();
+    }
+}
