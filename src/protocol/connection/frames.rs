@@ -101,6 +101,7 @@ impl Connection {
         self.last_message = now;
         // Binary messages are never refused in the end.
         let payload = partial.message.take()?.finish().ok()?;
+        self.tidy();
         Some(Event::Message(payload))
     }
 

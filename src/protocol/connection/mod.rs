@@ -187,7 +187,7 @@ impl Rare {
 /// The server's side of one WebSocket connection.
 #[derive(Debug)]
 pub struct Connection {
-    /// `None` between two messages: a connection that waits owns no heap memory.
+    /// `None` between two messages: a connection that waits owns no heap memory, unless compression was agreed on.
     rare: Option<Box<Rare>>,
     /// When the present phase began.
     since: Time,
@@ -364,7 +364,7 @@ impl Connection {
         shared: &mut Shared,
         out: &mut Vec<u8>,
     ) -> Option<Event<'a>> {
-        match self.phase {
+        let event = match self.phase {
             Phase::Handshaking if self.is_proxied() => self.receive_proxy_header(input),
             Phase::Handshaking => self.receive_head(now, input, &shared.limits),
             Phase::Open | Phase::Closing => match self.receive_frames(now, input, shared, out) {
@@ -381,7 +381,9 @@ impl Connection {
                 input.clear();
                 None
             }
-        }
+        };
+        self.tidy();
+        event
     }
 
     /// When [`Connection::handle_timeout`] is to be called, if ever.
@@ -412,6 +414,13 @@ impl Connection {
 
     /// Does what the passed deadline asks for; a PING goes to `out`.
     pub fn handle_timeout(&mut self, now: Time, timeouts: &Timeouts, out: &mut Vec<u8>) -> Timeout {
+        if let Some(rare) = &mut self.rare
+            && rare.due <= now.as_millis() * 1000
+        {
+            // What came so long ago counts no more.
+            rare.due = 0;
+            self.tidy();
+        }
         let passed = |start: Time, duration: Option<Duration>| {
             duration.is_some_and(|duration| now >= start + duration)
         };
@@ -619,9 +628,7 @@ impl Connection {
     }
 
     fn take_partial(&mut self) -> Option<Box<Partial>> {
-        let partial = self.rare.as_deref_mut()?.partial.take();
-        self.tidy();
-        partial
+        self.rare.as_deref_mut()?.partial.take()
     }
 
     /// Gives up the memory for what is rare, if there is nothing of it.
@@ -663,5 +670,9 @@ mod tests {
             !connection.is_over_rate(rate, at(5300)),
             "and again after the time of two"
         );
+        connection.handle_timeout(at(6199), &Timeouts::default(), &mut Vec::new());
+        assert!(connection.rare.is_some(), "what counts is kept");
+        connection.handle_timeout(at(6200), &Timeouts::default(), &mut Vec::new());
+        assert!(connection.rare.is_none(), "and then forgotten");
     }
 }
