@@ -456,7 +456,14 @@ impl<S: Service> Server<S> {
     }
 
     /// Acts on what handlers have noted: dead or finished clients, and clients whose output has drained.
+    #[inline]
     fn reap(&mut self) {
+        if self.ctx.has_news() {
+            self.reap_all();
+        }
+    }
+
+    fn reap_all(&mut self) {
         loop {
             if let Some((id, ending)) = self.ctx.pop_doomed() {
                 self.disconnect(id, ending);

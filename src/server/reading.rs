@@ -18,19 +18,21 @@ const FIRST_READ: usize = if cfg!(any(test, fuzzing)) {
 impl<S: Service> Server<S> {
     /// Takes a turn's worth of input from a client.
     pub(super) fn read_client(&mut self, id: ClientId) {
-        if self.ctx.has_left(id) {
-            return self.disconnect(id, Disconnect::eof());
-        }
-        if self.ctx.holds_back(id) {
-            return;
-        }
         self.ctx.begin_turn();
-        // What was held back comes before what is in the socket.
-        let unread = self.ctx.take_unread(id);
-        if !unread.is_empty() {
-            self.buffer[..unread.len()].copy_from_slice(&unread);
-            self.handle_input(id, unread.len());
-            return self.ctx.read_again(id);
+        if self.ctx.is_hindered(id) {
+            if self.ctx.has_left(id) {
+                return self.disconnect(id, Disconnect::eof());
+            }
+            if self.ctx.holds_back(id) {
+                return;
+            }
+            // What was held back comes before what is in the socket.
+            let unread = self.ctx.take_unread(id);
+            if !unread.is_empty() {
+                self.buffer[..unread.len()].copy_from_slice(&unread);
+                self.handle_input(id, unread.len());
+                return self.ctx.read_again(id);
+            }
         }
         let mut budget = self.buffer.len();
         while let Some(count) = self.read_once(id, budget) {
@@ -40,7 +42,7 @@ impl<S: Service> Server<S> {
                 break;
             }
             // What was held back comes before what is in the socket, even if nothing holds it any more.
-            if self.ctx.holds_back(id) || self.ctx.has_unread(id) || !self.ctx.is_readable(id) {
+            if !self.ctx.is_readable(id) || self.ctx.holds_back(id) || self.ctx.has_unread(id) {
                 break;
             }
         }
@@ -112,9 +114,8 @@ impl<S: Service> Server<S> {
             ..
         } = self;
         let mut input = Input::new(&mut buffer[..count]);
-        ctx.enter(id);
         ctx.cork(id);
-        loop {
+        while !input.is_empty() {
             if let Some(message) = ctx.receive_whole(id, &mut input) {
                 service.message(ctx, id, message);
             } else if let Some(event) = ctx.receive(id, &mut input) {
@@ -138,7 +139,9 @@ impl<S: Service> Server<S> {
                 break;
             }
         }
-        ctx.keep_unread(id, input.peek());
+        if !input.is_empty() {
+            ctx.keep_unread(id, input.peek());
+        }
         ctx.uncork(id);
         self.reap();
     }

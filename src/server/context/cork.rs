@@ -45,9 +45,10 @@ impl Cork {
 }
 
 impl Context {
-    /// From here to `uncork`, output for this client is gathered.
+    /// From here to `uncork`, its service is at work and output for this client is gathered.
     pub(in crate::server) fn cork(&mut self, id: ClientId) {
         debug_assert!(self.cork.client.is_none() && self.cork.bytes.is_empty());
+        self.enter(id);
         self.cork.client = Some(id);
         self.look_at(id);
     }

@@ -231,7 +231,6 @@ impl Context {
         };
         let event = client.connection.receive_in_room(self.now, count);
         if let Some(Event::Message(payload)) = event {
-            self.enter(id);
             self.cork(id);
             if self.admit_message(id) {
                 self.cork.more_input = false;
@@ -292,13 +291,18 @@ impl Context {
 
     /// Holds input back.
     pub(in crate::server) fn keep_unread(&mut self, id: ClientId, input: &[u8]) {
-        if let Some(client) = self.registry.get_mut(id)
-            && !input.is_empty()
-        {
+        if let Some(client) = self.registry.get_mut(id) {
             let backlog = client.backlog.get_or_insert_default();
             debug_assert!(backlog.unread.is_empty());
             backlog.unread = input.to_vec();
         }
+    }
+
+    /// Whether anything may stand between a client and its input: a pause, output that waits, input that was held back.
+    pub(in crate::server) fn is_hindered(&self, id: ClientId) -> bool {
+        self.registry
+            .get(id)
+            .is_some_and(|client| client.backlog.is_some() || self.holds_input_of(client))
     }
 
     /// Whether this client's input is not to be taken now. What is there stays noted. While a call is answered, the
@@ -466,6 +470,11 @@ impl Context {
 
     pub(in crate::server) fn take_dirty(&mut self) -> Vec<ClientId> {
         std::mem::take(&mut self.dirty)
+    }
+
+    /// Whether there is something for [`Context::pop_doomed`] or [`Context::pop_drained`].
+    pub(in crate::server) fn has_news(&self) -> bool {
+        !self.doomed.is_empty() || !self.drained.is_empty()
     }
 
     pub(in crate::server) fn pop_doomed(&mut self) -> Option<(ClientId, Disconnect)> {
