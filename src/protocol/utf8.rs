@@ -1,9 +1,18 @@
 //! UTF-8 that arrives in pieces, RFC 3629 and RFC 6455 section 8.1.
 
 use super::ProtocolError;
+use crate::sys::ascii_text;
+
+/// Text shorter than this is first asked whether it is ASCII, as most is: on so little, vectors do not pay.
+const SHORT: usize = 64;
 
 /// The text of bytes that are all there.
 pub(super) fn check(bytes: &[u8]) -> Result<&str, ProtocolError> {
+    if bytes.len() < SHORT
+        && let Some(text) = ascii_text(bytes)
+    {
+        return Ok(text);
+    }
     simdutf8::basic::from_utf8(bytes).map_err(|_| ProtocolError::InvalidUtf8)
 }
 

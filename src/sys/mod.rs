@@ -9,6 +9,7 @@ mod orphans;
 mod process;
 mod pty;
 mod sockets;
+mod text;
 mod wide;
 
 pub(crate) use account::Account;
@@ -25,4 +26,5 @@ pub use sockets::keep_from_children;
 pub(crate) use sockets::{
     InheritedSocket, take_inherited_socket, tcp_listener, with_private_umask,
 };
+pub(crate) use text::ascii_text;
 pub(crate) use wide::xor_words;
