@@ -8,6 +8,9 @@ use super::{
     apply_mask, take_whole_message,
 };
 
+/// It is always the same time here.
+const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+
 /// Any bytes as a request head: the end is found wherever the bytes are cut, and judging it never panics.
 pub fn handshake(data: &[u8]) {
     let limit = 4096;
@@ -38,7 +41,7 @@ pub fn handshake(data: &[u8]) {
             assert!(out.starts_with(b"HTTP/1.1 101 ") && out.ends_with(b"\r\n\r\n"));
         }
         Err(refusal) => {
-            refusal.write_response(&mut out);
+            refusal.write_response(DATE, &mut out);
             assert!(out.starts_with(b"HTTP/1.1 4") || out.starts_with(b"HTTP/1.1 5"));
         }
     }
@@ -273,7 +276,7 @@ pub(super) fn converse(
                     let refused = take_head(now, &mut connection, &head, &shared, &mut transcript);
                     if let Err(refusal) = refused {
                         transcript.events.push(format!("refused {refusal}"));
-                        connection.refuse(now, &refusal, &mut transcript.out);
+                        connection.refuse(now, DATE, &refusal, &mut transcript.out);
                     }
                 }
                 Event::Call { head, body } => {
@@ -283,11 +286,11 @@ pub(super) fn converse(
                         .path()
                         .to_owned();
                     transcript.events.push(format!("call {path} {body:?}"));
-                    connection.respond(now, &answer(), &mut transcript.out);
+                    connection.respond(now, DATE, &answer(), &mut transcript.out);
                 }
                 Event::BadRequest(refusal) => {
                     transcript.events.push(format!("bad request {refusal}"));
-                    connection.refuse(now, &refusal, &mut transcript.out);
+                    connection.refuse(now, DATE, &refusal, &mut transcript.out);
                 }
                 Event::Message(payload) => {
                     transcript.note(payload, &mut connection, &mut shared, close_after)
@@ -342,11 +345,11 @@ fn take_head(
     } else if connection.begin_call(now, &request, head, shared.limits.max_message, out)? {
         transcript.events.push(format!("call {}", request.path()));
         if request.path() == "/stream" {
-            connection.begin_stream(now, "text/event-stream", out);
+            connection.begin_stream(now, DATE, "text/event-stream", out);
             connection.stream(now, b"data: x\n\n", out);
             connection.end_stream(now, out);
         } else {
-            connection.respond(now, &answer(), out);
+            connection.respond(now, DATE, &answer(), out);
         }
     }
     Ok(())

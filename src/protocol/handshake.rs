@@ -338,7 +338,8 @@ mod tests {
     #[test]
     fn an_error_is_json_of_the_right_length_and_type() {
         let mut out = Vec::new();
-        Refusal::new(StatusCode::BAD_REQUEST, "a \"quoted\"\nword").write_response(&mut out);
+        Refusal::new(StatusCode::BAD_REQUEST, "a \"quoted\"\nword")
+            .write_response("Sun, 06 Nov 1994 08:49:37 GMT", &mut out);
         let text = String::from_utf8(out).expect("UTF-8");
         let (head, body) = text.split_once("\r\n\r\n").expect("a body");
         assert!(head.contains("\r\nContent-Type: application/json"));

@@ -417,6 +417,10 @@ pub fn call(
     let (head, body) = wire.read_response();
     let field = |name: &str| head.contains(&format!("\r\n{name}\r\n"));
     assert!(field("Content-Type: application/json"), "{head}");
+    let date = head.lines().find_map(|line| line.strip_prefix("Date: "));
+    let date = httpdate::parse_http_date(date.expect(&head)).expect(&head);
+    let age = date.elapsed().expect("not from the future");
+    assert!(age < Duration::from_secs(600), "{head}");
     let status = head.split(' ').nth(1).expect("a status");
     (status.parse().expect("a number"), body)
 }

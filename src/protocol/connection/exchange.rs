@@ -2,7 +2,7 @@
 
 use super::{Body, Connection, Ending, Event, Partial, Phase};
 use crate::protocol::http::{
-    CONTINUE, LAST_CHUNK, Refusal, Request, Response, write_chunk, write_stream_head,
+    self, CONTINUE, LAST_CHUNK, Refusal, Request, Response, write_chunk, write_stream_head,
 };
 use crate::protocol::{Input, Time};
 
@@ -109,38 +109,35 @@ impl Connection {
     }
 
     /// Answers a request with an error after which nothing more is taken.
-    pub fn refuse(&mut self, now: Time, refusal: &Refusal, out: &mut Vec<u8>) {
+    /// `date` is the present time as an HTTP date.
+    pub fn refuse(&mut self, now: Time, date: &str, refusal: &Refusal, out: &mut Vec<u8>) {
         debug_assert!(matches!(
             self.phase,
             Phase::Handshaking | Phase::Body | Phase::Answering
         ));
-        let head_only = self.call.head_only;
-        Response::from(refusal).write(Ending::Close, head_only, self.origin(), out);
+        let terms = http::Terms {
+            ending: Ending::Close,
+            ..self.terms(date)
+        };
+        Response::from(refusal).write(terms, out);
         self.call.unanswered = false;
         self.take_partial();
         self.phase = Phase::Answered;
         self.since = now;
     }
 
-    /// Answers a call.
-    pub fn respond(&mut self, now: Time, response: &Response, out: &mut Vec<u8>) {
+    /// Answers a call. `date` is the present time as an HTTP date.
+    pub fn respond(&mut self, now: Time, date: &str, response: &Response, out: &mut Vec<u8>) {
         debug_assert_eq!(self.phase, Phase::Answering);
-        let call = self.call;
-        response.write(call.ending(), call.head_only, self.origin(), out);
+        response.write(self.terms(date), out);
         self.end_call(now);
     }
 
     /// Begins to answer a call with a stream of events. The answer to HEAD has none and ends here.
-    pub fn begin_stream(&mut self, now: Time, content_type: &str, out: &mut Vec<u8>) {
+    /// `date` is the present time as an HTTP date.
+    pub fn begin_stream(&mut self, now: Time, date: &str, content_type: &str, out: &mut Vec<u8>) {
         debug_assert_eq!(self.phase, Phase::Answering);
-        let call = self.call;
-        write_stream_head(
-            content_type,
-            call.ending(),
-            call.chunked,
-            self.origin(),
-            out,
-        );
+        write_stream_head(content_type, self.terms(date), out);
         if self.call.head_only {
             return self.end_call(now);
         }
@@ -206,9 +203,16 @@ impl Connection {
         self.stream(now, b":\n\n", out);
     }
 
-    /// The origin of the page that may read the answer.
-    fn origin(&self) -> Option<&str> {
-        self.rare.as_ref()?.origin.as_deref()
+    /// What the present call's answer has beside what it says.
+    fn terms<'a>(&'a self, date: &'a str) -> http::Terms<'a> {
+        let rare = self.rare.as_ref();
+        http::Terms {
+            ending: self.call.ending(),
+            head_only: self.call.head_only,
+            chunked: self.call.chunked,
+            origin: rare.and_then(|rare| rare.origin.as_deref()),
+            date,
+        }
     }
 
     fn end_call(&mut self, now: Time) {

@@ -13,7 +13,7 @@ pub use body::Body;
 pub use head::{Framing, MAX_HEADERS, Request, find_end};
 pub use response::{Refusal, Response, StatusCode};
 
-pub(super) use response::{Ending, write_chunk, write_field, write_stream_head};
+pub(super) use response::{Ending, Terms, write_chunk, write_field, write_stream_head};
 
 /// What a peer is told that waits with its body (RFC 9110 section 15.2.1).
 pub(super) const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";

@@ -184,8 +184,15 @@ impl Refusal {
     }
 
     /// Appends the response: a JSON body of the right type and length, after which the connection is closed.
-    pub fn write_response(&self, out: &mut Vec<u8>) {
-        Response::from(self).write(Ending::Close, false, None, out);
+    pub fn write_response(&self, date: &str, out: &mut Vec<u8>) {
+        let terms = Terms {
+            ending: Ending::Close,
+            head_only: false,
+            chunked: false,
+            origin: None,
+            date,
+        };
+        Response::from(self).write(terms, out);
     }
 }
 
@@ -207,6 +214,20 @@ impl From<&Refusal> for Response {
         response.fields.extend(refusal.field);
         response
     }
+}
+
+/// What a response has beside what it says.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::protocol) struct Terms<'a> {
+    pub(in crate::protocol) ending: Ending,
+    /// Whether the body is left out: the method was HEAD.
+    pub(in crate::protocol) head_only: bool,
+    /// Whether a body of unknown length is sent in chunks.
+    pub(in crate::protocol) chunked: bool,
+    /// The origin of the page which may read it, if it is a page that has asked.
+    pub(in crate::protocol) origin: Option<&'a str>,
+    /// When it is made, as an HTTP date (RFC 9110 section 5.6.7).
+    pub(in crate::protocol) date: &'a str,
 }
 
 /// What follows a response.
@@ -268,17 +289,11 @@ impl Response {
         self.status
     }
 
-    /// Appends the response, without its body if it answers HEAD. `origin` is that of a page which may read it.
-    pub(in crate::protocol) fn write(
-        &self,
-        ending: Ending,
-        head_only: bool,
-        origin: Option<&str>,
-        out: &mut Vec<u8>,
-    ) {
-        write_status_line(self.status, out);
+    /// Appends the response.
+    pub(in crate::protocol) fn write(&self, terms: Terms<'_>, out: &mut Vec<u8>) {
+        write_beginning(self.status, terms, out);
         let upgrades = self.status == StatusCode::UPGRADE_REQUIRED;
-        match (ending, upgrades) {
+        match (terms.ending, upgrades) {
             (Ending::Close, true) => write_field("Connection", "Upgrade, close", out),
             (Ending::Close, false) => write_field("Connection", "close", out),
             (Ending::KeepAlive, true) => write_field("Connection", "Upgrade", out),
@@ -298,9 +313,8 @@ impl Response {
         for (name, value) in &self.fields {
             write_field(name, value, out);
         }
-        write_origin(origin, out);
         out.extend_from_slice(b"\r\n");
-        if !head_only && !bodiless {
+        if !terms.head_only && !bodiless {
             out.extend_from_slice(&self.body);
         }
     }
@@ -309,29 +323,28 @@ impl Response {
 /// Appends the head of a response whose body comes piece by piece: in chunks, or up to the end of the connection.
 pub(in crate::protocol) fn write_stream_head(
     content_type: &str,
-    ending: Ending,
-    chunked: bool,
-    origin: Option<&str>,
+    terms: Terms<'_>,
     out: &mut Vec<u8>,
 ) {
-    write_status_line(StatusCode::OK, out);
-    if ending == Ending::Close {
+    write_beginning(StatusCode::OK, terms, out);
+    if terms.ending == Ending::Close {
         write_field("Connection", "close", out);
     }
     write_field("Content-Type", content_type, out);
     write_field("Cache-Control", "no-store", out);
     // Proxies that gather responses would keep events back.
     write_field("X-Accel-Buffering", "no", out);
-    if chunked {
+    if terms.chunked {
         write_field("Transfer-Encoding", "chunked", out);
     }
-    write_origin(origin, out);
     out.extend_from_slice(b"\r\n");
 }
 
-/// Lets a page of this origin read the response.
-fn write_origin(origin: Option<&str>, out: &mut Vec<u8>) {
-    if let Some(origin) = origin {
+/// Appends what every response begins with. A page of the origin may read it.
+fn write_beginning(status: StatusCode, terms: Terms<'_>, out: &mut Vec<u8>) {
+    write_status_line(status, out);
+    write_field("Date", terms.date, out);
+    if let Some(origin) = terms.origin {
         write_field("Access-Control-Allow-Origin", origin, out);
         write_field("Vary", "Origin", out);
     }

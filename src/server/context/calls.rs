@@ -1,5 +1,7 @@
 //! Answers to HTTP calls.
 
+use std::time::SystemTime;
+
 use super::{Context, SendError};
 use crate::protocol::{Disconnect, Phase, Response, StatusCode};
 use crate::server::client::Remote;
@@ -7,6 +9,11 @@ use crate::server::id::ClientId;
 
 /// The type of a stream of events, as browsers' `EventSource` reads it.
 const EVENT_STREAM: &str = "text/event-stream";
+
+/// The present time, as answers tell it.
+pub(super) fn date() -> String {
+    httpdate::fmt_http_date(SystemTime::now())
+}
 
 impl Context {
     /// Counts a call that the service is given.
@@ -36,7 +43,7 @@ impl Context {
         self.end_call(id);
         self.counters.responded(response.status());
         self.with_connection(id, |connection, now, out| {
-            connection.respond(now, response, out)
+            connection.respond(now, &date(), response, out)
         });
         self.read_on(id);
         Ok(())
@@ -49,7 +56,7 @@ impl Context {
         self.expect_phase(id, Phase::Answering)?;
         self.counters.responded(StatusCode::OK);
         self.with_connection(id, |connection, now, out| {
-            connection.begin_stream(now, EVENT_STREAM, out)
+            connection.begin_stream(now, &date(), EVENT_STREAM, out)
         });
         if !self.is_answering(id) {
             // The answer to HEAD is whole.

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use super::calls::date;
 use super::{Context, Life};
 use crate::protocol::deflate::Codec;
 use crate::protocol::handshake::Upgrade;
@@ -40,7 +41,7 @@ impl Context {
         }
         self.counters.refused(refusal);
         self.with_connection(id, |connection, now, out| {
-            connection.refuse(now, refusal, out)
+            connection.refuse(now, &date(), refusal, out)
         });
     }
 
