@@ -15,22 +15,24 @@
 
 mod exchange;
 mod frames;
-
-pub use frames::take_whole_message;
+mod rare;
+mod timeouts;
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
-use std::num::NonZeroU32;
-use std::time::Duration;
 
+pub use frames::take_whole_message;
+pub use timeouts::Timeout;
+
+use self::rare::{Partial, Rare};
 use super::close::{Cause, Disconnect, close_payload, parse_close};
 use super::deflate::{Codec, Compression};
-use super::frame::{FrameHeader, MAX_HEADER, OpCode, encode_frame};
+use super::frame::{OpCode, encode_frame};
 use super::handshake::{self, Upgrade};
 use super::http::{self, Body, Ending, Refusal, StatusCode};
-use super::message::{Assembly, Payload};
+use super::message::Payload;
 use super::proxy::{self, Progress};
-use super::{Buffers, Input, Limits, ProtocolError, Time, Timeouts};
+use super::{Buffers, Input, Limits, ProtocolError, Time};
 
 /// Where a connection stands in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,69 +120,6 @@ impl Shared {
         if let Some(compression) = &mut self.compression {
             compression.clear();
         }
-    }
-}
-
-/// What to do now that a deadline has passed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Timeout {
-    /// Nothing, or a PING was written: ask for the next deadline.
-    Continue,
-    /// The request took too long: refuse with 408.
-    Handshake,
-    /// No data message for too long: close with [`Disconnect::idle_timeout`], unless the service still waits.
-    Idle,
-    /// The connection is over: end it at once.
-    Gone(Disconnect),
-}
-
-/// What exists only while a head, a frame or a message is incomplete.
-#[derive(Debug, Default)]
-struct Partial {
-    /// Whether what is arriving is the header of the PROXY protocol and not yet a request.
-    proxied: bool,
-    /// The request head so far, and while its body arrives.
-    head: Vec<u8>,
-    /// The body of a call that is arriving.
-    body: Option<Box<Body>>,
-    /// Bytes of an incomplete frame header: `header[..header_len]`.
-    header: [u8; MAX_HEADER],
-    header_len: u8,
-    /// The frame whose payload is arriving; `payload_len` and `mask` are those of the rest.
-    frame: Option<FrameHeader>,
-    /// The payload of a control frame that is arriving, at most 125 bytes.
-    control: Vec<u8>,
-    /// The message that is being put together.
-    message: Option<Assembly>,
-    /// What that message is if it comes compressed. It is decompressed when it is there whole, so that what is held is
-    /// what was sent.
-    compressed: Option<OpCode>,
-}
-
-impl Partial {
-    fn is_empty(&self) -> bool {
-        self.header_len == 0 && self.frame.is_none() && self.message.is_none()
-    }
-}
-
-/// What few connections have, or none for long.
-#[derive(Debug, Default)]
-struct Rare {
-    partial: Option<Box<Partial>>,
-    /// How it ends, set exactly once: when the phase leaves `Open`.
-    ending: Option<Disconnect>,
-    /// Its compression, if that was agreed on.
-    codec: Option<Codec>,
-    /// Under a rate limit: when, in microseconds, the messages so far would have been due. 0 before the first.
-    due: u64,
-    /// The origin of the page that may read the answer to the present request.
-    origin: Option<Box<str>>,
-}
-
-impl Rare {
-    fn is_empty(&self) -> bool {
-        let idle = self.partial.is_none() && self.ending.is_none() && self.codec.is_none();
-        idle && self.due == 0 && self.origin.is_none()
     }
 }
 
@@ -315,44 +254,6 @@ impl Connection {
         }
     }
 
-    /// Notes that bytes came from the peer: a sign of life. Returns whether one was being waited for, so that there is
-    /// a new deadline.
-    pub fn handle_sign_of_life(&mut self) -> bool {
-        !std::mem::replace(&mut self.heard, true)
-    }
-
-    /// Notes that a data message went either way.
-    pub fn handle_message(&mut self, now: Time) {
-        self.last_message = now;
-    }
-
-    /// Counts a message against a limit of so many in a second, and says whether it is over: the generic cell rate
-    /// algorithm with one second's worth of burst.
-    pub fn is_over_rate(&mut self, rate: NonZeroU32, now: Time) -> bool {
-        let now = now.as_millis() * 1000;
-        let rare = self.rare.get_or_insert_default();
-        rare.due = rare.due.max(now) + 1_000_000 / u64::from(rate.get());
-        rare.due - now > 1_000_000
-    }
-
-    /// What the peer does cannot be seen at the moment: its time limits begin again, and no PONG is missed.
-    pub fn excuse_silence(&mut self, now: Time) {
-        match self.phase {
-            Phase::Handshaking | Phase::Body => self.since = now,
-            Phase::Open => {
-                self.last_message = now;
-                self.heard = true;
-            }
-            _ => {}
-        }
-    }
-
-    /// Gives the peer a fresh ping window, as after the machine was suspended.
-    pub fn restart_ping_window(&mut self, now: Time) {
-        self.pinged = now;
-        self.heard = true;
-    }
-
     /// Takes bytes until there is an event, or the input is used up, or the present call has to be answered before more
     /// is taken (`None`). PONG and CLOSE replies go to `out`.
     ///
@@ -384,91 +285,6 @@ impl Connection {
         };
         self.tidy();
         event
-    }
-
-    /// When [`Connection::handle_timeout`] is to be called, if ever.
-    pub fn deadline(&self, timeouts: &Timeouts) -> Option<Time> {
-        let after =
-            |start: Time, duration: Option<Duration>| duration.map(|duration| start + duration);
-        match self.phase {
-            Phase::Handshaking | Phase::Body => after(self.since, timeouts.handshake),
-            Phase::Answering => None,
-            Phase::Streaming => after(self.pinged, timeouts.ping_interval),
-            Phase::Open => {
-                let ping = after(
-                    self.pinged,
-                    if self.heard {
-                        timeouts.ping_interval
-                    } else {
-                        timeouts.ping_timeout
-                    },
-                );
-                let idle = after(self.last_message, timeouts.idle);
-                [ping, idle].into_iter().flatten().min()
-            }
-            Phase::Answered | Phase::Closing | Phase::Failed | Phase::Finished => {
-                after(self.since, timeouts.close)
-            }
-        }
-    }
-
-    /// Does what the passed deadline asks for; a PING goes to `out`.
-    pub fn handle_timeout(&mut self, now: Time, timeouts: &Timeouts, out: &mut Vec<u8>) -> Timeout {
-        if let Some(rare) = &mut self.rare
-            && rare.due <= now.as_millis() * 1000
-        {
-            // What came so long ago counts no more.
-            rare.due = 0;
-            self.tidy();
-        }
-        let passed = |start: Time, duration: Option<Duration>| {
-            duration.is_some_and(|duration| now >= start + duration)
-        };
-        match self.phase {
-            Phase::Handshaking | Phase::Body if passed(self.since, timeouts.handshake) => {
-                // Who was answered and asks nothing more has done nothing wrong.
-                if self.called && self.partial().is_none() {
-                    return Timeout::Gone(Disconnect::eof());
-                }
-                Timeout::Handshake
-            }
-            Phase::Streaming if passed(self.pinged, timeouts.ping_interval) => {
-                self.keep_stream_alive(now, out);
-                Timeout::Continue
-            }
-            Phase::Open if !self.heard && passed(self.pinged, timeouts.ping_timeout) => {
-                Timeout::Gone(Disconnect::ping_timeout())
-            }
-            Phase::Open if passed(self.last_message, timeouts.idle) => Timeout::Idle,
-            Phase::Open if self.heard && passed(self.pinged, timeouts.ping_interval) => {
-                encode_frame(OpCode::Ping, b"", out);
-                self.pinged = now;
-                // Without a ping timeout the PING only keeps proxies awake and nothing is waited for.
-                self.heard = timeouts.ping_timeout.is_none();
-                Timeout::Continue
-            }
-            Phase::Answered | Phase::Closing | Phase::Failed | Phase::Finished
-                if passed(self.since, timeouts.close) =>
-            {
-                // The ending is known already (or is told to no one); this one does not replace it.
-                Timeout::Gone(Disconnect::eof())
-            }
-            _ => Timeout::Continue,
-        }
-    }
-
-    /// Bytes of memory that the peer has made it hold.
-    #[cfg(any(test, fuzzing))]
-    pub(crate) fn held(&self) -> usize {
-        let rare = self.rare.as_ref();
-        let codec = rare.and_then(|rare| rare.codec.as_ref());
-        codec.map_or(0, Codec::held)
-            + self.partial().map_or(0, |partial| {
-                partial.head.capacity()
-                    + partial.control.capacity()
-                    + partial.message.as_ref().map_or(0, Assembly::capacity)
-                    + partial.body.as_ref().map_or(0, |body| body.capacity())
-            })
     }
 
     /// Collects the header of the PROXY protocol.
@@ -616,63 +432,5 @@ impl Connection {
         if let Some(codec) = &mut rare.codec {
             codec.release();
         }
-    }
-
-    /// What is incomplete.
-    fn partial(&self) -> Option<&Partial> {
-        self.rare.as_ref()?.partial.as_deref()
-    }
-
-    fn partial_mut(&mut self) -> Option<&mut Partial> {
-        self.rare.as_deref_mut()?.partial.as_deref_mut()
-    }
-
-    fn take_partial(&mut self) -> Option<Box<Partial>> {
-        self.rare.as_deref_mut()?.partial.take()
-    }
-
-    /// Gives up the memory for what is rare, if there is nothing of it.
-    fn tidy(&mut self) {
-        if self.rare.as_ref().is_some_and(|rare| rare.is_empty()) {
-            self.rare = None;
-        }
-    }
-
-    fn set_partial(&mut self, partial: Box<Partial>) {
-        self.rare.get_or_insert_default().partial = Some(partial);
-    }
-
-    /// Keeps what is incomplete, and only that.
-    fn keep(&mut self, partial: Box<Partial>) {
-        if !partial.is_empty() {
-            self.set_partial(partial);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_rate_limit_lets_a_seconds_worth_through_and_then_one_by_one() {
-        let rate = NonZeroU32::new(10).expect("not zero");
-        let mut connection = Connection::new(Time::default());
-        let at = Time::from_millis;
-        for _ in 0..10 {
-            assert!(!connection.is_over_rate(rate, at(5000)));
-        }
-        assert!(
-            connection.is_over_rate(rate, at(5000)),
-            "the eleventh in one instant"
-        );
-        assert!(
-            !connection.is_over_rate(rate, at(5300)),
-            "and again after the time of two"
-        );
-        connection.handle_timeout(at(6199), &Timeouts::default(), &mut Vec::new());
-        assert!(connection.rare.is_some(), "what counts is kept");
-        connection.handle_timeout(at(6200), &Timeouts::default(), &mut Vec::new());
-        assert!(connection.rare.is_none(), "and then forgotten");
     }
 }
