@@ -4,6 +4,7 @@ mod calls;
 mod cork;
 mod output;
 mod steps;
+mod turn;
 
 use std::fmt;
 use std::io;
