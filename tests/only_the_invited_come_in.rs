@@ -269,13 +269,38 @@ fn a_page_that_is_let_in_may_make_calls_and_read_the_answers() {
         head.starts_with("HTTP/1.1 401 ") && head.contains(readable),
         "{head}"
     );
+    // Before a token was shown no body is taken, and no path that has one in it.
+    let head = answer(
+        &mut Wire::open(address),
+        "OPTIONS /process/spawn",
+        &format!("{page}{asks}Transfer-Encoding: chunked\r\n"),
+    );
+    assert!(head.starts_with("HTTP/1.1 400 "), "two lengths: {head}");
+    let mut wire = Wire::open(address);
+    wire.send(
+        format!(
+            "OPTIONS /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n{page}{asks}\r\n"
+        )
+        .as_bytes(),
+    );
+    assert!(wire.read_head().starts_with("HTTP/1.1 413 "));
+    let secret = token.trim_end().rsplit(' ').next().expect("a token");
+    let line = format!("OPTIONS /{secret}");
+    let head = answer(&mut Wire::open(address), &line, &format!("{page}{asks}"));
+    assert!(head.starts_with("HTTP/1.1 400 "), "{head}");
     let evil = "Origin: https://evil.example\r\n";
-    for line in ["OPTIONS /process", "GET /process", "GET /healthz"] {
+    for (line, status) in [
+        ("OPTIONS /process", "403"),
+        ("OPTIONS /healthz", "403"),
+        ("GET /process", "403"),
+        ("GET /healthz", "200"),
+    ] {
         let head = answer(
             &mut Wire::open(address),
             line,
             &format!("{evil}{asks}{token}"),
         );
+        assert_eq!(&head[9..12], status, "{line}");
         assert!(!head.contains("Access-Control"), "{head}");
     }
 }

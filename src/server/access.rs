@@ -92,11 +92,19 @@ impl Access {
         unix: bool,
     ) -> Result<(), Refusal> {
         self.check_source(request, listen, unix)?;
-        // A browser that asks beforehand shows no token yet.
-        if request.is_preflight() {
-            return Ok(());
+        let long = |token: &Token| token.0.len() >= LONG;
+        if self.token.as_ref().is_some_and(long) && self.reveals(request.path()) {
+            // Paths are logged and passed on.
+            let why = "the token does not belong into the path";
+            return Err(Refusal::new(StatusCode::BAD_REQUEST, why));
         }
-        self.check_token(request, unix)
+        match &self.token {
+            // A browser that asks beforehand shows no token yet.
+            Some(token) if !unix && !request.is_preflight() && !self.presents(request, token) => {
+                Err(Refusal::unauthorized())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Whether a request may come for whom and from where it does: its Host and Origin.
@@ -122,20 +130,6 @@ impl Access {
             .because("origin"));
         }
         Ok(())
-    }
-
-    /// Whether a request has the token, if one is asked for.
-    fn check_token(&self, request: &Request<'_>, unix: bool) -> Result<(), Refusal> {
-        let long = |token: &Token| token.0.len() >= LONG;
-        if self.token.as_ref().is_some_and(long) && self.reveals(request.path()) {
-            // Paths are logged and passed on.
-            let why = "the token does not belong into the path";
-            return Err(Refusal::new(StatusCode::BAD_REQUEST, why));
-        }
-        match &self.token {
-            Some(token) if !unix && !self.presents(request, token) => Err(Refusal::unauthorized()),
-            _ => Ok(()),
-        }
     }
 
     fn knows_host(&self, authority: &str, listen: &[ListenAddress]) -> bool {

@@ -19,7 +19,7 @@ pub(super) fn is_for(request: &Request<'_>) -> bool {
 
 /// Whether a request needs nobody's leave: probes have no token, and tell nothing.
 pub(super) fn is_open(request: &Request<'_>) -> bool {
-    is_for(request) && matches!(request.path(), "/healthz" | "/readyz")
+    is_for(request) && matches!(request.path(), "/healthz" | "/readyz") && !request.is_preflight()
 }
 
 /// Refuses what no such path takes, before a body is waited for.
@@ -27,13 +27,16 @@ pub(super) fn check(request: &Request<'_>) -> Result<(), Refusal> {
     if !matches!(request.method(), "GET" | "HEAD") {
         return Err(Refusal::method_not_allowed("GET, HEAD"));
     }
-    if request.framing()? != Framing::Length(0) {
-        return Err(Refusal::new(
-            StatusCode::CONTENT_TOO_LARGE,
-            "a body is not taken here",
-        ));
+    expect_no_body(request)
+}
+
+/// Refuses a request with a body, before that is waited for.
+pub(super) fn expect_no_body(request: &Request<'_>) -> Result<(), Refusal> {
+    if request.framing()? == Framing::Length(0) {
+        return Ok(());
     }
-    Ok(())
+    let why = "a body is not taken here";
+    Err(Refusal::new(StatusCode::CONTENT_TOO_LARGE, why))
 }
 
 /// Answers a call to such a path.

@@ -29,6 +29,8 @@ pub(super) fn handle_head<S: Service>(
             ctx.check_access(id, &request)?;
         }
         let route = if request.is_preflight() {
+            // Who has shown no token may not have one kept.
+            admin::expect_no_body(&request)?;
             Route::Http
         } else if admin::is_for(&request) {
             admin::check(&request)?;
