@@ -227,6 +227,9 @@ impl SentHeader {
 }
 
 /// Appends an unfragmented, unmasked frame to `out`.
+///
+/// Out of line: what is in line for a service's messages is not needed for the few control frames.
+#[inline(never)]
 pub fn encode_frame(opcode: OpCode, payload: &[u8], out: &mut Vec<u8>) {
     SentHeader::new(opcode, payload.len()).append_with(payload, out);
 }
