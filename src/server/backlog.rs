@@ -3,8 +3,10 @@
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::stream::Stream;
+use crate::protocol::Time;
 
 /// Output is gathered into blocks of about this size; larger pieces get a block of their own.
 const BLOCK: usize = 64 << 10;
@@ -43,14 +45,16 @@ pub(super) struct Backlog {
     begun: bool,
     /// Bytes not yet written, over all blocks.
     queued: usize,
+    /// The longest piece that was added since nothing waited.
+    largest: usize,
+    /// While over the limit: how much the peer had taken and when that last changed.
+    taken: Option<(u64, Time)>,
     /// Whether the socket was full at the last write, so that an event will tell when it has room.
     pub(super) blocked: bool,
     /// Whether the output went over the soft limit and has not drained since.
     pub(super) congested: bool,
     /// Whether the end of the turn will write.
     pub(super) dirty: bool,
-    /// Bytes that the socket held when its client was last found not to have moved.
-    pub(super) unsent: Option<usize>,
     /// Input that was read but not handled, because handling it would have made more output.
     pub(super) unread: Vec<u8>,
 }
@@ -59,6 +63,22 @@ impl Backlog {
     /// Bytes of output that wait.
     pub(super) fn queued(&self) -> usize {
         self.queued
+    }
+
+    /// The longest piece that was added since nothing waited: at least the longest message that waits.
+    pub(super) fn largest(&self) -> usize {
+        self.largest
+    }
+
+    /// Whether the peer, which has taken `delivered` bytes by now, has taken any of them within `patience`. The first
+    /// look begins the measurement.
+    pub(super) fn takes_steadily(&mut self, delivered: u64, now: Time, patience: Duration) -> bool {
+        let (taken, since) = *self.taken.get_or_insert((delivered, now));
+        if delivered.wrapping_sub(taken) as i64 > 0 {
+            self.taken = Some((delivered, now));
+            return true;
+        }
+        now.since(since) < patience
     }
 
     /// Whether there is nothing left to keep this for.
@@ -83,6 +103,7 @@ impl Backlog {
             return;
         };
         self.queued += total - skip;
+        self.largest = self.largest.max(total);
         for part in parts {
             let skipped = skip.min(part.len());
             skip -= skipped;
@@ -98,6 +119,7 @@ impl Backlog {
             self.written = written;
         }
         self.queued += frame.len() - written;
+        self.largest = self.largest.max(frame.len());
         self.blocks.push_back(Block::Shared(frame));
         self.check();
     }
@@ -144,6 +166,9 @@ impl Backlog {
             self.written = 0;
             self.begun = false;
             self.blocks.pop_front();
+        }
+        if self.queued == 0 {
+            (self.largest, self.taken) = (0, None);
         }
         self.check();
     }

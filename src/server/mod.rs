@@ -60,7 +60,7 @@ pub use metrics::Metrics;
 pub use service::{Readiness, Route, Service};
 pub use status::{ClientStatus, Status};
 
-use self::client::Client;
+use self::client::{Client, Flags};
 use self::context::Life;
 use self::handle::Commands;
 use self::id::Origin;
@@ -118,6 +118,8 @@ impl<S: Service> Server<S> {
     /// Turns the loop until the server is stopped, and returns the service and whether its clients and the service had
     /// the time they were to have.
     ///
+    /// Whichever way it returns, the service has been told of the end of every client, and to stop.
+    ///
     /// # Errors
     ///
     /// Only where waiting for events fails. No client can end the loop.
@@ -133,7 +135,11 @@ impl<S: Service> Server<S> {
             match self.poll.poll(&mut events, timeout) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(error),
+                Err(error) => {
+                    log::error!("waiting for events failed: {error}");
+                    self.leave_at_once();
+                    return Err(error);
+                }
             }
             let began = Instant::now();
             self.ctx.now = self.clock.now();
@@ -224,8 +230,12 @@ impl<S: Service> Server<S> {
         let Some(client) = self.ctx.registry.get_mut(id) else {
             return;
         };
-        client.readable |= readable;
-        client.hung_up |= hung_up;
+        if readable {
+            client.flags.set(Flags::READABLE, true);
+        }
+        if hung_up {
+            client.flags.set(Flags::HUNG_UP, true);
+        }
         if writable && let Some(backlog) = client.backlog.as_deref_mut() {
             backlog.blocked = false;
             self.ctx.flush(id);
@@ -288,11 +298,12 @@ impl<S: Service> Server<S> {
             }
             // After the loop was held up, the sign of life that was waited for may lie in the socket.
             if let Some(client) = self.ctx.registry.get_mut(id) {
-                client.readable = true;
+                client.flags.set(Flags::READABLE, true);
                 self.read_client(id);
             }
             match self.ctx.handle_timeout(id) {
                 Timeout::Continue => {}
+                Timeout::Gone(_) if self.ctx.has_progressed(id) => {}
                 Timeout::Handshake => self.ctx.refuse(id, &Refusal::timeout()),
                 Timeout::Idle if self.is_waiting(id) => self.ctx.excuse_idleness(id),
                 Timeout::Idle => self.ctx.close_with(id, Disconnect::idle_timeout()),
@@ -334,7 +345,12 @@ impl<S: Service> Server<S> {
         self.accept_again = self.accept_again.map(|_| self.ctx.now);
         if client.connection.was_open() {
             let path = client.path.take();
-            let ending = client.connection.into_ending(ending);
+            // CLOSE is the last thing that is sent, so it has not left while anything waits.
+            let close_left = client.queued() == 0 && client.connection.ending().is_some();
+            let mut ending = client.connection.into_ending(ending);
+            if !close_left {
+                ending = ending.without_close();
+            }
             self.ctx.counters.disconnected(&ending);
             log::info!(
                 "{id} disconnected: cause={} code={} reason={:?} path={:?} remote={}",

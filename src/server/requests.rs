@@ -38,12 +38,7 @@ pub(super) fn handle_head<S: Service>(
         } else if ctx.is_stopping() && !ctx.is_new(id) {
             return Err(Refusal::unavailable("stopping").because("stopping"));
         } else {
-            let route = service.route(&request)?;
-            if ctx.is_paused(ctx.mount) {
-                let refusal = Refusal::unavailable("the program does not keep up");
-                return Err(refusal.because("program_busy"));
-            }
-            route
+            service.route(&request)?
         };
         match route {
             Route::WebSocket => upgrade(ctx, service, id, &request),

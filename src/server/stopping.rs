@@ -23,8 +23,7 @@ impl<S: Service> Server<S> {
         } else {
             log::warn!("second signal received: leaving at once");
             *ended = Ended::AtOnce;
-            self.disconnect_all();
-            self.ctx.life = Life::Over;
+            self.leave_at_once();
         }
     }
 
@@ -130,10 +129,20 @@ impl<S: Service> Server<S> {
         }
     }
 
-    pub(super) fn disconnect_all(&mut self) {
+    /// Ends every connection. A client that has not been sent CLOSE is sent it, as far as its socket takes it.
+    fn disconnect_all(&mut self) {
         for id in self.ctx.registry.ids() {
+            self.ctx.close_with(id, Disconnect::shutdown());
             self.disconnect(id, Disconnect::shutdown());
         }
         self.reap();
+    }
+
+    /// Ends the loop without waiting for anyone. Every client is told of all the same, and the service is told to stop.
+    pub(super) fn leave_at_once(&mut self) {
+        self.disconnect_all();
+        self.ctx.mount = Mount::WHOLE;
+        self.service.stopping(&mut self.ctx);
+        self.ctx.life = Life::Over;
     }
 }

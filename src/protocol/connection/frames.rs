@@ -105,15 +105,42 @@ impl Connection {
         Some(Event::Message(payload))
     }
 
-    /// Takes frames until one completes a message or the input is used up.
+    /// Whether a data frame is arriving, so that all that comes next is its payload.
+    pub fn awaits_data(&self) -> bool {
+        self.phase == Phase::Open
+            && self.partial().is_some_and(|partial| {
+                if let Some(frame) = &partial.frame {
+                    return !frame.opcode.is_control();
+                }
+                partial.header_len > 0 && !is_control(partial.header[0])
+            })
+    }
+
+    /// Whether the next bytes belong to a data frame.
+    fn meets_data(&self, input: &Input<'_>) -> bool {
+        let between_frames = self
+            .partial()
+            .is_none_or(|partial| partial.frame.is_none() && partial.header_len == 0);
+        let first = input.peek().first();
+        self.phase == Phase::Open
+            && (self.awaits_data()
+                || (between_frames && first.is_some_and(|byte| !is_control(*byte))))
+    }
+
+    /// Takes frames until one completes a message or the input is used up; with `control_only`, until the next one is
+    /// a data frame.
     pub(super) fn receive_frames<'a>(
         &mut self,
         now: Time,
         input: &mut Input<'a>,
         shared: &mut Shared,
         out: &mut Vec<u8>,
+        control_only: bool,
     ) -> Result<Option<Event<'a>>, ProtocolError> {
         while !input.is_empty() {
+            if control_only && self.meets_data(input) {
+                break;
+            }
             if matches!(self.phase, Phase::Finished) {
                 // "After sending a control frame indicating the connection should be closed, a peer does not send any
                 // further data": what comes after the peer's CLOSE is not looked at.
@@ -363,6 +390,11 @@ impl Connection {
         let most = most_of_wire(is_compressed, limits);
         check_data_frame(header, message, most)
     }
+}
+
+/// Whether the first byte of a header is that of a control frame (RFC 6455 section 5.5).
+fn is_control(first: u8) -> bool {
+    first & 0x08 != 0
 }
 
 /// The most bytes that a message may have on the wire. What cannot be made shorter grows when it is compressed, by a few

@@ -265,17 +265,43 @@ impl Connection {
         shared: &mut Shared,
         out: &mut Vec<u8>,
     ) -> Option<Event<'a>> {
+        self.receive_any(now, input, shared, out, false)
+    }
+
+    /// Like [`Connection::receive`], but of an open connection only control frames are taken: input from the next data
+    /// frame on is left alone. For a service that cannot take messages at the moment, while PING and CLOSE are still
+    /// to be answered.
+    pub fn receive_control<'a>(
+        &mut self,
+        now: Time,
+        input: &mut Input<'a>,
+        shared: &mut Shared,
+        out: &mut Vec<u8>,
+    ) -> Option<Event<'a>> {
+        self.receive_any(now, input, shared, out, true)
+    }
+
+    fn receive_any<'a>(
+        &mut self,
+        now: Time,
+        input: &mut Input<'a>,
+        shared: &mut Shared,
+        out: &mut Vec<u8>,
+        control_only: bool,
+    ) -> Option<Event<'a>> {
         let event = match self.phase {
             Phase::Handshaking if self.is_proxied() => self.receive_proxy_header(input),
             Phase::Handshaking => self.receive_head(now, input, &shared.limits),
-            Phase::Open | Phase::Closing => match self.receive_frames(now, input, shared, out) {
-                Ok(event) => event,
-                Err(error) => {
-                    input.clear();
-                    self.fail(now, error, out);
-                    None
+            Phase::Open | Phase::Closing => {
+                match self.receive_frames(now, input, shared, out, control_only) {
+                    Ok(event) => event,
+                    Err(error) => {
+                        input.clear();
+                        self.fail(now, error, out);
+                        None
+                    }
                 }
-            },
+            }
             Phase::Body => self.receive_body(now, input),
             Phase::Answering | Phase::Streaming => None,
             Phase::Answered | Phase::Failed | Phase::Finished => {

@@ -52,6 +52,15 @@ impl Connection {
         }
     }
 
+    /// Notes that the peer has taken output since its time limit began: the limit begins again. A PONG that is waited
+    /// for is still waited for, since the PING may lie behind that output.
+    pub fn handle_progress(&mut self, now: Time) {
+        match self.phase {
+            Phase::Open => self.pinged = now,
+            _ => self.since = now,
+        }
+    }
+
     /// Gives the peer a fresh ping window, as after the machine was suspended.
     pub fn restart_ping_window(&mut self, now: Time) {
         self.pinged = now;

@@ -17,7 +17,7 @@ use cork::Cork;
 
 use crate::protocol::deflate::Compression;
 use crate::protocol::{CloseCode, Disconnect, Shared, Time};
-use crate::server::client::{Client, Remote};
+use crate::server::client::{Client, Flags, Remote};
 use crate::server::config::Config;
 use crate::server::drain::Farewell;
 use crate::server::id::{ClientId, Mount, SourceId, TimerId};
@@ -258,7 +258,7 @@ impl Context {
         let Some(client) = client.filter(|client| mount.includes(client.mount)) else {
             return;
         };
-        if std::mem::replace(&mut client.held, held) && !held {
+        if client.flags.set(Flags::HELD, held) && !held {
             client.connection.excuse_silence(now);
             Self::mark_ready(&mut self.ready, id, client);
         }

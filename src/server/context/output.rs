@@ -2,6 +2,7 @@
 
 use std::io::IoSlice;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::cork::{CORK, DIRECT, LARGE};
 use super::{Context, SendError};
@@ -14,9 +15,24 @@ use crate::server::id::ClientId;
 /// The most that is written to one client in one turn of the loop.
 const WRITE_PER_TURN: usize = 1 << 20;
 
-/// Whether a message of `size` bytes may be added to `waiting` bytes of a client's output.
-fn fits(waiting: usize, size: usize, config: &Config) -> bool {
-    waiting <= config.soft_outbound || waiting + size <= config.max_outbound
+/// How many times the limit of output may wait for a client that steadily takes what it is sent.
+const STEADY_FACTOR: usize = 4;
+
+/// A client that has taken something within this time takes its output steadily.
+const STEADY: Duration = Duration::from_secs(5);
+
+/// Whether `size` bytes may be added to a client's output of which `waiting` bytes wait, if at most `most` may wait.
+/// One message always fits, whatever comes before or after it: the largest one is not counted.
+fn fits(client: &Client, waiting: usize, size: usize, most: usize, config: &Config) -> bool {
+    let largest = client.largest_queued().min(config.limits.max_message);
+    let total = waiting + size;
+    total - largest.max(size).min(total) <= most
+}
+
+/// Whether a message of `size` bytes may wait for a client without a look at what the client does.
+fn fits_client(client: &Client, gathered: usize, size: usize, config: &Config) -> bool {
+    let waiting = gathered + client.queued();
+    waiting <= config.soft_outbound || fits(client, waiting, size, config.max_outbound, config)
 }
 
 /// The frame of a broadcast, and the same compressed for each size of window that is agreed on with any client.
@@ -94,7 +110,7 @@ impl Context {
         if !client.connection.is_open() {
             return Err(SendError::Closing);
         }
-        if !fits(gathered + client.queued(), payload.len(), &self.config) {
+        if !fits_client(client, gathered, payload.len(), &self.config) {
             // Perhaps nothing was offered to the socket yet: only what it does not take counts.
             self.offer(id);
             if !self.has_room(id, payload.len()) {
@@ -171,8 +187,7 @@ impl Context {
             if !ours || !client.connection.is_open() || !to(id, client.path()) {
                 continue;
             }
-            let waiting = client.queued() + self.cork.gathered(id);
-            if !fits(waiting, payload.len(), config) {
+            if !fits_client(client, self.cork.gathered(id), payload.len(), config) {
                 full.push(id);
                 continue;
             }
@@ -287,13 +302,6 @@ impl Context {
             match backlog.write(&mut client.stream) {
                 Ok(written) => {
                     client.traffic.bytes_out += written as u64;
-                    if written > 0 {
-                        client.connection.handle_written(self.now);
-                    }
-                    // A client that reads is alive, even while its own frames wait to be read.
-                    if written > 0 && backlog.congested {
-                        client.connection.restart_ping_window(self.now);
-                    }
                     if backlog.blocked {
                         break;
                     }
@@ -325,12 +333,18 @@ impl Context {
 
     /// Does what the phase asks for once the output is written.
     pub(super) fn settle(&mut self, id: ClientId) {
-        let Some(client) = self.registry.get(id) else {
+        let Some(client) = self.registry.get_mut(id) else {
             return;
         };
         let phase = client.connection.phase();
         if phase == Phase::Open {
             return;
+        }
+        if client.connection.since() == self.now {
+            // The phase has just begun, and with it a time limit that progress extends.
+            client.mark_delivered();
+            // What held its input back may hold it no more.
+            Self::mark_ready(&mut self.ready, id, client);
         }
         match phase {
             _ if client.queued() > 0 => {}
@@ -370,16 +384,19 @@ impl Context {
         self.offer(id);
     }
 
-    /// Whether a message of this size may wait for a client. One that is not open is for others to refuse.
-    pub(super) fn has_room(&self, id: ClientId, size: usize) -> bool {
-        let Some(client) = self
-            .registry
-            .get(id)
-            .filter(|client| client.connection.is_open())
-        else {
+    /// Whether `size` bytes more may wait for a client. The limit is for clients that do not read: one that steadily
+    /// takes what it is sent may be further behind.
+    pub(super) fn has_room(&mut self, id: ClientId, size: usize) -> bool {
+        let (now, gathered) = (self.now, self.cork.gathered(id));
+        let Some(client) = self.registry.get_mut(id) else {
             return true;
         };
-        fits(self.cork.gathered(id) + client.queued(), size, &self.config)
+        if fits_client(client, gathered, size, &self.config) {
+            return true;
+        }
+        let waiting = gathered + client.queued();
+        let most = STEADY_FACTOR.saturating_mul(self.config.max_outbound);
+        fits(client, waiting, size, most, &self.config) && client.takes_steadily(now, STEADY)
     }
 
     /// Offers the socket all that waits for a client, unless it is known to be full.
@@ -401,7 +418,6 @@ impl Context {
     /// Marks a client whose connection is dead. The first reason stands.
     pub(super) fn doom(&mut self, id: ClientId, ending: Disconnect) {
         if let Some(client) = self.registry.get_mut(id) {
-            client.backlog = None;
             client.connection.abandon(self.now, ending.clone());
             self.doomed.push((id, ending));
         }

@@ -10,9 +10,12 @@ use crate::protocol::{
     Accept, Connection, Disconnect, Event, Input, Phase, Refusal, Request, StatusCode, Time,
     Timeout,
 };
-use crate::server::client::{Client, Remote};
+use crate::server::client::{Client, Flags, Held, ReadGate, Remote};
 use crate::server::id::{ClientId, Mount};
 use crate::server::service::Service;
+
+/// The least rate, in bytes a second, at which the peer of a connection that is ending has to take what it was sent.
+const SLOWEST_END: f64 = 1024.0;
 
 impl Context {
     /// Opens a connection whose request was accepted.
@@ -79,73 +82,72 @@ impl Context {
     pub(in crate::server) fn handle_timeout(&mut self, id: ClientId) -> Timeout {
         let timeouts = self.config.timeouts;
         let mut outcome = Timeout::Continue;
-        // What a client does whose input is not taken is not being seen. PINGs go on, for the proxies in between.
-        let unseen = self.holds_input(id);
-        self.look_for_progress(id);
+        // What a client does while a message of it is held back cannot be seen. PINGs go on, for the proxies in between.
+        let unseen = self.read_gate(id) == ReadGate::Shut(Held::Service);
         if let Some(gone) = self.check_stream(id) {
             return gone;
         }
+        let mut pinged = false;
         self.with_connection(id, |connection, now, out| {
             if unseen {
                 connection.excuse_silence(now);
             }
             outcome = connection.handle_timeout(now, &timeouts, out);
+            pinged = connection.is_open() && !out.is_empty();
             if unseen {
                 connection.excuse_silence(now);
             }
         });
+        if pinged && let Some(client) = self.registry.get_mut(id) {
+            client.mark_delivered();
+        }
         outcome
     }
 
-    /// Who takes what the socket holds is alive, although nothing of what waits behind it has moved: the system's own
-    /// buffer can be larger than what a slow client takes within a time limit.
-    fn look_for_progress(&mut self, id: ClientId) {
+    /// Whether a client whose time is up has taken output since its time began, and gets more time for that. What it
+    /// waits for (a PING, our CLOSE) lies behind that output.
+    pub(in crate::server) fn has_progressed(&mut self, id: ClientId) -> bool {
+        let close = self.config.timeouts.close.unwrap_or_default();
         let now = self.now;
         let Some(client) = self.registry.get_mut(id) else {
-            return;
+            return false;
         };
-        let Some(backlog) = client
-            .backlog
-            .as_deref_mut()
-            .filter(|backlog| backlog.queued() > 0)
-        else {
-            return;
+        // Any progress is a sign of life. But a connection that is ending holds its place for nobody's use, so it has
+        // to come to an end.
+        let least = if client.connection.is_open() {
+            1.0
+        } else {
+            (SLOWEST_END * close.as_secs_f64()).max(1.0)
         };
-        let unsent = client.stream.unsent();
-        let before = std::mem::replace(&mut backlog.unsent, unsent);
-        if unsent.is_some() && before.is_none_or(|before| unsent < Some(before)) {
-            client.connection.handle_written(now);
-            client.connection.restart_ping_window(now);
+        let progressed = f64::from(client.measure_progress()) >= least;
+        if progressed {
+            client.connection.handle_progress(now);
+            self.set_deadline(id);
         }
+        progressed
     }
 
     /// Ends a stream of events whose reader has stopped taking it.
     fn check_stream(&mut self, id: ClientId) -> Option<Timeout> {
         let (now, timeouts) = (self.now, self.config.timeouts);
         let client = self.registry.get_mut(id)?;
-        if client.connection.phase() != Phase::Streaming || client.queued() == 0 {
+        if client.connection.phase() != Phase::Streaming {
             return None;
         }
-        client.connection.skip_comment(now);
+        if client.measure_progress() > 0 || client.is_delivered() {
+            client.connection.handle_progress(now);
+        }
+        if client.queued() > 0 {
+            client.connection.skip_comment(now);
+        }
         let patience = timeouts.ping_interval? + timeouts.ping_timeout?;
         (now.since(client.connection.since()) >= patience)
             .then(|| Timeout::Gone(Disconnect::slow_consumer()))
     }
 
-    /// Whether a caller has left although it has sent more than its call: what it sent hides its end.
-    pub(in crate::server) fn has_left(&self, id: ClientId) -> bool {
-        self.registry.get(id).is_some_and(|client| client.hung_up)
-            && self.is_answering(id)
-            && self.has_unread(id)
-    }
-
     /// Whether input was read that waits to be handled.
     pub(in crate::server) fn has_unread(&self, id: ClientId) -> bool {
-        let backlog = self
-            .registry
-            .get(id)
-            .and_then(|client| client.backlog.as_ref());
-        backlog.is_some_and(|backlog| !backlog.unread.is_empty())
+        self.registry.get(id).is_some_and(Client::has_unread)
     }
 
     /// Takes a client's silence for work of the service: its idle time begins again.
@@ -202,11 +204,14 @@ impl Context {
         id: ClientId,
         input: &mut Input<'a>,
     ) -> Option<Event<'a>> {
+        let paused = self.is_paused(self.mount);
         let client = self.registry.get_mut(id)?;
-        let event =
-            client
-                .connection
-                .receive(self.now, input, &mut self.shared, &mut self.cork.bytes);
+        let (now, shared, out) = (self.now, &mut self.shared, &mut self.cork.bytes);
+        let event = if client.is_held(paused) {
+            client.connection.receive_control(now, input, shared, out)
+        } else {
+            client.connection.receive(now, input, shared, out)
+        };
         if matches!(event, Some(Event::Message(_))) && !self.admit_message(id) {
             // What else it sends is thrown away, but its CLOSE is looked for.
             return self.receive(id, input);
@@ -215,9 +220,11 @@ impl Context {
         event
     }
 
-    /// Whether a client's socket may have more to read.
-    pub(in crate::server) fn is_readable(&self, id: ClientId) -> bool {
-        self.registry.get(id).is_some_and(|client| client.readable)
+    /// Whether a flag of a client is set.
+    pub(in crate::server) fn has(&self, id: ClientId, flag: u8) -> bool {
+        self.registry
+            .get(id)
+            .is_some_and(|client| client.flags.has(flag))
     }
 
     /// Takes bytes that were read to their place in a message, and tells the service if they were its last.
@@ -266,11 +273,13 @@ impl Context {
         let Some(client) = self.registry.get_mut(id) else {
             return true;
         };
-        (client.readable, client.hung_up) = (false, false);
+        client.flags.set(Flags::READABLE, false);
+        client.flags.set(Flags::HUNG_UP, false);
         if client.queued() == 0 {
             return true;
         }
         client.connection.abandon(self.now, Disconnect::eof());
+        client.mark_delivered();
         self.set_deadline(id);
         false
     }
@@ -306,12 +315,11 @@ impl Context {
             .is_some_and(|client| client.backlog.is_some() || self.holds_input_of(client))
     }
 
-    /// Whether this client's input is not to be taken now. What is there stays noted. While a call is answered, the
-    /// next one waits, but the end of the connection is looked for.
-    pub(in crate::server) fn holds_back(&self, id: ClientId) -> bool {
-        self.holds_input(id)
-            || self.is_congested(id)
-            || (self.is_answering(id) && self.has_unread(id))
+    /// What may be read from a client now. What is not read stays where it is.
+    pub(in crate::server) fn read_gate(&self, id: ClientId) -> ReadGate {
+        self.registry.get(id).map_or(ReadGate::Open, |client| {
+            client.read_gate(self.is_paused(client.mount))
+        })
     }
 
     /// Whether a call of this client waits for its answer.
@@ -387,18 +395,9 @@ impl Context {
         whole
     }
 
-    /// Whether the service asked for no more input from this client.
-    pub(super) fn holds_input(&self, id: ClientId) -> bool {
-        // What the last bytes of one that has left are followed by is its end, which is not to be missed.
-        self.registry
-            .get(id)
-            .is_some_and(|client| self.holds_input_of(client))
-    }
-
+    /// Whether the service takes no data messages from this client.
     pub(super) fn holds_input_of(&self, client: &Client) -> bool {
-        // Requests are read always: there are some that the service has nothing to do with.
-        (client.connection.was_open() && self.is_paused(client.mount))
-            || (client.held && !client.hung_up)
+        client.is_held(self.is_paused(client.mount))
     }
 
     /// Whether input is not taken from the clients of a service.

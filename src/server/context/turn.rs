@@ -2,7 +2,7 @@
 
 use super::{Context, Life};
 use crate::protocol::{Disconnect, Time};
-use crate::server::client::Client;
+use crate::server::client::{Client, Flags};
 use crate::server::id::ClientId;
 
 impl Context {
@@ -31,12 +31,7 @@ impl Context {
     }
 
     pub(super) fn mark_ready(ready: &mut Vec<ClientId>, id: ClientId, client: &mut Client) {
-        let has_input = client.readable
-            || client
-                .backlog
-                .as_ref()
-                .is_some_and(|backlog| !backlog.unread.is_empty());
-        if has_input && !std::mem::replace(&mut client.in_ready, true) {
+        if client.has_input() && !client.flags.set(Flags::IN_READY, true) {
             ready.push(id);
         }
     }
@@ -45,7 +40,7 @@ impl Context {
         let ready = std::mem::take(&mut self.ready);
         for id in &ready {
             if let Some(client) = self.registry.get_mut(*id) {
-                client.in_ready = false;
+                client.flags.set(Flags::IN_READY, false);
             }
         }
         ready
