@@ -107,6 +107,14 @@ impl Access {
         }
     }
 
+    /// Whether a request shows the token, or comes where none is asked for.
+    pub(super) fn authenticates(&self, request: &Request<'_>, unix: bool) -> bool {
+        match &self.token {
+            Some(token) => unix || self.presents(request, token),
+            None => true,
+        }
+    }
+
     /// Whether a request may come for whom and from where it does: its Host and Origin.
     fn check_source(
         &self,

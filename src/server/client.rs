@@ -45,6 +45,10 @@ impl Flags {
     pub(super) const SENDS_LONG: u8 = 1 << 3;
     /// It stands in the queue of clients to read again.
     pub(super) const IN_READY: u8 = 1 << 4;
+    /// It is counted among the connections of its address.
+    pub(super) const COUNTED: u8 = 1 << 5;
+    /// It has shown the token, or made a request where none is asked for.
+    pub(super) const TRUSTED: u8 = 1 << 6;
 
     /// Whether a flag is set.
     pub(super) fn has(self, flag: u8) -> bool {
@@ -129,6 +133,14 @@ impl Client {
     /// Bytes of output that wait.
     pub(super) fn queued(&self) -> usize {
         self.backlog.as_ref().map_or(0, |backlog| backlog.queued())
+    }
+
+    /// Whether nothing says that it is anyone who may come in: it is no client, waits for no answer, and has shown no
+    /// token.
+    pub(super) fn is_stranger(&self) -> bool {
+        !self.flags.has(Flags::TRUSTED)
+            && !self.connection.was_open()
+            && !self.connection.is_unanswered()
     }
 
     /// The longest piece of output that waits, or more.

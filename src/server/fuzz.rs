@@ -606,7 +606,7 @@ mod tests {
         let mut world = World::new(0).expect("an epoll instance");
         let client = world.connect_behind(0);
         world.stream(client).wire().room = 0;
-        let mut send = |world: &mut World, len: usize| {
+        let send = |world: &mut World, len: usize| {
             let message = vec![1; len];
             let ctx = &mut world.server.ctx;
             ctx.send(client, Message::Binary(&message))

@@ -73,6 +73,12 @@ use crate::sys::{Clock, reap_orphans};
 /// Events taken from the kernel in one turn.
 const EVENTS_PER_TURN: usize = 1024;
 
+/// Connections that are ended at once where there is no room for a new one.
+const EVICTED: usize = 64;
+
+/// Clients that are written to in each turn, whatever else the turn has done.
+const LEAST_WRITES: usize = 64;
+
 /// Makes the access anew.
 type Reload = Box<dyn FnMut() -> Option<Access> + Send>;
 
@@ -143,6 +149,7 @@ impl<S: Service> Server<S> {
             }
             let began = Instant::now();
             self.ctx.now = self.clock.now();
+            self.ctx.begin_loop_turn();
             self.handle_jump(before, timeout);
             for event in &events {
                 self.handle_event(event, &mut ended);
@@ -155,7 +162,10 @@ impl<S: Service> Server<S> {
 
     /// What is done in every turn once the events are handled.
     fn take_turn(&mut self) {
-        for id in self.ctx.take_ready() {
+        for _ in 0..self.ctx.ready_count() {
+            let Some(id) = self.ctx.pop_ready() else {
+                break;
+            };
             self.read_client(id);
         }
         for (source, readiness) in self.ctx.sources.take_again() {
@@ -163,10 +173,14 @@ impl<S: Service> Server<S> {
         }
         self.accept_clients();
         self.handle_deadlines();
-        for id in self.ctx.take_dirty() {
+        for index in 0..self.ctx.dirty_count() {
+            let Some(id) = self.ctx.pop_dirty(index < LEAST_WRITES) else {
+                break;
+            };
             self.ctx.flush(id);
         }
         self.reap();
+        self.ctx.trim_if_due();
         self.handle_life();
     }
 
@@ -241,7 +255,11 @@ impl<S: Service> Server<S> {
             self.ctx.flush(id);
         }
         if readable {
-            self.read_client(id);
+            if self.ctx.is_turn_spent() {
+                self.ctx.read_again(id);
+            } else {
+                self.read_client(id);
+            }
         }
         self.reap();
     }
@@ -260,6 +278,7 @@ impl<S: Service> Server<S> {
             return;
         }
         self.accept_again = None;
+        let mut no_room = false;
         for listener in self
             .listeners
             .iter_mut()
@@ -285,10 +304,28 @@ impl<S: Service> Server<S> {
                     self.ctx.counters.turn_accepts += 1;
                     self.ctx.now
                 }
-                Accepted::Exhausted => self.ctx.now + EXHAUSTED_RETRY,
+                Accepted::Exhausted => {
+                    no_room |= room == 0;
+                    self.ctx.now + EXHAUSTED_RETRY
+                }
             };
             self.accept_again = Some(self.accept_again.map_or(again, |other| other.min(again)));
         }
+        if no_room && self.make_room() {
+            self.accept_again = Some(self.ctx.now);
+        }
+    }
+
+    /// Ends connections that have shown no token, the oldest first, so that whoever has one gets in. Returns whether
+    /// there were any.
+    fn make_room(&mut self) -> bool {
+        let strangers = self.ctx.registry.oldest_strangers(self.ctx.now, EVICTED);
+        let found = !strangers.is_empty();
+        for id in strangers {
+            self.ctx.evict(id);
+            self.disconnect(id, Disconnect::eof());
+        }
+        found
     }
 
     fn handle_deadlines(&mut self) {
@@ -305,7 +342,7 @@ impl<S: Service> Server<S> {
                 Timeout::Continue => {}
                 Timeout::Gone(_) if self.ctx.has_progressed(id) => {}
                 Timeout::Handshake => self.ctx.refuse(id, &Refusal::timeout()),
-                Timeout::Idle if self.is_waiting(id) => self.ctx.excuse_idleness(id),
+                Timeout::Idle if self.may_idle(id) => self.ctx.excuse_idleness(id),
                 Timeout::Idle => self.ctx.close_with(id, Disconnect::idle_timeout()),
                 Timeout::Gone(ending) => {
                     self.ctx.count_close_timeout(id);
@@ -321,7 +358,13 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// Whether a client's silence is no idleness.
+    /// Whether the idle timeout does not apply to a client now.
+    fn may_idle(&mut self, id: ClientId) -> bool {
+        self.ctx.enter(id);
+        self.service.may_idle(&self.ctx, id)
+    }
+
+    /// Whether the service still works for a client.
     fn is_waiting(&mut self, id: ClientId) -> bool {
         self.ctx.enter(id);
         self.service.is_waiting(&self.ctx, id)
@@ -339,7 +382,7 @@ impl<S: Service> Server<S> {
         self.ctx.counters.ended(client.traffic, &client.connection);
         self.ctx.mount = client.mount;
         if self.ctx.registry.client_count() == 0 {
-            self.ctx.shared.clear();
+            self.ctx.give_memory_back();
         }
         // Its descriptor may be what `accept` was waiting for.
         self.accept_again = self.accept_again.map(|_| self.ctx.now);
@@ -444,6 +487,8 @@ fn add_client(ctx: &mut Context, stream: Stream, remote: Remote) -> Option<Clien
                 && let Some(client) = ctx.registry.get_mut(id)
             {
                 client.connection.expect_proxy_header();
+            } else {
+                ctx.count_connection(id);
             }
             ctx.set_deadline(id);
             Some(id)

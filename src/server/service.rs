@@ -80,10 +80,24 @@ pub trait Service {
         let _ = (ctx, client, ending);
     }
 
-    /// Whether a client waits for something that the service still does, so that its silence is no idleness.
+    /// Whether a client waits for something that the service still does: an answer, or the last output of a program. A
+    /// server that stops closes it when that is done.
     fn is_waiting(&self, ctx: &Context, client: ClientId) -> bool {
         let _ = (ctx, client);
         false
+    }
+
+    /// Whether the idle timeout does not apply to a client now. It never applies to one that
+    /// [waits](Service::is_waiting).
+    fn may_idle(&self, ctx: &Context, client: ClientId) -> bool {
+        self.is_waiting(ctx, client)
+    }
+
+    /// The server begins to stop. It takes no new clients, and closes each client when it no longer
+    /// [waits](Service::is_waiting) for the service, or shortly before the drain timeout at the latest. A service that
+    /// would go on for ever ends its work here, so that clients still get the end of it.
+    fn draining(&mut self, ctx: &mut Context) {
+        let _ = ctx;
     }
 
     /// A call came whole. It has to be answered, now or later, with [`Context::respond`] or

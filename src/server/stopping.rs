@@ -73,37 +73,36 @@ impl<S: Service> Server<S> {
         }
         self.accept_again = None;
         log::info!("draining {} clients", self.ctx.registry.client_count());
+        self.ctx.mount = Mount::WHOLE;
+        self.service.draining(&mut self.ctx);
+        self.reap();
         let now = self.ctx.now;
         let (clients, others): (Vec<_>, Vec<_>) =
             self.ctx.registry.ids().into_iter().partition(|id| {
                 let client = self.ctx.registry.get(*id);
-                client.is_some_and(|client| client.connection.is_open())
+                let phase = client.map(|client| client.connection.phase());
+                matches!(phase, Some(Phase::Open | Phase::Streaming))
             });
         others.into_iter().for_each(|id| self.drain_client(id));
         self.ctx.farewell = Farewell::begin(clients, now, self.ctx.config.drain_timeout);
-        if self.ctx.farewell.is_done() {
-            self.listen_for_answers();
-        }
         self.reap();
     }
 
-    /// Sends CLOSE to those whose turn has come.
+    /// Sends CLOSE to those whose turn has come. The service works on for those that wait for it; their turn comes when
+    /// it is done, or when time runs out.
     fn say_goodbye(&mut self) {
-        if self.ctx.farewell.is_done() {
+        let now = self.ctx.now;
+        let Some(mut step) = self.ctx.farewell.begin_step(now) else {
             return;
-        }
-        while let Some(id) = self.ctx.farewell.pop_due(self.ctx.now) {
-            self.drain_client(id);
-        }
-        if self.ctx.farewell.is_done() {
-            self.listen_for_answers();
+        };
+        while let Some((id, last_call)) = self.ctx.farewell.pop_due(&mut step, now) {
+            if !last_call && self.is_waiting(id) {
+                self.ctx.farewell.postpone(id);
+            } else {
+                self.drain_client(id);
+            }
         }
         self.reap();
-    }
-
-    /// From now on only answers to CLOSE are waited for, and they have to be read.
-    fn listen_for_answers(&mut self) {
-        self.ctx.take_all_input();
     }
 
     /// Tells a client that the server stops: CLOSE for WebSocket connections, the last answer for calls.

@@ -131,9 +131,18 @@ impl Service for Routes {
 
     fn is_waiting(&self, ctx: &Context, client: ClientId) -> bool {
         let index = ctx.mount().index().unwrap_or(0);
-        self.services
-            .get(index)
-            .is_some_and(|mounted| mounted.patient || mounted.service.is_waiting(ctx, client))
+        let mounted = self.services.get(index);
+        mounted.is_some_and(|mounted| mounted.service.is_waiting(ctx, client))
+    }
+
+    fn may_idle(&self, ctx: &Context, client: ClientId) -> bool {
+        let index = ctx.mount().index().unwrap_or(0);
+        let mounted = self.services.get(index);
+        mounted.is_some_and(|mounted| mounted.patient || mounted.service.may_idle(ctx, client))
+    }
+
+    fn draining(&mut self, ctx: &mut Context) {
+        self.each(ctx, |service, ctx| service.draining(ctx));
     }
 
     fn call(&mut self, ctx: &mut Context, caller: ClientId, request: &Request<'_>, body: &[u8]) {

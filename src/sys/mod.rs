@@ -5,6 +5,7 @@
 mod account;
 mod clock;
 mod descriptors;
+mod memory;
 mod orphans;
 mod process;
 mod pty;
@@ -17,6 +18,7 @@ pub(crate) use clock::Clock;
 pub(crate) use descriptors::{
     NonblockingGuard, is_exhausted, raise_descriptor_limit, unsent_bytes,
 };
+pub(crate) use memory::trim_heap;
 pub use orphans::kill_orphans;
 pub(crate) use orphans::{Family, become_subreaper, reap_orphans, signal_orphans, usage};
 pub(crate) use process::{Beginning, Process, code_or_signal, exit_descriptor};

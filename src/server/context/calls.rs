@@ -2,6 +2,7 @@
 
 use std::time::SystemTime;
 
+use super::work::CALL;
 use super::{Context, SendError};
 use crate::protocol::{Disconnect, Phase, Response, StatusCode};
 use crate::server::client::Remote;
@@ -42,6 +43,7 @@ impl Context {
         log::debug!("{id} answered: {}", response.status().0);
         self.end_call(id);
         self.counters.responded(response.status());
+        self.spend(CALL as usize + response.body_len() / 256);
         self.with_connection(id, |connection, now, out| {
             connection.respond(now, &date(), response, out)
         });

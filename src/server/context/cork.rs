@@ -163,11 +163,14 @@ impl Context {
     /// Begins a client's turn.
     pub(in crate::server) fn begin_turn(&mut self) {
         self.turn_began = self.shared.decompressed();
+        self.begin_share();
     }
 
-    /// Whether the messages of this turn have come to as much as a turn may read, after they were decompressed.
+    /// Whether the messages of this turn have come to as much as a turn may read, after they were decompressed, or have
+    /// caused as much work as is one client's share.
     pub(in crate::server) fn is_turn_over(&self) -> bool {
-        self.shared.decompressed() - self.turn_began >= self.config.turn_bytes.max(1) as u64
+        self.is_share_spent()
+            || self.shared.decompressed() - self.turn_began >= self.config.turn_bytes.max(1) as u64
     }
 
     /// Writes what was gathered, if that is enough for a write.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::cork::{CORK, DIRECT, LARGE};
+use super::work::WRITE;
 use super::{Context, SendError};
 use crate::protocol::deflate::Compression;
 use crate::protocol::{Connection, Disconnect, Message, OpCode, Phase, SentHeader};
@@ -14,6 +15,9 @@ use crate::server::id::ClientId;
 
 /// The most that is written to one client in one turn of the loop.
 const WRITE_PER_TURN: usize = 1 << 20;
+
+/// A broadcast of this size is copied to each client's output; a longer one is shared by all.
+const COPIED: usize = 4 << 10;
 
 /// How many times the limit of output may wait for a client that steadily takes what it is sent.
 const STEADY_FACTOR: usize = 4;
@@ -179,8 +183,13 @@ impl Context {
         let payload = message.as_bytes();
         let mut frames = Frames::new(message);
         let (now, config) = (self.now, &self.config);
-        let mut sent = 0;
+        let (mut sent, mut writes) = (0, 0);
         let mut full = Vec::new();
+        let mut overdue = Vec::new();
+        // One broadcast is written as it comes. From the second one of a turn on they are gathered, so that each client is
+        // written to once for all of them.
+        let gathers = self.broadcasts > 0;
+        self.broadcasts += 1;
 
         for (id, client) in self.registry.iter_mut() {
             let ours = self.mount.includes(client.mount);
@@ -199,18 +208,33 @@ impl Context {
                 self.cork.bytes.extend_from_slice(frame);
                 continue;
             }
-            let written = if client.queued() > 0 {
-                Ok(0)
-            } else {
-                client.stream.write(&[IoSlice::new(frame)])
-            };
+            if gathers || client.queued() > 0 {
+                let backlog = client.backlog.get_or_insert_default();
+                if frame.len() <= COPIED {
+                    backlog.push(&[frame], 0);
+                } else {
+                    backlog.push_shared(Arc::clone(frame), 0);
+                }
+                backlog.congested |= backlog.queued() > config.soft_outbound;
+                if backlog.blocked {
+                    continue;
+                }
+                if backlog.queued() >= CORK {
+                    overdue.push(id);
+                } else if !std::mem::replace(&mut backlog.dirty, true) {
+                    self.dirty.push_back(id);
+                }
+                continue;
+            }
+            let written = client.stream.write(&[IoSlice::new(frame)]);
+            writes += 1;
             match written {
                 Ok(written) => {
                     client.traffic.bytes_out += written as u64;
                     if written < frame.len() {
                         let backlog = client.backlog.get_or_insert_default();
-                        // A write that was tried and came back short leaves the socket full.
-                        backlog.blocked |= backlog.queued() == 0;
+                        // A write that came back short leaves the socket full.
+                        backlog.blocked = true;
                         backlog.push_shared(Arc::clone(frame), written);
                         backlog.congested |= backlog.queued() > config.soft_outbound;
                     }
@@ -221,6 +245,10 @@ impl Context {
                     self.doomed.push((id, ending));
                 }
             }
+        }
+        self.spend(writes * WRITE as usize + sent / 16);
+        for id in overdue {
+            self.flush(id);
         }
         // These get another chance, and are cut off if they do not take it.
         for id in full {
@@ -284,7 +312,7 @@ impl Context {
         if backlog.queued() >= CORK {
             self.flush(id);
         } else if !std::mem::replace(&mut backlog.dirty, true) {
-            self.dirty.push(id);
+            self.dirty.push_back(id);
         }
     }
 
@@ -298,6 +326,7 @@ impl Context {
         };
         backlog.dirty = false;
         let mut budget = WRITE_PER_TURN;
+        let before = client.traffic.bytes_out;
         while backlog.queued() > 0 {
             match backlog.write(&mut client.stream) {
                 Ok(written) => {
@@ -308,13 +337,14 @@ impl Context {
                     budget = budget.saturating_sub(written);
                     if budget == 0 && backlog.queued() > 0 {
                         backlog.dirty = true;
-                        self.dirty.push(id);
+                        self.dirty.push_back(id);
                         return;
                     }
                 }
                 Err(error) => return self.doom(id, Disconnect::write_error(&error)),
             }
         }
+        let written = (client.traffic.bytes_out - before) as usize;
         if backlog.queued() == 0 {
             if std::mem::take(&mut backlog.congested) {
                 self.drained.push(id);
@@ -328,6 +358,7 @@ impl Context {
                 client.backlog = None;
             }
         }
+        self.spend(WRITE as usize + written / 2048);
         self.settle(id);
     }
 

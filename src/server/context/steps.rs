@@ -1,6 +1,7 @@
 //! The steps that the loop takes with a client.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use super::Context;
 use super::calls::date;
@@ -12,10 +13,15 @@ use crate::protocol::{
 };
 use crate::server::client::{Client, Flags, Held, ReadGate, Remote};
 use crate::server::id::{ClientId, Mount};
+use crate::server::requests::too_many_of_address;
 use crate::server::service::Service;
+use crate::sys::trim_heap;
 
 /// The least rate, in bytes a second, at which the peer of a connection that is ending has to take what it was sent.
 const SLOWEST_END: f64 = 1024.0;
+
+/// How long after the end of a connection memory is given back to the system: the end of many is one occasion.
+const TRIM_DELAY: Duration = Duration::from_millis(500);
 
 impl Context {
     /// Opens a connection whose request was accepted.
@@ -48,6 +54,34 @@ impl Context {
         });
     }
 
+    /// Tells a connection that has shown no token that its place is needed.
+    pub(in crate::server) fn evict(&mut self, id: ClientId) {
+        let phase = self
+            .registry
+            .get(id)
+            .map(|client| client.connection.phase());
+        if matches!(phase, Some(Phase::Handshaking | Phase::Body)) {
+            let refusal = Refusal::unavailable("too many connections");
+            self.refuse(id, &refusal.because("max_connections"));
+        }
+    }
+
+    /// Gives memory that is only kept to be used again back to the system: there are no clients.
+    pub(in crate::server) fn give_memory_back(&mut self) {
+        self.shared.clear();
+        self.trim_at.get_or_insert(self.now + TRIM_DELAY);
+    }
+
+    /// Gives the heap's free memory back if that is due.
+    pub(in crate::server) fn trim_if_due(&mut self) {
+        if self.trim_at.is_some_and(|at| self.now >= at) {
+            self.trim_at = None;
+            if self.registry.client_count() == 0 {
+                trim_heap();
+            }
+        }
+    }
+
     /// Notes for whom a proxy has made a connection. One that comes through a unix socket and does not say is anyone's.
     pub(in crate::server) fn proxied(&mut self, id: ClientId, address: Option<SocketAddr>) {
         let Some(client) = self.registry.get_mut(id) else {
@@ -59,6 +93,7 @@ impl Context {
         } else if client.remote.is_unix() {
             client.remote = Remote::SHARED_UNIX;
         }
+        self.count_connection(id);
     }
 
     /// Counts a connection that has to go without its peer having done what it should at the end.
@@ -339,6 +374,34 @@ impl Context {
         self.config.access.check(request, &self.listen, unix)
     }
 
+    /// Notes whether a request has shown who it comes from. A connection of somebody who has not is not kept alive for
+    /// more.
+    pub(in crate::server) fn note_authentication(&mut self, id: ClientId, request: &Request<'_>) {
+        let unix = self.remote(id) == Some(Remote::UNIX);
+        let trusted = self.config.access.authenticates(request, unix);
+        if let Some(client) = self.registry.get_mut(id) {
+            client.flags.set(Flags::TRUSTED, trusted);
+            if !trusted {
+                client.connection.end_keep_alive();
+            }
+        }
+    }
+
+    /// Counts a connection whose address has just become known, and refuses it if its address has too many: as many
+    /// connections may be in their handshake as there may be clients.
+    pub(in crate::server) fn count_connection(&mut self, id: ClientId) {
+        let Some(most) = self.config.max_clients_per_address else {
+            return;
+        };
+        if self.registry.count_connection(id) > most.saturating_mul(2) {
+            self.refuse(id, &too_many_of_address());
+            // Where room is scarce, the peer is not waited for.
+            if self.registry.len() > self.config.max_connections() / 2 {
+                self.doom(id, Disconnect::eof());
+            }
+        }
+    }
+
     /// Whether there are as many clients as there may be: connections, and calls that wait for answers.
     pub(in crate::server) fn is_full(&self) -> bool {
         self.registry.client_count() + self.calls >= self.config.max_clients
@@ -403,16 +466,6 @@ impl Context {
     /// Whether input is not taken from the clients of a service.
     pub(in crate::server) fn is_paused(&self, mount: Mount) -> bool {
         self.paused & (Mount::WHOLE.bit() | mount.bit()) != 0
-    }
-
-    /// Takes input from every client, whatever services asked for.
-    pub(in crate::server) fn take_all_input(&mut self) {
-        self.mount = Mount::WHOLE;
-        self.paused = 0;
-        self.take_input_again(|_| true);
-        for id in self.registry.ids() {
-            self.set_held(id, false);
-        }
     }
 
     /// Puts the service to work whose client this is.
