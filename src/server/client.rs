@@ -166,7 +166,7 @@ impl Client {
 
     /// Whether reading it may give anything: bytes in the socket, or input that was read already.
     pub(super) fn has_input(&self) -> bool {
-        self.flags.has(Flags::READABLE) || self.has_unread()
+        self.flags.has(Flags::READABLE) || self.has_unread() || self.connection.is_inflating()
     }
 
     /// What may be read from it. `paused` says that its service takes no data messages at the moment.

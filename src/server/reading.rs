@@ -35,11 +35,12 @@ impl<S: Service> Server<S> {
                 ReadGate::Shut(_) => return,
                 ReadGate::ControlOnly | ReadGate::Open => {}
             }
-            // What was held back comes before what is in the socket.
+            // A message that is being decompressed, and what was held back, come before what is in the socket.
+            let is_inflating = self.ctx.is_inflating(id);
             let unread = self.ctx.take_unread(id);
-            if !unread.is_empty() {
+            if is_inflating || !unread.is_empty() {
                 self.buffer[..unread.len()].copy_from_slice(&unread);
-                self.handle_input(id, unread.len());
+                self.handle_input(id, unread.len(), is_inflating);
                 return self.ctx.read_again(id);
             }
         }
@@ -56,7 +57,8 @@ impl<S: Service> Server<S> {
             if self.ctx.is_hindered(id) {
                 gate = self.ctx.read_gate(id);
                 // What was held back comes before what is in the socket, even if nothing holds it any more.
-                if matches!(gate, ReadGate::Shut(_)) || self.ctx.has_unread(id) {
+                let is_first = self.ctx.has_unread(id) || self.ctx.is_inflating(id);
+                if matches!(gate, ReadGate::Shut(_)) || is_first {
                     break;
                 }
             }
@@ -114,7 +116,7 @@ impl<S: Service> Server<S> {
                     ctx.receive_in_room(service, id, count);
                     self.reap();
                 } else {
-                    self.handle_input(id, count);
+                    self.handle_input(id, count, false);
                 }
                 if deadline_changes {
                     self.ctx.set_deadline(id);
@@ -132,8 +134,9 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// Hands `count` bytes of the loop's buffer to a client's connection, and what comes of them to the service.
-    pub(super) fn handle_input(&mut self, id: ClientId, count: usize) {
+    /// Hands `count` bytes of the loop's buffer to a client's connection, and what comes of them to the service. With
+    /// `is_inflating`, the connection has something to do even without input.
+    fn handle_input(&mut self, id: ClientId, count: usize, mut is_inflating: bool) {
         let Self {
             ctx,
             service,
@@ -142,7 +145,8 @@ impl<S: Service> Server<S> {
         } = self;
         let mut input = Input::new(&mut buffer[..count]);
         ctx.cork(id);
-        while !input.is_empty() {
+        while is_inflating || !input.is_empty() {
+            is_inflating = false;
             if let Some(message) = ctx.receive_whole(id, &mut input) {
                 service.message(ctx, id, message);
             } else if let Some(event) = ctx.receive(id, &mut input) {

@@ -255,7 +255,8 @@ impl Connection {
     }
 
     /// Takes bytes until there is an event, or the input is used up, or the present call has to be answered before more
-    /// is taken (`None`). PONG and CLOSE replies go to `out`.
+    /// is taken, or a long message [is being decompressed](Connection::is_inflating) (`None`). PONG and CLOSE replies
+    /// go to `out`.
     ///
     /// `shared` is what the connections of a loop have in common. After `Head` or `BadRequest` the request has to be answered before the next call.
     pub fn receive<'a>(
@@ -449,6 +450,7 @@ impl Connection {
         if let Some(mut partial) = self.take_partial() {
             partial.message = None;
             partial.compressed = None;
+            partial.inflating = None;
             self.keep(partial);
         }
         self.phase = phase;

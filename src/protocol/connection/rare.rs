@@ -2,7 +2,7 @@
 
 use super::Connection;
 use crate::protocol::close::Disconnect;
-use crate::protocol::deflate::Codec;
+use crate::protocol::deflate::{Codec, Unfinished};
 use crate::protocol::frame::{FrameHeader, MAX_HEADER, OpCode};
 use crate::protocol::http::Body;
 use crate::protocol::message::Assembly;
@@ -28,11 +28,27 @@ pub(super) struct Partial {
     /// What that message is if it comes compressed. It is decompressed when it is there whole, so that what is held is
     /// what was sent.
     pub(super) compressed: Option<OpCode>,
+    /// A compressed message that is there whole and is being decompressed.
+    pub(super) inflating: Option<Box<Inflating>>,
+}
+
+/// A compressed message of which a part has been decompressed.
+#[derive(Debug)]
+pub(super) struct Inflating {
+    /// What came on the wire and was not consumed yet.
+    pub(super) wire: Vec<u8>,
+    /// Bytes of `wire` that were consumed.
+    pub(super) at: usize,
+    pub(super) message: Assembly,
+    pub(super) unfinished: Unfinished,
 }
 
 impl Partial {
     pub(super) fn is_empty(&self) -> bool {
-        self.header_len == 0 && self.frame.is_none() && self.message.is_none()
+        self.header_len == 0
+            && self.frame.is_none()
+            && self.message.is_none()
+            && self.inflating.is_none()
     }
 }
 
@@ -99,6 +115,9 @@ impl Connection {
                 partial.head.capacity()
                     + partial.control.capacity()
                     + partial.message.as_ref().map_or(0, Assembly::capacity)
+                    + partial.inflating.as_ref().map_or(0, |inflating| {
+                        inflating.wire.capacity() + inflating.message.capacity()
+                    })
                     + partial.body.as_ref().map_or(0, |body| body.capacity())
             })
     }

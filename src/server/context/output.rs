@@ -1,13 +1,13 @@
 //! The way of output: gathered while a client is read, written in one piece, queued where the socket is full.
 
-use std::io::IoSlice;
+use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::cork::{CORK, DIRECT, LARGE};
 use super::work::WRITE;
 use super::{Context, SendError};
-use crate::protocol::deflate::Compression;
+use crate::protocol::deflate::{Compression, SLICE, Squeeze};
 use crate::protocol::{Connection, Disconnect, Message, OpCode, Phase, SentHeader};
 use crate::server::client::Client;
 use crate::server::config::Config;
@@ -15,6 +15,9 @@ use crate::server::id::ClientId;
 
 /// The most that is written to one client in one turn of the loop.
 const WRITE_PER_TURN: usize = 1 << 20;
+
+/// What compressing a slice costs.
+const SQUEEZE: usize = 2000;
 
 /// A broadcast of this size is copied to each client's output; a longer one is shared by all.
 const COPIED: usize = 4 << 10;
@@ -58,15 +61,20 @@ impl<'a> Frames<'a> {
         }
     }
 
-    /// The one for a client.
+    /// The one for a client. `is_behind` says that a message waits to be compressed for it.
     fn of(
         &mut self,
         connection: &mut Connection,
         compression: &mut Option<Compression>,
+        is_behind: bool,
     ) -> &Arc<[u8]> {
         let (Some(codec), Some(compression)) = (connection.codec(), compression) else {
             return &self.plain;
         };
+        // Compressing a long one would hold up the loop, and what waits to be compressed comes first.
+        if is_behind || self.message.as_bytes().len() > SLICE {
+            return &self.plain;
+        }
         let window = codec.window();
         let known = self.compressed.iter().position(|(bits, _)| *bits == window);
         let at = known.unwrap_or_else(|| {
@@ -128,8 +136,19 @@ impl Context {
         }
         client.traffic.messages_out += 1;
         client.connection.handle_message(self.now);
+        let waits = client
+            .backlog
+            .as_ref()
+            .is_some_and(|backlog| backlog.has_squeeze());
         if let Some(compression) = &mut self.shared.compression
             && let Some(codec) = client.connection.codec()
+            && (waits || payload.len() > SLICE)
+            && codec.is_worth_compressing(payload.len(), compression)
+        {
+            self.put_squeeze(id, Squeeze::new(message.opcode(), payload));
+        } else if let Some(compression) = &mut self.shared.compression
+            && let Some(codec) = client.connection.codec()
+            && !waits
             && let Some(compressed) = codec.compress(payload, compression)
         {
             self.put_compressed(id, message.opcode(), compressed);
@@ -141,6 +160,22 @@ impl Context {
             );
         }
         Ok(())
+    }
+
+    /// Puts a message to a client's output that is compressed when its turn comes.
+    fn put_squeeze(&mut self, id: ClientId, message: Squeeze) {
+        if self.cork.client == Some(id) {
+            self.write_cork(id);
+        }
+        let Some(client) = self.registry.get_mut(id) else {
+            return;
+        };
+        let backlog = client.backlog.get_or_insert_default();
+        backlog.push_squeeze(message);
+        backlog.congested |= backlog.queued() > self.config.soft_outbound;
+        if !backlog.blocked && !std::mem::replace(&mut backlog.dirty, true) {
+            self.dirty.push_back(id);
+        }
     }
 
     /// Puts the frame of a compressed message to a client's output.
@@ -203,7 +238,12 @@ impl Context {
             sent += 1;
             client.traffic.messages_out += 1;
             client.connection.handle_message(now);
-            let frame = frames.of(&mut client.connection, &mut self.shared.compression);
+            let is_behind = client
+                .backlog
+                .as_ref()
+                .is_some_and(|backlog| backlog.has_squeeze());
+            let compression = &mut self.shared.compression;
+            let frame = frames.of(&mut client.connection, compression, is_behind);
             if self.cork.client == Some(id) {
                 self.cork.bytes.extend_from_slice(frame);
                 continue;
@@ -327,7 +367,27 @@ impl Context {
         backlog.dirty = false;
         let mut budget = WRITE_PER_TURN;
         let before = client.traffic.bytes_out;
+        let (mut squeezed, mut failed) = (0, None);
         while backlog.queued() > 0 {
+            let compression = self.shared.compression.as_mut();
+            if squeezed < SLICE {
+                match backlog.squeeze(client.connection.codec(), compression) {
+                    Ok(Some(count)) => {
+                        squeezed += count;
+                        // The compressor may have kept all of it.
+                        continue;
+                    }
+                    Ok(None) => {}
+                    Err(error) => {
+                        failed = Some(Disconnect::write_error(&io::Error::other(error)));
+                        break;
+                    }
+                }
+            } else if backlog.must_squeeze() {
+                backlog.dirty = true;
+                self.dirty.push_back(id);
+                return self.spend(SQUEEZE + WRITE as usize);
+            }
             match backlog.write(&mut client.stream) {
                 Ok(written) => {
                     client.traffic.bytes_out += written as u64;
@@ -343,6 +403,9 @@ impl Context {
                 }
                 Err(error) => return self.doom(id, Disconnect::write_error(&error)),
             }
+        }
+        if let Some(ending) = failed {
+            return self.doom(id, ending);
         }
         let written = (client.traffic.bytes_out - before) as usize;
         if backlog.queued() == 0 {

@@ -255,6 +255,12 @@ impl Context {
         event
     }
 
+    /// Whether a long message of a client is being decompressed.
+    pub(in crate::server) fn is_inflating(&self, id: ClientId) -> bool {
+        let client = self.registry.get(id);
+        client.is_some_and(|client| client.connection.is_inflating())
+    }
+
     /// Whether a flag of a client is set.
     pub(in crate::server) fn has(&self, id: ClientId, flag: u8) -> bool {
         self.registry
@@ -345,9 +351,11 @@ impl Context {
 
     /// Whether anything may stand between a client and its input: a pause, output that waits, input that was held back.
     pub(in crate::server) fn is_hindered(&self, id: ClientId) -> bool {
-        self.registry
-            .get(id)
-            .is_some_and(|client| client.backlog.is_some() || self.holds_input_of(client))
+        self.registry.get(id).is_some_and(|client| {
+            client.backlog.is_some()
+                || client.connection.is_inflating()
+                || self.holds_input_of(client)
+        })
     }
 
     /// What may be read from a client now. What is not read stays where it is.
