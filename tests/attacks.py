@@ -23,13 +23,15 @@ import random
 import select
 import selectors
 import signal
+import socket
+import struct
 import sys
 import time
 import zlib
 
 from peers import (
-    AUTHORIZATION, KIB, LIBC, MIB, PATIENCE, Server, Worker, children_of, connect, descriptors_for, end_left_processes,
-    frame, get, open_client, open_clients, post, prepare, read_frame, read_head, results, upgrade,
+    AUTHORIZATION, KIB, LIBC, MIB, PATIENCE, Server, Worker, children_of, client_count, connect, descriptors_for,
+    end_left_processes, frame, get, open_client, open_clients, post, prepare, read_frame, read_head, results, upgrade,
 )
 
 GOAL, LIMIT = 50, 100
@@ -39,6 +41,7 @@ PTRACE_SEIZE, PTRACE_O_TRACEEXIT = 0x4206, 0x40
 # The server's defaults, which README.md's formula is made of.
 MAX_MESSAGE, MAX_OUTBOUND, MAX_HEAD, TURN_BYTES = 16 * MIB, 8 * MIB, 16 * KIB, 512 * KIB
 DEFLATE_MEMORY = 64 * MIB
+CAPTURE = 64 * MIB  # what all `exec`s together have taken and not yet answered with
 MAX_LOG = 20_000  # bytes a second
 
 
@@ -211,22 +214,24 @@ class Run:
 # What several attacks are made of.
 
 
-def pipeline(pipe, port, request, connections, seconds, source="127.0.0.1"):
-    """Sends a request over and over on so many connections and reads what comes. Returns the bytes that came."""
+def pipeline(pipe, port, request, connections, seconds):
+    """Sends a request over and over on so many connections, and reads what comes. One that was closed is made again.
+    Returns the bytes that came."""
     batch = request * max(1, 4096 // len(request))
-    came, waiting = 0, {}
+    came, rests = 0, {}
     deadline = time.monotonic() + seconds
     with selectors.DefaultSelector() as selector:
-
-        def add():
-            connection = connect(port, source)
-            connection.setblocking(False)
-            waiting[connection] = b""
-            selector.register(connection, selectors.EVENT_READ | selectors.EVENT_WRITE)
-
-        for _ in range(connections):
-            add()
         while time.monotonic() < deadline:
+            for _ in range(connections - len(rests)):
+                try:
+                    connection = connect(port)
+                except OSError:
+                    break  # there is no port for it at the moment
+                # Leaves no port waiting behind.
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                connection.setblocking(False)
+                rests[connection] = batch
+                selector.register(connection, selectors.EVENT_READ | selectors.EVENT_WRITE)
             for key, events in selector.select(0.1):
                 connection = key.fileobj
                 try:
@@ -237,15 +242,13 @@ def pipeline(pipe, port, request, connections, seconds, source="127.0.0.1"):
                         came += len(data)
                     if events & selectors.EVENT_WRITE:
                         # A request begins where the last one ended.
-                        rest = waiting[connection] or batch
-                        waiting[connection] = rest[connection.send(rest) :]
+                        rests[connection] = rests[connection][connection.send(rests[connection]) :] or batch
                 except BlockingIOError:
                     pass
                 except OSError:
                     selector.unregister(connection)
                     connection.close()
-                    del waiting[connection]
-                    add()
+                    del rests[connection]
     return came
 
 
@@ -326,9 +329,7 @@ def initialize_again(pipe, port, messages, seconds):
     while time.monotonic() < deadline:
         with contextlib.suppress(ConnectionError), open_client(port, "/acp") as client:
             client.sendall(messages[done % len(messages)])
-            opcode, text = read_frame(client)
-            if opcode != 1:
-                raise RuntimeError(f"{opcode} {text[:200]!r}")
+            read_frame(client)  # the answer, or CLOSE if it is refused
         done += 1
     return done
 
@@ -602,15 +603,24 @@ def read_slowly(pipe, port, request, count, rate, seconds):
     return came, ended
 
 
-def slow_exec_readers(run):
-    """30 callers of `exec` read 2 kB/s of 16 MB each"""
+def exec_readers(run, held, **fields):
     port = run.serve({"/process/...": {"processes": {}}})
-    body = json.dumps({"command": "head", "args": ["-c", "16000000", "/dev/zero"]}).encode()
-    # `exec` keeps 1 MiB of a stream, and its answer has both in base64.
-    run.allowed = allowed(31, held=30 * (2 * MIB * 4 // 3 + MAX_HEAD), programs=30 * 2 * MIB)
+    body = json.dumps({"command": "head", "args": ["-c", "16000000", "/dev/zero"], **fields}).encode()
+    run.allowed = allowed(31, held=30 * (held + MAX_HEAD), programs=CAPTURE)
     run.begin()
     came, ended = Worker(read_slowly, port, post("/process/exec", body), 30, 2000, 8).hear()
     run.note(f"{came / KIB:.0f} KiB were read, {ended} ended")
+
+
+def slow_exec_readers(run):
+    """30 callers of `exec` read 2 kB/s of 16 MB each"""
+    # 1 MiB of a stream is kept, and the answer has both in base64.
+    exec_readers(run, 2 * MIB * 4 // 3)
+
+
+def greedy_exec_readers(run):
+    """30 callers of `exec` ask for 16 MB each and read 2 kB/s"""
+    exec_readers(run, MAX_OUTBOUND, max_output_bytes=MAX_MESSAGE)
 
 
 def send_big_ids(pipe, port, count):
@@ -736,15 +746,19 @@ def handshake_hoarding(run):
 
 
 def stuck_program(run):
-    """one client writes to an app that reads slowly; others of this app want their PINGs answered, and to come in"""
+    """one client writes to an app that reads slowly; others of this app have PINGs answered, come in, and leave"""
     code = "import os, time\nwhile os.read(0, 65536): time.sleep(0.05)"
     port = run.serve({"/app": {"app": {"command": [PYTHON, "-c", code]}}})
     run.allowed = allowed(3, held=MIB + TURN_BYTES, programs=4 * MIB)
     run.begin("/app", pings=True)
-    flood = Worker(exchange, port, "/app", [frame(1, b"x" * 1000) * 100], 1, 4)
+    leaver = open_client(port, "/app")
+    flood = Worker(exchange, port, "/app", [frame(1, b"x" * 1000) * 100], 1, 6)
     time.sleep(3)
     came = newcomer(port, "/app", "127.0.0.1")
     run.check("101" in came, f"a newcomer got {came}")
+    count = client_count(port)
+    leaver.close()
+    run.wait_for("who has left is not counted any more", lambda: client_count(port) < count, 2)
     flood.hear()
 
 
@@ -774,6 +788,7 @@ ATTACKS = [
     broadcast_commands_2000,
     deflate_bombs,
     slow_exec_readers,
+    greedy_exec_readers,
     jsonrpc_ids,
     log_flood,
     log_flood_token,

@@ -118,6 +118,15 @@ def open_clients(port, paths):
     return clients
 
 
+def client_count(port):
+    with connect(port) as caller:
+        caller.sendall(get("/status", AUTHORIZATION + b"Connection: close\r\n"))
+        answer = b""
+        while data := caller.recv(1 << 16):
+            answer += data
+    return json.loads(answer.partition(b"\r\n\r\n")[2])["client_count"]
+
+
 def descriptors_for(count):
     return min(count, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 500)
 

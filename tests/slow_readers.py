@@ -24,8 +24,8 @@ import time
 import traceback
 
 from peers import (
-    AUTHORIZATION, KIB, MIB, Worker, connect, end_left_processes, frame, get, open_client, post, prepare, read_head,
-    serving, upgrade,
+    KIB, MIB, Worker, client_count, connect, end_left_processes, frame, open_client, post, prepare, read_head, serving,
+    upgrade,
 )
 
 PYTHON = sys.executable
@@ -209,15 +209,6 @@ def read_all(pipe, port, seed, kinds):
 
 
 # Who is to stay and who is to go, each with a server of its own.
-
-
-def client_count(port):
-    with connect(port) as caller:
-        caller.sendall(get("/status", AUTHORIZATION + b"Connection: close\r\n"))
-        answer = b""
-        while data := caller.recv(1 << 16):
-            answer += data
-    return json.loads(answer.partition(b"\r\n\r\n")[2])["client_count"]
 
 
 def seconds_until_gone(port, most):
