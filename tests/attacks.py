@@ -380,16 +380,36 @@ def terminal_crowd(run):
     run.wait_for("all terminals have ended", lambda: not run.server.children())
 
 
-def storm(run, count, orphans, prepare):
-    script = f"{prepare} for i in {' '.join(map(str, range(orphans)))}; do (setsid sleep 300 </dev/null >/dev/null 2>&1 &); done; "
-    port = run.serve({"/terminal": {"terminal": {"command": ["sh", "-c", script + "echo ready; exec cat"]}}})
+# Leaves orphans in sessions of their own, and goes on as `cat`.
+FORKER = """
+import os, signal, sys
+if sys.argv[2] == "ignore":
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+for _ in range(int(sys.argv[1])):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            null = os.open("/dev/null", os.O_RDWR)
+            for stream in range(3):
+                os.dup2(null, stream)
+            os.execvp("sleep", ["sleep", "300"])
+        os._exit(0)
+    os.wait()
+print("ready", flush=True)
+os.execvp("cat", ["cat"])
+"""
+
+
+def storm(run, count, orphans, hup):
+    command = [PYTHON, "-I", "-S", "-c", FORKER, str(orphans), hup]
+    port = run.serve({"/terminal": {"terminal": {"command": command}}})
     run.allowed = allowed(count + 1, held=count * 512, programs=count * (16 + 4 * orphans) * KIB)
     terminals = open_clients(port, ["/terminal"] * count)
     for terminal in terminals:
         while b"ready" not in terminal.recv(4096):
             pass
-    # The last ones are not orphans until the shells that have started them were reaped.
-    run.wait_for("all orphans are there", lambda: len(run.server.children()) >= count * (orphans + 1))
+    children = len(run.server.children())
+    run.check(children == count * (orphans + 1), f"there are only {children} children")
     run.begin()
     time.sleep(0.1)
     begin = time.monotonic()
@@ -401,12 +421,12 @@ def storm(run, count, orphans, prepare):
 
 def orphan_storm(run):
     """200 terminals with ten orphans each are left at once"""
-    storm(run, 200, 10, "")
+    storm(run, 200, 10, "obey")
 
 
 def hup_proof(run):
     """200 terminals with three orphans each that ignore HUP are left at once"""
-    storm(run, 200, 3, "trap '' HUP;")
+    storm(run, 200, 3, "ignore")
 
 
 def trace(pipe, server, count):
