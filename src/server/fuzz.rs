@@ -206,6 +206,11 @@ impl Service for Witness {
         }
     }
 
+    fn input_ended(&mut self, _: &mut Context, client: ClientId) -> Duration {
+        assert!(self.present.contains(&client), "{client} is connected");
+        Duration::from_secs(client.serial() % 3)
+    }
+
     fn drained(&mut self, ctx: &mut Context, client: ClientId) {
         assert!(
             self.present.contains(&client) || self.calling.contains_key(&client),
@@ -556,6 +561,33 @@ mod tests {
         world.event(client, true, false, false);
         world.server.take_turn();
         assert!(!world.is_present(client), "it has answered our CLOSE");
+    }
+
+    #[test]
+    fn a_client_that_has_ended_its_direction_still_gets_what_the_service_has_for_it() {
+        // The bug: a terminal's or an app's client that had shut down its own side was gone at once, and what the
+        // service was about to send was dropped.
+        let mut world = World::new(7).expect("an epoll instance");
+        let at_once = (0..3)
+            .map(|_| world.connect())
+            .find(|client| client.serial() % 3 == 0)
+            .expect("one of three");
+        let late = world.connect();
+        for client in [at_once, late] {
+            world.stream(client).wire().room = 1 << 20;
+            world.stream(client).wire().ended = true;
+            world.event(client, true, false, true);
+        }
+        assert!(!world.is_present(at_once), "there is nothing for it");
+        let ctx = &mut world.server.ctx;
+        assert_eq!(ctx.send(late, Message::Text("the last")), Ok(()));
+        ctx.close(late, CloseCode::NORMAL, "done")
+            .expect("it is open");
+        world.server.take_turn();
+        world.check();
+        assert!(!world.is_present(late), "its CLOSE is not waited for");
+        let ending = world.server.service.endings[&late];
+        assert_eq!(ending, (Cause::Service, CloseCode::NORMAL));
     }
 
     #[test]

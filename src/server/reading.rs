@@ -99,9 +99,9 @@ impl<S: Service> Server<S> {
         let len = space.len();
         match client.stream.read(space) {
             Ok(0) => {
-                if ctx.handle_eof(id) {
-                    self.disconnect(id, Disconnect::eof());
-                }
+                client.flags.set(Flags::READABLE, false);
+                client.flags.set(Flags::HUNG_UP, false);
+                self.handle_eof(id);
                 None
             }
             Ok(count) => {
@@ -131,6 +131,25 @@ impl<S: Service> Server<S> {
                 self.disconnect(id, Disconnect::read_error(&error));
                 None
             }
+        }
+    }
+
+    /// The peer has ended its direction. What was sent to it before still leaves, and what the service has for it.
+    fn handle_eof(&mut self, id: ClientId) {
+        let client = self.ctx.registry.get(id);
+        if client.is_some_and(|client| client.connection.is_half_closed()) {
+            return;
+        }
+        if client.is_some_and(|client| client.connection.is_open()) {
+            self.ctx.enter(id);
+            let patience = self.service.input_ended(&mut self.ctx, id);
+            if !patience.is_zero() {
+                self.ctx.end_input(id, patience);
+                return self.reap();
+            }
+        }
+        if self.ctx.abandon_input(id) {
+            self.disconnect(id, Disconnect::eof());
         }
     }
 

@@ -1,5 +1,7 @@
 //! What a server serves.
 
+use std::time::Duration;
+
 use super::context::Context;
 use super::id::{ClientId, Mount, SourceId, TimerId};
 use super::metrics::Metrics;
@@ -73,6 +75,14 @@ pub trait Service {
     /// The output of a client that was [congested](Context::is_congested) has drained.
     fn drained(&mut self, ctx: &mut Context, client: ClientId) {
         let _ = (ctx, client);
+    }
+
+    /// A client has ended its direction of the connection without CLOSE: it sends nothing more, but may still read, or may
+    /// be gone. The result says for how long it can still be sent to, as long as it takes nothing; by default it is
+    /// disconnected as soon as what was sent before is out.
+    fn input_ended(&mut self, ctx: &mut Context, client: ClientId) -> Duration {
+        let _ = (ctx, client);
+        Duration::ZERO
     }
 
     /// A client is gone. Its id finds nothing any more, and will never be another client's.

@@ -1,5 +1,7 @@
 //! Several services behind one listener, each at its path.
 
+use std::time::Duration;
+
 use serde_json::{Map, Value};
 
 use super::Endpoint;
@@ -121,6 +123,11 @@ impl Service for Routes {
         if let Some(service) = self.at(ctx) {
             service.drained(ctx, client);
         }
+    }
+
+    fn input_ended(&mut self, ctx: &mut Context, client: ClientId) -> Duration {
+        self.at(ctx)
+            .map_or(Duration::ZERO, |service| service.input_ended(ctx, client))
     }
 
     fn disconnected(&mut self, ctx: &mut Context, client: ClientId, ending: &Disconnect) {

@@ -1,6 +1,9 @@
 //! What a connection has only now and then, behind the one pointer that is empty otherwise.
 
+use std::time::Duration;
+
 use super::Connection;
+use crate::protocol::Time;
 use crate::protocol::close::Disconnect;
 use crate::protocol::deflate::{Codec, Unfinished};
 use crate::protocol::frame::{FrameHeader, MAX_HEADER, OpCode};
@@ -58,6 +61,9 @@ pub(super) struct Rare {
     pub(super) partial: Option<Box<Partial>>,
     /// How it ends, set exactly once: when the phase leaves `Open`.
     pub(super) ending: Option<Disconnect>,
+    /// Since when the peer has ended its direction while it may still be sent to, and for how long that may be so
+    /// without progress.
+    pub(super) half_closed: Option<(Time, Duration)>,
     /// Its compression, if that was agreed on.
     pub(super) codec: Option<Codec>,
     /// Under a rate limit: when, in microseconds, the messages so far would have been due. 0 before the first.
@@ -69,7 +75,7 @@ pub(super) struct Rare {
 impl Rare {
     pub(super) fn is_empty(&self) -> bool {
         let idle = self.partial.is_none() && self.ending.is_none() && self.codec.is_none();
-        idle && self.due == 0 && self.origin.is_none()
+        idle && self.due == 0 && self.origin.is_none() && self.half_closed.is_none()
     }
 }
 

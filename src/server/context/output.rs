@@ -442,7 +442,9 @@ impl Context {
         }
         match phase {
             _ if client.queued() > 0 => {}
-            Phase::Finished => {
+            // The peer has ended its direction, so its CLOSE cannot come.
+            Phase::Closing if !client.connection.is_half_closed() => {}
+            Phase::Closing | Phase::Finished => {
                 let ending = client
                     .connection
                     .ending()

@@ -307,15 +307,24 @@ impl Context {
         !over
     }
 
-    /// The peer has ended its direction. Returns whether the connection is over: not while there is output that the
-    /// peer may still read, until the close timeout.
-    pub(in crate::server) fn handle_eof(&mut self, id: ClientId) -> bool {
+    /// Lets a client be sent to whose peer has ended its direction, for as long as it takes something within `patience`.
+    pub(in crate::server) fn end_input(&mut self, id: ClientId, patience: Duration) {
+        if let Some(client) = self.registry.get_mut(id) {
+            client.connection.end_input(self.now, patience);
+            client.mark_delivered();
+            self.set_deadline(id);
+        }
+        // What has already been decided about it needs no answer of the peer.
+        self.settle(id);
+    }
+
+    /// Ends a connection whose peer has ended its direction. Returns whether it is over: not while there is output that
+    /// the peer may still read, until the close timeout.
+    pub(in crate::server) fn abandon_input(&mut self, id: ClientId) -> bool {
         self.flush(id);
         let Some(client) = self.registry.get_mut(id) else {
             return true;
         };
-        client.flags.set(Flags::READABLE, false);
-        client.flags.set(Flags::HUNG_UP, false);
         if client.queued() == 0 {
             return true;
         }
