@@ -48,7 +48,7 @@ pub(super) struct Answers {
     /// Errors that may still be told.
     errors: u32,
     /// When one more was last earned.
-    earned: Time,
+    earned: Option<Time>,
     /// Wrong lines in a row.
     wrong: u32,
 }
@@ -62,7 +62,7 @@ impl Default for Answers {
             left_out: 0,
             left_out_line: 0,
             errors: ERRORS,
-            earned: Time::default(),
+            earned: None,
             wrong: 0,
         }
     }
@@ -72,9 +72,10 @@ impl Answers {
     /// A command was carried out.
     pub(super) fn valid(&mut self, now: Time) {
         self.wrong = 0;
-        if self.errors < ERRORS && now.since(self.earned) >= EARNING {
+        let may_earn = |earned| now.since(earned) >= EARNING;
+        if self.errors < ERRORS && self.earned.is_none_or(may_earn) {
             self.errors += 1;
-            self.earned = now;
+            self.earned = Some(now);
         }
     }
 

@@ -199,7 +199,10 @@ fn code(fields: &mut Fields<'_>) -> Result<CloseCode, String> {
     };
     let code = value.parse().ok().map(CloseCode);
     code.filter(|code: &CloseCode| code.is_sendable())
-        .ok_or_else(|| format!("{} is not a close code that may be sent", shown(value)))
+        .ok_or_else(|| {
+            let shown = &value[..value.floor_char_boundary(100)];
+            format!("{shown} is not a close code that may be sent")
+        })
 }
 
 fn reason(fields: &mut Fields<'_>) -> Result<Text, String> {
