@@ -165,7 +165,7 @@ fn serve(
         for path in paths {
             let line = listening(address, path, settings.told_token());
             if talks_on_stdout {
-                let _ = write!(io::stderr(), "{line}");
+                cli::log::say(&line);
             } else {
                 print(&line);
             }
@@ -235,7 +235,7 @@ fn write_announcement(
 
 /// Says what is wrong on standard error, if anybody listens.
 fn complain(error: &str, exit: Exit) -> Exit {
-    let _ = writeln!(io::stderr(), "outrigger: {error}");
+    cli::log::say(&format!("outrigger: {error}\n"));
     exit
 }
 

@@ -5,6 +5,7 @@ mod config;
 mod help;
 pub(crate) mod log;
 mod options;
+pub(crate) mod output;
 mod values;
 
 use std::ffi::OsString;

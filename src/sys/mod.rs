@@ -14,9 +14,8 @@ mod wide;
 
 pub(crate) use account::Account;
 pub(crate) use clock::Clock;
-pub(crate) use descriptors::{
-    NonblockingGuard, is_exhausted, raise_descriptor_limit, unsent_bytes,
-};
+pub use descriptors::NonblockingFd;
+pub(crate) use descriptors::{is_exhausted, raise_descriptor_limit, unsent_bytes};
 pub use orphans::kill_orphans;
 pub(crate) use orphans::{Family, become_subreaper, reap_orphans, signal_orphans, usage};
 pub(crate) use process::{Beginning, Process, code_or_signal, exit_descriptor};
