@@ -676,6 +676,9 @@ mod tests {
             if by_signal {
                 world.server.handle_signal(&mut ended);
                 world.server.handle_signal(&mut ended);
+                assert_eq!(world.server.ctx.registry.len(), 2, "two at once are one");
+                world.pass(Duration::from_millis(101));
+                world.server.handle_signal(&mut ended);
                 assert_eq!(ended, Ended::AtOnce);
             } else {
                 world.server.leave_at_once();

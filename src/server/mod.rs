@@ -94,8 +94,10 @@ pub struct Server<S> {
     reload: Option<(Signals, Reload)>,
     /// SIGCHLD, if processes that others have left behind are ours.
     children: Option<Signals>,
-    /// Whether a signal has come: the next one means at once.
-    signalled: bool,
+    /// Whether the service was started before the loop turns.
+    started: bool,
+    /// When the first signal came: a later one means at once.
+    signalled: Option<Time>,
     /// When to try again to take connections, after there was no room or no descriptor for them.
     accept_again: Option<Time>,
     clock: Clock,
@@ -121,6 +123,24 @@ impl<S: Service> Server<S> {
         self.commands.handle()
     }
 
+    /// Starts the service before [`Server::run`] would, for who wants to know whether it works before saying that it does.
+    /// The server has to be run all the same, so that what was started can end.
+    ///
+    /// # Errors
+    ///
+    /// What the service has failed with ([`Service::failure`]).
+    pub fn start(&mut self) -> io::Result<()> {
+        if !std::mem::replace(&mut self.started, true) {
+            self.ctx.now = self.clock.now();
+            self.service.started(&mut self.ctx);
+            self.reap();
+        }
+        match self.service.failure() {
+            Some(failure) => Err(io::Error::other(failure.to_owned())),
+            None => Ok(()),
+        }
+    }
+
     /// Turns the loop until the server is stopped, and returns the service and whether its clients and the service had
     /// the time they were to have.
     ///
@@ -131,9 +151,8 @@ impl<S: Service> Server<S> {
     /// Only where waiting for events fails. No client can end the loop.
     pub fn run(mut self) -> io::Result<(S, Ended)> {
         let mut events = Events::with_capacity(EVENTS_PER_TURN);
-        self.ctx.now = self.clock.now();
-        self.service.started(&mut self.ctx);
-        self.reap();
+        // A service that has failed has stopped the server.
+        let _ = self.start();
         let mut ended = Ended::Cleanly;
         while self.ctx.life != Life::Over {
             let timeout = self.timeout();

@@ -12,15 +12,22 @@ use super::{Ended, Server};
 use crate::protocol::{Disconnect, Phase};
 use crate::sys::{reap_orphans, signal_orphans};
 
+/// Signals within this time are one: a supervisor may send two kinds, and a terminal's `^C` goes to us and to whoever
+/// passes it on.
+const ONE_SIGNAL: Duration = Duration::from_millis(100);
+
 /// How long a stopping server waits for the requests of connections that it has taken.
 const NEWCOMERS: Duration = Duration::from_millis(200);
 
 impl<S: Service> Server<S> {
     pub(super) fn handle_signal(&mut self, ended: &mut Ended) {
-        if !std::mem::replace(&mut self.signalled, true) {
+        let now = self.ctx.now;
+        let Some(first) = self.signalled else {
+            self.signalled = Some(now);
             log::info!("signal received: stopping");
-            self.ctx.stop();
-        } else {
+            return self.ctx.stop();
+        };
+        if now.since(first) >= ONE_SIGNAL {
             log::warn!("second signal received: leaving at once");
             *ended = Ended::AtOnce;
             self.leave_at_once();

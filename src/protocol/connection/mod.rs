@@ -190,6 +190,11 @@ impl Connection {
         self.since
     }
 
+    /// When the last data message went either way.
+    pub fn last_message(&self) -> Time {
+        self.last_message
+    }
+
     /// How it ends, once that is known.
     pub fn ending(&self) -> Option<&Disconnect> {
         self.rare.as_ref()?.ending.as_ref()

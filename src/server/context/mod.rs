@@ -232,6 +232,13 @@ impl Context {
         self.mount = mount;
     }
 
+    /// For how long no message has gone either way between the server and a client.
+    pub fn quiet_for(&self, id: ClientId) -> Duration {
+        self.own(id).map_or(Duration::MAX, |client| {
+            self.now.since(client.connection.last_message())
+        })
+    }
+
     /// Where a client's connection comes from.
     pub fn remote(&self, id: ClientId) -> Option<Remote> {
         self.registry.get(id).map(|client| client.remote)

@@ -9,11 +9,7 @@ use super::attach::Role;
 use super::control::{self, Control};
 use super::program::{Launch, Program};
 use super::sink::{Sink, Sockets};
-use crate::service::text::printable;
 use crate::{ClientId, Context, Message, Readiness, SourceId, Time, TimerId};
-
-/// The most bytes of a message that is ignored that go into the log.
-const SHOWN: usize = 100;
 
 #[derive(Debug)]
 struct Entry {
@@ -225,10 +221,10 @@ impl Programs {
                         log::debug!("{client} only watches: resize ignored");
                     }
                     None => {
-                        let shown = &text.as_bytes()[..text.len().min(SHOWN)];
+                        // It may be what was typed, passwords too, so it is not shown.
                         log::warn!(
-                            "{client} sent no valid control message, ignored: {}",
-                            printable(shown)
+                            "{client} sent a text message of {} bytes that is no control message; ignored",
+                            text.len()
                         );
                     }
                 },
