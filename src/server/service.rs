@@ -54,6 +54,13 @@ pub trait Service {
         Ok(Route::WebSocket)
     }
 
+    /// The longest body of a call to a path that `route` has let through. A longer one gets 413, and so does one over
+    /// `max_message`.
+    fn max_body(&self, request: &Request<'_>) -> usize {
+        let _ = request;
+        usize::MAX
+    }
+
     /// Admits or refuses a complete opening handshake. If it is admitted, `connected` follows at once.
     fn accept(&mut self, ctx: &mut Context, request: &Request<'_>) -> Result<Accept, Refusal> {
         let _ = (ctx, request);
@@ -133,6 +140,14 @@ pub trait Service {
     /// Why the service had the server stop, if that was not as it should be. It is asked when the loop has ended.
     fn failure(&self) -> Option<&str> {
         None
+    }
+
+    /// The server begins to drain: it takes no new clients, and waits for those for which
+    /// [`is_waiting`](Self::is_waiting) is true until it turns false, at most for the drain timeout. A service that
+    /// keeps clients waiting only because it runs something for them ends that now, and delivers what is still to come
+    /// of it. It is told once.
+    fn draining(&mut self, ctx: &mut Context) {
+        let _ = ctx;
     }
 
     /// The server stops and all clients are gone: end what the service itself runs.

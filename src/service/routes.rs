@@ -100,6 +100,12 @@ impl Service for Routes {
         self.services[index].service.route(request)
     }
 
+    fn max_body(&self, request: &Request<'_>) -> usize {
+        self.find(request.path()).map_or(usize::MAX, |index| {
+            self.services[index].service.max_body(request)
+        })
+    }
+
     fn accept(&mut self, ctx: &mut Context, request: &Request<'_>) -> Result<Accept, Refusal> {
         let service = self.at(ctx).ok_or_else(Refusal::not_found)?;
         service.accept(ctx, request)
@@ -131,9 +137,11 @@ impl Service for Routes {
 
     fn is_waiting(&self, ctx: &Context, client: ClientId) -> bool {
         let index = ctx.mount().index().unwrap_or(0);
-        self.services
-            .get(index)
-            .is_some_and(|mounted| mounted.patient || mounted.service.is_waiting(ctx, client))
+        self.services.get(index).is_some_and(|mounted| {
+            // Patience is for clients that are idle, and not for a server that stops.
+            let may_be_idle = mounted.patient && !ctx.is_stopping();
+            may_be_idle || mounted.service.is_waiting(ctx, client)
+        })
     }
 
     fn call(&mut self, ctx: &mut Context, caller: ClientId, request: &Request<'_>, body: &[u8]) {
@@ -199,6 +207,10 @@ impl Service for Routes {
         self.services
             .iter()
             .find_map(|mounted| mounted.service.failure())
+    }
+
+    fn draining(&mut self, ctx: &mut Context) {
+        self.each(ctx, |service, ctx| service.draining(ctx));
     }
 
     fn stopping(&mut self, ctx: &mut Context) {

@@ -5,6 +5,7 @@
 mod account;
 mod clock;
 mod descriptors;
+mod families;
 mod orphans;
 mod process;
 mod pty;
@@ -17,8 +18,9 @@ pub(crate) use clock::Clock;
 pub(crate) use descriptors::{
     NonblockingGuard, is_exhausted, raise_descriptor_limit, unsent_bytes,
 };
+pub(crate) use families::Families;
 pub use orphans::kill_orphans;
-pub(crate) use orphans::{Family, become_subreaper, reap_orphans, signal_orphans, usage};
+pub(crate) use orphans::{SystemProcesses, become_subreaper, reap_orphans, signal_orphans, usage};
 pub(crate) use process::{Beginning, Process, code_or_signal, exit_descriptor};
 pub use pty::TerminalSize;
 pub(crate) use pty::{open_pty, read_output, set_terminal_size};
