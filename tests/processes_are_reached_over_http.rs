@@ -423,7 +423,7 @@ fn every_error_has_its_status_and_is_json() {
         ("POST", "/process".into(), Some(json!({})), 405, "GET only"),
         ("GET", "/process/".into(), None, 404, "nothing is served"),
         ("GET", "/processes".into(), None, 404, "nothing is served"),
-        ("POST", "/process/spawn".into(), None, 411, "JSON body"),
+        ("POST", "/process/spawn".into(), None, 400, "JSON body"),
         (
             "POST",
             "/process/spawn".into(),

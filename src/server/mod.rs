@@ -73,6 +73,9 @@ use crate::sys::{Clock, reap_orphans};
 /// Events taken from the kernel in one turn.
 const EVENTS_PER_TURN: usize = 1024;
 
+/// The most processes that others have left behind that are waited for in one turn.
+const ORPHANS_PER_TURN: usize = 32;
+
 /// Makes the access anew.
 type Reload = Box<dyn FnMut() -> Option<Access> + Send>;
 
@@ -88,6 +91,8 @@ pub struct Server<S> {
     reload: Option<(Signals, Reload)>,
     /// SIGCHLD, if processes that others have left behind are ours.
     children: Option<Signals>,
+    /// Whether more of them have ended than were waited for in one turn.
+    reap_again: bool,
     /// Whether a signal has come: the next one means at once.
     signalled: bool,
     /// When to try again to take connections, after there was no room or no descriptor for them.
@@ -149,6 +154,9 @@ impl<S: Service> Server<S> {
 
     /// What is done in every turn once the events are handled.
     fn take_turn(&mut self) {
+        if self.reap_again {
+            self.reap_children();
+        }
         for id in self.ctx.take_ready() {
             self.read_client(id);
         }
@@ -204,10 +212,7 @@ impl<S: Service> Server<S> {
             }
             Origin::Children => {
                 if self.children.as_mut().is_some_and(|pipe| pipe.take() > 0) {
-                    reap_orphans();
-                    self.ctx.mount = Mount::WHOLE;
-                    self.service.orphans_changed(&mut self.ctx);
-                    self.reap();
+                    self.reap_children();
                 }
             }
             Origin::Listener(index) => {
@@ -216,6 +221,14 @@ impl<S: Service> Server<S> {
                 }
             }
         }
+    }
+
+    /// Waits for processes that others have left behind, a turn's worth of them.
+    fn reap_children(&mut self) {
+        self.reap_again = reap_orphans(ORPHANS_PER_TURN).more;
+        self.ctx.mount = Mount::WHOLE;
+        self.service.orphans_changed(&mut self.ctx);
+        self.reap();
     }
 
     /// Handles the readiness of a client's socket. A client that is gone, even if its slot is someone else's now, is
@@ -396,7 +409,7 @@ impl<S: Service> Server<S> {
 
     /// How long to wait for events.
     fn timeout(&self) -> Option<Duration> {
-        if self.ctx.has_work() {
+        if self.ctx.has_work() || self.reap_again {
             return Some(Duration::ZERO);
         }
         let pending = self.listeners.iter().any(|listener| listener.pending);

@@ -78,6 +78,7 @@ impl<S: Service> Server<S> {
             signals: None,
             reload: None,
             children: None,
+            reap_again: false,
             signalled: false,
             accept_again: None,
             clock,

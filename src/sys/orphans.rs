@@ -66,19 +66,43 @@ fn with_descendants(mut family: Vec<Pid>) -> Vec<Pid> {
     family
 }
 
-/// Waits for the orphans that have ended, and for those of our own children that nobody else waits for any more, without
-/// waiting for others. Returns whether any orphans are left.
-pub(crate) fn reap_orphans() -> bool {
+/// What is left after orphans were waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Orphans {
+    /// Whether there are any.
+    pub(crate) left: bool,
+    /// Whether so many had ended that some of them have not been waited for.
+    pub(crate) more: bool,
+}
+
+/// Waits for orphans that have ended, so many at most, and for those of our own children that nobody else waits for any
+/// more; for none that still runs.
+pub(crate) fn reap_orphans(most: usize) -> Orphans {
     reap_dropped();
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
-    let runs = |pid: &Pid| matches!(waitid(WaitId::Pid(*pid), options), Ok(None));
-    let (left, ended): (Vec<Pid>, Vec<Pid>) = orphans().into_iter().partition(runs);
+    let mut ended = Vec::new();
+    let mut orphans = orphans().into_iter();
+    let mut left = false;
+    for pid in orphans.by_ref() {
+        if matches!(waitid(WaitId::Pid(pid), options), Ok(None)) {
+            left = true;
+        } else {
+            ended.push(pid);
+        }
+        if ended.len() == most {
+            break;
+        }
+    }
     with_marks(|marks| {
         for pid in ended {
             marks.remove(&pid);
         }
     });
-    !left.is_empty()
+    let more = orphans.next().is_some();
+    Orphans {
+        left: left || more,
+        more,
+    }
 }
 
 fn with_marks<T>(act: impl FnOnce(&mut HashMap<Pid, Option<Uuid>>) -> T) -> T {
@@ -215,7 +239,7 @@ pub fn kill_orphans() {
             return;
         };
         wait_a_moment(pid, Duration::from_secs(1));
-        reap_orphans();
+        reap_orphans(usize::MAX);
     }
     log::warn!("processes are left that do not end even when they are killed");
 }

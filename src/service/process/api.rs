@@ -107,11 +107,9 @@ pub(crate) fn bad(message: impl Into<std::borrow::Cow<'static, str>>) -> Refusal
 
 /// Whether a body that is JSON may be coming, before it has come.
 pub(crate) fn check_content_type(request: &Request<'_>) -> Result<(), Refusal> {
-    if request.header("content-length").is_none() && request.header("transfer-encoding").is_none() {
-        return Err(Refusal::new(
-            StatusCode::LENGTH_REQUIRED,
-            "a JSON body is required",
-        ));
+    let length = request.header("content-length").unwrap_or(b"0");
+    if length.iter().all(|digit| *digit == b'0') && request.header("transfer-encoding").is_none() {
+        return Err(bad("a JSON body is required"));
     }
     // A browser sends this type across origins only after it has asked whether it may.
     let media_type = request

@@ -23,8 +23,8 @@ const SHOWN: usize = 100;
 /// The most programs that are started in one turn of the loop: starting one takes milliseconds.
 const STARTS_PER_TURN: usize = 4;
 
-/// The most processes that are looked at in one turn of the loop, at some 50 microseconds each.
-const LOOKS_PER_TURN: usize = 64;
+/// The most processes that are looked at in one turn of the loop, at some 100 microseconds each.
+const LOOKS_PER_TURN: usize = 24;
 
 /// The shortest time that is waited for: until the next turn.
 const NEXT_TURN: Duration = Duration::from_millis(1);
