@@ -139,12 +139,17 @@ fn service(
             user: settings.user.clone(),
             read_only: settings.read_only,
             once: settings.once,
+            linger: settings.linger,
+            pass_env: settings.pass_env.clone(),
         })?),
         Command::Processes => Box::new(Processes::new(ProcessesConfig {
             endpoint,
             scrollback: settings.scrollback,
             retention: settings.retention,
             max_processes: settings.max_processes,
+            max_exec_output: settings.max_exec_output,
+            linger: settings.linger,
+            pass_env: settings.pass_env.clone(),
         })),
     })
 }

@@ -76,7 +76,8 @@ fn read_all(wire: &mut Wire) -> (Vec<u8>, Vec<String>, u16) {
 }
 
 fn state(address: SocketAddr, id: &str) -> Value {
-    let (status, answer) = call(address, "GET", &format!("/process/{id}/status"), None);
+    let path = format!("/process/{id}/status?details=1");
+    let (status, answer) = call(address, "GET", &path, None);
     assert_eq!(status, 200, "{answer}");
     answer
 }
@@ -128,7 +129,7 @@ fn a_process_is_spawned_watched_and_killed() {
 fn exec_answers_with_all_the_output() {
     let (_server, address) = processes(&[]);
     let run = |body: Value| {
-        let (status, answer) = call(address, "POST", "/process/exec", Some(body));
+        let (status, answer) = call(address, "POST", "/process/exec?details=1", Some(body));
         assert_eq!(status, 200, "{answer}");
         let decode = |name: &str| {
             let text = answer[name].as_str().expect("base64");
@@ -149,7 +150,9 @@ fn exec_answers_with_all_the_output() {
     body["env"] = json!({"NAME": "value"});
     body["cwd"] = json!("/");
     assert_eq!(run(body).1, "value\n/\n");
-    let (_, stdout, _, _) = run(piped("head -c 3000000 /dev/zero | tr '\\0' x"));
+    let mut body = piped("head -c 3000000 /dev/zero | tr '\\0' x");
+    body["max_output_bytes"] = json!(3_000_000);
+    let (_, stdout, _, _) = run(body);
     assert_eq!(stdout.len(), 3_000_000);
     let mut body = piped("echo begun; sleep 1000");
     body["timeout_sec"] = json!(0.2);
@@ -175,7 +178,7 @@ fn exec_answers_with_all_the_output() {
 fn exec_ends_a_process_that_writes_without_end() {
     let (_server, address) = processes(&["--max-message", "100000"]);
     let body = json!({"command": "sh", "args": ["-c", "echo begun >&2; yes"]});
-    let (status, answer) = call(address, "POST", "/process/exec", Some(body));
+    let (status, answer) = call(address, "POST", "/process/exec?details=1", Some(body));
     assert_eq!(
         (status, &answer["truncated"], &answer["signal"]),
         (200, &json!(true), &json!("SIGKILL"))
@@ -420,13 +423,13 @@ fn every_error_has_its_status_and_is_json() {
         ("POST", "/process".into(), Some(json!({})), 405, "GET only"),
         ("GET", "/process/".into(), None, 404, "nothing is served"),
         ("GET", "/processes".into(), None, 404, "nothing is served"),
-        ("POST", "/process/spawn".into(), None, 411, "JSON body"),
+        ("POST", "/process/spawn".into(), None, 400, "JSON body"),
         (
             "POST",
             "/process/spawn".into(),
             Some(json!([])),
             400,
-            "not a JSON object",
+            "a JSON object",
         ),
         (
             "POST",
@@ -453,8 +456,8 @@ fn every_error_has_its_status_and_is_json() {
             "POST",
             at(&id, "kill"),
             Some(json!({"signal": "TERM"})),
-            409,
-            "process has exited",
+            404,
+            "process not running",
         ),
         (
             "POST",
@@ -467,8 +470,8 @@ fn every_error_has_its_status_and_is_json() {
             "POST",
             at(&id, "stdin"),
             Some(json!({"data_b64": "eA=="})),
-            409,
-            "process has exited",
+            404,
+            "process not running",
         ),
         (
             "POST",
@@ -502,9 +505,26 @@ fn every_error_has_its_status_and_is_json() {
     let mut wire = Wire::open(address);
     wire.send(b"POST /process/spawn HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}");
     assert!(wire.read_response().0.starts_with("HTTP/1.1 415 "));
-    let mut wire = Wire::open(address);
-    wire.send(b"POST /process/spawn HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 999999999\r\n\r\n");
-    assert!(wire.read_response().0.starts_with("HTTP/1.1 413 "));
+    // Only what is written to a process may be long.
+    let id = spawn(address, json!({"command": "sleep", "args": ["1000"]})).0;
+    for (path, length, status) in [
+        ("/process/spawn".to_owned(), (1 << 20) + 1, "413"),
+        ("/process/exec".to_owned(), (1 << 20) + 1, "413"),
+        (at(&id, "kill"), (1 << 20) + 1, "413"),
+        (at(&id, "stdin"), (16 << 20) + 1, "413"),
+        (at(&id, "stdin"), 16 << 20, "100"),
+    ] {
+        let mut wire = Wire::open(address);
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nExpect: 100-continue\r\nContent-Length: {length}\r\n\r\n"
+        );
+        wire.send(head.as_bytes());
+        let head = wire.read_head();
+        assert!(
+            head.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{path}: {head}"
+        );
+    }
 }
 
 #[test]
@@ -524,7 +544,7 @@ fn input_that_nobody_takes_is_not_called_written() {
     let (status, answer) = call(address, "POST", &path, Some(json!({"data_b64": "eA=="})));
     assert_eq!(
         (status, &answer["message"]),
-        (409, &json!("process has closed its input"))
+        (400, &json!("process has closed its input"))
     );
 
     let (id, _) = spawn(address, json!({"command": "sleep", "args": ["1000"]}));
@@ -579,4 +599,281 @@ fn a_process_outlives_its_client_and_not_its_server() {
     server.signal(Signal::TERM);
     assert_eq!(server.wait().code(), Some(0));
     expect_gone(pid);
+}
+
+/// Answers had fields that the schema of the API they follow forbids (`signal`, `timed_out`, `truncated`), processes that
+/// had ended were a conflict that it does not know, and streams did not say what their events are.
+#[test]
+fn answers_have_the_fields_that_clients_of_kernel_images_know_and_no_others() {
+    let (_server, address) = processes(&[]);
+    let expect = |call_and_answer: (u16, Value), fields: &[&str]| {
+        let (status, answer) = call_and_answer;
+        assert_eq!(status, 200, "{answer}");
+        let object = answer.as_object().expect("an object");
+        let mut names: Vec<&str> = object.keys().map(String::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(names, fields);
+        answer
+    };
+    let post = |path: &str, body: Value| call(address, "POST", path, Some(body));
+    let sleep = json!({"command": "sleep", "args": ["1000"]});
+    let spawned = expect(
+        post("/process/spawn", sleep.clone()),
+        &["pid", "process_id", "started_at"],
+    );
+    let id = spawned["process_id"].as_str().expect("an id");
+    let path = |call: &str| format!("/process/{id}/{call}");
+    let status = ["cpu_pct", "exit_code", "mem_bytes", "state"];
+    let running = expect(call(address, "GET", &path("status"), None), &status);
+    assert_eq!(
+        (&running["state"], &running["exit_code"]),
+        (&json!("running"), &json!(null))
+    );
+    let input = json!({"data_b64": "eA=="});
+    expect(post(&path("stdin"), input), &["written_bytes"]);
+    let mut stream = Wire::open(address);
+    let request = format!(
+        "GET {} HTTP/1.0\r\nHost: localhost\r\n\r\n",
+        path("stdout/stream")
+    );
+    stream.send(request.as_bytes());
+    let head = stream.read_head();
+    assert!(
+        head.contains("\r\nX-SSE-Content-Type: application/json\r\n"),
+        "{head}"
+    );
+    expect(post(&path("kill"), json!({"signal": "KILL"})), &["ok"]);
+    let mut events = String::new();
+    std::io::Read::read_to_string(&mut stream.stream, &mut events).expect("an end");
+    assert_eq!(events, "data: {\"event\":\"exit\",\"exit_code\":137}\n\n");
+    let exited = expect(call(address, "GET", &path("status"), None), &status);
+    assert_eq!(
+        (&exited["state"], &exited["exit_code"]),
+        (&json!("exited"), &json!(137))
+    );
+    let more = call(address, "GET", &path("status?details=1"), None);
+    let status = [
+        "cpu_pct",
+        "exit_code",
+        "mem_bytes",
+        "signal",
+        "state",
+        "timed_out",
+    ];
+    assert_eq!(expect(more, &status)["signal"], "SIGKILL");
+
+    let mut killed = sleep;
+    killed["timeout_sec"] = json!(0.1);
+    let fields = ["duration_ms", "exit_code", "stderr_b64", "stdout_b64"];
+    let executed = expect(post("/process/exec", killed), &fields);
+    assert_eq!(executed["exit_code"], 137);
+    assert_eq!(
+        post("/process/exec?details=2", json!({"command": "true"})).0,
+        400
+    );
+}
+
+/// `exec` took up to `--max-message` of each output, and nothing counted what all calls held together.
+#[test]
+fn exec_takes_no_more_output_than_it_was_told_and_than_there_is_room_for() {
+    let (_server, address) = processes(&["--max-exec-output", "300000"]);
+    let exec = |script: &str, most: usize| {
+        let body = json!({"command": "sh", "args": ["-c", script], "max_output_bytes": most});
+        let body = body.to_string();
+        let mut wire = Wire::open(address);
+        wire.send(format!("POST /process/exec HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len()).as_bytes());
+        wire.read_response()
+    };
+    let stdout = |answer: &Value| {
+        let text = answer["stdout_b64"].as_str().expect("base64");
+        BASE64_STANDARD.decode(text).expect("base64").len()
+    };
+    let truncated = "\r\nX-Outrigger-Truncated: true\r\n";
+    let (head, answer) = exec("head -c 1000 /dev/zero", 1000);
+    assert!(!head.contains(truncated), "{head}");
+    assert_eq!((stdout(&answer), &answer["exit_code"]), (1000, &json!(0)));
+    let (head, answer) = exec("yes", 1000);
+    assert!(head.contains(truncated), "{head}");
+    assert_eq!((stdout(&answer), &answer["exit_code"]), (1000, &json!(137)));
+    // More than there is room for is no answer, and what was held is given back.
+    for _ in 0..3 {
+        let (head, answer) = exec("yes", 1_000_000);
+        assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
+        let message = answer["message"].as_str().expect("a message");
+        assert!(message.contains("exec calls together"), "{message}");
+        let (_, answer) = exec("head -c 300000 /dev/zero", 300_000);
+        assert_eq!(stdout(&answer), 300_000);
+    }
+}
+
+/// All processes that were asked for in one turn of the loop were started in it.
+#[test]
+fn processes_that_are_asked_for_at_once_are_all_started() {
+    let (server, address) = processes(&["--max-processes", "60"]);
+    let mut wires: Vec<Wire> = (0..60).map(|_| Wire::open(address)).collect();
+    for (at, wire) in wires.iter_mut().enumerate() {
+        let (path, script) = match at % 2 {
+            0 => ("spawn", format!("echo {at}; sleep 1000")),
+            _ => ("exec", format!("echo {at}")),
+        };
+        let body = json!({"command": "sh", "args": ["-c", script]}).to_string();
+        wire.send(format!("POST /process/{path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len()).as_bytes());
+    }
+    for (at, wire) in wires.iter_mut().enumerate() {
+        let (head, answer) = wire.read_response();
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+        if at % 2 == 1 {
+            let output = BASE64_STANDARD.encode(format!("{at}\n"));
+            assert_eq!(answer["stdout_b64"], json!(output));
+        }
+    }
+    let (_, list) = call(address, "GET", "/process", None);
+    assert_eq!(list["processes"].as_array().map(Vec::len), Some(30));
+    drop(server);
+}
+
+/// A call whose process had not been started yet, and whose caller left, is not started for nobody.
+#[test]
+fn who_leaves_early_leaves_nothing_behind() {
+    let (_server, address) = processes(&["--max-processes", "50"]);
+    for _ in 0..3 {
+        let wires: Vec<Wire> = (0..50)
+            .map(|_| {
+                let body = json!({"command": "sleep", "args": ["1000"]}).to_string();
+                let mut wire = Wire::open(address);
+                wire.send(format!("POST /process/exec HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len()).as_bytes());
+                wire
+            })
+            .collect();
+        wires.into_iter().for_each(Wire::reset);
+        eventually("all have ended", || {
+            call(address, "GET", "/status", None).1["processes"]["running"] == 0
+        });
+    }
+}
+
+/// Programs had every descriptor that was open before the server, its raised limit of descriptors, and no
+/// `OUTRIGGER_TOKEN` even where the caller had given one.
+#[test]
+fn a_process_inherits_what_it_should_and_nothing_else() {
+    let script = "exec 7</dev/null 9>/dev/null; ulimit -Sn 300; \
+        OUTRIGGER_TOKEN=secret-of-the-server exec \"$0\" processes --listen 127.0.0.1:0";
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_outrigger")]);
+    let server = Program::spawn(&mut command);
+    let address = server.address();
+    let exec = |body: Value| {
+        let body = body.to_string();
+        let mut wire = Wire::open(address);
+        wire.send(format!("POST /process/exec HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer secret-of-the-server\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len()).as_bytes());
+        let (head, answer) = wire.read_response();
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+        let output = answer["stdout_b64"].as_str().expect("base64");
+        String::from_utf8(BASE64_STANDARD.decode(output).expect("base64")).expect("UTF-8")
+    };
+    let script = "ulimit -Sn; echo ${OUTRIGGER_TOKEN-none}; exec ls /proc/self/fd";
+    let mut body = json!({"command": "sh", "args": ["-c", script]});
+    // The fourth descriptor is the directory itself.
+    assert_eq!(exec(body.clone()), "300\nnone\n0\n1\n2\n3\n");
+    body["env"] = json!({"OUTRIGGER_TOKEN": "the callers own"});
+    assert_eq!(exec(body.clone()), "300\nthe callers own\n0\n1\n2\n3\n");
+    body["allocate_tty"] = json!(true);
+    assert_eq!(
+        exec(body).split_whitespace().collect::<Vec<_>>(),
+        ["300", "the", "callers", "own", "0", "1", "2", "3"]
+    );
+}
+
+/// A process of another user had all of the server's environment: of root's, its secrets too.
+#[test]
+fn a_process_of_another_user_has_the_environment_of_a_login() {
+    let script = "SECRET=1 PASSED=2 LC_TEST=3 LANG=C.UTF-8 exec \"$0\" processes --listen 127.0.0.1:0 --no-auth --pass-env PASSED";
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_outrigger")]);
+    let server = Program::spawn(&mut command);
+    let address = server.address();
+    let exec = |user: Value| {
+        let body = json!({"command": "sh", "args": ["-c", "id -u; id -g; env"], "as_user": user, "env": {"MINE": "4"}});
+        call(address, "POST", "/process/exec", Some(body))
+    };
+    let lines = |answer: &Value| -> Vec<String> {
+        let output = answer["stdout_b64"].as_str().expect("base64");
+        let output = BASE64_STANDARD.decode(output).expect("base64");
+        let output = String::from_utf8(output).expect("UTF-8");
+        output.lines().map(str::to_owned).collect()
+    };
+    let (status, answer) = exec(json!(null));
+    assert_eq!(status, 200, "{answer}");
+    assert!(
+        lines(&answer).contains(&"SECRET=1".to_owned()),
+        "our own user has it all"
+    );
+    if !rustix::process::geteuid().is_root() {
+        let (status, answer) = exec(json!("nobody"));
+        let message = answer["message"].as_str().expect("a message");
+        assert!(status == 400 && message.contains("only root"), "{answer}");
+        return;
+    }
+    let (status, answer) = exec(json!("nobody"));
+    assert_eq!(status, 200, "{answer}");
+    let names: std::collections::BTreeSet<String> = lines(&answer)[2..]
+        .iter()
+        .filter_map(|line| line.split_once('='))
+        // What the shell itself sets.
+        .filter(|(name, _)| !matches!(*name, "PWD" | "OLDPWD" | "SHLVL" | "_" | "TERM"))
+        .map(|(name, _)| name.to_owned())
+        .collect();
+    let expected = [
+        "HOME",
+        "LANG",
+        "LC_TEST",
+        "LOGNAME",
+        "MINE",
+        "OUTRIGGER_PROCESS_ID",
+        "PASSED",
+        "PATH",
+        "SHELL",
+        "USER",
+    ];
+    assert_eq!(
+        names.iter().collect::<Vec<_>>(),
+        expected.iter().collect::<Vec<_>>()
+    );
+    let (uid, gid) = (lines(&answer)[0].clone(), lines(&answer)[1].clone());
+    // The same user by its number, and with another group.
+    let (_, answer) = exec(json!(uid));
+    assert_eq!(lines(&answer)[..2], [uid.clone(), gid]);
+    let (_, answer) = exec(json!(format!("{uid}:12345")));
+    assert_eq!(lines(&answer)[..2], [uid.clone(), "12345".to_owned()]);
+    for wrong in ["nobody:wheel", "no such user", "4294967295"] {
+        assert_eq!(exec(json!(wrong)).0, 400, "{wrong}");
+    }
+}
+
+/// What a background process wrote after the end of its leader was lost, silently and however long one would have waited.
+#[test]
+fn what_a_background_process_writes_within_the_linger_time_is_not_lost() {
+    let (_server, address) = processes(&["--linger", "1000s"]);
+    let body = json!({"command": "sh", "args": ["-c", "(sleep 0.5; echo LATE) & exit 4"]});
+    let (status, answer) = call(address, "POST", "/process/exec", Some(body));
+    assert_eq!((status, &answer["exit_code"]), (200, &json!(4)));
+    assert_eq!(
+        answer["stdout_b64"],
+        json!(BASE64_STANDARD.encode("LATE\n"))
+    );
+
+    let (mut server, address) = processes(&["--linger", "0"]);
+    let body = json!({"command": "sh", "args": ["-c", "sleep 1000 & echo soon; exit 4"]});
+    let (status, answer) = call(address, "POST", "/process/exec", Some(body));
+    assert_eq!((status, &answer["exit_code"]), (200, &json!(4)));
+    assert_eq!(
+        answer["stdout_b64"],
+        json!(BASE64_STANDARD.encode("soon\n"))
+    );
+    server.signal(Signal::TERM);
+    let (_, log) = server.wait_and_read_log();
+    assert!(
+        log.contains("exited with code 4; others still hold its output open"),
+        "{log}"
+    );
 }

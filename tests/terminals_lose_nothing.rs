@@ -3,10 +3,17 @@
 mod common;
 
 use std::io::Read;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::time::Duration;
 
 use common::program::Program;
 use common::traces::{TraceFile, eventually, expect_gone, expect_no_trace, is_zombie, open_files};
-use common::{BINARY, CLOSE, TEXT, Wire, call, request};
+use common::{BINARY, CLOSE, PATIENCE, TEXT, Wire, call, request};
+use outrigger::service::process::{Terminal, TerminalConfig};
+use outrigger::{
+    Accept, ClientId, Config, Context, Disconnect, Message, Readiness, Refusal, Request, Response,
+    Route, Server, Service, SourceId, StatusCode, TimerId,
+};
 use rustix::process::{Pid, Signal, test_kill_process};
 
 /// Terminals that run a script.
@@ -45,6 +52,32 @@ fn read_until(wire: &mut Wire, text: &str) -> String {
         output.push_str(&String::from_utf8_lossy(&frame.payload));
     }
     output
+}
+
+#[test]
+fn a_client_that_has_shut_down_its_side_gets_the_last_output_and_the_exit_code() {
+    // The bug: it was taken to be gone, and what the program wrote from then on was dropped.
+    let server = terminal(
+        &[],
+        "trap 'echo last; exit 3' HUP; echo ready; while :; do sleep 0.05; done",
+    );
+    let mut wire = Wire::connect(server.address(), "/terminal");
+    read_until(&mut wire, "ready");
+    wire.end_output();
+    let mut output = Vec::new();
+    let mut events = Vec::new();
+    loop {
+        let frame = wire.read_frame();
+        match frame.opcode {
+            BINARY => output.extend(frame.payload),
+            TEXT => events.push(String::from_utf8(frame.payload).expect("UTF-8")),
+            CLOSE => break assert!(frame.payload.starts_with(&1000u16.to_be_bytes())),
+            _ => {}
+        }
+    }
+    wire.expect_end();
+    assert!(output.ends_with(b"last\r\n"), "{output:?}");
+    assert_eq!(events, [r#"{"type":"exit","exitCode":3}"#]);
 }
 
 #[test]
@@ -250,8 +283,10 @@ fn nothing_is_left_when_the_server_is_stopped() {
     let mut wire = Wire::connect(server.address(), "/terminal");
     let left = pids.pids(2);
     server.signal(Signal::TERM);
-    assert_eq!(wire.read_close(), (1001, "Server shutting down".to_owned()));
-    wire.send_close(1001);
+    // The program ends first, however unwilling, and its client is told how.
+    let (_, events, code) = read_all(&mut wire);
+    assert_eq!(code, 1000);
+    assert!(events[0].contains("SIGKILL"), "{events:?}");
     assert_eq!(server.wait().code(), Some(0));
     for pid in left {
         assert!(test_kill_process(pid).is_err() || is_zombie(pid), "at once");
@@ -341,4 +376,222 @@ fn what_is_typed_into_a_read_only_terminal_is_ignored() {
         "{output:?}"
     );
     assert!(events[0].contains("SIGTERM"), "{events:?}");
+}
+
+/// All programs whose clients came in one turn of the loop were started in it: a thousand took 2.6 seconds.
+#[test]
+fn clients_that_come_at_once_each_get_a_program_and_nothing_typed_early_is_lost() {
+    let server = terminal(&[], "stty -echo; read line; echo \"got:$line\"; exit 5");
+    let address = server.address();
+    let mut wires: Vec<Wire> = (0..60).map(|_| Wire::open(address)).collect();
+    for (at, wire) in wires.iter_mut().enumerate() {
+        // What is typed comes together with the request.
+        let mut bytes = request("/terminal");
+        let typed = format!("{at}\n");
+        bytes.extend([0x80 | BINARY, 0x80 | typed.len() as u8, 0, 0, 0, 0]);
+        bytes.extend(typed.as_bytes());
+        wire.send(&bytes);
+    }
+    // Some leave before their turn.
+    let leaving: Vec<Wire> = (0..10).map(|_| wires.remove(20)).collect();
+    leaving.into_iter().for_each(Wire::reset);
+    let kept = (0..20).chain(30..60);
+    for (at, wire) in kept.zip(&mut wires) {
+        assert!(wire.read_head().starts_with("HTTP/1.1 101 "));
+        let (output, events, code) = read_all(wire);
+        let output = String::from_utf8(output).expect("UTF-8");
+        assert!(
+            output.contains(&format!("got:{at}\r\n")),
+            "{at}: {output:?}"
+        );
+        assert_eq!(events, [r#"{"type":"exit","exitCode":5}"#]);
+        assert_eq!(code, 1000);
+    }
+    eventually("nothing runs", || {
+        call(address, "GET", "/status", None).1["processes"]["running"] == 0
+    });
+}
+
+/// Each terminal that was dropped looked for what it had left behind by itself, and a program whose name is not UTF-8 was
+/// taken for gone.
+#[test]
+fn nothing_is_left_of_many_terminals_that_are_dropped_at_once() {
+    let pids = TraceFile::new("terminal-crowd");
+    let script = format!(
+        "for i in 1 2 3; do setsid sh -c 'trap \"\" HUP TERM; echo $$ >>{0}; while :; do sleep 1000; done' & done; \
+         sleep 1000",
+        pids.path()
+    );
+    let server = terminal(&[], &script);
+    let address = server.address();
+    let wires: Vec<Wire> = (0..20)
+        .map(|_| Wire::connect(address, "/terminal"))
+        .collect();
+    let left = pids.pids(60);
+    wires.into_iter().for_each(Wire::reset);
+    left.into_iter().for_each(expect_no_trace);
+    eventually("all are forgotten", || {
+        call(address, "GET", "/status", None).1["processes"]["running"] == 0
+    });
+}
+
+#[test]
+fn a_process_whose_name_is_no_text_does_not_outlive_its_terminal() {
+    let pids = TraceFile::new("terminal-name");
+    // The name of a process is the beginning of that of its file, which may be any bytes.
+    let name = [b"\xff\xfe-", std::process::id().to_string().as_bytes()].concat();
+    let file = std::env::temp_dir().join(std::ffi::OsString::from_vec(name));
+    let name = file.as_os_str().as_bytes();
+    std::os::unix::fs::symlink("/bin/sh", &file).expect("a link");
+    let octal: String = name.iter().map(|byte| format!("\\{byte:03o}")).collect();
+    let inner = format!("echo $$ >>{}; while :; do sleep 1000; done", pids.path());
+    let script =
+        format!("INNER='{inner}'; setsid \"$(printf '{octal}')\" -c \"$INNER\" & sleep 1000");
+    let server = terminal(&[], &script);
+    let wire = Wire::connect(server.address(), "/terminal");
+    let left = pids.pids(1);
+    let comm = std::fs::read(format!("/proc/{}/comm", left[0].as_raw_pid()));
+    std::fs::remove_file(&file).expect("it is ours");
+    assert!(std::str::from_utf8(&comm.expect("it runs")).is_err());
+    wire.reset();
+    expect_no_trace(left[0]);
+}
+
+/// What is written behind the end of the program by others was given 250 ms, whatever one needed.
+#[test]
+fn what_comes_within_the_linger_time_comes_before_the_exit() {
+    let script = "(trap '' HUP; sleep 0.5; echo LATE) & sleep 0.1; exit 4";
+    let server = terminal(&["--linger", "1000s"], script);
+    let mut wire = Wire::connect(server.address(), "/terminal");
+    let (output, events, _) = read_all(&mut wire);
+    assert_eq!(output, b"LATE\r\n");
+    assert_eq!(events, [r#"{"type":"exit","exitCode":4}"#]);
+
+    let mut server = terminal(&["--linger", "0"], script);
+    let mut wire = Wire::connect(server.address(), "/terminal");
+    let (output, events, _) = read_all(&mut wire);
+    assert_eq!(output, b"");
+    assert_eq!(events, [r#"{"type":"exit","exitCode":4}"#]);
+    server.signal(Signal::TERM);
+    let (_, log) = server.wait_and_read_log();
+    assert!(
+        log.contains("exited with code 4; others still hold its output open"),
+        "{log}"
+    );
+}
+
+/// Terminals that begin to drain when `/drain` is called, as a server does when it is stopped.
+struct Draining(Terminal, Option<ClientId>);
+
+impl Service for Draining {
+    fn route(&mut self, request: &Request<'_>) -> Result<Route, Refusal> {
+        match request.path() {
+            "/terminal" => self.0.route(request),
+            _ => Ok(Route::Http),
+        }
+    }
+
+    fn call(&mut self, ctx: &mut Context, caller: ClientId, request: &Request<'_>, _: &[u8]) {
+        let client = self.1.expect("a client");
+        let before = self.0.is_waiting(ctx, client);
+        if request.path() == "/drain" {
+            self.0.draining(ctx);
+        }
+        let after = self.0.is_waiting(ctx, client);
+        let answer = serde_json::json!([before, after]);
+        let _ = ctx.respond(caller, &Response::json(StatusCode::OK, &answer));
+    }
+
+    fn accept(&mut self, ctx: &mut Context, request: &Request<'_>) -> Result<Accept, Refusal> {
+        self.0.accept(ctx, request)
+    }
+
+    fn connected(&mut self, ctx: &mut Context, client: ClientId, request: &Request<'_>) {
+        self.1 = Some(client);
+        self.0.connected(ctx, client, request);
+    }
+
+    fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
+        self.0.message(ctx, client, message);
+    }
+
+    fn drained(&mut self, ctx: &mut Context, client: ClientId) {
+        self.0.drained(ctx, client);
+    }
+
+    fn disconnected(&mut self, ctx: &mut Context, client: ClientId, ending: &Disconnect) {
+        self.0.disconnected(ctx, client, ending);
+    }
+
+    fn ready(&mut self, ctx: &mut Context, source: SourceId, readiness: Readiness) {
+        self.0.ready(ctx, source, readiness);
+    }
+
+    fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
+        self.0.timer(ctx, timer);
+    }
+
+    fn stopping(&mut self, ctx: &mut Context) {
+        self.0.stopping(ctx);
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.0.is_stopped()
+    }
+}
+
+/// A stopping server closed its terminals at once, and their programs' last output and exit codes were lost.
+#[test]
+fn a_terminal_that_drains_delivers_the_last_output_and_the_exit() {
+    let script =
+        "trap 'echo last words; exit 7' HUP; stty -echo; echo ready; while :; do sleep 0.05; done";
+    let config = TerminalConfig {
+        endpoint: "/terminal".parse().expect("an endpoint"),
+        command: ["sh", "-c", script].map(str::to_owned).to_vec(),
+        cwd: None,
+        env: Vec::new(),
+        user: None,
+        read_only: false,
+        once: false,
+        linger: Duration::from_millis(250),
+        pass_env: Vec::new(),
+    };
+    let server_config = Config {
+        listen: vec![([127, 0, 0, 1], 0).into()],
+        ..Config::default()
+    };
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        let terminal = Terminal::new(config).expect("valid");
+        let server = Server::bind(server_config, Draining(terminal, None)).expect("a free port");
+        let address = server.local_addresses()[0].tcp().expect("TCP");
+        sender
+            .send((address, server.handle()))
+            .expect("the test waits");
+        server.run().expect("the loop turns")
+    });
+    let (address, handle) = receiver.recv_timeout(PATIENCE).expect("the server starts");
+    let mut wire = Wire::connect(address, "/terminal");
+    read_until(&mut wire, "ready");
+    let answer = |path: &str| call(address, "GET", path, None).1;
+    assert_eq!(
+        answer("/waits"),
+        serde_json::json!([false, false]),
+        "an idle terminal"
+    );
+    assert_eq!(answer("/drain"), serde_json::json!([false, true]));
+    // No new ones are begun.
+    let mut late = Wire::open(address);
+    late.send(&request("/terminal"));
+    assert!(late.read_head().starts_with("HTTP/1.1 503 "));
+    let (output, events, code) = read_all(&mut wire);
+    assert!(
+        String::from_utf8_lossy(&output).contains("last words\r\n"),
+        "{output:?}"
+    );
+    assert_eq!(events, [r#"{"type":"exit","exitCode":7}"#]);
+    assert_eq!(code, 1000);
+    assert_eq!(answer("/waits"), serde_json::json!([false, false]));
+    handle.stop().expect("it runs");
+    thread.join().expect("no panic");
 }

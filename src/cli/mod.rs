@@ -92,6 +92,9 @@ impl Command {
 /// An agent's client that is idle for this long is closed, unless an option says otherwise.
 const AGENT_IDLE: Duration = Duration::from_secs(300);
 
+/// How long output is read after a program's end, where one that it has started holds it open.
+const LINGER: Duration = Duration::from_millis(250);
+
 /// What the command line asks for.
 #[derive(Debug)]
 pub(crate) enum Action {
@@ -142,6 +145,9 @@ pub(crate) struct Settings {
     pub(crate) scrollback: usize,
     pub(crate) retention: Duration,
     pub(crate) max_processes: usize,
+    pub(crate) max_exec_output: usize,
+    pub(crate) linger: Duration,
+    pub(crate) pass_env: Vec<String>,
     pub(crate) log_level: std::option::Option<::log::LevelFilter>,
     pub(crate) log_format: LogFormat,
 }
@@ -185,6 +191,9 @@ impl Settings {
             scrollback: 1 << 20,
             retention: Duration::from_secs(60),
             max_processes: 256,
+            max_exec_output: 64 << 20,
+            linger: LINGER,
+            pass_env: Vec::new(),
             log_level: None,
             log_format: LogFormat::Text,
         }

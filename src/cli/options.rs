@@ -84,6 +84,37 @@ const fn switch(
     }
 }
 
+/// An option of commands that run programs for clients.
+const fn linger(command: Command) -> Option {
+    Option {
+        name: "linger",
+        value: Some("TIME"),
+        help: "how long output is read after a program's end while something that it has started holds it open [250ms]",
+        only: Some(command),
+        apply: |settings, value| {
+            settings.linger = duration(value)?.unwrap_or_default();
+            Ok(())
+        },
+    }
+}
+
+/// Another one of these commands.
+const fn pass_env(command: Command) -> Option {
+    Option {
+        name: "pass-env",
+        value: Some("NAME"),
+        help: "a variable of the server's environment that a program of another user gets too (repeatable)",
+        only: Some(command),
+        apply: |settings, value| {
+            if value.is_empty() || value.contains('=') {
+                return Err(format!("'{value}' is not the name of a variable"));
+            }
+            settings.pass_env.push(value.to_owned());
+            Ok(())
+        },
+    }
+}
+
 /// All options, in the order of the help.
 pub(super) const OPTIONS: &[Option] = &[
     Option {
@@ -196,14 +227,16 @@ pub(super) const OPTIONS: &[Option] = &[
     },
     Option {
         name: "user",
-        value: Some("NAME"),
-        help: "the user that the program runs as; only root can choose another",
+        value: Some("USER"),
+        help: "the user that the program runs as, by name or number, or USER:GROUP with the number of a group; only root can choose another",
         only: Some(Command::Terminal),
         apply: |settings, value| {
             settings.user = Some(value.to_owned());
             Ok(())
         },
     },
+    pass_env(Command::Terminal),
+    linger(Command::Terminal),
     Option {
         name: "read-only",
         value: None,
@@ -254,6 +287,18 @@ pub(super) const OPTIONS: &[Option] = &[
             Ok(())
         },
     },
+    Option {
+        name: "max-exec-output",
+        value: Some("BYTES"),
+        help: "most output held for all exec calls together; a call over it gets 503 [64MiB]",
+        only: Some(Command::Processes),
+        apply: |settings, value| {
+            settings.max_exec_output = size(value, 1024..=1 << 40)?;
+            Ok(())
+        },
+    },
+    pass_env(Command::Processes),
+    linger(Command::Processes),
     general(
         "listen",
         "ADDRESS",

@@ -348,7 +348,7 @@ fn take_head(
     } else if connection.begin_call(now, &request, head, shared.limits.max_message, out)? {
         transcript.events.push(format!("call {}", request.path()));
         if request.path() == "/stream" {
-            connection.begin_stream(now, DATE, "text/event-stream", out);
+            connection.begin_stream(now, DATE, &[("Content-Type", "text/event-stream")], out);
             connection.stream(now, b"data: x\n\n", out);
             connection.end_stream(now, out);
         } else {

@@ -79,6 +79,9 @@ const EVICTED: usize = 64;
 /// Clients that are written to in each turn, whatever else the turn has done.
 const LEAST_WRITES: usize = 64;
 
+/// The most processes that others have left behind that are waited for in one turn.
+const ORPHANS_PER_TURN: usize = 32;
+
 /// Makes the access anew.
 type Reload = Box<dyn FnMut() -> Option<Access> + Send>;
 
@@ -94,6 +97,8 @@ pub struct Server<S> {
     reload: Option<(Signals, Reload)>,
     /// SIGCHLD, if processes that others have left behind are ours.
     children: Option<Signals>,
+    /// Whether more of them have ended than were waited for in one turn.
+    reap_again: bool,
     /// Whether the service was started before the loop turns.
     started: bool,
     /// When the first signal came: a later one means at once.
@@ -181,6 +186,9 @@ impl<S: Service> Server<S> {
 
     /// What is done in every turn once the events are handled.
     fn take_turn(&mut self) {
+        if self.reap_again {
+            self.reap_children();
+        }
         for _ in 0..self.ctx.ready_count() {
             let Some(id) = self.ctx.pop_ready() else {
                 break;
@@ -243,10 +251,7 @@ impl<S: Service> Server<S> {
             }
             Origin::Children => {
                 if self.children.as_mut().is_some_and(|pipe| pipe.take() > 0) {
-                    reap_orphans();
-                    self.ctx.mount = Mount::WHOLE;
-                    self.service.orphans_changed(&mut self.ctx);
-                    self.reap();
+                    self.reap_children();
                 }
             }
             Origin::Listener(index) => {
@@ -255,6 +260,14 @@ impl<S: Service> Server<S> {
                 }
             }
         }
+    }
+
+    /// Waits for processes that others have left behind, a turn's worth of them.
+    fn reap_children(&mut self) {
+        self.reap_again = reap_orphans(ORPHANS_PER_TURN).more;
+        self.ctx.mount = Mount::WHOLE;
+        self.service.orphans_changed(&mut self.ctx);
+        self.reap();
     }
 
     /// Handles the readiness of a client's socket. A client that is gone, even if its slot is someone else's now, is
@@ -474,7 +487,7 @@ impl<S: Service> Server<S> {
 
     /// How long to wait for events.
     fn timeout(&self) -> Option<Duration> {
-        if self.ctx.has_work() {
+        if self.ctx.has_work() || self.reap_again {
             return Some(Duration::ZERO);
         }
         let pending = self.listeners.iter().any(|listener| listener.pending);

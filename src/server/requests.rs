@@ -46,7 +46,7 @@ pub(super) fn handle_head<S: Service>(
         };
         match route {
             Route::WebSocket => upgrade(ctx, service, id, &request),
-            Route::Http if ctx.begin_call(id, &request, head)? => {
+            Route::Http if ctx.begin_call(id, &request, head, service.max_body(&request))? => {
                 handle_call(ctx, service, id, &request, b"");
                 Ok(())
             }

@@ -56,6 +56,13 @@ pub trait Service {
         Ok(Route::WebSocket)
     }
 
+    /// The longest body of a call to a path that `route` has let through. A longer one gets 413, and so does one over
+    /// `max_message`.
+    fn max_body(&self, request: &Request<'_>) -> usize {
+        let _ = request;
+        usize::MAX
+    }
+
     /// Admits or refuses a complete opening handshake. If it is admitted, `connected` follows at once.
     fn accept(&mut self, ctx: &mut Context, request: &Request<'_>) -> Result<Accept, Refusal> {
         let _ = (ctx, request);

@@ -78,6 +78,7 @@ impl<S: Service> Server<S> {
             signals: None,
             reload: None,
             children: None,
+            reap_again: false,
             started: false,
             signalled: None,
             accept_again: None,

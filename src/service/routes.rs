@@ -102,6 +102,12 @@ impl Service for Routes {
         self.services[index].service.route(request)
     }
 
+    fn max_body(&self, request: &Request<'_>) -> usize {
+        self.find(request.path()).map_or(usize::MAX, |index| {
+            self.services[index].service.max_body(request)
+        })
+    }
+
     fn accept(&mut self, ctx: &mut Context, request: &Request<'_>) -> Result<Accept, Refusal> {
         let service = self.at(ctx).ok_or_else(Refusal::not_found)?;
         service.accept(ctx, request)

@@ -2,17 +2,70 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fcntl_setfl, fstat};
 #[cfg(target_os = "linux")]
 use rustix::fs::{Mode, major, minor};
-use rustix::io::Errno;
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::termios::isatty;
+
+/// The limit before it was raised.
+static ORIGINAL: OnceLock<Rlimit> = OnceLock::new();
+
+/// The most descriptors that are gone through one by one where the system cannot mark a range of them.
+const MOST_ONE_BY_ONE: RawFd = 1 << 16;
+
+/// The limit of open files that this process was started with, if it was raised since. Programs get it back: one that
+/// closes all descriptors there could be, or that uses `select`, suffers from a limit of a million.
+pub(crate) fn original_descriptor_limit() -> Option<Rlimit> {
+    ORIGINAL.get().copied()
+}
+
+/// Has the next `exec` close every descriptor from `first` on. It makes system calls and nothing else, so it may run
+/// between fork and exec. `original` is the limit of open files before it was raised.
+pub(super) fn close_on_exec_from(first: RawFd, original: Option<Rlimit>) {
+    if mark_range(first) {
+        return;
+    }
+    // What we have opened ourselves closes on exec already. What was open before us lies below the limit of that time.
+    let limit = original.unwrap_or_else(|| getrlimit(Resource::Nofile));
+    let end = limit.current.and_then(|end| RawFd::try_from(end).ok());
+    for number in first..end.map_or(MOST_ONE_BY_ONE, |end| end.min(MOST_ONE_BY_ONE)) {
+        // SAFETY: it is borrowed for one call, which fails if it is not open.
+        #[allow(unsafe_code)]
+        let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
+        let _ = fcntl_setfd(borrowed, FdFlags::CLOEXEC);
+    }
+}
+
+/// Marks all at once. Returns whether the system can.
+#[cfg(target_os = "linux")]
+fn mark_range(first: RawFd) -> bool {
+    use nix::libc::{CLOSE_RANGE_CLOEXEC, SYS_close_range, c_uint, syscall};
+    // SAFETY: the call changes flags of descriptors, and no memory. It fails before Linux 5.11.
+    #[allow(unsafe_code)]
+    let result = unsafe {
+        syscall(
+            SYS_close_range,
+            first as c_uint,
+            c_uint::MAX,
+            CLOSE_RANGE_CLOEXEC,
+        )
+    };
+    result == 0
+}
+
+/// There is no such call on this system.
+#[cfg(not(target_os = "linux"))]
+fn mark_range(_: RawFd) -> bool {
+    false
+}
 
 /// Raises the soft limit of open files to the hard limit, as servers do, and returns what it is then.
 pub(crate) fn raise_descriptor_limit() -> u64 {
@@ -25,6 +78,8 @@ pub(crate) fn raise_descriptor_limit() -> u64 {
         maximum: limit.maximum,
     };
     let now = if setrlimit(Resource::Nofile, raised).is_ok() {
+        // Of several servers in one process the first one has raised it.
+        let _ = ORIGINAL.set(limit);
         raised
     } else {
         limit

@@ -6,15 +6,23 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, kill_process, waitid};
+use uuid::Uuid;
 
-use super::process::{ours, to_pid, wait_a_moment};
+use super::families::{Looked, ProcessTable};
+use super::process::{exit_descriptor, ours, reap_dropped, to_pid};
 
 /// Rounds of killing what killed processes leave behind, before it is given up.
 const ROUNDS: usize = 1000;
+
+/// Whose the orphans are, as far as it was read. Nobody else gets the number of an orphan before it was waited for here,
+/// so what was read once stays true until then.
+static MARKS: Mutex<Option<HashMap<Pid, Option<Uuid>>>> = Mutex::new(None);
 
 /// Makes this process the parent of every descendant whose own parent ends, so that none can escape.
 /// [`Server::adopt_orphans`](crate::Server::adopt_orphans) waits for them.
@@ -24,16 +32,20 @@ pub(crate) fn become_subreaper() -> io::Result<()> {
     Ok(())
 }
 
+/// The children of a thread.
+fn children_of_thread(pid: Pid, thread: &str) -> Vec<Pid> {
+    let path = format!("/proc/{}/task/{thread}/children", pid.as_raw_pid());
+    let list = fs::read_to_string(path).unwrap_or_default();
+    let pids = list.split_whitespace().filter_map(|pid| pid.parse().ok());
+    pids.filter_map(to_pid).collect()
+}
+
 /// The children of a process.
 fn children_of(pid: Pid) -> Vec<Pid> {
-    let tasks = fs::read_dir(format!("/proc/{}/task", pid.as_raw_pid()));
-    let lists = tasks.into_iter().flatten().flatten();
-    lists
-        .filter_map(|task| fs::read_to_string(task.path().join("children")).ok())
-        .flat_map(|list| {
-            let pids = list.split_whitespace().filter_map(|pid| pid.parse().ok());
-            pids.filter_map(to_pid).collect::<Vec<_>>()
-        })
+    let threads = fs::read_dir(format!("/proc/{}/task", pid.as_raw_pid()));
+    let threads = threads.into_iter().flatten().flatten();
+    threads
+        .flat_map(|thread| children_of_thread(pid, &thread.file_name().to_string_lossy()))
         .collect()
 }
 
@@ -54,77 +66,158 @@ fn with_descendants(mut family: Vec<Pid>) -> Vec<Pid> {
     family
 }
 
-/// Waits for the orphans that have ended, without waiting for others. Returns whether any are left.
-pub(crate) fn reap_orphans() -> bool {
+/// What is left after orphans were waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Orphans {
+    /// Whether there are any.
+    pub(crate) left: bool,
+    /// Whether so many had ended that some of them have not been waited for.
+    pub(crate) more: bool,
+}
+
+/// Waits for orphans that have ended, so many at most, and for those of our own children that nobody else waits for any
+/// more; for none that still runs.
+pub(crate) fn reap_orphans(most: usize) -> Orphans {
+    reap_dropped();
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
-    let runs = |pid: &Pid| matches!(waitid(WaitId::Pid(*pid), options), Ok(None));
-    orphans().iter().filter(|pid| runs(pid)).count() > 0
-}
-
-/// Whether the variable has this value in a process's environment.
-fn carries(pid: Pid, wanted: &str) -> bool {
-    let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_pid()));
-    let environment = environment.unwrap_or_default();
-    let mut pairs = environment.split(|byte| *byte == 0);
-    pairs.any(|pair| pair == wanted.as_bytes())
-}
-
-/// What a process has started, as far as it can be known: what descends from it while it runs, and the orphans that carry
-/// its mark in their environment.
-#[derive(Debug)]
-pub(crate) struct Family {
-    /// The variable and its value, as they stand in an environment.
-    mark: String,
-    /// Those that were seen, with the time of their start, by which another process of the same number is told apart.
-    known: HashMap<Pid, u64>,
-}
-
-impl Family {
-    /// The family whose members have this value of a variable.
-    pub(crate) fn new(variable: &str, value: &str) -> Self {
-        Self {
-            mark: format!("{variable}={value}"),
-            known: HashMap::new(),
+    let mut ended = Vec::new();
+    let mut orphans = orphans().into_iter();
+    let mut left = false;
+    for pid in orphans.by_ref() {
+        if matches!(waitid(WaitId::Pid(pid), options), Ok(None)) {
+            left = true;
+        } else {
+            ended.push(pid);
+        }
+        if ended.len() == most {
+            break;
         }
     }
-
-    /// Looks for members once more; `head` is the process itself, while it runs.
-    pub(crate) fn look(&mut self, head: Option<u32>) {
-        let head = head.and_then(to_pid);
-        let of_head = head.map(|head| with_descendants(children_of(head)));
-        let marked = orphans()
-            .into_iter()
-            .filter(|pid| carries(*pid, &self.mark));
-        let found = with_descendants(marked.collect())
-            .into_iter()
-            .chain(of_head.into_iter().flatten());
-        let found: Vec<_> = found.filter_map(|pid| Some((pid, started(pid)?))).collect();
-        self.known.extend(found);
-        self.known.retain(|pid, time| started(*pid) == Some(*time));
-    }
-
-    /// Whether nobody of those that were seen is left.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.known.is_empty()
-    }
-
-    /// Sends a signal to everyone who was seen.
-    pub(crate) fn signal(&self, signal: Signal) {
-        for pid in self.known.keys() {
-            // One that has ended meanwhile is no error.
-            let _ = kill_process(*pid, signal);
+    with_marks(|marks| {
+        for pid in ended {
+            marks.remove(&pid);
         }
+    });
+    let more = orphans.next().is_some();
+    Orphans {
+        left: left || more,
+        more,
     }
 }
 
-/// When a process was started, in the system's own unit; `None` if it has ended.
-fn started(pid: Pid) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-    if fields.next()? == "Z" {
+fn with_marks<T>(act: impl FnOnce(&mut HashMap<Pid, Option<Uuid>>) -> T) -> T {
+    let mut marks = MARKS.lock().unwrap_or_else(PoisonError::into_inner);
+    act(marks.get_or_insert_default())
+}
+
+/// The value of a variable in a process's environment: `None` if it has no environment to be read, as while it
+/// executes another program.
+fn mark_of(pid: Pid, variable: &str) -> Option<Option<Uuid>> {
+    let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_pid())).ok()?;
+    if environment.is_empty() {
         return None;
     }
-    fields.nth(18)?.parse().ok()
+    let mut pairs = environment.split(|byte| *byte == 0);
+    Some(pairs.find_map(|pair| {
+        let value = pair.strip_prefix(variable.as_bytes())?.strip_prefix(b"=")?;
+        Uuid::try_parse_ascii(value).ok()
+    }))
+}
+
+/// The system's own table of processes. What a program has left behind is known by a variable in its environment.
+#[derive(Debug)]
+pub(crate) struct SystemProcesses {
+    /// The variable whose value is the id of the program.
+    pub(crate) variable: &'static str,
+}
+
+impl ProcessTable for SystemProcesses {
+    fn orphans(&mut self) -> Vec<Pid> {
+        orphans()
+    }
+
+    fn owner(&mut self, orphan: Pid) -> Option<Uuid> {
+        with_marks(|marks| match marks.get(&orphan) {
+            Some(mark) => *mark,
+            None => {
+                let mark = mark_of(orphan, self.variable)?;
+                marks.insert(orphan, mark);
+                mark
+            }
+        })
+    }
+
+    fn look(&mut self, pid: Pid) -> Option<Looked> {
+        let stat = Stat::read(pid).filter(Stat::is_alive)?;
+        let children = if stat.threads == 1 {
+            children_of_thread(pid, &pid.as_raw_pid().to_string())
+        } else {
+            children_of(pid)
+        };
+        Some(Looked {
+            started: stat.started,
+            children,
+        })
+    }
+
+    fn signal(&mut self, pid: Pid, signal: Signal) {
+        // One that has ended meanwhile is no error. One that has stopped itself has to go on to end.
+        let _ = kill_process(pid, signal);
+        let _ = kill_process(pid, Signal::CONT);
+    }
+}
+
+/// What `/proc` says of a process.
+#[derive(Debug)]
+struct Stat {
+    /// The state of its first thread.
+    state: u8,
+    threads: u64,
+    /// When it was started, in the system's own unit.
+    started: u64,
+    /// Processor time, in clock ticks.
+    ticks: u64,
+    /// Pages of memory that it holds.
+    pages: u64,
+}
+
+impl Stat {
+    fn read(pid: Pid) -> Option<Self> {
+        let stat = fs::read(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
+        Self::parse(&stat)
+    }
+
+    /// Reads the fields of proc_pid_stat(5). The name stands in parentheses and may be any bytes, parentheses included;
+    /// everything behind it is ASCII.
+    fn parse(stat: &[u8]) -> Option<Self> {
+        let name_end = stat.iter().rposition(|byte| *byte == b')')?;
+        let rest = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
+        let mut fields = rest.split_whitespace();
+        // The state is field 3, and each `nth` goes on behind the one before.
+        let state = *fields.next()?.as_bytes().first()?;
+        let mut number = |skipped: usize| fields.nth(skipped)?.parse::<u64>().ok();
+        let ticks = number(10)? + number(0)?;
+        Some(Self {
+            state,
+            ticks,
+            threads: number(4)?,
+            started: number(1)?,
+            pages: number(1)?,
+        })
+    }
+
+    /// Whether any of its threads runs. A process whose first thread has ended is shown as a zombie while others run.
+    fn is_alive(&self) -> bool {
+        !matches!(self.state, b'Z' | b'X') || self.threads > 1
+    }
+}
+
+/// Waits for the end of an orphan, so long at most.
+fn wait_a_moment(pid: Pid, most: Duration) {
+    if let Ok(Some(fd)) = exit_descriptor(pid.as_raw_pid() as u32) {
+        let timeout = Timespec::try_from(most).ok();
+        let _ = poll(&mut [PollFd::new(&fd, PollFlags::IN)], timeout.as_ref());
+    }
 }
 
 /// Sends a signal to every orphan and all that descends from it.
@@ -145,19 +238,45 @@ pub fn kill_orphans() {
         let Some(pid) = orphans().into_iter().next() else {
             return;
         };
-        wait_a_moment(pid.as_raw_pid() as u32, Duration::from_secs(1));
-        reap_orphans();
+        wait_a_moment(pid, Duration::from_secs(1));
+        reap_orphans(usize::MAX);
     }
     log::warn!("processes are left that do not end even when they are killed");
 }
 
 /// What a process has used: processor time, and bytes of memory that it holds now.
 pub(crate) fn usage(pid: u32) -> Option<(Duration, u64)> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name of the program, in parentheses, may contain anything.
-    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
-    let ticks = number(11)? + number(12)?;
-    let cpu = Duration::from_secs_f64(ticks as f64 / clock_ticks_per_second() as f64);
-    Some((cpu, number(21)? * page_size() as u64))
+    let stat = Stat::read(to_pid(pid)?)?;
+    let cpu = Duration::from_secs_f64(stat.ticks as f64 / clock_ticks_per_second() as f64);
+    Some((cpu, stat.pages * page_size() as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A name that is not UTF-8 made a process look dead, and so did a first thread that had ended before the others:
+    /// such processes outlived their terminals.
+    #[test]
+    fn a_process_of_any_name_and_with_any_thread_left_is_alive() {
+        // Fields 14 and 15 are times, 22 is the start, 24 the memory.
+        let rest = |state: &str, threads: u64| {
+            format!("{state} 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 {threads} 21 22 23 24 25")
+        };
+        let stat = |name: &[u8], rest: &str| {
+            let bytes = [b"77 (", name, b") ", rest.as_bytes()].concat();
+            let stat = Stat::parse(&bytes).expect("the form of a stat");
+            assert_eq!((stat.started, stat.ticks, stat.pages), (22, 14 + 15, 24));
+            (stat.is_alive(), stat.threads)
+        };
+        let alive = |threads| (true, threads);
+        assert_eq!(stat(b"sh", &rest("S", 1)), alive(1));
+        assert_eq!(stat(b"\xff\xfe", &rest("R", 1)), alive(1));
+        assert_eq!(stat(b") Z 1 (", &rest("T", 1)), alive(1));
+        assert_eq!(stat(b"zombie", &rest("Z", 1)), (false, 1));
+        assert_eq!(stat(b"threads", &rest("Z", 3)), alive(3));
+        assert!(Stat::parse(b"77").is_none() && Stat::parse(b"").is_none());
+        let ourselves = Stat::read(getpid()).expect("this process");
+        assert!(ourselves.is_alive() && ourselves.started > 0);
+    }
 }

@@ -4,21 +4,20 @@
 use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use nix::sys::signal::{SigHandler, Signal as NixSignal, signal};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, chdir, getpid, getppid, ioctl_tiocsctty,
-    kill_process_group, setsid, waitid,
+    Pid, Resource, Signal, WaitId, WaitIdOptions, chdir, getpid, getppid, ioctl_tiocsctty,
+    kill_process_group, setrlimit, setsid, waitid,
 };
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 use super::account::Account;
+use super::descriptors::{close_on_exec_from, original_descriptor_limit};
 
 /// Variables that are for us and not for the programs that we start: our secret, and the sockets we were given.
 const OUR_OWN: [&str; 4] = [
@@ -31,9 +30,35 @@ const OUR_OWN: [&str; 4] = [
 /// The children that were started here and not waited for yet. Any other child of this process was left to it.
 static OURS: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
+/// Those of them whose [`Process`] was dropped before they ended. They were killed, and they are waited for once they
+/// have ended.
+static DROPPED: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+
 pub(super) fn ours() -> MutexGuard<'static, BTreeSet<u32>> {
+    lock(&OURS)
+}
+
+fn lock(pids: &'static Mutex<BTreeSet<u32>>) -> MutexGuard<'static, BTreeSet<u32>> {
     // A set of numbers is whole whoever panicked.
-    OURS.lock().unwrap_or_else(PoisonError::into_inner)
+    pids.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits for the dropped children that have ended, without waiting for others.
+pub(super) fn reap_dropped() {
+    let mut dropped = lock(&DROPPED);
+    if dropped.is_empty() {
+        return;
+    }
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+    let mut ours = ours();
+    dropped.retain(|pid| {
+        let runs =
+            to_pid(*pid).is_some_and(|pid| matches!(waitid(WaitId::Pid(pid), options), Ok(None)));
+        if !runs {
+            ours.remove(pid);
+        }
+        runs
+    });
 }
 
 /// Signals that a program may find ignored because whoever started us ignored them: `nohup`, a script in the
@@ -51,8 +76,8 @@ const RESET: [NixSignal; 10] = [
     NixSignal::SIGTTOU,
 ];
 
-/// How long a killed process is waited for.
-const KILL_TAKES: Duration = Duration::from_millis(500);
+/// The first descriptor behind the standard streams.
+const FIRST_DESCRIPTOR: RawFd = 3;
 
 /// How a process begins.
 #[derive(Debug, Default)]
@@ -66,7 +91,8 @@ pub(crate) struct Beginning {
 }
 
 /// A child process that leads a session and a process group of its own; it cannot leave them. The group is killed if
-/// this is dropped before the process was waited for.
+/// this is dropped before the process was waited for. Dropping never blocks: a process that has not ended by then is
+/// waited for when SIGCHLD tells of its end, or when the next process is started.
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
@@ -75,15 +101,28 @@ pub(crate) struct Process {
 
 impl Process {
     /// Starts a process. It is killed when the thread that started it ends, however that ends.
+    ///
+    /// It inherits its standard streams and no other descriptor, the descriptor limit that this process was started
+    /// with, and our environment without the variables that are for us alone. One of these that `command` sets itself
+    /// is the caller's, and is passed on.
     pub(crate) fn start(command: &mut Command, beginning: Beginning) -> io::Result<Self> {
+        reap_dropped();
         for variable in OUR_OWN {
-            command.env_remove(variable);
+            let mut set = command.get_envs().filter(|(_, value)| value.is_some());
+            if !set.any(|(name, _)| name == variable) {
+                command.env_remove(variable);
+            }
         }
         let parent = getpid();
+        let limit = original_descriptor_limit();
         let prepare = move || {
             setsid()?;
             if beginning.terminal {
                 ioctl_tiocsctty(rustix::stdio::stdin())?;
+            }
+            close_on_exec_from(FIRST_DESCRIPTOR, limit);
+            if let Some(limit) = limit {
+                setrlimit(Resource::Nofile, limit)?;
             }
             for reset in RESET {
                 // SAFETY: no handler of ours is replaced that anything in this process still needs.
@@ -158,23 +197,9 @@ impl Drop for Process {
             return;
         }
         self.signal_group(Signal::KILL);
-        // It was killed, so this does not take long; without it a zombie would stay.
-        wait_a_moment(self.id(), KILL_TAKES);
-        if self.has_ended() {
-            self.wait();
-        } else {
-            // One that we may not kill, or that the kernel keeps. It is like one that was left to us.
-            log::warn!("process {} does not end although it was killed", self.id());
-            ours().remove(&self.id());
-        }
-    }
-}
-
-/// Waits for the end of a process, so long at most.
-pub(super) fn wait_a_moment(pid: u32, most: Duration) {
-    if let Ok(Some(fd)) = exit_descriptor(pid) {
-        let timeout = Timespec::try_from(most).ok();
-        let _ = poll(&mut [PollFd::new(&fd, PollFlags::IN)], timeout.as_ref());
+        // It takes a moment to end, or for ever if the kernel keeps it. The loop cannot wait for either.
+        lock(&DROPPED).insert(self.id());
+        reap_dropped();
     }
 }
 

@@ -134,10 +134,16 @@ impl Connection {
     }
 
     /// Begins to answer a call with a stream of events. The answer to HEAD has none and ends here.
-    /// `date` is the present time as an HTTP date.
-    pub fn begin_stream(&mut self, now: Time, date: &str, content_type: &str, out: &mut Vec<u8>) {
+    /// `date` is the present time as an HTTP date; the fields say what the stream is.
+    pub fn begin_stream(
+        &mut self,
+        now: Time,
+        date: &str,
+        fields: &[(&str, &str)],
+        out: &mut Vec<u8>,
+    ) {
         debug_assert_eq!(self.phase, Phase::Answering);
-        write_stream_head(content_type, self.terms(date), out);
+        write_stream_head(fields, self.terms(date), out);
         if self.call.head_only {
             return self.end_call(now);
         }

@@ -335,9 +335,10 @@ impl Response {
     }
 }
 
-/// Appends the head of a response whose body comes piece by piece: in chunks, or up to the end of the connection.
+/// Appends the head of a response whose body comes piece by piece: in chunks, or up to the end of the connection. The
+/// fields say what the body is.
 pub(in crate::protocol) fn write_stream_head(
-    content_type: &str,
+    fields: &[(&str, &str)],
     terms: Terms<'_>,
     out: &mut Vec<u8>,
 ) {
@@ -345,7 +346,9 @@ pub(in crate::protocol) fn write_stream_head(
     if terms.ending == Ending::Close {
         write_field("Connection", "close", out);
     }
-    write_field("Content-Type", content_type, out);
+    for (name, value) in fields {
+        write_field(name, value, out);
+    }
     write_field("Cache-Control", "no-store", out);
     // Proxies that gather responses would keep events back.
     write_field("X-Accel-Buffering", "no", out);

@@ -9,7 +9,7 @@ use crate::server::client::Remote;
 use crate::server::id::ClientId;
 
 /// The type of a stream of events, as browsers' `EventSource` reads it.
-const EVENT_STREAM: &str = "text/event-stream";
+const EVENT_STREAM: (&str, &str) = ("Content-Type", "text/event-stream");
 
 /// The present time, as answers tell it.
 pub(super) fn date() -> String {
@@ -55,10 +55,21 @@ impl Context {
     /// that was [congested](Context::is_congested) has been read, [`Service::abandoned`](crate::Service::abandoned)
     /// when its reader is gone before its end.
     pub fn begin_stream(&mut self, id: ClientId) -> Result<(), SendError> {
+        self.begin_stream_with(id, &[])
+    }
+
+    /// Does the same, with further fields in the answer's head. They have to be valid fields, and none that HTTP frames
+    /// the answer with.
+    pub fn begin_stream_with(
+        &mut self,
+        id: ClientId,
+        fields: &[(&str, &str)],
+    ) -> Result<(), SendError> {
         self.expect_phase(id, Phase::Answering)?;
         self.counters.responded(StatusCode::OK);
         self.with_connection(id, |connection, now, out| {
-            connection.begin_stream(now, &date(), EVENT_STREAM, out)
+            let fields = [&[EVENT_STREAM], fields].concat();
+            connection.begin_stream(now, &date(), &fields, out)
         });
         if !self.is_answering(id) {
             // The answer to HEAD is whole.

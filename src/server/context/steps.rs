@@ -466,8 +466,9 @@ impl Context {
         id: ClientId,
         request: &Request<'_>,
         head: &[u8],
+        max_body: usize,
     ) -> Result<bool, Refusal> {
-        let max_body = self.config.limits.max_message;
+        let max_body = max_body.min(self.config.limits.max_message);
         let mut whole = Ok(false);
         self.with_connection(id, |connection, now, out| {
             whole = connection.begin_call(now, request, head, max_body, out);

@@ -5,17 +5,21 @@ use std::time::{Duration, SystemTime};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use rustix::process::Signal;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use uuid::Uuid;
 
+use super::body::{Fields, Kind, Schema};
 use super::control::dimension;
-use super::program::Program;
+use super::program::{MARK, Program};
 use super::sink::Gathered;
 use crate::sys::{Account, TerminalSize, usage};
 use crate::{Refusal, Request, Response, StatusCode, Time};
 
-/// The most arguments, variables and bytes of them: more than any kernel takes would only fail later.
-const MAX_WORDS: usize = 10_000;
+/// What `exec` takes of each output of a program, unless its caller says otherwise.
+const CAPTURE: usize = 1 << 20;
+
+/// The longest body of a call, but for that of `stdin`.
+const MAX_BODY: usize = 1 << 20;
 
 /// A call of the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +71,14 @@ impl Call {
         }
     }
 
+    /// The longest body that it may have.
+    pub(crate) fn max_body(self) -> usize {
+        match self {
+            Self::Stdin(_) => usize::MAX,
+            _ => MAX_BODY,
+        }
+    }
+
     /// Whether it has a body.
     pub(crate) fn has_body(self) -> bool {
         matches!(
@@ -95,11 +107,9 @@ pub(crate) fn bad(message: impl Into<std::borrow::Cow<'static, str>>) -> Refusal
 
 /// Whether a body that is JSON may be coming, before it has come.
 pub(crate) fn check_content_type(request: &Request<'_>) -> Result<(), Refusal> {
-    if request.header("content-length").is_none() && request.header("transfer-encoding").is_none() {
-        return Err(Refusal::new(
-            StatusCode::LENGTH_REQUIRED,
-            "a JSON body is required",
-        ));
+    let length = request.header("content-length").unwrap_or(b"0");
+    if length.iter().all(|digit| *digit == b'0') && request.header("transfer-encoding").is_none() {
+        return Err(bad("a JSON body is required"));
     }
     // A browser sends this type across origins only after it has asked whether it may.
     let media_type = request
@@ -119,6 +129,25 @@ pub(crate) fn check_content_type(request: &Request<'_>) -> Result<(), Refusal> {
     }
 }
 
+/// Whether answers have fields that the process API of kernel-images does not know: `?details=1`. Its schema allows no
+/// others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Details {
+    Usual,
+    All,
+}
+
+impl Details {
+    /// What a request asks for.
+    pub(crate) fn of(request: &Request<'_>) -> Result<Self, Refusal> {
+        match request.parameters("details").last() {
+            None | Some("0" | "false") => Ok(Self::Usual),
+            Some("1" | "true") => Ok(Self::All),
+            Some(_) => Err(bad("'details' is not 0 or 1")),
+        }
+    }
+}
+
 /// What is to be run.
 #[derive(Clone, Debug)]
 pub(crate) struct RunRequest {
@@ -130,162 +159,152 @@ pub(crate) struct RunRequest {
     pub(crate) timeout: Option<Duration>,
 }
 
-/// The fields of a JSON body. One that is `null` is as good as absent.
-#[derive(Debug)]
-pub(crate) struct Fields(Map<String, Value>);
+/// The fields of `stdin`, `kill` and `resize`.
+const STDIN: &Schema = &[("data_b64", Kind::Text)];
+const KILL: &Schema = &[("signal", Kind::Text)];
+const RESIZE: &Schema = &[("rows", Kind::Number), ("cols", Kind::Number)];
 
-impl Fields {
-    pub(crate) fn read(body: &[u8]) -> Result<Self, Refusal> {
-        match serde_json::from_slice(body) {
-            Ok(Value::Object(fields)) => Ok(Self(fields)),
-            Ok(_) => Err(bad("the body is not a JSON object")),
-            Err(error) => Err(bad(format!("the body is not JSON: {error}"))),
+/// Those of `spawn`, and of `exec`, which has one more.
+const SPAWN: &Schema = EXEC.split_at(EXEC.len() - 1).0;
+const EXEC: &Schema = &[
+    ("command", Kind::Text),
+    ("args", Kind::Words),
+    ("cwd", Kind::Text),
+    ("env", Kind::Variables),
+    ("as_user", Kind::Text),
+    ("as_root", Kind::Flag),
+    ("timeout_sec", Kind::Number),
+    ("allocate_tty", Kind::Flag),
+    ("rows", Kind::Number),
+    ("cols", Kind::Number),
+    ("max_output_bytes", Kind::Number),
+];
+
+/// The longest time that is kept to; a longer one is as good as none.
+const LONGEST: Duration = Duration::from_secs(1_000_000_000);
+
+fn missing(name: &str) -> Refusal {
+    bad(format!("{name:?} is missing"))
+}
+
+/// Base64: the body of `stdin`.
+pub(super) fn read_data(body: &[u8]) -> Result<Vec<u8>, Refusal> {
+    let fields = Fields::read(body, STDIN)?;
+    let text = fields.text("data_b64").ok_or_else(|| missing("data_b64"))?;
+    BASE64_STANDARD
+        .decode(text)
+        .map_err(|error| bad(format!("\"data_b64\" is not base64: {error}")))
+}
+
+/// Both dimensions: the body of `resize`.
+pub(super) fn read_size(body: &[u8]) -> Result<TerminalSize, Refusal> {
+    let fields = Fields::read(body, RESIZE)?;
+    for name in ["rows", "cols"] {
+        if !fields.has(name) {
+            return Err(missing(name));
         }
     }
+    size(&fields)
+}
 
-    fn get(&self, name: &str) -> Option<&Value> {
-        self.0.get(name).filter(|value| !value.is_null())
-    }
-
-    fn text(&self, name: &str) -> Result<Option<&str>, Refusal> {
-        let Some(value) = self.get(name) else {
-            return Ok(None);
-        };
-        let text = value
-            .as_str()
-            .ok_or_else(|| bad(format!("{name:?} is not a string")))?;
-        if text.contains('\0') {
-            return Err(bad(format!("{name:?} contains a zero byte")));
+/// A terminal's size; what is absent is as usual.
+fn size(fields: &Fields<'_>) -> Result<TerminalSize, Refusal> {
+    let read = |name: &str, usual| match fields.number(name) {
+        None => Ok(usual),
+        Some(number) if number.fract() == 0.0 && (1.0..=65535.0).contains(&number) => {
+            Ok(number as u16)
         }
-        Ok(Some(text))
-    }
+        Some(_) => Err(bad(format!("{name:?} is not a number from 1 to 65535"))),
+    };
+    let usual = TerminalSize::default();
+    Ok(TerminalSize {
+        rows: read("rows", usual.rows)?,
+        cols: read("cols", usual.cols)?,
+    })
+}
 
-    fn flag(&self, name: &str) -> Result<bool, Refusal> {
-        match self.get(name) {
-            None => Ok(false),
-            Some(Value::Bool(flag)) => Ok(*flag),
-            Some(_) => Err(bad(format!("{name:?} is not true or false"))),
+/// The signal of a `kill`.
+pub(super) fn read_signal(body: &[u8]) -> Result<Signal, Refusal> {
+    let fields = Fields::read(body, KILL)?;
+    let name = fields.text("signal").ok_or_else(|| missing("signal"))?;
+    Ok(match name.strip_prefix("SIG").unwrap_or(name) {
+        "TERM" => Signal::TERM,
+        "KILL" => Signal::KILL,
+        "INT" => Signal::INT,
+        "HUP" => Signal::HUP,
+        _ => return Err(bad("\"signal\" is not one of TERM, KILL, INT, HUP")),
+    })
+}
+
+/// The body of `spawn`.
+pub(super) fn read_spawn(body: &[u8]) -> Result<RunRequest, Refusal> {
+    read_run(&Fields::read(body, SPAWN)?)
+}
+
+/// The body of `exec`: what is to be run, and how much of each of its outputs is taken, at most `most`.
+pub(super) fn read_exec(body: &[u8], most: usize) -> Result<(RunRequest, usize), Refusal> {
+    let fields = Fields::read(body, EXEC)?;
+    let limit = match fields.number("max_output_bytes") {
+        None => CAPTURE.min(most),
+        Some(number) if number.fract() == 0.0 && (0.0..=most as f64).contains(&number) => {
+            number as usize
+        }
+        Some(_) => {
+            let why = format!("\"max_output_bytes\" is not a number from 0 to {most}");
+            return Err(bad(why));
+        }
+    };
+    Ok((read_run(&fields)?, limit))
+}
+
+fn read_run(fields: &Fields<'_>) -> Result<RunRequest, Refusal> {
+    let name = fields.text("command").filter(|name| !name.is_empty());
+    let mut command = vec![name.ok_or_else(|| missing("command"))?.to_owned()];
+    command.extend_from_slice(fields.words("args"));
+    let env = fields.variables("env");
+    for (name, _) in env {
+        if name.is_empty() || name.contains('=') {
+            return Err(bad(format!(
+                "\"env\": {name:?} is not the name of a variable"
+            )));
+        }
+        if name == MARK {
+            return Err(bad(format!("\"env\": {MARK} is set by the server")));
         }
     }
-
-    /// A terminal's size; what is absent is as usual.
-    fn size(&self, usual: TerminalSize) -> Result<TerminalSize, Refusal> {
-        let read = |name: &str, usual| match self.get(name) {
-            None => Ok(usual),
-            Some(value) => dimension(value)
-                .ok_or_else(|| bad(format!("{name:?} is not a number from 1 to 65535"))),
-        };
-        Ok(TerminalSize {
-            rows: read("rows", usual.rows)?,
-            cols: read("cols", usual.cols)?,
-        })
-    }
-
-    /// Base64.
-    pub(crate) fn data(&self) -> Result<Vec<u8>, Refusal> {
-        let text = self
-            .text("data_b64")?
-            .ok_or_else(|| bad("\"data_b64\" is missing"))?;
-        BASE64_STANDARD
-            .decode(text)
-            .map_err(|error| bad(format!("\"data_b64\" is not base64: {error}")))
-    }
-
-    /// Both dimensions, which have to be there.
-    pub(crate) fn new_size(&self) -> Result<TerminalSize, Refusal> {
-        for name in ["rows", "cols"] {
-            if self.get(name).is_none() {
-                return Err(bad(format!("{name:?} is missing")));
-            }
+    let cwd = fields.text("cwd");
+    if let Some(cwd) = cwd {
+        if !cwd.starts_with('/') {
+            return Err(bad("\"cwd\" is not an absolute path"));
         }
-        self.size(TerminalSize::default())
-    }
-
-    /// The signal of a `kill`.
-    pub(crate) fn signal(&self) -> Result<Signal, Refusal> {
-        let name = self
-            .text("signal")?
-            .ok_or_else(|| bad("\"signal\" is missing"))?;
-        Ok(match name.strip_prefix("SIG").unwrap_or(name) {
-            "TERM" => Signal::TERM,
-            "KILL" => Signal::KILL,
-            "INT" => Signal::INT,
-            "HUP" => Signal::HUP,
-            _ => return Err(bad("\"signal\" is not one of TERM, KILL, INT, HUP")),
-        })
-    }
-
-    /// The body of `spawn` and `exec`.
-    pub(crate) fn run_request(&self) -> Result<RunRequest, Refusal> {
-        let name = self
-            .text("command")?
-            .filter(|name| !name.is_empty())
-            .ok_or_else(|| bad("\"command\" is missing"))?;
-        let mut command = vec![name.to_owned()];
-        if let Some(args) = self.get("args") {
-            let words = args
-                .as_array()
-                .filter(|args| args.len() <= MAX_WORDS)
-                .ok_or_else(|| bad("\"args\" is not a list of strings"))?;
-            for word in words {
-                let word = word.as_str().filter(|word| !word.contains('\0'));
-                let word = word.ok_or_else(|| bad("\"args\" is not a list of strings"))?;
-                command.push(word.to_owned());
-            }
-        }
-        let mut env = Vec::new();
-        if let Some(variables) = self.get("env") {
-            let variables = variables
-                .as_object()
-                .filter(|variables| variables.len() <= MAX_WORDS)
-                .ok_or_else(|| bad("\"env\" is not an object of strings"))?;
-            for (name, value) in variables {
-                let value = value.as_str().filter(|value| !value.contains('\0'));
-                let valid = !name.is_empty() && !name.contains(['=', '\0']);
-                let value = value
-                    .filter(|_| valid)
-                    .ok_or_else(|| bad("\"env\" is not an object of strings"))?;
-                env.push((name.clone(), value.to_owned()));
-            }
-        }
-        let cwd = self.text("cwd")?.filter(|cwd| !cwd.is_empty());
-        if let Some(cwd) = cwd
-            && !std::path::Path::new(cwd).is_dir()
-        {
+        if !std::path::Path::new(cwd).is_dir() {
             return Err(bad("\"cwd\" is not a directory"));
         }
-        let timeout = match self.get("timeout_sec") {
-            None => None,
-            Some(value) => {
-                let seconds = value
-                    .as_f64()
-                    .filter(|seconds| (0.0..=1e9).contains(seconds));
-                let seconds =
-                    seconds.ok_or_else(|| bad("\"timeout_sec\" is not a number of seconds"))?;
-                (seconds > 0.0).then(|| Duration::from_secs_f64(seconds))
-            }
-        };
-        let size = self.size(TerminalSize::default())?;
-        Ok(RunRequest {
-            command,
-            cwd: cwd.map(str::to_owned),
-            env,
-            account: self.account()?,
-            terminal: self.flag("allocate_tty")?.then_some(size),
-            timeout,
-        })
     }
+    let timeout = fields
+        .number("timeout_sec")
+        .filter(|seconds| *seconds > 0.0);
+    let timeout = timeout.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let size = size(fields)?;
+    Ok(RunRequest {
+        command,
+        cwd: cwd.map(str::to_owned),
+        env: env.to_vec(),
+        account: account(fields)?,
+        terminal: fields.flag("allocate_tty").then_some(size),
+        timeout: timeout.filter(|timeout| *timeout <= LONGEST),
+    })
+}
 
-    /// Whom the program is to run as, unless that is us.
-    fn account(&self) -> Result<Option<Account>, Refusal> {
-        let name = match (self.text("as_user")?, self.flag("as_root")?) {
-            (None, false) => return Ok(None),
-            (Some(name), false) => name,
-            (None, true) => "root",
-            (Some(_), true) => return Err(bad("\"as_user\" and \"as_root\" exclude each other")),
-        };
-        find_account(name)
-    }
+/// Whom the program is to run as, unless that is us.
+fn account(fields: &Fields<'_>) -> Result<Option<Account>, Refusal> {
+    let wanted = match (fields.text("as_user"), fields.flag("as_root")) {
+        (None, false) => return Ok(None),
+        (Some(wanted), false) => wanted,
+        (None, true) => "root",
+        (Some(_), true) => return Err(bad("\"as_user\" and \"as_root\" exclude each other")),
+    };
+    find_account(wanted)
 }
 
 /// The size that a request asks for.
@@ -304,20 +323,22 @@ pub(crate) fn size_of(request: &Request<'_>) -> Result<TerminalSize, Refusal> {
     })
 }
 
-/// The account of a name, unless we run as it already.
-pub(crate) fn find_account(name: &str) -> Result<Option<Account>, Refusal> {
-    let account = Account::find(name).map_err(|error| {
-        let why = format!("looking up user {name:?} failed: {error}");
-        Refusal::new(StatusCode::INTERNAL, why)
+/// The account that a user's name or number stands for, unless we run as it already.
+pub(crate) fn find_account(wanted: &str) -> Result<Option<Account>, Refusal> {
+    let account = Account::find(wanted).map_err(|error| {
+        let why = format!("looking up user {wanted:?} failed: {error}");
+        match error.kind() {
+            std::io::ErrorKind::InvalidInput => bad(why),
+            _ => Refusal::new(StatusCode::INTERNAL, why),
+        }
     })?;
-    let account = account.ok_or_else(|| bad(format!("there is no user {name:?}")))?;
-    if account.is_ours() {
+    let account = account.ok_or_else(|| bad(format!("there is no user {wanted:?}")))?;
+    if account.is_ours(wanted) {
         Ok(None)
     } else if Account::may_change() {
         Ok(Some(account))
     } else {
-        let why = "only root can run programs as another user";
-        Err(Refusal::new(StatusCode::FORBIDDEN, why))
+        Err(bad("only root can run programs as another user"))
     }
 }
 
@@ -356,7 +377,7 @@ pub(crate) fn spawned(program: &Program) -> Response {
 }
 
 /// The answer to `status`.
-pub(crate) fn status(program: &Program, now: Time) -> Response {
+pub(crate) fn status(program: &Program, now: Time, details: Details) -> Response {
     let exit = program.exit();
     let used = if exit.is_none() {
         usage(program.pid())
@@ -366,13 +387,16 @@ pub(crate) fn status(program: &Program, now: Time) -> Response {
     let (cpu, memory) = used.unwrap_or_default();
     let ran = program.ran(now).as_secs_f64().max(0.001);
     let percent = (cpu.as_secs_f64() / ran * 1000.0).round() / 10.0;
-    let body = json!({
+    let mut body = json!({
         "state": if exit.is_some() { "exited" } else { "running" },
         "exit_code": exit.map(|exit| exit.code),
-        "signal": exit.and_then(|exit| exit.signal),
         "cpu_pct": percent,
         "mem_bytes": memory,
     });
+    if details == Details::All {
+        body["signal"] = exit.and_then(|exit| exit.signal).into();
+        body["timed_out"] = program.timed_out().into();
+    }
     Response::json(StatusCode::OK, &body)
 }
 
@@ -385,16 +409,19 @@ pub(crate) fn executed(program: &Program, output: &Gathered, now: Time) -> Respo
         "stderr_b64": BASE64_STANDARD.encode(&output.stderr),
         "duration_ms": program.ran(now).as_millis() as u64,
     });
-    if let Some(signal) = exit.and_then(|exit| exit.signal) {
-        body["signal"] = signal.into();
+    let truncated = output.is_truncated();
+    if output.details == Details::All {
+        body["signal"] = exit.and_then(|exit| exit.signal).into();
+        body["timed_out"] = program.timed_out().into();
+        body["truncated"] = truncated.into();
     }
-    if program.timed_out() {
-        body["timed_out"] = true.into();
+    let response = Response::json(StatusCode::OK, &body);
+    if truncated {
+        // The fields of the body are fixed, and output that was cut has to be told from all of it.
+        response.field("X-Outrigger-Truncated", "true")
+    } else {
+        response
     }
-    if output.exceeded {
-        body["truncated"] = true.into();
-    }
-    Response::json(StatusCode::OK, &body)
 }
 
 fn rfc3339(time: SystemTime) -> String {
@@ -439,35 +466,45 @@ mod tests {
     #[test]
     fn a_body_says_what_is_wrong_with_it() {
         let message = |body: &str| {
-            let fields = Fields::read(body.as_bytes());
-            let request = fields.and_then(|fields| fields.run_request());
-            request.expect_err(body).message.into_owned()
+            let refusal = read_spawn(body.as_bytes()).expect_err(body);
+            assert_eq!(refusal.status.0, 400, "{body}");
+            refusal.message.into_owned()
         };
         for (body, says) in [
             ("", "not JSON"),
-            ("[]", "not a JSON object"),
+            ("[]", "a JSON object"),
             ("{}", "\"command\" is missing"),
             (r#"{"command":""}"#, "\"command\" is missing"),
-            (r#"{"command":["sh"]}"#, "\"command\" is not a string"),
+            (r#"{"command":["sh"]}"#, "\"command\" to be a string"),
             (r#"{"command":"s\u0000h"}"#, "zero byte"),
             (r#"{"command":"sh","args":"x"}"#, "\"args\""),
             (r#"{"command":"sh","args":[1]}"#, "\"args\""),
             (r#"{"command":"sh","env":{"A":1}}"#, "\"env\""),
             (r#"{"command":"sh","env":{"A=B":"1"}}"#, "\"env\""),
+            (
+                r#"{"command":"sh","env":{"OUTRIGGER_PROCESS_ID":"1"}}"#,
+                "set by the server",
+            ),
             (r#"{"command":"sh","cwd":"/nowhere"}"#, "\"cwd\""),
+            (
+                r#"{"command":"sh","cwd":"."}"#,
+                "\"cwd\" is not an absolute",
+            ),
             (r#"{"command":"sh","rows":0}"#, "\"rows\""),
-            (r#"{"command":"sh","timeout_sec":-1}"#, "\"timeout_sec\""),
             (r#"{"command":"sh","as_root":1}"#, "\"as_root\""),
             (r#"{"command":"sh","as_user":"no such user"}"#, "no user"),
+            (r#"{"command":"sh","as_user":"root:x"}"#, "not a number"),
+            (
+                r#"{"command":"sh","max_output_bytes":1}"#,
+                "unknown field \"max_output_bytes\"",
+            ),
         ] {
             assert!(message(body).contains(says), "{body}: {}", message(body));
         }
-        let fields = Fields::read(
-            br#"{"command":"sh","args":null,"allocate_tty":true,"cols":100,"timeout_sec":0.5,"other":1}"#,
+        let request = read_spawn(
+            br#"{"command":"sh","args":null,"allocate_tty":true,"cols":100,"timeout_sec":0.5}"#,
         );
-        let request = fields
-            .and_then(|fields| fields.run_request())
-            .expect("valid");
+        let request = request.expect("valid");
         assert_eq!(
             request.terminal,
             Some(TerminalSize {
@@ -476,5 +513,32 @@ mod tests {
             })
         );
         assert_eq!(request.timeout, Some(Duration::from_millis(500)));
+        for no_limit in ["0", "-1", "1e30", "1e300"] {
+            let body = format!(r#"{{"command":"sh","timeout_sec":{no_limit}}}"#);
+            let request = read_spawn(body.as_bytes()).expect("valid");
+            assert_eq!(request.timeout, None, "{no_limit}");
+        }
+    }
+
+    /// An answer took up to `--max-message` of each output, so that thirty callers could hold a gigabyte.
+    #[test]
+    fn exec_takes_as_much_output_as_it_is_told() {
+        let limit = |more: &str| {
+            let body = format!(r#"{{"command":"sh"{more}}}"#);
+            read_exec(body.as_bytes(), 16 << 20).map(|(_, limit)| limit)
+        };
+        assert_eq!(limit("").ok(), Some(1 << 20));
+        assert_eq!(limit(r#","max_output_bytes":null"#).ok(), Some(1 << 20));
+        assert_eq!(limit(r#","max_output_bytes":0"#).ok(), Some(0));
+        assert_eq!(
+            limit(r#","max_output_bytes":16777216"#).ok(),
+            Some(16 << 20)
+        );
+        for bad in ["16777217", "-1", "1.5", "1e300"] {
+            let refusal = limit(&format!(r#","max_output_bytes":{bad}"#)).expect_err(bad);
+            assert!(refusal.message.contains("from 0 to 16777216"));
+        }
+        let small = read_exec(br#"{"command":"sh"}"#, 1000).expect("valid");
+        assert_eq!(small.1, 1000, "a smaller server takes less");
     }
 }

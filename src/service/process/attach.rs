@@ -10,6 +10,7 @@
 use std::collections::BTreeMap;
 
 use super::Exit;
+use super::api::Details;
 use super::scrollback::{Scrollback, Stream};
 use crate::{ClientId, CloseCode};
 
@@ -30,7 +31,7 @@ pub(crate) enum Role {
     /// It only watches. It is cut off.
     Viewer,
     /// It reads a stream of events. It is told what it has missed.
-    Listener,
+    Listener(Details),
 }
 
 /// Where messages to readers go.
@@ -101,6 +102,11 @@ impl Attachments {
     /// Who writes, until it is gone.
     pub(crate) fn writer(&self) -> Option<ClientId> {
         self.writer
+    }
+
+    /// Whether a reader has not been told the end.
+    pub(crate) fn reads(&self, client: ClientId) -> bool {
+        self.readers.contains_key(&client)
     }
 
     /// Readers that have not been told the end.

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Exit;
+use super::api::Details;
 use super::attach::{Attachments, Role, Wires};
 use super::control::{Control, parse};
 use super::scrollback::Stream;
@@ -144,7 +145,7 @@ pub fn attachments(data: &[u8]) {
                 }
             }
             (3 | 4, _) => {
-                let role = [Role::Writer, Role::Viewer, Role::Listener][argument % 3];
+                let role = [Role::Writer, Role::Viewer, Role::Listener(Details::All)][argument % 3];
                 let taken = attachments.writer().is_some();
                 // Without a takeover a second writer is refused before it comes here.
                 if role == Role::Writer && taken && operation & 0x40 == 0 {
@@ -250,7 +251,7 @@ pub fn control(data: &[u8]) {
 
 /// Any bytes as the path and body of a call: read or refused, never a panic.
 pub fn process_calls(data: &[u8]) {
-    use super::api::{Call, Fields};
+    use super::api::{Call, read_data, read_exec, read_signal, read_size, read_spawn};
     let (path, body) = data.split_at(data.len().min(60));
     if let Ok(path) = std::str::from_utf8(path)
         && let Ok(call) = Call::read("POST", path)
@@ -258,17 +259,24 @@ pub fn process_calls(data: &[u8]) {
         assert!(path.is_empty() || path.starts_with('/'));
         assert_eq!(call.id().is_some(), path.len() > 36);
     }
-    if let Ok(fields) = Fields::read(body) {
-        if let Ok(request) = fields.run_request() {
-            assert!(!request.command[0].is_empty());
-            let words = request
-                .command
-                .iter()
-                .chain(request.env.iter().map(|(name, _)| name));
-            assert!(words.into_iter().all(|word| !word.contains('\0')));
-        }
-        let _ = (fields.data(), fields.new_size(), fields.signal());
+    let spawned = read_spawn(body);
+    let executed = read_exec(body, 1000).map(|(request, most)| {
+        assert!(most <= 1000);
+        request
+    });
+    assert!(
+        spawned.is_err() || executed.is_ok(),
+        "exec takes all that spawn takes"
+    );
+    for request in [spawned, executed].into_iter().flatten() {
+        assert!(!request.command[0].is_empty());
+        let words = request
+            .command
+            .iter()
+            .chain(request.env.iter().map(|(name, _)| name));
+        assert!(words.into_iter().all(|word| !word.contains('\0')));
     }
+    let _ = (read_data(body), read_size(body), read_signal(body));
 }
 
 #[cfg(test)]

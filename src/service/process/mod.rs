@@ -10,6 +10,7 @@
 
 mod api;
 mod attach;
+mod body;
 mod control;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
@@ -23,6 +24,7 @@ mod terminal;
 use std::fmt;
 use std::process::ExitStatus;
 
+use self::api::Details;
 pub use self::processes::{Processes, ProcessesConfig};
 pub use self::terminal::{Terminal, TerminalConfig};
 use crate::sys::code_or_signal;
@@ -75,9 +77,9 @@ impl Exit {
     }
 
     /// What a stream of events ends with.
-    fn to_stream_event(self) -> String {
+    fn to_stream_event(self, details: Details) -> String {
         let code = self.code;
-        match self.signal {
+        match self.signal.filter(|_| details == Details::All) {
             Some(signal) => format!(r#"{{"event":"exit","exit_code":{code},"signal":"{signal}"}}"#),
             None => format!(r#"{{"event":"exit","exit_code":{code}}}"#),
         }

@@ -1,19 +1,19 @@
 //! The process API: spawn, watch, signal and attach to processes over HTTP.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::api::{
-    Call, Fields, RunRequest, bad, check_content_type, executed, no_process, size_of, spawned,
-    status, summary,
+    Call, Details, RunRequest, bad, check_content_type, executed, no_process, read_data, read_exec,
+    read_signal, read_size, read_spawn, size_of, spawned, status, summary,
 };
 use super::attach::{Attachments, Role};
 use super::program::{Launch, Program};
 use super::programs::Programs;
-use super::sink::{Gathered, Sink};
+use super::sink::{AllGathered, Gathered, Sink};
 use crate::service::Endpoint;
 use crate::sys::TerminalSize;
 use crate::{
@@ -21,8 +21,14 @@ use crate::{
     Route, Service, SourceId, StatusCode, TimerId,
 };
 
+/// Says what the events of a stream are.
+const EVENTS_ARE_JSON: (&str, &str) = ("X-SSE-Content-Type", "application/json");
+
 /// How long a program that has expired is still kept for who reads it.
 pub(super) const READING_ON: Duration = Duration::from_secs(5);
+
+/// How long a client that has ended its direction, and is behind with reading, is waited for while it takes nothing.
+const CATCHING_UP: Duration = Duration::from_secs(5);
 
 /// Exited processes that are kept, as many times as there may be running ones.
 const EXITED_PER_RUNNING: usize = 4;
@@ -38,6 +44,12 @@ pub struct ProcessesConfig {
     pub retention: Duration,
     /// The most processes that run at once.
     pub max_processes: usize,
+    /// Bytes of output that are held for all `exec` calls together. A call for whose output there is no room gets 503.
+    pub max_exec_output: usize,
+    /// How long output is read after a process's end, where one that it has started holds it open.
+    pub linger: Duration,
+    /// Variables of the server's environment that processes of other users get too.
+    pub pass_env: Vec<String>,
 }
 
 /// Processes that clients start, and that outlive them.
@@ -45,10 +57,22 @@ pub struct ProcessesConfig {
 pub struct Processes {
     config: ProcessesConfig,
     programs: Programs,
-    /// Whose call waits for a process's end.
-    callers: HashMap<Uuid, ClientId>,
+    /// Calls whose processes are to be started in later turns, in the order in which they came.
+    waiting: VecDeque<Start>,
+    /// Calls that wait for a process's end.
+    callers: HashMap<ClientId, Uuid>,
+    gathered: AllGathered,
     started: u64,
     stopping: bool,
+}
+
+/// A call that starts a process.
+#[derive(Debug)]
+struct Start {
+    caller: ClientId,
+    request: RunRequest,
+    /// What `exec` takes of each output, and what it answers; `None` for `spawn`.
+    exec: Option<(usize, Details)>,
 }
 
 /// How a client wants to be attached.
@@ -67,9 +91,11 @@ impl Processes {
     pub fn new(mut config: ProcessesConfig) -> Self {
         config.endpoint = config.endpoint.with_subtree();
         Self {
-            config,
             programs: Programs::default(),
+            waiting: VecDeque::new(),
             callers: HashMap::new(),
+            gathered: AllGathered::new(config.max_exec_output),
+            config,
             started: 0,
             stopping: false,
         }
@@ -94,7 +120,7 @@ impl Processes {
 
     /// Whether there is a process of this id that was not started for an answer only.
     fn is_visible(&self, id: Uuid) -> bool {
-        self.programs.get(id).is_some() && !self.callers.contains_key(&id)
+        self.programs.get(id).is_some_and(is_shared)
     }
 
     fn answer(
@@ -109,28 +135,35 @@ impl Processes {
         Ok(Some(match call {
             Call::List => self.list(ctx),
             Call::Spawn => {
-                let request = Fields::read(body)?.run_request()?;
-                let sink = Sink::Shared(Attachments::new(self.config.scrollback));
-                let id = self.start(ctx, request, sink, true)?;
-                spawned(self.programs.get(id).ok_or_else(no_process)?)
+                let start = Start {
+                    caller,
+                    request: read_spawn(body)?,
+                    exec: None,
+                };
+                return self.take(ctx, start).map(|()| None);
             }
             Call::Exec => {
-                let request = Fields::read(body)?.run_request()?;
-                let limit = ctx.config().limits.max_message;
-                let id = self.start(ctx, request, Sink::Gathered(Gathered::new(limit)), false)?;
-                self.callers.insert(id, caller);
-                self.follow_up(ctx);
-                return Ok(None);
+                let details = Details::of(request)?;
+                let (request, limit) = read_exec(body, ctx.config().limits.max_message)?;
+                let start = Start {
+                    caller,
+                    request,
+                    exec: Some((limit, details)),
+                };
+                return self.take(ctx, start).map(|()| None);
             }
-            Call::Status(id) => status(self.programs.get(id).ok_or_else(no_process)?, ctx.now()),
-            Call::Stdin(id) => self.write(ctx, id, &Fields::read(body)?.data()?)?,
+            Call::Status(id) => {
+                let program = self.programs.get(id).ok_or_else(no_process)?;
+                status(program, ctx.now(), Details::of(request)?)
+            }
+            Call::Stdin(id) => self.write(ctx, id, &read_data(body)?)?,
             Call::Kill(id) => {
-                let signal = Fields::read(body)?.signal()?;
+                let signal = read_signal(body)?;
                 self.running(id)?.signal(signal);
                 ok()
             }
             Call::Resize(id) => {
-                let size = Fields::read(body)?.new_size()?;
+                let size = read_size(body)?;
                 let program = self.running(id)?;
                 if !program.has_terminal() {
                     return Err(bad("process is not PTY-backed"));
@@ -142,24 +175,20 @@ impl Processes {
             }
             Call::Stream(id) => {
                 let since = self.since(id, request)?;
-                let _ = ctx.begin_stream(caller);
+                let role = Role::Listener(Details::of(request)?);
+                let _ = ctx.begin_stream_with(caller, &[EVENTS_ARE_JSON]);
                 if request.method() == "HEAD" {
                     return Ok(None);
                 }
-                self.programs.attach(ctx, id, caller, Role::Listener, since);
+                self.programs.attach(ctx, id, caller, role, since);
                 return Ok(None);
             }
             Call::Attach(_) => return Err(Refusal::not_found()),
         }))
     }
 
-    fn start(
-        &mut self,
-        ctx: &mut Context,
-        request: RunRequest,
-        sink: Sink,
-        takes_input: bool,
-    ) -> Result<Uuid, Refusal> {
+    /// Has a process started for a call: now, or in a later turn if enough were started in this one.
+    fn take(&mut self, ctx: &mut Context, start: Start) -> Result<(), Refusal> {
         if self.stopping {
             return Err(Refusal::unavailable("stopping"));
         }
@@ -168,9 +197,33 @@ impl Processes {
             .iter()
             .filter(|program| program.exit().is_none())
             .count();
-        if running >= self.config.max_processes {
+        if running + self.waiting.len() >= self.config.max_processes {
             return Err(Refusal::unavailable("too many processes"));
         }
+        if start.exec.is_some() && self.gathered.is_full() {
+            return Err(no_room());
+        }
+        self.waiting.push_back(start);
+        self.start_waiting(ctx);
+        Ok(())
+    }
+
+    /// Starts as many processes as may be started in this turn.
+    fn start_waiting(&mut self, ctx: &mut Context) {
+        while !self.waiting.is_empty() && self.programs.may_start(ctx) {
+            if let Some(start) = self.waiting.pop_front() {
+                self.start(ctx, start);
+            }
+        }
+    }
+
+    /// Starts a process, and answers the call unless it waits for the process's end.
+    fn start(&mut self, ctx: &mut Context, start: Start) {
+        let Start {
+            caller,
+            request,
+            exec,
+        } = start;
         let name = request.command[0].clone();
         let launch = Launch {
             id: Uuid::new_v4(),
@@ -178,18 +231,38 @@ impl Processes {
             cwd: request.cwd,
             env: request.env,
             account: request.account,
+            pass_env: self.config.pass_env.clone(),
             terminal: request.terminal,
-            takes_input,
+            takes_input: exec.is_none(),
             timeout: request.timeout,
+            linger: self.config.linger,
         };
-        let id = self.programs.start(ctx, launch, sink).map_err(|error| {
-            log::warn!("cannot start {name:?}: {error}");
-            let detail = error.to_string();
-            Refusal::new(StatusCode::INTERNAL, "failed to start process").detail(detail)
-        })?;
-        self.started += 1;
-        self.forget_oldest(ctx);
-        Ok(id)
+        let sink = match exec {
+            Some((limit, details)) => {
+                let all = self.gathered.clone();
+                Sink::Gathered(Gathered::new(caller, details, limit, all))
+            }
+            None => Sink::Shared(Attachments::new(self.config.scrollback)),
+        };
+        let answer = match self.programs.start(ctx, launch, sink) {
+            Ok(id) => {
+                self.started += 1;
+                self.forget_oldest(ctx);
+                if exec.is_some() {
+                    self.callers.insert(caller, id);
+                    return;
+                }
+                let program = self.programs.get(id).ok_or_else(no_process);
+                program.map(spawned)
+            }
+            Err(error) => {
+                log::warn!("cannot start {name:?}: {error}");
+                let detail = error.to_string();
+                Err(Refusal::new(StatusCode::INTERNAL, "failed to start process").detail(detail))
+            }
+        };
+        let answer = answer.unwrap_or_else(|refusal| Response::from(&refusal));
+        let _ = ctx.respond(caller, &answer);
     }
 
     /// Keeps the number of exited processes within bounds.
@@ -211,8 +284,7 @@ impl Processes {
 
     fn list(&mut self, ctx: &Context) -> Response {
         let now = ctx.now();
-        let callers = &self.callers;
-        let visible = |program: &&mut Program| !callers.contains_key(&program.id);
+        let visible = |program: &&mut Program| is_shared(program);
         let mut programs: Vec<&mut Program> = self.programs.iter_mut().filter(visible).collect();
         programs.sort_by_key(|program| program.started);
         let programs: Vec<Value> = programs
@@ -226,7 +298,8 @@ impl Processes {
     fn running(&self, id: Uuid) -> Result<&Program, Refusal> {
         let program = self.programs.get(id).ok_or_else(no_process)?;
         if program.exit().is_some() {
-            return Err(Refusal::new(StatusCode::CONFLICT, "process has exited"));
+            let why = "process not running";
+            return Err(Refusal::new(StatusCode::NOT_FOUND, why));
         }
         Ok(program)
     }
@@ -240,8 +313,7 @@ impl Processes {
             taken = program.push_input(ctx, data)
         });
         if !taken {
-            let why = "process has closed its input";
-            return Err(Refusal::new(StatusCode::CONFLICT, why));
+            return Err(bad("process has closed its input"));
         }
         Ok(Response::json(
             StatusCode::OK,
@@ -301,19 +373,34 @@ impl Processes {
     /// Answers calls whose processes have ended, and has ended processes forgotten in time.
     fn follow_up(&mut self, ctx: &mut Context) {
         for id in self.programs.take_finished() {
-            if let Some(caller) = self.callers.remove(&id) {
-                let program = self.programs.remove(ctx, id);
-                if let Some(program) = program
-                    && let Sink::Gathered(output) = &program.sink
-                {
-                    let _ = ctx.respond(caller, &executed(&program, output, ctx.now()));
-                }
-            } else {
+            if self.is_visible(id) {
                 let at = ctx.now() + self.config.retention;
                 self.programs.expire(ctx, id, at);
+                continue;
+            }
+            let program = self.programs.remove(ctx, id);
+            let Some(program) = program else { continue };
+            if let Sink::Gathered(output) = &program.sink
+                && self.callers.remove(&output.caller).is_some()
+            {
+                let answer = if output.had_no_room() {
+                    Response::from(&no_room())
+                } else {
+                    executed(&program, output, ctx.now())
+                };
+                let _ = ctx.respond(output.caller, &answer);
             }
         }
     }
+}
+
+/// Whether a process can be watched: it was not started for an answer only.
+fn is_shared(program: &Program) -> bool {
+    matches!(program.sink, Sink::Shared(_))
+}
+
+fn no_room() -> Refusal {
+    Refusal::unavailable("too much output is held for all exec calls together")
 }
 
 impl Service for Processes {
@@ -332,6 +419,10 @@ impl Service for Processes {
         }
     }
 
+    fn max_body(&self, request: &Request<'_>) -> usize {
+        self.read_call(request).map_or(usize::MAX, Call::max_body)
+    }
+
     fn call(&mut self, ctx: &mut Context, caller: ClientId, request: &Request<'_>, body: &[u8]) {
         let answer = self
             .read_call(request)
@@ -345,17 +436,25 @@ impl Service for Processes {
     }
 
     fn abandoned(&mut self, ctx: &mut Context, caller: ClientId) {
-        let waits = self.callers.iter().find(|(_, waiting)| **waiting == caller);
-        if let Some((&id, _)) = waits {
+        if let Some(id) = self.callers.remove(&caller) {
             log::info!("the caller of process {id} is gone: KILL");
-            self.callers.remove(&id);
             self.programs.remove(ctx, id);
         }
+        self.waiting.retain(|start| start.caller != caller);
         self.programs.detach(ctx, caller);
         self.follow_up(ctx);
     }
 
+    fn is_waiting(&self, _: &Context, client: ClientId) -> bool {
+        self.callers.contains_key(&client)
+            || self.waiting.iter().any(|start| start.caller == client)
+            || (self.stopping && self.programs.delivers_to(client))
+    }
+
     fn accept(&mut self, _: &mut Context, request: &Request<'_>) -> Result<Accept, Refusal> {
+        if self.stopping {
+            return Err(Refusal::unavailable("stopping").because("stopping"));
+        }
         let attach = self.read_attach(request)?;
         let writer = self
             .programs
@@ -397,6 +496,14 @@ impl Service for Processes {
         self.follow_up(ctx);
     }
 
+    fn input_ended(&mut self, ctx: &mut Context, client: ClientId) -> Duration {
+        if ctx.is_congested(client) {
+            CATCHING_UP
+        } else {
+            Duration::ZERO
+        }
+    }
+
     fn disconnected(&mut self, ctx: &mut Context, client: ClientId, _: &Disconnect) {
         self.programs.detach(ctx, client);
         self.follow_up(ctx);
@@ -409,11 +516,12 @@ impl Service for Processes {
 
     fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
         self.programs.timer(ctx, timer);
+        self.start_waiting(ctx);
         self.follow_up(ctx);
     }
 
-    fn orphans_changed(&mut self, _: &mut Context) {
-        self.programs.look_around();
+    fn orphans_changed(&mut self, ctx: &mut Context) {
+        self.programs.look_around(ctx);
     }
 
     fn status(&self) -> serde_json::Map<String, Value> {
@@ -445,12 +553,22 @@ impl Service for Processes {
         );
     }
 
+    /// Ends all processes but those whose callers wait for their ends. Who is attached gets what comes until then.
+    fn draining(&mut self, ctx: &mut Context) {
+        self.stopping = true;
+        for start in std::mem::take(&mut self.waiting) {
+            let refusal = Refusal::unavailable("stopping");
+            let _ = ctx.respond(start.caller, &Response::from(&refusal));
+        }
+        self.programs.end_those(ctx, is_shared);
+    }
+
     fn stopping(&mut self, ctx: &mut Context) {
         self.stopping = true;
         self.programs.end_all(ctx);
     }
 
     fn is_stopped(&self) -> bool {
-        self.programs.iter().all(Program::is_gone)
+        self.programs.are_gone()
     }
 }

@@ -1,27 +1,50 @@
 //! All programs of a service: whose event is whose, what is due when, who reads which.
+//!
+//! Work that many clients can cause at once is done in bounded pieces, one in a turn of the loop: starting programs, and
+//! looking for what programs that are being ended have left behind.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
+use std::time::Duration;
 
 use uuid::Uuid;
 
 use super::attach::Role;
 use super::control::{self, Control};
-use super::program::{Launch, Program};
+use super::program::{Launch, MARK, Program};
 use super::sink::{Sink, Sockets};
+use crate::sys::{Families, SystemProcesses};
 use crate::{ClientId, Context, Message, Readiness, SourceId, Time, TimerId};
+
+/// The most programs that are started in one turn of the loop: starting one takes milliseconds.
+const STARTS_PER_TURN: usize = 4;
+
+/// The most processes that are looked at in one turn of the loop, at some 100 microseconds each.
+const LOOKS_PER_TURN: usize = 24;
+
+/// The shortest time that is waited for: until the next turn.
+const NEXT_TURN: Duration = Duration::from_millis(1);
+
+/// Between the end of one walk through the processes and the next.
+const WALK_PAUSE: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
 struct Entry {
     program: Program,
     /// All that its events come from, for it to be forgotten.
     sources: Vec<SourceId>,
+    /// Clients that have attached and are not gone.
+    readers: BTreeSet<ClientId>,
     /// When it is forgotten after its end.
     expires: Option<Time>,
     /// Its place among the deadlines.
     deadline: Option<Time>,
+    /// Whether its end was seen.
+    ended: bool,
     /// Whether its end was told.
     told: bool,
+    /// Whether it was told that nothing of it is left.
+    told_gone: bool,
 }
 
 /// Programs by their ids.
@@ -34,9 +57,33 @@ pub(crate) struct Programs {
     /// The timer for the first deadline.
     timer: Option<(Time, TimerId)>,
     finished: Vec<Uuid>,
+    gone: Vec<Uuid>,
+    /// The turn in which programs were last started, and how many.
+    starts: (Time, usize),
+    /// When the service goes on with what it has put off.
+    wake_at: Option<Time>,
+    /// What programs that are being ended have started.
+    families: Families,
+    /// When the next piece of a walk is due, and the earliest time of another walk.
+    walk_at: Option<Time>,
+    rested_at: Time,
 }
 
 impl Programs {
+    /// Whether another program may be started in this turn. If not, the service's timer comes in the next one.
+    pub(crate) fn may_start(&mut self, ctx: &mut Context) -> bool {
+        let now = ctx.now();
+        if self.starts.0 != now {
+            self.starts = (now, 0);
+        }
+        let may = self.starts.1 < STARTS_PER_TURN;
+        if !may {
+            self.wake_at = Some(now + NEXT_TURN);
+            self.arm(ctx);
+        }
+        may
+    }
+
     /// Starts a program.
     pub(crate) fn start(
         &mut self,
@@ -44,6 +91,8 @@ impl Programs {
         launch: Launch,
         sink: Sink,
     ) -> io::Result<Uuid> {
+        // One that cannot be started has cost as much.
+        self.starts.1 += 1;
         let program = Program::start(ctx, launch, sink)?;
         let id = program.id;
         let sources: Vec<SourceId> = program.sources().collect();
@@ -52,9 +101,12 @@ impl Programs {
         let entry = Entry {
             program,
             sources,
+            readers: BTreeSet::new(),
             expires: None,
             deadline: None,
+            ended: false,
             told: false,
+            told_gone: false,
         };
         self.entries.insert(id, entry);
         self.settle(ctx, id);
@@ -91,6 +143,22 @@ impl Programs {
         std::mem::take(&mut self.finished)
     }
 
+    /// Programs that were to end, that nobody reads and of which nothing is left, since the last call.
+    pub(crate) fn take_gone(&mut self) -> Vec<Uuid> {
+        std::mem::take(&mut self.gone)
+    }
+
+    /// Whether nothing is left of any program that was to end.
+    pub(crate) fn are_gone(&self) -> bool {
+        self.entries
+            .iter()
+            .all(|(id, entry)| self.is_gone(*id, entry))
+    }
+
+    fn is_gone(&self, id: Uuid, entry: &Entry) -> bool {
+        entry.program.is_finished() && (!entry.program.is_ending() || self.families.is_gone(id))
+    }
+
     /// Forgets a program at a time, unless someone still reads it then.
     pub(crate) fn expire(&mut self, ctx: &mut Context, id: Uuid, at: Time) {
         if let Some(entry) = self.entries.get_mut(&id) {
@@ -106,7 +174,10 @@ impl Programs {
             self.sources.remove(source);
         }
         entry.program.forget(ctx);
-        self.readers.retain(|_, program| *program != id);
+        for reader in &entry.readers {
+            self.readers.remove(reader);
+        }
+        self.families.remove(id);
         if let Some(deadline) = entry.deadline {
             self.deadlines.remove(&(deadline, id));
         }
@@ -132,15 +203,61 @@ impl Programs {
     }
 
     /// Looks again for what programs that are being ended have left behind.
-    pub(crate) fn look_around(&mut self) {
-        self.entries
-            .values_mut()
-            .for_each(|entry| entry.program.look_around());
+    pub(crate) fn look_around(&mut self, ctx: &mut Context) {
+        self.families.look_again();
+        self.plan_walk(ctx);
+    }
+
+    /// Has a piece of a walk made in a later turn, if there is need of one.
+    fn plan_walk(&mut self, ctx: &mut Context) {
+        if self.walk_at.is_none() && self.families.has_work() {
+            self.walk_at = Some((ctx.now() + NEXT_TURN).max(self.rested_at));
+            self.arm(ctx);
+        }
+    }
+
+    /// Makes a piece of a walk.
+    fn walk(&mut self, ctx: &mut Context) {
+        let mut table = SystemProcesses { variable: MARK };
+        if self.families.walk(&mut table, LOOKS_PER_TURN) {
+            self.rested_at = ctx.now() + WALK_PAUSE;
+            let ids: Vec<Uuid> = self.entries.keys().copied().collect();
+            ids.into_iter().for_each(|id| self.tell_gone(id));
+        }
+        self.plan_walk(ctx);
+    }
+
+    fn tell_gone(&mut self, id: Uuid) {
+        let Some(entry) = self.entries.get(&id) else {
+            return;
+        };
+        let ends = entry.program.is_ending() && !entry.program.sink.is_read();
+        if ends && !entry.told_gone && self.is_gone(id, entry) {
+            self.gone.push(id);
+            if let Some(entry) = self.entries.get_mut(&id) {
+                entry.told_gone = true;
+            }
+        }
     }
 
     pub(crate) fn end_all(&mut self, ctx: &mut Context) {
-        let ids: Vec<Uuid> = self.entries.keys().copied().collect();
+        self.end_those(ctx, |_| true);
+    }
+
+    /// Ends those of which this is true.
+    pub(crate) fn end_those(&mut self, ctx: &mut Context, which: impl Fn(&Program) -> bool) {
+        let entries = self.entries.iter();
+        let ids: Vec<Uuid> = entries
+            .filter(|(_, entry)| which(&entry.program))
+            .map(|(id, _)| *id)
+            .collect();
         ids.into_iter().for_each(|id| self.end(ctx, id));
+    }
+
+    /// Whether a client still has to be sent output of a program, or its end.
+    pub(crate) fn delivers_to(&self, client: ClientId) -> bool {
+        let program = self.read_by(client).and_then(|id| self.get(id));
+        program.is_some_and(|program| program.sink.is_read_by(client))
     }
 
     // Readers.
@@ -153,7 +270,10 @@ impl Programs {
         role: Role,
         since: u64,
     ) {
-        self.readers.insert(client, id);
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.readers.insert(client);
+            self.readers.insert(client, id);
+        }
         self.with(ctx, id, |program, ctx| {
             if let Some(attachments) = program.sink.attachments() {
                 attachments.attach(client, role, since, &mut Sockets(ctx));
@@ -165,6 +285,9 @@ impl Programs {
     /// A client is gone. Returns the program that it was attached to.
     pub(crate) fn detach(&mut self, ctx: &mut Context, client: ClientId) -> Option<Uuid> {
         let id = self.readers.remove(&client)?;
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.readers.remove(&client);
+        }
         self.with(ctx, id, |program, ctx| {
             if let Some(attachments) = program.sink.attachments() {
                 attachments.detach(client);
@@ -250,6 +373,11 @@ impl Programs {
         }
         self.timer = None;
         let now = ctx.now();
+        self.wake_at = self.wake_at.filter(|at| *at > now);
+        if self.walk_at.is_some_and(|at| at <= now) {
+            self.walk_at = None;
+            self.walk(ctx);
+        }
         while let Some(&(deadline, id)) = self.deadlines.first()
             && deadline <= now
         {
@@ -278,6 +406,13 @@ impl Programs {
         let Some(entry) = self.entries.get_mut(&id) else {
             return;
         };
+        if let Some(signal) = entry.program.take_pending_signal() {
+            let head = entry.program.exit().is_none().then(|| entry.program.pid());
+            self.families.end(id, head, signal);
+        }
+        if entry.program.exit().is_some() && !std::mem::replace(&mut entry.ended, true) {
+            self.families.head_has_ended(id);
+        }
         if entry.program.is_finished() && !std::mem::replace(&mut entry.told, true) {
             self.finished.push(id);
         }
@@ -300,11 +435,15 @@ impl Programs {
             }
             self.deadlines.extend(next.map(|next| (next, id)));
         }
+        self.tell_gone(id);
+        self.plan_walk(ctx);
         self.arm(ctx);
     }
 
     fn arm(&mut self, ctx: &mut Context) {
-        let Some(&(first, _)) = self.deadlines.first() else {
+        let deadline = self.deadlines.first().map(|(at, _)| *at);
+        let first = [deadline, self.wake_at, self.walk_at];
+        let Some(first) = first.into_iter().flatten().min() else {
             return;
         };
         if let Some((at, timer)) = self.timer {

@@ -1,13 +1,15 @@
 //! A program on a terminal of its own for each client.
 
+use std::collections::{HashMap, VecDeque};
 use std::io;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::api::{find_account, size_of};
 use super::attach::{Attachments, Role};
-use super::program::{Launch, Program};
+use super::program::{Launch, MARK};
 use super::programs::Programs;
 use super::sink::Sink;
 use crate::service::Endpoint;
@@ -19,6 +21,9 @@ use crate::{
 
 /// Output that is kept for a client that is behind. Nobody else comes to read it.
 const SCROLLBACK: usize = 128 << 10;
+
+/// How long a client that has ended its direction is waited for while it takes nothing. Its program is gone by then.
+const LAST_OUTPUT: Duration = Duration::from_secs(10);
 
 /// The settings of terminals.
 #[derive(Clone, Debug)]
@@ -37,6 +42,10 @@ pub struct TerminalConfig {
     pub read_only: bool,
     /// Whether the server stops with the first client.
     pub once: bool,
+    /// How long output is read after the program's end, where one that it has started holds the terminal open.
+    pub linger: Duration,
+    /// Variables of the server's environment that a program of another user gets too.
+    pub pass_env: Vec<String>,
 }
 
 /// Terminals that end with their clients.
@@ -46,9 +55,15 @@ pub struct Terminal {
     /// Who runs them, unless it is us.
     account: Option<Account>,
     programs: Programs,
+    /// Clients whose programs are to be started in later turns, in the order in which they came. Those that have left
+    /// meanwhile have no size.
+    waiting: VecDeque<ClientId>,
+    sizes: HashMap<ClientId, TerminalSize>,
     /// Whether a client has come.
     used: bool,
     started: u64,
+    /// Whether the server stops, so that clients only get what is still to come.
+    draining: bool,
 }
 
 impl Terminal {
@@ -56,7 +71,7 @@ impl Terminal {
     ///
     /// # Errors
     ///
-    /// A user that does not exist, or that we may not become.
+    /// A user that does not exist, or that we may not become; a variable that the server sets itself.
     pub fn new(config: TerminalConfig) -> io::Result<Self> {
         let account = match &config.user {
             Some(name) => {
@@ -64,12 +79,19 @@ impl Terminal {
             }
             None => None,
         };
+        if config.env.iter().any(|(name, _)| name == MARK) {
+            let why = format!("{MARK} is set by the server");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
         Ok(Self {
             config,
             account,
             programs: Programs::default(),
+            waiting: VecDeque::new(),
+            sizes: HashMap::new(),
             used: false,
             started: 0,
+            draining: false,
         })
     }
 
@@ -80,49 +102,30 @@ impl Terminal {
             cwd: self.config.cwd.clone(),
             env: self.config.env.clone(),
             account: self.account.clone(),
+            pass_env: self.config.pass_env.clone(),
             terminal: Some(size),
             takes_input: true,
             timeout: None,
+            linger: self.config.linger,
         }
     }
 
-    /// Forgets programs whose clients are gone and of which nothing is left.
-    fn forget_gone(&mut self, ctx: &mut Context) {
-        let gone = |program: &&Program| program.is_ending() && program.is_gone();
-        let ids: Vec<Uuid> = self
-            .programs
-            .iter()
-            .filter(gone)
-            .map(|program| program.id)
-            .collect();
-        for id in ids {
-            self.programs.remove(ctx, id);
+    /// Starts as many programs as may be started in this turn.
+    fn start_waiting(&mut self, ctx: &mut Context) {
+        while let Some(&client) = self.waiting.front() {
+            if self.sizes.contains_key(&client) && !self.programs.may_start(ctx) {
+                return;
+            }
+            self.waiting.pop_front();
+            if let Some(size) = self.sizes.remove(&client) {
+                ctx.set_held(client, false);
+                self.start(ctx, client, size);
+            }
         }
     }
-}
 
-impl Service for Terminal {
-    fn route(&mut self, request: &Request<'_>) -> Result<Route, Refusal> {
-        self.config.endpoint.route(request)
-    }
-
-    fn accept(&mut self, ctx: &mut Context, request: &Request<'_>) -> Result<Accept, Refusal> {
-        size_of(request)?;
-        if self.used && self.config.once {
-            return Err(Refusal::unavailable(
-                "this terminal was for one client only",
-            ));
-        }
-        // Programs may outlive their clients for the few seconds that they are given to end.
-        if self.programs.len() >= ctx.config().max_clients {
-            return Err(Refusal::unavailable("too many terminals"));
-        }
-        Ok(Accept::default())
-    }
-
-    fn connected(&mut self, ctx: &mut Context, client: ClientId, request: &Request<'_>) {
-        self.used = true;
-        let size = size_of(request).unwrap_or_default();
+    /// Starts a client's program.
+    fn start(&mut self, ctx: &mut Context, client: ClientId, size: TerminalSize) {
         let sink = Sink::Shared(Attachments::new(SCROLLBACK));
         let started = self.programs.start(ctx, self.launch(size), sink);
         match started {
@@ -143,6 +146,46 @@ impl Service for Terminal {
         }
     }
 
+    /// Forgets programs whose clients are gone and of which nothing is left.
+    fn forget_gone(&mut self, ctx: &mut Context) {
+        for id in self.programs.take_gone() {
+            self.programs.remove(ctx, id);
+        }
+    }
+}
+
+impl Service for Terminal {
+    fn route(&mut self, request: &Request<'_>) -> Result<Route, Refusal> {
+        self.config.endpoint.route(request)
+    }
+
+    fn accept(&mut self, ctx: &mut Context, request: &Request<'_>) -> Result<Accept, Refusal> {
+        size_of(request)?;
+        if self.used && self.config.once {
+            return Err(Refusal::unavailable(
+                "this terminal was for one client only",
+            ));
+        }
+        if self.draining {
+            return Err(Refusal::unavailable("stopping").because("stopping"));
+        }
+        // Programs may outlive their clients for the few seconds that they are given to end.
+        if self.programs.len() + self.sizes.len() >= ctx.config().max_clients {
+            return Err(Refusal::unavailable("too many terminals"));
+        }
+        Ok(Accept::default())
+    }
+
+    fn connected(&mut self, ctx: &mut Context, client: ClientId, request: &Request<'_>) {
+        self.used = true;
+        // What it types before its program runs waits.
+        ctx.set_held(client, true);
+        self.sizes
+            .insert(client, size_of(request).unwrap_or_default());
+        self.waiting.push_back(client);
+        self.start_waiting(ctx);
+    }
+
     fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
         self.programs
             .message(ctx, client, message, self.config.read_only);
@@ -152,7 +195,19 @@ impl Service for Terminal {
         self.programs.drained(ctx, client);
     }
 
+    /// Nothing more will be typed, so the program is hung up on. Its last output and its end still go to the client.
+    fn input_ended(&mut self, ctx: &mut Context, client: ClientId) -> Duration {
+        match self.programs.read_by(client) {
+            Some(id) if self.programs.delivers_to(client) => {
+                self.programs.end(ctx, id);
+                LAST_OUTPUT
+            }
+            _ => Duration::ZERO,
+        }
+    }
+
     fn disconnected(&mut self, ctx: &mut Context, client: ClientId, _: &Disconnect) {
+        self.sizes.remove(&client);
         if let Some(id) = self.programs.detach(ctx, client) {
             self.programs.end(ctx, id);
         }
@@ -164,19 +219,19 @@ impl Service for Terminal {
 
     fn ready(&mut self, ctx: &mut Context, source: SourceId, readiness: Readiness) {
         self.programs.ready(ctx, source, readiness);
-        if !self.programs.take_finished().is_empty() {
-            self.forget_gone(ctx);
-        }
+        self.programs.take_finished();
+        self.forget_gone(ctx);
     }
 
     fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
         self.programs.timer(ctx, timer);
+        self.programs.take_finished();
         self.forget_gone(ctx);
+        self.start_waiting(ctx);
     }
 
     fn orphans_changed(&mut self, ctx: &mut Context) {
-        self.programs.look_around();
-        self.forget_gone(ctx);
+        self.programs.look_around(ctx);
     }
 
     fn status(&self) -> serde_json::Map<String, Value> {
@@ -197,11 +252,25 @@ impl Service for Terminal {
         );
     }
 
+    fn is_waiting(&self, _: &Context, client: ClientId) -> bool {
+        self.draining && self.programs.delivers_to(client)
+    }
+
+    /// Ends all programs. Their clients get what comes until then, and the end.
+    fn draining(&mut self, ctx: &mut Context) {
+        self.draining = true;
+        self.waiting.clear();
+        for (client, _) in std::mem::take(&mut self.sizes) {
+            ctx.set_held(client, false);
+        }
+        self.programs.end_all(ctx);
+    }
+
     fn stopping(&mut self, ctx: &mut Context) {
         self.programs.end_all(ctx);
     }
 
     fn is_stopped(&self) -> bool {
-        self.programs.iter().all(Program::is_gone)
+        self.programs.are_gone()
     }
 }

@@ -15,11 +15,11 @@ use super::streams::{Input, Output};
 use super::{EXIT_POLL, Ending, Linger, Program};
 use crate::service::process::scrollback::Stream;
 use crate::service::process::sink::Sink;
-use crate::sys::{Account, Beginning, Family, Process, TerminalSize, exit_descriptor, open_pty};
+use crate::sys::{Account, Beginning, Process, TerminalSize, exit_descriptor, open_pty};
 use crate::{Context, Time};
 
 /// The variable in a program's environment by which what it leaves behind is known as its own.
-const MARK: &str = "OUTRIGGER_PROCESS_ID";
+pub(crate) const MARK: &str = "OUTRIGGER_PROCESS_ID";
 
 /// What a terminal says it is, unless the caller knows better.
 const TERM: &str = "xterm-256color";
@@ -31,16 +31,20 @@ pub(crate) struct Launch {
     /// The program and its arguments.
     pub(crate) command: Vec<String>,
     pub(crate) cwd: Option<String>,
-    /// Added to our own environment.
+    /// Added to our own environment, or to the one that login gives to `account`.
     pub(crate) env: Vec<(String, String)>,
     /// Who runs it, unless it is us.
     pub(crate) account: Option<Account>,
+    /// Variables of our own environment that `account` gets too.
+    pub(crate) pass_env: Vec<String>,
     /// The size of its terminal; `None` for pipes.
     pub(crate) terminal: Option<TerminalSize>,
     /// Whether it can be written to. Without, a program with pipes reads an end at once.
     pub(crate) takes_input: bool,
     /// After which it is killed.
     pub(crate) timeout: Option<Duration>,
+    /// How long output is read after its end, where another process holds the other side open.
+    pub(crate) linger: Duration,
 }
 
 impl Program {
@@ -51,14 +55,11 @@ impl Program {
         };
         let mut command = Command::new(name);
         command.args(args);
+        if let Some(account) = &launch.account {
+            set_login_environment(&mut command, account, &launch.pass_env);
+        }
         if launch.terminal.is_some() {
             command.env("TERM", TERM);
-        }
-        if let Some(account) = &launch.account {
-            command
-                .env("USER", &account.name)
-                .env("LOGNAME", &account.name)
-                .env("HOME", &account.home);
         }
         command.envs(launch.env).env(MARK, launch.id.to_string());
         let mut terminal = None;
@@ -110,9 +111,10 @@ impl Program {
             gathered: 0,
             sent_at: Time::default(),
             send_at: None,
+            linger_for: launch.linger,
             linger: Linger::No,
             ending: Ending::No,
-            family: Family::new(MARK, &launch.id.to_string()),
+            pending_signal: None,
             kill_at: launch.timeout.map(|timeout| now + timeout),
             timed_out: false,
             exit: None,
@@ -162,6 +164,27 @@ impl Program {
             None => self.exit_poll = Some(ctx.now() + EXIT_POLL),
         }
         Ok(())
+    }
+}
+
+/// Gives a program the environment that its user would have after login, with our language and terminal, and with what
+/// the operator names. The rest of ours is not for other users.
+fn set_login_environment(command: &mut Command, account: &Account, pass: &[String]) {
+    command.env_clear();
+    for (name, value) in std::env::vars_os() {
+        let passes = name.to_str().is_some_and(|name| {
+            matches!(name, "TERM" | "LANG")
+                || name.starts_with("LC_")
+                || pass.iter().any(|pass| pass == name)
+        });
+        if passes {
+            command.env(name, value);
+        }
+    }
+    for (name, value) in account.environment() {
+        if !pass.iter().any(|pass| pass == name) {
+            command.env(name, value);
+        }
     }
 }
 

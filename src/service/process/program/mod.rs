@@ -10,15 +10,12 @@ use std::time::{Duration, SystemTime};
 use rustix::process::Signal;
 use uuid::Uuid;
 
-pub(crate) use self::launch::Launch;
+pub(crate) use self::launch::{Launch, MARK};
 use self::streams::{Input, Output, Part};
 use super::Exit;
 use super::sink::Sink;
-use crate::sys::{Family, Process};
+use crate::sys::Process;
 use crate::{Context, Readiness, SourceId, Time};
-
-/// How long a program's output is still read after its end, where another process holds the other side open.
-const LINGER: Duration = Duration::from_millis(250);
 
 /// The most that is read of it then, if it never stops.
 const LINGER_BYTES: usize = 1 << 20;
@@ -78,10 +75,12 @@ pub(crate) struct Program {
     sent_at: Time,
     /// When what was gathered is sent on at the latest.
     send_at: Option<Time>,
+    /// How long output is still read after its end, where another process holds the other side open.
+    linger_for: Duration,
     linger: Linger,
     ending: Ending,
-    /// What it has started, once it is to end.
-    family: Family,
+    /// What everything that it has started is to be sent next.
+    pending_signal: Option<Signal>,
     kill_at: Option<Time>,
     timed_out: bool,
     exit: Option<Exit>,
@@ -134,21 +133,14 @@ impl Program {
         self.exit.is_some() && self.outputs.is_empty()
     }
 
-    /// Whether nothing of it is left that was to be ended.
-    pub(crate) fn is_gone(&self) -> bool {
-        self.is_finished() && (self.ending == Ending::No || self.family.is_empty())
-    }
-
     /// Whether it was told to end.
     pub(crate) fn is_ending(&self) -> bool {
         self.ending != Ending::No
     }
 
-    /// Looks whether what it has left behind is still there.
-    pub(crate) fn look_around(&mut self) {
-        if self.ending != Ending::No {
-            self.family.look(self.exit.is_none().then(|| self.pid()));
-        }
+    /// What everything that it has started is to be sent, if that has changed since the last call.
+    pub(crate) fn take_pending_signal(&mut self) -> Option<Signal> {
+        self.pending_signal.take()
     }
 
     /// What its events come from.
@@ -228,6 +220,13 @@ impl Program {
             self.process.signal_group(Signal::KILL);
         }
         if matches!(self.linger, Linger::Until(until) if now >= until) {
+            if let Some(exit) = self.exit {
+                log::info!(
+                    "process {} {exit}; others still hold its output open after {:?}, and what they write from now on is lost",
+                    self.id,
+                    self.linger_for
+                );
+            }
             self.linger = Linger::Over(LINGER_BYTES);
             // Whether there is something has to be asked once more.
             for output in &mut self.outputs {
@@ -269,7 +268,6 @@ impl Program {
         log::info!("process {} {exit}", self.id);
         self.exit = Some(exit);
         self.exited_at = ctx.now();
-        self.look_around();
         self.kill_at = None;
         self.exit_poll = None;
         if let Some((_, source)) = self.exit_watch.take() {
@@ -279,7 +277,7 @@ impl Program {
             self.forget_source(ctx, input.source, Part::Input);
         }
         // What it wrote is there now; what others write that hold the other side open may still come.
-        self.linger = Linger::Until(ctx.now() + LINGER);
+        self.linger = Linger::Until(ctx.now() + self.linger_for);
         for output in &mut self.outputs {
             output.readable = true;
         }
@@ -323,12 +321,12 @@ impl Program {
         }
     }
 
+    /// Sends a signal to its group at once, and to everything else that it has started as soon as that is found.
     fn signal_everything(&mut self, signal: Signal) {
-        self.look_around();
         // One that has stopped itself has to go on to end.
         for signal in [signal, Signal::CONT] {
             self.process.signal_group(signal);
-            self.family.signal(signal);
         }
+        self.pending_signal = Some(signal);
     }
 }

@@ -1,0 +1,424 @@
+//! Bodies of calls, read field by field into what each field may be.
+//!
+//! A body is refused at the first field that is unknown, given twice or of another type. Nothing is built of what was not
+//! asked for, so what a body takes is bounded by its own length.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::fmt;
+
+use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+
+use super::api::bad;
+use crate::Refusal;
+
+/// The most arguments and variables: more than any kernel takes would only fail later.
+const MAX_WORDS: usize = 10_000;
+
+/// What a field may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Text,
+    Flag,
+    Number,
+    /// A list of strings.
+    Words,
+    /// An object of strings.
+    Variables,
+}
+
+impl Kind {
+    fn expected(self) -> &'static str {
+        match self {
+            Self::Text => "a string",
+            Self::Flag => "true or false",
+            Self::Number => "a number",
+            Self::Words => "a list of strings",
+            Self::Variables => "an object of strings",
+        }
+    }
+}
+
+/// The fields that a body may have.
+pub(super) type Schema = [(&'static str, Kind)];
+
+#[derive(Debug, PartialEq)]
+enum Value<'a> {
+    Text(Cow<'a, str>),
+    Flag(bool),
+    Number(f64),
+    Words(Vec<String>),
+    Variables(Vec<(String, String)>),
+}
+
+/// The fields of a JSON body. One that is `null` is as good as absent.
+#[derive(Debug)]
+pub(super) struct Fields<'a>(Vec<(&'static str, Option<Value<'a>>)>);
+
+impl<'a> Fields<'a> {
+    pub(super) fn read(body: &'a [u8], schema: &Schema) -> Result<Self, Refusal> {
+        let mut json = serde_json::Deserializer::from_slice(body);
+        let fields = FieldsVisitor { schema };
+        let fields = json
+            .deserialize_map(fields)
+            .and_then(|fields| json.end().map(|()| fields));
+        fields.map(Self).map_err(|error| {
+            let what = if error.is_data() { "valid" } else { "JSON" };
+            bad(format!("the body is not {what}: {error}"))
+        })
+    }
+
+    fn get(&self, name: &str) -> Option<&Value<'a>> {
+        let mut fields = self.0.iter();
+        fields.find(|(given, _)| *given == name)?.1.as_ref()
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.get(name).is_some()
+    }
+
+    pub(super) fn text(&self, name: &str) -> Option<&str> {
+        match self.get(name) {
+            Some(Value::Text(text)) => Some(text),
+            _ => None,
+        }
+    }
+
+    pub(super) fn flag(&self, name: &str) -> bool {
+        matches!(self.get(name), Some(Value::Flag(true)))
+    }
+
+    pub(super) fn number(&self, name: &str) -> Option<f64> {
+        match self.get(name) {
+            Some(Value::Number(number)) => Some(*number),
+            _ => None,
+        }
+    }
+
+    pub(super) fn words(&self, name: &str) -> &[String] {
+        match self.get(name) {
+            Some(Value::Words(words)) => words,
+            _ => &[],
+        }
+    }
+
+    pub(super) fn variables(&self, name: &str) -> &[(String, String)] {
+        match self.get(name) {
+            Some(Value::Variables(variables)) => variables,
+            _ => &[],
+        }
+    }
+}
+
+struct FieldsVisitor<'s> {
+    schema: &'s Schema,
+}
+
+impl<'de> Visitor<'de> for FieldsVisitor<'_> {
+    type Value = Vec<(&'static str, Option<Value<'de>>)>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut fields: Self::Value = Vec::new();
+        while let Some((name, kind)) = map.next_key_seed(NameSeed(self.schema))? {
+            if fields.iter().any(|(given, _)| *given == name) {
+                return Err(de::Error::custom(format_args!("{name:?} is given twice")));
+            }
+            fields.push((name, map.next_value_seed(ValueSeed { name, kind })?));
+        }
+        Ok(fields)
+    }
+}
+
+/// Reads the name of a field.
+struct NameSeed<'s>(&'s Schema);
+
+impl<'de> DeserializeSeed<'de> for NameSeed<'_> {
+    type Value = (&'static str, Kind);
+
+    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<Self::Value, D::Error> {
+        json.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for NameSeed<'_> {
+    type Value = (&'static str, Kind);
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the name of a field")
+    }
+
+    fn visit_str<E: de::Error>(self, given: &str) -> Result<Self::Value, E> {
+        let field = self.0.iter().find(|(name, _)| *name == given);
+        field.copied().ok_or_else(|| {
+            let names: Vec<&str> = self.0.iter().map(|(name, _)| *name).collect();
+            let shown: String = given.chars().take(40).collect();
+            let names = names.join(", ");
+            E::custom(format_args!(
+                "unknown field {shown:?}, expected one of {names}"
+            ))
+        })
+    }
+}
+
+/// Reads the value of a field.
+struct ValueSeed {
+    name: &'static str,
+    kind: Kind,
+}
+
+impl ValueSeed {
+    fn only<'de, E: de::Error>(
+        &self,
+        kind: Kind,
+        value: Value<'de>,
+        unexpected: de::Unexpected<'_>,
+    ) -> Result<Option<Value<'de>>, E> {
+        if self.kind == kind {
+            Ok(Some(value))
+        } else {
+            Err(E::invalid_type(unexpected, self))
+        }
+    }
+
+    fn text<'de, E: de::Error>(&self, text: Cow<'de, str>) -> Result<Option<Value<'de>>, E> {
+        if self.kind != Kind::Text {
+            return Err(E::invalid_type(de::Unexpected::Other("string"), self));
+        }
+        no_zero_byte(self.name, &text)?;
+        Ok(Some(Value::Text(text)))
+    }
+}
+
+fn no_zero_byte<E: de::Error>(name: &str, text: &str) -> Result<(), E> {
+    if text.contains('\0') {
+        return Err(E::custom(format_args!("{name:?} contains a zero byte")));
+    }
+    Ok(())
+}
+
+impl<'de> DeserializeSeed<'de> for ValueSeed {
+    type Value = Option<Value<'de>>;
+
+    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<Self::Value, D::Error> {
+        json.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for ValueSeed {
+    type Value = Option<Value<'de>>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} to be {}", self.name, self.kind.expected())
+    }
+
+    fn visit_unit<E: de::Error>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_borrowed_str<E: de::Error>(self, text: &'de str) -> Result<Self::Value, E> {
+        self.text(Cow::Borrowed(text))
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+        self.text(Cow::Owned(text.to_owned()))
+    }
+
+    fn visit_bool<E: de::Error>(self, flag: bool) -> Result<Self::Value, E> {
+        self.only(Kind::Flag, Value::Flag(flag), de::Unexpected::Bool(flag))
+    }
+
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<Self::Value, E> {
+        let value = Value::Number(number as f64);
+        self.only(Kind::Number, value, de::Unexpected::Unsigned(number))
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Self::Value, E> {
+        let value = Value::Number(number as f64);
+        self.only(Kind::Number, value, de::Unexpected::Signed(number))
+    }
+
+    fn visit_f64<E: de::Error>(self, number: f64) -> Result<Self::Value, E> {
+        let value = Value::Number(number);
+        self.only(Kind::Number, value, de::Unexpected::Float(number))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        if self.kind != Kind::Words {
+            return Err(de::Error::invalid_type(de::Unexpected::Seq, &self));
+        }
+        let mut words: Vec<String> = Vec::new();
+        while let Some(word) = list.next_element_seed(WordSeed(&self))? {
+            if words.len() == MAX_WORDS {
+                let most = format_args!("{:?} has more than {MAX_WORDS} entries", self.name);
+                return Err(de::Error::custom(most));
+            }
+            words.push(word);
+        }
+        Ok(Some(Value::Words(words)))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        if self.kind != Kind::Variables {
+            return Err(de::Error::invalid_type(de::Unexpected::Map, &self));
+        }
+        let mut names: HashSet<String> = HashSet::new();
+        let mut variables = Vec::new();
+        while let Some(name) = map.next_key_seed(WordSeed(&self))? {
+            if names.len() == MAX_WORDS {
+                let most = format_args!("{:?} has more than {MAX_WORDS} entries", self.name);
+                return Err(de::Error::custom(most));
+            }
+            if !names.insert(name.clone()) {
+                let twice = format_args!("{name:?} is given twice in {:?}", self.name);
+                return Err(de::Error::custom(twice));
+            }
+            variables.push((name, map.next_value_seed(WordSeed(&self))?));
+        }
+        Ok(Some(Value::Variables(variables)))
+    }
+}
+
+/// Reads a string inside of a field.
+struct WordSeed<'f>(&'f ValueSeed);
+
+impl<'de> DeserializeSeed<'de> for WordSeed<'_> {
+    type Value = String;
+
+    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<String, D::Error> {
+        json.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for WordSeed<'_> {
+    type Value = String;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.expecting(f)
+    }
+
+    fn visit_str<E: de::Error>(self, word: &str) -> Result<String, E> {
+        no_zero_byte(self.0.name, word)?;
+        Ok(word.to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SCHEMA: &Schema = &[
+        ("text", Kind::Text),
+        ("flag", Kind::Flag),
+        ("number", Kind::Number),
+        ("words", Kind::Words),
+        ("variables", Kind::Variables),
+    ];
+
+    #[test]
+    fn each_field_is_what_it_may_be() {
+        let body = br#" {"text":"a\u00e9","flag":true,"number":-1.5,"words":["x",""],"variables":{"A":"1","B":""}} "#;
+        let fields = Fields::read(body, SCHEMA).expect("valid");
+        assert_eq!(fields.text("text"), Some("a\u{e9}"));
+        assert!(fields.flag("flag"));
+        assert_eq!(fields.number("number"), Some(-1.5));
+        assert_eq!(fields.words("words"), ["x", ""]);
+        let variables = [("A", "1"), ("B", "")].map(|(name, value)| (name.into(), value.into()));
+        assert_eq!(fields.variables("variables"), variables);
+        let body = br#"{"text":null,"flag":null,"number":null,"words":null,"variables":null}"#;
+        let fields = Fields::read(body, SCHEMA).expect("null is as good as absent");
+        assert!(SCHEMA.iter().all(|(name, _)| !fields.has(name)));
+    }
+
+    /// Of a key that came twice the last one counted, and an unknown one was ignored, so that a caller who had misspelt a
+    /// limit ran without one.
+    #[test]
+    fn what_is_unknown_or_comes_twice_is_refused() {
+        for (body, says) in [
+            (
+                r#"{"texts":"a"}"#,
+                "unknown field \"texts\", expected one of text",
+            ),
+            (r#"{"Text":"a"}"#, "unknown field"),
+            (r#"{"text":"a","text":"a"}"#, "\"text\" is given twice"),
+            (
+                r#"{"text":null,"te\u0078t":"a"}"#,
+                "\"text\" is given twice",
+            ),
+            (
+                r#"{"variables":{"A":"1","A":"2"}}"#,
+                "\"A\" is given twice in \"variables\"",
+            ),
+            (r#"{"text":1}"#, "expected \"text\" to be a string"),
+            (r#"{"text":["a"]}"#, "expected \"text\" to be a string"),
+            (
+                r#"{"flag":"true"}"#,
+                "expected \"flag\" to be true or false",
+            ),
+            (r#"{"number":"1"}"#, "expected \"number\" to be a number"),
+            (
+                r#"{"words":"a"}"#,
+                "expected \"words\" to be a list of strings",
+            ),
+            (
+                r#"{"words":[1]}"#,
+                "expected \"words\" to be a list of strings",
+            ),
+            (
+                r#"{"words":[null]}"#,
+                "expected \"words\" to be a list of strings",
+            ),
+            (
+                r#"{"variables":["a"]}"#,
+                "expected \"variables\" to be an object of strings",
+            ),
+            (
+                r#"{"variables":{"A":null}}"#,
+                "expected \"variables\" to be an object of strings",
+            ),
+            (r#"{"text":"a\u0000b"}"#, "\"text\" contains a zero byte"),
+            (r#"{"words":["\u0000"]}"#, "\"words\" contains a zero byte"),
+            ("[]", "expected a JSON object"),
+            ("1", "expected a JSON object"),
+            ("", "not JSON"),
+            ("{", "not JSON"),
+            ("{} {}", "not JSON"),
+            (r#"{"text":"\ud800"}"#, "not JSON"),
+        ] {
+            let refusal = Fields::read(body.as_bytes(), SCHEMA).expect_err(body);
+            assert!(
+                refusal.message.contains(says),
+                "{body}: {}",
+                refusal.message
+            );
+            assert_eq!(refusal.status.0, 400, "{body}");
+        }
+    }
+
+    /// A body of 16 MB of tiny keys became a tree of 1.6 GB.
+    #[test]
+    fn a_body_is_refused_at_the_first_entry_too_many() {
+        let many = |entry: &dyn Fn(usize) -> String| {
+            let entries: Vec<String> = (0..=MAX_WORDS).map(entry).collect();
+            entries.join(",")
+        };
+        let words = format!(r#"{{"words":[{}"#, many(&|_| r#""""#.to_owned()));
+        let pair = |at: usize| format!(r#""{at}":"""#);
+        let variables = format!(r#"{{"variables":{{{}"#, many(&pair));
+        for body in [words, variables] {
+            // What comes behind is not even read.
+            let refusal = Fields::read(body.as_bytes(), SCHEMA).expect_err("too many");
+            assert!(
+                refusal.message.contains("more than 10000"),
+                "{}",
+                refusal.message
+            );
+        }
+        let unknown = format!("{{{}", many(&pair));
+        let refusal = Fields::read(unknown.as_bytes(), SCHEMA).expect_err("unknown");
+        assert!(refusal.message.contains("column 4"), "{}", refusal.message);
+    }
+}
