@@ -358,8 +358,15 @@ def upgrade_crowd(pipe, port, count, path):
     for connection in connections:
         connection.sendall(upgrade(path))
     refused = 0
+    for connection in list(connections):
+        if b" 101 " in read_head(connection):
+            connection.sendall(frame(2, b"x\n"))
+        else:
+            refused += 1
+            connections.remove(connection)
+    # A program is there when it says something.
     for connection in connections:
-        refused += b" 101 " not in connection.recv(4096)
+        read_frame(connection)
     pipe.send(("opened", (time.monotonic() - begin, refused)))
     signal.pause()
 
@@ -497,15 +504,11 @@ def tiny_keys_spawn(run):
     run.allowed = allowed(4, held=3 * (MAX_MESSAGE + TURN_BYTES), long_messages=True)
     run.begin()
     answers = results([Worker(call_again, port, requests[n:] + requests[:n], 4) for n in range(3)])
-    run.note(f"answers {' '.join(f'{k}:{v}' for k, v in sum_up(answers).items())}")
-
-
-def sum_up(counts):
     total = {}
-    for count in counts:
-        for key, value in count.items():
-            total[key] = total.get(key, 0) + value
-    return total
+    for statuses in answers:
+        for status, count in statuses.items():
+            total[status] = total.get(status, 0) + count
+    run.note(f"answers {show_counts(total)}")
 
 
 BROADCASTER = """
@@ -606,13 +609,16 @@ def read_slowly(pipe, port, request, count, rate, seconds):
         caller.sendall(request)
         caller.setblocking(False)
         callers.append(caller)
-    came, ended, deadline = 0, 0, time.monotonic() + seconds
+    came, ended, statuses, deadline = 0, 0, {}, time.monotonic() + seconds
     while time.monotonic() < deadline:
         time.sleep(0.1)
         for caller in list(callers):
             try:
                 data = caller.recv(rate // 10)
                 came += len(data)
+                if data.startswith(b"HTTP/1.1 "):
+                    status = data[9:12].decode()
+                    statuses[status] = statuses.get(status, 0) + 1
                 if not data:
                     raise ConnectionError
             except BlockingIOError:
@@ -620,7 +626,11 @@ def read_slowly(pipe, port, request, count, rate, seconds):
             except OSError:
                 ended += 1
                 callers.remove(caller)
-    return came, ended
+    return came, ended, statuses
+
+
+def show_counts(statuses):
+    return " ".join(f"{status}:{count}" for status, count in sorted(statuses.items())) or "none"
 
 
 def exec_readers(run, held, **fields):
@@ -628,8 +638,8 @@ def exec_readers(run, held, **fields):
     body = json.dumps({"command": "head", "args": ["-c", "16000000", "/dev/zero"], **fields}).encode()
     run.allowed = allowed(31, held=30 * (held + MAX_HEAD), programs=CAPTURE)
     run.begin()
-    came, ended = Worker(read_slowly, port, post("/process/exec", body), 30, 2000, 8).hear()
-    run.note(f"{came / KIB:.0f} KiB were read, {ended} ended")
+    came, ended, statuses = Worker(read_slowly, port, post("/process/exec", body), 30, 2000, 8).hear()
+    run.note(f"answers {show_counts(statuses)}; {came / KIB:.0f} KiB were read, {ended} ended")
 
 
 def slow_exec_readers(run):
