@@ -3,16 +3,18 @@
 echoed, and for each the table has how long the bystander waited and how much memory the server took.
 
 usage: tests/attacks.py [BINARY] [--only NAME,...] [--list] [--tries N] [--json FILE]
-       BINARY is target/release/outrigger by default; --tries is 3: an attack that fails is run again, since a busy
-       machine makes anybody wait, and the best run counts
+       BINARY is target/release/outrigger by default; --list says what the attacks are; --tries is 3: one that fails is
+       run again, since a busy machine makes anybody wait, and the best run counts
 
 An attack fails if the bystander waits for more than 100 ms once (the goal is 50), if the server's peak memory is more
 than README.md says under "What it costs", if a process is left, or if what the attack itself checks is not so.
-Every attack is bounded in time and number, and stays on the loopback.
+Every attack is bounded in time and number, and stays on the loopback. As root the server and the bystander have a higher
+priority than the processes that attack, and than the programs that the server starts.
 
 Columns: p50, p99 and max are the bystander's milliseconds. `ran` and `queued` are parts of the worst wait: for how long
 the server used a processor, and for how long it or the bystander was ready to run but had none, as the kernel counts it.
-A long `queued` is the machine's doing and not the server's. `peak` and `allowed` are MiB of the server alone.
+A long `queued` is the machine's doing and not the server's. `peak` and `allowed` are MiB of the server alone. The first
+two lines are what the machine costs when nobody attacks.
 """
 
 import argparse
