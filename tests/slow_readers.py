@@ -118,8 +118,11 @@ class Reader:
         if self.kind == "exec":
             # An empty line before the next request, which is to be ignored.
             self.send(b"\r\n")
+        elif self.output and self.source.random() < 0.3:
+            # Not before the terminal has stopped to echo.
+            self.send(frame(2, b"x"))
         else:
-            self.send(frame(9, b"ping") if self.source.random() < 0.7 else frame(2, b"x"))
+            self.send(frame(9, b"ping"))
 
     def send(self, data):
         try:
@@ -150,7 +153,7 @@ class Reader:
                 if self.events:
                     raise Wrong("there is output after the exit code")
                 if payload != PATTERN[self.output : self.output + length]:
-                    raise Wrong(f"other bytes than the program's after {self.output}")
+                    raise Wrong(f"{payload[:40]!r} is not what the program wrote after {self.output} bytes")
                 self.output += length
 
     def check_end(self):
