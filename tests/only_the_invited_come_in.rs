@@ -532,7 +532,10 @@ fn weak_settings_are_warned_about() {
     let token = TraceFile::new("weak-token");
     let warnings = |args: &[&str], variable: Option<&str>| {
         let mut command = Command::new(OUTRIGGER);
-        command.args(args).arg("--check").env_remove("OUTRIGGER_TOKEN");
+        command
+            .args(args)
+            .arg("--check")
+            .env_remove("OUTRIGGER_TOKEN");
         if let Some(value) = variable {
             command.env("OUTRIGGER_TOKEN", value);
         }

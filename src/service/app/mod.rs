@@ -375,7 +375,7 @@ impl Turn<'_> {
         }
         self.answers.tell(ctx, self.events, self.room);
         self.lines += 1;
-        if self.lines % TURN_LINES == 0 {
+        if self.lines.is_multiple_of(TURN_LINES) {
             Flow::Stop
         } else {
             Flow::GoOn
