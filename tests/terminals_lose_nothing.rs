@@ -102,7 +102,7 @@ fn what_is_no_control_message_is_ignored_and_its_length_logged() {
     let warnings: Vec<&str> = log.lines().filter(|line| line.contains("WARN")).collect();
     assert_eq!(warnings.len(), 2, "{log}");
     // The bug: the text was in the log, and it may be what somebody types.
-    assert!(warnings[0].contains("a text message of 35 bytes"), "{log}");
+    assert!(warnings[0].contains("a text message of 36 bytes"), "{log}");
     assert!(!log.contains("rows") && !log.contains("xxx"), "{log}");
 }
 
