@@ -47,7 +47,7 @@ impl Settings {
         Ok(())
     }
 
-    /// What makes it easier to come in than whoever started this may think.
+    /// Settings that let in more than the user may expect.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         let access = &self.server.access;

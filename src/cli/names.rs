@@ -1,4 +1,4 @@
-//! What this machine is called, and where it is reached.
+//! The names and addresses of this machine.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -50,7 +50,7 @@ pub(crate) fn reached_at(address: &ListenAddress) -> Vec<ListenAddress> {
         SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
     };
     let mut ips: Vec<IpAddr> = vec![first];
-    // Nobody can be asked who has the addresses that cannot be listed.
+    // If the system does not list them, loopback is still right.
     let interfaces = getifaddrs().into_iter().flatten();
     let up = interfaces.filter(|interface| interface.flags.contains(InterfaceFlags::IFF_UP));
     for ip in up.filter_map(|interface| ip_of(&interface)) {
