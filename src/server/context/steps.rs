@@ -327,7 +327,7 @@ impl Context {
         id: ClientId,
         request: &Request<'_>,
     ) -> Result<(), Refusal> {
-        let unix = self.remote(id) == Some(Remote::UNIX);
+        let unix = self.remote(id).and_then(Remote::user).is_some();
         self.config.access.check(request, &self.listen, unix)
     }
 
