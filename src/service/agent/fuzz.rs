@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::envelope::{Envelope, EnvelopeError, Kind};
 use super::router::{Router, RouterLimits, Wires};
-use crate::{ClientId, CloseCode, Time};
+use crate::{ClientId, CloseCode, Principal, Time};
 
 /// Any text as a message: no panic, the ranges are what they say, and serde_json agrees on what is JSON.
 pub fn envelope(data: &[u8]) {
@@ -159,6 +159,7 @@ pub fn router(data: &[u8]) {
         waiting: 6,
         sessions: 4,
         all_sessions: 9,
+        ended_sessions: 7,
         asked: 3,
         acp: true,
         grace: Some(grace),
@@ -179,7 +180,7 @@ pub fn router(data: &[u8]) {
             (0, _) | (_, None) if present.len() < 5 => {
                 let client: ClientId = format!("c{next_client}").parse().expect("an id");
                 next_client += 1;
-                router.handle_connected(client);
+                router.handle_connected(client, Principal::Token);
                 present.push(client);
                 if b % 4 > 0 {
                     model.owed.entry(client).or_default().push("0".to_owned());

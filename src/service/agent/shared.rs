@@ -5,7 +5,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::router::{Router, RouterLimits, Wires};
-use super::{AgentConfig, AgentProtocol, HIGH_WATER, LOW_WATER, push_line, text_of};
+use super::{AgentConfig, AgentProtocol, Ear, HIGH_WATER, Heard, LOW_WATER, push_line};
 use crate::service::child::{Child, ChildEvent, code_and_signal, describe};
 use crate::service::lines::{Flow, Line};
 use crate::{
@@ -24,6 +24,8 @@ const MAX_WAITING: usize = 1024;
 const MAX_SESSIONS: usize = 256;
 /// Sessions of all clients, and of those who may come back.
 const MAX_ALL_SESSIONS: usize = 16_384;
+/// Sessions that have ended and are remembered, so that nobody but their owners can load them.
+const MAX_ENDED_SESSIONS: usize = 1_000_000;
 /// Requests of the agent that may wait for one client.
 const MAX_ASKED: usize = 256;
 
@@ -43,6 +45,7 @@ pub struct Agent {
     config: AgentConfig,
     router: Router,
     process: Process,
+    ear: Ear,
     /// Lines for the agent, on their way to its input.
     lines: Vec<u8>,
     /// Lines that wait for the agent to be there and initialized.
@@ -62,6 +65,7 @@ impl Agent {
             waiting: MAX_WAITING,
             sessions: MAX_SESSIONS,
             all_sessions: MAX_ALL_SESSIONS,
+            ended_sessions: MAX_ENDED_SESSIONS,
             asked: MAX_ASKED,
             acp: config.protocol == AgentProtocol::Acp,
             grace: config.grace,
@@ -70,6 +74,7 @@ impl Agent {
             config,
             router,
             process: Process::Gone,
+            ear: Ear::default(),
             lines: Vec::new(),
             held: Vec::new(),
             ends: Vec::new(),
@@ -162,6 +167,7 @@ impl Agent {
             return self.send_lines(ctx);
         };
         self.process = Process::Gone;
+        self.ear = Ear::default();
         self.lines.clear();
         self.held.clear();
         let (code, signal) = code_and_signal(status);
@@ -210,18 +216,23 @@ impl Agent {
         let Process::Running(child) = &mut self.process else {
             return;
         };
-        let (router, lines, held) = (&mut self.router, &mut self.lines, &mut self.held);
+        let (router, ear) = (&mut self.router, &mut self.ear);
+        let (lines, held) = (&mut self.lines, &mut self.held);
         // What it is answered is not held back: it may be waiting for that before it goes on.
         let event = handle(child, ctx, &mut |ctx, _, line| {
-            if let Some(text) = text_of(line) {
-                let now = ctx.now();
-                let mut outlets = Outlets {
-                    ctx,
-                    lines,
-                    held,
-                    hold: false,
-                };
-                router.receive_from_agent(now, text, &mut outlets);
+            let now = ctx.now();
+            let mut outlets = Outlets {
+                ctx,
+                lines,
+                held,
+                hold: false,
+            };
+            match ear.hear(line) {
+                Heard::Nothing => {}
+                Heard::Text(text) => router.receive_from_agent(now, text, &mut outlets),
+                Heard::Unreadable(salvaged, why) => {
+                    router.handle_unreadable(now, salvaged, why, &mut outlets)
+                }
             }
             Flow::GoOn
         });
@@ -278,8 +289,9 @@ impl Service for Agent {
         self.config.accept(request)
     }
 
-    fn connected(&mut self, _: &mut Context, client: ClientId, _: &Request<'_>) {
-        self.router.handle_connected(client);
+    fn connected(&mut self, ctx: &mut Context, client: ClientId, _: &Request<'_>) {
+        let principal = ctx.principal(client);
+        self.router.handle_connected(client, principal);
     }
 
     fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
@@ -302,6 +314,7 @@ impl Service for Agent {
 
     fn is_waiting(&self, _: &Context, client: ClientId) -> bool {
         self.router.is_busy(client)
+            || self.config.sessions_may_idle && self.router.has_session(client)
     }
 
     fn ready(&mut self, ctx: &mut Context, source: SourceId, _: Readiness) {
@@ -332,6 +345,7 @@ impl Service for Agent {
         let counters = self.router.counters();
         let status = serde_json::json!({
             "sessions": self.router.session_count(),
+            "ended_sessions": self.router.ended_count(),
             "agent": {
                 "running": matches!(self.process, Process::Running(_)),
                 "restarts": self.restarts,
@@ -367,8 +381,13 @@ impl Service for Agent {
         );
         out.gauge(
             "outrigger_agent_sessions",
-            "Sessions that are bound to a client, or wait for one to come back.",
+            "Sessions that a client controls, or that wait for one to come back.",
             self.router.session_count(),
+        );
+        out.gauge(
+            "outrigger_agent_ended_sessions",
+            "Sessions that have ended and are remembered.",
+            self.router.ended_count(),
         );
         out.gauge(
             "outrigger_agent_waiting_requests",
@@ -399,7 +418,7 @@ impl Service for Agent {
             ),
             (
                 "outrigger_agent_denied_total",
-                "Messages that named another client's session.",
+                "Messages that were refused because of the session that they name.",
                 counters.denied,
             ),
             (

@@ -296,6 +296,7 @@ fn run(ctx: &mut Context, events: &mut Events, most: usize, number: u64, line: L
         Line::Whole(bytes) => {
             Command::parse(bytes).and_then(|command| carry_out(ctx, events, command))
         }
+        Line::Skipped(_) | Line::SkippedEnd => Ok(()),
         Line::TooLong(_) => Err(format!("the line is over {} bytes", line_limit(ctx))),
     };
     if let Err(message) = result {
