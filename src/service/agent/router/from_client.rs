@@ -207,8 +207,8 @@ impl Router {
         if !self.limits.acp {
             return Ok((Class::Other, None, false));
         }
-        self.check_names(client, method, envelope)?;
         let class = class_of(method);
+        self.check_names(client, method, envelope, class == Class::Claim)?;
         let named = envelope.session.as_deref();
         match (class, named) {
             (Class::Claim, Some(name)) => {
@@ -264,7 +264,7 @@ impl Router {
         wires: &mut impl Wires,
     ) {
         if self.limits.acp
-            && let Err(refused) = self.check_names(client, method, envelope)
+            && let Err(refused) = self.check_names(client, method, envelope, false)
         {
             self.counters.denied += 1;
             log::warn!("a notification {method:?} of {client} is dropped: {refused}");

@@ -199,6 +199,15 @@ impl Router {
         self.limits
     }
 
+    /// Bytes that are kept of the requests that wait.
+    #[cfg(test)]
+    pub(crate) fn kept_for_requests(&self) -> usize {
+        let waiting = self.waiting.values();
+        let waiting = waiting.map(|it| it.id.len() + it.session.as_ref().map_or(0, |it| it.len()));
+        let asked = self.asked.values().map(|asked| asked.id.len());
+        waiting.chain(asked).sum()
+    }
+
     /// Requests that wait for the agent.
     pub(crate) fn waiting_count(&self) -> usize {
         self.waiting.len()

@@ -159,12 +159,14 @@ impl Router {
         self.sessions.get(session).and_then(Session::controller)
     }
 
-    /// Whether a client may send a message that names the sessions that this one names.
+    /// Whether a client may send a message that names the sessions that this one names. One that `claims` its session
+    /// is looked at later.
     pub(super) fn check_names(
         &self,
         client: ClientId,
         method: &str,
         envelope: &Envelope<'_>,
+        claims: bool,
     ) -> Result<(), Refused> {
         let named = envelope.session.as_deref();
         if is_about_a_session(method) {
@@ -175,7 +177,7 @@ impl Router {
                 return Err(Refused::Invalid("\"sessionId\" is missing"));
             }
         }
-        if let Some(session) = named.filter(|_| class_of(method) != Class::Claim) {
+        if let Some(session) = named.filter(|_| !claims) {
             let bound = self.sessions.get(session);
             match bound.filter(|bound| bound.controller() == Some(client)) {
                 None => return Err(Refused::Denied),
@@ -188,7 +190,10 @@ impl Router {
         // Anything else may name what it likes, but not what is another's.
         let is_anothers = |session: &str| match self.sessions.get(session) {
             Some(bound) => bound.controller() != Some(client) && named != Some(session),
-            None => self.ended.get(session).is_some() && named != Some(session),
+            None => {
+                let may_be_known = self.ended.is_full() || self.ended.get(session).is_some();
+                may_be_known && named != Some(session)
+            }
         };
         let mut denied = envelope
             .misspelled_session

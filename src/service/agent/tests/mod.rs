@@ -1,5 +1,6 @@
 //! The router, with clients and an agent that are lines in memory.
 
+mod routing;
 mod sessions;
 
 use serde_json::{Value, json};

@@ -890,3 +890,45 @@ fn a_load_whose_client_has_left_is_its_principals_when_the_agent_agrees() {
     world.say(3, &claim("1", "session/load", "old", None));
     assert_eq!(world.record.agent.len(), 1);
 }
+
+#[test]
+fn strangers_reach_no_session_by_any_method() {
+    for method in CLIENT_METHODS {
+        for (role, who, session) in [
+            ("owner", 1, "s"),
+            ("stranger", 2, "s"),
+            ("unknown", 2, "other"),
+        ] {
+            let mut world = World::with(2);
+            world.session(1, "s");
+            world.forget();
+            world.say(who, &notification(method, &json!({"sessionId": session})));
+            // A notification loads nothing, so it does not matter whose the session is.
+            let claims = matches!(method, "session/load" | "session/resume");
+            assert_eq!(
+                world.record.agent.len(),
+                usize::from(role == "owner"),
+                "{role} {method}"
+            );
+            assert!(
+                world.record.clients.is_empty(),
+                "a notification has no answer"
+            );
+            world.forget();
+            world.say(who, &request("9", method, &json!({"sessionId": session})));
+            let allowed = role == "owner" || (role == "unknown" && claims);
+            // The agent has kept the owner's session, and has no `session/resume`.
+            let is_local = role == "owner" && method == "session/resume";
+            assert_eq!(
+                world.record.agent.len(),
+                usize::from(allowed && !is_local),
+                "{role} {method}"
+            );
+            if !allowed {
+                let heard = world.heard(who);
+                let message = &heard["error"]["message"];
+                assert_eq!((code(&heard), message), (-32010, &json!("Access denied")));
+            }
+        }
+    }
+}
