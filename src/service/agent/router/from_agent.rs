@@ -116,10 +116,10 @@ impl Router {
                 token = self.confirm_claim(ours, session, || wires.secret());
             }
             (Class::Claim, Some(session)) => self.unclaim(ours, session),
-            (Class::End, Some(session)) if success => {
-                if self.controller_of(session) == Some(client) {
-                    self.end(session, None);
-                }
+            (Class::End, Some(session))
+                if success && self.controller_of(session) == Some(client) =>
+            {
+                self.end(session, None);
             }
             (Class::List, _) if success => {
                 let listed = self.list_for(client, envelope);

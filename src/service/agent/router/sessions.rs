@@ -428,15 +428,14 @@ impl Router {
         session: &Arc<str>,
         token: String,
     ) {
-        match &abandoned.session {
+        let is_free = if abandoned.session.is_some() {
             // A load: somebody else may have had the session since.
-            Some(loaded) => {
-                if self.sessions.contains_key(loaded) || self.ended.get(loaded).is_some() {
-                    return;
-                }
-            }
-            None if !self.is_free(session) => return,
-            None => {}
+            !self.sessions.contains_key(session) && self.ended.get(session).is_none()
+        } else {
+            self.is_free(session)
+        };
+        if !is_free {
+            return;
         }
         self.put(session, abandoned.principal, State::Left(now), token);
         self.left = true;
