@@ -1,15 +1,17 @@
 //! Messages of the agent: to the clients that they are for.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::{
-    Asked, Class, MAX_ID, MAX_SESSION_ID, Router, Waiting, Wires, cancelled_id, is_cancellation,
-    our_id, remove, same_id, splice,
+    Asked, Class, MAX_ELICITATION_ID, MAX_ELICITATIONS, MAX_ID, MAX_SESSION_ID, Router, Waiting,
+    Wires, cancelled_id, is_cancellation, our_id, remove, same_id, splice,
 };
 use crate::service::agent::answer::{answer_for_nobody, code, error, with_id, with_resume_token};
 use crate::service::agent::envelope::{Envelope, Kind, member};
 use crate::service::agent::initialize::Initialize;
+use crate::service::agent::json::unescape;
 use crate::service::agent::salvage::{Salvage, Salvaged};
 use crate::{ClientId, Time};
 
@@ -243,6 +245,12 @@ impl Router {
             let why = Some("too many requests wait for the client's answer");
             return wires.to_agent(&[&error(raw_id, code::TOO_MANY, "Too many requests", why)]);
         }
+        if let Some(elicitation) = elicitation_of(envelope) {
+            if peer.elicitations.len() == MAX_ELICITATIONS {
+                peer.elicitations.pop_front();
+            }
+            peer.elicitations.push_back(elicitation.into());
+        }
         self.next_id += 1;
         peer.asked.push(self.next_id);
         let asked = Asked {
@@ -285,6 +293,14 @@ impl Router {
         if let Some((range, waiting)) = self.request_of(envelope) {
             let parts = [&text[..range.start], &waiting.id, &text[range.end..]];
             return wires.to_client(waiting.client, &parts);
+        }
+        if let Some(elicitation) = elicitation_of(envelope) {
+            for (&client, peer) in &mut self.peers {
+                let known = peer.elicitations.iter().position(|id| **id == *elicitation);
+                if known.and_then(|at| peer.elicitations.remove(at)).is_some() {
+                    return wires.to_client(client, &[text]);
+                }
+            }
         }
         let mut peers = self.peers.iter();
         let to = match (self.only_client(|_| true), peers.next(), peers.next()) {
@@ -362,6 +378,20 @@ impl Router {
         let first = clients.next()?;
         clients.all(|client| client == first).then_some(first)
     }
+}
+
+/// The elicitation that a message of the agent asks for, or completes.
+fn elicitation_of<'a>(envelope: &Envelope<'a>) -> Option<Cow<'a, str>> {
+    let (Kind::Request { method, .. } | Kind::Notification { method }) = &envelope.kind else {
+        return None;
+    };
+    let body = envelope
+        .body
+        .as_ref()
+        .filter(|_| method.contains("elicitation/"))?;
+    let id = &envelope.text[member(envelope.text, body, "elicitationId")?];
+    let id = id.starts_with('"').then(|| unescape(id))?;
+    (id.len() <= MAX_ELICITATION_ID).then_some(id)
 }
 
 /// Whether the agent's own `session/resume` is to be called.

@@ -14,7 +14,7 @@ mod from_agent;
 mod from_client;
 mod sessions;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,6 +32,9 @@ use sessions::Session;
 pub(super) const MAX_ID: usize = 1024;
 /// Requests of clients that have left, which the agent may still be at work on.
 const MAX_ORPHANS: usize = 1024;
+/// Elicitations of one client that are remembered until they are completed, and the longest id of one.
+const MAX_ELICITATIONS: usize = 64;
+const MAX_ELICITATION_ID: usize = 256;
 /// The longest session id, in bytes of text.
 const MAX_SESSION_ID: usize = 1024;
 
@@ -81,6 +84,8 @@ struct Peer {
     sessions: Vec<Arc<str>>,
     /// Those whose tokens it was sent after its last message.
     unread: Vec<Arc<str>>,
+    /// Elicitations that it was asked for, whose completion is for it alone: the last ones.
+    elicitations: VecDeque<Box<str>>,
 }
 
 /// A client's request that the agent has.
@@ -281,6 +286,7 @@ impl Router {
                 asked: Vec::new(),
                 sessions: Vec::new(),
                 unread: Vec::new(),
+                elicitations: VecDeque::new(),
             },
         );
     }

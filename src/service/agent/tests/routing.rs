@@ -136,6 +136,16 @@ fn a_notification_without_a_session_is_not_lost() {
     world.agent_says(&notification("_vendor/progress", &json!({"requestId": id})));
     assert_eq!(who_heard(&world), [client(2)], "it says whose it is");
     assert_eq!(world.heard(2)["params"]["requestId"], 5);
+    // An elicitation is completed for the client that was asked, whoever else waits.
+    let params =
+        json!({"sessionId": "s", "mode": "url", "elicitationId": "e", "url": "x", "message": "?"});
+    world.agent_says(&request("70", "elicitation/create", &params));
+    world.forget();
+    world.agent_says(&complete);
+    assert_eq!(who_heard(&world), [client(1)]);
+    world.forget();
+    world.agent_says(&complete);
+    assert_eq!(who_heard(&world), all, "it is completed once");
     // The only client, and nobody at all.
     (2..=4).for_each(|number| world.leave(number));
     world.forget();
