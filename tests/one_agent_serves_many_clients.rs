@@ -452,3 +452,24 @@ fn a_signal_ends_the_agents_and_leaves_nothing() {
         expect_gone(left);
     }
 }
+
+#[test]
+fn an_agent_that_asks_and_does_not_read_takes_no_memory() {
+    // The bug: each of its requests was answered for nobody, and the answers were queued without end: 1.5 GB in 6 s.
+    let done = TraceFile::new("agent-asks");
+    let script = format!(
+        r#"yes '{{"jsonrpc":"2.0","id":1,"method":"x","params":{{}}}}' | head -c 20000000; echo done >{}; exec sleep 1000"#,
+        done.path()
+    );
+    let server = Program::start(&["agent", "--log", "off", "--", "sh", "-c", &script]);
+    server.address();
+    eventually("all was read", || !done.text().is_empty());
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid()));
+    let status = status.expect("it runs");
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let resident: u64 = resident
+        .and_then(|line| line.trim().strip_suffix(" kB"))
+        .and_then(|kilobytes| kilobytes.parse().ok())
+        .expect("a number");
+    assert!(resident < 40_000, "{resident} kB");
+}

@@ -30,6 +30,9 @@ const HIGH_WATER: usize = 1 << 20;
 /// Clients are read again when this little is left.
 const LOW_WATER: usize = 256 << 10;
 
+/// Bytes that an agent may leave unread before its own requests are not answered for its clients any more.
+const MAX_UNREAD: usize = 4 << 20;
+
 /// What is spoken on an agent's standard streams, one message a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AgentProtocol {

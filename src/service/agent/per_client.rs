@@ -7,7 +7,9 @@ use super::envelope::{Envelope, EnvelopeError, Kind, member};
 use super::json::unescape;
 use super::router::MAX_ID;
 use super::salvage::{Salvage, Salvaged};
-use super::{AgentConfig, AgentProtocol, Ear, HIGH_WATER, Heard, LOW_WATER, push_line, shown};
+use super::{
+    AgentConfig, AgentProtocol, Ear, HIGH_WATER, Heard, LOW_WATER, MAX_UNREAD, push_line, shown,
+};
 use crate::service::child::{Child, ChildEvent, describe};
 use crate::service::lines::{Flow, Line};
 use crate::{
@@ -152,7 +154,9 @@ impl AgentPerClient {
         });
         if let Some(stdin) = process.child.stdin().filter(|_| !refused.is_empty()) {
             for refused in &refused {
-                push_line(stdin.queue(), &[refused]);
+                if stdin.queued() < MAX_UNREAD {
+                    push_line(stdin.queue(), &[refused]);
+                }
             }
             stdin.written_to(ctx);
         }

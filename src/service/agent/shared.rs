@@ -5,7 +5,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::router::{Router, RouterLimits, Wires};
-use super::{AgentConfig, AgentProtocol, Ear, HIGH_WATER, Heard, LOW_WATER, push_line};
+use super::{AgentConfig, AgentProtocol, Ear, HIGH_WATER, Heard, LOW_WATER, MAX_UNREAD, push_line};
 use crate::service::child::{Child, ChildEvent, code_and_signal, describe};
 use crate::service::lines::{Flow, Line};
 use crate::{
@@ -92,6 +92,7 @@ impl Agent {
             lines: &mut self.lines,
             held: &mut self.held,
             hold,
+            room: usize::MAX,
         };
         happened(&mut self.router, &mut outlets);
         self.send_lines(ctx);
@@ -216,6 +217,7 @@ impl Agent {
         let Process::Running(child) = &mut self.process else {
             return;
         };
+        let queued = child.stdin().map_or(0, |stdin| stdin.queued());
         let (router, ear) = (&mut self.router, &mut self.ear);
         let (lines, held) = (&mut self.lines, &mut self.held);
         // What it is answered is not held back: it may be waiting for that before it goes on.
@@ -226,6 +228,7 @@ impl Agent {
                 lines,
                 held,
                 hold: false,
+                room: MAX_UNREAD.saturating_sub(queued),
             };
             match ear.hear(line) {
                 Heard::Nothing => {}
@@ -247,6 +250,8 @@ struct Outlets<'a> {
     held: &'a mut Vec<u8>,
     /// Whether lines wait for the agent to be ready.
     hold: bool,
+    /// How many bytes of lines there may be. An agent that asks and does not read is not answered for ever.
+    room: usize,
 }
 
 impl Wires for Outlets<'_> {
@@ -256,7 +261,16 @@ impl Wires for Outlets<'_> {
     }
 
     fn to_agent(&mut self, parts: &[&str]) {
-        push_line(if self.hold { self.held } else { self.lines }, parts);
+        let lines = if self.hold {
+            &mut *self.held
+        } else {
+            &mut *self.lines
+        };
+        if lines.len() < self.room {
+            push_line(lines, parts);
+        } else {
+            log::debug!("the agent asks and does not read the answers; one is dropped");
+        }
     }
 
     fn to_client(&mut self, client: ClientId, parts: &[&str]) {
