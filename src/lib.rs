@@ -62,8 +62,8 @@ pub use protocol::{
 };
 pub use server::{
     Access, ClientId, ClientStatus, Config, Context, Ended, Handle, Histogram, Listen,
-    ListenAddress, Metrics, Mount, OwnedMessage, ParseClientIdError, Peers, Readiness, Remote,
-    Route, SendError, Server, Service, SourceId, Status, Stopped, TimerId, Token, Traffic,
+    ListenAddress, Metrics, Mount, OwnedMessage, ParseClientIdError, Peers, Principal, Readiness,
+    Remote, Route, SendError, Server, Service, SourceId, Status, Stopped, TimerId, Token, Traffic,
 };
 
 /// Entry points of the fuzz targets.

@@ -74,9 +74,10 @@ fn run(command: Command, settings: Settings) -> Exit {
         if *command == Command::Processes {
             endpoint = endpoint.with_subtree();
         }
-        match service(*command, own, endpoint.clone(), settings.told_token()) {
+        let (token, idle_given) = (settings.told_token(), settings.idle_given);
+        match service(*command, own, endpoint.clone(), token, idle_given) {
             Ok(service) => {
-                let patient = *command != Command::Agent && !settings.idle_given;
+                let patient = *command != Command::Agent && !idle_given;
                 routes.add(endpoint, service, patient);
             }
             Err(error) => return complain(&error.to_string(), Exit::Failure),
@@ -107,6 +108,7 @@ fn service(
     settings: &Settings,
     endpoint: Endpoint,
     told_token: Option<&Token>,
+    idle_given: bool,
 ) -> io::Result<Box<dyn Service>> {
     Ok(match command {
         Command::Echo | Command::Serve | Command::Demo => Box::new(Echo::new(endpoint)),
@@ -117,6 +119,7 @@ fn service(
                 protocol: settings.protocol,
                 grace: settings.grace,
                 restart_limit: settings.restart_limit,
+                sessions_may_idle: !idle_given,
             };
             if settings.per_client {
                 Box::new(AgentPerClient::new(config))

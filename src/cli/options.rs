@@ -148,7 +148,7 @@ pub(super) const OPTIONS: &[Option] = &[
     Option {
         name: "grace",
         value: Some("TIME"),
-        help: "how long the sessions of a client that is gone wait for it to come back; 0 for not at all [5m]",
+        help: "how long the sessions of a client that has gone keep their places, later they can still be loaded; 0 for not at all [5m]",
         only: Some(Command::Agent),
         apply: |settings, value| {
             settings.grace = duration(value)?;
@@ -571,7 +571,7 @@ pub(super) const OPTIONS: &[Option] = &[
     general(
         "idle-timeout",
         "TIME",
-        "without a message either way and no request waiting; closes 1001 [off; agent: 5m]",
+        "without a message either way and no request waiting; closes 1001; the default spares clients of an agent that have a session or a process of their own [off; agent: 5m]",
         |settings, value| {
             settings.server.timeouts.idle = duration(value)?;
             settings.idle_given = true;

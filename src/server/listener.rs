@@ -10,8 +10,10 @@ use std::os::unix::net as unix;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use mio::net::{TcpListener, UnixListener};
+use mio::net::{TcpListener, UnixListener, UnixStream};
 use mio::{Interest, Registry};
+#[cfg(target_os = "linux")]
+use rustix::net::sockopt::socket_peercred;
 use uuid::Uuid;
 
 use super::client::Remote;
@@ -247,7 +249,8 @@ impl Listener {
                     .map(|(stream, remote)| (stream.into(), remote.into())),
                 Socket::Unix(socket) => socket
                     .accept()
-                    .map(|(stream, _)| (stream.into(), self.unix_remote())),
+                    .map(|(stream, _)| (self.unix_remote(&stream), stream))
+                    .map(|(remote, stream)| (stream.into(), remote)),
             };
             match accepted {
                 Ok((stream, remote)) => {
@@ -276,12 +279,15 @@ impl Listener {
         }
     }
 
-    /// Only a socket that we have made ourselves has a mode that guards it.
-    fn unix_remote(&self) -> Remote {
-        if self.file.is_some() {
-            Remote::UNIX
-        } else {
-            Remote::SHARED_UNIX
+    /// Only a socket that we have made ourselves has a mode that guards it, and peers that are who they are.
+    fn unix_remote(&self, stream: &UnixStream) -> Remote {
+        match peer_user(stream) {
+            Ok(user) if self.file.is_some() => Remote::unix(user),
+            Ok(_) => Remote::SHARED_UNIX,
+            Err(error) => {
+                log::warn!("the user behind a connection is not known: {error}");
+                Remote::SHARED_UNIX
+            }
         }
     }
 
@@ -306,6 +312,18 @@ impl Drop for Listener {
             log::debug!("removing {} failed: {error}", file.path.display());
         }
     }
+}
+
+/// The user who has connected to a unix socket.
+#[cfg(target_os = "linux")]
+fn peer_user(stream: &UnixStream) -> io::Result<u32> {
+    Ok(socket_peercred(stream)?.uid.as_raw())
+}
+
+/// The mode of the socket lets only our own user connect.
+#[cfg(not(target_os = "linux"))]
+fn peer_user(_: &UnixStream) -> io::Result<u32> {
+    Ok(rustix::process::geteuid().as_raw())
 }
 
 fn tcp(fd: OwnedFd) -> Socket {
@@ -343,7 +361,7 @@ fn bind_unix(path: &Path) -> io::Result<(Socket, SocketFile)> {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
         }
         // It must not wait: a live server may have a queue that is full.
-        match mio::net::UnixStream::connect(path) {
+        match UnixStream::connect(path) {
             // Its server is gone; the file stayed behind.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 std::fs::remove_file(path)?;
@@ -391,7 +409,7 @@ mod tests {
         ] {
             assert_eq!(peers.contain(remote(from)), contained, "{peers:?} {from}");
         }
-        assert!(Peers::Unix.contain(Remote::UNIX) && Peers::Unix.contain(Remote::SHARED_UNIX));
-        assert!(!network("::", 0).contain(Remote::UNIX));
+        assert!(Peers::Unix.contain(Remote::unix(0)) && Peers::Unix.contain(Remote::SHARED_UNIX));
+        assert!(!network("::", 0).contain(Remote::unix(0)));
     }
 }

@@ -27,6 +27,7 @@ mod histogram;
 mod id;
 mod listener;
 mod metrics;
+mod principal;
 mod reading;
 mod registry;
 mod requests;
@@ -57,6 +58,7 @@ pub use histogram::Histogram;
 pub use id::{ClientId, Mount, ParseClientIdError, SourceId, TimerId};
 pub use listener::{Listen, ListenAddress, Peers};
 pub use metrics::Metrics;
+pub use principal::Principal;
 pub use service::{Readiness, Route, Service};
 pub use status::{ClientStatus, Status};
 

@@ -284,6 +284,7 @@ fn log_line(_: &mut Context, _: u64, line: Line<'_>) -> Flow {
     match line {
         Line::Whole(bytes) => log::info!(target: "program", "{}", printable(bytes)),
         Line::TooLong(bytes) => log::info!(target: "program", "{} ... (cut)", printable(bytes)),
+        Line::Skipped(_) | Line::SkippedEnd => {}
     }
     Flow::GoOn
 }

@@ -5,6 +5,7 @@
     reason = "each test file uses its own part"
 )]
 
+pub mod agent;
 pub mod program;
 pub mod traces;
 

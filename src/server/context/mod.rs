@@ -26,6 +26,7 @@ use crate::server::drain::Farewell;
 use crate::server::id::{ClientId, Mount, SourceId, TimerId};
 use crate::server::listener::ListenAddress;
 use crate::server::metrics::Counters;
+use crate::server::principal::Principal;
 use crate::server::registry::Registry;
 use crate::server::service::Readiness;
 use crate::server::sources::Sources;
@@ -242,6 +243,15 @@ impl Context {
     /// Where a client's connection comes from.
     pub fn remote(&self, id: ClientId) -> Option<Remote> {
         self.registry.get(id).map(|client| client.remote)
+    }
+
+    /// Who is behind a client's connection.
+    pub fn principal(&self, id: ClientId) -> Principal {
+        match self.remote(id).and_then(Remote::user) {
+            Some(user) => Principal::User(user),
+            None if self.config.access.token.is_some() => Principal::Token,
+            None => Principal::Nobody,
+        }
     }
 
     /// Stops taking messages from the service's clients, or goes on with it: for a service whose own output does not

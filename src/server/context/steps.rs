@@ -387,14 +387,14 @@ impl Context {
         id: ClientId,
         request: &Request<'_>,
     ) -> Result<(), Refusal> {
-        let unix = self.remote(id) == Some(Remote::UNIX);
+        let unix = self.remote(id).and_then(Remote::user).is_some();
         self.config.access.check(request, &self.listen, unix)
     }
 
     /// Notes whether a request has shown who it comes from. A connection of somebody who has not is not kept alive for
     /// more.
     pub(in crate::server) fn note_authentication(&mut self, id: ClientId, request: &Request<'_>) {
-        let unix = self.remote(id) == Some(Remote::UNIX);
+        let unix = self.remote(id).and_then(Remote::user).is_some();
         let trusted = self.config.access.authenticates(request, unix);
         if let Some(client) = self.registry.get_mut(id) {
             client.flags.set(Flags::TRUSTED, trusted);

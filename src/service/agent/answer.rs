@@ -10,9 +10,11 @@ pub(super) mod code {
     pub(in crate::service::agent) const NO_METHOD: i32 = -32601;
     pub(in crate::service::agent) const INTERNAL: i32 = -32603;
     pub(in crate::service::agent) const CANCELLED: i32 = -32800;
+    pub(in crate::service::agent) const NOT_FOUND: i32 = -32002;
     pub(in crate::service::agent) const DENIED: i32 = -32010;
     pub(in crate::service::agent) const EXITED: i32 = -32012;
     pub(in crate::service::agent) const TOO_MANY: i32 = -32013;
+    pub(in crate::service::agent) const STOPPING: i32 = -32015;
 }
 
 /// A response of the agent with the id put back. The text is one of ours or was walked over before.
@@ -91,15 +93,6 @@ pub(super) fn answer_for_nobody(id: &str, permission: bool) -> String {
         .concat();
     }
     error(id, code::CANCELLED, "Client disconnected", None)
-}
-
-pub(super) fn denied(id: &str) -> String {
-    error(
-        id,
-        code::DENIED,
-        "Access denied",
-        Some("the session is not this connection's"),
-    )
 }
 
 /// An error response, always with data.

@@ -41,12 +41,16 @@ pub(crate) struct Envelope<'a> {
     pub(crate) kind: Kind<'a>,
     /// `params.sessionId`, or in a response `result.sessionId`.
     pub(crate) session: Option<Cow<'a, str>>,
+    /// The session that is named by another spelling of that key, such as `session_id`.
+    pub(crate) misspelled_session: Option<Cow<'a, str>>,
     /// `params.requestId`.
     pub(crate) request_id: Option<Range<usize>>,
     /// `params`, or in a response `result`, if it is an object.
     pub(crate) body: Option<Range<usize>>,
     /// `_meta` of that object.
     pub(crate) meta: Option<Range<usize>>,
+    /// Whether that object has `_meta` in any spelling.
+    has_meta: bool,
 }
 
 /// A value that may stand once in an object.
@@ -93,10 +97,8 @@ impl<'a> Envelope<'a> {
                 "result" => &mut result,
                 "error" => &mut error,
                 other => {
-                    twin |= is_twin(
-                        other,
-                        &["jsonrpc", "id", "method", "params", "result", "error"],
-                    );
+                    let names = ["jsonrpc", "id", "method", "params", "result", "error"];
+                    twin |= names.iter().any(|name| is_spelling_of(other, name));
                     return;
                 }
             };
@@ -127,7 +129,7 @@ impl<'a> Envelope<'a> {
             return invalid("\"id\" is neither a string nor a number nor null");
         }
         if twin {
-            return invalid("a key differs from one that counts in its case only");
+            return invalid(MISSPELLED);
         }
         // Some write both, and null for the one that is not meant.
         let is_null = |once: &Once| {
@@ -166,9 +168,11 @@ impl<'a> Envelope<'a> {
             text,
             kind,
             session: None,
+            misspelled_session: None,
             request_id: None,
             body: None,
             meta: None,
+            has_meta: false,
         };
         match envelope.read_body(body) {
             Ok(()) => Ok(envelope),
@@ -191,50 +195,92 @@ impl<'a> Envelope<'a> {
         (self.text.as_bytes()[token.start] == b'"').then(|| unescape(&self.text[token]))
     }
 
+    /// Calls `named` with each session that an object under `_meta`, or under another spelling of that key, names.
+    pub(crate) fn sessions_in_meta(&self, mut named: impl FnMut(&str)) {
+        let Some(body) = self.body.as_ref().filter(|_| self.has_meta) else {
+            return;
+        };
+        let text = self.text;
+        let walked = Skimmer::at(text, body).object(|key, value| {
+            if !is_meta(&key) || text.as_bytes()[value.start] != b'{' {
+                return;
+            }
+            let walked = Skimmer::at(text, &value).object(|key, value| {
+                if is_spelling_of(&key, "sessionId") && text.as_bytes()[value.start] == b'"' {
+                    named(&unescape(&text[value]));
+                }
+            });
+            debug_assert!(walked.is_ok(), "the text was walked over before");
+        });
+        debug_assert!(walked.is_ok(), "the text was walked over before");
+    }
+
     fn read_body(&mut self, body: Option<Range<usize>>) -> Result<(), &'static str> {
         let Some(body) = body.filter(|body| self.text.as_bytes()[body.start] == b'{') else {
             return Ok(());
         };
         let [mut session, mut request_id, mut meta] = <[Once; 3]>::default();
-        let (mut duplicate, mut twin) = (false, false);
+        let [mut other_session, mut other_request] = <[Once; 2]>::default();
+        let (mut duplicate, mut twin, mut has_meta) = (false, false, false);
         let walked = Skimmer::at(self.text, &body).object(|key, value| {
             duplicate |= match &*key {
                 "sessionId" => !session.set(value),
                 "requestId" => !request_id.set(value),
                 "_meta" => !meta.set(value),
+                other if is_spelling_of(other, "sessionId") => !other_session.set(value),
+                other if is_spelling_of(other, "requestId") => !other_request.set(value),
                 other => {
-                    twin |= is_twin(other, &["sessionId", "requestId", "_meta"]);
+                    has_meta |= is_meta(other);
+                    twin |= other.eq_ignore_ascii_case("_meta");
                     false
                 }
             };
         });
         debug_assert!(walked.is_ok(), "the text was walked over before");
-        if duplicate {
+        let is_response = matches!(self.kind, Kind::Response { .. });
+        twin |= session.0.is_some() && other_session.0.is_some();
+        twin |= request_id.0.is_some() && other_request.0.is_some();
+        if duplicate && !(is_response && session.0.is_some()) {
             return Err("duplicate key");
         }
-        if twin && !matches!(self.kind, Kind::Response { .. }) {
-            return Err("a key differs from one that counts in its case only");
+        if twin && !is_response {
+            return Err(MISSPELLED);
         }
         self.session = match session.0.map(|session| &self.text[session]) {
             None | Some("null") => None,
             Some(session) if session.starts_with('"') => Some(unescape(session)),
             Some(_) => return Err("\"sessionId\" is not a string"),
         };
+        let other_session = other_session.0.map(|session| &self.text[session]);
+        self.misspelled_session = other_session
+            .filter(|session| session.starts_with('"'))
+            .map(unescape);
+        self.has_meta = has_meta || meta.0.is_some();
         (self.request_id, self.meta, self.body) = (request_id.0, meta.0, Some(body));
         Ok(())
     }
 }
 
-/// Whether a reader that does not mind case (Go's, for one) would take `key` for one of these.
-fn is_twin(key: &str, names: &[&str]) -> bool {
-    let folded = |c: char| match c {
-        '\u{17f}' => 's',
-        '\u{212a}' => 'k',
-        c => c.to_ascii_lowercase(),
-    };
-    names
-        .iter()
-        .any(|name| key.chars().map(folded).eq(name.chars().map(folded)))
+/// Why a message is refused in which another end could read another key than we do.
+const MISSPELLED: &str = "a key that counts is there in another spelling";
+
+/// Whether a reader that does not mind the spelling of keys could take `key` for `name`: Go's ignores case, Python's
+/// libraries know `session_id` for `sessionId`.
+pub(crate) fn is_spelling_of(key: &str, name: &str) -> bool {
+    fn folded(text: &str) -> impl Iterator<Item = char> {
+        let chars = text.chars().filter(|c| !matches!(c, '_' | '-'));
+        chars.map(|c| match c {
+            '\u{17f}' => 's',
+            '\u{212a}' => 'k',
+            c => c.to_ascii_lowercase(),
+        })
+    }
+    folded(key).eq(folded(name))
+}
+
+/// Whether a key is `_meta`, or what a library may know it as: `meta`, `field_meta`.
+fn is_meta(key: &str) -> bool {
+    is_spelling_of(key, "meta") || is_spelling_of(key, "fieldMeta")
 }
 
 impl From<NotJson> for EnvelopeError {
@@ -362,17 +408,36 @@ mod tests {
             assert!(got.starts_with(why), "{text}: {got}");
             assert_eq!(id, Some("1"));
         }
-        for key in ["SessionId", "\u{17f}essionId", "sessionID"] {
+        for key in [
+            "SessionId",
+            "\u{17f}essionId",
+            "sessionID",
+            "session_id",
+            "Session-Id",
+        ] {
             let text = format!(
                 r#"{{"jsonrpc":"2.0","id":1,"method":"x","params":{{"sessionId":"a","{key}":"b"}}}}"#
             );
-            assert!(invalid(&text).0.contains("case"), "{key}");
+            assert_eq!(invalid(&text), (MISSPELLED, Some("1")), "{key}");
+            let text = text.replace(r#""sessionId":"a","#, "");
+            let alone = Envelope::parse(&text).expect("one spelling");
+            assert_eq!(
+                (alone.session, alone.misspelled_session),
+                (None, Some("b".into()))
+            );
         }
-        assert!(
-            invalid(r#"{"jsonrpc":"2.0","id":1,"method":"x","Params":{}}"#)
-                .0
-                .contains("case")
-        );
+        for text in [
+            r#"{"jsonrpc":"2.0","id":1,"method":"x","Params":{}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"x","params":{"requestId":1,"request_id":2}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"x","params":{"_Meta":{}}}"#,
+        ] {
+            assert_eq!(invalid(text).0, MISSPELLED, "{text}");
+        }
+        let text = r#"{"jsonrpc":"2.0","id":1,"method":"x","params":{"_meta":{"session_id":"a"},"field_meta":{"sessionId":"b","x":{"sessionId":"c"}}}}"#;
+        let mut named = Vec::new();
+        let envelope = Envelope::parse(text).expect("a request");
+        envelope.sessions_in_meta(|session| named.push(session.to_owned()));
+        assert_eq!(named, ["a", "b"]);
         let both = r#"{"jsonrpc":"2.0","id":1,"result":{},"error":null}"#;
         assert!(Envelope::parse(both).is_ok_and(|envelope| matches!(
             envelope.kind,

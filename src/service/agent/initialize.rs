@@ -32,9 +32,9 @@ impl Initialize {
         matches!(self, Self::Asked { id: asked, .. } if *asked == id)
     }
 
-    /// Whether a client waits for the answer.
+    /// Whether this client waits for the answer.
     pub(super) fn is_wanted_by(&self, client: ClientId) -> bool {
-        matches!(self, Self::Asked { wanted, .. } if wanted.iter().any(|(who, _)| *who == client))
+        self.wanted().any(|who| who == client)
     }
 
     /// Whether the agent is known to have no `session/resume` of its own.
@@ -46,6 +46,20 @@ impl Initialize {
                 ..
             }
         )
+    }
+
+    /// The clients that wait for the answer.
+    pub(super) fn wanted(&self) -> impl Iterator<Item = ClientId> {
+        let wanted = match self {
+            Self::Asked { wanted, .. } => &wanted[..],
+            Self::Never | Self::Done { .. } => &[],
+        };
+        wanted.iter().map(|(client, _)| *client)
+    }
+
+    /// Whether a client waits for the answer.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.wanted().next().is_some()
     }
 
     /// A client is gone.

@@ -8,6 +8,7 @@ mod initialize;
 pub(super) mod json;
 mod per_client;
 mod router;
+mod salvage;
 mod shared;
 
 #[cfg(test)]
@@ -18,6 +19,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 pub use self::per_client::AgentPerClient;
+use self::salvage::{Salvage, Salvaged};
 pub use self::shared::Agent;
 use super::Endpoint;
 use super::lines::Line;
@@ -27,6 +29,9 @@ use crate::{Accept, Refusal, Request};
 const HIGH_WATER: usize = 1 << 20;
 /// Clients are read again when this little is left.
 const LOW_WATER: usize = 256 << 10;
+
+/// Bytes that an agent may leave unread before its own requests are not answered for its clients any more.
+const MAX_UNREAD: usize = 4 << 20;
 
 /// What is spoken on an agent's standard streams, one message a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,10 +60,14 @@ pub struct AgentConfig {
     pub command: Vec<String>,
     /// What it speaks.
     pub protocol: AgentProtocol,
-    /// How long the sessions of a client that is gone wait for it; `None` for not at all.
+    /// How long the agent's sessions are held ready for a client that is gone; `None` for not at all. Later they have to
+    /// be loaded.
     pub grace: Option<Duration>,
     /// How many times a shared agent may end.
     pub restart_limit: RestartLimit,
+    /// Whether clients that have a session, or a process of their own, may be idle for any time. Otherwise, as those
+    /// without, only while a request of theirs is waiting.
+    pub sessions_may_idle: bool,
 }
 
 impl AgentConfig {
@@ -73,27 +82,59 @@ impl AgentConfig {
     }
 }
 
-/// The text of an agent's line; one that cannot be a message is logged and skipped.
-fn text_of(line: Line<'_>) -> Option<&str> {
-    let shown = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(100)]).into_owned();
-    match line {
-        Line::Whole(bytes) if bytes.trim_ascii().is_empty() => None,
-        Line::Whole(bytes) => std::str::from_utf8(bytes)
-            .inspect_err(|_| {
-                log::warn!(
-                    "a line of the agent is not UTF-8, skipped: {:?}",
-                    shown(bytes)
-                )
-            })
-            .ok(),
-        Line::TooLong(bytes) => {
-            log::warn!(
-                "a line of the agent is over the message limit, skipped: {:?}",
-                shown(bytes)
-            );
-            None
+/// What is to be done about a line of an agent.
+#[derive(Debug, PartialEq, Eq)]
+enum Heard<'a> {
+    /// Nothing, or nothing yet.
+    Nothing,
+    Text(&'a str),
+    /// A message that cannot be passed on: what it was, as far as that is known, and why it cannot.
+    Unreadable(Option<Salvaged>, &'static str),
+}
+
+/// Takes an agent's lines.
+#[derive(Debug, Default)]
+struct Ear {
+    /// The line that is being skipped because it is too long.
+    skipped: Option<Salvage>,
+}
+
+impl Ear {
+    /// Takes a line. One that cannot be a message is logged.
+    fn hear<'a>(&mut self, line: Line<'a>) -> Heard<'a> {
+        match line {
+            Line::Whole(bytes) if bytes.trim_ascii().is_empty() => Heard::Nothing,
+            Line::Whole(bytes) => match std::str::from_utf8(bytes) {
+                Ok(text) => Heard::Text(text),
+                Err(_) => {
+                    let shown = shown(bytes);
+                    log::warn!("a line of the agent is not UTF-8, skipped: {shown:?}");
+                    Heard::Unreadable(Salvage::of(bytes), "is not UTF-8")
+                }
+            },
+            Line::TooLong(bytes) => {
+                let shown = shown(bytes);
+                log::warn!("a line of the agent is over the message limit, skipped: {shown:?}");
+                self.skipped = Some(Salvage::default());
+                Heard::Nothing
+            }
+            Line::Skipped(bytes) => {
+                if let Some(skipped) = &mut self.skipped {
+                    skipped.push(bytes);
+                }
+                Heard::Nothing
+            }
+            Line::SkippedEnd => {
+                let salvaged = self.skipped.take().and_then(Salvage::finish);
+                Heard::Unreadable(salvaged, "is over the message limit (--max-message)")
+            }
         }
     }
+}
+
+/// The beginning of a line, for the log.
+fn shown(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(&bytes[..bytes.len().min(100)]).into_owned()
 }
 
 /// Appends a line. In JSON a line feed can only be white space between tokens; as a space it cannot end the line early

@@ -1,12 +1,15 @@
 //! One agent process for each connection: messages are passed through as they are.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use super::answer::refusal_of;
-use super::envelope::{Envelope, EnvelopeError, Kind};
-use super::json::Skimmer;
+use super::answer::{code, error, refusal_of};
+use super::envelope::{Envelope, EnvelopeError, Kind, member};
+use super::json::unescape;
 use super::router::MAX_ID;
-use super::{AgentConfig, AgentProtocol, HIGH_WATER, LOW_WATER, push_line, text_of};
+use super::salvage::{Salvage, Salvaged};
+use super::{
+    AgentConfig, AgentProtocol, Ear, HIGH_WATER, Heard, LOW_WATER, MAX_UNREAD, push_line, shown,
+};
 use crate::service::child::{Child, ChildEvent, describe};
 use crate::service::lines::{Flow, Line};
 use crate::{
@@ -14,12 +17,93 @@ use crate::{
     Request, Route, Service, SourceId, TimerId,
 };
 
+/// Requests of one client that are known to wait for the agent. Of more it is not known.
+const MAX_WAITING: usize = 1024;
+
 /// A client's process.
 #[derive(Debug)]
 struct Process {
     child: Child,
+    ear: Ear,
     /// Whether the client's first message has come.
     begun: bool,
+    /// The client's requests that were not answered.
+    waiting: HashSet<Box<str>>,
+}
+
+impl Process {
+    /// Notes what a message of the client asks for.
+    fn note_request(&mut self, envelope: &Envelope<'_>) {
+        match &envelope.kind {
+            Kind::Request { id, .. } if self.waiting.len() < MAX_WAITING => {
+                self.waiting.insert(value_of(&envelope.text[id.clone()]));
+            }
+            // By its protocol such a request is not answered any more.
+            Kind::Notification { method } if method == "notifications/cancelled" => {
+                let params = envelope.body.as_ref();
+                let id = params.and_then(|params| member(envelope.text, params, "requestId"));
+                if let Some(id) = id {
+                    self.waiting.remove(&value_of(&envelope.text[id]));
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// An id however it is written.
+fn value_of(raw: &str) -> Box<str> {
+    if raw.starts_with('"') {
+        return format!("\"{}", unescape(raw)).into();
+    }
+    raw.into()
+}
+
+/// Passes a line of the agent on to its client.
+fn pass_on(
+    ctx: &mut Context,
+    client: ClientId,
+    waiting: &mut HashSet<Box<str>>,
+    heard: Heard<'_>,
+    refused: &mut Vec<String>,
+) {
+    let (salvaged, why) = match heard {
+        Heard::Nothing => return,
+        Heard::Text(text) => match Envelope::parse(text) {
+            Err(EnvelopeError::Parse) => {
+                let shown = shown(text.as_bytes());
+                log::warn!("a line of the agent of {client} is not JSON, skipped: {shown:?}");
+                (Salvage::of(text.as_bytes()), "is not JSON")
+            }
+            parsed => {
+                if let Ok(Envelope {
+                    kind: Kind::Response { id, .. },
+                    ..
+                }) = parsed
+                {
+                    waiting.remove(&value_of(&text[id]));
+                }
+                // A client that is gone has nothing coming to it any more.
+                let _ = ctx.send(client, Message::Text(text));
+                return;
+            }
+        },
+        Heard::Unreadable(salvaged, why) => (salvaged, why),
+    };
+    // Whoever waits for it must not wait for ever.
+    match salvaged {
+        Some(Salvaged::Response(id)) => {
+            waiting.remove(&value_of(&id));
+            let why = format!("the agent's answer {why}");
+            let failed = error(&id, code::INTERNAL, "Internal error", Some(&why));
+            let _ = ctx.send(client, Message::Text(&failed));
+        }
+        Some(Salvaged::Request(id)) => {
+            let why = format!("the request {why}");
+            refused.push(error(&id, code::INVALID, "Invalid request", Some(&why)));
+        }
+        None => {}
+    }
 }
 
 /// An agent that is started for each connection and ends with it.
@@ -57,20 +141,10 @@ impl AgentPerClient {
         let Some(process) = self.processes.get_mut(&client) else {
             return false;
         };
+        let (ear, waiting) = (&mut process.ear, &mut process.waiting);
+        let mut refused = Vec::new();
         let event = handle(&mut process.child, ctx, &mut |ctx, _, line| {
-            let is_json = |text: &&str| {
-                let mut skimmer = Skimmer::new(text);
-                let json = skimmer.value().and_then(|_| skimmer.end()).is_ok();
-                if !json {
-                    let shown = &text[..text.floor_char_boundary(100)];
-                    log::warn!("a line of the agent of {client} is not JSON, skipped: {shown:?}");
-                }
-                json
-            };
-            if let Some(text) = text_of(line).filter(is_json) {
-                // A client that is gone has nothing coming to it any more.
-                let _ = ctx.send(client, Message::Text(text));
-            }
+            pass_on(ctx, client, waiting, ear.hear(line), &mut refused);
             // The agent's output waits for a client that does not keep up.
             if ctx.is_congested(client) {
                 Flow::Stop
@@ -78,6 +152,14 @@ impl AgentPerClient {
                 Flow::GoOn
             }
         });
+        if let Some(stdin) = process.child.stdin().filter(|_| !refused.is_empty()) {
+            for refused in &refused {
+                if stdin.queued() < MAX_UNREAD {
+                    push_line(stdin.queue(), &[refused]);
+                }
+            }
+            stdin.written_to(ctx);
+        }
         match event {
             ChildEvent::NotMine => return false,
             ChildEvent::Handled => {
@@ -134,7 +216,9 @@ impl Service for AgentPerClient {
                     client,
                     Process {
                         child,
+                        ear: Ear::default(),
                         begun: false,
+                        waiting: HashSet::new(),
                     },
                 );
             }
@@ -150,6 +234,8 @@ impl Service for AgentPerClient {
         else {
             return;
         };
+        // Every byte of it is looked at.
+        ctx.spend(3 + text.len() / 512);
         let acp = self.config.protocol == AgentProtocol::Acp;
         let first = !process.begun;
         match Envelope::parse(text) {
@@ -165,7 +251,18 @@ impl Service for AgentPerClient {
                 );
                 return;
             }
-            Ok(_) => process.begun = true,
+            Ok(Envelope {
+                kind: Kind::Request { id, .. },
+                ..
+            }) if ctx.is_stopping() => {
+                let refused = error(&text[id], code::STOPPING, "Server shutting down", None);
+                let _ = ctx.send(client, Message::Text(&refused));
+                return;
+            }
+            Ok(envelope) => {
+                process.begun = true;
+                process.note_request(&envelope);
+            }
             // Other protocols may have batches, or an older version.
             Err(EnvelopeError::Invalid { .. }) if !acp => {}
             Err(invalid) => {
@@ -181,6 +278,16 @@ impl Service for AgentPerClient {
                 ctx.set_held(client, true);
             }
         }
+    }
+
+    fn is_waiting(&self, _: &Context, client: ClientId) -> bool {
+        let process = self.processes.get(&client);
+        process.is_some_and(|process| !process.waiting.is_empty())
+    }
+
+    fn may_idle(&self, ctx: &Context, client: ClientId) -> bool {
+        let has_process = self.processes.contains_key(&client);
+        (self.config.sessions_may_idle && has_process) || self.is_waiting(ctx, client)
     }
 
     fn drained(&mut self, ctx: &mut Context, client: ClientId) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::router::{Router, RouterLimits, Wires};
-use super::{AgentConfig, AgentProtocol, HIGH_WATER, LOW_WATER, push_line, text_of};
+use super::{AgentConfig, AgentProtocol, Ear, HIGH_WATER, Heard, LOW_WATER, MAX_UNREAD, push_line};
 use crate::service::child::{Child, ChildEvent, code_and_signal, describe};
 use crate::service::lines::{Flow, Line};
 use crate::{
@@ -24,6 +24,8 @@ const MAX_WAITING: usize = 1024;
 const MAX_SESSIONS: usize = 256;
 /// Sessions of all clients, and of those who may come back.
 const MAX_ALL_SESSIONS: usize = 16_384;
+/// Sessions that have ended and are remembered, so that nobody but their owners can load them.
+const MAX_ENDED_SESSIONS: usize = 1_000_000;
 /// Requests of the agent that may wait for one client.
 const MAX_ASKED: usize = 256;
 
@@ -43,6 +45,7 @@ pub struct Agent {
     config: AgentConfig,
     router: Router,
     process: Process,
+    ear: Ear,
     /// Lines for the agent, on their way to its input.
     lines: Vec<u8>,
     /// Lines that wait for the agent to be there and initialized.
@@ -62,6 +65,7 @@ impl Agent {
             waiting: MAX_WAITING,
             sessions: MAX_SESSIONS,
             all_sessions: MAX_ALL_SESSIONS,
+            ended_sessions: MAX_ENDED_SESSIONS,
             asked: MAX_ASKED,
             acp: config.protocol == AgentProtocol::Acp,
             grace: config.grace,
@@ -70,6 +74,7 @@ impl Agent {
             config,
             router,
             process: Process::Gone,
+            ear: Ear::default(),
             lines: Vec::new(),
             held: Vec::new(),
             ends: Vec::new(),
@@ -87,6 +92,7 @@ impl Agent {
             lines: &mut self.lines,
             held: &mut self.held,
             hold,
+            room: usize::MAX,
         };
         happened(&mut self.router, &mut outlets);
         self.send_lines(ctx);
@@ -122,13 +128,18 @@ impl Agent {
         self.check_pressure(ctx);
     }
 
-    /// Stops taking input while the agent does not read.
-    fn check_pressure(&mut self, ctx: &mut Context) {
+    /// Bytes of lines that the agent has not read.
+    fn unread(&mut self) -> usize {
         let queued = match &mut self.process {
             Process::Running(child) => child.stdin().map_or(0, |stdin| stdin.queued()),
             Process::Backoff(_) | Process::Gone => 0,
         };
-        let waiting = queued + self.held.len();
+        queued + self.held.len()
+    }
+
+    /// Stops taking messages while the agent does not read.
+    fn check_pressure(&mut self, ctx: &mut Context) {
+        let waiting = self.unread();
         if waiting > HIGH_WATER {
             ctx.set_paused(true);
         } else if waiting <= LOW_WATER {
@@ -161,6 +172,7 @@ impl Agent {
             return self.send_lines(ctx);
         };
         self.process = Process::Gone;
+        self.ear = Ear::default();
         self.lines.clear();
         self.held.clear();
         let (code, signal) = code_and_signal(status);
@@ -209,18 +221,25 @@ impl Agent {
         let Process::Running(child) = &mut self.process else {
             return;
         };
-        let (router, lines, held) = (&mut self.router, &mut self.lines, &mut self.held);
+        let queued = child.stdin().map_or(0, |stdin| stdin.queued());
+        let (router, ear) = (&mut self.router, &mut self.ear);
+        let (lines, held) = (&mut self.lines, &mut self.held);
         // What it is answered is not held back: it may be waiting for that before it goes on.
         let event = handle(child, ctx, &mut |ctx, _, line| {
-            if let Some(text) = text_of(line) {
-                let now = ctx.now();
-                let mut outlets = Outlets {
-                    ctx,
-                    lines,
-                    held,
-                    hold: false,
-                };
-                router.receive_from_agent(now, text, &mut outlets);
+            let now = ctx.now();
+            let mut outlets = Outlets {
+                ctx,
+                lines,
+                held,
+                hold: false,
+                room: MAX_UNREAD.saturating_sub(queued),
+            };
+            match ear.hear(line) {
+                Heard::Nothing => {}
+                Heard::Text(text) => router.receive_from_agent(now, text, &mut outlets),
+                Heard::Unreadable(salvaged, why) => {
+                    router.handle_unreadable(now, salvaged, why, &mut outlets)
+                }
             }
             Flow::GoOn
         });
@@ -235,6 +254,8 @@ struct Outlets<'a> {
     held: &'a mut Vec<u8>,
     /// Whether lines wait for the agent to be ready.
     hold: bool,
+    /// How many bytes of lines there may be. An agent that asks and does not read is not answered for ever.
+    room: usize,
 }
 
 impl Wires for Outlets<'_> {
@@ -244,7 +265,16 @@ impl Wires for Outlets<'_> {
     }
 
     fn to_agent(&mut self, parts: &[&str]) {
-        push_line(if self.hold { self.held } else { self.lines }, parts);
+        let lines = if self.hold {
+            &mut *self.held
+        } else {
+            &mut *self.lines
+        };
+        if lines.len() < self.room {
+            push_line(lines, parts);
+        } else {
+            log::debug!("the agent asks and does not read the answers; one is dropped");
+        }
     }
 
     fn to_client(&mut self, client: ClientId, parts: &[&str]) {
@@ -274,16 +304,23 @@ impl Service for Agent {
     }
 
     fn accept(&mut self, _: &mut Context, request: &Request<'_>) -> Result<Accept, Refusal> {
+        if self.unread() > MAX_UNREAD {
+            let refusal = Refusal::unavailable("the agent does not keep up");
+            return Err(refusal.because("program_busy"));
+        }
         self.config.accept(request)
     }
 
-    fn connected(&mut self, _: &mut Context, client: ClientId, _: &Request<'_>) {
-        self.router.handle_connected(client);
+    fn connected(&mut self, ctx: &mut Context, client: ClientId, _: &Request<'_>) {
+        let principal = ctx.principal(client);
+        self.router.handle_connected(client, principal);
     }
 
     fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
         // Binary frames are ignored.
         if let Message::Text(text) = message {
+            // Every byte of it is looked at.
+            ctx.spend(3 + text.len() / 512);
             let now = ctx.now();
             self.route(ctx, |router, outlets| {
                 router.receive_from_client(now, client, text, outlets)
@@ -301,6 +338,15 @@ impl Service for Agent {
 
     fn is_waiting(&self, _: &Context, client: ClientId) -> bool {
         self.router.is_busy(client)
+    }
+
+    fn draining(&mut self, _: &mut Context) {
+        self.router.drain();
+    }
+
+    fn may_idle(&self, ctx: &Context, client: ClientId) -> bool {
+        self.is_waiting(ctx, client)
+            || self.config.sessions_may_idle && self.router.has_session(client)
     }
 
     fn ready(&mut self, ctx: &mut Context, source: SourceId, _: Readiness) {
@@ -331,6 +377,7 @@ impl Service for Agent {
         let counters = self.router.counters();
         let status = serde_json::json!({
             "sessions": self.router.session_count(),
+            "ended_sessions": self.router.ended_count(),
             "agent": {
                 "running": matches!(self.process, Process::Running(_)),
                 "restarts": self.restarts,
@@ -366,8 +413,13 @@ impl Service for Agent {
         );
         out.gauge(
             "outrigger_agent_sessions",
-            "Sessions that are bound to a client, or wait for one to come back.",
+            "Sessions that a client controls, or that wait for one to come back.",
             self.router.session_count(),
+        );
+        out.gauge(
+            "outrigger_agent_ended_sessions",
+            "Sessions that have ended and are remembered.",
+            self.router.ended_count(),
         );
         out.gauge(
             "outrigger_agent_waiting_requests",
@@ -398,7 +450,7 @@ impl Service for Agent {
             ),
             (
                 "outrigger_agent_denied_total",
-                "Messages that named another client's session.",
+                "Messages that were refused because of the session that they name.",
                 counters.denied,
             ),
             (

@@ -383,6 +383,8 @@ impl Turn<'_> {
                     self.answers.error(message, number);
                 }
             },
+            // The beginning of the line was all that is told.
+            Line::Skipped(_) | Line::SkippedEnd => return Flow::GoOn,
             Line::TooLong(bytes) => {
                 let message = format!("the line is over {} bytes", line_limit(ctx));
                 log::warn!(

@@ -1,10 +1,19 @@
 //! Messages of the agent: to the clients that they are for.
 
-use super::{Asked, Class, MAX_SESSION_ID, Router, Waiting, Wires, our_id, remove, same_id};
-use crate::Time;
+use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::{
+    Asked, Class, MAX_ELICITATION_ID, MAX_ELICITATIONS, MAX_ID, MAX_SESSION_ID, Router, Waiting,
+    Wires, cancelled_id, is_cancellation, our_id, remove, same_id, splice,
+};
 use crate::service::agent::answer::{answer_for_nobody, code, error, with_id, with_resume_token};
-use crate::service::agent::envelope::{Envelope, EnvelopeError, Kind, member};
+use crate::service::agent::envelope::{Envelope, Kind, member};
 use crate::service::agent::initialize::Initialize;
+use crate::service::agent::json::unescape;
+use crate::service::agent::salvage::{Salvage, Salvaged};
+use crate::{ClientId, Time};
 
 impl Router {
     /// Handles a line of the agent.
@@ -12,24 +21,10 @@ impl Router {
         let envelope = match Envelope::parse(text) {
             Ok(envelope) => envelope,
             Err(invalid) => {
-                self.counters.dropped += 1;
                 let shown = &text[..text.floor_char_boundary(100)];
                 log::warn!("a line of the agent is no message ({invalid:?}), skipped: {shown:?}");
-                // Whoever waits for it must not wait for ever.
-                let EnvelopeError::Invalid { id: Some(id), why } = invalid else {
-                    return;
-                };
-                let Some(waiting) = our_id(&text[id]).and_then(|ours| self.take_waiting(now, ours))
-                else {
-                    return;
-                };
-                if let (Class::Claim { before }, Some(session)) = (waiting.class, &waiting.session)
-                {
-                    self.unclaim(now, waiting.ours, session, before);
-                }
-                let why = format!("the agent's answer is no message: {why}");
-                let refused = error(&waiting.id, code::INTERNAL, "Internal error", Some(&why));
-                return wires.to_client(waiting.client, &[&refused]);
+                let salvaged = Salvage::of(text.as_bytes());
+                return self.handle_unreadable(now, salvaged, "is no valid message", wires);
             }
         };
         match &envelope.kind {
@@ -41,11 +36,35 @@ impl Router {
         }
     }
 
+    /// A line of the agent could not be passed on. Whoever waits for it must not wait for ever.
+    pub(crate) fn handle_unreadable(
+        &mut self,
+        now: Time,
+        salvaged: Option<Salvaged>,
+        why: &str,
+        wires: &mut impl Wires,
+    ) {
+        self.counters.dropped += 1;
+        match salvaged {
+            Some(Salvaged::Response(id)) if our_id(&id).is_some() => {
+                let why = format!("the agent's answer {why}");
+                let failed = error(&id, code::INTERNAL, "Internal error", Some(&why));
+                self.receive_from_agent(now, &failed, wires);
+            }
+            Some(Salvaged::Request(id)) => {
+                let why = format!("the request {why}");
+                let refused = error(&id, code::INVALID, "Invalid request", Some(&why));
+                wires.to_agent(&[&refused]);
+            }
+            _ => {}
+        }
+    }
+
     fn answer_client(
         &mut self,
         now: Time,
         envelope: &Envelope<'_>,
-        id: std::ops::Range<usize>,
+        id: Range<usize>,
         success: bool,
         wires: &mut impl Wires,
     ) {
@@ -56,55 +75,53 @@ impl Router {
         if self.initialize.is_asked_as(ours) {
             return self.initialized(envelope, &id, wires);
         }
-        if self.abandoned.remove(&ours) {
-            return self.keep_from_all(now, envelope, wires);
+        let created = envelope
+            .session
+            .as_ref()
+            .or(envelope.misspelled_session.as_ref())
+            .filter(|session| success && session.len() <= MAX_SESSION_ID)
+            .map(|session| Arc::from(&**session));
+        if self.orphans.remove(&ours) {
+            return;
+        }
+        if let Some(abandoned) = self.abandoned.remove(&ours) {
+            let session = abandoned.session.clone().filter(|_| success).or(created);
+            if let Some(session) = session {
+                self.create_for_nobody(now, &abandoned, &session, wires.secret());
+            }
+            return;
         }
         let Some(waiting) = self.take_waiting(now, ours) else {
             return self.drop_answer(&text[id]);
         };
         let client = waiting.client;
 
-        let (before_id, after_id) = (&text[..id.start], &text[id.end..]);
         let mut token = None;
-        match (&waiting.class, &waiting.session) {
-            (Class::Create, _) if success => {
-                let Some(session) = envelope
-                    .session
-                    .as_deref()
-                    .filter(|session| session.len() <= MAX_SESSION_ID)
-                else {
-                    return wires.to_client(client, &[before_id, &waiting.id, after_id]);
-                };
-                if !self.is_free(session) {
-                    log::error!("the agent answered with a session that is in use: {session:?}");
-                    let why = "the agent answered with a session that is in use";
-                    let refused = error(&waiting.id, code::INTERNAL, "Internal error", Some(why));
-                    return wires.to_client(client, &[&refused]);
-                }
-                let secret = wires.secret();
-                self.bind(client, &session.into(), secret.clone(), None);
-                token = Some(secret);
-            }
-            (Class::Claim { .. }, Some(session)) if success => {
-                // Unless it was closed, or given to another, while this was on its way.
-                if let Some(bound) = self
-                    .sessions
-                    .get_mut(session)
-                    .filter(|bound| bound.claim == Some(ours))
-                {
-                    bound.claim = None;
-                    token = Some(bound.token.clone());
-                    self.release_asked(client, session, wires);
+        match (waiting.class, &waiting.session) {
+            (Class::Create, _) => {
+                if let Some(session) = &created {
+                    if !self.is_free(session) {
+                        log::error!(
+                            "the agent answered with a session that is in use: {session:?}"
+                        );
+                        let why = Some("the agent answered with a session that is in use");
+                        let refused = error(&waiting.id, code::INTERNAL, "Internal error", why);
+                        self.drop_early();
+                        return wires.to_client(client, &[&refused]);
+                    }
+                    let secret = wires.secret();
+                    self.create(client, session, secret.clone());
+                    token = Some(secret.into());
                 }
             }
-            (Class::Claim { .. }, Some(_)) => {
-                if let (Class::Claim { before }, Some(session)) = (waiting.class, waiting.session) {
-                    self.unclaim(now, ours, &session, before);
-                }
-                return wires.to_client(client, &[before_id, &waiting.id, after_id]);
+            (Class::Claim, Some(session)) if success => {
+                token = self.confirm_claim(ours, session, || wires.secret());
             }
-            (Class::End, Some(session)) if success && self.is_owner(client, session) => {
-                self.unbind(session)
+            (Class::Claim, Some(session)) => self.unclaim(ours, session),
+            (Class::End, Some(session))
+                if success && self.controller_of(session) == Some(client) =>
+            {
+                self.end(session, None);
             }
             (Class::List, _) if success => {
                 let listed = self.list_for(client, envelope);
@@ -117,12 +134,22 @@ impl Router {
                 let with_token = with_resume_token(envelope, &token);
                 wires.to_client(client, &[&with_id(&with_token, &waiting.id)]);
             }
-            None => wires.to_client(client, &[before_id, &waiting.id, after_id]),
+            None => wires.to_client(client, &[&text[..id.start], &waiting.id, &text[id.end..]]),
+        }
+        if waiting.class == Class::Create {
+            for early in created
+                .map(|session| self.early.take(&session))
+                .into_iter()
+                .flatten()
+            {
+                wires.to_client(client, &[&early]);
+            }
+            self.drop_early();
         }
     }
 
-    fn take_waiting(&mut self, now: Time, ours: u64) -> Option<Waiting> {
-        let waiting = self.waiting.remove(&ours)?;
+    pub(super) fn take_waiting(&mut self, now: Time, ours: u64) -> Option<Waiting> {
+        let waiting = self.forget_waiting(ours)?;
         if let Some(peer) = self.peers.get_mut(&waiting.client) {
             remove(&mut peer.waiting, &ours);
         }
@@ -137,12 +164,7 @@ impl Router {
     }
 
     /// The answer to the one `initialize` goes to all who wait for it, and to all who come later.
-    fn initialized(
-        &mut self,
-        envelope: &Envelope<'_>,
-        id: &std::ops::Range<usize>,
-        wires: &mut impl Wires,
-    ) {
+    fn initialized(&mut self, envelope: &Envelope<'_>, id: &Range<usize>, wires: &mut impl Wires) {
         let text = envelope.text;
         if let Initialize::Asked {
             wanted, refused, ..
@@ -183,91 +205,197 @@ impl Router {
         &mut self,
         envelope: &Envelope<'_>,
         method: &str,
-        id: std::ops::Range<usize>,
+        id: Range<usize>,
         wires: &mut impl Wires,
     ) {
         let text = envelope.text;
         let raw_id = &text[id.clone()];
+        if raw_id.len() > MAX_ID {
+            let why = Some("the id is too long");
+            return wires.to_agent(&[&error("null", code::INVALID, "Invalid request", why)]);
+        }
         let permission = method == "session/request_permission";
-        let Some(session) = envelope.session.as_deref() else {
-            let why = "a request to a client names its session";
-            return wires.to_agent(&[&error(raw_id, code::INVALID, "Invalid request", Some(why))]);
+        // What the request is about, in the client's words.
+        let mut about = None;
+        let client = if let Some(session) = self.session_of(envelope) {
+            self.controller_of(session)
+        } else if let Some((range, waiting)) = self.request_of(envelope) {
+            about = Some((range, waiting.id.clone()));
+            Some(waiting.client)
+        } else if envelope.request_id.is_some() {
+            // Its client has left.
+            None
+        } else if let Some(client) = self.only_asker() {
+            Some(client)
+        } else {
+            let why =
+                Some("the request names no session, and it is not known which client it is for");
+            return wires.to_agent(&[&error(raw_id, code::INVALID, "Invalid request", why)]);
         };
-        let owner = self.sessions.get(session).and_then(|session| session.owner);
         let Some((client, peer)) =
-            owner.and_then(|owner| Some((owner, self.peers.get_mut(&owner)?)))
+            client.and_then(|client| Some((client, self.peers.get_mut(&client)?)))
         else {
             return wires.to_agent(&[&answer_for_nobody(raw_id, permission)]);
         };
-        if !peer.capabilities.allow(method) {
-            let why = "the client has not announced this capability";
-            return wires.to_agent(&[&error(
-                raw_id,
-                code::NO_METHOD,
-                "Method not found",
-                Some(why),
-            )]);
+        if !peer.capabilities.allow(method) && self.limits.acp {
+            let why = Some("the client has not announced this capability");
+            return wires.to_agent(&[&error(raw_id, code::NO_METHOD, "Method not found", why)]);
         }
         if peer.asked.len() >= self.limits.asked {
-            let why = "too many requests wait for the client's answer";
-            return wires.to_agent(&[&error(
-                raw_id,
-                code::TOO_MANY,
-                "Too many requests",
-                Some(why),
-            )]);
+            let why = Some("too many requests wait for the client's answer");
+            return wires.to_agent(&[&error(raw_id, code::TOO_MANY, "Too many requests", why)]);
+        }
+        if let Some(elicitation) = elicitation_of(envelope) {
+            if peer.elicitations.len() == MAX_ELICITATIONS {
+                peer.elicitations.pop_front();
+            }
+            peer.elicitations.push_back(elicitation.into());
         }
         self.next_id += 1;
         peer.asked.push(self.next_id);
-        self.asked.insert(
-            self.next_id,
-            Asked {
-                client,
-                id: raw_id.into(),
-                session: session.into(),
-                permission,
-            },
-        );
-        wires.to_client(
+        let asked = Asked {
             client,
-            &[
-                &text[..id.start],
-                &self.next_id.to_string(),
-                &text[id.end..],
-            ],
-        );
+            id: raw_id.into(),
+            permission,
+        };
+        self.asked.insert(self.next_id, asked);
+        let ours = self.next_id.to_string();
+        match &about {
+            Some((range, theirs)) => {
+                wires.to_client(
+                    client,
+                    &splice(text, [(id, &ours), (range.clone(), theirs)]),
+                );
+            }
+            None => wires.to_client(client, &[&text[..id.start], &ours, &text[id.end..]]),
+        }
     }
 
     fn notify_client(&mut self, envelope: &Envelope<'_>, method: &str, wires: &mut impl Wires) {
         let text = envelope.text;
-        if let ("$/cancel_request", Some(requested)) = (method, envelope.request_id.clone()) {
-            let asked = self
-                .asked
-                .iter()
-                .find(|(_, asked)| same_id(&asked.id, &text[requested.clone()]));
-            if let Some((ours, asked)) = asked {
-                let parts = [
-                    &text[..requested.start],
-                    &ours.to_string(),
-                    &text[requested.end..],
-                ];
-                return wires.to_client(asked.client, &parts);
-            }
+        if is_cancellation(method) {
+            return self.cancel_asked(envelope, method, wires);
         }
-        if let Some(session) = envelope.session.as_deref() {
-            match self.sessions.get(session).and_then(|session| session.owner) {
-                Some(owner) => wires.to_client(owner, &[text]),
+        if let Some(session) = self.session_of(envelope) {
+            match self.controller_of(session) {
+                Some(client) => wires.to_client(client, &[text]),
+                // Perhaps it is a new one, and the answer to `session/new` is still to come.
+                None if self.creating > 0
+                    && session.len() <= MAX_SESSION_ID
+                    && self.is_free(session) =>
+                {
+                    self.counters.dropped += self.early.hold(session, text);
+                }
                 None => self.counters.dropped += 1,
             }
             return;
         }
-        self.counters.dropped += 1;
-        log::debug!("the agent's notification {method:?} names no session; dropped");
+        if let Some((range, waiting)) = self.request_of(envelope) {
+            let parts = [&text[..range.start], &waiting.id, &text[range.end..]];
+            return wires.to_client(waiting.client, &parts);
+        }
+        if let Some(elicitation) = elicitation_of(envelope) {
+            for (&client, peer) in &mut self.peers {
+                let known = peer.elicitations.iter().position(|id| **id == *elicitation);
+                if known.and_then(|at| peer.elicitations.remove(at)).is_some() {
+                    return wires.to_client(client, &[text]);
+                }
+            }
+        }
+        let mut peers = self.peers.iter();
+        let to = match (self.only_client(|_| true), peers.next(), peers.next()) {
+            (Some(client), ..) => vec![client],
+            (None, Some((client, _)), None) => vec![*client],
+            _ => {
+                let peers = self.peers.iter().filter(|(_, peer)| peer.initialized);
+                peers.map(|(client, _)| *client).collect()
+            }
+        };
+        self.counters.dropped += u64::from(to.is_empty());
+        for client in to {
+            wires.to_client(client, &[text]);
+        }
+    }
+
+    /// The agent does not want an answer to its request any more.
+    fn cancel_asked(&mut self, envelope: &Envelope<'_>, method: &str, wires: &mut impl Wires) {
+        let text = envelope.text;
+        let Ok(range) = cancelled_id(envelope) else {
+            return self.counters.dropped += 1;
+        };
+        let mut asked = self.asked.iter();
+        let asked = asked.find(|(_, asked)| same_id(&asked.id, &text[range.clone()]));
+        let Some((&ours, &Asked { client, .. })) = asked else {
+            return self.counters.dropped += 1;
+        };
+        wires.to_client(
+            client,
+            &[&text[..range.start], &ours.to_string(), &text[range.end..]],
+        );
+        // By its protocol such a request is not answered any more.
+        if method == "notifications/cancelled" && !self.limits.acp {
+            self.asked.remove(&ours);
+            if let Some(peer) = self.peers.get_mut(&client) {
+                remove(&mut peer.asked, &ours);
+            }
+        }
+    }
+
+    /// The session that a message of the agent names.
+    fn session_of<'a>(&self, envelope: &'a Envelope<'_>) -> Option<&'a str> {
+        let session = envelope.session.as_deref();
+        let session = session.or(envelope.misspelled_session.as_deref());
+        session.filter(|_| self.limits.acp)
+    }
+
+    /// The client's request that a message of the agent names, and where.
+    fn request_of(&self, envelope: &Envelope<'_>) -> Option<(Range<usize>, &Waiting)> {
+        let range = envelope.request_id.clone()?;
+        let ours = our_id(&envelope.text[range.clone()])?;
+        Some((range, self.waiting.get(&ours)?))
+    }
+
+    /// The one client whose request the agent may be asking about when it names neither a session nor a request: such
+    /// requests come of those that name no session themselves, if there are any.
+    fn only_asker(&self) -> Option<ClientId> {
+        if !self.orphans.is_empty() || self.abandoned.values().any(|it| it.session.is_none()) {
+            return None;
+        }
+        let names_none = |waiting: &Waiting| waiting.session.is_none();
+        if self.waiting.values().any(names_none) || self.initialize.is_wanted() {
+            self.only_client(names_none)
+        } else {
+            self.only_client(|_| true)
+        }
+    }
+
+    /// The client whose requests wait, of these, if they are all one client's.
+    fn only_client(&self, of_these: impl Fn(&Waiting) -> bool) -> Option<ClientId> {
+        let waiting = self.waiting.values().filter(|waiting| of_these(waiting));
+        let mut clients = waiting
+            .map(|waiting| waiting.client)
+            .chain(self.initialize.wanted());
+        let first = clients.next()?;
+        clients.all(|client| client == first).then_some(first)
     }
 }
 
+/// The elicitation that a message of the agent asks for, or completes.
+fn elicitation_of<'a>(envelope: &Envelope<'a>) -> Option<Cow<'a, str>> {
+    let (Kind::Request { method, .. } | Kind::Notification { method }) = &envelope.kind else {
+        return None;
+    };
+    let body = envelope
+        .body
+        .as_ref()
+        .filter(|_| method.contains("elicitation/"))?;
+    let id = &envelope.text[member(envelope.text, body, "elicitationId")?];
+    let id = id.starts_with('"').then(|| unescape(id))?;
+    (id.len() <= MAX_ELICITATION_ID).then_some(id)
+}
+
 /// Whether the agent's own `session/resume` is to be called.
-fn agent_resumes(text: &str, result: &std::ops::Range<usize>) -> bool {
+fn agent_resumes(text: &str, result: &Range<usize>) -> bool {
     let path = ["agentCapabilities", "sessionCapabilities", "resume"];
     let found = path
         .iter()

@@ -1,9 +1,14 @@
 //! Messages of clients: to the agent, or answered here.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use super::{Class, Denied, MAX_ID, Router, Waiting, Wires, our_id, remove, same_id};
-use crate::service::agent::answer::{code, denied, error, refusal_of};
+use super::sessions::{Refused, class_of};
+use super::{
+    Class, MAX_ID, MAX_INITIALIZE, Router, Waiting, Wires, cancelled_id, is_cancellation, our_id,
+    remove, same_id, splice,
+};
+use crate::service::agent::answer::{code, error, refusal_of};
 use crate::service::agent::envelope::{Envelope, EnvelopeError, Kind, member};
 use crate::service::agent::initialize::{Capabilities, Initialize};
 use crate::service::agent::json::Skimmer;
@@ -18,6 +23,14 @@ impl Router {
         text: &str,
         wires: &mut impl Wires,
     ) {
+        self.confirm_tokens(client);
+        let is_first = self
+            .peers
+            .get(&client)
+            .is_some_and(|peer| !peer.initialized);
+        if is_first && text.len() > MAX_INITIALIZE {
+            return wires.close(client, CloseCode::TOO_BIG, "initialize is over 1 MiB");
+        }
         let envelope = match Envelope::parse(text) {
             Ok(envelope) => envelope,
             Err(EnvelopeError::Invalid { id: Some(id), .. }) if id.len() > MAX_ID => {
@@ -50,7 +63,9 @@ impl Router {
             Kind::Request { method, id } => {
                 self.request(now, client, &envelope, method, id.clone(), wires)
             }
-            Kind::Notification { method } => self.notification(client, &envelope, method, wires),
+            Kind::Notification { method } => {
+                self.notification(now, client, &envelope, method, wires)
+            }
             Kind::Response { id, .. } => self.answer_agent(client, &envelope, id.clone(), wires),
         }
     }
@@ -123,162 +138,163 @@ impl Router {
         client: ClientId,
         envelope: &Envelope<'_>,
         method: &str,
-        id: std::ops::Range<usize>,
+        id: Range<usize>,
         wires: &mut impl Wires,
     ) {
         let raw_id = &envelope.text[id.clone()];
         let Some(peer) = self.peers.get(&client) else {
             return;
         };
-        let refused = |code, message, why| error(raw_id, code, message, Some(why));
+        if self.is_draining {
+            let refused = error(raw_id, code::STOPPING, "Server shutting down", None);
+            return wires.to_client(client, &[&refused]);
+        }
         if peer.waiting.len() >= self.limits.waiting {
-            return wires.to_client(
-                client,
-                &[&refused(
-                    code::TOO_MANY,
-                    "Too many requests",
-                    "too many are waiting",
-                )],
-            );
+            let why = Some("too many are waiting");
+            let refused = error(raw_id, code::TOO_MANY, "Too many requests", why);
+            return wires.to_client(client, &[&refused]);
         }
-        let acp = self.limits.acp;
-        let claims = acp && matches!(method, "session/load" | "session/resume");
-        if (claims || (acp && matches!(method, "session/new" | "session/fork")))
-            && !self.has_room_for_session(client)
-        {
-            return wires.to_client(
-                client,
-                &[&refused(
-                    code::TOO_MANY,
-                    "Too many sessions",
-                    "close one first",
-                )],
-            );
-        }
-        if claims && envelope.session.is_none() {
-            return wires.to_client(
-                client,
-                &[&refused(
-                    code::INVALID,
-                    "Invalid request",
-                    "\"sessionId\" is missing",
-                )],
-            );
-        }
-        let mut class = match method {
-            _ if !acp => Class::Other,
-            "session/new" | "session/fork" => Class::Create,
-            "session/close" | "session/delete" => Class::End,
-            "session/list" => Class::List,
-            "session/prompt" => Class::Prompt,
-            _ => Class::Other,
-        };
-        let session: Option<Arc<str>> = envelope.session.as_deref().map(Into::into);
         self.next_id += 1;
         let ours = self.next_id;
-        let mut kept_by_agent = false;
-        if let Some(session) = &session {
-            if claims {
-                match self.claim(client, ours, session, envelope, wires) {
-                    Ok(before) => {
-                        kept_by_agent = before.as_ref().is_some_and(|before| !before.lost);
-                        class = Class::Claim { before };
-                    }
-                    Err(Denied) => {
-                        self.counters.denied += 1;
-                        return wires.to_client(client, &[&denied(raw_id)]);
-                    }
+        let (class, session, is_kept) = match self.admit(client, ours, envelope, method) {
+            Ok(admitted) => admitted,
+            Err(refused) => {
+                if !matches!(refused, Refused::Invalid(_) | Refused::Full) {
+                    self.counters.denied += 1;
                 }
-            } else if acp && !self.may_use(client, session) {
-                self.counters.denied += 1;
-                return wires.to_client(client, &[&denied(raw_id)]);
+                return wires.to_client(client, &[&refused.answer(raw_id)]);
             }
-        }
+        };
+        let cancelled = match is_cancellation(method).then(|| self.find_cancelled(client, envelope))
+        {
+            Some(Err(why)) => {
+                let refused = error(raw_id, code::INVALID, "Invalid request", Some(why));
+                return wires.to_client(client, &[&refused]);
+            }
+            Some(Ok(cancelled)) => Some(cancelled),
+            None => None,
+        };
 
         let counters = &mut self.counters;
-        *match &class {
-            Class::Create | Class::Claim { .. } | Class::End | Class::List => {
+        *match class {
+            Class::Create | Class::Claim | Class::End | Class::List => {
                 &mut counters.session_requests
             }
             Class::Prompt => &mut counters.prompts,
             Class::Other => &mut counters.other_requests,
         } += 1;
-        if kept_by_agent && method == "session/resume" && self.initialize.lacks_resume() {
-            // The agent has kept the session and knows nothing of connections: it is enough to move it.
-            let waiting = Waiting {
-                client,
-                ours,
-                id: raw_id.into(),
-                class,
-                session,
-                since: now,
-            };
+        // Recorded before its bytes leave: an answer can never come first.
+        self.record(Waiting {
+            client,
+            ours,
+            id: raw_id.into(),
+            class,
+            session,
+            since: now,
+        });
+        if is_kept && method == "session/resume" && self.initialize.lacks_resume() {
+            // The agent has kept the session and knows nothing of connections: it is enough to hand it over.
             let answer = format!(r#"{{"jsonrpc":"2.0","id":{ours},"result":{{}}}}"#);
-            self.record(ours, waiting);
             return self.receive_from_agent(now, &answer, wires);
         }
-        // Recorded before its bytes leave: an answer can never come first.
-        self.record(
-            ours,
-            Waiting {
-                client,
-                ours,
-                id: raw_id.into(),
-                class,
-                session,
-                since: now,
-            },
-        );
-        let text = envelope.text;
-        wires.to_agent(&[&text[..id.start], &ours.to_string(), &text[id.end..]]);
+        let (text, ours) = (envelope.text, ours.to_string());
+        match cancelled {
+            Some((range, other)) => {
+                wires.to_agent(&splice(text, [(id, &ours), (range, &other.to_string())]));
+            }
+            None => wires.to_agent(&[&text[..id.start], &ours, &text[id.end..]]),
+        }
     }
 
-    fn record(&mut self, id: u64, waiting: Waiting) {
-        if let Some(peer) = self.peers.get_mut(&waiting.client) {
-            peer.waiting.push(id);
+    /// Checks what a request does to sessions, and notes it. Returns its class, the session that it names, and whether
+    /// the agent has a session that is asked for.
+    fn admit(
+        &mut self,
+        client: ClientId,
+        ours: u64,
+        envelope: &Envelope<'_>,
+        method: &str,
+    ) -> Result<(Class, Option<Arc<str>>, bool), Refused> {
+        if !self.limits.acp {
+            return Ok((Class::Other, None, false));
         }
-        self.waiting.insert(id, waiting);
+        let class = class_of(method);
+        self.check_names(client, method, envelope, class == Class::Claim)?;
+        let named = envelope.session.as_deref();
+        match (class, named) {
+            (Class::Claim, Some(name)) => {
+                let session = Arc::from(name);
+                let is_kept = self.claim(client, ours, &session, envelope)?;
+                Ok((class, Some(session), is_kept))
+            }
+            _ => {
+                if class == Class::Create {
+                    self.check_room(client)?;
+                }
+                // The table's own text, which is bounded.
+                let known = named.and_then(|name| self.sessions.get_key_value(name));
+                Ok((class, known.map(|(name, _)| Arc::clone(name)), false))
+            }
+        }
+    }
+
+    /// The request of this client that it wants to cancel: where the message has its id, and the one that the agent
+    /// knows it by.
+    fn find_cancelled(
+        &self,
+        client: ClientId,
+        envelope: &Envelope<'_>,
+    ) -> Result<(Range<usize>, u64), &'static str> {
+        let range = cancelled_id(envelope)?;
+        let raw = &envelope.text[range.clone()];
+        let peer = self.peers.get(&client);
+        let mut waiting = peer.map_or(&[][..], |peer| &peer.waiting).iter().rev();
+        let is_named = |id: &&u64| {
+            let waiting = self.waiting.get(id);
+            waiting.is_some_and(|waiting| same_id(&waiting.id, raw))
+        };
+        let ours = waiting.find(is_named);
+        let ours = ours.ok_or("no request of this client with this id is waiting")?;
+        Ok((range, *ours))
+    }
+
+    fn record(&mut self, waiting: Waiting) {
+        if let Some(peer) = self.peers.get_mut(&waiting.client) {
+            peer.waiting.push(waiting.ours);
+        }
+        self.creating += usize::from(waiting.class == Class::Create);
+        self.waiting.insert(waiting.ours, waiting);
     }
 
     fn notification(
         &mut self,
+        now: Time,
         client: ClientId,
         envelope: &Envelope<'_>,
         method: &str,
         wires: &mut impl Wires,
     ) {
-        let named = envelope.session.as_deref().filter(|_| self.limits.acp);
-        if named.is_some_and(|session| !self.may_use(client, session)) {
+        if self.limits.acp
+            && let Err(refused) = self.check_names(client, method, envelope, false)
+        {
             self.counters.denied += 1;
-            log::warn!(
-                "{client} is not the owner of the session that its {method:?} names; dropped"
-            );
+            log::warn!("a notification {method:?} of {client} is dropped: {refused}");
             return;
         }
         self.counters.notifications += 1;
         let text = envelope.text;
-        if method != "$/cancel_request" {
+        if !is_cancellation(method) {
             return wires.to_agent(&[text]);
         }
-        // The client's id becomes the one that the agent knows.
-        let Some(requested) = envelope.request_id.clone() else {
-            return self.drop_message(client, "without requestId");
-        };
-        let Some(peer) = self.peers.get(&client) else {
-            return;
-        };
-        let ours = peer.waiting.iter().rev().find(|id| {
-            self.waiting
-                .get(id)
-                .is_some_and(|waiting| same_id(&waiting.id, &text[requested.clone()]))
-        });
-        match ours {
-            Some(ours) => wires.to_agent(&[
-                &text[..requested.start],
-                &ours.to_string(),
-                &text[requested.end..],
-            ]),
-            None => self.drop_message(client, "for no request that is waiting"),
+        match self.find_cancelled(client, envelope) {
+            Ok((range, ours)) => {
+                wires.to_agent(&[&text[..range.start], &ours.to_string(), &text[range.end..]]);
+                // By its protocol such a request is not answered any more.
+                if method == "notifications/cancelled" && !self.limits.acp {
+                    self.take_waiting(now, ours);
+                }
+            }
+            Err(why) => self.drop_message(client, why),
         }
     }
 
@@ -287,7 +303,7 @@ impl Router {
         &mut self,
         client: ClientId,
         envelope: &Envelope<'_>,
-        id: std::ops::Range<usize>,
+        id: Range<usize>,
         wires: &mut impl Wires,
     ) {
         let text = envelope.text;
@@ -297,7 +313,7 @@ impl Router {
                 .is_some_and(|asked| asked.client == client)
         });
         let Some(asked) = ours.and_then(|ours| self.asked.remove(&ours)) else {
-            return self.drop_message(client, "which it was not asked");
+            return self.drop_message(client, "it was not asked for this answer");
         };
         if let Some(peer) = self.peers.get_mut(&client) {
             remove(&mut peer.asked, &ours.unwrap_or_default());
@@ -307,7 +323,7 @@ impl Router {
 
     fn drop_message(&mut self, client: ClientId, why: &str) {
         self.counters.dropped += 1;
-        log::debug!("{client} sent an answer or a cancellation {why}; dropped");
+        log::debug!("an answer or a cancellation of {client} is dropped: {why}");
     }
 }
 

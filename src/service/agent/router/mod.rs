@@ -4,26 +4,40 @@
 //!
 //! * A request is recorded before its bytes leave, and forgotten with its answer or its client.
 //! * Every entry of every table has one owner, and goes when the owner goes.
-//! * A message that names a session passes only between the agent and the session's owner.
+//! * A message that names a session passes only between the agent and the client that controls the session
+//!   (`sessions.rs` has the rules).
 //! * Ids on the way are ours and never used twice; what comes back has the bytes that were sent.
 
+mod early;
+mod ended;
 mod from_agent;
 mod from_client;
 mod sessions;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::answer::{answer_for_nobody, code};
+use super::envelope::{Envelope, is_spelling_of};
 use super::initialize::{Capabilities, Initialize};
-use super::json::{quote, unescape};
-use crate::{ClientId, CloseCode, Histogram, Time};
+use super::json::{Skimmer, quote, unescape};
+use crate::{ClientId, CloseCode, Histogram, Principal, Time};
+use early::Early;
+use ended::Ended;
+use sessions::Session;
 
 /// The longest id, in bytes as it is written.
 pub(super) const MAX_ID: usize = 1024;
-/// New sessions of clients that have left, to be caught when the agent answers.
-const MAX_ABANDONED: usize = 1024;
+
+/// The longest first message of a client, in bytes. It is kept for as long as the agent runs.
+pub(super) const MAX_INITIALIZE: usize = 1 << 20;
+/// Requests of clients that have left, which the agent may still be at work on.
+const MAX_ORPHANS: usize = 1024;
+/// Elicitations of one client that are remembered until they are completed, and the longest id of one.
+const MAX_ELICITATIONS: usize = 64;
+const MAX_ELICITATION_ID: usize = 256;
 /// The longest session id, in bytes of text.
 const MAX_SESSION_ID: usize = 1024;
 
@@ -34,13 +48,15 @@ pub(crate) struct RouterLimits {
     pub(crate) waiting: usize,
     /// Sessions.
     pub(crate) sessions: usize,
-    /// Sessions of all clients together, those that wait for their owners included.
+    /// Sessions of all clients together, those that wait for their clients and those that are under way included.
     pub(crate) all_sessions: usize,
+    /// Sessions that have ended and are remembered.
+    pub(crate) ended_sessions: usize,
     /// Requests of the agent that wait for the client's answer.
     pub(crate) asked: usize,
     /// Whether the agent speaks ACP: `initialize` comes first, and sessions have owners.
     pub(crate) acp: bool,
-    /// How long a session waits for its owner to come back.
+    /// How long a session waits in the table for its client to come back.
     pub(crate) grace: Option<Duration>,
 }
 
@@ -59,14 +75,20 @@ pub(crate) trait Wires {
 }
 
 /// What the router knows of a client.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Peer {
+    principal: Principal,
     /// Whether its first message was `initialize`.
     initialized: bool,
     capabilities: Capabilities,
     waiting: Vec<u64>,
     asked: Vec<u64>,
+    /// The sessions that it controls.
     sessions: Vec<Arc<str>>,
+    /// Those whose tokens it was sent after its last message.
+    unread: Vec<Arc<str>>,
+    /// Elicitations that it was asked for, whose completion is for it alone: the last ones.
+    elicitations: VecDeque<Box<str>>,
 }
 
 /// A client's request that the agent has.
@@ -84,14 +106,12 @@ struct Waiting {
 }
 
 /// What a request's answer means for the router.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
     /// A session comes of it: `session/new`, `session/fork`.
     Create,
-    /// The named session is bound with it: `session/load`, `session/resume`. `before` is what it was bound to.
-    Claim {
-        before: Option<Before>,
-    },
+    /// The client gets the named session with it: `session/load`, `session/resume`.
+    Claim,
     /// The named session ends with it.
     End,
     List,
@@ -99,13 +119,12 @@ enum Class {
     Other,
 }
 
-/// What a session was before a client asked for it: how it stands again if the agent says no.
-#[derive(Debug, PartialEq, Eq)]
-struct Before {
-    owner: Option<ClientId>,
-    token: String,
-    left: Option<Time>,
-    lost: bool,
+/// A request for a session whose client has left.
+#[derive(Debug)]
+struct Abandoned {
+    principal: Principal,
+    /// The session that it names; `None` if a new one comes of it.
+    session: Option<Arc<str>>,
 }
 
 /// A request of the agent that a client has.
@@ -114,21 +133,7 @@ struct Asked {
     client: ClientId,
     /// The agent's id, as it was written.
     id: Box<str>,
-    session: Box<str>,
     permission: bool,
-}
-
-#[derive(Debug)]
-struct Session {
-    owner: Option<ClientId>,
-    /// What its owner can come back with.
-    token: String,
-    /// When its owner left.
-    left: Option<Time>,
-    /// The request that it is bound by, until the agent has answered it.
-    claim: Option<u64>,
-    /// Whether the agent that knew it has died: it has to be loaded again before anything else.
-    lost: bool,
 }
 
 /// What was counted so far.
@@ -140,7 +145,7 @@ pub(crate) struct Counters {
     pub(crate) other_requests: u64,
     pub(crate) initializes: u64,
     pub(crate) notifications: u64,
-    /// Requests that were refused because the session is another's.
+    /// Messages that were refused because of the session that they name.
     pub(crate) denied: u64,
     /// Messages that were meant for nobody.
     pub(crate) dropped: u64,
@@ -156,11 +161,22 @@ pub(crate) struct Router {
     sessions: HashMap<Arc<str>, Session>,
     waiting: HashMap<u64, Waiting>,
     asked: HashMap<u64, Asked>,
-    /// Requests for new sessions whose clients have left: their sessions are nobody's to have.
-    abandoned: HashSet<u64>,
+    /// How many of the waiting requests are for new sessions.
+    creating: usize,
+    /// Requests for sessions whose clients have left: what comes of them is kept for their principals.
+    abandoned: HashMap<u64, Abandoned>,
+    /// Other requests of clients that have left.
+    orphans: HashSet<u64>,
+    /// What the agent said about sessions before it said whose they are.
+    early: Early,
+    ended: Ended,
+    /// The number of the agent that runs. Each one knows only its own sessions.
+    agent: u32,
     initialize: Initialize,
-    /// Whether a session has begun to wait for its owner since this was last asked.
+    /// Whether a session has begun to wait for its client since this was last asked.
     left: bool,
+    /// Whether the server stops, so that nothing new is begun.
+    is_draining: bool,
     next_id: u64,
     counters: Counters,
 }
@@ -173,15 +189,40 @@ impl Router {
             sessions: HashMap::new(),
             waiting: HashMap::new(),
             asked: HashMap::new(),
-            abandoned: HashSet::new(),
+            creating: 0,
+            abandoned: HashMap::new(),
+            orphans: HashSet::new(),
+            early: Early::default(),
+            ended: Ended::new(limits.ended_sessions),
+            agent: 0,
             left: false,
+            is_draining: false,
             initialize: Initialize::Never,
             next_id: 0,
             counters: Counters::default(),
         }
     }
 
+    /// Refuses new requests from here on.
+    pub(crate) fn drain(&mut self) {
+        self.is_draining = true;
+    }
+
     // Questions.
+
+    #[cfg(test)]
+    pub(crate) fn limits(&self) -> RouterLimits {
+        self.limits
+    }
+
+    /// Bytes that are kept of the requests that wait.
+    #[cfg(test)]
+    pub(crate) fn kept_for_requests(&self) -> usize {
+        let waiting = self.waiting.values();
+        let waiting = waiting.map(|it| it.id.len() + it.session.as_ref().map_or(0, |it| it.len()));
+        let asked = self.asked.values().map(|asked| asked.id.len());
+        waiting.chain(asked).sum()
+    }
 
     /// Requests that wait for the agent.
     pub(crate) fn waiting_count(&self) -> usize {
@@ -193,15 +234,20 @@ impl Router {
         self.asked.len()
     }
 
-    /// Sessions that are bound to a client, or wait for one to come back.
+    /// Sessions that a client controls, or that wait for one to come back.
     pub(crate) fn session_count(&self) -> usize {
         self.sessions.len()
     }
 
-    /// Who a session is bound to.
+    /// Sessions that have ended and are remembered.
+    pub(crate) fn ended_count(&self) -> usize {
+        self.ended.len()
+    }
+
+    /// Who controls a session.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn owner_of(&self, session: &str) -> Option<ClientId> {
-        self.sessions.get(session).and_then(|session| session.owner)
+        self.controller_of(session)
     }
 
     pub(crate) fn counters(&self) -> Counters {
@@ -216,17 +262,19 @@ impl Router {
             || self.initialize.is_wanted_by(client)
     }
 
+    /// Whether a client controls a session.
+    pub(crate) fn has_session(&self, client: ClientId) -> bool {
+        let peer = self.peers.get(&client);
+        peer.is_some_and(|peer| !peer.sessions.is_empty())
+    }
+
     /// When [`Router::handle_timeout`] is to be called, if ever.
     pub(crate) fn deadline(&self) -> Option<Time> {
         let grace = self.limits.grace?;
-        self.sessions
-            .values()
-            .filter_map(|session| session.left)
-            .min()
-            .map(|left| left + grace)
+        self.first_left().map(|left| left + grace)
     }
 
-    /// Whether a session has begun to wait for its owner since the last call: there is a new deadline.
+    /// Whether a session has begun to wait for its client since the last call: there is a new deadline.
     pub(crate) fn take_left(&mut self) -> bool {
         std::mem::take(&mut self.left)
     }
@@ -238,13 +286,18 @@ impl Router {
 
     // Clients.
 
-    pub(crate) fn handle_connected(&mut self, client: ClientId) {
-        let initialized = !self.limits.acp;
+    pub(crate) fn handle_connected(&mut self, client: ClientId, principal: Principal) {
         self.peers.insert(
             client,
             Peer {
-                initialized,
-                ..Peer::default()
+                principal,
+                initialized: !self.limits.acp,
+                capabilities: Capabilities::default(),
+                waiting: Vec::new(),
+                asked: Vec::new(),
+                sessions: Vec::new(),
+                unread: Vec::new(),
+                elicitations: VecDeque::new(),
             },
         );
     }
@@ -261,21 +314,28 @@ impl Router {
         };
         self.initialize.forget(client);
         let mut cancelled: Vec<Arc<str>> = Vec::new();
+        let principal = peer.principal;
         for id in peer.waiting {
-            let Some(waiting) = self.waiting.remove(&id) else {
+            let Some(waiting) = self.forget_waiting(id) else {
                 continue;
             };
             match (waiting.class, waiting.session) {
-                // A session that has moved on is not this client's to stop.
-                (Class::Prompt, Some(session))
-                    if self.is_owner(client, &session) && !cancelled.contains(&session) =>
-                {
-                    cancelled.push(session);
+                (Class::Prompt, Some(session)) => {
+                    // One that was closed may be another's by now.
+                    let is_own = self.controller_of(&session) == Some(client);
+                    if is_own && !cancelled.contains(&session) {
+                        cancelled.push(session);
+                    }
                 }
-                (Class::Claim { before }, Some(session)) => self.unclaim(now, id, &session, before),
-                (Class::Create, _) if self.abandoned.len() < MAX_ABANDONED => {
-                    self.abandoned.insert(id);
+                (Class::Claim, Some(session)) if self.is_only_asked_for(&session) => {
+                    let session = Some(session);
+                    self.abandoned.insert(id, Abandoned { principal, session });
                 }
+                (Class::Create, _) => {
+                    let session = None;
+                    self.abandoned.insert(id, Abandoned { principal, session });
+                }
+                (_, None) if self.orphans.len() < MAX_ORPHANS => _ = self.orphans.insert(id),
                 _ => {}
             }
         }
@@ -288,30 +348,16 @@ impl Router {
             }
         }
         for session in peer.sessions {
-            if self
-                .sessions
-                .get(&session)
-                .is_none_or(|bound| bound.owner != Some(client))
-            {
-                continue;
-            }
-            if self.limits.grace.is_none() {
-                self.sessions.remove(&session);
-            } else if let Some(bound) = self.sessions.get_mut(&session) {
-                bound.owner = None;
-                bound.left = Some(now);
-                self.left = true;
-            }
+            self.leave(now, client, &session);
         }
+        self.drop_early();
     }
 
-    /// Releases the sessions whose owners have not come back.
+    /// Ends the sessions whose clients have not come back.
     pub(crate) fn handle_timeout(&mut self, now: Time) {
-        let Some(grace) = self.limits.grace else {
-            return;
-        };
-        self.sessions
-            .retain(|_, session| session.left.is_none_or(|left| left + grace > now));
+        if let Some(grace) = self.limits.grace {
+            self.end_left(|left| left + grace <= now);
+        }
     }
 
     // The agent.
@@ -331,29 +377,33 @@ impl Router {
         let mut ids: Vec<u64> = self.waiting.keys().copied().collect();
         ids.sort_unstable();
         for id in ids {
-            if let Some(waiting) = self.waiting.remove(&id) {
+            if let Some(waiting) = self.forget_waiting(id) {
                 wires.to_client(waiting.client, &[&failed(&waiting.id)]);
             }
         }
         self.asked.clear();
         self.abandoned.clear();
+        self.orphans.clear();
+        self.drop_early();
         for peer in self.peers.values_mut() {
             peer.waiting.clear();
             peer.asked.clear();
         }
-        // A session stays its owner's, for the agent may have kept it on disk; but this agent's memory of it is gone.
-        let peers = &mut self.peers;
-        self.sessions.retain(|session, bound| {
-            if bound.claim.take().is_some() {
-                // Not answered, so not bound.
-                if let Some(peer) = bound.owner.and_then(|owner| peers.get_mut(&owner)) {
-                    remove(&mut peer.sessions, session);
-                }
-                return false;
-            }
-            bound.lost = true;
-            true
-        });
+        self.lose_all();
+    }
+
+    /// Takes a request out of those that wait.
+    fn forget_waiting(&mut self, ours: u64) -> Option<Waiting> {
+        let waiting = self.waiting.remove(&ours)?;
+        self.creating -= usize::from(waiting.class == Class::Create);
+        Some(waiting)
+    }
+
+    /// What came early for sessions that no request can be for any more is for nobody.
+    fn drop_early(&mut self) {
+        if self.creating == 0 {
+            self.counters.dropped += self.early.clear();
+        }
     }
 
     /// A new agent is there: it is initialized with the parameters that the first one got.
@@ -369,9 +419,6 @@ impl Router {
         matches!(self.initialize, Initialize::Asked { .. })
     }
 }
-
-/// The client may not have the session that it named.
-struct Denied;
 
 /// The notification that stops what runs in a session, named by its quoted id.
 fn cancel(session: &str) -> [&str; 3] {
@@ -394,6 +441,44 @@ fn same_id(a: &str, b: &str) -> bool {
         (false, false) => a == b,
         _ => false,
     }
+}
+
+/// Whether a method stops a request that it names: those of the Agent Client Protocol, of the Language Server Protocol,
+/// and of the Model Context Protocol.
+fn is_cancellation(method: &str) -> bool {
+    matches!(
+        method,
+        "$/cancel_request" | "$/cancelRequest" | "notifications/cancelled"
+    )
+}
+
+/// The id of the request that a cancellation names.
+fn cancelled_id(envelope: &Envelope<'_>) -> Result<Range<usize>, &'static str> {
+    let missing = "the request to cancel is not named once, by \"requestId\" or \"id\"";
+    let body = envelope.body.as_ref().ok_or(missing)?;
+    let (mut found, mut count, mut is_spelled) = (None, 0, false);
+    let walked = Skimmer::at(envelope.text, body).object(|key, value| {
+        if is_spelling_of(&key, "requestId") || is_spelling_of(&key, "id") {
+            is_spelled = matches!(&*key, "requestId" | "id");
+            found = Some(value);
+            count += 1;
+        }
+    });
+    debug_assert!(walked.is_ok(), "the text was walked over before");
+    found.filter(|_| count == 1 && is_spelled).ok_or(missing)
+}
+
+/// A text with pieces of it exchanged, in parts.
+fn splice<'a>(text: &'a str, mut pieces: [(Range<usize>, &'a str); 2]) -> [&'a str; 5] {
+    pieces.sort_unstable_by_key(|(range, _)| range.start);
+    let [(first, one), (second, other)] = pieces;
+    [
+        &text[..first.start],
+        one,
+        &text[first.end..second.start],
+        other,
+        &text[second.end..],
+    ]
 }
 
 fn remove<T: PartialEq>(list: &mut Vec<T>, item: &T) {

@@ -1,11 +1,12 @@
 //! The router, with clients and an agent that are lines in memory.
 
+mod routing;
 mod sessions;
 
 use serde_json::{Value, json};
 
 use super::router::{Router, RouterLimits, Wires};
-use crate::{ClientId, CloseCode, Time};
+use crate::{ClientId, CloseCode, Principal, Time};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -60,15 +61,29 @@ impl World {
             waiting: 16,
             sessions: 8,
             all_sessions: 20,
+            ended_sessions: 30,
             asked: 8,
             acp: true,
             grace: Some(GRACE),
         };
+        Self::with_limits(limits)
+    }
+
+    fn with_limits(limits: RouterLimits) -> Self {
         Self {
             router: Router::new(limits),
             record: Record::default(),
             now: Time::from_millis(1000),
         }
+    }
+
+    /// A world whose agent speaks another protocol, in which these clients are connected.
+    fn jsonrpc(clients: u64) -> Self {
+        let mut limits = Self::new().router.limits();
+        limits.acp = false;
+        let mut world = Self::with_limits(limits);
+        (1..=clients).for_each(|number| world.connect(number));
+        world
     }
 
     /// A world in which these clients are connected and initialized.
@@ -94,8 +109,19 @@ impl World {
         world
     }
 
+    /// A client that holds the token.
     fn connect(&mut self, number: u64) {
-        self.router.handle_connected(client(number));
+        self.connect_as(number, Principal::Token);
+    }
+
+    fn connect_as(&mut self, number: u64, principal: Principal) {
+        self.router.handle_connected(client(number), principal);
+    }
+
+    /// A client of this principal that is initialized, as the first one was.
+    fn join_as(&mut self, number: u64, principal: Principal) {
+        self.connect_as(number, principal);
+        self.say(number, &request("0", "initialize", &json!({})));
     }
 
     fn leave(&mut self, number: u64) {

@@ -1,0 +1,101 @@
+//! What the agent says about a session before it has answered the request that the session comes of.
+
+use std::collections::VecDeque;
+
+/// The most sessions, messages for one of them, and bytes of these.
+const MAX_SESSIONS: usize = 16;
+const MAX_MESSAGES: usize = 64;
+const MAX_BYTES: usize = 256 << 10;
+
+/// Messages that wait for their session to be somebody's.
+#[derive(Debug, Default)]
+pub(super) struct Early {
+    /// The session that was first heard of comes first.
+    sessions: VecDeque<Session>,
+}
+
+#[derive(Debug)]
+struct Session {
+    name: Box<str>,
+    messages: VecDeque<Box<str>>,
+    bytes: usize,
+}
+
+impl Early {
+    /// Holds a message. Returns how many had to go for it: the oldest ones.
+    pub(super) fn hold(&mut self, session: &str, text: &str) -> u64 {
+        let mut dropped = 0;
+        let known = self.sessions.iter().position(|held| &*held.name == session);
+        let at = known.unwrap_or_else(|| {
+            if self.sessions.len() == MAX_SESSIONS {
+                let oldest = self.sessions.pop_front();
+                dropped += oldest.map_or(0, |oldest| oldest.messages.len() as u64);
+            }
+            self.sessions.push_back(Session {
+                name: session.into(),
+                messages: VecDeque::new(),
+                bytes: 0,
+            });
+            self.sessions.len() - 1
+        });
+        let held = &mut self.sessions[at];
+        held.bytes += text.len();
+        held.messages.push_back(text.into());
+        while held.bytes > MAX_BYTES || held.messages.len() > MAX_MESSAGES {
+            let Some(oldest) = held.messages.pop_front() else {
+                break;
+            };
+            held.bytes -= oldest.len();
+            dropped += 1;
+        }
+        if dropped > 0 {
+            log::warn!(
+                "the agent says much about a session before it says whose it is; dropped {dropped} messages"
+            );
+        }
+        dropped
+    }
+
+    /// The messages of a session, in their order.
+    pub(super) fn take(&mut self, session: &str) -> VecDeque<Box<str>> {
+        let known = self.sessions.iter().position(|held| &*held.name == session);
+        let taken = known.and_then(|at| self.sessions.remove(at));
+        taken.map(|held| held.messages).unwrap_or_default()
+    }
+
+    /// Drops everything; returns how many messages that were.
+    pub(super) fn clear(&mut self) -> u64 {
+        let dropped = self.sessions.iter().map(|held| held.messages.len() as u64);
+        let dropped = dropped.sum();
+        self.sessions = VecDeque::new();
+        dropped
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_held_is_bounded_and_the_oldest_goes_first() {
+        let mut early = Early::default();
+        let dropped: u64 = (0..100).map(|at| early.hold("a", &at.to_string())).sum();
+        assert_eq!(dropped, 36);
+        let held = early.take("a");
+        assert_eq!(
+            (held.len(), held.front().map(|text| &**text)),
+            (64, Some("36"))
+        );
+        assert!(early.take("a").is_empty());
+
+        assert_eq!(early.hold("b", &"x".repeat(MAX_BYTES)), 0);
+        assert_eq!(early.hold("b", "y"), 1, "bytes count too");
+        assert_eq!(early.hold("b", &"x".repeat(MAX_BYTES + 1)), 2);
+        for at in 0..MAX_SESSIONS {
+            early.hold(&format!("s{at}"), "z");
+        }
+        assert_eq!(early.sessions.len(), MAX_SESSIONS);
+        assert!(early.take("b").is_empty() && early.take("s0").len() == 1);
+        assert_eq!(early.clear(), MAX_SESSIONS as u64 - 1);
+    }
+}
