@@ -529,7 +529,7 @@ mod tests {
     #[test]
     fn operations_of_every_kind() {
         let mut random = Random::new(7);
-        for _ in 0..3000 {
+        for _ in 0..2000 {
             router(&random.bytes(1500));
         }
     }
