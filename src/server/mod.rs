@@ -68,13 +68,10 @@ use self::listener::{Accepted, EXHAUSTED_RETRY, Listener};
 use self::signals::Signals;
 use self::stream::Stream;
 use crate::protocol::{Disconnect, Refusal, Time, Timeout};
-use crate::sys::{Clock, reap_orphans};
+use crate::sys::{Clock, Reaper};
 
 /// Events taken from the kernel in one turn.
 const EVENTS_PER_TURN: usize = 1024;
-
-/// The most processes that others have left behind that are waited for in one turn.
-const ORPHANS_PER_TURN: usize = 32;
 
 /// Makes the access anew.
 type Reload = Box<dyn FnMut() -> Option<Access> + Send>;
@@ -91,8 +88,8 @@ pub struct Server<S> {
     reload: Option<(Signals, Reload)>,
     /// SIGCHLD, if processes that others have left behind are ours.
     children: Option<Signals>,
-    /// Whether more of them have ended than were waited for in one turn.
-    reap_again: bool,
+    /// Waits for those that have ended.
+    reaper: Reaper,
     /// Whether a signal has come: the next one means at once.
     signalled: bool,
     /// When to try again to take connections, after there was no room or no descriptor for them.
@@ -154,7 +151,7 @@ impl<S: Service> Server<S> {
 
     /// What is done in every turn once the events are handled.
     fn take_turn(&mut self) {
-        if self.reap_again {
+        if self.reaper.has_work() {
             self.reap_children();
         }
         for id in self.ctx.take_ready() {
@@ -212,7 +209,7 @@ impl<S: Service> Server<S> {
             }
             Origin::Children => {
                 if self.children.as_mut().is_some_and(|pipe| pipe.take() > 0) {
-                    self.reap_children();
+                    self.reaper.child_has_ended();
                 }
             }
             Origin::Listener(index) => {
@@ -225,10 +222,11 @@ impl<S: Service> Server<S> {
 
     /// Waits for processes that others have left behind, a turn's worth of them.
     fn reap_children(&mut self) {
-        self.reap_again = reap_orphans(ORPHANS_PER_TURN).more;
-        self.ctx.mount = Mount::WHOLE;
-        self.service.orphans_changed(&mut self.ctx);
-        self.reap();
+        if self.reaper.reap() {
+            self.ctx.mount = Mount::WHOLE;
+            self.service.orphans_changed(&mut self.ctx);
+            self.reap();
+        }
     }
 
     /// Handles the readiness of a client's socket. A client that is gone, even if its slot is someone else's now, is
@@ -409,7 +407,7 @@ impl<S: Service> Server<S> {
 
     /// How long to wait for events.
     fn timeout(&self) -> Option<Duration> {
-        if self.ctx.has_work() || self.reap_again {
+        if self.ctx.has_work() || self.reaper.has_work() {
             return Some(Duration::ZERO);
         }
         let pending = self.listeners.iter().any(|listener| listener.pending);
