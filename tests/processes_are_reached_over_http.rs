@@ -782,6 +782,19 @@ fn a_process_inherits_what_it_should_and_nothing_else() {
         exec(body).split_whitespace().collect::<Vec<_>>(),
         ["300", "the", "callers", "own", "0", "1", "2", "3"]
     );
+    // The same is true of an app, and of every other program.
+    let trace = TraceFile::new("inherits");
+    let program = format!(
+        "ulimit -Sn >{0}; (exec ls /proc/self/fd) >>{0}; cat >&2",
+        trace.path()
+    );
+    let script = "exec 7</dev/null 9>/dev/null; ulimit -Sn 300; exec \"$0\" app --listen 127.0.0.1:0 -- sh -c \"$1\"";
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_outrigger"), &program]);
+    let _server = Program::spawn(&mut command);
+    eventually("it has its descriptors", || {
+        trace.text() == "300\n0\n1\n2\n3\n"
+    });
 }
 
 /// A process of another user had all of the server's environment: of root's, its secrets too.
