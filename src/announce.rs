@@ -1,6 +1,6 @@
 //! The file that tells other programs where a server listens.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
@@ -13,8 +13,8 @@ use uuid::Uuid;
 #[derive(Debug)]
 pub(crate) struct Announcement {
     path: PathBuf,
-    device: u64,
-    inode: u64,
+    /// It stays open, so that its inode number, by which it is known as ours, is given to no other file meanwhile.
+    file: File,
 }
 
 impl Announcement {
@@ -57,13 +57,11 @@ impl Announcement {
             .map_err(failed)?;
         let written = out
             .write_all(format!("{content}\n").as_bytes())
-            .and_then(|()| fs::rename(&unfinished, &file))
-            .and_then(|()| out.metadata());
+            .and_then(|()| fs::rename(&unfinished, &file));
         match written {
-            Ok(made) => Ok(Self {
+            Ok(()) => Ok(Self {
                 path: file.into(),
-                device: made.dev(),
-                inode: made.ino(),
+                file: out,
             }),
             Err(error) => {
                 let _ = fs::remove_file(&unfinished);
@@ -75,8 +73,14 @@ impl Announcement {
 
 impl Drop for Announcement {
     fn drop(&mut self) {
-        let ours = fs::symlink_metadata(&self.path)
-            .is_ok_and(|found| (found.dev(), found.ino()) == (self.device, self.inode));
+        let same = |made: fs::Metadata, found: fs::Metadata| {
+            (made.dev(), made.ino()) == (found.dev(), found.ino())
+        };
+        let found = fs::symlink_metadata(&self.path);
+        let ours = self
+            .file
+            .metadata()
+            .is_ok_and(|made| found.is_ok_and(|found| same(made, found)));
         if ours && let Err(error) = fs::remove_file(&self.path) {
             log::debug!("removing {} failed: {error}", self.path.display());
         }

@@ -47,7 +47,7 @@
 //! The layers, from the wire up: [`protocol`] knows neither sockets nor clocks; the server knows no service by name; a
 //! [`service`] never touches a client's socket.
 
-pub use sys::{TerminalSize, keep_from_children, kill_orphans};
+pub use sys::{NonblockingFd, TerminalSize, keep_from_children, kill_orphans};
 
 pub mod protocol;
 #[cfg(test)]

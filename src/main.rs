@@ -6,14 +6,19 @@ mod demo;
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use announce::Announcement;
+use cli::names::reached_at;
+use cli::output::Output;
 use cli::{Action, Command, Settings};
 use outrigger::service::{
     Agent, AgentConfig, AgentPerClient, App, AppConfig, Echo, Endpoint, Processes, ProcessesConfig,
     Routes, Terminal, TerminalConfig,
 };
-use outrigger::{Access, Ended, ListenAddress, Server, Service, Token, kill_orphans};
+use outrigger::{
+    Access, Ended, ListenAddress, NonblockingFd, Server, Service, Token, kill_orphans,
+};
 
 /// How the program ends, as shells and supervisors see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,8 +41,11 @@ impl From<Exit> for ExitCode {
     }
 }
 
+/// How long a reader of standard output may take to make room for where the server listens.
+const PRINTING: Duration = Duration::from_secs(5);
+
 fn main() -> ExitCode {
-    match cli::parse(std::env::args_os()) {
+    let exit = match cli::parse(std::env::args_os()) {
         Ok(Action::Print(text)) => {
             print(&text);
             Exit::Clean
@@ -48,14 +56,16 @@ fn main() -> ExitCode {
         },
         Ok(Action::Run(command, settings)) => run(command, *settings),
         Err(error) => complain(&error, Exit::Usage),
-    }
-    .into()
+    };
+    cli::log::finish();
+    exit.into()
 }
 
 fn run(command: Command, settings: Settings) -> Exit {
     cli::log::init(settings.log_level, settings.log_format);
-    if settings.no_auth && !settings.is_local() {
-        log::warn!("--no-auth: whoever reaches the port is let in");
+    warn(&settings);
+    if let Err(error) = settings.find_programs(command) {
+        return complain(&error, Exit::Usage);
     }
     let services = settings.services(command);
     let mut routes = Routes::default();
@@ -165,27 +175,33 @@ fn serve(
             Some(access)
         })?;
     }
-    let announcement = write_announcement(settings, &paths[0], server.local_addresses())?;
-    for address in server.local_addresses() {
-        for path in paths {
-            let line = listening(address, path, settings.told_token());
-            if talks_on_stdout {
-                let _ = write!(io::stderr(), "{line}");
-            } else {
-                print(&line);
+    let mut announcement = None;
+    // What cannot be started has stopped the server, which ends below.
+    if server.start().is_ok() {
+        let addresses = server.local_addresses();
+        announcement = write_announcement(settings, &paths[0], addresses)?;
+        let mut text = String::new();
+        for address in addresses.iter().flat_map(reached_at) {
+            for path in paths {
+                text.push_str(&listening(&address, path, settings.told_token()));
             }
         }
-    }
-    if command == Command::Demo {
-        let asks = settings.server.access.token.is_some();
-        let addresses = server.local_addresses();
-        print(&demo::instructions(addresses, settings.told_token(), asks));
+        if command == Command::Demo {
+            let asks = settings.server.access.token.is_some();
+            let addresses: Vec<_> = addresses.iter().flat_map(reached_at).collect();
+            let instructions = demo::instructions(&addresses, settings.told_token(), asks);
+            text.push_str(&instructions);
+        }
+        if talks_on_stdout {
+            cli::log::say(&text);
+        } else {
+            print_within(&text, PRINTING);
+        }
     }
     let ended = server.run();
     drop(announcement);
     let (routes, ended) = ended?;
     let failure = routes.failure().map(str::to_owned);
-    // It gives the standard streams back as they were.
     drop(routes);
     // What its programs have left behind is not left behind.
     kill_orphans();
@@ -211,6 +227,7 @@ fn listening(address: &ListenAddress, path: &str, token: Option<&Token>) -> Stri
 fn read_access_again(token: Option<&Token>) -> Option<Access> {
     match cli::parse(std::env::args_os()) {
         Ok(Action::Run(_, settings)) => {
+            warn(&settings);
             let mut access = settings.server.access;
             if settings.fresh_token || access.token.is_none() {
                 access.token = token.cloned();
@@ -238,10 +255,26 @@ fn write_announcement(
     Announcement::write(name, address, path, token, &settings.announce_extra).map(Some)
 }
 
+/// Puts into the log what makes it easy to come in.
+fn warn(settings: &Settings) {
+    for warning in settings.warnings() {
+        log::warn!("{warning}");
+    }
+}
+
 /// Says what is wrong on standard error, if anybody listens.
 fn complain(error: &str, exit: Exit) -> Exit {
-    let _ = writeln!(io::stderr(), "outrigger: {error}");
+    cli::log::say(&format!("outrigger: {error}\n"));
     exit
+}
+
+/// Prints to standard output once the signals that end the program are events of the loop: who does not read keeps neither
+/// the server from serving nor the program from ending.
+fn print_within(text: &str, patience: Duration) {
+    let mut stdout = Output::new(NonblockingFd::shared(io::stdout()));
+    if !stdout.line_within(text.as_bytes(), patience, |_| Vec::new()) {
+        log::warn!("standard output takes nothing: where the server listens was not printed");
+    }
 }
 
 /// Prints to standard output at once. A reader that is gone is no reason to fail.

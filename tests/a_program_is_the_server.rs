@@ -173,6 +173,14 @@ fn a_bad_line_gives_one_error_with_its_number_and_nothing_else_happens() {
             json!({"cmd": "close", "client": client, "code": 1005}).to_string(),
             "close code",
         ),
+        (
+            json!({"cmd": "send", "client": client, "txt": "x", "text": "x"}).to_string(),
+            "unknown field \"txt\"",
+        ),
+        (
+            format!(r#"{{"cmd":"send","client":"{client}","text":"x","text":"x"}}"#),
+            "is there twice",
+        ),
     ];
     for (number, (line, says)) in (1..).zip(&lines) {
         app.write(line);
@@ -219,44 +227,144 @@ fn a_line_may_be_longer_than_a_message_but_not_endless() {
 }
 
 #[test]
-fn answers_to_a_program_that_does_not_read_do_not_pile_up() {
-    // The bug: only clients were paused, and every bad line queued an answer; `yes` took 140 MB a second.
-    let app = app(&["--log", "off"], "exec yes");
-    app.address();
-    let resident = || -> u64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", app.pid())).expect("it runs");
-        let line = status
-            .lines()
-            .find(|line| line.starts_with("VmRSS:"))
-            .expect("a line");
-        line.split_whitespace()
-            .nth(1)
-            .expect("a number")
-            .parse()
-            .expect("kilobytes")
-    };
-    let cpu = || -> u64 {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", app.pid())).expect("it runs");
-        let fields: Vec<&str> = stat
-            .rsplit(") ")
-            .next()
-            .expect("fields")
-            .split(' ')
-            .collect();
-        fields[11].parse::<u64>().expect("ticks") + fields[12].parse::<u64>().expect("ticks")
-    };
-    // It stands still once the mark is reached: no more time is used, and memory is what the mark allows.
-    let mut before = cpu();
-    loop {
-        std::thread::sleep(std::time::Duration::from_millis(200));
-        let now = cpu();
-        if now == before {
-            break;
-        }
-        assert!(resident() < 64 << 10, "{} kB", resident());
-        before = now;
+fn a_program_that_does_not_read_is_read_and_its_answers_do_not_pile_up() {
+    // The bug: every bad line queued an answer, and `yes` took 140 MB a second. Its output was no longer read then, which
+    // was a bug too: see the next test.
+    for script in [
+        "exec yes",
+        "exec yes '{\"cmd\":\"status\",\"id\":\"0123456789\"}'",
+        "exec yes '{\"cmd\":\"send\",\"client\":\"c9\",\"text\":\"\"}'",
+    ] {
+        let app = app(&["--log", "off"], script);
+        let address = app.address();
+        let field = |file: &str, name: &str| -> u64 {
+            let path = format!("/proc/{}/{file}", app.pid());
+            let text = fs::read_to_string(path).expect("it runs");
+            let line = text.lines().find_map(|line| line.strip_prefix(name));
+            let number = line.and_then(|line| line.split_whitespace().next());
+            number.expect("a number").parse().expect("a number")
+        };
+        let before = field("io", "rchar:");
+        eventually("commands are read", || {
+            let read = field("io", "rchar:") - before;
+            let resident = field("status", "VmRSS:");
+            assert!(resident < 64 << 10, "{script}: {resident} kB");
+            read > 4 << 20
+        });
+        // Nobody else is held up.
+        assert_eq!(common::call(address, "GET", "/healthz", None).0, 200);
     }
-    assert!(resident() < 64 << 10, "{} kB", resident());
+}
+
+#[test]
+fn a_program_far_behind_that_is_answered_is_still_read() {
+    // The bug: over 1 MiB of waiting events, an answer stopped the reading of commands until the program had read most of
+    // them. A program that writes a command for each event could not, since nobody read its commands.
+    let gate = TraceFile::new("behind-gate");
+    let script = r#"read -r listening; read -r first; read -r second
+        client=${first#*\"client\":\"}; client=${client%%\"*}
+        until [ -e GATE ]; do sleep 0.05; done
+        echo '{"cmd":"send","client":"'$client'","text":"late"}'
+        while read -r line; do case $line in
+            *\"error\"*) echo '{"cmd":"broadcast","text":"error"}';;
+            *\"message\"*) echo '{"cmd":"broadcast","text":"ANSWER"}';;
+        esac; done"#;
+    let script = script
+        .replace("GATE", &gate.path())
+        .replace("ANSWER", &"y".repeat(1000));
+    let app = app(&[], &script);
+    let address = app.address();
+    let first = Wire::connect(address, "/");
+    let mut second = Wire::connect(address, "/");
+    drop(first);
+    eventually("the first has left", || {
+        common::call(address, "GET", "/status", None).1["client_count"] == 1
+    });
+    for _ in 0..800 {
+        second.send_frame(TEXT, &[b'x'; 1000]);
+    }
+    second.send_frame(TEXT, &[b'x'; 1 << 20]);
+    eventually("the program is behind", || {
+        let mut wire = Wire::open(address);
+        wire.send(&common::request("/"));
+        wire.read_head().starts_with("HTTP/1.1 503 ")
+    });
+    fs::write(gate.path(), "").expect("a file");
+    let (mut answers, mut errors) = (0, 0);
+    while answers < 801 || errors < 1 {
+        let frame = second.read_frame();
+        match &frame.payload[..] {
+            b"error" => errors += 1,
+            payload if frame.opcode == TEXT => {
+                assert_eq!(payload, "y".repeat(1000).as_bytes());
+                answers += 1;
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn a_program_is_told_of_its_errors_until_they_are_all_it_writes() {
+    // The bug: a program that prints what it reads was told that this is no command, which it printed, for ever.
+    let trace = TraceFile::new("stray");
+    let script = format!(
+        "while read -r line; do echo \"got $line\"; echo line >>{}; done",
+        trace.path()
+    );
+    let mut app = app(&[], &script);
+    let address = app.address();
+    // The `listening` event and 100 errors.
+    eventually("it is told", || trace.text().lines().count() >= 101);
+    let mut wire = Wire::connect(address, "/");
+    wire.send_frame(TEXT, b"hello");
+    eventually("it goes on", || trace.text().lines().count() >= 103);
+    assert_eq!(common::call(address, "GET", "/healthz", None).0, 200);
+    assert_eq!(trace.text().lines().count(), 103);
+    app.signal(Signal::TERM);
+    wire.read_close();
+    wire.send_close(1001);
+    let (_, log) = app.wait_and_read_log();
+    assert!(
+        log.contains("line 1 from the program is no command (not JSON"),
+        "{log}"
+    );
+    assert!(
+        log.contains("got {\"event\":\"listening\"") && log.contains("standard error"),
+        "{log}"
+    );
+}
+
+#[test]
+fn a_valid_command_has_errors_reported_again() {
+    let mut app = Program::start(&["app", "--log", "off"]);
+    app.address_of_event();
+    for _ in 0..150 {
+        app.write("no");
+    }
+    for line in 1..=100 {
+        let event = app.event();
+        assert_eq!(
+            (&event["event"], &event["line"]),
+            (&json!("error"), &json!(line))
+        );
+        let last = event["message"]
+            .as_str()
+            .expect("text")
+            .contains("no more errors");
+        assert_eq!(last, line == 100, "{event}");
+    }
+    app.command(json!({"cmd": "status", "id": [1, {"a": "b"}]}));
+    let status = app.event();
+    assert_eq!(
+        (&status["event"], &status["id"]),
+        (&json!("status"), &json!([1, {"a": "b"}]))
+    );
+    let left_out = app.event();
+    assert_eq!(
+        (&left_out["event"], &left_out["count"], &left_out["line"]),
+        (&json!("error"), &json!(50), &json!(150))
+    );
 }
 
 #[test]
@@ -326,7 +434,8 @@ fn both_streams_may_be_one_socket() {
     let events: Vec<Value> = lines
         .map(|line| serde_json::from_str(&line.expect("text")).expect("whole lines"))
         .collect();
-    assert_eq!(events.last().expect("some")["event"], "disconnect");
+    let of = |kind: &str| events.iter().filter(|event| event["event"] == kind).count();
+    assert_eq!((of("disconnect"), of("status")), (1, 1));
     assert_eq!(app.wait().expect("it ends").code(), Some(0));
 }
 

@@ -10,8 +10,8 @@ use std::net::SocketAddr;
 
 use common::Wire;
 use common::program::Program;
-use outrigger::protocol::deflate::{Compression, DeflateConfig, Offer};
-use outrigger::protocol::{Connection, Event, Input, Shared, Time};
+use outrigger::protocol::deflate::{Compression, DeflateConfig, Offer, SLICE, Squeeze};
+use outrigger::protocol::{Connection, Event, Input, OpCode, Shared, Time};
 use outrigger::{Accept, Limits, Request};
 use zlib_rs::{Deflate, DeflateFlush};
 
@@ -102,6 +102,41 @@ fn exchange(connection: &mut Connection, shared: &mut Shared, payload: &[u8]) {
     let compressed = codec.compress(payload, compression).expect("long enough");
     assert!(compressed.len() < payload.len());
     compression.give_back(compressed);
+}
+
+#[test]
+fn long_messages_are_decompressed_and_compressed_in_slices() {
+    // The bug: a compressed message of 16 MiB held the loop for half a second, since all of it was decompressed, and
+    // its echo compressed, in one turn.
+    let mut shared = shared(usize::MAX);
+    let mut connection = open("permessage-deflate", &shared);
+    let payload = b"one and the same thing, ".repeat((8 << 20) / 16)[..8 << 20].to_vec();
+    let mut frame = frame(&payload);
+    let mut input = Input::new(&mut frame);
+    let mut turns = 1;
+    let message = loop {
+        let event = connection.receive(NOW, &mut input, &mut shared, &mut Vec::new());
+        if let Some(Event::Message(message)) = event {
+            break message;
+        }
+        assert!(connection.is_inflating(), "there is more of it");
+        turns += 1;
+    };
+    assert!(turns >= 8, "{turns} turns");
+    assert!(message.as_message().as_bytes() == payload);
+    assert!(!connection.is_inflating() && input.is_empty());
+
+    let mut slices = 1;
+    let mut squeeze = Squeeze::new(OpCode::Binary, &payload);
+    let compression = shared.compression.as_mut().expect("compression is on");
+    let codec = connection.codec().expect("it was agreed on");
+    while !squeeze
+        .next(codec, compression, &mut Vec::new())
+        .expect("a sound compressor")
+    {
+        slices += 1;
+    }
+    assert_eq!(slices, payload.len() / SLICE);
 }
 
 #[test]

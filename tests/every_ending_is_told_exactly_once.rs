@@ -251,7 +251,8 @@ fn a_slow_consumer() {
     }
     assert_eq!(
         server.disconnected(client),
-        told(Cause::SlowConsumer, 1008, "Slow consumer")
+        told(Cause::SlowConsumer, 1006, "Slow consumer"),
+        "its CLOSE never left"
     );
     drop(wire);
     server.stop_and_expect_silence();

@@ -251,7 +251,12 @@ fn a_page_that_is_let_in_may_make_calls_and_read_the_answers() {
         let field = format!("\r\nAccess-Control-Allow-{field}\r\n");
         assert!(head.contains(&field), "{head}");
     }
-    // On the same connection: the page's call, and then one of a program, which is told nothing of pages.
+    assert!(
+        head.contains("\r\nConnection: close\r\n"),
+        "no token was shown: {head}"
+    );
+    // The page's call, and on the same connection one of a program, which is told nothing of pages.
+    let mut wire = Wire::open(address);
     let head = answer(&mut wire, "GET /process", &format!("{page}{token}"));
     assert!(
         head.starts_with("HTTP/1.1 200 OK\r\n") && head.contains(readable),

@@ -55,6 +55,32 @@ fn read_until(wire: &mut Wire, text: &str) -> String {
 }
 
 #[test]
+fn a_client_that_has_shut_down_its_side_gets_the_last_output_and_the_exit_code() {
+    // The bug: it was taken to be gone, and what the program wrote from then on was dropped.
+    let server = terminal(
+        &[],
+        "trap 'echo last; exit 3' HUP; echo ready; while :; do sleep 0.05; done",
+    );
+    let mut wire = Wire::connect(server.address(), "/terminal");
+    read_until(&mut wire, "ready");
+    wire.end_output();
+    let mut output = Vec::new();
+    let mut events = Vec::new();
+    loop {
+        let frame = wire.read_frame();
+        match frame.opcode {
+            BINARY => output.extend(frame.payload),
+            TEXT => events.push(String::from_utf8(frame.payload).expect("UTF-8")),
+            CLOSE => break assert!(frame.payload.starts_with(&1000u16.to_be_bytes())),
+            _ => {}
+        }
+    }
+    wire.expect_end();
+    assert!(output.ends_with(b"last\r\n"), "{output:?}");
+    assert_eq!(events, [r#"{"type":"exit","exitCode":3}"#]);
+}
+
+#[test]
 fn the_exit_code_comes_after_the_last_byte() {
     let server = terminal(
         &[],
@@ -257,8 +283,10 @@ fn nothing_is_left_when_the_server_is_stopped() {
     let mut wire = Wire::connect(server.address(), "/terminal");
     let left = pids.pids(2);
     server.signal(Signal::TERM);
-    assert_eq!(wire.read_close(), (1001, "Server shutting down".to_owned()));
-    wire.send_close(1001);
+    // The program ends first, however unwilling, and its client is told how.
+    let (_, events, code) = read_all(&mut wire);
+    assert_eq!(code, 1000);
+    assert!(events[0].contains("SIGKILL"), "{events:?}");
     assert_eq!(server.wait().code(), Some(0));
     for pid in left {
         assert!(test_kill_process(pid).is_err() || is_zombie(pid), "at once");

@@ -40,6 +40,11 @@ fn each_fault_has_its_status_and_says_what_it_is() {
         ("GET / ", "GET /nothing ", 404, "nothing is served"),
         ("GET / ", "GET  / ", 400, "malformed"),
         ("HTTP/1.1", "HTTP/1.0", 505, "HTTP/1.1"),
+        ("HTTP/1.1", "HTTP/2.0", 505, "HTTP/1.1"),
+        ("HTTP/1.1", "HTTP/3", 505, "HTTP/1.1"),
+        // The bug: what stands behind a space in the target was taken for the version.
+        ("GET / ", "GET /a b ", 400, "malformed"),
+        ("GET / ", "GET /a HTTP/2.0 ", 400, "malformed"),
         ("Upgrade: websocket\r\n", "", 426, "WebSocket endpoint"),
         (
             "Connection: Upgrade",

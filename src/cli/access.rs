@@ -1,10 +1,12 @@
 //! Where to listen and whom to let in, as far as more than one option says it.
 
 use std::env::VarError;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use outrigger::{Listen, Token, keep_from_children};
 
+use super::names::{is_everywhere, own_names};
 use super::{Command, Settings};
 
 /// The first descriptor of a socket that a service manager hands over.
@@ -12,6 +14,9 @@ const FIRST_HANDED_OVER: i32 = 3;
 
 /// More than anyone hands over.
 const MOST_HANDED_OVER: i32 = 1024;
+
+/// A token with fewer characters may be guessed.
+const SHORT: usize = 16;
 
 /// The variable that may hold the token.
 const TOKEN_VARIABLE: &str = "OUTRIGGER_TOKEN";
@@ -40,8 +45,48 @@ impl Settings {
         Ok(())
     }
 
+    /// What makes it easier to come in than whoever started this may think.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let access = &self.server.access;
+        if self.no_auth && !self.is_local() {
+            warnings.push("--no-auth: whoever reaches the port is let in".to_owned());
+        }
+        if self.no_auth && std::env::var_os(TOKEN_VARIABLE).is_some() {
+            warnings.push(format!("--no-auth: {TOKEN_VARIABLE} is ignored"));
+        }
+        let length = access.token.as_ref().map(|token| token.reveal().len());
+        if let Some(length) = length.filter(|length| *length < SHORT) {
+            warnings.push(format!(
+                "the token has {length} characters; one that cannot be guessed has {SHORT} or more, at random"
+            ));
+        }
+        if let Some(file) = &self.token_file
+            && let Ok(found) = std::fs::metadata(file)
+            && found.is_file()
+            && found.mode() & 0o077 != 0
+        {
+            let mode = found.mode() & 0o777;
+            let file = file.display();
+            warnings.push(format!(
+                "--token-file: others than its owner may read or write {file} (mode {mode:03o})"
+            ));
+        }
+        let all = |list: &[String]| list.iter().any(|one| one == "*");
+        if access.token.is_none() && all(&access.origins) && all(&access.hosts) {
+            warnings.push(
+                "--allow-origin '*' and --allow-host '*' without a token: every web page is let in"
+                    .to_owned(),
+            );
+        }
+        warnings
+    }
+
     /// Puts in what was not said about the token.
     pub(super) fn complete_access(&mut self, command: Command) -> Result<(), String> {
+        if self.server.listen.iter().any(is_everywhere) {
+            self.server.access.hosts.extend(own_names());
+        }
         if self.no_auth {
             if self.token_file.is_some() {
                 return Err("--no-auth and --token-file exclude each other".to_owned());

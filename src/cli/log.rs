@@ -1,14 +1,37 @@
-//! The log: one line for each record, to standard error.
+//! The log: one line for each record, to standard error. Nothing waits for it to be read, and nobody can flood it.
 
-use std::io::{IsTerminal, Write};
+mod limiter;
+
 use std::str::FromStr;
-use std::time::SystemTime;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 
-use log::{LevelFilter, Log, Metadata, Record};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use log::{Level, LevelFilter, Log, Metadata, Record};
+use outrigger::NonblockingFd;
 
-/// The most bytes of a line: what a pipe takes without blocking once it says that it takes anything.
+use self::limiter::{Limiter, Rate};
+use super::output::Output;
+
+/// The most bytes of a line: what a pipe takes in one piece or not at all.
 const MAX_LINE: usize = 4096;
+
+/// What is kept of it for what we add.
+const MARGIN: usize = 100;
+
+/// Lines of one kind that are logged: as many as one token each pays for, longer ones fewer.
+const OWN: Rate = Rate {
+    burst: 100.0,
+    per_second: 10.0,
+};
+
+/// The same for what programs write to standard error.
+const PROGRAMS: Rate = Rate {
+    burst: 1000.0,
+    per_second: 200.0,
+};
+
+/// How long the program waits at its end to say why it failed.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// How a record is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,8 +54,27 @@ impl FromStr for LogFormat {
     }
 }
 
-struct Logger {
+/// The state of the log, and the way to standard error of all that is said there.
+struct State {
+    output: Output,
+    limiter: Limiter,
     format: LogFormat,
+}
+
+fn state() -> MutexGuard<'static, State> {
+    static STATE: OnceLock<Mutex<State>> = OnceLock::new();
+    let state = STATE.get_or_init(|| {
+        Mutex::new(State {
+            output: Output::new(NonblockingFd::shared(std::io::stderr())),
+            limiter: Limiter::default(),
+            format: LogFormat::Text,
+        })
+    });
+    // It is a few counters, and whole whoever panicked.
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct Logger {
     level: LevelFilter,
 }
 
@@ -41,9 +83,26 @@ pub(crate) fn init(level: Option<LevelFilter>, format: LogFormat) {
     let level = level
         .or_else(|| level_from(&std::env::var("RUST_LOG").ok()?))
         .unwrap_or(LevelFilter::Info);
-    if log::set_boxed_logger(Box::new(Logger { format, level })).is_ok() {
+    state().format = format;
+    if log::set_boxed_logger(Box::new(Logger { level })).is_ok() {
         log::set_max_level(level);
     }
+}
+
+/// Says something on standard error that is no record, such as why the program fails. It is waited for a moment.
+pub(crate) fn say(line: &str) {
+    let state = &mut *state();
+    state.tell_suppressed(None);
+    let State { output, format, .. } = state;
+    output.line_within(line.as_bytes(), LAST_WORDS, |count| format.dropped(count));
+}
+
+/// Says what is left to say of lines that are missing.
+pub(crate) fn finish() {
+    let state = &mut *state();
+    state.tell_suppressed(None);
+    let format = state.format;
+    state.output.catch_up(|count| format.dropped(count));
 }
 
 /// The level that `RUST_LOG` has for us: `debug`, or `outrigger=debug` among others.
@@ -67,46 +126,110 @@ impl Log for Logger {
         if !self.enabled(record.metadata()) {
             return;
         }
-        let time = humantime::format_rfc3339_millis(SystemTime::now());
-        let mut line = match self.format {
-            LogFormat::Text => {
-                let program = if record.target() == "program" {
-                    "program: "
-                } else {
-                    ""
-                };
-                format!("{time} {:<5} {program}{}", record.level(), record.args())
+        let state = &mut *state();
+        // Who asks for more than that asks for everything.
+        let limited = self.level <= LevelFilter::Info;
+        let mut suppressed = 0;
+        let now = Instant::now();
+        let origin = (
+            record.module_path_static().unwrap_or_default(),
+            record.line().unwrap_or_default(),
+        );
+        if limited {
+            state.tell_suppressed(Some(now));
+            let rate = if record.target() == PROGRAM {
+                PROGRAMS
+            } else {
+                OWN
+            };
+            match state.limiter.admit(origin, rate, now) {
+                Some(count) => suppressed = count,
+                None => return,
             }
-            LogFormat::Json => serde_json::json!({
-                "time": time.to_string(),
-                "level": record.level().as_str().to_ascii_lowercase(),
-                "target": record.target(),
-                "message": cut(record.args().to_string(), MAX_LINE / 2),
-            })
-            .to_string(),
-        };
-        line = cut(line, MAX_LINE - 1);
-        line.push('\n');
-        write(line.as_bytes());
+        }
+        let text = record.args().to_string();
+        if limited {
+            state.limiter.logged(origin, &text);
+        }
+        state.write(record.level(), record.target(), text, suppressed);
     }
 
     fn flush(&self) {}
 }
 
+/// The target of what programs write to standard error.
+const PROGRAM: &str = "program";
+
+impl State {
+    fn write(&mut self, level: Level, target: &str, text: String, suppressed: u64) {
+        let format = self.format;
+        let line = format.line(level, target, text, suppressed);
+        self.output
+            .line(line.as_bytes(), |count| format.dropped(count));
+    }
+
+    /// Says how many lines were suppressed of kinds that do not come any more.
+    fn tell_suppressed(&mut self, now: Option<Instant>) {
+        while let Some((count, shown)) = self.limiter.overdue(now) {
+            let text = format!("{count} lines were suppressed that are like: {shown}");
+            self.write(Level::Warn, env!("CARGO_PKG_NAME"), text, 0);
+        }
+    }
+}
+
+impl LogFormat {
+    fn line(self, level: Level, target: &str, text: String, suppressed: u64) -> String {
+        let time = humantime::format_rfc3339_millis(SystemTime::now());
+        let mut line = match self {
+            Self::Text => {
+                let program = if target == PROGRAM { "program: " } else { "" };
+                let mut line = cut(
+                    format!("{time} {level:<5} {program}{text}"),
+                    MAX_LINE - MARGIN,
+                );
+                if suppressed > 0 {
+                    line.push_str(&format!(" ({suppressed} lines like it were suppressed)"));
+                }
+                line
+            }
+            Self::Json => {
+                let mut record = serde_json::json!({
+                    "time": time.to_string(),
+                    "level": level.as_str().to_ascii_lowercase(),
+                    "target": target,
+                    "message": text,
+                });
+                if suppressed > 0 {
+                    record["suppressed"] = suppressed.into();
+                }
+                // A character can take six in JSON.
+                let mut most = MAX_LINE;
+                loop {
+                    let line = record.to_string();
+                    if line.len() < MAX_LINE {
+                        break line;
+                    }
+                    most /= 2;
+                    let text = record["message"].as_str().unwrap_or_default();
+                    record["message"] = cut(text.to_owned(), most).into();
+                }
+            }
+        };
+        line.push('\n');
+        line
+    }
+
+    /// The line that says that lines are missing.
+    fn dropped(self, count: u64) -> Vec<u8> {
+        let text = format!("{count} lines of the log were dropped: standard error took nothing");
+        self.line(Level::Warn, env!("CARGO_PKG_NAME"), text, 0)
+            .into_bytes()
+    }
+}
+
 fn cut(mut line: String, most: usize) -> String {
     line.truncate(line.floor_char_boundary(most));
     line
-}
-
-/// Writes a line unless that would block: a reader of the log that does not read must not stop the server. Such lines
-/// are lost; a terminal is waited for.
-fn write(line: &[u8]) {
-    let stderr = std::io::stderr();
-    let mut ready = [PollFd::new(&stderr, PollFlags::OUT)];
-    if stderr.is_terminal() || matches!(poll(&mut ready, Some(&Timespec::default())), Ok(1)) {
-        // There is nowhere left to complain to.
-        drop(stderr.lock().write_all(line));
-    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,10 @@ mod access;
 mod config;
 mod help;
 pub(crate) mod log;
+pub(crate) mod names;
 mod options;
+pub(crate) mod output;
+pub(crate) mod program;
 mod values;
 
 use std::ffi::OsString;
@@ -217,6 +220,16 @@ impl Settings {
         }
     }
 
+    /// Looks up the programs that clients start, and those that the server does.
+    pub(crate) fn find_programs(&self, command: Command) -> Result<(), String> {
+        for (_, service) in self.services(command) {
+            if let Some(name) = service.program.first() {
+                program::find(name, service.cwd.as_deref(), &service.env)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Where the service is found.
     pub(crate) fn endpoint(&self, command: Command) -> Endpoint {
         match &self.path {
@@ -386,7 +399,9 @@ fn demo_routes() -> Result<Vec<(Command, Settings)>, String> {
         .into_os_string()
         .into_string()
         .map_err(|_| "its own name is not UTF-8")?;
-    let shell = std::env::var("SHELL").unwrap_or_else(|_| "/bin/sh".to_owned());
+    let shell = std::env::var("SHELL").ok();
+    let shell = shell.filter(|shell| program::find(shell, None, &[]).is_ok());
+    let shell = shell.unwrap_or_else(|| "/bin/sh".to_owned());
     let example = |name: &str| vec![ourselves.clone(), name.to_owned()];
     let routes = [
         (Command::Echo, "/echo", Vec::new()),

@@ -88,6 +88,23 @@ impl Cause {
         Self::Shutdown,
     ];
 
+    /// Whether it is our side that ends the connection, with a CLOSE of its own.
+    pub const fn is_ours(self) -> bool {
+        match self {
+            Self::ProtocolError
+            | Self::IdleTimeout
+            | Self::SlowConsumer
+            | Self::RateLimit
+            | Self::Service
+            | Self::Shutdown => true,
+            Self::PeerClose
+            | Self::Eof
+            | Self::ReadError
+            | Self::WriteError
+            | Self::PingTimeout => false,
+        }
+    }
+
     /// The name in events, logs and metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -131,6 +148,15 @@ impl Disconnect {
             code,
             reason: reason.into(),
         }
+    }
+
+    /// The same ending where our CLOSE has not left: no code of ours reached the peer.
+    #[must_use]
+    pub fn without_close(mut self) -> Self {
+        if self.cause.is_ours() {
+            self.code = CloseCode::ABNORMAL;
+        }
+        self
     }
 
     /// An ending by a violation of the protocol.

@@ -184,6 +184,18 @@ impl SentHeader {
         }
     }
 
+    /// The header of a fragment of a compressed message. The first one has the message's opcode.
+    pub const fn fragment(opcode: Option<OpCode>, last: bool, payload_len: usize) -> Self {
+        let kind = match opcode {
+            Some(opcode) => 0x40 | opcode as u8,
+            None => OpCode::Continuation as u8,
+        };
+        Self {
+            first: if last { 0x80 | kind } else { kind },
+            payload_len,
+        }
+    }
+
     /// The header by itself.
     pub fn encode(self) -> HeaderBytes {
         let mut bytes = [0; MAX_SENT_HEADER];

@@ -268,6 +268,9 @@ pub(super) fn converse(
             }
             let out = &mut transcript.out;
             let Some(event) = connection.receive(now, &mut input, &mut shared, out) else {
+                if connection.is_inflating() {
+                    continue;
+                }
                 break;
             };
             match event {

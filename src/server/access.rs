@@ -107,6 +107,14 @@ impl Access {
         }
     }
 
+    /// Whether a request shows the token, or comes where none is asked for.
+    pub(super) fn authenticates(&self, request: &Request<'_>, unix: bool) -> bool {
+        match &self.token {
+            Some(token) => unix || self.presents(request, token),
+            None => true,
+        }
+    }
+
     /// Whether a request may come for whom and from where it does: its Host and Origin.
     fn check_source(
         &self,
@@ -120,14 +128,18 @@ impl Access {
                 StatusCode::FORBIDDEN,
                 "this Host is not served here (--allow-host)",
             )
-            .because("host"));
+            .because("host")
+            .detail(self.shown(host.as_bytes())));
         }
-        if request.header("origin").is_some() && self.known_origin(request, listen).is_none() {
+        if let Some(origin) = request.header("origin")
+            && self.known_origin(request, listen).is_none()
+        {
             return Err(Refusal::new(
                 StatusCode::FORBIDDEN,
                 "this Origin is not let in (--allow-origin)",
             )
-            .because("origin"));
+            .because("origin")
+            .detail(self.shown(origin)));
         }
         Ok(())
     }
@@ -196,6 +208,17 @@ impl Access {
                 .list("sec-websocket-protocol")
                 .filter_map(|name| name.strip_prefix(TOKEN_PROTOCOL))
                 .any(|presented| token.is(presented.as_bytes()))
+    }
+
+    /// What a request says of itself, for the log: cut, and with escapes for all that is not printable.
+    fn shown(&self, value: &[u8]) -> String {
+        /// Longer than any name.
+        const MOST: usize = 256;
+        let shown = String::from_utf8_lossy(&value[..value.len().min(MOST)]);
+        if self.reveals(&shown) {
+            return "it has the token in it".to_owned();
+        }
+        format!("{shown:?}")
     }
 
     /// Whether a text has the token in it, in any way that a client or a proxy may have put it there.

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::context::Context;
+use super::id::ClientId;
 use super::metrics;
 use super::service::Service;
 use crate::protocol::http::Framing;
@@ -39,6 +40,9 @@ pub(super) fn expect_no_body(request: &Request<'_>) -> Result<(), Refusal> {
     Err(Refusal::new(StatusCode::CONTENT_TOO_LARGE, why))
 }
 
+/// Clients that one answer to `/status` lists at most.
+const PAGE: usize = 1000;
+
 /// Answers a call to such a path.
 pub(super) fn answer<S: Service>(ctx: &Context, service: &S, request: &Request<'_>) -> Response {
     match request.path() {
@@ -54,10 +58,29 @@ pub(super) fn answer<S: Service>(ctx: &Context, service: &S, request: &Request<'
             metrics::CONTENT_TYPE,
             metrics::write(ctx, service).into_bytes(),
         ),
-        _ => {
-            let mut status = ctx.status();
-            status.service = service.status();
-            Response::json(StatusCode::OK, &status.to_json())
-        }
+        _ => match page(request) {
+            Ok((after, most)) => {
+                let mut status = ctx.status_page(after, most);
+                status.service = service.status();
+                Response::json(StatusCode::OK, &status.to_json())
+            }
+            Err(refusal) => (&refusal).into(),
+        },
     }
+}
+
+/// Which clients `/status` is asked for: those behind `after`, at most `limit` of them.
+fn page(request: &Request<'_>) -> Result<(Option<ClientId>, usize), Refusal> {
+    let wrong = |why: String| Refusal::new(StatusCode::BAD_REQUEST, why);
+    let mut after = None;
+    if let Some(text) = request.parameters("after").next() {
+        let id = text.parse();
+        after = Some(id.map_err(|_| wrong(format!("after={text:?} is not a client id")))?);
+    }
+    let mut most = PAGE;
+    if let Some(text) = request.parameters("limit").next() {
+        let limit = text.parse().ok().filter(|limit| *limit <= PAGE);
+        most = limit.ok_or_else(|| wrong(format!("limit has to be a number up to {PAGE}")))?;
+    }
+    Ok((after, most))
 }

@@ -3,8 +3,11 @@
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::stream::Stream;
+use crate::protocol::Time;
+use crate::protocol::deflate::{Codec, Compression, CompressionFailed, Squeeze};
 
 /// Output is gathered into blocks of about this size; larger pieces get a block of their own.
 const BLOCK: usize = 64 << 10;
@@ -17,6 +20,8 @@ const BLOCKS_PER_WRITE: usize = 16;
 enum Block {
     Own(Vec<u8>),
     Shared(Arc<[u8]>),
+    /// A message that is compressed when the socket has room for it.
+    Squeeze(Squeeze),
 }
 
 impl Block {
@@ -24,6 +29,15 @@ impl Block {
         match self {
             Self::Own(bytes) => bytes,
             Self::Shared(bytes) => bytes,
+            Self::Squeeze(_) => &[],
+        }
+    }
+
+    /// Bytes that it counts for.
+    fn len(&self) -> usize {
+        match self {
+            Self::Squeeze(message) => message.remaining(),
+            bytes => bytes.as_slice().len(),
         }
     }
 }
@@ -43,14 +57,16 @@ pub(super) struct Backlog {
     begun: bool,
     /// Bytes not yet written, over all blocks.
     queued: usize,
+    /// The longest piece that was added since nothing waited.
+    largest: usize,
+    /// While over the limit: how much the peer had taken and when that last changed.
+    taken: Option<(u64, Time)>,
     /// Whether the socket was full at the last write, so that an event will tell when it has room.
     pub(super) blocked: bool,
     /// Whether the output went over the soft limit and has not drained since.
     pub(super) congested: bool,
     /// Whether the end of the turn will write.
     pub(super) dirty: bool,
-    /// Bytes that the socket held when its client was last found not to have moved.
-    pub(super) unsent: Option<usize>,
     /// Input that was read but not handled, because handling it would have made more output.
     pub(super) unread: Vec<u8>,
 }
@@ -59,6 +75,22 @@ impl Backlog {
     /// Bytes of output that wait.
     pub(super) fn queued(&self) -> usize {
         self.queued
+    }
+
+    /// The longest piece that was added since nothing waited: at least the longest message that waits.
+    pub(super) fn largest(&self) -> usize {
+        self.largest
+    }
+
+    /// Whether the peer, which has taken `delivered` bytes by now, has taken any of them within `patience`. The first
+    /// look begins the measurement.
+    pub(super) fn takes_steadily(&mut self, delivered: u64, now: Time, patience: Duration) -> bool {
+        let (taken, since) = *self.taken.get_or_insert((delivered, now));
+        if delivered.wrapping_sub(taken) as i64 > 0 {
+            self.taken = Some((delivered, now));
+            return true;
+        }
+        now.since(since) < patience
     }
 
     /// Whether there is nothing left to keep this for.
@@ -83,6 +115,7 @@ impl Backlog {
             return;
         };
         self.queued += total - skip;
+        self.largest = self.largest.max(total);
         for part in parts {
             let skipped = skip.min(part.len());
             skip -= skipped;
@@ -98,8 +131,56 @@ impl Backlog {
             self.written = written;
         }
         self.queued += frame.len() - written;
+        self.largest = self.largest.max(frame.len());
         self.blocks.push_back(Block::Shared(frame));
         self.check();
+    }
+
+    /// Appends a message that is to be compressed.
+    pub(super) fn push_squeeze(&mut self, message: Squeeze) {
+        self.queued += message.remaining();
+        self.largest = self.largest.max(message.remaining());
+        self.blocks.push_back(Block::Squeeze(message));
+        self.check();
+    }
+
+    /// Whether a message waits to be compressed, so that nothing else may be compressed before it.
+    pub(super) fn has_squeeze(&self) -> bool {
+        let is_squeeze = |block: &Block| matches!(block, Block::Squeeze(_));
+        self.blocks.iter().any(is_squeeze)
+    }
+
+    /// Whether the next thing to send has to be compressed first.
+    pub(super) fn must_squeeze(&self) -> bool {
+        matches!(self.blocks.front(), Some(Block::Squeeze(_)))
+    }
+
+    /// If the next thing to send has to be compressed first, compresses a slice of it and returns how many bytes that
+    /// were.
+    pub(super) fn squeeze(
+        &mut self,
+        codec: Option<&mut Codec>,
+        shared: Option<&mut Compression>,
+    ) -> Result<Option<usize>, CompressionFailed> {
+        let (Some(Block::Squeeze(message)), Some(codec), Some(shared)) =
+            (self.blocks.front_mut(), codec, shared)
+        else {
+            return Ok(None);
+        };
+        let before = message.remaining();
+        let mut frame = Vec::new();
+        let done = message.next(codec, shared, &mut frame)?;
+        let taken = before - message.remaining();
+        if done {
+            self.blocks.pop_front();
+        }
+        self.queued += frame.len();
+        self.queued -= taken;
+        if !frame.is_empty() {
+            self.blocks.push_front(Block::Own(frame));
+        }
+        self.check();
+        Ok(Some(taken))
     }
 
     /// Drops every block that was not begun: what a client that is cut off will not get.
@@ -109,7 +190,7 @@ impl Backlog {
         self.queued = self
             .blocks
             .front()
-            .map_or(0, |block| block.as_slice().len() - self.written);
+            .map_or(0, |block| block.len() - self.written);
         self.check();
     }
 
@@ -118,7 +199,8 @@ impl Backlog {
         let mut slices = [IoSlice::new(&[]); BLOCKS_PER_WRITE];
         let mut count = 0;
         let mut offered = 0;
-        for (slice, block) in slices.iter_mut().zip(&self.blocks) {
+        let made = |block: &&Block| !matches!(block, Block::Squeeze(_));
+        for (slice, block) in slices.iter_mut().zip(self.blocks.iter().take_while(made)) {
             let skip = if count == 0 { self.written } else { 0 };
             let bytes = &block.as_slice()[skip..];
             *slice = IoSlice::new(bytes);
@@ -134,7 +216,9 @@ impl Backlog {
 
     fn advance(&mut self, mut taken: usize) {
         self.queued -= taken;
-        while let Some(first) = self.blocks.front() {
+        while taken > 0
+            && let Some(first) = self.blocks.front()
+        {
             let left = first.as_slice().len() - self.written;
             if taken < left {
                 self.written += taken;
@@ -145,21 +229,21 @@ impl Backlog {
             self.begun = false;
             self.blocks.pop_front();
         }
+        if self.queued == 0 {
+            (self.largest, self.taken) = (0, None);
+        }
         self.check();
     }
 
     fn check(&self) {
         debug_assert_eq!(
             self.queued + self.written,
-            self.blocks
-                .iter()
-                .map(|block| block.as_slice().len())
-                .sum::<usize>()
+            self.blocks.iter().map(Block::len).sum::<usize>()
         );
         debug_assert!(
             self.blocks
                 .front()
-                .is_none_or(|block| self.written < block.as_slice().len())
+                .is_none_or(|block| self.written < block.len())
         );
     }
 }

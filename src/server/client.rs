@@ -3,12 +3,13 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::backlog::Backlog;
 use super::deadlines::Link;
 use super::id::Mount;
 use super::stream::Stream;
-use crate::protocol::{Connection, Time};
+use crate::protocol::{Connection, Phase, Time};
 
 /// All there is of a client. What it needs only now and then lies behind a pointer that is empty while it waits.
 #[derive(Debug)]
@@ -24,16 +25,64 @@ pub(super) struct Client {
     pub(super) remote: Remote,
     /// The service that its last request was for.
     pub(super) mount: Mount,
-    /// Whether the socket may have more to read than was read.
-    pub(super) readable: bool,
-    /// Whether the peer has ended its direction, so that even a short read has an end behind it.
-    pub(super) hung_up: bool,
-    /// Whether the service asked for no more input from it.
-    pub(super) held: bool,
-    /// Whether its last bytes were the inside of a long message.
-    pub(super) sends_long: bool,
-    /// Whether it stands in the list of clients that are read again.
-    pub(super) in_ready: bool,
+    pub(super) flags: Flags,
+    /// The low bits of [`Client::delivered`] when progress was last measured.
+    delivered_mark: u32,
+}
+
+/// What is known of a client, a bit for each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Flags(u8);
+
+impl Flags {
+    /// The socket may have more to read than was read.
+    pub(super) const READABLE: u8 = 1;
+    /// The peer has ended its direction, so even a short read has an end behind it.
+    pub(super) const HUNG_UP: u8 = 1 << 1;
+    /// The service asked for no more input from it.
+    pub(super) const HELD: u8 = 1 << 2;
+    /// Its last bytes were the inside of a long message.
+    pub(super) const SENDS_LONG: u8 = 1 << 3;
+    /// It stands in the queue of clients to read again.
+    pub(super) const IN_READY: u8 = 1 << 4;
+    /// It is counted among the connections of its address.
+    pub(super) const COUNTED: u8 = 1 << 5;
+    /// It has shown the token, or made a request where none is asked for.
+    pub(super) const TRUSTED: u8 = 1 << 6;
+
+    /// Whether a flag is set.
+    pub(super) fn has(self, flag: u8) -> bool {
+        self.0 & flag != 0
+    }
+
+    /// Sets or clears a flag and returns what it was.
+    pub(super) fn set(&mut self, flag: u8, on: bool) -> bool {
+        let before = self.has(flag);
+        self.0 = if on { self.0 | flag } else { self.0 & !flag };
+        before
+    }
+}
+
+/// What may be read from a client now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReadGate {
+    /// Everything.
+    Open,
+    /// Control frames and the end of the connection, up to the next data message.
+    ControlOnly,
+    /// Nothing, for this reason.
+    Shut(Held),
+}
+
+/// Why a client is not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Held {
+    /// The service takes no data messages, and the next one is there.
+    Service,
+    /// Its output is over the soft limit and has not drained since.
+    Output,
+    /// A call has to be answered before what was read behind it is handled.
+    Answer,
 }
 
 /// What went through a connection.
@@ -71,11 +120,8 @@ impl Client {
             stream,
             remote,
             mount: Mount::WHOLE,
-            readable: false,
-            hung_up: false,
-            held: false,
-            sends_long: false,
-            in_ready: false,
+            flags: Flags::default(),
+            delivered_mark: 0,
         }
     }
 
@@ -87,6 +133,98 @@ impl Client {
     /// Bytes of output that wait.
     pub(super) fn queued(&self) -> usize {
         self.backlog.as_ref().map_or(0, |backlog| backlog.queued())
+    }
+
+    /// Whether nothing says that it is anyone who may come in: it is no client, waits for no answer, and has shown no
+    /// token.
+    pub(super) fn is_stranger(&self) -> bool {
+        !self.flags.has(Flags::TRUSTED)
+            && !self.connection.was_open()
+            && !self.connection.is_unanswered()
+    }
+
+    /// The longest piece of output that waits, or more.
+    pub(super) fn largest_queued(&self) -> usize {
+        self.backlog.as_ref().map_or(0, |backlog| backlog.largest())
+    }
+
+    /// Whether the peer has taken output within `patience`.
+    pub(super) fn takes_steadily(&mut self, now: Time, patience: Duration) -> bool {
+        let delivered = self.delivered();
+        match self.backlog.as_deref_mut() {
+            Some(backlog) => backlog.takes_steadily(delivered, now, patience),
+            None => true,
+        }
+    }
+
+    /// Whether input was read that waits to be handled.
+    pub(super) fn has_unread(&self) -> bool {
+        self.backlog
+            .as_ref()
+            .is_some_and(|backlog| !backlog.unread.is_empty())
+    }
+
+    /// Whether reading it may give anything: bytes in the socket, or input that was read already.
+    pub(super) fn has_input(&self) -> bool {
+        self.flags.has(Flags::READABLE) || self.has_unread() || self.connection.is_inflating()
+    }
+
+    /// What may be read from it. `paused` says that its service takes no data messages at the moment.
+    pub(super) fn read_gate(&self, paused: bool) -> ReadGate {
+        let phase = self.connection.phase();
+        match phase {
+            // What a closing connection still sends is discarded: closing a socket with unread data resets the
+            // connection, and the reset destroys what the peer has not read yet.
+            Phase::Answered | Phase::Closing | Phase::Failed | Phase::Finished => {
+                return ReadGate::Open;
+            }
+            _ if self.is_congested() => return ReadGate::Shut(Held::Output),
+            Phase::Answering | Phase::Streaming if self.has_unread() => {
+                return ReadGate::Shut(Held::Answer);
+            }
+            _ => {}
+        }
+        if !self.is_held(paused) {
+            ReadGate::Open
+        } else if self.has_unread() || self.connection.awaits_data() {
+            ReadGate::Shut(Held::Service)
+        } else {
+            ReadGate::ControlOnly
+        }
+    }
+
+    /// Whether the service takes no data messages from it.
+    pub(super) fn is_held(&self, paused: bool) -> bool {
+        // Requests are always read: some are not the service's. And behind the last bytes of a peer that has left is
+        // its end, which must be seen.
+        (paused && self.connection.was_open())
+            || (self.flags.has(Flags::HELD) && !self.flags.has(Flags::HUNG_UP))
+    }
+
+    /// Bytes that the peer's system has taken, as far as the system tells. For a unix socket it counts overhead too,
+    /// so only differences mean something.
+    pub(super) fn delivered(&self) -> u64 {
+        let unsent = self.stream.unsent().unwrap_or(0) as u64;
+        self.traffic.bytes_out.wrapping_sub(unsent)
+    }
+
+    /// Whether the peer's system has taken everything that was sent.
+    pub(super) fn is_delivered(&self) -> bool {
+        self.queued() == 0 && self.stream.unsent().unwrap_or(0) == 0
+    }
+
+    /// Begins to measure progress.
+    pub(super) fn mark_delivered(&mut self) {
+        self.delivered_mark = self.delivered() as u32;
+    }
+
+    /// Bytes that the peer's system has taken since progress was last measured. Writing to our own system is no
+    /// progress: its buffer may grow while nobody reads.
+    pub(super) fn measure_progress(&mut self) -> u32 {
+        let before = self.delivered_mark;
+        self.mark_delivered();
+        let taken = self.delivered_mark.wrapping_sub(before) as i32;
+        taken.max(0) as u32
     }
 
     /// Whether its input is held back until its output has drained.

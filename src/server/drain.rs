@@ -1,7 +1,8 @@
-//! In which order and how fast a stopping server says goodbye.
+//! In which order and how fast a stopping server closes its clients.
 //!
-//! Clients that are closed at once come back at once, all to the server that takes this one's place. So a crowd is closed
-//! over a good part of the drain timeout, evenly; a handful without waiting.
+//! Clients that are closed at once come back at once, all to the server that takes this one's place. So a crowd is
+//! closed over a good part of the drain timeout, evenly; a handful without waiting. A client for which the service still
+//! works is asked about again at every step, and closed when the work is done or the time for that is over.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,8 +10,11 @@ use std::time::Duration;
 use super::id::ClientId;
 use crate::protocol::Time;
 
-/// How much of the drain timeout is used for it at most; the rest is for clients to answer in.
+/// How much of the drain timeout clients are closed in; the rest is for them to answer.
 const SHARE: f64 = 0.8;
+
+/// How much of the drain timeout those take whose work is not done by then.
+const LAST_SHARE: f64 = 0.1;
 
 /// The time that each client is worth: a few hundred a second come back.
 const EACH: Duration = Duration::from_micros(1600);
@@ -18,13 +22,27 @@ const EACH: Duration = Duration::from_micros(1600);
 /// Between two steps.
 const STEP: Duration = Duration::from_millis(20);
 
-/// Clients that have not been told yet.
+/// Clients that have not been closed yet.
 #[derive(Debug, Default)]
 pub(super) struct Farewell {
+    /// Those whose turn has not come.
     waiting: VecDeque<ClientId>,
+    /// Those whose turn has come while the service worked for them.
+    busy: VecDeque<ClientId>,
     total: usize,
     began: Time,
     takes: Duration,
+    drain_timeout: Duration,
+    next_step: Time,
+}
+
+/// What is left to do in one step.
+#[derive(Debug)]
+pub(super) struct Step {
+    /// Busy clients to ask about.
+    ask: usize,
+    /// Busy clients to close, whatever the service does.
+    close: usize,
 }
 
 impl Farewell {
@@ -34,31 +52,72 @@ impl Farewell {
         let takes = (EACH * total as u32).min(drain_timeout.mul_f64(SHARE));
         Self {
             waiting: clients.into(),
+            busy: VecDeque::new(),
             total,
             began: now,
             takes: if takes < STEP { Duration::ZERO } else { takes },
+            drain_timeout,
+            next_step: now,
         }
     }
 
-    /// The next client whose turn has come.
-    pub(super) fn pop_due(&mut self, now: Time) -> Option<ClientId> {
+    /// Begins the next step if it is due.
+    pub(super) fn begin_step(&mut self, now: Time) -> Option<Step> {
+        if self.is_done() || now < self.next_step {
+            return None;
+        }
+        self.next_step = now + STEP;
+        let elapsed = now.since(self.began);
+        let late = elapsed.saturating_sub(self.drain_timeout.mul_f64(SHARE));
+        let steps_left = (self.drain_timeout.mul_f64(LAST_SHARE))
+            .saturating_sub(late)
+            .as_millis()
+            / STEP.as_millis()
+            + 1;
+        let close = if late.is_zero() {
+            0
+        } else {
+            self.busy.len().div_ceil(steps_left as usize)
+        };
+        Some(Step {
+            ask: self.busy.len() - close,
+            close,
+        })
+    }
+
+    /// The next client whose turn has come, and whether it is closed whatever the service still does for it.
+    pub(super) fn pop_due(&mut self, step: &mut Step, now: Time) -> Option<(ClientId, bool)> {
+        if step.close > 0 {
+            step.close -= 1;
+            return Some((self.busy.pop_front()?, true));
+        }
+        if step.ask > 0 {
+            step.ask -= 1;
+            return Some((self.busy.pop_front()?, false));
+        }
         let told = self.total - self.waiting.len();
         let elapsed = now.since(self.began);
         let due = elapsed >= self.takes || {
             let share = elapsed.as_secs_f64() / self.takes.as_secs_f64();
             told <= (share * self.total as f64) as usize
         };
-        if due { self.waiting.pop_front() } else { None }
+        let id = if due { self.waiting.pop_front() } else { None };
+        id.map(|id| (id, false))
     }
 
-    /// Whether everyone was told.
+    /// Has a client asked about again in the next step.
+    pub(super) fn postpone(&mut self, id: ClientId) {
+        self.busy.push_back(id);
+    }
+
+    /// Whether everyone was closed.
     pub(super) fn is_done(&self) -> bool {
-        self.waiting.is_empty()
+        self.waiting.is_empty() && self.busy.is_empty()
     }
 
     /// When the next step is due, if there is one.
-    pub(super) fn next_turn(&self, now: Time) -> Option<Time> {
-        (!self.is_done()).then(|| now + STEP)
+    pub(super) fn next_step(&self) -> Option<Time> {
+        (!self.is_done()).then_some(self.next_step)
     }
 }
 
@@ -70,34 +129,59 @@ mod tests {
         (0..count).map(|slot| ClientId::new(slot, 1)).collect()
     }
 
+    /// How many clients one step closes if the service works for none.
+    fn closed(farewell: &mut Farewell, millis: u64) -> usize {
+        let now = Time::from_millis(millis);
+        let Some(mut step) = farewell.begin_step(now) else {
+            return 0;
+        };
+        std::iter::from_fn(|| farewell.pop_due(&mut step, now)).count()
+    }
+
     #[test]
-    fn a_crowd_is_told_evenly_and_a_handful_at_once() {
+    fn a_crowd_is_closed_evenly_and_a_handful_at_once() {
         let drain = Duration::from_secs(10);
         let mut farewell = Farewell::begin(clients(5000), Time::default(), drain);
-        let mut told = Vec::new();
-        for second in 0..=8 {
-            let now = Time::from_millis(second * 1000);
-            told.push(std::iter::from_fn(|| farewell.pop_due(now)).count());
-        }
-        assert_eq!(told[0], 1);
+        let mut told: Vec<_> = (0..=8)
+            .map(|second| closed(&mut farewell, second * 1000))
+            .collect();
+        assert_eq!(told.remove(0), 1);
         assert!(
-            told[1..8].iter().all(|count| (600..650).contains(count)),
+            told[..7].iter().all(|count| (600..650).contains(count)),
             "{told:?}"
         );
-        assert_eq!(told.iter().sum::<usize>(), 5000);
-        assert!(farewell.is_done() && farewell.next_turn(Time::default()).is_none());
+        assert_eq!(told.iter().sum::<usize>() + 1, 5000);
+        assert!(farewell.is_done() && farewell.next_step().is_none());
 
         let mut farewell = Farewell::begin(clients(10), Time::default(), drain);
-        assert_eq!(
-            std::iter::from_fn(|| farewell.pop_due(Time::default())).count(),
-            10
-        );
-        // However many there are, the last is told in time to answer.
+        assert_eq!(closed(&mut farewell, 0), 10);
+        // However many there are, the last is closed in time to answer.
         let mut farewell = Farewell::begin(clients(100_000), Time::default(), drain);
-        let now = Time::from_millis(8000);
-        assert_eq!(
-            std::iter::from_fn(|| farewell.pop_due(now)).count(),
-            100_000
-        );
+        assert_eq!(closed(&mut farewell, 8000), 100_000);
+    }
+
+    #[test]
+    fn a_client_that_the_service_works_for_is_closed_when_that_is_done_or_time_runs_out() {
+        // The bug: SIGTERM dropped answers that were under way, although the server waits for up to 10 s.
+        let drain = Duration::from_secs(10);
+        let mut farewell = Farewell::begin(clients(3), Time::default(), drain);
+        let mut closed = Vec::new();
+        for millis in (0..10_000).step_by(20) {
+            let now = Time::from_millis(millis);
+            let Some(mut step) = farewell.begin_step(now) else {
+                break;
+            };
+            while let Some((id, last_call)) = farewell.pop_due(&mut step, now) {
+                // The work for one takes no time, for the second half a second, for the third for ever.
+                let is_working = [false, millis < 500, true][id.slot()];
+                if is_working && !last_call {
+                    farewell.postpone(id);
+                } else {
+                    closed.push((id.slot(), millis));
+                }
+            }
+        }
+        assert_eq!(closed[..2], [(0, 0), (1, 500)]);
+        assert!(matches!(closed[2], (2, 8000..9100)), "{closed:?}");
     }
 }

@@ -12,12 +12,13 @@ use std::time::Duration;
 
 use mio::Poll;
 
+use super::client::ReadGate;
 use super::context::Life;
 use super::stream::Stream;
 use super::{ClientId, Config, Context, Ended, Remote, Route, Server, Service, add_client};
 use crate::protocol::fuzz::{check_server_frames, write_frame};
 use crate::protocol::{
-    CloseCode, Disconnect, Limits, Message, Refusal, Request, Response, StatusCode,
+    Cause, CloseCode, Disconnect, Limits, Message, Refusal, Request, Response, StatusCode,
 };
 
 /// A connection in memory: the server has one end, the fuzzer the other.
@@ -35,11 +36,20 @@ struct Wire {
     from_server: Vec<u8>,
     /// What the socket still takes.
     room: usize,
+    /// How much of it the client's system has taken, if that is known.
+    taken: Option<usize>,
 }
 
 impl MemoryStream {
     fn wire(&self) -> MutexGuard<'_, Wire> {
         self.0.lock().expect("one thread")
+    }
+
+    /// Bytes that the server wrote and the client's system has not taken.
+    pub(super) fn unsent(&self) -> Option<usize> {
+        let wire = self.wire();
+        wire.taken
+            .map(|taken| wire.from_server.len().saturating_sub(taken))
     }
 }
 
@@ -94,6 +104,8 @@ struct Witness {
     calling: BTreeMap<ClientId, bool>,
     /// How many messages came from whom.
     told: BTreeMap<ClientId, u64>,
+    /// How each client ended.
+    endings: BTreeMap<ClientId, (Cause, CloseCode)>,
 }
 
 impl Witness {
@@ -158,7 +170,11 @@ impl Service for Witness {
         *told += 1;
         let entry = ctx.registry.get(client).expect("it is there");
         assert!(entry.connection.is_open(), "and is not being closed");
-        assert!(!ctx.holds_back(client), "and is to be heard");
+        assert_eq!(
+            ctx.read_gate(client),
+            ReadGate::Open,
+            "and its messages are taken"
+        );
         assert_eq!(ctx.traffic_of(client, entry).messages_in, *told);
         let someone = self.present.iter().next().copied().unwrap_or(client);
         let bytes = message.as_bytes();
@@ -190,6 +206,11 @@ impl Service for Witness {
         }
     }
 
+    fn input_ended(&mut self, _: &mut Context, client: ClientId) -> Duration {
+        assert!(self.present.contains(&client), "{client} is connected");
+        Duration::from_secs(client.serial() % 3)
+    }
+
     fn drained(&mut self, ctx: &mut Context, client: ClientId) {
         assert!(
             self.present.contains(&client) || self.calling.contains_key(&client),
@@ -199,8 +220,9 @@ impl Service for Witness {
         self.let_go(ctx);
     }
 
-    fn disconnected(&mut self, ctx: &mut Context, client: ClientId, _: &Disconnect) {
+    fn disconnected(&mut self, ctx: &mut Context, client: ClientId, ending: &Disconnect) {
         assert!(self.present.remove(&client), "{client} was connected");
+        self.endings.insert(client, (ending.cause, ending.code));
         assert!(self.gone.insert(client), "{client} disconnects once");
         assert!(
             ctx.send(client, Message::Text("late")).is_err(),
@@ -400,11 +422,7 @@ impl World {
             if client.connection.was_open() {
                 present.insert(id);
             }
-            let most = ctx
-                .config
-                .max_outbound
-                .max(ctx.config.soft_outbound + ctx.config.limits.max_message)
-                + 4096;
+            let most = 4 * ctx.config.max_outbound + ctx.config.limits.max_message + 4096;
             assert!(
                 client.queued() <= most,
                 "{} bytes wait for {id}",
@@ -469,6 +487,7 @@ impl World {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::SendError;
     use crate::random::Random;
 
     impl World {
@@ -479,6 +498,243 @@ mod tests {
             assert!(self.server.service.present.contains(&id));
             id
         }
+    }
+
+    impl World {
+        /// A client with `count` bytes in the system's buffer, of which its own system has taken nothing yet.
+        fn connect_behind(&mut self, count: usize) -> ClientId {
+            let client = self.connect();
+            {
+                let mut wire = self.stream(client).wire();
+                wire.room = 10 << 20;
+                wire.taken = Some(wire.from_server.len());
+            }
+            for _ in 0..count / 50_000 {
+                let piece = [5; 50_000];
+                let sent = self.server.ctx.send(client, Message::Binary(&piece));
+                sent.expect("a socket with room");
+            }
+            self.server.take_turn();
+            let entry = self.server.ctx.registry.get(client).expect("it is there");
+            assert_eq!(entry.queued(), 0, "all of it is in the system's buffer");
+            client
+        }
+
+        /// Passes a second, in which the client's system takes `count` bytes.
+        fn second(&mut self, client: ClientId, count: usize) {
+            if let Some(stream) = self.streams.get(&client)
+                && let Some(taken) = &mut stream.wire().taken
+            {
+                *taken += count;
+            }
+            self.pass(Duration::from_secs(1));
+            self.server.take_turn();
+            self.check();
+        }
+
+        fn is_present(&self, client: ClientId) -> bool {
+            self.server.service.present.contains(&client)
+        }
+    }
+
+    #[test]
+    fn what_the_system_still_holds_is_not_lost_after_our_close() {
+        // The bug: --close-timeout after our CLOSE the socket was closed although its buffer still held megabytes that
+        // the peer was reading. With a PING of the peer unread in it, that was a reset.
+        let mut world = World::new(0).expect("an epoll instance");
+        let client = world.connect_behind(1_000_000);
+        let ctx = &mut world.server.ctx;
+        ctx.close(client, CloseCode::NORMAL, "done")
+            .expect("it is open");
+        for _ in 0..30 {
+            world.give(client, b"\x89\x80mask");
+            world.event(client, true, false, false);
+            assert_eq!(
+                world.stream(client).wire().to_server.len(),
+                0,
+                "what comes is read and discarded"
+            );
+            world.second(client, 30_000);
+            assert!(world.is_present(client), "it takes 30 kB a second");
+        }
+        world.give(client, b"\x88\x80mask");
+        world.event(client, true, false, false);
+        world.server.take_turn();
+        assert!(!world.is_present(client), "it has answered our CLOSE");
+    }
+
+    #[test]
+    fn a_client_that_has_ended_its_direction_still_gets_what_the_service_has_for_it() {
+        // The bug: a terminal's or an app's client that had shut down its own side was gone at once, and what the
+        // service was about to send was dropped.
+        let mut world = World::new(7).expect("an epoll instance");
+        let at_once = (0..3)
+            .map(|_| world.connect())
+            .find(|client| client.serial() % 3 == 0)
+            .expect("one of three");
+        let late = world.connect();
+        for client in [at_once, late] {
+            world.stream(client).wire().room = 1 << 20;
+            world.stream(client).wire().ended = true;
+            world.event(client, true, false, true);
+        }
+        assert!(!world.is_present(at_once), "there is nothing for it");
+        let ctx = &mut world.server.ctx;
+        assert_eq!(ctx.send(late, Message::Text("the last")), Ok(()));
+        ctx.close(late, CloseCode::NORMAL, "done")
+            .expect("it is open");
+        world.server.take_turn();
+        world.check();
+        assert!(!world.is_present(late), "its CLOSE is not waited for");
+        let ending = world.server.service.endings[&late];
+        assert_eq!(ending, (Cause::Service, CloseCode::NORMAL));
+    }
+
+    #[test]
+    fn a_peer_that_takes_a_byte_now_and_then_does_not_stay_for_ever_after_our_close() {
+        let mut world = World::new(0).expect("an epoll instance");
+        let client = world.connect_behind(1_000_000);
+        let ctx = &mut world.server.ctx;
+        ctx.close(client, CloseCode::NORMAL, "done")
+            .expect("it is open");
+        (0..7).for_each(|_| world.second(client, 100));
+        assert!(!world.is_present(client));
+    }
+
+    #[test]
+    fn a_ping_that_lies_behind_output_is_not_missed_while_the_output_moves() {
+        // The bug: 5 MB read at 60 kB/s ended as ping_timeout after 40 s, since the PING lay in the system's buffer
+        // behind data that the client was reading.
+        let mut world = World::new(0).expect("an epoll instance");
+        let client = world.connect_behind(6_000_000);
+        for _ in 0..99 {
+            world.second(client, 60_000);
+            assert!(world.is_present(client));
+        }
+    }
+
+    #[test]
+    fn a_client_that_vanishes_while_it_is_sent_to_is_gone_after_one_ping_window() {
+        // The bug: output that began to wait was taken for progress, so it took 55 to 75 s instead of 40.
+        let mut world = World::new(0).expect("an epoll instance");
+        let client = world.connect_behind(1_000_000);
+        // It takes something until just after the PING, and nothing from then on.
+        (0..21).for_each(|_| world.second(client, 10_000));
+        for second in 0..=41 {
+            if !world.is_present(client) {
+                assert!(second >= 19, "not before its window is over");
+                return;
+            }
+            let _ = world.server.ctx.send(client, Message::Binary(&[1; 40_000]));
+            world.second(client, 0);
+        }
+        panic!("it is still there after 41 s");
+    }
+
+    #[test]
+    fn one_message_always_fits_and_a_steady_reader_may_be_further_behind() {
+        // The bug: one message within the limit of messages, followed by a small one, closed the client with 1008; so
+        // did a burst of updates that a slow link had had no time to take.
+        let mut world = World::new(0).expect("an epoll instance");
+        let client = world.connect_behind(0);
+        world.stream(client).wire().room = 0;
+        let send = |world: &mut World, len: usize| {
+            let message = vec![1; len];
+            let ctx = &mut world.server.ctx;
+            ctx.send(client, Message::Binary(&message))
+        };
+        for len in [40_000, 40_000, 60_000, 10, 10_000] {
+            assert_eq!(send(&mut world, len), Ok(()), "{len}");
+        }
+        // Over the limit from here on, while it takes its output.
+        for _ in 0..12 {
+            {
+                let mut wire = world.stream(client).wire();
+                wire.room += 9_000;
+                wire.taken = wire.taken.map(|taken| taken + 9_000);
+            }
+            world.event(client, false, true, false);
+            assert_eq!(send(&mut world, 30_000), Ok(()));
+            world.second(client, 0);
+        }
+        // And no more once it takes nothing.
+        (0..6).for_each(|_| world.second(client, 0));
+        assert_eq!(send(&mut world, 30_000), Err(SendError::SlowConsumer));
+    }
+
+    #[test]
+    fn every_way_out_tells_every_client_once_with_the_code_that_was_sent() {
+        // The bug: where waiting for events failed, no client was told; on a second signal clients that were never
+        // sent CLOSE were reported as 1001.
+        for by_signal in [true, false] {
+            let mut world = World::new(0).expect("an epoll instance");
+            let reads = world.connect();
+            world.stream(reads).wire().room = 1 << 20;
+            let stuck = world.connect();
+            world.stream(stuck).wire().room = 0;
+            let mut ended = Ended::Cleanly;
+            if by_signal {
+                world.server.handle_signal(&mut ended);
+                world.server.handle_signal(&mut ended);
+                assert_eq!(world.server.ctx.registry.len(), 2, "two at once are one");
+                world.pass(Duration::from_millis(101));
+                world.server.handle_signal(&mut ended);
+                assert_eq!(ended, Ended::AtOnce);
+            } else {
+                world.server.leave_at_once();
+            }
+            assert_eq!(world.server.ctx.life, Life::Over);
+            assert_eq!(world.server.ctx.registry.len(), 0);
+            let endings = &world.server.service.endings;
+            assert_eq!(endings[&reads], (Cause::Shutdown, CloseCode::GOING_AWAY));
+            assert_eq!(endings[&stuck], (Cause::Shutdown, CloseCode::ABNORMAL));
+        }
+    }
+
+    #[test]
+    fn while_the_service_takes_no_messages_everything_before_one_takes_effect() {
+        // The bug: while a program did not read, nobody was read: PING and CLOSE went unanswered, and clients that had
+        // left stayed counted.
+        let mut world = World::new(7).expect("an epoll instance");
+        let frames = |kinds: &[u8]| {
+            let mut bytes = Vec::new();
+            for opcode in kinds {
+                write_frame(true, *opcode, b"", &mut bytes);
+            }
+            bytes
+        };
+        let clients: Vec<_> = (0..4).map(|_| world.connect()).collect();
+        let [pings, closes, leaves, speaks] = clients[..] else {
+            unreachable!()
+        };
+        for client in &clients {
+            world.stream(*client).wire().room = 1 << 20;
+        }
+        world.server.ctx.set_paused(true);
+        world.give(pings, &frames(&[0x9, 0x9]));
+        world.give(closes, &frames(&[0xa, 0x8]));
+        world.stream(leaves).wire().ended = true;
+        world.give(speaks, &frames(&[0x9, 0x2, 0x9]));
+        for client in &clients {
+            world.event(*client, true, false, *client == leaves);
+            world.server.take_turn();
+        }
+        let pongs = |world: &World, client| {
+            let wire = world.stream(client).wire();
+            let pongs = wire
+                .from_server
+                .windows(2)
+                .filter(|bytes| *bytes == [0x8a, 0]);
+            pongs.count()
+        };
+        assert_eq!(pongs(&world, pings), 2);
+        assert!(!world.is_present(closes) && !world.is_present(leaves));
+        assert_eq!(pongs(&world, speaks), 1, "what comes before the message");
+        assert_eq!(world.server.service.told.get(&speaks), None);
+        world.server.ctx.set_paused(false);
+        world.server.take_turn();
+        assert_eq!(world.server.service.told.get(&speaks), Some(&1));
+        assert_eq!(pongs(&world, speaks), 2, "and what comes after it");
     }
 
     #[test]
@@ -584,6 +840,7 @@ mod tests {
         world.server.ctx.set_paused(true);
         world.give(newcomer, HEAD);
         world.event(newcomer, true, false, false);
+        assert!(world.is_present(newcomer), "nobody is turned away");
         let mut frame = Vec::new();
         write_frame(true, 1, b"x", &mut frame);
         for _ in 0..50 {
@@ -598,7 +855,7 @@ mod tests {
         assert_eq!(
             present,
             [client],
-            "neither idle nor dead; who came meanwhile was told to come again"
+            "its messages wait, so it is neither idle nor dead; one that is silent is"
         );
     }
 

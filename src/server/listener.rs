@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -115,7 +115,20 @@ impl ListenAddress {
     /// What a client connects to. For a unix socket it is written as npm's `ws` has it: `ws+unix:SOCKET:PATH`.
     pub fn url(&self, path: &str) -> String {
         match self {
-            Self::Tcp(address) => format!("ws://{address}{path}"),
+            Self::Tcp(address) => {
+                let mut address = *address;
+                // All addresses are none to connect to. Whoever is told this one is on this machine.
+                match address.ip() {
+                    IpAddr::V4(ip) if ip.is_unspecified() => {
+                        address.set_ip(Ipv4Addr::LOCALHOST.into());
+                    }
+                    IpAddr::V6(ip) if ip.is_unspecified() => {
+                        address.set_ip(Ipv6Addr::LOCALHOST.into());
+                    }
+                    _ => {}
+                }
+                format!("ws://{address}{path}")
+            }
             Self::Unix(socket) | Self::SharedUnix(socket) => {
                 format!("ws+unix:{}:{path}", socket.display())
             }

@@ -60,7 +60,7 @@ pub use metrics::Metrics;
 pub use service::{Readiness, Route, Service};
 pub use status::{ClientStatus, Status};
 
-use self::client::Client;
+use self::client::{Client, Flags};
 use self::context::Life;
 use self::handle::Commands;
 use self::id::Origin;
@@ -72,6 +72,12 @@ use crate::sys::{Clock, Reaper};
 
 /// Events taken from the kernel in one turn.
 const EVENTS_PER_TURN: usize = 1024;
+
+/// Connections that are ended at once where there is no room for a new one.
+const EVICTED: usize = 64;
+
+/// Clients that are written to in each turn, whatever else the turn has done.
+const LEAST_WRITES: usize = 64;
 
 /// Makes the access anew.
 type Reload = Box<dyn FnMut() -> Option<Access> + Send>;
@@ -90,8 +96,10 @@ pub struct Server<S> {
     children: Option<Signals>,
     /// Waits for those that have ended.
     reaper: Reaper,
-    /// Whether a signal has come: the next one means at once.
-    signalled: bool,
+    /// Whether the service was started before the loop turns.
+    started: bool,
+    /// When the first signal came: a later one means at once.
+    signalled: Option<Time>,
     /// When to try again to take connections, after there was no room or no descriptor for them.
     accept_again: Option<Time>,
     clock: Clock,
@@ -117,17 +125,36 @@ impl<S: Service> Server<S> {
         self.commands.handle()
     }
 
+    /// Starts the service before [`Server::run`] would, for who wants to know whether it works before saying that it does.
+    /// The server has to be run all the same, so that what was started can end.
+    ///
+    /// # Errors
+    ///
+    /// What the service has failed with ([`Service::failure`]).
+    pub fn start(&mut self) -> io::Result<()> {
+        if !std::mem::replace(&mut self.started, true) {
+            self.ctx.now = self.clock.now();
+            self.service.started(&mut self.ctx);
+            self.reap();
+        }
+        match self.service.failure() {
+            Some(failure) => Err(io::Error::other(failure.to_owned())),
+            None => Ok(()),
+        }
+    }
+
     /// Turns the loop until the server is stopped, and returns the service and whether its clients and the service had
     /// the time they were to have.
+    ///
+    /// Whichever way it returns, the service has been told of the end of every client, and to stop.
     ///
     /// # Errors
     ///
     /// Only where waiting for events fails. No client can end the loop.
     pub fn run(mut self) -> io::Result<(S, Ended)> {
         let mut events = Events::with_capacity(EVENTS_PER_TURN);
-        self.ctx.now = self.clock.now();
-        self.service.started(&mut self.ctx);
-        self.reap();
+        // A service that has failed has stopped the server.
+        let _ = self.start();
         let mut ended = Ended::Cleanly;
         while self.ctx.life != Life::Over {
             let timeout = self.timeout();
@@ -135,10 +162,15 @@ impl<S: Service> Server<S> {
             match self.poll.poll(&mut events, timeout) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(error),
+                Err(error) => {
+                    log::error!("waiting for events failed: {error}");
+                    self.leave_at_once();
+                    return Err(error);
+                }
             }
             let began = Instant::now();
             self.ctx.now = self.clock.now();
+            self.ctx.begin_loop_turn();
             self.handle_jump(before, timeout);
             for event in &events {
                 self.handle_event(event, &mut ended);
@@ -154,7 +186,10 @@ impl<S: Service> Server<S> {
         if self.reaper.has_work() {
             self.reap_children();
         }
-        for id in self.ctx.take_ready() {
+        for _ in 0..self.ctx.ready_count() {
+            let Some(id) = self.ctx.pop_ready() else {
+                break;
+            };
             self.read_client(id);
         }
         for (source, readiness) in self.ctx.sources.take_again() {
@@ -162,10 +197,14 @@ impl<S: Service> Server<S> {
         }
         self.accept_clients();
         self.handle_deadlines();
-        for id in self.ctx.take_dirty() {
+        for index in 0..self.ctx.dirty_count() {
+            let Some(id) = self.ctx.pop_dirty(index < LEAST_WRITES) else {
+                break;
+            };
             self.ctx.flush(id);
         }
         self.reap();
+        self.ctx.trim_if_due();
         self.handle_life();
     }
 
@@ -235,14 +274,22 @@ impl<S: Service> Server<S> {
         let Some(client) = self.ctx.registry.get_mut(id) else {
             return;
         };
-        client.readable |= readable;
-        client.hung_up |= hung_up;
+        if readable {
+            client.flags.set(Flags::READABLE, true);
+        }
+        if hung_up {
+            client.flags.set(Flags::HUNG_UP, true);
+        }
         if writable && let Some(backlog) = client.backlog.as_deref_mut() {
             backlog.blocked = false;
             self.ctx.flush(id);
         }
         if readable {
-            self.read_client(id);
+            if self.ctx.is_turn_spent() {
+                self.ctx.read_again(id);
+            } else {
+                self.read_client(id);
+            }
         }
         self.reap();
     }
@@ -261,6 +308,7 @@ impl<S: Service> Server<S> {
             return;
         }
         self.accept_again = None;
+        let mut no_room = false;
         for listener in self
             .listeners
             .iter_mut()
@@ -286,10 +334,28 @@ impl<S: Service> Server<S> {
                     self.ctx.counters.turn_accepts += 1;
                     self.ctx.now
                 }
-                Accepted::Exhausted => self.ctx.now + EXHAUSTED_RETRY,
+                Accepted::Exhausted => {
+                    no_room |= room == 0;
+                    self.ctx.now + EXHAUSTED_RETRY
+                }
             };
             self.accept_again = Some(self.accept_again.map_or(again, |other| other.min(again)));
         }
+        if no_room && self.make_room() {
+            self.accept_again = Some(self.ctx.now);
+        }
+    }
+
+    /// Ends connections that have shown no token, the oldest first, so that whoever has one gets in. Returns whether
+    /// there were any.
+    fn make_room(&mut self) -> bool {
+        let strangers = self.ctx.registry.oldest_strangers(self.ctx.now, EVICTED);
+        let found = !strangers.is_empty();
+        for id in strangers {
+            self.ctx.evict(id);
+            self.disconnect(id, Disconnect::eof());
+        }
+        found
     }
 
     fn handle_deadlines(&mut self) {
@@ -299,13 +365,14 @@ impl<S: Service> Server<S> {
             }
             // After the loop was held up, the sign of life that was waited for may lie in the socket.
             if let Some(client) = self.ctx.registry.get_mut(id) {
-                client.readable = true;
+                client.flags.set(Flags::READABLE, true);
                 self.read_client(id);
             }
             match self.ctx.handle_timeout(id) {
                 Timeout::Continue => {}
+                Timeout::Gone(_) if self.ctx.has_progressed(id) => {}
                 Timeout::Handshake => self.ctx.refuse(id, &Refusal::timeout()),
-                Timeout::Idle if self.is_waiting(id) => self.ctx.excuse_idleness(id),
+                Timeout::Idle if self.may_idle(id) => self.ctx.excuse_idleness(id),
                 Timeout::Idle => self.ctx.close_with(id, Disconnect::idle_timeout()),
                 Timeout::Gone(ending) => {
                     self.ctx.count_close_timeout(id);
@@ -321,7 +388,13 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// Whether a client's silence is no idleness.
+    /// Whether the idle timeout does not apply to a client now.
+    fn may_idle(&mut self, id: ClientId) -> bool {
+        self.ctx.enter(id);
+        self.service.may_idle(&self.ctx, id)
+    }
+
+    /// Whether the service still works for a client.
     fn is_waiting(&mut self, id: ClientId) -> bool {
         self.ctx.enter(id);
         self.service.is_waiting(&self.ctx, id)
@@ -339,13 +412,18 @@ impl<S: Service> Server<S> {
         self.ctx.counters.ended(client.traffic, &client.connection);
         self.ctx.mount = client.mount;
         if self.ctx.registry.client_count() == 0 {
-            self.ctx.shared.clear();
+            self.ctx.give_memory_back();
         }
         // Its descriptor may be what `accept` was waiting for.
         self.accept_again = self.accept_again.map(|_| self.ctx.now);
         if client.connection.was_open() {
             let path = client.path.take();
-            let ending = client.connection.into_ending(ending);
+            // CLOSE is the last thing that is sent, so it has not left while anything waits.
+            let close_left = client.queued() == 0 && client.connection.ending().is_some();
+            let mut ending = client.connection.into_ending(ending);
+            if !close_left {
+                ending = ending.without_close();
+            }
             self.ctx.counters.disconnected(&ending);
             log::info!(
                 "{id} disconnected: cause={} code={} reason={:?} path={:?} remote={}",
@@ -439,6 +517,8 @@ fn add_client(ctx: &mut Context, stream: Stream, remote: Remote) -> Option<Clien
                 && let Some(client) = ctx.registry.get_mut(id)
             {
                 client.connection.expect_proxy_header();
+            } else {
+                ctx.count_connection(id);
             }
             ctx.set_deadline(id);
             Some(id)

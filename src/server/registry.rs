@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use slab::Slab;
 
-use super::client::{Client, Remote};
+use super::client::{Client, Flags, Remote};
 use super::deadlines::Deadlines;
 use super::id::{ClientId, MAX_SLOTS};
 use super::stream::Stream;
@@ -16,6 +17,19 @@ use crate::protocol::Time;
 /// Room for so many clients is asked for at once. It is memory of its own, of which only what is used exists; grown
 /// from less, the slab would leave a hole of its former size behind.
 const FIRST_SLOTS: usize = 1024;
+
+/// How long a connection that has shown no token is left alone when others need its place: long enough for a
+/// handshake.
+const STRANGER_TIME: Duration = Duration::from_millis(250);
+
+/// What one address has.
+#[derive(Clone, Copy, Debug, Default)]
+struct Uses {
+    /// Connections of every kind.
+    connections: usize,
+    /// Clients and pending calls.
+    clients: usize,
+}
 
 /// Every connection, from `accept` to its end, in one slab. A connection is in here if and only if it exists.
 #[derive(Debug)]
@@ -26,8 +40,8 @@ pub(super) struct Registry {
     next_serial: u64,
     /// How many of the clients were admitted by the service: those whose end will be told.
     admitted: usize,
-    /// Clients and pending calls by address, if they are limited; then every address that has any.
-    by_address: Option<HashMap<IpAddr, usize>>,
+    /// What each address has, if that is limited; then every address that has anything.
+    by_address: Option<HashMap<IpAddr, Uses>>,
     /// The path of the client that was admitted last, to be shared by the next.
     last_path: Arc<Box<str>>,
     /// Whether no connection was given out to be changed since [`Registry::watch`].
@@ -62,8 +76,39 @@ impl Registry {
         let counts = self.by_address.as_ref();
         counts
             .and_then(|counts| counts.get(&remote.ip()))
-            .copied()
-            .unwrap_or_default()
+            .map_or(0, |uses| uses.clients)
+    }
+
+    /// Counts a connection for its address, now that the address is known, and returns how many the address has; 0
+    /// where that is not limited.
+    pub(super) fn count_connection(&mut self, id: ClientId) -> usize {
+        let Some(client) = self.get_mut(id).filter(|client| !client.remote.is_unix()) else {
+            return 0;
+        };
+        let (ip, counted) = (client.remote.ip(), client.flags.set(Flags::COUNTED, true));
+        debug_assert!(!counted);
+        let Some(counts) = &mut self.by_address else {
+            return 0;
+        };
+        let uses = counts.entry(ip).or_default();
+        uses.connections += 1;
+        uses.connections
+    }
+
+    /// The connections that have had some time and shown no token, of those the oldest, at most `count`.
+    pub(super) fn oldest_strangers(&self, now: Time, count: usize) -> Vec<ClientId> {
+        let mut strangers: Vec<_> = self
+            .iter()
+            .filter(|(_, client)| {
+                client.is_stranger() && now.since(client.connection.since()) >= STRANGER_TIME
+            })
+            .map(|(id, client)| (client.connection.since(), id))
+            .collect();
+        if strangers.len() > count {
+            strangers.select_nth_unstable(count);
+            strangers.truncate(count);
+        }
+        strangers.into_iter().map(|(_, id)| id).collect()
     }
 
     /// Whether output waits for anyone.
@@ -126,9 +171,13 @@ impl Registry {
         self.note_change();
         self.deadlines.unset(&mut self.clients, id.slot());
         let client = self.clients.remove(id.slot());
+        let ip = client.remote.ip();
         if client.connection.was_open() {
             self.admitted -= 1;
-            self.end_use(client.remote.ip());
+            self.end_use(ip);
+        }
+        if client.flags.has(Flags::COUNTED) {
+            self.uncount(ip, |uses| uses.connections -= 1);
         }
         Some(client)
     }
@@ -136,16 +185,20 @@ impl Registry {
     /// Notes one client or call more of an address, where they are limited.
     pub(super) fn begin_use(&mut self, ip: IpAddr) {
         if let Some(counts) = &mut self.by_address {
-            *counts.entry(ip).or_default() += 1;
+            counts.entry(ip).or_default().clients += 1;
         }
     }
 
     /// Notes one less.
     pub(super) fn end_use(&mut self, ip: IpAddr) {
+        self.uncount(ip, |uses| uses.clients -= 1);
+    }
+
+    fn uncount(&mut self, ip: IpAddr, change: impl FnOnce(&mut Uses)) {
         let counts = self.by_address.as_mut();
         if let Some(Entry::Occupied(mut entry)) = counts.map(|counts| counts.entry(ip)) {
-            *entry.get_mut() -= 1;
-            if *entry.get() == 0 {
+            change(entry.get_mut());
+            if entry.get().connections + entry.get().clients == 0 {
                 entry.remove();
             }
         }

@@ -5,10 +5,13 @@ use super::context::Context;
 use super::id::{ClientId, Mount};
 use super::service::{Route, Service};
 use crate::protocol::deflate::Offer;
-use crate::protocol::{Disconnect, Refusal, Request, Response};
+use crate::protocol::{Disconnect, Refusal, Request, Response, StatusCode};
 
 /// A subprotocol that says nothing: the messages are those of the service.
 const OWN_PROTOCOL: &str = "outrigger";
+
+/// The longest path of a client, in bytes. It is kept as long as the client is connected.
+const MAX_PATH: usize = 1024;
 
 /// Answers a whole request head, or has the rest of the request come.
 pub(super) fn handle_head<S: Service>(
@@ -28,6 +31,7 @@ pub(super) fn handle_head<S: Service>(
         if !admin::is_open(&request) {
             ctx.check_access(id, &request)?;
         }
+        ctx.note_authentication(id, &request);
         let route = if request.is_preflight() {
             // Who has shown no token may not have one kept.
             admin::expect_no_body(&request)?;
@@ -38,12 +42,7 @@ pub(super) fn handle_head<S: Service>(
         } else if ctx.is_stopping() && !ctx.is_new(id) {
             return Err(Refusal::unavailable("stopping").because("stopping"));
         } else {
-            let route = service.route(&request)?;
-            if ctx.is_paused(ctx.mount) {
-                let refusal = Refusal::unavailable("the program does not keep up");
-                return Err(refusal.because("program_busy"));
-            }
-            route
+            service.route(&request)?
         };
         match route {
             Route::WebSocket => upgrade(ctx, service, id, &request),
@@ -59,7 +58,7 @@ pub(super) fn handle_head<S: Service>(
     }
 }
 
-fn too_many_of_address() -> Refusal {
+pub(super) fn too_many_of_address() -> Refusal {
     Refusal::unavailable("too many clients from this address").because("max_clients_per_address")
 }
 
@@ -75,6 +74,10 @@ fn upgrade<S: Service>(
     request: &Request<'_>,
 ) -> Result<(), Refusal> {
     let upgrade = request.upgrade()?;
+    if request.path().len() > MAX_PATH {
+        let why = format!("the path is over {MAX_PATH} bytes");
+        return Err(Refusal::new(StatusCode::URI_TOO_LONG, why));
+    }
     if ctx.is_full() {
         return Err(too_many_clients());
     }

@@ -1,5 +1,7 @@
 //! What a server serves.
 
+use std::time::Duration;
+
 use super::context::Context;
 use super::id::{ClientId, Mount, SourceId, TimerId};
 use super::metrics::Metrics;
@@ -82,15 +84,37 @@ pub trait Service {
         let _ = (ctx, client);
     }
 
+    /// A client has ended its direction of the connection without CLOSE: it sends nothing more, but may still read, or may
+    /// be gone. The result says for how long it can still be sent to, as long as it takes nothing; by default it is
+    /// disconnected as soon as what was sent before is out.
+    fn input_ended(&mut self, ctx: &mut Context, client: ClientId) -> Duration {
+        let _ = (ctx, client);
+        Duration::ZERO
+    }
+
     /// A client is gone. Its id finds nothing any more, and will never be another client's.
     fn disconnected(&mut self, ctx: &mut Context, client: ClientId, ending: &Disconnect) {
         let _ = (ctx, client, ending);
     }
 
-    /// Whether a client waits for something that the service still does, so that its silence is no idleness.
+    /// Whether a client waits for something that the service still does: an answer, or the last output of a program. A
+    /// server that stops closes it when that is done.
     fn is_waiting(&self, ctx: &Context, client: ClientId) -> bool {
         let _ = (ctx, client);
         false
+    }
+
+    /// Whether the idle timeout does not apply to a client now. It never applies to one that
+    /// [waits](Service::is_waiting).
+    fn may_idle(&self, ctx: &Context, client: ClientId) -> bool {
+        self.is_waiting(ctx, client)
+    }
+
+    /// The server begins to stop. It takes no new clients, and closes each client when it no longer
+    /// [waits](Service::is_waiting) for the service, or shortly before the drain timeout at the latest. A service that
+    /// would go on for ever ends its work here, so that clients still get the end of it.
+    fn draining(&mut self, ctx: &mut Context) {
+        let _ = ctx;
     }
 
     /// A call came whole. It has to be answered, now or later, with [`Context::respond`] or
@@ -140,14 +164,6 @@ pub trait Service {
     /// Why the service had the server stop, if that was not as it should be. It is asked when the loop has ended.
     fn failure(&self) -> Option<&str> {
         None
-    }
-
-    /// The server begins to drain: it takes no new clients, and waits for those for which
-    /// [`is_waiting`](Self::is_waiting) is true until it turns false, at most for the drain timeout. A service that
-    /// keeps clients waiting only because it runs something for them ends that now, and delivers what is still to come
-    /// of it. It is told once.
-    fn draining(&mut self, ctx: &mut Context) {
-        let _ = ctx;
     }
 
     /// The server stops and all clients are gone: end what the service itself runs.

@@ -16,8 +16,15 @@ pub struct Status {
     pub uptime: Duration,
     /// The addresses it listens on.
     pub listen: Vec<String>,
-    /// The clients that are connected.
+    pub(super) client_count: usize,
+    /// Connections of every kind: clients, calls, and those whose request has not come.
+    pub connections: usize,
+    /// Calls that are being answered.
+    pub calls: usize,
+    /// The clients that are connected, or some of them if they were asked for by pages.
     pub clients: Vec<ClientStatus>,
+    /// Whether more clients come behind those of this page.
+    pub(super) has_more: bool,
     /// What the service says about itself.
     pub service: Map<String, Value>,
 }
@@ -42,7 +49,7 @@ pub struct ClientStatus {
 impl Status {
     /// How many clients are connected.
     pub fn client_count(&self) -> usize {
-        self.clients.len()
+        self.client_count
     }
 
     /// The status as a JSON object.
@@ -52,9 +59,18 @@ impl Status {
             "pid": std::process::id(),
             "uptime_s": seconds(self.uptime),
             "listen": self.listen,
-            "client_count": self.client_count(),
+            "client_count": self.client_count,
+            "connections": self.connections,
+            "calls": self.calls,
             "clients": self.clients.iter().map(ClientStatus::to_json).collect::<Vec<_>>(),
         });
+        if self.has_more {
+            status["next"] = self
+                .clients
+                .last()
+                .map(|client| client.id.to_string())
+                .into();
+        }
         if let Value::Object(fields) = &mut status {
             fields.extend(self.service.clone());
         }

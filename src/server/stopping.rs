@@ -12,19 +12,25 @@ use super::{Ended, Server};
 use crate::protocol::{Disconnect, Phase};
 use crate::sys::{reap_orphans, signal_orphans};
 
+/// Signals within this time are one: a supervisor may send two kinds, and a terminal's `^C` goes to us and to whoever
+/// passes it on.
+const ONE_SIGNAL: Duration = Duration::from_millis(100);
+
 /// How long a stopping server waits for the requests of connections that it has taken.
 const NEWCOMERS: Duration = Duration::from_millis(200);
 
 impl<S: Service> Server<S> {
     pub(super) fn handle_signal(&mut self, ended: &mut Ended) {
-        if !std::mem::replace(&mut self.signalled, true) {
+        let now = self.ctx.now;
+        let Some(first) = self.signalled else {
+            self.signalled = Some(now);
             log::info!("signal received: stopping");
-            self.ctx.stop();
-        } else {
+            return self.ctx.stop();
+        };
+        if now.since(first) >= ONE_SIGNAL {
             log::warn!("second signal received: leaving at once");
             *ended = Ended::AtOnce;
-            self.disconnect_all();
-            self.ctx.life = Life::Over;
+            self.leave_at_once();
         }
     }
 
@@ -74,37 +80,36 @@ impl<S: Service> Server<S> {
         }
         self.accept_again = None;
         log::info!("draining {} clients", self.ctx.registry.client_count());
+        self.ctx.mount = Mount::WHOLE;
+        self.service.draining(&mut self.ctx);
+        self.reap();
         let now = self.ctx.now;
         let (clients, others): (Vec<_>, Vec<_>) =
             self.ctx.registry.ids().into_iter().partition(|id| {
                 let client = self.ctx.registry.get(*id);
-                client.is_some_and(|client| client.connection.is_open())
+                let phase = client.map(|client| client.connection.phase());
+                matches!(phase, Some(Phase::Open | Phase::Streaming))
             });
         others.into_iter().for_each(|id| self.drain_client(id));
         self.ctx.farewell = Farewell::begin(clients, now, self.ctx.config.drain_timeout);
-        if self.ctx.farewell.is_done() {
-            self.listen_for_answers();
-        }
         self.reap();
     }
 
-    /// Sends CLOSE to those whose turn has come.
+    /// Sends CLOSE to those whose turn has come. The service works on for those that wait for it; their turn comes when
+    /// it is done, or when time runs out.
     fn say_goodbye(&mut self) {
-        if self.ctx.farewell.is_done() {
+        let now = self.ctx.now;
+        let Some(mut step) = self.ctx.farewell.begin_step(now) else {
             return;
-        }
-        while let Some(id) = self.ctx.farewell.pop_due(self.ctx.now) {
-            self.drain_client(id);
-        }
-        if self.ctx.farewell.is_done() {
-            self.listen_for_answers();
+        };
+        while let Some((id, last_call)) = self.ctx.farewell.pop_due(&mut step, now) {
+            if !last_call && self.is_waiting(id) {
+                self.ctx.farewell.postpone(id);
+            } else {
+                self.drain_client(id);
+            }
         }
         self.reap();
-    }
-
-    /// From now on only answers to CLOSE are waited for, and they have to be read.
-    fn listen_for_answers(&mut self) {
-        self.ctx.take_all_input();
     }
 
     /// Tells a client that the server stops: CLOSE for WebSocket connections, the last answer for calls.
@@ -130,10 +135,20 @@ impl<S: Service> Server<S> {
         }
     }
 
-    pub(super) fn disconnect_all(&mut self) {
+    /// Ends every connection. A client that has not been sent CLOSE is sent it, as far as its socket takes it.
+    fn disconnect_all(&mut self) {
         for id in self.ctx.registry.ids() {
+            self.ctx.close_with(id, Disconnect::shutdown());
             self.disconnect(id, Disconnect::shutdown());
         }
         self.reap();
+    }
+
+    /// Ends the loop without waiting for anyone. Every client is told of all the same, and the service is told to stop.
+    pub(super) fn leave_at_once(&mut self) {
+        self.disconnect_all();
+        self.ctx.mount = Mount::WHOLE;
+        self.service.stopping(&mut self.ctx);
+        self.ctx.life = Life::Over;
     }
 }

@@ -74,7 +74,7 @@ impl Stream {
         match self {
             Self::Socket(stream) => unsent_bytes(stream),
             #[cfg(any(test, fuzzing))]
-            Self::Memory(_) => None,
+            Self::Memory(stream) => stream.unsent(),
         }
     }
 

@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use super::lines::{Flow, Line};
 use super::pipe::{LineReader, Stream, Writer};
 use super::text::printable;
-use crate::sys::{Beginning, Process, exit_descriptor};
+use crate::sys::{Beginning, NonblockingFd, Process, exit_descriptor};
 use crate::{Context, SourceId, TimerId};
 
 /// From closing a program's input to TERM.
@@ -101,13 +101,13 @@ impl Child {
     fn attach(&mut self, ctx: &mut Context, limit: usize) -> io::Result<()> {
         let [stdin, stdout, stderr] = self.process.streams();
         if let Some(pipe) = stdin {
-            self.stdin = Some(Writer::new(ctx, pipe)?);
+            self.stdin = Some(Writer::new(ctx, NonblockingFd::own(pipe)?)?);
         }
         if let Some(pipe) = stdout {
-            self.stdout = Some(LineReader::new(ctx, pipe, limit)?);
+            self.stdout = Some(LineReader::new(ctx, NonblockingFd::own(pipe)?, limit)?);
         }
         if let Some(pipe) = stderr {
-            self.stderr = Some(LineReader::new(ctx, pipe, LOG_LINE)?);
+            self.stderr = Some(LineReader::new(ctx, NonblockingFd::own(pipe)?, LOG_LINE)?);
         }
         match exit_descriptor(self.process.id())? {
             Some(fd) => {

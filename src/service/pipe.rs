@@ -2,14 +2,13 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use mio::Interest;
-use rustix::event::PollFlags;
+use rustix::io::Errno;
 
 use super::lines::{Flow, Line, LineSplitter};
-use crate::sys::NonblockingGuard;
+use crate::sys::NonblockingFd;
 use crate::{Context, Readiness, SourceId, TimerId};
 
 /// Bytes read in one turn.
@@ -28,7 +27,7 @@ enum Readying {
 }
 
 impl Readying {
-    fn watch(ctx: &mut Context, fd: &NonblockingGuard, interest: Interest) -> io::Result<Self> {
+    fn watch(ctx: &mut Context, fd: &NonblockingFd, interest: Interest) -> io::Result<Self> {
         match ctx.watch(fd, interest) {
             Ok(source) => Ok(Self::Source(source)),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(Self::Timer(None)),
@@ -79,7 +78,7 @@ pub(crate) enum Stream {
 /// Lines from a program.
 #[derive(Debug)]
 pub(crate) struct LineReader {
-    fd: NonblockingGuard,
+    fd: NonblockingFd,
     readying: Readying,
     lines: LineSplitter,
     /// What was read and not taken when it was told to stop.
@@ -89,8 +88,7 @@ pub(crate) struct LineReader {
 
 impl LineReader {
     /// Reads lines of at most `limit` bytes.
-    pub(crate) fn new(ctx: &mut Context, fd: OwnedFd, limit: usize) -> io::Result<Self> {
-        let fd = NonblockingGuard::new(fd)?;
+    pub(crate) fn new(ctx: &mut Context, fd: NonblockingFd, limit: usize) -> io::Result<Self> {
         let mut readying = Readying::watch(ctx, &fd, Interest::READABLE)?;
         if matches!(readying, Readying::Timer(_)) {
             readying.again(ctx, Readiness::default());
@@ -135,18 +133,15 @@ impl LineReader {
             self.again(ctx);
             return Stream::Open;
         }
-        if self.fd.would_block(PollFlags::IN) {
-            return self.wait(ctx);
-        }
         let mut buffer = [MaybeUninit::uninit(); READ];
-        match rustix::io::read(&self.fd, &mut buffer) {
-            Ok(([], _)) => {
+        match self.fd.read(&mut buffer) {
+            Ok([]) => {
                 self.lines.finish(|number, text| line(ctx, number, text));
                 return Stream::Ended;
             }
-            Ok((bytes, _)) => self.take(ctx, bytes, &mut line),
-            Err(rustix::io::Errno::INTR) => {}
-            Err(rustix::io::Errno::AGAIN) => return self.wait(ctx),
+            Ok(bytes) => self.take(ctx, bytes, &mut line),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return self.wait(ctx),
             Err(error) => {
                 log::debug!("reading from a program failed: {error}");
                 return Stream::Ended;
@@ -229,7 +224,7 @@ impl LineReader {
 /// Bytes to a program, queued while it does not read.
 #[derive(Debug)]
 pub(crate) struct Writer {
-    fd: NonblockingGuard,
+    fd: NonblockingFd,
     readying: Readying,
     queue: Vec<u8>,
     /// Bytes of the queue that were written.
@@ -241,8 +236,7 @@ pub(crate) struct Writer {
 
 impl Writer {
     /// Writes to a descriptor.
-    pub(crate) fn new(ctx: &mut Context, fd: OwnedFd) -> io::Result<Self> {
-        let fd = NonblockingGuard::new(fd)?;
+    pub(crate) fn new(ctx: &mut Context, fd: NonblockingFd) -> io::Result<Self> {
         let readying = Readying::watch(ctx, &fd, Interest::WRITABLE)?;
         Ok(Self {
             fd,
@@ -299,15 +293,10 @@ impl Writer {
     pub(crate) fn write(&mut self) -> Stream {
         self.asked = false;
         while self.written < self.queue.len() {
-            if self.fd.would_block(PollFlags::OUT) {
-                break;
-            }
-            let piece = &self.queue[self.written..];
-            let piece = &piece[..piece.len().min(self.fd.most())];
-            match rustix::io::write(&self.fd, piece) {
+            match self.fd.write(&self.queue[self.written..]) {
                 Ok(count) => self.written += count,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::AGAIN) => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => {
                     log::debug!("writing to a program failed: {error}");
                     self.broken = true;

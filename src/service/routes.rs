@@ -1,5 +1,7 @@
 //! Several services behind one listener, each at its path.
 
+use std::time::Duration;
+
 use serde_json::{Map, Value};
 
 use super::Endpoint;
@@ -129,6 +131,11 @@ impl Service for Routes {
         }
     }
 
+    fn input_ended(&mut self, ctx: &mut Context, client: ClientId) -> Duration {
+        self.at(ctx)
+            .map_or(Duration::ZERO, |service| service.input_ended(ctx, client))
+    }
+
     fn disconnected(&mut self, ctx: &mut Context, client: ClientId, ending: &Disconnect) {
         if let Some(service) = self.at(ctx) {
             service.disconnected(ctx, client, ending);
@@ -137,11 +144,18 @@ impl Service for Routes {
 
     fn is_waiting(&self, ctx: &Context, client: ClientId) -> bool {
         let index = ctx.mount().index().unwrap_or(0);
-        self.services.get(index).is_some_and(|mounted| {
-            // Patience is for clients that are idle, and not for a server that stops.
-            let may_be_idle = mounted.patient && !ctx.is_stopping();
-            may_be_idle || mounted.service.is_waiting(ctx, client)
-        })
+        let mounted = self.services.get(index);
+        mounted.is_some_and(|mounted| mounted.service.is_waiting(ctx, client))
+    }
+
+    fn may_idle(&self, ctx: &Context, client: ClientId) -> bool {
+        let index = ctx.mount().index().unwrap_or(0);
+        let mounted = self.services.get(index);
+        mounted.is_some_and(|mounted| mounted.patient || mounted.service.may_idle(ctx, client))
+    }
+
+    fn draining(&mut self, ctx: &mut Context) {
+        self.each(ctx, |service, ctx| service.draining(ctx));
     }
 
     fn call(&mut self, ctx: &mut Context, caller: ClientId, request: &Request<'_>, body: &[u8]) {
@@ -207,10 +221,6 @@ impl Service for Routes {
         self.services
             .iter()
             .find_map(|mounted| mounted.service.failure())
-    }
-
-    fn draining(&mut self, ctx: &mut Context) {
-        self.each(ctx, |service, ctx| service.draining(ctx));
     }
 
     fn stopping(&mut self, ctx: &mut Context) {

@@ -1,13 +1,19 @@
 //! File descriptors as a resource that runs out.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fcntl_setfl, fstat};
+#[cfg(target_os = "linux")]
+use rustix::fs::{Mode, major, minor};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::termios::isatty;
 
 /// The limit before it was raised.
 static ORIGINAL: OnceLock<Rlimit> = OnceLock::new();
@@ -108,63 +114,211 @@ pub(crate) fn unsent_bytes(_: impl AsFd) -> Option<usize> {
     None
 }
 
-/// A file descriptor that was made non-blocking, and gets its old flags back at the end: others may share what it
-/// names. A terminal or a file is left alone, since the shell that shares it would suffer meanwhile.
-#[derive(Debug)]
-pub(crate) struct NonblockingGuard {
-    fd: OwnedFd,
-    nonblocking: bool,
-    restore: Option<OFlags>,
+/// How a descriptor is kept from blocking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Means {
+    /// What it names is open here alone, and does not block.
+    Flag,
+    /// A socket: each call says that it is not to block.
+    EachCall,
+    /// It is asked before each call, and given no more than so many bytes at once.
+    Asking(usize),
+    /// A file: it takes and gives at once.
+    None,
 }
 
-impl NonblockingGuard {
-    /// Takes over a descriptor.
-    pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
-        let kind = FileType::from_raw_mode(fstat(&fd)?.st_mode);
-        let mut restore = None;
-        let nonblocking = matches!(kind, FileType::Fifo | FileType::Socket);
-        if nonblocking {
-            let flags = fcntl_getfl(&fd)?;
-            if !flags.contains(OFlags::NONBLOCK) {
-                fcntl_setfl(&fd, flags | OFlags::NONBLOCK)?;
-                restore = Some(flags);
-            }
-        }
+/// A descriptor that is read and written without waiting. One that others share stays as it is for them: `O_NONBLOCK` is
+/// a property of what the descriptor names, so a shell that has the same terminal, or another program that writes to the
+/// same pipe, would get it too.
+#[derive(Debug)]
+pub struct NonblockingFd {
+    fd: OwnedFd,
+    means: Means,
+}
+
+impl NonblockingFd {
+    /// Takes over a descriptor that nobody else has, such as our end of a new pipe.
+    pub(crate) fn own(fd: OwnedFd) -> io::Result<Self> {
+        fcntl_setfl(&fd, fcntl_getfl(&fd)? | OFlags::NONBLOCK)?;
         Ok(Self {
             fd,
-            nonblocking,
-            restore,
+            means: Means::Flag,
         })
     }
 
-    /// Whether a call would block at this moment. Only a descriptor that was left alone has to be asked; the others
-    /// say so themselves.
-    pub(crate) fn would_block(&self, events: PollFlags) -> bool {
-        let mut poll_fd = [PollFd::new(&self.fd, events)];
-        !self.nonblocking
-            && matches!(
-                poll(&mut poll_fd, Some(&Timespec::default())),
-                Ok(0) | Err(_)
-            )
+    /// Another way to a descriptor that others may share, such as a standard stream.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such descriptor, or the process is out of them.
+    pub fn shared(fd: impl AsFd) -> io::Result<Self> {
+        let fd = fd.as_fd();
+        let kind = FileType::from_raw_mode(fstat(fd)?.st_mode);
+        let terminal = kind == FileType::CharacterDevice && isatty(fd);
+        if (kind == FileType::Fifo || terminal)
+            && let Some(fd) = reopen(fd)
+        {
+            return Ok(Self {
+                fd,
+                means: Means::Flag,
+            });
+        }
+        Ok(Self {
+            fd: fd.try_clone_to_owned()?,
+            means: match kind {
+                FileType::Socket => Means::EachCall,
+                // One that says that it takes anything takes this much.
+                FileType::Fifo => Means::Asking(PIPE_BUF),
+                _ if terminal => Means::Asking(1),
+                FileType::CharacterDevice => Means::Asking(PIPE_BUF),
+                _ => Means::None,
+            },
+        })
     }
 
-    /// The most bytes to write at once without blocking, once `would_block` said that it does not.
-    pub(crate) fn most(&self) -> usize {
-        if self.nonblocking { usize::MAX } else { 4096 }
+    /// Reads what there is. Nothing is the end.
+    pub(crate) fn read<'a>(
+        &self,
+        buffer: &'a mut [MaybeUninit<u8>],
+    ) -> rustix::io::Result<&'a mut [u8]> {
+        if self.means == Means::EachCall {
+            return recv(&self.fd, buffer, RecvFlags::DONTWAIT).map(|((read, _), _)| read);
+        }
+        self.ask(PollFlags::IN)?;
+        rustix::io::read(&self.fd, buffer).map(|(read, _)| read)
+    }
+
+    /// Writes as much as is taken at once.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::WouldBlock`] if nothing is, and what the system says if nothing ever will be.
+    pub fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        let written = match self.means {
+            Means::EachCall => send(&self.fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL),
+            Means::Asking(most) => self
+                .ask(PollFlags::OUT)
+                .and_then(|()| rustix::io::write(&self.fd, &bytes[..bytes.len().min(most)])),
+            Means::Flag | Means::None => rustix::io::write(&self.fd, bytes),
+        };
+        Ok(written?)
+    }
+
+    /// Waits until it takes something, so long at most. A signal ends the wait.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::TimedOut`] and [`io::ErrorKind::Interrupted`].
+    pub fn wait_writable(&self, most: Duration) -> io::Result<()> {
+        let timeout = Timespec::try_from(most).ok();
+        match poll(
+            &mut [PollFd::new(&self.fd, PollFlags::OUT)],
+            timeout.as_ref(),
+        )? {
+            0 => Err(io::ErrorKind::TimedOut.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Asks whether a call would block, if only that tells.
+    fn ask(&self, events: PollFlags) -> rustix::io::Result<()> {
+        let mut fds = [PollFd::new(&self.fd, events)];
+        match self.means {
+            Means::Asking(_) if poll(&mut fds, Some(&Timespec::default()))? == 0 => {
+                Err(Errno::AGAIN)
+            }
+            _ => Ok(()),
+        }
     }
 }
 
-impl AsFd for NonblockingGuard {
+impl AsFd for NonblockingFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-impl Drop for NonblockingGuard {
-    fn drop(&mut self) {
-        if let Some(flags) = self.restore {
-            // Nothing is left to be done about a failure here.
-            let _ = fcntl_setfl(&self.fd, flags);
+/// What a pipe takes in one piece, or not at all (POSIX asks for 512 at least, Linux has 4096).
+const PIPE_BUF: usize = 4096;
+
+/// Opens what a descriptor names once more, for this process alone and without blocking. That may be forbidden, and a pipe
+/// without a reader cannot be opened.
+#[cfg(target_os = "linux")]
+fn reopen(fd: BorrowedFd<'_>) -> Option<OwnedFd> {
+    use std::os::fd::AsRawFd;
+    /// `/dev/ptmx`: to open that is to make a new terminal.
+    const NEW_TERMINAL: (u32, u32) = (5, 2);
+    let stat = fstat(fd).ok()?;
+    if (major(stat.st_rdev), minor(stat.st_rdev)) == NEW_TERMINAL {
+        return None;
+    }
+    let access = fcntl_getfl(fd).ok()? & OFlags::RWMODE;
+    let flags = access | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let own = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+    let same =
+        fstat(&own).is_ok_and(|other| (other.st_dev, other.st_ino) == (stat.st_dev, stat.st_ino));
+    same.then_some(own)
+}
+
+/// Elsewhere a descriptor that is opened by its number is the same one.
+#[cfg(not(target_os = "linux"))]
+fn reopen(_: BorrowedFd<'_>) -> Option<OwnedFd> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flags(fd: impl AsFd) -> OFlags {
+        fcntl_getfl(fd).expect("it is open")
+    }
+
+    #[test]
+    fn what_others_share_stays_as_it_is() {
+        // The bug: O_NONBLOCK was set on pipes and sockets that the process was started with, and whoever else had them
+        // got errors instead of waiting.
+        let (reader, writer) = io::pipe().expect("a pipe");
+        let (one, other) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        for shared in [writer.as_fd(), one.as_fd()] {
+            let before = flags(shared);
+            let fd = NonblockingFd::shared(shared).expect("it is open");
+            assert_eq!(fd.write(b"x").expect("there is room"), 1);
+            while fd.write(&[0; 4096]).is_ok() {}
+            let error = fd.write(b"x").expect_err("it is full");
+            assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+            assert_eq!(flags(shared), before);
         }
+        for shared in [reader.as_fd(), other.as_fd()] {
+            let before = flags(shared);
+            let fd = NonblockingFd::shared(shared).expect("it is open");
+            let mut buffer = [MaybeUninit::uninit(); 4096];
+            assert_eq!(fd.read(&mut buffer).expect("there is some")[0], b'x');
+            while fd.read(&mut buffer).is_ok() {}
+            assert_eq!(fd.read(&mut buffer).expect_err("it is empty"), Errno::AGAIN);
+            assert_eq!(flags(shared), before);
+        }
+    }
+
+    #[test]
+    fn a_descriptor_that_is_asked_first_does_not_block_either() {
+        let (reader, writer) = io::pipe().expect("a pipe");
+        let asked = |fd: OwnedFd, most| NonblockingFd {
+            fd,
+            means: Means::Asking(most),
+        };
+        let writer = asked(writer.into(), PIPE_BUF);
+        while writer
+            .write(&[0; 9000])
+            .is_ok_and(|written| written == PIPE_BUF)
+        {}
+        let reader = asked(reader.into(), 1);
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        while reader.read(&mut buffer).is_ok() {}
+        assert_eq!(
+            reader.read(&mut buffer).expect_err("it is empty"),
+            Errno::AGAIN
+        );
     }
 }

@@ -6,6 +6,7 @@ mod account;
 mod clock;
 mod descriptors;
 mod families;
+mod memory;
 mod orphans;
 mod process;
 mod pty;
@@ -15,10 +16,10 @@ mod wide;
 
 pub(crate) use account::Account;
 pub(crate) use clock::Clock;
-pub(crate) use descriptors::{
-    NonblockingGuard, is_exhausted, raise_descriptor_limit, unsent_bytes,
-};
+pub use descriptors::NonblockingFd;
+pub(crate) use descriptors::{is_exhausted, raise_descriptor_limit, unsent_bytes};
 pub(crate) use families::Families;
+pub(crate) use memory::trim_heap;
 pub use orphans::kill_orphans;
 pub(crate) use orphans::{
     Reaper, SystemProcesses, become_subreaper, reap_orphans, signal_orphans, usage,

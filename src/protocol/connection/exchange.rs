@@ -172,13 +172,6 @@ impl Connection {
         self.end_call(now);
     }
 
-    /// Notes that the peer has taken output. Who takes an answer, however slowly, has not stopped.
-    pub fn handle_written(&mut self, now: Time) {
-        if !self.opened {
-            self.since = now;
-        }
-    }
-
     /// Whether a call waits for its answer, or for the rest of it.
     pub fn is_answering(&self) -> bool {
         matches!(self.phase, Phase::Answering | Phase::Streaming)

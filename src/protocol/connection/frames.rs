@@ -1,5 +1,6 @@
 //! Messages on a connection: put together from frames, by the long way that takes anything and two short ones.
 
+use super::rare::Inflating;
 use super::{Connection, Event, Partial, Phase, Shared};
 use crate::protocol::frame::{FrameHeader, OpCode};
 use crate::protocol::message::{Assembly, Message, Payload, check_data_frame};
@@ -105,15 +106,51 @@ impl Connection {
         Some(Event::Message(payload))
     }
 
-    /// Takes frames until one completes a message or the input is used up.
+    /// Whether a data frame is arriving, so that all that comes next is its payload, or a data message is being
+    /// decompressed.
+    pub fn awaits_data(&self) -> bool {
+        self.phase == Phase::Open
+            && self.partial().is_some_and(|partial| {
+                if let Some(frame) = &partial.frame {
+                    return !frame.opcode.is_control();
+                }
+                partial.inflating.is_some()
+                    || (partial.header_len > 0 && !is_control(partial.header[0]))
+            })
+    }
+
+    /// Whether the next bytes belong to a data frame.
+    fn meets_data(&self, input: &Input<'_>) -> bool {
+        let between_frames = self
+            .partial()
+            .is_none_or(|partial| partial.frame.is_none() && partial.header_len == 0);
+        let first = input.peek().first();
+        self.phase == Phase::Open
+            && (self.awaits_data()
+                || (between_frames && first.is_some_and(|byte| !is_control(*byte))))
+    }
+
+    /// Takes frames until one completes a message or the input is used up; with `control_only`, until the next one is
+    /// a data frame.
     pub(super) fn receive_frames<'a>(
         &mut self,
         now: Time,
         input: &mut Input<'a>,
         shared: &mut Shared,
         out: &mut Vec<u8>,
+        control_only: bool,
     ) -> Result<Option<Event<'a>>, ProtocolError> {
+        if self.is_inflating() {
+            let payload = self.inflate_more(shared)?;
+            if payload.is_some() {
+                self.last_message = now;
+            }
+            return Ok(payload.map(Event::Message));
+        }
         while !input.is_empty() {
+            if control_only && self.meets_data(input) {
+                break;
+            }
             if matches!(self.phase, Phase::Finished) {
                 // "After sending a control frame indicating the connection should be closed, a peer does not send any
                 // further data": what comes after the peer's CLOSE is not looked at.
@@ -148,6 +185,9 @@ impl Connection {
             if let Some(payload) = event {
                 self.last_message = now;
                 return Ok(Some(Event::Message(payload)));
+            }
+            if self.is_inflating() {
+                break;
             }
         }
         Ok(None)
@@ -262,7 +302,7 @@ impl Connection {
         }
         if header.fin && header.opcode != OpCode::Continuation {
             if header.compressed {
-                return self.decompress(header.opcode, payload, shared).map(Some);
+                return self.decompress(header.opcode, payload, shared);
             }
             return Payload::whole(header.opcode, payload).map(Some);
         }
@@ -324,22 +364,85 @@ impl Connection {
         };
         let whole = self.decompress(opcode, message.as_message().as_bytes(), shared);
         message.recycle(&mut shared.buffers);
-        whole.map(Some)
+        whole
     }
 
-    /// A compressed message all of which is there.
+    /// Decompresses a message all of which has come. `None` if it is so long that the rest is left for later.
     fn decompress(
         &mut self,
         opcode: OpCode,
         bytes: &[u8],
         shared: &mut Shared,
-    ) -> Result<Payload<'static>, ProtocolError> {
+    ) -> Result<Option<Payload<'static>>, ProtocolError> {
         let mut message = Assembly::new(opcode);
-        if let (Some(codec), Some(compression)) = (self.codec(), &mut shared.compression) {
-            let (most, buffers) = (shared.limits.max_message, &mut shared.buffers);
-            codec.decompress(bytes, &mut message, most, compression, buffers)?;
-        }
-        message.finish()
+        let (Some(codec), Some(compression)) = (self.codec(), &mut shared.compression) else {
+            return Ok(None);
+        };
+        let (most, buffers) = (shared.limits.max_message, &mut shared.buffers);
+        let unfinished = codec.decompress(bytes, None, &mut message, most, compression, buffers)?;
+        let Some(unfinished) = unfinished else {
+            return message.finish().map(Some);
+        };
+        self.set_partial(Box::new(Partial {
+            inflating: Some(Box::new(Inflating {
+                wire: bytes[unfinished.consumed..].to_vec(),
+                at: 0,
+                message,
+                unfinished,
+            })),
+            ..Partial::default()
+        }));
+        Ok(None)
+    }
+
+    /// Goes on with a long message that is being decompressed.
+    fn inflate_more(
+        &mut self,
+        shared: &mut Shared,
+    ) -> Result<Option<Payload<'static>>, ProtocolError> {
+        let Some(partial) = self.take_partial() else {
+            return Ok(None);
+        };
+        let (Some(inflating), Some(codec), Some(compression)) =
+            (partial.inflating, self.codec(), &mut shared.compression)
+        else {
+            return Ok(None);
+        };
+        let Inflating {
+            wire,
+            at,
+            mut message,
+            unfinished,
+        } = *inflating;
+        let (most, buffers) = (shared.limits.max_message, &mut shared.buffers);
+        let unfinished = codec.decompress(
+            &wire[at..],
+            Some(unfinished),
+            &mut message,
+            most,
+            compression,
+            buffers,
+        )?;
+        let Some(unfinished) = unfinished else {
+            return message.finish().map(Some);
+        };
+        self.set_partial(Box::new(Partial {
+            inflating: Some(Box::new(Inflating {
+                at: at + unfinished.consumed,
+                wire,
+                message,
+                unfinished,
+            })),
+            ..Partial::default()
+        }));
+        Ok(None)
+    }
+
+    /// Whether a long message is being decompressed, so that [`Connection::receive`] has something to do without further
+    /// input.
+    pub fn is_inflating(&self) -> bool {
+        self.partial()
+            .is_some_and(|partial| partial.inflating.is_some())
     }
 
     /// Whether messages may come compressed.
@@ -363,6 +466,11 @@ impl Connection {
         let most = most_of_wire(is_compressed, limits);
         check_data_frame(header, message, most)
     }
+}
+
+/// Whether the first byte of a header is that of a control frame (RFC 6455 section 5.5).
+fn is_control(first: u8) -> bool {
+    first & 0x08 != 0
 }
 
 /// The most bytes that a message may have on the wire. What cannot be made shorter grows when it is compressed, by a few

@@ -190,6 +190,11 @@ impl Connection {
         self.since
     }
 
+    /// When the last data message went either way.
+    pub fn last_message(&self) -> Time {
+        self.last_message
+    }
+
     /// How it ends, once that is known.
     pub fn ending(&self) -> Option<&Disconnect> {
         self.rare.as_ref()?.ending.as_ref()
@@ -255,7 +260,8 @@ impl Connection {
     }
 
     /// Takes bytes until there is an event, or the input is used up, or the present call has to be answered before more
-    /// is taken (`None`). PONG and CLOSE replies go to `out`.
+    /// is taken, or a long message [is being decompressed](Connection::is_inflating) (`None`). PONG and CLOSE replies
+    /// go to `out`.
     ///
     /// `shared` is what the connections of a loop have in common. After `Head` or `BadRequest` the request has to be answered before the next call.
     pub fn receive<'a>(
@@ -265,17 +271,43 @@ impl Connection {
         shared: &mut Shared,
         out: &mut Vec<u8>,
     ) -> Option<Event<'a>> {
+        self.receive_any(now, input, shared, out, false)
+    }
+
+    /// Like [`Connection::receive`], but of an open connection only control frames are taken: input from the next data
+    /// frame on is left alone. For a service that cannot take messages at the moment, while PING and CLOSE are still
+    /// to be answered.
+    pub fn receive_control<'a>(
+        &mut self,
+        now: Time,
+        input: &mut Input<'a>,
+        shared: &mut Shared,
+        out: &mut Vec<u8>,
+    ) -> Option<Event<'a>> {
+        self.receive_any(now, input, shared, out, true)
+    }
+
+    fn receive_any<'a>(
+        &mut self,
+        now: Time,
+        input: &mut Input<'a>,
+        shared: &mut Shared,
+        out: &mut Vec<u8>,
+        control_only: bool,
+    ) -> Option<Event<'a>> {
         let event = match self.phase {
             Phase::Handshaking if self.is_proxied() => self.receive_proxy_header(input),
             Phase::Handshaking => self.receive_head(now, input, &shared.limits),
-            Phase::Open | Phase::Closing => match self.receive_frames(now, input, shared, out) {
-                Ok(event) => event,
-                Err(error) => {
-                    input.clear();
-                    self.fail(now, error, out);
-                    None
+            Phase::Open | Phase::Closing => {
+                match self.receive_frames(now, input, shared, out, control_only) {
+                    Ok(event) => event,
+                    Err(error) => {
+                        input.clear();
+                        self.fail(now, error, out);
+                        None
+                    }
                 }
-            },
+            }
             Phase::Body => self.receive_body(now, input),
             Phase::Answering | Phase::Streaming => None,
             Phase::Answered | Phase::Failed | Phase::Finished => {
@@ -423,6 +455,7 @@ impl Connection {
         if let Some(mut partial) = self.take_partial() {
             partial.message = None;
             partial.compressed = None;
+            partial.inflating = None;
             self.keep(partial);
         }
         self.phase = phase;

@@ -1,8 +1,11 @@
 //! What a connection has only now and then, behind the one pointer that is empty otherwise.
 
+use std::time::Duration;
+
 use super::Connection;
+use crate::protocol::Time;
 use crate::protocol::close::Disconnect;
-use crate::protocol::deflate::Codec;
+use crate::protocol::deflate::{Codec, Unfinished};
 use crate::protocol::frame::{FrameHeader, MAX_HEADER, OpCode};
 use crate::protocol::http::Body;
 use crate::protocol::message::Assembly;
@@ -28,11 +31,27 @@ pub(super) struct Partial {
     /// What that message is if it comes compressed. It is decompressed when it is there whole, so that what is held is
     /// what was sent.
     pub(super) compressed: Option<OpCode>,
+    /// A compressed message that is there whole and is being decompressed.
+    pub(super) inflating: Option<Box<Inflating>>,
+}
+
+/// A compressed message of which a part has been decompressed.
+#[derive(Debug)]
+pub(super) struct Inflating {
+    /// What came on the wire and was not consumed yet.
+    pub(super) wire: Vec<u8>,
+    /// Bytes of `wire` that were consumed.
+    pub(super) at: usize,
+    pub(super) message: Assembly,
+    pub(super) unfinished: Unfinished,
 }
 
 impl Partial {
     pub(super) fn is_empty(&self) -> bool {
-        self.header_len == 0 && self.frame.is_none() && self.message.is_none()
+        self.header_len == 0
+            && self.frame.is_none()
+            && self.message.is_none()
+            && self.inflating.is_none()
     }
 }
 
@@ -42,6 +61,9 @@ pub(super) struct Rare {
     pub(super) partial: Option<Box<Partial>>,
     /// How it ends, set exactly once: when the phase leaves `Open`.
     pub(super) ending: Option<Disconnect>,
+    /// Since when the peer has ended its direction while it may still be sent to, and for how long that may be so
+    /// without progress.
+    pub(super) half_closed: Option<(Time, Duration)>,
     /// Its compression, if that was agreed on.
     pub(super) codec: Option<Codec>,
     /// Under a rate limit: when, in microseconds, the messages so far would have been due. 0 before the first.
@@ -53,7 +75,7 @@ pub(super) struct Rare {
 impl Rare {
     pub(super) fn is_empty(&self) -> bool {
         let idle = self.partial.is_none() && self.ending.is_none() && self.codec.is_none();
-        idle && self.due == 0 && self.origin.is_none()
+        idle && self.due == 0 && self.origin.is_none() && self.half_closed.is_none()
     }
 }
 
@@ -99,6 +121,9 @@ impl Connection {
                 partial.head.capacity()
                     + partial.control.capacity()
                     + partial.message.as_ref().map_or(0, Assembly::capacity)
+                    + partial.inflating.as_ref().map_or(0, |inflating| {
+                        inflating.wire.capacity() + inflating.message.capacity()
+                    })
                     + partial.body.as_ref().map_or(0, |body| body.capacity())
             })
     }

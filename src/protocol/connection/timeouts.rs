@@ -52,6 +52,38 @@ impl Connection {
         }
     }
 
+    /// Notes that the peer has taken output since its time limit began: the limit begins again. A PONG that is waited
+    /// for is still waited for, since the PING may lie behind that output.
+    pub fn handle_progress(&mut self, now: Time) {
+        match self.phase {
+            Phase::Open => self.pinged = now,
+            _ => self.since = now,
+        }
+        if let Some(rare) = &mut self.rare
+            && let Some((since, _)) = &mut rare.half_closed
+        {
+            *since = now;
+        }
+    }
+
+    /// Notes that the peer has ended its direction of an open connection, and may be sent to for this long without
+    /// progress. No sign of life can come any more.
+    pub fn end_input(&mut self, now: Time, patience: Duration) {
+        if self.phase == Phase::Open {
+            self.take_partial();
+            self.rare.get_or_insert_default().half_closed = Some((now, patience));
+        }
+    }
+
+    /// Whether the peer has ended its direction.
+    pub fn is_half_closed(&self) -> bool {
+        self.half_closed().is_some()
+    }
+
+    fn half_closed(&self) -> Option<(Time, Duration)> {
+        self.rare.as_ref()?.half_closed
+    }
+
     /// Gives the peer a fresh ping window, as after the machine was suspended.
     pub fn restart_ping_window(&mut self, now: Time) {
         self.pinged = now;
@@ -66,6 +98,9 @@ impl Connection {
             Phase::Handshaking | Phase::Body => after(self.since, timeouts.handshake),
             Phase::Answering => None,
             Phase::Streaming => after(self.pinged, timeouts.ping_interval),
+            Phase::Open if let Some((since, patience)) = self.half_closed() => {
+                Some(since + patience)
+            }
             Phase::Open => {
                 let ping = after(
                     self.pinged,
@@ -107,6 +142,13 @@ impl Connection {
             Phase::Streaming if passed(self.pinged, timeouts.ping_interval) => {
                 self.keep_stream_alive(now, out);
                 Timeout::Continue
+            }
+            Phase::Open if let Some((since, patience)) = self.half_closed() => {
+                if now >= since + patience {
+                    Timeout::Gone(Disconnect::eof())
+                } else {
+                    Timeout::Continue
+                }
             }
             Phase::Open if !self.heard && passed(self.pinged, timeouts.ping_timeout) => {
                 Timeout::Gone(Disconnect::ping_timeout())

@@ -12,13 +12,20 @@ use crate::protocol::message::Assembly;
 use crate::protocol::{Buffers, ProtocolError};
 
 /// The end of what a sender flushes, which is left out of each message (RFC 7692 section 7.2.1).
-const TAIL: [u8; 4] = [0, 0, 0xff, 0xff];
+pub(super) const TAIL: [u8; 4] = [0, 0, 0xff, 0xff];
 
 /// A block that is not the last, is stored as it is, and has nothing in it (RFC 1951 section 3.2.4).
 const EMPTY_BLOCK: [u8; 5] = [0, 0, 0, 0xff, 0xff];
 
 /// Decompressed bytes are handed on in pieces of at most this size.
 const PIECE: usize = 16 << 10;
+
+/// Decompressed bytes of one message at most before others have their turn. Fuzzers and tests have short messages.
+const INFLATE_SLICE: usize = if cfg!(any(test, fuzzing)) {
+    1 << 10
+} else {
+    512 << 10
+};
 
 /// zlib's measure of how much is gathered before a block is written. More costs memory and helps only long messages.
 const MEM_LEVEL: i32 = 5;
@@ -110,8 +117,13 @@ impl Compression {
             self.give_back(out);
             return None;
         }
-        self.count_out(payload, &out);
+        self.count_out(payload.len(), out.len());
         Some(out)
+    }
+
+    /// Room for a compressed message, to be given back.
+    pub(super) fn take_room(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.room)
     }
 
     /// Takes the room of a compressed message back.
@@ -121,10 +133,11 @@ impl Compression {
         self.room = room;
     }
 
-    fn count_out(&mut self, payload: &[u8], compressed: &[u8]) {
+    /// Counts a message that was compressed.
+    pub(super) fn count_out(&mut self, plain: usize, compressed: usize) {
         self.counts.messages_out += 1;
-        self.counts.plain_out += payload.len() as u64;
-        self.counts.compressed_out += compressed.len() as u64;
+        self.counts.plain_out += plain as u64;
+        self.counts.compressed_out += compressed as u64;
     }
 
     /// What was done so far.
@@ -184,6 +197,19 @@ impl Drop for Reservation {
     }
 }
 
+/// A message of which more is to be decompressed.
+pub(in crate::protocol) struct Unfinished {
+    /// Bytes that were consumed of those that were given.
+    pub(in crate::protocol) consumed: usize,
+    inflate: Box<Inflate>,
+}
+
+impl fmt::Debug for Unfinished {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Unfinished").finish_non_exhaustive()
+    }
+}
+
 /// One connection's compression. Its own compressors are made with the first message that needs them.
 pub struct Codec {
     agreement: Agreement,
@@ -235,29 +261,72 @@ impl Codec {
             return None;
         }
         // It is sent even if it has grown a little: what follows refers to it.
-        shared.count_out(payload, &out);
+        shared.count_out(payload.len(), out.len());
         Some(out)
     }
 
-    /// Decompresses a message, as far as the limit allows.
+    /// Whether messages may refer to earlier ones of this side.
+    pub(super) fn keeps_context(&self) -> bool {
+        self.agreement.server_context_takeover
+    }
+
+    /// Whether a message of this length is compressed at all.
+    pub fn is_worth_compressing(&self, len: usize, shared: &Compression) -> bool {
+        len >= shared.config.min(self.keeps_context())
+    }
+
+    /// Lends the compressor for a message that is compressed in slices.
+    pub(super) fn borrow_deflate(&mut self, shared: &mut Compression) -> Box<Deflate> {
+        let (level, window) = (shared.config.level, self.window());
+        let slot = if self.keeps_context() {
+            &mut self.deflate
+        } else {
+            &mut shared.deflates[usize::from(window)]
+        };
+        let mut deflate = slot.take().unwrap_or_else(|| new_deflate(level, window));
+        if !self.keeps_context() || std::mem::take(&mut self.has_gap) {
+            deflate.reset();
+        }
+        deflate
+    }
+
+    /// Takes the compressor back.
+    pub(super) fn return_deflate(&mut self, deflate: Box<Deflate>, shared: &mut Compression) {
+        let window = usize::from(self.window());
+        let slot = if self.keeps_context() {
+            &mut self.deflate
+        } else {
+            &mut shared.deflates[window]
+        };
+        *slot = Some(deflate);
+    }
+
+    /// Decompresses a message, as far as the limit allows, and at most [`INFLATE_SLICE`] bytes of it at once. Returns
+    /// what is left to do, to be given back together with the bytes that were not consumed.
     pub(in crate::protocol) fn decompress(
         &mut self,
         bytes: &[u8],
+        unfinished: Option<Unfinished>,
         message: &mut Assembly,
         max_message: usize,
         shared: &mut Compression,
         buffers: &mut Buffers,
-    ) -> Result<(), ProtocolError> {
+    ) -> Result<Option<Unfinished>, ProtocolError> {
         let keeps = self.agreement.client_context_takeover;
+        let is_new = unfinished.is_none();
         let slot = if keeps {
             &mut self.inflate
         } else {
             &mut shared.inflate
         };
-        let inflate = slot.get_or_insert_with(|| Box::new(Inflate::new(false, MAX_WINDOW_BITS)));
-        if !keeps {
+        let mut inflate = unfinished
+            .map(|unfinished| unfinished.inflate)
+            .or_else(|| slot.take())
+            .unwrap_or_else(|| Box::new(Inflate::new(false, MAX_WINDOW_BITS)));
+        if !keeps && is_new {
             inflate.reset(false);
         }
+        let before = message.len();
         shared.piece.resize(PIECE, 0);
         let mut sink = |piece: &[u8]| {
             let room = max_message - message.len();
@@ -267,13 +336,37 @@ impl Codec {
             }
             Ok(())
         };
-        let result = decompress(inflate, bytes, &mut shared.piece, &mut sink)
-            .and_then(|()| decompress(inflate, &TAIL, &mut shared.piece, &mut sink));
-        shared.counts.plain_in += message.len() as u64;
-        result?;
+        let mut rest = bytes;
+        let result = decompress(
+            &mut inflate,
+            &mut rest,
+            &mut shared.piece,
+            INFLATE_SLICE,
+            &mut sink,
+        );
+        let result = match result {
+            Ok(true) => {
+                let mut tail = &TAIL[..];
+                decompress(
+                    &mut inflate,
+                    &mut tail,
+                    &mut shared.piece,
+                    usize::MAX,
+                    &mut sink,
+                )
+            }
+            result => result,
+        };
+        shared.counts.plain_in += (message.len() - before) as u64;
+        shared.counts.compressed_in += (bytes.len() - rest.len()) as u64;
+        if !result? {
+            let consumed = bytes.len() - rest.len();
+            return Ok(Some(Unfinished { consumed, inflate }));
+        }
         // After a whole message the next block may begin, and an empty one is nothing. In the middle of a block the same
         // bytes would be content.
-        decompress(inflate, &EMPTY_BLOCK, &mut shared.piece, &mut |piece| {
+        let (piece, mut block) = (&mut shared.piece, &EMPTY_BLOCK[..]);
+        decompress(&mut inflate, &mut block, piece, usize::MAX, &mut |piece| {
             if piece.is_empty() {
                 Ok(())
             } else {
@@ -281,8 +374,13 @@ impl Codec {
             }
         })?;
         shared.counts.messages_in += 1;
-        shared.counts.compressed_in += bytes.len() as u64;
-        Ok(())
+        let slot = if keeps {
+            &mut self.inflate
+        } else {
+            &mut shared.inflate
+        };
+        *slot = Some(inflate);
+        Ok(None)
     }
 
     /// Gives its memory back, once no message is received or sent any more.
@@ -344,7 +442,23 @@ fn new_deflate(level: u8, window: u8) -> Box<Deflate> {
 }
 
 /// Compresses a message into `out`, in place of what was there. False if the compressor refuses, which it does not.
-fn compress(deflate: &mut Deflate, mut payload: &[u8], out: &mut Vec<u8>) -> bool {
+fn compress(deflate: &mut Deflate, payload: &[u8], out: &mut Vec<u8>) -> bool {
+    if !compress_piece(deflate, payload, DeflateFlush::SyncFlush, out) {
+        return false;
+    }
+    debug_assert!(out.ends_with(&TAIL));
+    out.truncate(out.len().saturating_sub(TAIL.len()));
+    true
+}
+
+/// Compresses a part of a message into `out`, in place of what was there. Without a flush the compressor may keep some or
+/// all of it.
+pub(super) fn compress_piece(
+    deflate: &mut Deflate,
+    mut payload: &[u8],
+    flush: DeflateFlush,
+    out: &mut Vec<u8>,
+) -> bool {
     out.clear();
     loop {
         let begin = out.len();
@@ -352,10 +466,7 @@ fn compress(deflate: &mut Deflate, mut payload: &[u8], out: &mut Vec<u8>) -> boo
         let room = payload.len() + payload.len() / 8 + 128;
         out.resize(begin + room.min(STEP), 0);
         let (read, written) = (deflate.total_in(), deflate.total_out());
-        if deflate
-            .compress(payload, &mut out[begin..], DeflateFlush::SyncFlush)
-            .is_err()
-        {
+        if deflate.compress(payload, &mut out[begin..], flush).is_err() {
             return false;
         }
         let written = (deflate.total_out() - written) as usize;
@@ -364,27 +475,28 @@ fn compress(deflate: &mut Deflate, mut payload: &[u8], out: &mut Vec<u8>) -> boo
         out.truncate(begin + written);
         // Room that is left over means that everything was flushed, of what was taken.
         if !is_full && payload.is_empty() {
-            break;
+            return true;
         }
     }
-    debug_assert!(payload.is_empty() && out.ends_with(&TAIL));
-    out.truncate(out.len().saturating_sub(TAIL.len()));
-    true
 }
 
-/// Decompresses bytes and hands on what comes of them, a piece at a time.
+/// Decompresses bytes and hands on what comes of them, a piece at a time. Returns whether that was everything: it stops
+/// once `most` bytes have come of it, with `bytes` at what was not consumed.
 fn decompress(
     inflate: &mut Inflate,
-    mut bytes: &[u8],
+    bytes: &mut &[u8],
     piece: &mut [u8],
+    most: usize,
     sink: &mut impl FnMut(&[u8]) -> Result<(), ProtocolError>,
-) -> Result<(), ProtocolError> {
+) -> Result<bool, ProtocolError> {
+    let mut total = 0;
     loop {
         let (read, written) = (inflate.total_in(), inflate.total_out());
         let status = inflate.decompress(bytes, piece, InflateFlush::SyncFlush);
         let written = (inflate.total_out() - written) as usize;
-        bytes = &bytes[(inflate.total_in() - read) as usize..];
+        *bytes = &bytes[(inflate.total_in() - read) as usize..];
         sink(&piece[..written])?;
+        total += written;
         match status {
             Err(_) => return Err(ProtocolError::InvalidCompression),
             // A last block: what follows is a stream of its own (RFC 7692 section 7.2.3.4).
@@ -392,7 +504,10 @@ fn decompress(
             Ok(Status::Ok | Status::BufError) => {}
         }
         if bytes.is_empty() && written < piece.len() {
-            return Ok(());
+            return Ok(true);
+        }
+        if total >= most {
+            return Ok(false);
         }
         if status == Ok(Status::BufError) {
             // Neither input nor room is lacking: it does not go on.

@@ -1,6 +1,6 @@
 //! The fuzz target for compression. The unit tests run it too.
 
-use super::{Codec, Compression, DeflateConfig, Offer};
+use super::{Codec, Compression, DeflateConfig, Offer, SLICE, Squeeze};
 use crate::protocol::fuzz::{converse, write_frame_with};
 use crate::protocol::message::Assembly;
 use crate::protocol::{Buffers, Limits, OpCode, Shared};
@@ -51,7 +51,9 @@ fn round_trip(mut codec: Codec, min: usize, plan: &[u8]) {
         let (bytes, after) = after.split_at(usize::from(*len).min(after.len()));
         rest = after;
         let payload = bytes.repeat(1 + usize::from(kind & 0x7f));
-        let compressed = if kind & 0x80 == 0 {
+        let compressed = if kind & 0x80 == 0 && payload.len() > SLICE {
+            squeezed(&payload, &mut codec, &mut shared)
+        } else if kind & 0x80 == 0 {
             codec.compress(&payload, &mut shared)
         } else {
             let alone = shared.compress_alone(&payload, codec.window());
@@ -65,17 +67,61 @@ fn round_trip(mut codec: Codec, min: usize, plan: &[u8]) {
         };
         assert!(payload.len() >= min);
         let mut message = Assembly::new(OpCode::Binary);
-        peer.decompress(
-            &compressed,
-            &mut message,
-            payload.len(),
-            &mut shared,
-            &mut buffers,
-        )
-        .expect("as it was compressed");
+        let (mut unfinished, mut rest) = (None, &compressed[..]);
+        loop {
+            let most = payload.len();
+            unfinished = peer
+                .decompress(
+                    rest,
+                    unfinished,
+                    &mut message,
+                    most,
+                    &mut shared,
+                    &mut buffers,
+                )
+                .expect("as it was compressed");
+            match &unfinished {
+                Some(unfinished) => rest = &rest[unfinished.consumed..],
+                None => break,
+            }
+        }
         let message = message.finish().expect("any bytes");
         assert_eq!(message.as_message().as_bytes(), payload);
         shared.give_back(compressed);
+    }
+}
+
+/// A message that is compressed in slices: the payloads of its frames, which are what they should be. `None` if it goes
+/// out as it is.
+fn squeezed(payload: &[u8], codec: &mut Codec, shared: &mut Compression) -> Option<Vec<u8>> {
+    let mut message = Squeeze::new(OpCode::Binary, payload);
+    let mut frames = Vec::new();
+    while !message
+        .next(codec, shared, &mut frames)
+        .expect("a sound compressor")
+    {}
+    let mut compressed = Vec::new();
+    let mut rest = &frames[..];
+    let mut is_first = true;
+    loop {
+        let (last, kind) = (rest[0] & 0x80 != 0, rest[0] & 0x7f);
+        let (len, begin) = match rest[1] {
+            126 => (usize::from(u16::from_be_bytes([rest[2], rest[3]])), 4),
+            len @ ..126 => (usize::from(len), 2),
+            _ => unreachable!("a message of this length in one frame"),
+        };
+        if is_first && kind == 2 {
+            assert!(last && &rest[begin..] == payload, "it goes out as it is");
+            return None;
+        }
+        assert_eq!(kind, if is_first { 0x42 } else { 0 });
+        is_first = false;
+        compressed.extend_from_slice(&rest[begin..begin + len]);
+        rest = &rest[begin + len..];
+        if last {
+            assert!(rest.is_empty());
+            return Some(compressed);
+        }
     }
 }
 

@@ -8,6 +8,9 @@
 //! context takeover is agreed to only while its memory fits a limit; the others borrow one compressor in turn. What goes
 //! to many clients is compressed once, without a context, for all of them.
 //!
+//! Work is done in slices: a long message that comes is decompressed over several turns, and one that is sent is a
+//! [`Squeeze`], compressed fragment by fragment as the socket takes it.
+//!
 //! The compressor itself, zlib-rs, is behind the cargo feature `deflate`. Without it [`Compression`] cannot be made and
 //! everything that needs one is compiled away.
 
@@ -19,9 +22,16 @@ mod codec;
 #[cfg(all(any(test, fuzzing), feature = "deflate"))]
 pub(crate) mod fuzz;
 mod offer;
+#[cfg(feature = "deflate")]
+mod squeeze;
 
+pub(super) use codec::Unfinished;
 pub use codec::{Codec, Compression};
+#[cfg(not(feature = "deflate"))]
+pub use codec::{CompressionFailed, SLICE, Squeeze};
 pub use offer::{Agreement, Offer};
+#[cfg(feature = "deflate")]
+pub use squeeze::{CompressionFailed, SLICE, Squeeze};
 
 /// How messages are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

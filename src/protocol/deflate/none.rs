@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use super::CompressionCounts;
 use super::offer::{Agreement, Offer};
 use crate::protocol::message::Assembly;
-use crate::protocol::{Buffers, ProtocolError};
+use crate::protocol::{Buffers, OpCode, ProtocolError};
 
 /// What compression needs that the connections of a loop can share. There is none in this build.
 #[derive(Debug)]
@@ -14,6 +14,55 @@ pub struct Compression(Infallible);
 /// One connection's compression. There is none in this build.
 #[derive(Debug)]
 pub struct Codec(Infallible);
+
+/// A message of which more is to be decompressed. There is none in this build.
+#[derive(Debug)]
+pub(in crate::protocol) struct Unfinished {
+    pub(in crate::protocol) consumed: usize,
+    _never: Infallible,
+}
+
+/// A message that waits to be compressed. There is none in this build.
+#[derive(Debug)]
+pub struct Squeeze(Infallible);
+
+/// Bytes of a message that are compressed at once.
+pub const SLICE: usize = usize::MAX;
+
+/// The compressor refused. There is none in this build.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompressionFailed(Infallible);
+
+impl std::fmt::Display for CompressionFailed {
+    fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {}
+    }
+}
+
+impl std::error::Error for CompressionFailed {}
+
+#[allow(
+    missing_docs,
+    reason = "documented where they do something, and of the same form"
+)]
+impl Squeeze {
+    pub fn new(_: OpCode, _: &[u8]) -> Self {
+        unreachable!("there is no codec that would ask for it")
+    }
+
+    pub fn remaining(&self) -> usize {
+        match self.0 {}
+    }
+
+    pub fn next(
+        &mut self,
+        _: &mut Codec,
+        _: &mut Compression,
+        _: &mut Vec<u8>,
+    ) -> Result<bool, CompressionFailed> {
+        match self.0 {}
+    }
+}
 
 #[allow(
     missing_docs,
@@ -72,14 +121,19 @@ impl Codec {
         match self.0 {}
     }
 
+    pub fn is_worth_compressing(&self, _: usize, _: &Compression) -> bool {
+        match self.0 {}
+    }
+
     pub(in crate::protocol) fn decompress(
         &mut self,
         _: &[u8],
+        _: Option<Unfinished>,
         _: &mut Assembly,
         _: usize,
         _: &mut Compression,
         _: &mut Buffers,
-    ) -> Result<(), ProtocolError> {
+    ) -> Result<Option<Unfinished>, ProtocolError> {
         match self.0 {}
     }
 

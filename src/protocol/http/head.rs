@@ -91,7 +91,7 @@ impl<'a> Request<'a> {
                         .because("head_fields"),
                 );
             }
-            Err(httparse::Error::Version) => {
+            Err(httparse::Error::Version) if names_version(head) => {
                 return Err(Refusal::new(
                     StatusCode::VERSION_NOT_SUPPORTED,
                     "HTTP/1.1 is required",
@@ -270,6 +270,15 @@ impl<'a> Request<'a> {
         }
         Ok(())
     }
+}
+
+/// Whether a request line ends with a version of HTTP, if one that is not spoken here. Anything else behind the second
+/// space means that the target has a space in it.
+fn names_version(head: &[u8]) -> bool {
+    let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
+    let version = line.splitn(3, |byte| *byte == b' ').nth(2);
+    let version = version.and_then(|version| version.strip_prefix(b"HTTP/"));
+    version.is_some_and(|digits| matches!(digits, [b'0'..=b'9', b'.', b'0'..=b'9'] | [b'0'..=b'9']))
 }
 
 /// Whether a field may be a host and a port, by its characters (RFC 3986 section 3.2). It may be empty.

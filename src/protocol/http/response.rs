@@ -34,6 +34,8 @@ impl StatusCode {
     pub const LENGTH_REQUIRED: Self = Self(411);
     /// 413: the body is over the limit.
     pub const CONTENT_TOO_LARGE: Self = Self(413);
+    /// 414: the target is over the limit.
+    pub const URI_TOO_LONG: Self = Self(414);
     /// 415: not a body of this type.
     pub const UNSUPPORTED_MEDIA_TYPE: Self = Self(415);
     /// 426: only as a WebSocket.
@@ -64,6 +66,7 @@ impl StatusCode {
             409 => "Conflict",
             411 => "Length Required",
             413 => "Content Too Large",
+            414 => "URI Too Long",
             415 => "Unsupported Media Type",
             426 => "Upgrade Required",
             431 => "Request Header Fields Too Large",
@@ -89,6 +92,7 @@ impl StatusCode {
             409 => "conflict",
             411 => "length_required",
             413 => "content_too_large",
+            414 => "uri_too_long",
             415 => "unsupported_media_type",
             426 => "upgrade_required",
             431 => "headers_too_large",
@@ -196,9 +200,20 @@ impl Refusal {
     }
 }
 
+impl Response {
+    /// Bytes of the body.
+    pub(crate) fn body_len(&self) -> usize {
+        self.body.len()
+    }
+}
+
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.status.0, self.message)
+        write!(f, "{} {}", self.status.0, self.message)?;
+        match &self.detail {
+            Some(detail) => write!(f, ": {detail}"),
+            None => Ok(()),
+        }
     }
 }
 

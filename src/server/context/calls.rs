@@ -2,6 +2,7 @@
 
 use std::time::SystemTime;
 
+use super::work::CALL;
 use super::{Context, SendError};
 use crate::protocol::{Disconnect, Phase, Response, StatusCode};
 use crate::server::client::Remote;
@@ -42,6 +43,7 @@ impl Context {
         log::debug!("{id} answered: {}", response.status().0);
         self.end_call(id);
         self.counters.responded(response.status());
+        self.spend(CALL as usize + response.body_len() / 256);
         self.with_connection(id, |connection, now, out| {
             connection.respond(now, &date(), response, out)
         });
@@ -80,20 +82,14 @@ impl Context {
     /// Sends a piece of the stream. A reader that is behind by more than the limit of output is cut off.
     pub fn stream(&mut self, id: ClientId, bytes: &[u8]) -> Result<(), SendError> {
         self.expect_phase(id, Phase::Streaming)?;
+        if !self.has_room(id, bytes.len()) {
+            self.doom(id, Disconnect::slow_consumer());
+            return Err(SendError::SlowConsumer);
+        }
         self.with_connection(id, |connection, now, out| {
             connection.stream(now, bytes, out)
         });
         self.write_full_cork();
-        let queued = self.registry.get(id).map_or(0, |client| client.queued());
-        if queued
-            > self
-                .config
-                .max_outbound
-                .max(self.config.soft_outbound + bytes.len())
-        {
-            self.doom(id, Disconnect::slow_consumer());
-            return Err(SendError::SlowConsumer);
-        }
         Ok(())
     }
 

@@ -145,18 +145,15 @@ impl Context {
         }
     }
 
-    /// Whether the corked client's input has to wait: its output is over the soft limit, or the service asked for a
-    /// pause.
+    /// Whether the corked client's input has to wait: its output is over the soft limit, its call is not answered, or
+    /// it has had its turn. A service that takes no messages holds back only those: see [`Context::receive`].
     pub(in crate::server) fn has_to_wait(&mut self, id: ClientId) -> bool {
         // Nothing can have become of it.
         if self.registry.is_unchanged() && self.paused == 0 {
             return false;
         }
         self.write_full_cork();
-        let client = self.registry.get(id);
-        let is_held =
-            client.is_some_and(|client| self.holds_input_of(client) || client.is_congested());
-        let waits = is_held || self.is_answering(id) || self.is_turn_over();
+        let waits = self.is_congested(id) || self.is_answering(id) || self.is_turn_over();
         if !waits {
             self.look_at(id);
         }
@@ -166,11 +163,14 @@ impl Context {
     /// Begins a client's turn.
     pub(in crate::server) fn begin_turn(&mut self) {
         self.turn_began = self.shared.decompressed();
+        self.begin_share();
     }
 
-    /// Whether the messages of this turn have come to as much as a turn may read, after they were decompressed.
+    /// Whether the messages of this turn have come to as much as a turn may read, after they were decompressed, or have
+    /// caused as much work as is one client's share.
     pub(in crate::server) fn is_turn_over(&self) -> bool {
-        self.shared.decompressed() - self.turn_began >= self.config.turn_bytes.max(1) as u64
+        self.is_share_spent()
+            || self.shared.decompressed() - self.turn_began >= self.config.turn_bytes.max(1) as u64
     }
 
     /// Writes what was gathered, if that is enough for a write.

@@ -5,7 +5,9 @@ mod cork;
 mod output;
 mod steps;
 mod turn;
+pub(super) mod work;
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
@@ -14,10 +16,11 @@ use std::time::Duration;
 use mio::Interest;
 
 use cork::Cork;
+use work::Work;
 
 use crate::protocol::deflate::Compression;
 use crate::protocol::{CloseCode, Disconnect, Shared, Time};
-use crate::server::client::{Client, Remote};
+use crate::server::client::{Client, Flags, Remote};
 use crate::server::config::Config;
 use crate::server::drain::Farewell;
 use crate::server::id::{ClientId, Mount, SourceId, TimerId};
@@ -85,13 +88,22 @@ pub struct Context {
     /// Output for the client that is being read.
     cork: Cork,
     /// Clients that have output to write at the end of the turn.
-    dirty: Vec<ClientId>,
+    dirty: VecDeque<ClientId>,
     /// Clients that are to be disconnected as soon as the service's method has returned.
     doomed: Vec<(ClientId, Disconnect)>,
     /// Clients whose output has drained, to be told to the service.
     drained: Vec<ClientId>,
     /// Clients with more input, to be read in the next turn.
-    ready: Vec<ClientId>,
+    ready: VecDeque<ClientId>,
+    /// What this turn of the loop has done so far.
+    work: Work,
+    /// Broadcasts of this turn.
+    broadcasts: u32,
+    /// Behind whose slot reading goes on after a pause, so that whoever fills a program's queue first does not do so
+    /// every time.
+    resume_behind: usize,
+    /// When memory is to be given back to the system.
+    trim_at: Option<Time>,
     /// The service that is at work.
     pub(super) mount: Mount,
     /// The services whose clients' input is not taken, a bit for each.
@@ -141,10 +153,14 @@ impl Context {
             life: Life::Running,
             listen,
             cork: Cork::default(),
-            dirty: Vec::new(),
+            dirty: VecDeque::new(),
             doomed: Vec::new(),
             drained: Vec::new(),
-            ready: Vec::new(),
+            ready: VecDeque::new(),
+            work: Work::default(),
+            broadcasts: 0,
+            resume_behind: 0,
+            trim_at: None,
             mount: Mount::WHOLE,
             paused: 0,
             calls: 0,
@@ -216,17 +232,27 @@ impl Context {
         self.mount = mount;
     }
 
+    /// For how long no message has gone either way between the server and a client.
+    pub fn quiet_for(&self, id: ClientId) -> Duration {
+        self.own(id).map_or(Duration::MAX, |client| {
+            self.now.since(client.connection.last_message())
+        })
+    }
+
     /// Where a client's connection comes from.
     pub fn remote(&self, id: ClientId) -> Option<Remote> {
         self.registry.get(id).map(|client| client.remote)
     }
 
-    /// Stops taking input from the service's clients, or goes on with it: for a service whose own output does not keep
-    /// up. While paused, the silence of a client is not held against it, and new clients get 503.
+    /// Stops taking messages from the service's clients, or goes on with it: for a service whose own output does not
+    /// keep up. A client is still read up to its next message, so PING, CLOSE and its end take effect at once. While a
+    /// message is held back, the silence of its client is not held against it.
     pub fn set_paused(&mut self, paused: bool) {
-        let paused = paused && !self.only_waits_for_answers();
         let bit = self.mount.bit();
         if paused {
+            if let Some(client) = self.cork.client {
+                self.resume_behind = client.slot();
+            }
             self.paused |= bit;
         } else if self.paused & bit != 0 {
             self.paused &= !bit;
@@ -237,36 +263,34 @@ impl Context {
 
     /// Reads these clients again, whose input was not taken.
     fn take_input_again(&mut self, whose: impl Fn(&Client) -> bool) {
-        for (id, client) in self.registry.iter_mut() {
-            if whose(client) {
+        let mut ids = self.registry.ids();
+        let behind = ids.partition_point(|id| id.slot() <= self.resume_behind);
+        ids.rotate_left(behind);
+        for id in ids {
+            let held = |client: &Client| whose(client) && client.has_unread();
+            if let Some(client) = self.registry.get_mut(id).filter(|client| held(client)) {
                 client.connection.excuse_silence(self.now);
                 client.connection.restart_ping_window(self.now);
-                Self::mark_ready(&mut self.ready, id, client);
             }
-        }
-        for id in self.registry.ids() {
-            self.set_deadline(id);
+            if let Some(client) = self.registry.get_mut(id).filter(|client| whose(client)) {
+                Self::mark_ready(&mut self.ready, id, client);
+                self.set_deadline(id);
+            }
         }
     }
 
-    /// Stops taking input from one client, or goes on with it: for a service that has a place of its own for what each
-    /// client sends, and this one is full. The client's silence is not held against it meanwhile.
+    /// Stops taking messages from one client, or goes on with it, as [`Context::set_paused`] does with all: for a service
+    /// that has a place of its own for what each client sends, and this one is full.
     pub fn set_held(&mut self, id: ClientId, held: bool) {
-        let held = held && !self.only_waits_for_answers();
         let (now, mount) = (self.now, self.mount);
         let client = self.registry.get_mut(id);
         let Some(client) = client.filter(|client| mount.includes(client.mount)) else {
             return;
         };
-        if std::mem::replace(&mut client.held, held) && !held {
+        if client.flags.set(Flags::HELD, held) && !held {
             client.connection.excuse_silence(now);
             Self::mark_ready(&mut self.ready, id, client);
         }
-    }
-
-    /// Whether every client has its CLOSE: answers have to be read, and nothing else comes.
-    fn only_waits_for_answers(&self) -> bool {
-        self.is_stopping() && self.life != Life::StopAsked && self.farewell.is_done()
     }
 
     /// The client whose input is being handled.
@@ -278,24 +302,40 @@ impl Context {
 
     /// What the server says about itself now, without its service's part.
     pub fn status(&self) -> Status {
-        let clients = self.registry.iter().filter(|(_, client)| {
+        self.status_page(None, usize::MAX)
+    }
+
+    /// The same with at most `most` clients: those behind `after` in the order of the registry.
+    pub(super) fn status_page(&self, after: Option<ClientId>, most: usize) -> Status {
+        let ours = self.registry.iter().filter(|(_, client)| {
             client.connection.was_open() && self.mount.includes(client.mount)
         });
+        let mut clients = ours
+            .skip_while(|(id, _)| after.is_some_and(|after| id.slot() <= after.slot()))
+            .peekable();
+        let mut page = Vec::new();
+        while page.len() < most
+            && let Some((id, client)) = clients.next()
+        {
+            page.push(ClientStatus {
+                id,
+                path: client.path().to_owned(),
+                remote: client.remote,
+                connected: self.now.since(client.connection.since()),
+                traffic: self.traffic_of(id, client),
+                queued_bytes: client.queued(),
+            });
+        }
         Status {
+            client_count: self.client_count(),
+            connections: self.registry.len(),
+            calls: self.calls,
+            has_more: clients.peek().is_some(),
             running: self.life == Life::Running,
             uptime: self.now.since(Time::default()),
             service: serde_json::Map::new(),
             listen: self.listen.iter().map(ToString::to_string).collect(),
-            clients: clients
-                .map(|(id, client)| ClientStatus {
-                    id,
-                    path: client.path().to_owned(),
-                    remote: client.remote,
-                    connected: self.now.since(client.connection.since()),
-                    traffic: self.traffic_of(id, client),
-                    queued_bytes: client.queued(),
-                })
-                .collect(),
+            clients: page,
         }
     }
 

@@ -1,11 +1,13 @@
 //! The way of output: gathered while a client is read, written in one piece, queued where the socket is full.
 
-use std::io::IoSlice;
+use std::io::{self, IoSlice};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::cork::{CORK, DIRECT, LARGE};
+use super::work::WRITE;
 use super::{Context, SendError};
-use crate::protocol::deflate::Compression;
+use crate::protocol::deflate::{Compression, SLICE, Squeeze};
 use crate::protocol::{Connection, Disconnect, Message, OpCode, Phase, SentHeader};
 use crate::server::client::Client;
 use crate::server::config::Config;
@@ -14,9 +16,30 @@ use crate::server::id::ClientId;
 /// The most that is written to one client in one turn of the loop.
 const WRITE_PER_TURN: usize = 1 << 20;
 
-/// Whether a message of `size` bytes may be added to `waiting` bytes of a client's output.
-fn fits(waiting: usize, size: usize, config: &Config) -> bool {
-    waiting <= config.soft_outbound || waiting + size <= config.max_outbound
+/// What compressing a slice costs.
+const SQUEEZE: usize = 2000;
+
+/// A broadcast of this size is copied to each client's output; a longer one is shared by all.
+const COPIED: usize = 4 << 10;
+
+/// How many times the limit of output may wait for a client that steadily takes what it is sent.
+const STEADY_FACTOR: usize = 4;
+
+/// A client that has taken something within this time takes its output steadily.
+const STEADY: Duration = Duration::from_secs(5);
+
+/// Whether `size` bytes may be added to a client's output of which `waiting` bytes wait, if at most `most` may wait.
+/// One message always fits, whatever comes before or after it: the largest one is not counted.
+fn fits(client: &Client, waiting: usize, size: usize, most: usize, config: &Config) -> bool {
+    let largest = client.largest_queued().min(config.limits.max_message);
+    let total = waiting + size;
+    total - largest.max(size).min(total) <= most
+}
+
+/// Whether a message of `size` bytes may wait for a client without a look at what the client does.
+fn fits_client(client: &Client, gathered: usize, size: usize, config: &Config) -> bool {
+    let waiting = gathered + client.queued();
+    waiting <= config.soft_outbound || fits(client, waiting, size, config.max_outbound, config)
 }
 
 /// The frame of a broadcast, and the same compressed for each size of window that is agreed on with any client.
@@ -38,15 +61,20 @@ impl<'a> Frames<'a> {
         }
     }
 
-    /// The one for a client.
+    /// The one for a client. `is_behind` says that a message waits to be compressed for it.
     fn of(
         &mut self,
         connection: &mut Connection,
         compression: &mut Option<Compression>,
+        is_behind: bool,
     ) -> &Arc<[u8]> {
         let (Some(codec), Some(compression)) = (connection.codec(), compression) else {
             return &self.plain;
         };
+        // Compressing a long one would hold up the loop, and what waits to be compressed comes first.
+        if is_behind || self.message.as_bytes().len() > SLICE {
+            return &self.plain;
+        }
         let window = codec.window();
         let known = self.compressed.iter().position(|(bits, _)| *bits == window);
         let at = known.unwrap_or_else(|| {
@@ -94,7 +122,7 @@ impl Context {
         if !client.connection.is_open() {
             return Err(SendError::Closing);
         }
-        if !fits(gathered + client.queued(), payload.len(), &self.config) {
+        if !fits_client(client, gathered, payload.len(), &self.config) {
             // Perhaps nothing was offered to the socket yet: only what it does not take counts.
             self.offer(id);
             if !self.has_room(id, payload.len()) {
@@ -108,8 +136,19 @@ impl Context {
         }
         client.traffic.messages_out += 1;
         client.connection.handle_message(self.now);
+        let waits = client
+            .backlog
+            .as_ref()
+            .is_some_and(|backlog| backlog.has_squeeze());
         if let Some(compression) = &mut self.shared.compression
             && let Some(codec) = client.connection.codec()
+            && (waits || payload.len() > SLICE)
+            && codec.is_worth_compressing(payload.len(), compression)
+        {
+            self.put_squeeze(id, Squeeze::new(message.opcode(), payload));
+        } else if let Some(compression) = &mut self.shared.compression
+            && let Some(codec) = client.connection.codec()
+            && !waits
             && let Some(compressed) = codec.compress(payload, compression)
         {
             self.put_compressed(id, message.opcode(), compressed);
@@ -121,6 +160,22 @@ impl Context {
             );
         }
         Ok(())
+    }
+
+    /// Puts a message to a client's output that is compressed when its turn comes.
+    fn put_squeeze(&mut self, id: ClientId, message: Squeeze) {
+        if self.cork.client == Some(id) {
+            self.write_cork(id);
+        }
+        let Some(client) = self.registry.get_mut(id) else {
+            return;
+        };
+        let backlog = client.backlog.get_or_insert_default();
+        backlog.push_squeeze(message);
+        backlog.congested |= backlog.queued() > self.config.soft_outbound;
+        if !backlog.blocked && !std::mem::replace(&mut backlog.dirty, true) {
+            self.dirty.push_back(id);
+        }
     }
 
     /// Puts the frame of a compressed message to a client's output.
@@ -163,39 +218,63 @@ impl Context {
         let payload = message.as_bytes();
         let mut frames = Frames::new(message);
         let (now, config) = (self.now, &self.config);
-        let mut sent = 0;
+        let (mut sent, mut writes) = (0, 0);
         let mut full = Vec::new();
+        let mut overdue = Vec::new();
+        // One broadcast is written as it comes. From the second one of a turn on they are gathered, so that each client is
+        // written to once for all of them.
+        let gathers = self.broadcasts > 0;
+        self.broadcasts += 1;
 
         for (id, client) in self.registry.iter_mut() {
             let ours = self.mount.includes(client.mount);
             if !ours || !client.connection.is_open() || !to(id, client.path()) {
                 continue;
             }
-            let waiting = client.queued() + self.cork.gathered(id);
-            if !fits(waiting, payload.len(), config) {
+            if !fits_client(client, self.cork.gathered(id), payload.len(), config) {
                 full.push(id);
                 continue;
             }
             sent += 1;
             client.traffic.messages_out += 1;
             client.connection.handle_message(now);
-            let frame = frames.of(&mut client.connection, &mut self.shared.compression);
+            let is_behind = client
+                .backlog
+                .as_ref()
+                .is_some_and(|backlog| backlog.has_squeeze());
+            let compression = &mut self.shared.compression;
+            let frame = frames.of(&mut client.connection, compression, is_behind);
             if self.cork.client == Some(id) {
                 self.cork.bytes.extend_from_slice(frame);
                 continue;
             }
-            let written = if client.queued() > 0 {
-                Ok(0)
-            } else {
-                client.stream.write(&[IoSlice::new(frame)])
-            };
+            if gathers || client.queued() > 0 {
+                let backlog = client.backlog.get_or_insert_default();
+                if frame.len() <= COPIED {
+                    backlog.push(&[frame], 0);
+                } else {
+                    backlog.push_shared(Arc::clone(frame), 0);
+                }
+                backlog.congested |= backlog.queued() > config.soft_outbound;
+                if backlog.blocked {
+                    continue;
+                }
+                if backlog.queued() >= CORK {
+                    overdue.push(id);
+                } else if !std::mem::replace(&mut backlog.dirty, true) {
+                    self.dirty.push_back(id);
+                }
+                continue;
+            }
+            let written = client.stream.write(&[IoSlice::new(frame)]);
+            writes += 1;
             match written {
                 Ok(written) => {
                     client.traffic.bytes_out += written as u64;
                     if written < frame.len() {
                         let backlog = client.backlog.get_or_insert_default();
-                        // A write that was tried and came back short leaves the socket full.
-                        backlog.blocked |= backlog.queued() == 0;
+                        // A write that came back short leaves the socket full.
+                        backlog.blocked = true;
                         backlog.push_shared(Arc::clone(frame), written);
                         backlog.congested |= backlog.queued() > config.soft_outbound;
                     }
@@ -206,6 +285,10 @@ impl Context {
                     self.doomed.push((id, ending));
                 }
             }
+        }
+        self.spend(writes * WRITE as usize + sent / 16);
+        for id in overdue {
+            self.flush(id);
         }
         // These get another chance, and are cut off if they do not take it.
         for id in full {
@@ -269,7 +352,7 @@ impl Context {
         if backlog.queued() >= CORK {
             self.flush(id);
         } else if !std::mem::replace(&mut backlog.dirty, true) {
-            self.dirty.push(id);
+            self.dirty.push_back(id);
         }
     }
 
@@ -283,30 +366,48 @@ impl Context {
         };
         backlog.dirty = false;
         let mut budget = WRITE_PER_TURN;
+        let before = client.traffic.bytes_out;
+        let (mut squeezed, mut failed) = (0, None);
         while backlog.queued() > 0 {
+            let compression = self.shared.compression.as_mut();
+            if squeezed < SLICE {
+                match backlog.squeeze(client.connection.codec(), compression) {
+                    Ok(Some(count)) => {
+                        squeezed += count;
+                        // The compressor may have kept all of it.
+                        continue;
+                    }
+                    Ok(None) => {}
+                    Err(error) => {
+                        failed = Some(Disconnect::write_error(&io::Error::other(error)));
+                        break;
+                    }
+                }
+            } else if backlog.must_squeeze() {
+                backlog.dirty = true;
+                self.dirty.push_back(id);
+                return self.spend(SQUEEZE + WRITE as usize);
+            }
             match backlog.write(&mut client.stream) {
                 Ok(written) => {
                     client.traffic.bytes_out += written as u64;
-                    if written > 0 {
-                        client.connection.handle_written(self.now);
-                    }
-                    // A client that reads is alive, even while its own frames wait to be read.
-                    if written > 0 && backlog.congested {
-                        client.connection.restart_ping_window(self.now);
-                    }
                     if backlog.blocked {
                         break;
                     }
                     budget = budget.saturating_sub(written);
                     if budget == 0 && backlog.queued() > 0 {
                         backlog.dirty = true;
-                        self.dirty.push(id);
+                        self.dirty.push_back(id);
                         return;
                     }
                 }
                 Err(error) => return self.doom(id, Disconnect::write_error(&error)),
             }
         }
+        if let Some(ending) = failed {
+            return self.doom(id, ending);
+        }
+        let written = (client.traffic.bytes_out - before) as usize;
         if backlog.queued() == 0 {
             if std::mem::take(&mut backlog.congested) {
                 self.drained.push(id);
@@ -320,21 +421,30 @@ impl Context {
                 client.backlog = None;
             }
         }
+        self.spend(WRITE as usize + written / 2048);
         self.settle(id);
     }
 
     /// Does what the phase asks for once the output is written.
     pub(super) fn settle(&mut self, id: ClientId) {
-        let Some(client) = self.registry.get(id) else {
+        let Some(client) = self.registry.get_mut(id) else {
             return;
         };
         let phase = client.connection.phase();
         if phase == Phase::Open {
             return;
         }
+        if client.connection.since() == self.now {
+            // The phase has just begun, and with it a time limit that progress extends.
+            client.mark_delivered();
+            // What held its input back may hold it no more.
+            Self::mark_ready(&mut self.ready, id, client);
+        }
         match phase {
             _ if client.queued() > 0 => {}
-            Phase::Finished => {
+            // The peer has ended its direction, so its CLOSE cannot come.
+            Phase::Closing if !client.connection.is_half_closed() => {}
+            Phase::Closing | Phase::Finished => {
                 let ending = client
                     .connection
                     .ending()
@@ -370,16 +480,19 @@ impl Context {
         self.offer(id);
     }
 
-    /// Whether a message of this size may wait for a client. One that is not open is for others to refuse.
-    pub(super) fn has_room(&self, id: ClientId, size: usize) -> bool {
-        let Some(client) = self
-            .registry
-            .get(id)
-            .filter(|client| client.connection.is_open())
-        else {
+    /// Whether `size` bytes more may wait for a client. The limit is for clients that do not read: one that steadily
+    /// takes what it is sent may be further behind.
+    pub(super) fn has_room(&mut self, id: ClientId, size: usize) -> bool {
+        let (now, gathered) = (self.now, self.cork.gathered(id));
+        let Some(client) = self.registry.get_mut(id) else {
             return true;
         };
-        fits(self.cork.gathered(id) + client.queued(), size, &self.config)
+        if fits_client(client, gathered, size, &self.config) {
+            return true;
+        }
+        let waiting = gathered + client.queued();
+        let most = STEADY_FACTOR.saturating_mul(self.config.max_outbound);
+        fits(client, waiting, size, most, &self.config) && client.takes_steadily(now, STEADY)
     }
 
     /// Offers the socket all that waits for a client, unless it is known to be full.
@@ -401,7 +514,6 @@ impl Context {
     /// Marks a client whose connection is dead. The first reason stands.
     pub(super) fn doom(&mut self, id: ClientId, ending: Disconnect) {
         if let Some(client) = self.registry.get_mut(id) {
-            client.backlog = None;
             client.connection.abandon(self.now, ending.clone());
             self.doomed.push((id, ending));
         }

@@ -1,6 +1,7 @@
 //! The steps that the loop takes with a client.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use super::Context;
 use super::calls::date;
@@ -10,9 +11,17 @@ use crate::protocol::{
     Accept, Connection, Disconnect, Event, Input, Phase, Refusal, Request, StatusCode, Time,
     Timeout,
 };
-use crate::server::client::{Client, Remote};
+use crate::server::client::{Client, Flags, Held, ReadGate, Remote};
 use crate::server::id::{ClientId, Mount};
+use crate::server::requests::too_many_of_address;
 use crate::server::service::Service;
+use crate::sys::trim_heap;
+
+/// The least rate, in bytes a second, at which the peer of a connection that is ending has to take what it was sent.
+const SLOWEST_END: f64 = 1024.0;
+
+/// How long after the end of a connection memory is given back to the system: the end of many is one occasion.
+const TRIM_DELAY: Duration = Duration::from_millis(500);
 
 impl Context {
     /// Opens a connection whose request was accepted.
@@ -45,6 +54,34 @@ impl Context {
         });
     }
 
+    /// Tells a connection that has shown no token that its place is needed.
+    pub(in crate::server) fn evict(&mut self, id: ClientId) {
+        let phase = self
+            .registry
+            .get(id)
+            .map(|client| client.connection.phase());
+        if matches!(phase, Some(Phase::Handshaking | Phase::Body)) {
+            let refusal = Refusal::unavailable("too many connections");
+            self.refuse(id, &refusal.because("max_connections"));
+        }
+    }
+
+    /// Gives memory that is only kept to be used again back to the system: there are no clients.
+    pub(in crate::server) fn give_memory_back(&mut self) {
+        self.shared.clear();
+        self.trim_at.get_or_insert(self.now + TRIM_DELAY);
+    }
+
+    /// Gives the heap's free memory back if that is due.
+    pub(in crate::server) fn trim_if_due(&mut self) {
+        if self.trim_at.is_some_and(|at| self.now >= at) {
+            self.trim_at = None;
+            if self.registry.client_count() == 0 {
+                trim_heap();
+            }
+        }
+    }
+
     /// Notes for whom a proxy has made a connection. One that comes through a unix socket and does not say is anyone's.
     pub(in crate::server) fn proxied(&mut self, id: ClientId, address: Option<SocketAddr>) {
         let Some(client) = self.registry.get_mut(id) else {
@@ -56,6 +93,7 @@ impl Context {
         } else if client.remote.is_unix() {
             client.remote = Remote::SHARED_UNIX;
         }
+        self.count_connection(id);
     }
 
     /// Counts a connection that has to go without its peer having done what it should at the end.
@@ -79,73 +117,72 @@ impl Context {
     pub(in crate::server) fn handle_timeout(&mut self, id: ClientId) -> Timeout {
         let timeouts = self.config.timeouts;
         let mut outcome = Timeout::Continue;
-        // What a client does whose input is not taken is not being seen. PINGs go on, for the proxies in between.
-        let unseen = self.holds_input(id);
-        self.look_for_progress(id);
+        // What a client does while a message of it is held back cannot be seen. PINGs go on, for the proxies in between.
+        let unseen = self.read_gate(id) == ReadGate::Shut(Held::Service);
         if let Some(gone) = self.check_stream(id) {
             return gone;
         }
+        let mut pinged = false;
         self.with_connection(id, |connection, now, out| {
             if unseen {
                 connection.excuse_silence(now);
             }
             outcome = connection.handle_timeout(now, &timeouts, out);
+            pinged = connection.is_open() && !out.is_empty();
             if unseen {
                 connection.excuse_silence(now);
             }
         });
+        if pinged && let Some(client) = self.registry.get_mut(id) {
+            client.mark_delivered();
+        }
         outcome
     }
 
-    /// Who takes what the socket holds is alive, although nothing of what waits behind it has moved: the system's own
-    /// buffer can be larger than what a slow client takes within a time limit.
-    fn look_for_progress(&mut self, id: ClientId) {
+    /// Whether a client whose time is up has taken output since its time began, and gets more time for that. What it
+    /// waits for (a PING, our CLOSE) lies behind that output.
+    pub(in crate::server) fn has_progressed(&mut self, id: ClientId) -> bool {
+        let close = self.config.timeouts.close.unwrap_or_default();
         let now = self.now;
         let Some(client) = self.registry.get_mut(id) else {
-            return;
+            return false;
         };
-        let Some(backlog) = client
-            .backlog
-            .as_deref_mut()
-            .filter(|backlog| backlog.queued() > 0)
-        else {
-            return;
+        // Any progress is a sign of life. But a connection that is ending holds its place for nobody's use, so it has
+        // to come to an end.
+        let least = if client.connection.is_open() {
+            1.0
+        } else {
+            (SLOWEST_END * close.as_secs_f64()).max(1.0)
         };
-        let unsent = client.stream.unsent();
-        let before = std::mem::replace(&mut backlog.unsent, unsent);
-        if unsent.is_some() && before.is_none_or(|before| unsent < Some(before)) {
-            client.connection.handle_written(now);
-            client.connection.restart_ping_window(now);
+        let progressed = f64::from(client.measure_progress()) >= least;
+        if progressed {
+            client.connection.handle_progress(now);
+            self.set_deadline(id);
         }
+        progressed
     }
 
     /// Ends a stream of events whose reader has stopped taking it.
     fn check_stream(&mut self, id: ClientId) -> Option<Timeout> {
         let (now, timeouts) = (self.now, self.config.timeouts);
         let client = self.registry.get_mut(id)?;
-        if client.connection.phase() != Phase::Streaming || client.queued() == 0 {
+        if client.connection.phase() != Phase::Streaming {
             return None;
         }
-        client.connection.skip_comment(now);
+        if client.measure_progress() > 0 || client.is_delivered() {
+            client.connection.handle_progress(now);
+        }
+        if client.queued() > 0 {
+            client.connection.skip_comment(now);
+        }
         let patience = timeouts.ping_interval? + timeouts.ping_timeout?;
         (now.since(client.connection.since()) >= patience)
             .then(|| Timeout::Gone(Disconnect::slow_consumer()))
     }
 
-    /// Whether a caller has left although it has sent more than its call: what it sent hides its end.
-    pub(in crate::server) fn has_left(&self, id: ClientId) -> bool {
-        self.registry.get(id).is_some_and(|client| client.hung_up)
-            && self.is_answering(id)
-            && self.has_unread(id)
-    }
-
     /// Whether input was read that waits to be handled.
     pub(in crate::server) fn has_unread(&self, id: ClientId) -> bool {
-        let backlog = self
-            .registry
-            .get(id)
-            .and_then(|client| client.backlog.as_ref());
-        backlog.is_some_and(|backlog| !backlog.unread.is_empty())
+        self.registry.get(id).is_some_and(Client::has_unread)
     }
 
     /// Takes a client's silence for work of the service: its idle time begins again.
@@ -202,11 +239,14 @@ impl Context {
         id: ClientId,
         input: &mut Input<'a>,
     ) -> Option<Event<'a>> {
+        let paused = self.is_paused(self.mount);
         let client = self.registry.get_mut(id)?;
-        let event =
-            client
-                .connection
-                .receive(self.now, input, &mut self.shared, &mut self.cork.bytes);
+        let (now, shared, out) = (self.now, &mut self.shared, &mut self.cork.bytes);
+        let event = if client.is_held(paused) {
+            client.connection.receive_control(now, input, shared, out)
+        } else {
+            client.connection.receive(now, input, shared, out)
+        };
         if matches!(event, Some(Event::Message(_))) && !self.admit_message(id) {
             // What else it sends is thrown away, but its CLOSE is looked for.
             return self.receive(id, input);
@@ -215,9 +255,17 @@ impl Context {
         event
     }
 
-    /// Whether a client's socket may have more to read.
-    pub(in crate::server) fn is_readable(&self, id: ClientId) -> bool {
-        self.registry.get(id).is_some_and(|client| client.readable)
+    /// Whether a long message of a client is being decompressed.
+    pub(in crate::server) fn is_inflating(&self, id: ClientId) -> bool {
+        let client = self.registry.get(id);
+        client.is_some_and(|client| client.connection.is_inflating())
+    }
+
+    /// Whether a flag of a client is set.
+    pub(in crate::server) fn has(&self, id: ClientId, flag: u8) -> bool {
+        self.registry
+            .get(id)
+            .is_some_and(|client| client.flags.has(flag))
     }
 
     /// Takes bytes that were read to their place in a message, and tells the service if they were its last.
@@ -259,18 +307,29 @@ impl Context {
         !over
     }
 
-    /// The peer has ended its direction. Returns whether the connection is over: not while there is output that the
-    /// peer may still read, until the close timeout.
-    pub(in crate::server) fn handle_eof(&mut self, id: ClientId) -> bool {
+    /// Lets a client be sent to whose peer has ended its direction, for as long as it takes something within `patience`.
+    pub(in crate::server) fn end_input(&mut self, id: ClientId, patience: Duration) {
+        if let Some(client) = self.registry.get_mut(id) {
+            client.connection.end_input(self.now, patience);
+            client.mark_delivered();
+            self.set_deadline(id);
+        }
+        // What has already been decided about it needs no answer of the peer.
+        self.settle(id);
+    }
+
+    /// Ends a connection whose peer has ended its direction. Returns whether it is over: not while there is output that
+    /// the peer may still read, until the close timeout.
+    pub(in crate::server) fn abandon_input(&mut self, id: ClientId) -> bool {
         self.flush(id);
         let Some(client) = self.registry.get_mut(id) else {
             return true;
         };
-        (client.readable, client.hung_up) = (false, false);
         if client.queued() == 0 {
             return true;
         }
         client.connection.abandon(self.now, Disconnect::eof());
+        client.mark_delivered();
         self.set_deadline(id);
         false
     }
@@ -301,17 +360,18 @@ impl Context {
 
     /// Whether anything may stand between a client and its input: a pause, output that waits, input that was held back.
     pub(in crate::server) fn is_hindered(&self, id: ClientId) -> bool {
-        self.registry
-            .get(id)
-            .is_some_and(|client| client.backlog.is_some() || self.holds_input_of(client))
+        self.registry.get(id).is_some_and(|client| {
+            client.backlog.is_some()
+                || client.connection.is_inflating()
+                || self.holds_input_of(client)
+        })
     }
 
-    /// Whether this client's input is not to be taken now. What is there stays noted. While a call is answered, the
-    /// next one waits, but the end of the connection is looked for.
-    pub(in crate::server) fn holds_back(&self, id: ClientId) -> bool {
-        self.holds_input(id)
-            || self.is_congested(id)
-            || (self.is_answering(id) && self.has_unread(id))
+    /// What may be read from a client now. What is not read stays where it is.
+    pub(in crate::server) fn read_gate(&self, id: ClientId) -> ReadGate {
+        self.registry.get(id).map_or(ReadGate::Open, |client| {
+            client.read_gate(self.is_paused(client.mount))
+        })
     }
 
     /// Whether a call of this client waits for its answer.
@@ -329,6 +389,34 @@ impl Context {
     ) -> Result<(), Refusal> {
         let unix = self.remote(id) == Some(Remote::UNIX);
         self.config.access.check(request, &self.listen, unix)
+    }
+
+    /// Notes whether a request has shown who it comes from. A connection of somebody who has not is not kept alive for
+    /// more.
+    pub(in crate::server) fn note_authentication(&mut self, id: ClientId, request: &Request<'_>) {
+        let unix = self.remote(id) == Some(Remote::UNIX);
+        let trusted = self.config.access.authenticates(request, unix);
+        if let Some(client) = self.registry.get_mut(id) {
+            client.flags.set(Flags::TRUSTED, trusted);
+            if !trusted {
+                client.connection.end_keep_alive();
+            }
+        }
+    }
+
+    /// Counts a connection whose address has just become known, and refuses it if its address has too many: as many
+    /// connections may be in their handshake as there may be clients.
+    pub(in crate::server) fn count_connection(&mut self, id: ClientId) {
+        let Some(most) = self.config.max_clients_per_address else {
+            return;
+        };
+        if self.registry.count_connection(id) > most.saturating_mul(2) {
+            self.refuse(id, &too_many_of_address());
+            // Where room is scarce, the peer is not waited for.
+            if self.registry.len() > self.config.max_connections() / 2 {
+                self.doom(id, Disconnect::eof());
+            }
+        }
     }
 
     /// Whether there are as many clients as there may be: connections, and calls that wait for answers.
@@ -388,33 +476,14 @@ impl Context {
         whole
     }
 
-    /// Whether the service asked for no more input from this client.
-    pub(super) fn holds_input(&self, id: ClientId) -> bool {
-        // What the last bytes of one that has left are followed by is its end, which is not to be missed.
-        self.registry
-            .get(id)
-            .is_some_and(|client| self.holds_input_of(client))
-    }
-
+    /// Whether the service takes no data messages from this client.
     pub(super) fn holds_input_of(&self, client: &Client) -> bool {
-        // Requests are read always: there are some that the service has nothing to do with.
-        (client.connection.was_open() && self.is_paused(client.mount))
-            || (client.held && !client.hung_up)
+        client.is_held(self.is_paused(client.mount))
     }
 
     /// Whether input is not taken from the clients of a service.
     pub(in crate::server) fn is_paused(&self, mount: Mount) -> bool {
         self.paused & (Mount::WHOLE.bit() | mount.bit()) != 0
-    }
-
-    /// Takes input from every client, whatever services asked for.
-    pub(in crate::server) fn take_all_input(&mut self) {
-        self.mount = Mount::WHOLE;
-        self.paused = 0;
-        self.take_input_again(|_| true);
-        for id in self.registry.ids() {
-            self.set_held(id, false);
-        }
     }
 
     /// Puts the service to work whose client this is.

@@ -1,8 +1,10 @@
 //! What is remembered for later in the turn, or for the next.
 
+use std::collections::VecDeque;
+
 use super::{Context, Life};
 use crate::protocol::{Disconnect, Time};
-use crate::server::client::Client;
+use crate::server::client::{Client, Flags};
 use crate::server::id::ClientId;
 
 impl Context {
@@ -30,29 +32,40 @@ impl Context {
         }
     }
 
-    pub(super) fn mark_ready(ready: &mut Vec<ClientId>, id: ClientId, client: &mut Client) {
-        let has_input = client.readable
-            || client
-                .backlog
-                .as_ref()
-                .is_some_and(|backlog| !backlog.unread.is_empty());
-        if has_input && !std::mem::replace(&mut client.in_ready, true) {
-            ready.push(id);
+    pub(super) fn mark_ready(ready: &mut VecDeque<ClientId>, id: ClientId, client: &mut Client) {
+        if client.has_input() && !client.flags.set(Flags::IN_READY, true) {
+            ready.push_back(id);
         }
     }
 
-    pub(in crate::server) fn take_ready(&mut self) -> Vec<ClientId> {
-        let ready = std::mem::take(&mut self.ready);
-        for id in &ready {
-            if let Some(client) = self.registry.get_mut(*id) {
-                client.in_ready = false;
-            }
-        }
-        ready
+    /// How many clients are to be read in this turn, as far as there is time for them.
+    pub(in crate::server) fn ready_count(&self) -> usize {
+        self.ready.len()
     }
 
-    pub(in crate::server) fn take_dirty(&mut self) -> Vec<ClientId> {
-        std::mem::take(&mut self.dirty)
+    /// The next client to read.
+    pub(in crate::server) fn pop_ready(&mut self) -> Option<ClientId> {
+        if self.is_turn_spent() {
+            return None;
+        }
+        let id = self.ready.pop_front()?;
+        if let Some(client) = self.registry.get_mut(id) {
+            client.flags.set(Flags::IN_READY, false);
+        }
+        Some(id)
+    }
+
+    /// How many clients have output to write.
+    pub(in crate::server) fn dirty_count(&self) -> usize {
+        self.dirty.len()
+    }
+
+    /// The next client with output to write. After the work of a turn at least one is written to.
+    pub(in crate::server) fn pop_dirty(&mut self, first: bool) -> Option<ClientId> {
+        if self.is_turn_spent() && !first {
+            return None;
+        }
+        self.dirty.pop_front()
     }
 
     /// Whether there is something for [`Context::pop_doomed`] or [`Context::pop_drained`].
@@ -86,7 +99,8 @@ impl Context {
         [
             self.registry.next_deadline(),
             self.sources.next_turn(),
-            self.farewell.next_turn(self.now),
+            self.farewell.next_step(),
+            self.trim_at,
             until,
         ]
         .into_iter()

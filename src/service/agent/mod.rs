@@ -5,7 +5,7 @@ mod envelope;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod initialize;
-mod json;
+pub(super) mod json;
 mod per_client;
 mod router;
 mod shared;

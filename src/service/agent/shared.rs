@@ -149,7 +149,6 @@ impl Agent {
 
     /// Ends the server with a failure; clients are told that it is not their fault.
     fn fail(&mut self, ctx: &mut Context, failure: String) {
-        log::error!("{failure}");
         self.failure.get_or_insert(failure);
         for client in ctx.clients() {
             let _ = ctx.close(client, CloseCode::INTERNAL, "Agent exited");

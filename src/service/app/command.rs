@@ -1,9 +1,12 @@
 //! Commands, a line of JSON each.
 
+use std::borrow::Cow;
+
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
+use crate::service::agent::json::{NotJson, Skimmer};
 use crate::{ClientId, CloseCode, OwnedMessage};
 
 /// The most bytes of a close reason: what a control frame holds beside the code.
@@ -30,114 +33,183 @@ pub(super) enum Command {
         code: CloseCode,
         reason: Text,
     },
+    /// With an id, which is JSON.
     Status {
-        id: Value,
+        id: String,
     },
     Shutdown,
 }
 
-type Fields = Map<String, Value>;
+/// The most fields of a command. Further ones are counted as unknown.
+const MOST_FIELDS: usize = 8;
+
+/// The most bytes of the `id` of a status.
+const MAX_ID: usize = 1024;
+
+/// The fields of a command, their values as JSON. Nothing is built of what the line holds, so a line of many small values
+/// costs no more memory than its bytes.
+pub(super) struct Fields<'a>(Vec<(Cow<'a, str>, &'a str)>);
+
+impl<'a> Fields<'a> {
+    /// Reads a line, or says why it is no command at all.
+    pub(super) fn read(line: &'a [u8]) -> Result<Self, String> {
+        let text = std::str::from_utf8(line).map_err(|error| format!("not UTF-8: {error}"))?;
+        let mut skimmer = Skimmer::new(text);
+        if skimmer.peek() != Some(b'{') {
+            let json = skimmer.value().and_then(|_| skimmer.end());
+            json.map_err(|NotJson| not_json(text))?;
+            return Err("not a JSON object".to_owned());
+        }
+        let mut fields = Vec::new();
+        let object = skimmer.object(|name, value| {
+            if fields.len() <= MOST_FIELDS {
+                fields.push((name, &text[value]));
+            }
+        });
+        object
+            .and_then(|()| skimmer.end())
+            .map_err(|NotJson| not_json(text))?;
+        Ok(Self(fields))
+    }
+
+    /// Takes out the value of a field.
+    fn take(&mut self, name: &str) -> Result<Option<&'a str>, String> {
+        let mut found = None;
+        let mut twice = false;
+        self.0.retain(|(key, value)| {
+            let same = key == name;
+            if same {
+                twice |= found.replace(*value).is_some();
+            }
+            !same
+        });
+        if twice {
+            return Err(format!("\"{name}\" is there twice"));
+        }
+        Ok(found)
+    }
+
+    /// Takes out a field that is a string.
+    fn take_text(&mut self, name: &str) -> Result<Option<String>, String> {
+        self.take(name)?.map(|value| text(name, value)).transpose()
+    }
+
+    /// Checks that nothing is left.
+    fn end(self) -> Result<(), String> {
+        match self.0.first() {
+            Some((name, _)) => Err(format!("unknown field {}", shown(name))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What is wrong with a text that is not JSON.
+fn not_json(text: &str) -> String {
+    let error = serde_json::from_str::<Value>(&text[..text.floor_char_boundary(4096)]);
+    match error {
+        Err(error) if text.len() <= 4096 => format!("not JSON: {error}"),
+        _ => "not JSON".to_owned(),
+    }
+}
 
 impl Command {
-    /// Reads a line, or says what is wrong with it.
-    pub(super) fn parse(line: &[u8]) -> Result<Self, String> {
-        let value: Value =
-            serde_json::from_slice(line).map_err(|error| format!("not JSON: {error}"))?;
-        let Value::Object(mut fields) = value else {
-            return Err("not a JSON object".to_owned());
-        };
-        let name = match fields.get("cmd") {
-            Some(Value::String(name)) => name.clone(),
-            Some(_) => return Err("\"cmd\" is not a string".to_owned()),
-            None => return Err("\"cmd\" is missing".to_owned()),
-        };
-        Ok(match name.as_str() {
+    /// Reads a command, or says what is wrong with it.
+    pub(super) fn parse(mut fields: Fields<'_>) -> Result<Self, String> {
+        let name = fields.take_text("cmd")?.ok_or("\"cmd\" is missing")?;
+        let command = match name.as_str() {
             "send" => Self::Send {
-                client: client(&fields)?,
+                client: client(&mut fields)?,
                 data: data(&mut fields)?,
             },
             "broadcast" => Self::Broadcast {
-                except: except(&fields)?,
-                path: path(&fields)?,
+                except: except(&mut fields)?,
+                path: match fields.take("path")? {
+                    None | Some("null") => None,
+                    Some(value) => Some(text("path", value)?),
+                },
                 data: data(&mut fields)?,
             },
             "close" => Self::Close {
-                client: client(&fields)?,
-                code: code(&fields)?,
-                reason: reason(&fields)?,
+                client: client(&mut fields)?,
+                code: code(&mut fields)?,
+                reason: reason(&mut fields)?,
             },
             "status" => Self::Status {
-                id: fields.remove("id").unwrap_or_default(),
+                id: match fields.take("id")?.unwrap_or("null") {
+                    id if id.len() <= MAX_ID => id.to_owned(),
+                    _ => return Err(format!("\"id\" is over {MAX_ID} bytes")),
+                },
             },
             "shutdown" => Self::Shutdown,
             other => return Err(format!("unknown command {}", shown(other))),
-        })
+        };
+        fields.end()?;
+        Ok(command)
     }
 }
 
-fn client(fields: &Fields) -> Result<ClientId, String> {
-    match fields.get("client") {
-        Some(Value::String(text)) => text
-            .parse()
-            .map_err(|_| format!("unknown client {}", shown(text))),
-        Some(_) => Err("\"client\" is not a string".to_owned()),
-        None => Err("\"client\" is missing".to_owned()),
-    }
+/// The string that a value is.
+fn text(name: &str, value: &str) -> Result<String, String> {
+    serde_json::from_str(value).map_err(|_| format!("\"{name}\" is not a string"))
 }
 
-fn data(fields: &mut Fields) -> Result<OwnedMessage, String> {
-    match (fields.remove("text"), fields.remove("binary")) {
-        (Some(Value::String(text)), None) => Ok(OwnedMessage::Text(text)),
-        (None, Some(Value::String(text))) => BASE64_STANDARD
-            .decode(text)
+fn client(fields: &mut Fields<'_>) -> Result<ClientId, String> {
+    let text = fields.take_text("client")?.ok_or("\"client\" is missing")?;
+    text.parse()
+        .map_err(|_| format!("unknown client {}", shown(&text)))
+}
+
+fn data(fields: &mut Fields<'_>) -> Result<OwnedMessage, String> {
+    match (fields.take("text")?, fields.take("binary")?) {
+        (Some(value), None) => Ok(OwnedMessage::Text(text("text", value)?)),
+        (None, Some(value)) => BASE64_STANDARD
+            .decode(text("binary", value)?)
             .map(OwnedMessage::Binary)
             .map_err(|error| format!("\"binary\" is not base64: {error}")),
         (Some(_), Some(_)) => Err("both \"text\" and \"binary\"".to_owned()),
         (None, None) => Err("neither \"text\" nor \"binary\"".to_owned()),
-        (Some(_), None) => Err("\"text\" is not a string".to_owned()),
-        (None, Some(_)) => Err("\"binary\" is not a string".to_owned()),
     }
 }
 
 /// Clients that are left out. One that is gone by now is no error: it does not get the message either.
-fn except(fields: &Fields) -> Result<Vec<ClientId>, String> {
+fn except(fields: &mut Fields<'_>) -> Result<Vec<ClientId>, String> {
     let wrong = || "\"except\" is not an array of client ids".to_owned();
-    match fields.get("except") {
-        None | Some(Value::Null) => Ok(Vec::new()),
-        Some(Value::Array(ids)) => ids
-            .iter()
-            .map(|id| id.as_str().and_then(|id| id.parse().ok()).ok_or_else(wrong))
-            .collect(),
-        Some(_) => Err(wrong()),
+    let value = match fields.take("except")? {
+        None | Some("null") => return Ok(Vec::new()),
+        Some(value) => value,
+    };
+    let mut ids = Vec::new();
+    let mut valid = true;
+    let array = Skimmer::new(value).array(|element| {
+        let id = serde_json::from_str::<String>(&value[element]).ok();
+        match id.and_then(|id| id.parse().ok()) {
+            Some(id) => ids.push(id),
+            None => valid = false,
+        }
+    });
+    if array.is_err() || !valid {
+        return Err(wrong());
     }
+    Ok(ids)
 }
 
-fn path(fields: &Fields) -> Result<Option<String>, String> {
-    match fields.get("path") {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::String(path)) => Ok(Some(path.clone())),
-        Some(_) => Err("\"path\" is not a string".to_owned()),
-    }
-}
-
-fn code(fields: &Fields) -> Result<CloseCode, String> {
-    let Some(value) = fields.get("code") else {
+fn code(fields: &mut Fields<'_>) -> Result<CloseCode, String> {
+    let Some(value) = fields.take("code")? else {
         return Ok(CloseCode::NORMAL);
     };
-    value
-        .as_u64()
-        .and_then(|code| u16::try_from(code).ok())
-        .map(CloseCode)
-        .filter(|code| code.is_sendable())
-        .ok_or_else(|| format!("{value} is not a close code that may be sent"))
+    let code = value.parse().ok().map(CloseCode);
+    code.filter(|code: &CloseCode| code.is_sendable())
+        .ok_or_else(|| {
+            let shown = &value[..value.floor_char_boundary(100)];
+            format!("{shown} is not a close code that may be sent")
+        })
 }
 
-fn reason(fields: &Fields) -> Result<Text, String> {
-    match fields.get("reason") {
+fn reason(fields: &mut Fields<'_>) -> Result<Text, String> {
+    match fields.take_text("reason")? {
         None => Ok(Text(String::new())),
-        Some(Value::String(reason)) if reason.len() <= MAX_REASON => Ok(Text(reason.clone())),
-        Some(Value::String(_)) => Err(format!("\"reason\" is over {MAX_REASON} bytes")),
-        Some(_) => Err("\"reason\" is not a string".to_owned()),
+        Some(reason) if reason.len() <= MAX_REASON => Ok(Text(reason)),
+        Some(_) => Err(format!("\"reason\" is over {MAX_REASON} bytes")),
     }
 }
 
@@ -151,9 +223,13 @@ fn shown(text: &str) -> String {
 mod tests {
     use super::*;
 
+    fn parse(line: &[u8]) -> Result<Command, String> {
+        Fields::read(line).and_then(Command::parse)
+    }
+
     #[test]
     fn each_command_is_read() {
-        let parse = |line: &str| Command::parse(line.as_bytes()).expect(line);
+        let parse = |line: &str| parse(line.as_bytes()).expect(line);
         let client = "c2.1".parse().expect("an id");
         assert_eq!(
             parse(r#"{"cmd":"send","client":"c2.1","text":"hi"}"#),
@@ -187,7 +263,7 @@ mod tests {
         );
         assert_eq!(
             parse(r#"{"cmd":"status","id":7}"#),
-            Command::Status { id: 7.into() }
+            Command::Status { id: "7".into() }
         );
         assert_eq!(parse(r#" {"cmd":"shutdown"} "#), Command::Shutdown);
     }
@@ -232,8 +308,29 @@ mod tests {
                 "{\"cmd\":\"send\",\"client\":\"c1\",\"text\":\"\\ud800\"}",
                 "not JSON",
             ),
+            // The bug: the last of two values was taken, and a misspelt field was nothing.
+            (
+                r#"{"cmd":"close","client":"c1","client":"c2"}"#,
+                "\"client\" is there twice",
+            ),
+            (
+                r#"{"cmd":"close","client":"c1","c\u006fde":4000,"code":4001}"#,
+                "\"code\" is there twice",
+            ),
+            (
+                r#"{"cmd":"shutdown","cmd":"status"}"#,
+                "\"cmd\" is there twice",
+            ),
+            (
+                r#"{"cmd":"broadcast","text":"a","exept":["c1"]}"#,
+                "unknown field \"exept\"",
+            ),
+            (
+                r#"{"cmd":"status","a":1,"b":2,"c":3,"d":4,"e":5,"f":6,"g":7,"h":8,"i":9}"#,
+                "unknown field",
+            ),
         ] {
-            let error = Command::parse(line.as_bytes()).expect_err(line);
+            let error = parse(line.as_bytes()).expect_err(line);
             assert!(error.contains(want), "{line}: {error}");
         }
         let long = format!(
@@ -241,12 +338,12 @@ mod tests {
             "x".repeat(124)
         );
         assert!(
-            Command::parse(long.as_bytes())
+            parse(long.as_bytes())
                 .expect_err("too long")
                 .contains("over 123")
         );
         assert!(
-            Command::parse(&[b'['; 100_000]).is_err(),
+            parse(&[b'['; 100_000]).is_err(),
             "deep nesting is an error and no overflow"
         );
     }

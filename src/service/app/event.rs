@@ -119,14 +119,21 @@ impl Events {
         self.push("disconnect", &event);
     }
 
-    pub(super) fn status(&mut self, id: &Value, status: &Status) {
-        let mut event = status.to_json();
-        event["id"] = id.clone();
-        self.push("status", &event);
+    /// The status; `id` is JSON.
+    pub(super) fn status(&mut self, id: &str, status: &Status) {
+        let fields = status.to_json().to_string();
+        let fields = fields.strip_prefix('{').unwrap_or(&fields);
+        self.lines
+            .extend_from_slice(format!("{{\"event\":\"status\",\"id\":{id},{fields}\n").as_bytes());
     }
 
-    pub(super) fn error(&mut self, message: &str, line: u64) {
-        self.push("error", &json!({"message": message, "line": line}));
+    /// A wrong command, or so many that are not told one by one.
+    pub(super) fn error(&mut self, message: &str, line: u64, count: Option<u64>) {
+        let mut event = json!({"message": message, "line": line});
+        if let Some(count) = count {
+            event["count"] = count.into();
+        }
+        self.push("error", &event);
     }
 
     /// Says an object with the event's name in front, where people and simple programs look for it.

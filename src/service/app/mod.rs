@@ -1,16 +1,19 @@
 //! The program is the server: events go out as lines of JSON, commands come in.
 
+mod answers;
 mod command;
 mod event;
 mod peer;
 
 use std::time::Duration;
 
-use self::command::{Command, Text};
+use self::answers::Answers;
+use self::command::{Command, Fields, Text};
 use self::event::Events;
 use self::peer::{Happened, Peer};
 use super::Endpoint;
 use super::lines::{Flow, Line};
+use super::text::printable;
 use crate::{
     Accept, ClientId, CloseCode, Context, Disconnect, Message, Readiness, Refusal, Request, Route,
     Service, SourceId, TimerId, Token,
@@ -20,6 +23,19 @@ use crate::{
 const HIGH_WATER: usize = 1 << 20;
 /// Clients are read again when this little is left.
 const LOW_WATER: usize = 256 << 10;
+/// Clients that come while so much is unread are refused. Their messages wait from [`HIGH_WATER`] on, so that only comings
+/// and goings add to it.
+const MOST_QUEUED: usize = 4 << 20;
+
+/// How long a client that has ended its direction can still be sent what the program answers to its last message.
+const LAST_ANSWER: Duration = Duration::from_secs(1);
+
+/// Lines of commands that are looked at in one turn of the loop.
+const TURN_LINES: u32 = 1000;
+/// A program that writes nothing but rubbish gets its next turn after this time.
+const RUBBISH_PAUSE: Duration = Duration::from_millis(10);
+/// The most bytes of a wrong line that are shown in the log.
+const SHOWN: usize = 200;
 
 /// A program that ends is started again this soon at first, then after twice the time each time.
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
@@ -60,6 +76,10 @@ pub struct App {
     peer: Option<Peer>,
     /// What is to be said to the program, until its queue takes it.
     events: Events,
+    /// What it is told about its commands, until it reads.
+    answers: Answers,
+    /// Until the next commands are read of a program that writes rubbish.
+    pause: Option<TimerId>,
     /// When the program ended, for the restarts that are counted.
     ends: Vec<crate::Time>,
     restart: Option<Restart>,
@@ -82,6 +102,8 @@ impl App {
             config,
             peer: None,
             events: Events::default(),
+            answers: Answers::default(),
+            pause: None,
             ends: Vec::new(),
             restart: None,
             failure: None,
@@ -89,6 +111,7 @@ impl App {
     }
 
     fn start(&mut self, ctx: &mut Context) {
+        self.answers = Answers::default();
         match Peer::start(ctx, &self.config.command) {
             Ok(peer) => {
                 self.peer = Some(peer);
@@ -111,7 +134,6 @@ impl App {
 
     /// Ends the server with a failure; clients are told that it is not their fault.
     fn fail(&mut self, ctx: &mut Context, failure: String) {
-        log::error!("{failure}");
         self.failure.get_or_insert(failure);
         close_all(ctx);
         ctx.stop();
@@ -122,6 +144,8 @@ impl App {
         let Some(writer) = self.peer.as_mut().and_then(Peer::writer) else {
             return self.events.clear();
         };
+        let room = LOW_WATER.saturating_sub(writer.queued());
+        self.answers.tell(ctx, &mut self.events, room);
         if !self.events.is_empty() {
             self.events.append_to(writer.queue());
             writer.written_to(ctx);
@@ -136,9 +160,12 @@ impl App {
         let queued = self.peer.as_mut().map_or(0, Peer::queued);
         if queued <= LOW_WATER {
             ctx.set_paused(false);
-            if let Some(peer) = &mut self.peer {
-                peer.resume(ctx);
-            }
+        }
+        // Commands are read however much waits for the program: it may be waiting for us to read.
+        if !self.answers.is_rubbish() {
+            self.read_on(ctx);
+        } else if self.pause.is_none() {
+            self.pause = Some(ctx.set_timer(RUBBISH_PAUSE));
         }
         match happened {
             Happened::Nothing => {}
@@ -158,6 +185,13 @@ impl App {
                     self.fail(ctx, failure);
                 }
             }
+        }
+    }
+
+    /// Reads the commands that were left for another turn.
+    fn read_on(&mut self, ctx: &mut Context) {
+        if let Some(peer) = &mut self.peer {
+            peer.resume(ctx);
         }
     }
 
@@ -205,6 +239,10 @@ impl Service for App {
         if self.peer.is_none() {
             return Err(Refusal::unavailable("the program is not running"));
         }
+        if self.peer.as_mut().map_or(0, Peer::queued) > MOST_QUEUED {
+            let refusal = Refusal::unavailable("the program does not read its events");
+            return Err(refusal.because("program_busy"));
+        }
         Ok(match self.config.subprotocol(request) {
             Some(name) => Accept::default().protocol(name),
             None => Accept::default(),
@@ -224,16 +262,26 @@ impl Service for App {
     }
 
     fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
+        ctx.spend(2);
         self.events.message(client, message);
         self.send_events(ctx);
     }
 
     fn drained(&mut self, ctx: &mut Context, client: ClientId) {
-        self.events.drain(client);
+        self.answers.drained(client);
         self.send_events(ctx);
     }
 
+    fn input_ended(&mut self, ctx: &mut Context, client: ClientId) -> Duration {
+        if ctx.quiet_for(client) < LAST_ANSWER {
+            LAST_ANSWER
+        } else {
+            Duration::ZERO
+        }
+    }
+
     fn disconnected(&mut self, ctx: &mut Context, client: ClientId, ending: &Disconnect) {
+        self.answers.forget(client);
         self.events.disconnect(client, ending);
         self.send_events(ctx);
         self.try_restart(ctx);
@@ -243,10 +291,14 @@ impl Service for App {
         let Some(mut peer) = self.peer.take() else {
             return;
         };
-        let (events, most) = (&mut self.events, HIGH_WATER.saturating_sub(peer.queued()));
-        let happened = peer.handle_ready(ctx, source, |ctx, number, line| {
-            run(ctx, events, most, number, line)
-        });
+        let mut turn = Turn {
+            events: &mut self.events,
+            answers: &mut self.answers,
+            room: LOW_WATER.saturating_sub(peer.queued()),
+            lines: 0,
+        };
+        let happened =
+            peer.handle_ready(ctx, source, |ctx, number, line| turn.run(ctx, number, line));
         self.peer = Some(peer);
         self.handle(ctx, happened);
     }
@@ -256,13 +308,21 @@ impl Service for App {
             self.restart = Some(Restart::Clients);
             return self.try_restart(ctx);
         }
+        if self.pause == Some(timer) {
+            self.pause = None;
+            return self.read_on(ctx);
+        }
         let Some(mut peer) = self.peer.take() else {
             return;
         };
-        let (events, most) = (&mut self.events, HIGH_WATER.saturating_sub(peer.queued()));
-        let happened = peer.handle_timer(ctx, timer, |ctx, number, line| {
-            run(ctx, events, most, number, line)
-        });
+        let mut turn = Turn {
+            events: &mut self.events,
+            answers: &mut self.answers,
+            room: LOW_WATER.saturating_sub(peer.queued()),
+            lines: 0,
+        };
+        let happened =
+            peer.handle_timer(ctx, timer, |ctx, number, line| turn.run(ctx, number, line));
         self.peer = Some(peer);
         self.handle(ctx, happened);
     }
@@ -288,24 +348,57 @@ fn line_limit(ctx: &Context) -> usize {
     2 * ctx.config().limits.max_message + 4096
 }
 
-/// Does what a line says. What is wrong with it is said in one event, and nothing else happens. No more lines are taken
-/// while over `most` bytes of answers wait.
-fn run(ctx: &mut Context, events: &mut Events, most: usize, number: u64, line: Line<'_>) -> Flow {
-    let result = match line {
-        Line::Whole(bytes) if bytes.trim_ascii().is_empty() => Ok(()),
-        Line::Whole(bytes) => {
-            Command::parse(bytes).and_then(|command| carry_out(ctx, events, command))
+/// The commands of one turn of the loop.
+struct Turn<'a> {
+    events: &'a mut Events,
+    answers: &'a mut Answers,
+    /// The most bytes of events that are made of answers now.
+    room: usize,
+    lines: u32,
+}
+
+impl Turn<'_> {
+    /// Does what a line says. What is wrong with it is said in one event, and nothing else happens.
+    fn run(&mut self, ctx: &mut Context, number: u64, line: Line<'_>) -> Flow {
+        match line {
+            Line::Whole(bytes) if bytes.trim_ascii().is_empty() => {}
+            Line::Whole(bytes) => match Fields::read(bytes) {
+                Ok(fields) => {
+                    let done = Command::parse(fields)
+                        .and_then(|command| carry_out(ctx, self.answers, command, number));
+                    match done {
+                        Ok(()) => self.answers.valid(ctx.now()),
+                        Err(message) => {
+                            log::warn!("line {number} from the program: {message}");
+                            self.answers.error(message, number);
+                        }
+                    }
+                }
+                Err(message) => {
+                    let shown = printable(&bytes[..bytes.len().min(SHOWN)]);
+                    log::warn!(
+                        "line {number} from the program is no command ({message}): {shown}; standard output is for \
+                         commands, a JSON object a line, flushed; anything else goes to standard error"
+                    );
+                    self.answers.error(message, number);
+                }
+            },
+            Line::TooLong(bytes) => {
+                let message = format!("the line is over {} bytes", line_limit(ctx));
+                log::warn!(
+                    "line {number} from the program: {message}: {} ...",
+                    printable(bytes)
+                );
+                self.answers.error(message, number);
+            }
         }
-        Line::TooLong(_) => Err(format!("the line is over {} bytes", line_limit(ctx))),
-    };
-    if let Err(message) = result {
-        log::warn!("line {number} from the program: {message}");
-        events.error(&message, number);
-    }
-    if events.len() > most {
-        Flow::Stop
-    } else {
-        Flow::GoOn
+        self.answers.tell(ctx, self.events, self.room);
+        self.lines += 1;
+        if self.lines % TURN_LINES == 0 || ctx.is_turn_spent() {
+            Flow::Stop
+        } else {
+            Flow::GoOn
+        }
     }
 }
 
@@ -320,7 +413,12 @@ fn check_size(ctx: &Context, message: Message<'_>) -> Result<(), String> {
     Ok(())
 }
 
-fn carry_out(ctx: &mut Context, events: &mut Events, command: Command) -> Result<(), String> {
+fn carry_out(
+    ctx: &mut Context,
+    answers: &mut Answers,
+    command: Command,
+    line: u64,
+) -> Result<(), String> {
     let on = |client: ClientId| move |error: crate::SendError| format!("{error} {client}");
     match command {
         Command::Send { client, data } => {
@@ -340,7 +438,7 @@ fn carry_out(ctx: &mut Context, events: &mut Events, command: Command) -> Result
             reason: Text(reason),
         } => ctx.close(client, code, reason).map_err(on(client)),
         Command::Status { id } => {
-            events.status(&id, &ctx.status());
+            answers.status(id, line);
             Ok(())
         }
         Command::Shutdown => {

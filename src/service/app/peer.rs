@@ -1,11 +1,11 @@
 //! Who the events go to and the commands come from.
 
 use std::io;
-use std::os::fd::AsFd;
 
 use crate::service::child::{Child, ChildEvent, describe};
 use crate::service::lines::{Flow, Line};
 use crate::service::pipe::{LineReader, Stream, Writer};
+use crate::sys::NonblockingFd;
 use crate::{Context, SourceId, TimerId};
 
 /// The other end: a program of ours, or whoever started us.
@@ -39,8 +39,8 @@ impl Peer {
         if !command.is_empty() {
             return Ok(Self::Program(Box::new(Child::spawn(ctx, command, limit)?)));
         }
-        let input = io::stdin().as_fd().try_clone_to_owned()?;
-        let output = io::stdout().as_fd().try_clone_to_owned()?;
+        let input = NonblockingFd::shared(io::stdin())?;
+        let output = NonblockingFd::shared(io::stdout())?;
         Ok(Self::Stdio {
             input: LineReader::new(ctx, input, limit)?,
             output: Writer::new(ctx, output)?,

@@ -27,6 +27,9 @@ const EVENTS_ARE_JSON: (&str, &str) = ("X-SSE-Content-Type", "application/json")
 /// How long a program that has expired is still kept for who reads it.
 pub(super) const READING_ON: Duration = Duration::from_secs(5);
 
+/// How long a client that has ended its direction, and is behind with reading, is waited for while it takes nothing.
+const CATCHING_UP: Duration = Duration::from_secs(5);
+
 /// Exited processes that are kept, as many times as there may be running ones.
 const EXITED_PER_RUNNING: usize = 4;
 
@@ -491,6 +494,14 @@ impl Service for Processes {
     fn drained(&mut self, ctx: &mut Context, client: ClientId) {
         self.programs.drained(ctx, client);
         self.follow_up(ctx);
+    }
+
+    fn input_ended(&mut self, ctx: &mut Context, client: ClientId) -> Duration {
+        if ctx.is_congested(client) {
+            CATCHING_UP
+        } else {
+            Duration::ZERO
+        }
     }
 
     fn disconnected(&mut self, ctx: &mut Context, client: ClientId, _: &Disconnect) {

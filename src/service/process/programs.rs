@@ -13,12 +13,8 @@ use super::attach::Role;
 use super::control::{self, Control};
 use super::program::{Launch, MARK, Program};
 use super::sink::{Sink, Sockets};
-use crate::service::text::printable;
 use crate::sys::{Families, SystemProcesses};
 use crate::{ClientId, Context, Message, Readiness, SourceId, Time, TimerId};
-
-/// The most bytes of a message that is ignored that go into the log.
-const SHOWN: usize = 100;
 
 /// The most programs that are started in one turn of the loop: starting one takes milliseconds.
 const STARTS_PER_TURN: usize = 4;
@@ -348,10 +344,10 @@ impl Programs {
                         log::debug!("{client} only watches: resize ignored");
                     }
                     None => {
-                        let shown = &text.as_bytes()[..text.len().min(SHOWN)];
+                        // It may be what was typed, passwords too, so it is not shown.
                         log::warn!(
-                            "{client} sent no valid control message, ignored: {}",
-                            printable(shown)
+                            "{client} sent a text message of {} bytes that is no control message; ignored",
+                            text.len()
                         );
                     }
                 },

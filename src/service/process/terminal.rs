@@ -22,6 +22,9 @@ use crate::{
 /// Output that is kept for a client that is behind. Nobody else comes to read it.
 const SCROLLBACK: usize = 128 << 10;
 
+/// How long a client that has ended its direction is waited for while it takes nothing. Its program is gone by then.
+const LAST_OUTPUT: Duration = Duration::from_secs(10);
+
 /// The settings of terminals.
 #[derive(Clone, Debug)]
 pub struct TerminalConfig {
@@ -190,6 +193,17 @@ impl Service for Terminal {
 
     fn drained(&mut self, ctx: &mut Context, client: ClientId) {
         self.programs.drained(ctx, client);
+    }
+
+    /// Nothing more will be typed, so the program is hung up on. Its last output and its end still go to the client.
+    fn input_ended(&mut self, ctx: &mut Context, client: ClientId) -> Duration {
+        match self.programs.read_by(client) {
+            Some(id) if self.programs.delivers_to(client) => {
+                self.programs.end(ctx, id);
+                LAST_OUTPUT
+            }
+            _ => Duration::ZERO,
+        }
     }
 
     fn disconnected(&mut self, ctx: &mut Context, client: ClientId, _: &Disconnect) {

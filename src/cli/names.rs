@@ -1,0 +1,103 @@
+//! What this machine is called, and where it is reached.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::InterfaceFlags;
+use outrigger::{Listen, ListenAddress};
+
+/// The most addresses that are told of a listener on all of them.
+const MOST: usize = 8;
+
+/// The names of this machine that others may know it by: its host name, what stands before the first dot of it, and that
+/// in the local network (RFC 6762).
+pub(super) fn own_names() -> Vec<String> {
+    let uname = rustix::system::uname();
+    let Some(name) = uname.nodename().to_str().ok().filter(|name| is_name(name)) else {
+        return Vec::new();
+    };
+    let short = name.split('.').next().unwrap_or(name);
+    let mut names = vec![name.to_owned(), short.to_owned(), format!("{short}.local")];
+    names.dedup();
+    names
+}
+
+fn is_name(name: &str) -> bool {
+    let valid = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    // Not what the kernel has where nobody has given it a name.
+    !name.is_empty() && name != "(none)" && name.bytes().all(valid)
+}
+
+/// Whether it stands for all addresses of the machine.
+pub(super) fn is_everywhere(listen: &Listen) -> bool {
+    match listen {
+        Listen::Tcp(address) => address.ip().is_unspecified(),
+        Listen::PortRange(ip, _) => ip.is_unspecified(),
+        Listen::Unix(_) | Listen::Inherited(_) => false,
+    }
+}
+
+/// Where a listener is reached: at its address, or where that stands for all of them, at each, that of loopback first.
+pub(crate) fn reached_at(address: &ListenAddress) -> Vec<ListenAddress> {
+    let Some(all) = address
+        .tcp()
+        .filter(|address| address.ip().is_unspecified())
+    else {
+        return vec![address.clone()];
+    };
+    let first = match all {
+        SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+        SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+    };
+    let mut ips: Vec<IpAddr> = vec![first];
+    // Nobody can be asked who has the addresses that cannot be listed.
+    let interfaces = getifaddrs().into_iter().flatten();
+    let up = interfaces.filter(|interface| interface.flags.contains(InterfaceFlags::IFF_UP));
+    for ip in up.filter_map(|interface| ip_of(&interface)) {
+        // One that listens for version 6 takes version 4 too. Loopback has many addresses, and those of a link need more
+        // than a URL can say.
+        let reached = ip.is_ipv4() || all.is_ipv6();
+        let link_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        if reached && !link_local && !ip.is_loopback() && !ips.contains(&ip) && ips.len() < MOST {
+            ips.push(ip);
+        }
+    }
+    let port = all.port();
+    ips.into_iter()
+        .map(|ip| ListenAddress::Tcp(SocketAddr::new(ip, port)))
+        .collect()
+}
+
+fn ip_of(interface: &nix::ifaddrs::InterfaceAddress) -> Option<IpAddr> {
+    let address = interface.address.as_ref()?;
+    let v4 = address.as_sockaddr_in().map(|v4| IpAddr::from(v4.ip()));
+    v4.or_else(|| address.as_sockaddr_in6().map(|v6| v6.ip().into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_addresses_are_told_by_those_that_work() {
+        let tcp = |text: &str| ListenAddress::Tcp(text.parse().expect("an address"));
+        assert_eq!(reached_at(&tcp("127.0.0.1:7")), [tcp("127.0.0.1:7")]);
+        for (all, first) in [("0.0.0.0:7", "127.0.0.1:7"), ("[::]:7", "[::1]:7")] {
+            let told = reached_at(&tcp(all));
+            assert_eq!(told[0], tcp(first));
+            assert!(told.len() <= MOST);
+            let unspecified =
+                |one: &ListenAddress| one.tcp().is_some_and(|one| one.ip().is_unspecified());
+            assert!(!told.iter().any(unspecified), "{told:?}");
+        }
+        let unix = ListenAddress::Unix("/x".into());
+        assert_eq!(reached_at(&unix), [unix.clone()]);
+    }
+
+    #[test]
+    fn a_host_name_is_one_that_a_client_may_say() {
+        assert!(is_name("box") && is_name("box.example.com"));
+        assert!(!is_name("") && !is_name("(none)") && !is_name("a b"));
+        assert!(own_names().iter().all(|name| is_name(name)));
+    }
+}

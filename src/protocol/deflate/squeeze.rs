@@ -1,0 +1,127 @@
+//! Long messages are compressed a slice at a time, while they are sent: as the fragments of one message (RFC 7692
+//! section 7.2.1), each made when the socket has room for it.
+
+use std::fmt;
+
+use zlib_rs::{Deflate, DeflateFlush};
+
+use super::codec::{Codec, Compression, TAIL, compress_piece};
+use crate::protocol::frame::{OpCode, SentHeader};
+
+/// Bytes of a message that are compressed at once. Longer messages are compressed in slices. Fuzzers and tests have short
+/// messages.
+pub const SLICE: usize = if cfg!(any(test, fuzzing)) {
+    1 << 10
+} else {
+    256 << 10
+};
+
+/// A message that waits to be compressed, or of which a part has been.
+pub struct Squeeze {
+    opcode: OpCode,
+    payload: Vec<u8>,
+    /// Bytes of the payload that were compressed.
+    at: usize,
+    /// Whether its first frame has been made.
+    begun: bool,
+    /// The compressor, from the first slice to the last: nothing else may be compressed with it meanwhile.
+    deflate: Option<Box<Deflate>>,
+    /// Bytes of the frames' payloads so far.
+    compressed: usize,
+}
+
+impl Squeeze {
+    /// A message of which nothing has been compressed.
+    pub fn new(opcode: OpCode, payload: &[u8]) -> Self {
+        Self {
+            opcode,
+            payload: payload.to_vec(),
+            at: 0,
+            begun: false,
+            deflate: None,
+            compressed: 0,
+        }
+    }
+
+    /// Bytes that have not been compressed.
+    pub fn remaining(&self) -> usize {
+        self.payload.len() - self.at
+    }
+
+    /// Compresses the next slice and appends its frame to `out`; nothing if the compressor keeps all of it for the next.
+    /// Returns whether that was the last. An error leaves a message that cannot be completed.
+    pub fn next(
+        &mut self,
+        codec: &mut Codec,
+        shared: &mut Compression,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, CompressionFailed> {
+        let first = self.deflate.is_none();
+        let deflate = self
+            .deflate
+            .get_or_insert_with(|| codec.borrow_deflate(shared));
+        let slice = &self.payload[self.at..];
+        let slice = &slice[..slice.len().min(SLICE)];
+        let last = self.at + slice.len() == self.payload.len();
+        let flush = if last {
+            DeflateFlush::SyncFlush
+        } else {
+            DeflateFlush::NoFlush
+        };
+        let mut bytes = shared.take_room();
+        if !compress_piece(deflate, slice, flush, &mut bytes) {
+            return Err(CompressionFailed);
+        }
+        self.at += slice.len();
+        if last {
+            debug_assert!(bytes.ends_with(&TAIL));
+            bytes.truncate(bytes.len() - TAIL.len());
+        }
+        // By itself, a message that does not shrink is better sent as it is. In a context what follows refers to it.
+        let is_worth_it = codec.keeps_context() || !first || bytes.len() < slice.len() / 4 * 3;
+        let done = if is_worth_it {
+            if last || !bytes.is_empty() {
+                let opcode = (!self.begun).then_some(self.opcode);
+                SentHeader::fragment(opcode, last, bytes.len()).append_with(&bytes, out);
+                self.begun = true;
+                self.compressed += bytes.len();
+            }
+            last
+        } else {
+            SentHeader::new(self.opcode, self.payload.len()).append_with(&self.payload, out);
+            self.at = self.payload.len();
+            true
+        };
+        shared.give_back(bytes);
+        if done {
+            if self.begun {
+                shared.count_out(self.payload.len(), self.compressed);
+            }
+            if let Some(deflate) = self.deflate.take() {
+                codec.return_deflate(deflate, shared);
+            }
+        }
+        Ok(done)
+    }
+}
+
+impl fmt::Debug for Squeeze {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Squeeze")
+            .field("opcode", &self.opcode)
+            .field("remaining", &self.remaining())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The compressor refused, which it does not where its memory and its input are sound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompressionFailed;
+
+impl fmt::Display for CompressionFailed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("compression failed")
+    }
+}
+
+impl std::error::Error for CompressionFailed {}
