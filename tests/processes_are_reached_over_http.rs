@@ -95,12 +95,13 @@ fn wait_for_exit(address: SocketAddr, id: &str) -> Value {
 fn a_process_is_spawned_watched_and_killed() {
     let (_server, address) = processes(&[]);
     let (id, _) = spawn(address, script("sleep 1000"));
-    let running = state(address, &id);
-    assert_eq!(running["state"], "running");
-    assert!(
-        running["exit_code"].is_null() && running["mem_bytes"].as_u64() > Some(0),
-        "{running}"
-    );
+    // One that has just begun may have no memory yet.
+    eventually("it runs", || {
+        let running = state(address, &id);
+        assert_eq!(running["state"], "running");
+        assert!(running["exit_code"].is_null(), "{running}");
+        running["mem_bytes"].as_u64() > Some(0)
+    });
     let (_, list) = call(address, "GET", "/process", None);
     assert_eq!(list["processes"][0]["process_id"], json!(id));
 
