@@ -13,7 +13,7 @@ use uuid::Uuid;
 #[derive(Debug)]
 pub(crate) struct Announcement {
     path: PathBuf,
-    /// It stays open, so that its inode number, by which it is known as ours, is given to no other file meanwhile.
+    /// The open file. While it is open, its inode number cannot be given to another file.
     file: File,
 }
 

@@ -41,7 +41,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// How long a reader of standard output may take to make room for where the server listens.
+/// How long to wait for room on standard output for the `listening` lines.
 const PRINTING: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
@@ -176,7 +176,7 @@ fn serve(
         })?;
     }
     let mut announcement = None;
-    // What cannot be started has stopped the server, which ends below.
+    // If a service failed to start, the server is stopping, and `run` ends at once.
     if server.start().is_ok() {
         let addresses = server.local_addresses();
         announcement = write_announcement(settings, &paths[0], addresses)?;
@@ -255,7 +255,7 @@ fn write_announcement(
     Announcement::write(name, address, path, token, &settings.announce_extra).map(Some)
 }
 
-/// Puts into the log what makes it easy to come in.
+/// Logs a warning for each weak setting.
 fn warn(settings: &Settings) {
     for warning in settings.warnings() {
         log::warn!("{warning}");
@@ -268,8 +268,8 @@ fn complain(error: &str, exit: Exit) -> Exit {
     exit
 }
 
-/// Prints to standard output once the signals that end the program are events of the loop: who does not read keeps neither
-/// the server from serving nor the program from ending.
+/// Prints to standard output after the signal handlers were installed. A reader that does not read must not keep the server
+/// from serving, and a signal must still end it.
 fn print_within(text: &str, patience: Duration) {
     let mut stdout = Output::new(NonblockingFd::shared(io::stdout()));
     if !stdout.line_within(text.as_bytes(), patience, |_| Vec::new()) {

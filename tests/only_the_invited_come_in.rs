@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 
 use common::program::{Program, outrigger};
 use common::traces::{TraceFile, eventually};
-use common::{TEXT, Wire, call, request};
+use common::{BINARY, TEXT, Wire, call, request};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -529,6 +529,141 @@ fn a_server_that_is_open_to_the_world_says_so() {
             "{args:?}"
         );
     }
+}
+
+#[test]
+fn weak_settings_are_warned_about() {
+    // The bug: nobody was told of a token that can be guessed or read, or of one that was ignored.
+    let token = TraceFile::new("weak-token");
+    let warnings = |args: &[&str], variable: Option<&str>| {
+        let mut command = Command::new(OUTRIGGER);
+        command
+            .args(args)
+            .arg("--check")
+            .env_remove("OUTRIGGER_TOKEN");
+        if let Some(value) = variable {
+            command.env("OUTRIGGER_TOKEN", value);
+        }
+        let output = command.output().expect("it runs");
+        assert_eq!(output.status.code(), Some(0), "{args:?}");
+        String::from_utf8(output.stderr).expect("UTF-8")
+    };
+    let write = |text: &str, mode| {
+        fs::write(token.path(), text).expect("a file");
+        fs::set_permissions(token.path(), fs::Permissions::from_mode(mode)).expect("a file");
+    };
+    let file = token.path();
+    let with_file = ["echo", "--token-file", &file];
+    write("0123456789abcdef", 0o600);
+    assert_eq!(warnings(&with_file, None), "");
+    write("0123456789abcde", 0o600);
+    let said = warnings(&with_file, None);
+    assert!(
+        said.contains("WARN") && said.contains("15 characters"),
+        "{said}"
+    );
+    assert!(!said.contains("0123"), "{said}");
+    for mode in [0o640, 0o604, 0o620] {
+        write("0123456789abcdef", mode);
+        let said = warnings(&with_file, None);
+        assert!(said.contains(&format!("(mode {mode:o})")), "{said}");
+    }
+    assert!(warnings(&["echo"], Some("short")).contains("5 characters"));
+    let said = warnings(&["echo", "--no-auth"], Some("0123456789abcdef"));
+    assert!(said.contains("OUTRIGGER_TOKEN is ignored"), "{said}");
+    let open = ["echo", "--allow-origin", "*", "--allow-host", "*"];
+    assert!(warnings(&open, None).contains("every web page is let in"));
+    assert_eq!(warnings(&open, Some("0123456789abcdef")), "");
+    assert_eq!(warnings(&open[..3], None), "");
+}
+
+#[test]
+fn all_addresses_are_told_by_those_that_work_and_so_is_the_machines_name() {
+    // The bug: `listening on ws://0.0.0.0:7070/`, and 403 for who came by the machine's own name.
+    let announced = TraceFile::new("everywhere");
+    let file = announced.path();
+    let server = run(&["echo", "--listen", "0.0.0.0:0", "--announce", &file]);
+    let (address, token) = listening(&server.line());
+    assert!(address.ip().is_loopback());
+    let told: Value = serde_json::from_str(&announced.text()).expect("JSON");
+    assert_eq!(told["url"], format!("ws://{address}/"));
+    let name = rustix::system::uname();
+    let name = name.nodename().to_str().expect("a name");
+    let token = token.expect("a fresh one");
+    for (host, code) in [(name, "101"), ("evil.example", "403")] {
+        let mut wire = Wire::open(address);
+        let request = String::from_utf8(request(&format!("/?token={token}"))).expect("ASCII");
+        wire.send(request.replacen("localhost", host, 1).as_bytes());
+        assert_eq!(&wire.read_head()[9..12], code, "{host}");
+    }
+    server.signal(Signal::TERM);
+    // The others were told as well, before it ended.
+    for line in server.rest() {
+        let (other, _) = listening(&line);
+        assert!(!other.ip().is_unspecified() && other.port() == address.port());
+    }
+}
+
+#[test]
+fn the_log_has_who_was_refused_and_not_what_was_typed() {
+    // The bug: a refusal did not say which Host or Origin it was, and what some pages send for each key was in the log.
+    let mut server = run(&[
+        "terminal",
+        "--listen",
+        "127.0.0.1:0",
+        "--no-auth",
+        "--",
+        "cat",
+    ]);
+    let (address, _) = listening(&server.line());
+    let mut wire = Wire::open(address);
+    wire.send(b"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n");
+    assert!(wire.read_head().starts_with("HTTP/1.1 403 "));
+    let long = "x".repeat(2000);
+    let origin = format!("Origin: https://\u{1b}[2J{long}\r\n");
+    assert_eq!(
+        status(address, "/terminal", &origin.replace('\u{1b}', "\u{9b}")),
+        "403"
+    );
+    let mut wire = Wire::connect(address, "/terminal");
+    wire.send_frame(TEXT, b"hunter2");
+    wire.send_frame(BINARY, b"echo\n");
+    while !wire.read_frame().payload.ends_with(b"echo\r\n") {}
+    server.signal(Signal::TERM);
+    wire.read_close();
+    wire.send_close(1001);
+    let (_, log) = server.wait_and_read_log();
+    assert!(
+        log.contains("403 this Host is not served here (--allow-host): \"evil.example\""),
+        "{log}"
+    );
+    assert!(
+        log.contains("(--allow-origin): \"https://\\u{9b}[2Jxxx") && !log.contains(&long),
+        "{log}"
+    );
+    assert!(
+        log.contains("a text message of 7 bytes") && !log.contains("hunter2"),
+        "{log}"
+    );
+}
+
+#[test]
+fn an_announcement_is_removed_by_who_has_made_it() {
+    // The bug: a file was known by its inode number, which may be given to the next file as soon as the first one is gone.
+    let announced = TraceFile::new("inode");
+    let file = announced.path();
+    let mut server = run(&["echo", "--listen", "127.0.0.1:0", "--announce", &file]);
+    server.line();
+    let number = || std::os::unix::fs::MetadataExt::ino(&fs::metadata(&file).expect("a file"));
+    let own = number();
+    for _ in 0..100 {
+        fs::remove_file(&file).expect("a file");
+        fs::write(&file, "another's").expect("a file");
+        assert_ne!(number(), own);
+    }
+    server.signal(Signal::TERM);
+    server.wait();
+    assert_eq!(announced.text(), "another's");
 }
 
 #[test]

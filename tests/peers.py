@@ -103,12 +103,18 @@ def read_exactly(connection, count):
 
 
 def read_frame(connection):
+    opcode, payload, _ = read_fragment(connection)
+    return opcode, payload
+
+
+def read_fragment(connection):
+    """A frame's opcode and payload, and whether it is the last of its message."""
     first, length = read_exactly(connection, 2)
     if length == 126:
         length = int.from_bytes(read_exactly(connection, 2))
     elif length == 127:
         length = int.from_bytes(read_exactly(connection, 8))
-    return first & 15, read_exactly(connection, length)
+    return first & 15, read_exactly(connection, length), first & 0x80 != 0
 
 
 def open_clients(port, paths):

@@ -2,11 +2,19 @@
 
 mod common;
 
-use std::process::Command;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
 
-use common::Wire;
 use common::program::{Program, outrigger};
-use rustix::process::Signal;
+use common::traces::{TraceFile, eventually};
+use common::{PATIENCE, Wire};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::OpenptFlags;
 
 #[test]
 fn help_and_version_go_to_standard_output_with_exit_code_0() {
@@ -83,14 +91,61 @@ fn an_address_in_use_is_one_line_and_exit_code_1() {
 }
 
 #[test]
-fn a_program_that_cannot_be_started_is_exit_code_1() {
-    let mut program = Program::start(&["app", "--", "/no/such/program"]);
-    program.address();
-    let (status, log) = program.wait_and_read_log();
-    assert_eq!(status.code(), Some(1));
-    assert!(
-        log.contains("outrigger: cannot start \"/no/such/program\""),
-        "{log}"
+fn a_program_that_is_not_there_is_wrong_usage_and_nothing_listens() {
+    // The bug: `listening` was printed, and --check said that all is valid, and then the program was not there.
+    let plain = TraceFile::new("no-program");
+    fs::write(plain.path(), "text").expect("a file");
+    for (program, says) in [
+        ("no-such-program", "it is not in PATH"),
+        ("/no/such/program", "there is no such file"),
+        (&*plain.path(), "it is no file that may be run"),
+        ("/", "it is no file that may be run"),
+    ] {
+        for command in [
+            &["app"][..],
+            &["app", "--restart"],
+            &["agent"],
+            &["agent", "--mode", "per-client"],
+            &["terminal"],
+            &["terminal", "--check"],
+            &["agent", "--check"],
+        ] {
+            let args = [command, &["--listen", "127.0.0.1:0", "--", program]].concat();
+            let output = outrigger(&args);
+            let error = String::from_utf8(output.stderr).expect("UTF-8");
+            assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
+            let start = format!("outrigger: cannot start {program:?}: ");
+            assert!(
+                error.starts_with(&start) && error.contains(says) && error.lines().count() == 1,
+                "{args:?}: {error}"
+            );
+            assert!(output.stdout.is_empty());
+        }
+    }
+    let found = outrigger(&["terminal", "--check", "--cwd", "/bin", "--", "./sh"]);
+    assert_eq!(found.status.code(), Some(0));
+}
+
+#[test]
+fn a_program_that_cannot_be_started_is_told_once_and_nothing_listens() {
+    // The bug: the failure was in the log and printed once more, behind the `listening` line.
+    let script = TraceFile::new("no-interpreter");
+    fs::write(script.path(), "#!/no/such/interpreter\n").expect("a file");
+    fs::set_permissions(script.path(), fs::Permissions::from_mode(0o755)).expect("a file");
+    for command in ["app", "agent"] {
+        let output = outrigger(&[command, "--listen", "127.0.0.1:0", "--", &script.path()]);
+        let error = String::from_utf8(output.stderr).expect("UTF-8");
+        assert_eq!(output.status.code(), Some(1));
+        assert_eq!(error.matches("cannot start").count(), 1, "{error}");
+        assert!(error.contains("\noutrigger: cannot start "), "{error}");
+        assert!(output.stdout.is_empty());
+    }
+    let output = outrigger(&["app", "--listen", "127.0.0.1:0", "--", "sh", "-c", "exit 3"]);
+    let error = String::from_utf8(output.stderr).expect("UTF-8");
+    assert_eq!(
+        error.matches("the program exited with code 3").count(),
+        1,
+        "{error}"
     );
 }
 
@@ -144,13 +199,186 @@ fn a_second_signal_leaves_at_once() {
     let mut wire = Wire::connect(program.address(), "/");
     program.signal(Signal::TERM);
     assert_eq!(wire.read_close().0, 1001);
-    program.signal(Signal::TERM);
+    // One that comes at once with the first is the same.
+    let mut sent = 0;
+    eventually("it leaves", || {
+        program.signal(Signal::TERM);
+        sent += 1;
+        program.has_ended()
+    });
+    assert!(sent > 1, "{sent}");
     let (status, log) = program.wait_and_read_log();
     assert_eq!(status.code(), Some(1));
     assert!(
         log.contains("cause=shutdown"),
         "everyone is told of all the same: {log}"
     );
+}
+
+#[test]
+fn signals_that_come_together_are_one() {
+    // The bug: a supervisor that sends TERM and INT, or a `^C` that arrives twice, cut everyone off.
+    let mut program = Program::start(&["echo", "--close-timeout", "1h"]);
+    let mut wire = Wire::connect(program.address(), "/");
+    for signal in [Signal::TERM, Signal::INT, Signal::INT, Signal::TERM] {
+        program.signal(signal);
+    }
+    assert_eq!(wire.read_close().0, 1001);
+    wire.send_close(1001);
+    wire.expect_end();
+    assert_eq!(program.wait().code(), Some(0));
+}
+
+/// `echo` that logs to `stderr`, and where it listens.
+fn logging_to(stderr: impl Into<Stdio>) -> (Child, SocketAddr) {
+    let mut server = Command::new(env!("CARGO_BIN_EXE_outrigger"))
+        .args(["echo", "--listen", "127.0.0.1:0", "--path", "/..."])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(stderr)
+        .spawn()
+        .expect("the program starts");
+    let mut line = String::new();
+    let stdout = server.stdout.take().expect("piped");
+    BufReader::new(stdout).read_line(&mut line).expect("a line");
+    let url = line.rsplit("ws://").next().expect("a URL");
+    let address = url.trim_end().trim_end_matches('/').parse();
+    (server, address.expect("an address"))
+}
+
+/// What is written to the other end, line by line.
+fn lines_of(reader: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, lines) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut all = BufReader::new(reader).lines().map_while(Result::ok);
+        all.try_for_each(|line| sender.send(line))
+    });
+    lines
+}
+
+/// Some clients, each of which is logged.
+fn come_and_go(address: SocketAddr, path: &str) {
+    for _ in 0..10 {
+        let mut wire = Wire::connect(address, path);
+        wire.send_frame(1, b"still here");
+        assert_eq!(wire.read_frame().payload, b"still here");
+    }
+}
+
+#[test]
+fn a_log_that_nobody_reads_holds_nothing_up() {
+    // The bugs: a full pipe kept the program from ending, and what was lost was lost in silence.
+    let (mut reader, mut writer) = std::io::pipe().expect("a pipe");
+    rustix::io::ioctl_fionbio(&writer, true).expect("a pipe");
+    let mut filled = 0;
+    while let Ok(count) = writer.write(&[b'x'; 4096]) {
+        filled += count;
+    }
+    rustix::io::ioctl_fionbio(&writer, false).expect("a pipe");
+    let (mut server, address) = logging_to(writer.try_clone().expect("a second handle"));
+    come_and_go(address, "/");
+    let flags = rustix::fs::fcntl_getfl(&writer).expect("a pipe");
+    assert!(
+        !flags.contains(rustix::fs::OFlags::NONBLOCK),
+        "it is shared"
+    );
+    reader.read_exact(&mut vec![0; filled]).expect("it is full");
+    come_and_go(address, "/again");
+    let (mut dropped, mut again) = (false, false);
+    let lines = lines_of(reader.try_clone().expect("a second handle"));
+    while !again {
+        let line = lines.recv_timeout(PATIENCE).expect("a line");
+        dropped |= line.contains("lines of the log were dropped");
+        again |= line.contains("/again");
+    }
+    assert!(dropped, "it is told first");
+    // Full again, it ends all the same, and so does one that has failed and says why.
+    rustix::io::ioctl_fionbio(&writer, true).expect("a pipe");
+    while writer.write(&[b'x'; 4096]).is_ok() {}
+    rustix::io::ioctl_fionbio(&writer, false).expect("a pipe");
+    kill_process(Pid::from_child(&server), Signal::TERM).expect("it runs");
+    assert_eq!(server.wait().expect("it ends").code(), Some(0));
+    let status = Command::new(env!("CARGO_BIN_EXE_outrigger"))
+        .args(["app", "--listen", "127.0.0.1:0", "--", "sh", "-c", "exit 3"])
+        .stdout(writer.try_clone().expect("a second handle"))
+        .stderr(writer)
+        .status();
+    assert_eq!(status.expect("it ends").code(), Some(1));
+}
+
+#[test]
+fn a_terminal_that_was_stopped_holds_nothing_up() {
+    // The bug: ^S in the terminal that the log goes to, and the server stood still.
+    let master = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
+    rustix::pty::unlockpt(&master).expect("a terminal");
+    let name = rustix::pty::ptsname(&master, Vec::new()).expect("a name");
+    let name = name.into_string().expect("UTF-8");
+    let slave = fs::File::options()
+        .read(true)
+        .write(true)
+        .open(name)
+        .expect("a terminal");
+    let lines = lines_of(fs::File::from(master.try_clone().expect("a second handle")));
+    let (mut server, address) = logging_to(slave.try_clone().expect("a second handle"));
+    let mut master = fs::File::from(master);
+    let mut press = |key: &[u8], goes: bool| {
+        master.write_all(key).expect("a terminal");
+        eventually("the terminal does as told", || {
+            let mut fds = [PollFd::new(&slave, PollFlags::OUT)];
+            (poll(&mut fds, Some(&Timespec::default())) == Ok(1)) == goes
+        });
+    };
+    press(b"\x13", false);
+    come_and_go(address, "/stopped");
+    press(b"\x11", true);
+    come_and_go(address, "/again");
+    let (mut dropped, mut again) = (false, false);
+    while !again {
+        let line = lines.recv_timeout(PATIENCE).expect("a line");
+        dropped |= line.contains("lines of the log were dropped");
+        again |= line.contains("/again");
+    }
+    assert!(dropped, "it is told first");
+    press(b"\x13", false);
+    kill_process(Pid::from_child(&server), Signal::TERM).expect("it runs");
+    assert_eq!(server.wait().expect("it ends").code(), Some(0));
+}
+
+#[test]
+fn nobody_can_flood_the_log() {
+    // The bug: 1.3 MB of log a second for whoever could connect, without a token.
+    let mut program = Program::start(&["echo", "--path", "/there"]);
+    let address = program.address();
+    for _ in 0..1000 {
+        let mut wire = Wire::open(address);
+        wire.send(&common::request("/nowhere"));
+        assert!(wire.read_head().starts_with("HTTP/1.1 404 "));
+    }
+    let mut other = Wire::connect(address, "/there");
+    other.send_close(1000);
+    other.read_close();
+    program.signal(Signal::TERM);
+    let (_, log) = program.wait_and_read_log();
+    let refused = log.matches("refused: 404").count();
+    assert!((100..500).contains(&refused), "{refused}");
+    assert!(log.contains("suppressed"), "{log}");
+    assert!(
+        log.contains("path=\"/there\""),
+        "other kinds are not touched: {log}"
+    );
+    // Who asks for more than that gets everything.
+    let mut program = Program::start(&["echo", "--path", "/there", "--log", "debug"]);
+    let address = program.address();
+    let reading = program.read_log();
+    for _ in 0..300 {
+        let mut wire = Wire::open(address);
+        wire.send(&common::request("/nowhere"));
+        wire.read_head();
+    }
+    program.signal(Signal::TERM);
+    program.wait();
+    let log = reading.join().expect("it is read");
+    assert_eq!(log.matches("refused: 404").count(), 300);
 }
 
 #[test]
@@ -178,7 +406,7 @@ fn a_failure_that_nobody_reads_is_still_exit_code_1() {
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
     let status = Command::new(env!("CARGO_BIN_EXE_outrigger"))
-        .args(["app", "--listen", "127.0.0.1:0", "--", "/no/such/program"])
+        .args(["app", "--listen", "127.0.0.1:0", "--", "sh", "-c", "exit 3"])
         .stdout(writer.try_clone().expect("a second handle"))
         .stderr(writer)
         .status()

@@ -1,10 +1,12 @@
 //! Where to listen and whom to let in, as far as more than one option says it.
 
 use std::env::VarError;
+use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use outrigger::{Listen, Token, keep_from_children};
+use rustix::process::geteuid;
 
 use super::names::{is_everywhere, own_names};
 use super::{Command, Settings};
@@ -45,7 +47,7 @@ impl Settings {
         Ok(())
     }
 
-    /// What makes it easier to come in than whoever started this may think.
+    /// Settings that let in more than the user may expect.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         let access = &self.server.access;
@@ -64,7 +66,7 @@ impl Settings {
         if let Some(file) = &self.token_file
             && let Ok(found) = std::fs::metadata(file)
             && found.is_file()
-            && found.mode() & 0o077 != 0
+            && found.mode() & laxness(&found) != 0
         {
             let mode = found.mode() & 0o777;
             let file = file.display();
@@ -137,6 +139,15 @@ impl Settings {
                 // Nobody says where it leads.
                 Listen::Inherited(_) => false,
             })
+    }
+}
+
+/// The bits of a file's mode that let others have a secret in it. One that is not ours we may read as its group does.
+fn laxness(file: &Metadata) -> u32 {
+    if file.uid() == geteuid().as_raw() {
+        0o077
+    } else {
+        0o037
     }
 }
 

@@ -1,4 +1,4 @@
-//! The log: one line for each record, to standard error. Nothing waits for it to be read, and nobody can flood it.
+//! The log: one line for each record, to standard error. Logging never blocks, and each kind of line has a rate limit.
 
 mod limiter;
 
@@ -15,10 +15,10 @@ use super::output::Output;
 /// The most bytes of a line: what a pipe takes in one piece or not at all.
 const MAX_LINE: usize = 4096;
 
-/// What is kept of it for what we add.
+/// Bytes of a line that are kept free for the count of suppressed lines.
 const MARGIN: usize = 100;
 
-/// Lines of one kind that are logged: as many as one token each pays for, longer ones fewer.
+/// The rate limit of each kind of line.
 const OWN: Rate = Rate {
     burst: 100.0,
     per_second: 10.0,
@@ -30,7 +30,7 @@ const PROGRAMS: Rate = Rate {
     per_second: 200.0,
 };
 
-/// How long the program waits at its end to say why it failed.
+/// How long [`say`] waits for room.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// How a record is written.
@@ -54,7 +54,7 @@ impl FromStr for LogFormat {
     }
 }
 
-/// The state of the log, and the way to standard error of all that is said there.
+/// The state of the log. Everything that goes to standard error goes through `output`.
 struct State {
     output: Output,
     limiter: Limiter,
@@ -89,7 +89,7 @@ pub(crate) fn init(level: Option<LevelFilter>, format: LogFormat) {
     }
 }
 
-/// Says something on standard error that is no record, such as why the program fails. It is waited for a moment.
+/// Writes a line that is not a record to standard error, such as why the program fails. Waits a moment for room.
 pub(crate) fn say(line: &str) {
     let state = &mut *state();
     state.tell_suppressed(None);
@@ -97,7 +97,7 @@ pub(crate) fn say(line: &str) {
     output.line_within(line.as_bytes(), LAST_WORDS, |count| format.dropped(count));
 }
 
-/// Says what is left to say of lines that are missing.
+/// Reports lines that were suppressed or dropped. For the end of the program.
 pub(crate) fn finish() {
     let state = &mut *state();
     state.tell_suppressed(None);
@@ -127,7 +127,7 @@ impl Log for Logger {
             return;
         }
         let state = &mut *state();
-        // Who asks for more than that asks for everything.
+        // `debug` and `trace` are for finding a fault, so nothing is left out.
         let limited = self.level <= LevelFilter::Info;
         let mut suppressed = 0;
         let now = Instant::now();

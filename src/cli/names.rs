@@ -1,4 +1,4 @@
-//! What this machine is called, and where it is reached.
+//! The names and addresses of this machine.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -50,13 +50,12 @@ pub(crate) fn reached_at(address: &ListenAddress) -> Vec<ListenAddress> {
         SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
     };
     let mut ips: Vec<IpAddr> = vec![first];
-    // Nobody can be asked who has the addresses that cannot be listed.
+    // If the system does not list them, loopback is still right.
     let interfaces = getifaddrs().into_iter().flatten();
     let up = interfaces.filter(|interface| interface.flags.contains(InterfaceFlags::IFF_UP));
     for ip in up.filter_map(|interface| ip_of(&interface)) {
-        // One that listens for version 6 takes version 4 too. Loopback has many addresses, and those of a link need more
-        // than a URL can say.
-        let reached = ip.is_ipv4() || all.is_ipv6();
+        // Loopback has many addresses, and those of a link need more than a URL can say.
+        let reached = ip.is_ipv4() == all.is_ipv4() || (all.is_ipv6() && takes_both());
         let link_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
         if reached && !link_local && !ip.is_loopback() && !ips.contains(&ip) && ips.len() < MOST {
             ips.push(ip);
@@ -66,6 +65,12 @@ pub(crate) fn reached_at(address: &ListenAddress) -> Vec<ListenAddress> {
     ips.into_iter()
         .map(|ip| ListenAddress::Tcp(SocketAddr::new(ip, port)))
         .collect()
+}
+
+/// Whether one that listens for version 6 takes version 4 too.
+fn takes_both() -> bool {
+    let only = std::fs::read_to_string("/proc/sys/net/ipv6/bindv6only");
+    only.is_ok_and(|only| only.trim() == "0")
 }
 
 fn ip_of(interface: &nix::ifaddrs::InterfaceAddress) -> Option<IpAddr> {
@@ -91,7 +96,7 @@ mod tests {
             assert!(!told.iter().any(unspecified), "{told:?}");
         }
         let unix = ListenAddress::Unix("/x".into());
-        assert_eq!(reached_at(&unix), [unix.clone()]);
+        assert_eq!(reached_at(&unix), std::slice::from_ref(&unix));
     }
 
     #[test]

@@ -408,7 +408,7 @@ pub(super) const OPTIONS: &[Option] = &[
     general(
         "allow-host",
         "HOST",
-        "a name that clients may use for this server, without a port, beside loopback's and the addresses to listen on (repeatable); '*' is all",
+        "a name that clients may use for this server, without a port, beside loopback's and the addresses to listen on, or with 0.0.0.0 or [::] the machine's names (repeatable); '*' is all",
         |settings, value| {
             let has_port = value.rsplit_once(':').is_some_and(|(_, port)| {
                 !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit())
@@ -631,7 +631,7 @@ pub(super) const OPTIONS: &[Option] = &[
     ),
     switch(
         "check",
-        "say whether the settings are valid, and leave",
+        "say whether the settings are valid and the programs are there, and leave",
         |settings, _| {
             settings.check = true;
             Ok(())

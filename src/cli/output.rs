@@ -1,4 +1,4 @@
-//! Lines to a standard stream that never wait for who reads it.
+//! Lines to a standard stream, written without blocking.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use outrigger::NonblockingFd;
 pub(crate) struct Output {
     /// Without one everything is dropped.
     fd: Option<NonblockingFd>,
-    /// The rest of a line of which a part was written. The next line is not to stand beside it.
+    /// The rest of a line that was written in part. It goes before the next line.
     rest: Vec<u8>,
     dropped: u64,
     /// Whether it failed when it was last written to, rather than having no room.

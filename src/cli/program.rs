@@ -1,4 +1,4 @@
-//! Whether a program is there, before anybody is told that it is served.
+//! Looks programs up before the server says that it listens.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -9,8 +9,8 @@ use rustix::fs::{Access, access};
 /// Where programs are looked for without a `PATH`.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
-/// Looks a program up as the system will when it starts it from the directory `cwd`: by its path, or in `PATH`. Whether
-/// another user may run it is seen only when that one does.
+/// Looks a program up as the system does when it starts it in the directory `cwd`: by its path, or in `PATH`. Execute
+/// permission is checked for our own user, even if another user is to run the program.
 pub(crate) fn find(
     name: &str,
     cwd: Option<&str>,

@@ -162,7 +162,8 @@ enum Socket {
     Unix(UnixListener),
 }
 
-/// The file of a unix socket that we have made, by which it is known as ours when it is removed.
+/// The file of a unix socket that we have made, by which it is known as ours when it is removed: the socket, which is open
+/// until then, keeps the inode, so that its number is given to no other file.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,

@@ -96,7 +96,7 @@ pub struct Server<S> {
     children: Option<Signals>,
     /// Waits for those that have ended.
     reaper: Reaper,
-    /// Whether the service was started before the loop turns.
+    /// Whether the service was started.
     started: bool,
     /// When the first signal came: a later one means at once.
     signalled: Option<Time>,
@@ -125,8 +125,8 @@ impl<S: Service> Server<S> {
         self.commands.handle()
     }
 
-    /// Starts the service before [`Server::run`] would, for who wants to know whether it works before saying that it does.
-    /// The server has to be run all the same, so that what was started can end.
+    /// Starts the service without running the loop, so that the caller can see whether it failed before announcing the
+    /// server. [`Server::run`] has to follow in either case: it ends what was started.
     ///
     /// # Errors
     ///
@@ -153,8 +153,9 @@ impl<S: Service> Server<S> {
     /// Only where waiting for events fails. No client can end the loop.
     pub fn run(mut self) -> io::Result<(S, Ended)> {
         let mut events = Events::with_capacity(EVENTS_PER_TURN);
-        // A service that has failed has stopped the server.
+        // A service that fails to start stops the server, so the loop below ends.
         let _ = self.start();
+        self.ctx.now = self.clock.now();
         let mut ended = Ended::Cleanly;
         while self.ctx.life != Life::Over {
             let timeout = self.timeout();

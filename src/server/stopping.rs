@@ -12,8 +12,8 @@ use super::{Ended, Server};
 use crate::protocol::{Disconnect, Phase};
 use crate::sys::{reap_orphans, signal_orphans};
 
-/// Signals within this time are one: a supervisor may send two kinds, and a terminal's `^C` goes to us and to whoever
-/// passes it on.
+/// Signals within this time of the first count as one. A supervisor may send both TERM and INT, and a wrapper may forward a
+/// `^C` that the terminal has sent to us as well.
 const ONE_SIGNAL: Duration = Duration::from_millis(100);
 
 /// How long a stopping server waits for the requests of connections that it has taken.

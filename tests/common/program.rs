@@ -174,6 +174,24 @@ impl Program {
         wait(&mut self.child)
     }
 
+    /// Whether it has ended.
+    pub fn has_ended(&mut self) -> bool {
+        self.child
+            .try_wait()
+            .expect("its end can be asked for")
+            .is_some()
+    }
+
+    /// Reads the log to its end, beside the test.
+    pub fn read_log(&mut self) -> std::thread::JoinHandle<String> {
+        let mut stderr = self.stderr.take().expect("read once");
+        std::thread::spawn(move || {
+            let mut log = String::new();
+            stderr.read_to_string(&mut log).expect("the log is UTF-8");
+            log
+        })
+    }
+
     /// Waits for the end and returns the log.
     pub fn wait_and_read_log(&mut self) -> (ExitStatus, String) {
         let mut log = String::new();

@@ -1,4 +1,4 @@
-//! How often lines of one kind are logged, so that nobody can flood the log.
+//! A rate limit for each kind of log line.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ const MOST_KINDS: usize = 256;
 /// The bytes of a line that one token pays for.
 const BYTES: usize = 256;
 
-/// How long a kind that does not come again keeps its count of suppressed lines to itself.
+/// After this time without a logged line of the kind, suppressed lines are reported by themselves.
 const OVERDUE: Duration = Duration::from_secs(10);
 
 /// The most bytes that are kept of a line to say what others are like.
@@ -73,7 +73,8 @@ impl Limiter {
         }
     }
 
-    /// Suppressed lines that nothing was said about for a while, or at the end at all: how many, and what they are like.
+    /// Takes suppressed lines of one kind that are overdue to be reported, or without a time, of any kind: how many, and the
+    /// beginning of a similar line.
     pub(super) fn overdue(&mut self, now: Option<Instant>) -> Option<(u64, &str)> {
         let late = |kind: &&mut Kind| {
             let waited = |now: Instant| now.saturating_duration_since(kind.logged) >= OVERDUE;

@@ -1,4 +1,4 @@
-//! What a program is told about its own commands. It waits, within limits, while the program does not read.
+//! Answers to a program's commands: errors and statuses. They wait, within limits, while the program does not read.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -11,11 +11,11 @@ const MOST: usize = 256;
 /// The most bytes of what is kept for them.
 const MOST_BYTES: usize = 64 << 10;
 
-/// The most errors that a program is told of without a valid command in between.
+/// The most errors that are reported without a valid command in between.
 pub(super) const ERRORS: u32 = 100;
-/// A valid command earns a program one more error, once in this time.
+/// A valid command earns one more error report, at most once in this time.
 const EARNING: Duration = Duration::from_millis(100);
-/// A program with so many wrong lines in a row is not speaking to us.
+/// After this many wrong lines in a row, the program's output is read slowly.
 const RUBBISH: u32 = 1000;
 
 /// An answer that waits.
@@ -42,12 +42,12 @@ pub(super) struct Answers {
     bytes: usize,
     /// Clients whose output has drained.
     drained: BTreeSet<ClientId>,
-    /// Answers that were left out since the last one that was told, and the line of the last of them.
+    /// Answers that were left out and not reported yet, and the line of the last of them.
     left_out: u64,
     left_out_line: u64,
-    /// Errors that may still be told.
+    /// Errors that may still be reported.
     errors: u32,
-    /// When one more was last earned.
+    /// When the last one was earned.
     earned: Option<Time>,
     /// Wrong lines in a row.
     wrong: u32,
@@ -107,7 +107,7 @@ impl Answers {
         self.drained.remove(&client);
     }
 
-    /// Whether all that came for long was wrong.
+    /// Whether the last [`RUBBISH`] lines were all wrong.
     pub(super) fn is_rubbish(&self) -> bool {
         self.wrong >= RUBBISH
     }

@@ -32,7 +32,7 @@ const LAST_ANSWER: Duration = Duration::from_secs(1);
 
 /// Lines of commands that are looked at in one turn of the loop.
 const TURN_LINES: u32 = 1000;
-/// A program that writes nothing but rubbish gets its next turn after this time.
+/// The pause between two reads of a program whose lines are all wrong.
 const RUBBISH_PAUSE: Duration = Duration::from_millis(10);
 /// The most bytes of a wrong line that are shown in the log.
 const SHOWN: usize = 200;
@@ -76,9 +76,9 @@ pub struct App {
     peer: Option<Peer>,
     /// What is to be said to the program, until its queue takes it.
     events: Events,
-    /// What it is told about its commands, until it reads.
+    /// Answers to its commands that are not events yet.
     answers: Answers,
-    /// Until the next commands are read of a program that writes rubbish.
+    /// Set while a program whose lines are all wrong is not read.
     pause: Option<TimerId>,
     /// When the program ended, for the restarts that are counted.
     ends: Vec<crate::Time>,
@@ -161,7 +161,7 @@ impl App {
         if queued <= LOW_WATER {
             ctx.set_paused(false);
         }
-        // Commands are read however much waits for the program: it may be waiting for us to read.
+        // Commands are read however many events wait: a program may finish writing before it reads on.
         if !self.answers.is_rubbish() {
             self.read_on(ctx);
         } else if self.pause.is_none() {
@@ -188,7 +188,7 @@ impl App {
         }
     }
 
-    /// Reads the commands that were left for another turn.
+    /// Reads the commands that were left for a later turn.
     fn read_on(&mut self, ctx: &mut Context) {
         if let Some(peer) = &mut self.peer {
             peer.resume(ctx);
@@ -352,7 +352,7 @@ fn line_limit(ctx: &Context) -> usize {
 struct Turn<'a> {
     events: &'a mut Events,
     answers: &'a mut Answers,
-    /// The most bytes of events that are made of answers now.
+    /// Answers become events while there are fewer bytes of events than this.
     room: usize,
     lines: u32,
 }
@@ -394,7 +394,7 @@ impl Turn<'_> {
         }
         self.answers.tell(ctx, self.events, self.room);
         self.lines += 1;
-        if self.lines % TURN_LINES == 0 || ctx.is_turn_spent() {
+        if self.lines.is_multiple_of(TURN_LINES) || ctx.is_turn_spent() {
             Flow::Stop
         } else {
             Flow::GoOn
