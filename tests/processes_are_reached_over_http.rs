@@ -891,3 +891,48 @@ fn what_a_background_process_writes_within_the_linger_time_is_not_lost() {
         "{log}"
     );
 }
+
+/// A stopping server left callers of `exec` without answers, and readers without a process's last output and exit.
+#[test]
+fn a_stopping_server_answers_exec_and_tells_readers_the_end() {
+    let (mut server, address) = processes(&[]);
+    let trace = TraceFile::new("exec-stopping");
+    let text = format!("echo $$ >>{}; sleep 0.5; echo done", trace.path());
+    let body = json!({"command": "sh", "args": ["-c", text]}).to_string();
+    let mut exec = Wire::open(address);
+    exec.send(format!("POST /process/exec HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len()).as_bytes());
+    trace.pids(1);
+    let (id, _) = spawn(
+        address,
+        script("trap 'echo bye; exit 3' HUP; echo ready; while :; do sleep 0.05; done"),
+    );
+    let mut writer = attach(address, &id, "");
+    writer.read_frame();
+    let mut stream = Wire::open(address);
+    stream.send(
+        format!("GET /process/{id}/stdout/stream HTTP/1.0\r\nHost: localhost\r\n\r\n").as_bytes(),
+    );
+    stream.read_head();
+    server.signal(Signal::TERM);
+    let (output, events, code) = read_all(&mut writer);
+    assert!(
+        String::from_utf8_lossy(&output).contains("bye\r\n"),
+        "{output:?}"
+    );
+    assert_eq!(events, [r#"{"type":"exit","exitCode":3}"#]);
+    assert_eq!(code, 1000);
+    let mut events = String::new();
+    std::io::Read::read_to_string(&mut stream.stream, &mut events).expect("an end");
+    assert!(
+        events.ends_with("data: {\"event\":\"exit\",\"exit_code\":3}\n\n"),
+        "{events}"
+    );
+    let (head, answer) = exec.read_response();
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    assert_eq!(
+        answer["stdout_b64"],
+        json!(BASE64_STANDARD.encode("done\n"))
+    );
+    drop((exec, writer, stream));
+    assert_eq!(server.wait().code(), Some(0));
+}
