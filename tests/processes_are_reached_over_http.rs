@@ -95,12 +95,13 @@ fn wait_for_exit(address: SocketAddr, id: &str) -> Value {
 fn a_process_is_spawned_watched_and_killed() {
     let (_server, address) = processes(&[]);
     let (id, _) = spawn(address, script("sleep 1000"));
-    let running = state(address, &id);
-    assert_eq!(running["state"], "running");
-    assert!(
-        running["exit_code"].is_null() && running["mem_bytes"].as_u64() > Some(0),
-        "{running}"
-    );
+    // One that has just begun may have no memory yet.
+    eventually("it runs", || {
+        let running = state(address, &id);
+        assert_eq!(running["state"], "running");
+        assert!(running["exit_code"].is_null(), "{running}");
+        running["mem_bytes"].as_u64() > Some(0)
+    });
     let (_, list) = call(address, "GET", "/process", None);
     assert_eq!(list["processes"][0]["process_id"], json!(id));
 
@@ -782,6 +783,19 @@ fn a_process_inherits_what_it_should_and_nothing_else() {
         exec(body).split_whitespace().collect::<Vec<_>>(),
         ["300", "the", "callers", "own", "0", "1", "2", "3"]
     );
+    // The same is true of an app, and of every other program.
+    let trace = TraceFile::new("inherits");
+    let program = format!(
+        "ulimit -Sn >{0}; (exec ls /proc/self/fd) >>{0}; cat >&2",
+        trace.path()
+    );
+    let script = "exec 7</dev/null 9>/dev/null; ulimit -Sn 300; exec \"$0\" app --listen 127.0.0.1:0 -- sh -c \"$1\"";
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_outrigger"), &program]);
+    let _server = Program::spawn(&mut command);
+    eventually("it has its descriptors", || {
+        trace.text() == "300\n0\n1\n2\n3\n"
+    });
 }
 
 /// A process of another user had all of the server's environment: of root's, its secrets too.
@@ -876,4 +890,49 @@ fn what_a_background_process_writes_within_the_linger_time_is_not_lost() {
         log.contains("exited with code 4; others still hold its output open"),
         "{log}"
     );
+}
+
+/// A stopping server left callers of `exec` without answers, and readers without a process's last output and exit.
+#[test]
+fn a_stopping_server_answers_exec_and_tells_readers_the_end() {
+    let (mut server, address) = processes(&[]);
+    let trace = TraceFile::new("exec-stopping");
+    let text = format!("echo $$ >>{}; sleep 0.5; echo done", trace.path());
+    let body = json!({"command": "sh", "args": ["-c", text]}).to_string();
+    let mut exec = Wire::open(address);
+    exec.send(format!("POST /process/exec HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len()).as_bytes());
+    trace.pids(1);
+    let (id, _) = spawn(
+        address,
+        script("trap 'echo bye; exit 3' HUP; echo ready; while :; do sleep 0.05; done"),
+    );
+    let mut writer = attach(address, &id, "");
+    writer.read_frame();
+    let mut stream = Wire::open(address);
+    stream.send(
+        format!("GET /process/{id}/stdout/stream HTTP/1.0\r\nHost: localhost\r\n\r\n").as_bytes(),
+    );
+    stream.read_head();
+    server.signal(Signal::TERM);
+    let (output, events, code) = read_all(&mut writer);
+    assert!(
+        String::from_utf8_lossy(&output).contains("bye\r\n"),
+        "{output:?}"
+    );
+    assert_eq!(events, [r#"{"type":"exit","exitCode":3}"#]);
+    assert_eq!(code, 1000);
+    let mut events = String::new();
+    std::io::Read::read_to_string(&mut stream.stream, &mut events).expect("an end");
+    assert!(
+        events.ends_with("data: {\"event\":\"exit\",\"exit_code\":3}\n\n"),
+        "{events}"
+    );
+    let (head, answer) = exec.read_response();
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    assert_eq!(
+        answer["stdout_b64"],
+        json!(BASE64_STANDARD.encode("done\n"))
+    );
+    drop((exec, writer, stream));
+    assert_eq!(server.wait().code(), Some(0));
 }

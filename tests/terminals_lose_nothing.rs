@@ -4,16 +4,10 @@ mod common;
 
 use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::time::Duration;
 
 use common::program::Program;
 use common::traces::{TraceFile, eventually, expect_gone, expect_no_trace, is_zombie, open_files};
-use common::{BINARY, CLOSE, PATIENCE, TEXT, Wire, call, request};
-use outrigger::service::process::{Terminal, TerminalConfig};
-use outrigger::{
-    Accept, ClientId, Config, Context, Disconnect, Message, Readiness, Refusal, Request, Response,
-    Route, Server, Service, SourceId, StatusCode, TimerId,
-};
+use common::{BINARY, CLOSE, TEXT, Wire, call, request};
 use rustix::process::{Pid, Signal, test_kill_process};
 
 /// Terminals that run a script.
@@ -483,118 +477,26 @@ fn what_comes_within_the_linger_time_comes_before_the_exit() {
     );
 }
 
-/// Terminals that begin to drain when `/drain` is called, as a server does when it is stopped.
-struct Draining(Terminal, Option<ClientId>);
-
-impl Service for Draining {
-    fn route(&mut self, request: &Request<'_>) -> Result<Route, Refusal> {
-        match request.path() {
-            "/terminal" => self.0.route(request),
-            _ => Ok(Route::Http),
-        }
-    }
-
-    fn call(&mut self, ctx: &mut Context, caller: ClientId, request: &Request<'_>, _: &[u8]) {
-        let client = self.1.expect("a client");
-        let before = self.0.is_waiting(ctx, client);
-        if request.path() == "/drain" {
-            self.0.draining(ctx);
-        }
-        let after = self.0.is_waiting(ctx, client);
-        let answer = serde_json::json!([before, after]);
-        let _ = ctx.respond(caller, &Response::json(StatusCode::OK, &answer));
-    }
-
-    fn accept(&mut self, ctx: &mut Context, request: &Request<'_>) -> Result<Accept, Refusal> {
-        self.0.accept(ctx, request)
-    }
-
-    fn connected(&mut self, ctx: &mut Context, client: ClientId, request: &Request<'_>) {
-        self.1 = Some(client);
-        self.0.connected(ctx, client, request);
-    }
-
-    fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
-        self.0.message(ctx, client, message);
-    }
-
-    fn drained(&mut self, ctx: &mut Context, client: ClientId) {
-        self.0.drained(ctx, client);
-    }
-
-    fn disconnected(&mut self, ctx: &mut Context, client: ClientId, ending: &Disconnect) {
-        self.0.disconnected(ctx, client, ending);
-    }
-
-    fn ready(&mut self, ctx: &mut Context, source: SourceId, readiness: Readiness) {
-        self.0.ready(ctx, source, readiness);
-    }
-
-    fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
-        self.0.timer(ctx, timer);
-    }
-
-    fn stopping(&mut self, ctx: &mut Context) {
-        self.0.stopping(ctx);
-    }
-
-    fn is_stopped(&self) -> bool {
-        self.0.is_stopped()
-    }
-}
-
 /// A stopping server closed its terminals at once, and their programs' last output and exit codes were lost.
 #[test]
-fn a_terminal_that_drains_delivers_the_last_output_and_the_exit() {
+fn a_stopping_server_delivers_the_last_output_and_the_exit() {
     let script =
-        "trap 'echo last words; exit 7' HUP; stty -echo; echo ready; while :; do sleep 0.05; done";
-    let config = TerminalConfig {
-        endpoint: "/terminal".parse().expect("an endpoint"),
-        command: ["sh", "-c", script].map(str::to_owned).to_vec(),
-        cwd: None,
-        env: Vec::new(),
-        user: None,
-        read_only: false,
-        once: false,
-        linger: Duration::from_millis(250),
-        pass_env: Vec::new(),
-    };
-    let server_config = Config {
-        listen: vec![([127, 0, 0, 1], 0).into()],
-        ..Config::default()
-    };
-    let (sender, receiver) = std::sync::mpsc::channel();
-    let thread = std::thread::spawn(move || {
-        let terminal = Terminal::new(config).expect("valid");
-        let server = Server::bind(server_config, Draining(terminal, None)).expect("a free port");
-        let address = server.local_addresses()[0].tcp().expect("TCP");
-        sender
-            .send((address, server.handle()))
-            .expect("the test waits");
-        server.run().expect("the loop turns")
-    });
-    let (address, handle) = receiver.recv_timeout(PATIENCE).expect("the server starts");
-    let mut wire = Wire::connect(address, "/terminal");
-    read_until(&mut wire, "ready");
-    let answer = |path: &str| call(address, "GET", path, None).1;
-    assert_eq!(
-        answer("/waits"),
-        serde_json::json!([false, false]),
-        "an idle terminal"
-    );
-    assert_eq!(answer("/drain"), serde_json::json!([false, true]));
-    // No new ones are begun.
-    let mut late = Wire::open(address);
-    late.send(&request("/terminal"));
-    assert!(late.read_head().starts_with("HTTP/1.1 503 "));
-    let (output, events, code) = read_all(&mut wire);
-    assert!(
-        String::from_utf8_lossy(&output).contains("last words\r\n"),
-        "{output:?}"
-    );
-    assert_eq!(events, [r#"{"type":"exit","exitCode":7}"#]);
-    assert_eq!(code, 1000);
-    assert_eq!(answer("/waits"), serde_json::json!([false, false]));
-    handle.stop().expect("it runs");
-    thread.join().expect("no panic");
+        "trap 'sleep 0.2; echo last words; exit 7' HUP; echo ready; while :; do sleep 0.05; done";
+    let mut server = terminal(&[], script);
+    let address = server.address();
+    let mut wires: Vec<Wire> = (0..5)
+        .map(|_| Wire::connect(address, "/terminal"))
+        .collect();
+    for wire in &mut wires {
+        read_until(wire, "ready");
+    }
+    server.signal(Signal::TERM);
+    for wire in &mut wires {
+        let (output, events, code) = read_all(wire);
+        let output = String::from_utf8_lossy(&output);
+        assert!(output.contains("last words\r\n"), "{output:?}");
+        assert_eq!(events, [r#"{"type":"exit","exitCode":7}"#]);
+        assert_eq!(code, 1000);
+    }
+    assert_eq!(server.wait().code(), Some(0));
 }

@@ -70,7 +70,7 @@ use self::listener::{Accepted, EXHAUSTED_RETRY, Listener};
 use self::signals::Signals;
 use self::stream::Stream;
 use crate::protocol::{Disconnect, Refusal, Time, Timeout};
-use crate::sys::{Clock, reap_orphans};
+use crate::sys::{Clock, Reaper};
 
 /// Events taken from the kernel in one turn.
 const EVENTS_PER_TURN: usize = 1024;
@@ -80,9 +80,6 @@ const EVICTED: usize = 64;
 
 /// Clients that are written to in each turn, whatever else the turn has done.
 const LEAST_WRITES: usize = 64;
-
-/// The most processes that others have left behind that are waited for in one turn.
-const ORPHANS_PER_TURN: usize = 32;
 
 /// Makes the access anew.
 type Reload = Box<dyn FnMut() -> Option<Access> + Send>;
@@ -99,8 +96,8 @@ pub struct Server<S> {
     reload: Option<(Signals, Reload)>,
     /// SIGCHLD, if processes that others have left behind are ours.
     children: Option<Signals>,
-    /// Whether more of them have ended than were waited for in one turn.
-    reap_again: bool,
+    /// Waits for those that have ended.
+    reaper: Reaper,
     /// Whether the service was started.
     started: bool,
     /// When the first signal came: a later one means at once.
@@ -189,7 +186,7 @@ impl<S: Service> Server<S> {
 
     /// What is done in every turn once the events are handled.
     fn take_turn(&mut self) {
-        if self.reap_again {
+        if self.reaper.has_work() {
             self.reap_children();
         }
         for _ in 0..self.ctx.ready_count() {
@@ -254,7 +251,7 @@ impl<S: Service> Server<S> {
             }
             Origin::Children => {
                 if self.children.as_mut().is_some_and(|pipe| pipe.take() > 0) {
-                    self.reap_children();
+                    self.reaper.child_has_ended();
                 }
             }
             Origin::Listener(index) => {
@@ -267,10 +264,11 @@ impl<S: Service> Server<S> {
 
     /// Waits for processes that others have left behind, a turn's worth of them.
     fn reap_children(&mut self) {
-        self.reap_again = reap_orphans(ORPHANS_PER_TURN).more;
-        self.ctx.mount = Mount::WHOLE;
-        self.service.orphans_changed(&mut self.ctx);
-        self.reap();
+        if self.reaper.reap() {
+            self.ctx.mount = Mount::WHOLE;
+            self.service.orphans_changed(&mut self.ctx);
+            self.reap();
+        }
     }
 
     /// Handles the readiness of a client's socket. A client that is gone, even if its slot is someone else's now, is
@@ -490,7 +488,7 @@ impl<S: Service> Server<S> {
 
     /// How long to wait for events.
     fn timeout(&self) -> Option<Duration> {
-        if self.ctx.has_work() || self.reap_again {
+        if self.ctx.has_work() || self.reaper.has_work() {
             return Some(Duration::ZERO);
         }
         let pending = self.listeners.iter().any(|listener| listener.pending);

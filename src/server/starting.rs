@@ -14,7 +14,7 @@ use super::service::Service;
 use super::signals::Signals;
 use super::{Access, Server};
 use crate::sys::{
-    Clock, InheritedSocket, become_subreaper, raise_descriptor_limit, take_inherited_socket,
+    Clock, InheritedSocket, Reaper, become_subreaper, raise_descriptor_limit, take_inherited_socket,
 };
 
 /// Descriptors needed beside those of clients: standard streams, the loop's own, listeners, pipes of a service.
@@ -78,7 +78,7 @@ impl<S: Service> Server<S> {
             signals: None,
             reload: None,
             children: None,
-            reap_again: false,
+            reaper: Reaper::default(),
             started: false,
             signalled: None,
             accept_again: None,

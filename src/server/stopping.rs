@@ -66,7 +66,7 @@ impl<S: Service> Server<S> {
 
     /// Whether there are processes that others have left to this one. They are asked to end.
     fn has_orphans(&self) -> bool {
-        let left = self.children.is_some() && reap_orphans(usize::MAX).left;
+        let left = self.children.is_some() && reap_orphans();
         if left {
             signal_orphans(Signal::TERM);
         }

@@ -289,6 +289,13 @@ mod tests {
     }
 
     impl Processes {
+        fn of<const N: usize>(parents: [(i32, i32); N]) -> Self {
+            Self {
+                parents: parents.into(),
+                ..Self::default()
+            }
+        }
+
         fn children(&self, of: i32) -> Vec<Pid> {
             let children = self.parents.iter().filter(|(_, parent)| **parent == of);
             children
@@ -384,17 +391,15 @@ mod tests {
     #[test]
     fn whatever_a_program_has_started_is_found_and_gets_each_signal_once() {
         let (program, other) = (Uuid::new_v4(), Uuid::new_v4());
-        let mut table = Processes::default();
         // The program, its child and grandchild, an orphan of its own with a child, and an orphan of another one.
-        table.parents = [
+        let mut table = Processes::of([
             (10, 1),
             (11, 10),
             (12, 11),
             (1000, 1),
             (13, 1000),
             (1001, 1),
-        ]
-        .into();
+        ]);
         table.marks = [(1000, program), (1001, other)].into();
         table.proof = [11, 12, 1000].into();
         let mut families = Families::default();
@@ -435,8 +440,7 @@ mod tests {
     #[test]
     fn what_changes_during_a_walk_is_seen_by_the_next_one() {
         let program = Uuid::new_v4();
-        let mut table = Processes::default();
-        table.parents = [(10, 1), (11, 10), (1000, 1)].into();
+        let mut table = Processes::of([(10, 1), (11, 10), (1000, 1)]);
         let mut families = Families::default();
         families.end(program, Some(10), Signal::HUP);
         assert!(!families.walk(&mut table, 1));

@@ -21,7 +21,9 @@ pub(crate) use descriptors::{is_exhausted, raise_descriptor_limit, unsent_bytes}
 pub(crate) use families::Families;
 pub(crate) use memory::trim_heap;
 pub use orphans::kill_orphans;
-pub(crate) use orphans::{SystemProcesses, become_subreaper, reap_orphans, signal_orphans, usage};
+pub(crate) use orphans::{
+    Reaper, SystemProcesses, become_subreaper, reap_orphans, signal_orphans, usage,
+};
 pub(crate) use process::{Beginning, Process, code_or_signal, exit_descriptor};
 pub use pty::TerminalSize;
 pub(crate) use pty::{open_pty, read_output, set_terminal_size};

@@ -3,11 +3,11 @@
 //! On Linux they become children of ours; `/proc` tells of them. Elsewhere they are the system's, and there is nothing
 //! to be found here.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::param::{clock_ticks_per_second, page_size};
@@ -15,10 +15,14 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, kill_process, 
 use uuid::Uuid;
 
 use super::families::{Looked, ProcessTable};
-use super::process::{exit_descriptor, ours, reap_dropped, to_pid};
+use super::process::{dropped, exit_descriptor, ours, reap_dropped, to_pid};
 
-/// Rounds of killing what killed processes leave behind, before it is given up.
-const ROUNDS: usize = 1000;
+/// The most orphans that are asked in one turn of the loop whether they have ended, and the most that are waited for.
+const ASKED_PER_TURN: usize = 512;
+const REAPED_PER_TURN: usize = 32;
+
+/// How long killed processes and what they leave behind are waited for at the end of the server.
+const KILL_TAKES: Duration = Duration::from_secs(5);
 
 /// Whose the orphans are, as far as it was read. Nobody else gets the number of an orphan before it was waited for here,
 /// so what was read once stays true until then.
@@ -66,43 +70,60 @@ fn with_descendants(mut family: Vec<Pid>) -> Vec<Pid> {
     family
 }
 
-/// What is left after orphans were waited for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Orphans {
-    /// Whether there are any.
-    pub(crate) left: bool,
-    /// Whether so many had ended that some of them have not been waited for.
-    pub(crate) more: bool,
+/// Waits for orphans that have ended, a bounded number of them at a time: the list alone takes the kernel milliseconds
+/// where there are thousands.
+#[derive(Debug, Default)]
+pub(crate) struct Reaper {
+    /// Those that have not been asked since the list was made.
+    pending: Vec<Pid>,
+    /// Whether one has ended since the list was made.
+    outdated: bool,
 }
 
-/// Waits for orphans that have ended, so many at most, and for those of our own children that nobody else waits for any
-/// more; for none that still runs.
-pub(crate) fn reap_orphans(most: usize) -> Orphans {
-    reap_dropped();
+impl Reaper {
+    /// A process has ended: SIGCHLD.
+    pub(crate) fn child_has_ended(&mut self) {
+        self.outdated = true;
+    }
+
+    /// Whether there is more to be done in the next turn.
+    pub(crate) fn has_work(&self) -> bool {
+        self.outdated || !self.pending.is_empty()
+    }
+
+    /// Asks a turn's worth of orphans, and waits for those of our own children that nobody else waits for any more.
+    /// Returns whether any had ended.
+    pub(crate) fn reap(&mut self) -> bool {
+        reap_dropped();
+        if self.pending.is_empty() && std::mem::take(&mut self.outdated) {
+            self.pending = orphans();
+        }
+        let mut reaped = 0;
+        for _ in 0..ASKED_PER_TURN {
+            let Some(pid) = self.pending.pop() else { break };
+            reaped += usize::from(!runs(pid));
+            if reaped == REAPED_PER_TURN {
+                break;
+            }
+        }
+        reaped > 0
+    }
+}
+
+/// Waits for an orphan if it has ended. Returns whether it runs.
+fn runs(orphan: Pid) -> bool {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
-    let mut ended = Vec::new();
-    let mut orphans = orphans().into_iter();
-    let mut left = false;
-    for pid in orphans.by_ref() {
-        if matches!(waitid(WaitId::Pid(pid), options), Ok(None)) {
-            left = true;
-        } else {
-            ended.push(pid);
-        }
-        if ended.len() == most {
-            break;
-        }
+    let runs = matches!(waitid(WaitId::Pid(orphan), options), Ok(None));
+    if !runs {
+        with_marks(|marks| marks.remove(&orphan));
     }
-    with_marks(|marks| {
-        for pid in ended {
-            marks.remove(&pid);
-        }
-    });
-    let more = orphans.next().is_some();
-    Orphans {
-        left: left || more,
-        more,
-    }
+    runs
+}
+
+/// Waits for all orphans that have ended, without waiting for others. Returns whether any are left.
+pub(crate) fn reap_orphans() -> bool {
+    reap_dropped();
+    orphans().into_iter().filter(|pid| runs(*pid)).count() > 0
 }
 
 fn with_marks<T>(act: impl FnOnce(&mut HashMap<Pid, Option<Uuid>>) -> T) -> T {
@@ -133,7 +154,10 @@ pub(crate) struct SystemProcesses {
 
 impl ProcessTable for SystemProcesses {
     fn orphans(&mut self) -> Vec<Pid> {
-        orphans()
+        let orphans = orphans();
+        let present: HashSet<Pid> = orphans.iter().copied().collect();
+        with_marks(|marks| marks.retain(|pid, _| present.contains(pid)));
+        orphans
     }
 
     fn owner(&mut self, orphan: Pid) -> Option<Uuid> {
@@ -232,14 +256,16 @@ pub(crate) fn signal_orphans(signal: Signal) {
 /// Kills every process that was left to this one, with all that descends from them, and waits until they have ended:
 /// the last act of a program whose server [adopts orphans](crate::Server::adopt_orphans).
 pub fn kill_orphans() {
+    let deadline = Instant::now() + KILL_TAKES;
     // What a killed process leaves behind is ours in the next round.
-    for _ in 0..ROUNDS {
+    while Instant::now() < deadline {
         signal_orphans(Signal::KILL);
-        let Some(pid) = orphans().into_iter().next() else {
+        // Our own children that were dropped were killed then.
+        let Some(pid) = orphans().into_iter().chain(dropped()).next() else {
             return;
         };
-        wait_a_moment(pid, Duration::from_secs(1));
-        reap_orphans(usize::MAX);
+        wait_a_moment(pid, deadline.saturating_duration_since(Instant::now()));
+        reap_orphans();
     }
     log::warn!("processes are left that do not end even when they are killed");
 }

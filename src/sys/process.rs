@@ -43,6 +43,11 @@ fn lock(pids: &'static Mutex<BTreeSet<u32>>) -> MutexGuard<'static, BTreeSet<u32
     pids.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The dropped children that have not been waited for.
+pub(super) fn dropped() -> Vec<Pid> {
+    lock(&DROPPED).iter().copied().filter_map(to_pid).collect()
+}
+
 /// Waits for the dropped children that have ended, without waiting for others.
 pub(super) fn reap_dropped() {
     let mut dropped = lock(&DROPPED);
@@ -266,5 +271,48 @@ pub(crate) fn code_or_signal(status: ExitStatus) -> Result<i32, i32> {
     match status.code() {
         Some(code) => Ok(code),
         None => Err(status.signal().unwrap_or_default()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    fn sleeper() -> Process {
+        let mut command = Command::new("sleep");
+        command.arg("1000");
+        Process::start(&mut command, Beginning::default()).expect("it starts")
+    }
+
+    fn expect_reaped(pid: u32) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while ours().contains(&pid) {
+            assert!(Instant::now() < deadline, "process {pid} is waited for");
+            reap_dropped();
+            std::thread::yield_now();
+        }
+        assert!(to_pid(pid).is_some_and(|pid| !dropped().contains(&pid)));
+    }
+
+    /// The loop stood still for half a second for each process that was dropped and did not end at once.
+    #[test]
+    fn a_dropped_process_is_killed_and_waited_for_once_it_has_ended() {
+        let process = sleeper();
+        let pid = process.id();
+        drop(process);
+        expect_reaped(pid);
+        // One that nobody can kill stays, and is left for later.
+        let process = sleeper();
+        let pid = process.id();
+        std::mem::forget(process);
+        lock(&DROPPED).insert(pid);
+        for _ in 0..3 {
+            reap_dropped();
+            assert!(ours().contains(&pid));
+        }
+        signal_group(pid, Signal::KILL);
+        expect_reaped(pid);
     }
 }

@@ -403,19 +403,32 @@ pub(crate) fn status(program: &Program, now: Time, details: Details) -> Response
 /// The answer to `exec`.
 pub(crate) fn executed(program: &Program, output: &Gathered, now: Time) -> Response {
     let exit = program.exit();
-    let mut body = json!({
+    let truncated = output.is_truncated();
+    let mut others = json!({
         "exit_code": exit.map(|exit| exit.code),
-        "stdout_b64": BASE64_STANDARD.encode(&output.stdout),
-        "stderr_b64": BASE64_STANDARD.encode(&output.stderr),
         "duration_ms": program.ran(now).as_millis() as u64,
     });
-    let truncated = output.is_truncated();
     if output.details == Details::All {
-        body["signal"] = exit.and_then(|exit| exit.signal).into();
-        body["timed_out"] = program.timed_out().into();
-        body["truncated"] = truncated.into();
+        others["signal"] = exit.and_then(|exit| exit.signal).into();
+        others["timed_out"] = program.timed_out().into();
+        others["truncated"] = truncated.into();
     }
-    let response = Response::json(StatusCode::OK, &body);
+    // Output may be long. It is encoded to its place; nothing in it has to be escaped.
+    let mut body = others.to_string();
+    body.pop();
+    body.reserve(100 + (output.stdout.len() + output.stderr.len()) * 4 / 3);
+    for (name, bytes) in [
+        ("stdout_b64", &output.stdout),
+        ("stderr_b64", &output.stderr),
+    ] {
+        body.push_str(",\"");
+        body.push_str(name);
+        body.push_str("\":\"");
+        BASE64_STANDARD.encode_string(bytes, &mut body);
+        body.push('"');
+    }
+    body.push('}');
+    let response = Response::new(StatusCode::OK, "application/json", body.into_bytes());
     if truncated {
         // The fields of the body are fixed, and output that was cut has to be told from all of it.
         response.field("X-Outrigger-Truncated", "true")

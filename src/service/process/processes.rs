@@ -18,7 +18,7 @@ use crate::service::Endpoint;
 use crate::sys::TerminalSize;
 use crate::{
     Accept, ClientId, Context, Disconnect, Message, Metrics, Readiness, Refusal, Request, Response,
-    Route, Service, SourceId, StatusCode, TimerId,
+    Route, Service, SourceId, StatusCode, Time, TimerId,
 };
 
 /// Says what the events of a stream are.
@@ -29,6 +29,9 @@ pub(super) const READING_ON: Duration = Duration::from_secs(5);
 
 /// How long a client that has ended its direction, and is behind with reading, is waited for while it takes nothing.
 const CATCHING_UP: Duration = Duration::from_secs(5);
+
+/// Bytes of output after which no more calls are answered with output in one turn of the loop.
+const ANSWERED_PER_TURN: usize = 1 << 20;
 
 /// Exited processes that are kept, as many times as there may be running ones.
 const EXITED_PER_RUNNING: usize = 4;
@@ -61,6 +64,10 @@ pub struct Processes {
     waiting: VecDeque<Start>,
     /// Calls that wait for a process's end.
     callers: HashMap<ClientId, Uuid>,
+    /// Processes of these calls that have ended, in the order in which they are answered.
+    ended: VecDeque<Uuid>,
+    /// The turn in which calls were last answered with output, and with how many bytes of it.
+    answered: (Time, usize),
     gathered: AllGathered,
     started: u64,
     stopping: bool,
@@ -94,6 +101,8 @@ impl Processes {
             programs: Programs::default(),
             waiting: VecDeque::new(),
             callers: HashMap::new(),
+            ended: VecDeque::new(),
+            answered: (Time::default(), 0),
             gathered: AllGathered::new(config.max_exec_output),
             config,
             started: 0,
@@ -376,13 +385,30 @@ impl Processes {
             if self.is_visible(id) {
                 let at = ctx.now() + self.config.retention;
                 self.programs.expire(ctx, id, at);
-                continue;
+            } else {
+                self.ended.push_back(id);
             }
-            let program = self.programs.remove(ctx, id);
+        }
+        self.answer_ended(ctx);
+    }
+
+    /// Answers as many calls whose processes have ended as may be answered in this turn.
+    fn answer_ended(&mut self, ctx: &mut Context) {
+        if self.answered.0 != ctx.now() {
+            self.answered = (ctx.now(), 0);
+        }
+        while !self.ended.is_empty() {
+            if self.answered.1 >= ANSWERED_PER_TURN {
+                return self.programs.wake(ctx);
+            }
+            // It is gone already if its caller is.
+            let program = self.ended.pop_front();
+            let program = program.and_then(|id| self.programs.remove(ctx, id));
             let Some(program) = program else { continue };
             if let Sink::Gathered(output) = &program.sink
                 && self.callers.remove(&output.caller).is_some()
             {
+                self.answered.1 += output.stdout.len() + output.stderr.len();
                 let answer = if output.had_no_room() {
                     Response::from(&no_room())
                 } else {

@@ -17,7 +17,7 @@ use crate::sys::{Families, SystemProcesses};
 use crate::{ClientId, Context, Message, Readiness, SourceId, Time, TimerId};
 
 /// The most programs that are started in one turn of the loop: starting one takes milliseconds.
-const STARTS_PER_TURN: usize = 4;
+const STARTS_PER_TURN: usize = 2;
 
 /// The most processes that are looked at in one turn of the loop, at some 100 microseconds each.
 const LOOKS_PER_TURN: usize = 24;
@@ -78,10 +78,15 @@ impl Programs {
         }
         let may = self.starts.1 < STARTS_PER_TURN;
         if !may {
-            self.wake_at = Some(now + NEXT_TURN);
-            self.arm(ctx);
+            self.wake(ctx);
         }
         may
+    }
+
+    /// Has the service's timer come in the next turn.
+    pub(crate) fn wake(&mut self, ctx: &mut Context) {
+        self.wake_at = Some(ctx.now() + NEXT_TURN);
+        self.arm(ctx);
     }
 
     /// Starts a program.
