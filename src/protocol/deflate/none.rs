@@ -27,7 +27,7 @@ pub(in crate::protocol) struct Unfinished {
 pub struct Squeeze(Infallible);
 
 /// Bytes of a message that are compressed at once.
-pub const SLICE: usize = usize::MAX;
+pub const SLICE: usize = isize::MAX as usize;
 
 /// The compressor refused. There is none in this build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
