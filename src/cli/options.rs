@@ -441,7 +441,7 @@ pub(super) const OPTIONS: &[Option] = &[
     general(
         "max-clients-per-address",
         "N",
-        "most clients of one IP address; more get 503. Behind a proxy all have the same [0, off]",
+        "most clients and pending calls of one IP address; more get 503, as do more than twice as many connections of any kind. Behind a proxy all have the same address [0, off]",
         |settings, value| {
             let most = number(value, 0..=1_000_000)?;
             settings.server.max_clients_per_address = (most > 0).then_some(most);
@@ -496,7 +496,7 @@ pub(super) const OPTIONS: &[Option] = &[
     general(
         "max-outbound",
         "BYTES",
-        "most unread output held for one client; more closes 1008 [8MiB]",
+        "most unread output held for one client beside its longest message; more closes 1008; a client that steadily takes its output may be four times as far behind [8MiB]",
         |settings, value| {
             settings.server.max_outbound = size(value, 1024..=1 << 40)?;
             Ok(())
@@ -562,7 +562,7 @@ pub(super) const OPTIONS: &[Option] = &[
     general(
         "ping-timeout",
         "TIME",
-        "from a PING to any sign of life; 0 for no limit [20s]",
+        "from a PING to any byte of the client, or from when the client last took output; 0 for no limit [20s]",
         |settings, value| {
             settings.server.timeouts.ping_timeout = duration(value)?;
             Ok(())
@@ -581,7 +581,7 @@ pub(super) const OPTIONS: &[Option] = &[
     general(
         "close-timeout",
         "TIME",
-        "from our CLOSE to the end of the connection [5s]",
+        "from our CLOSE to the end of the connection, extended while the client takes at least 1 KiB/s of what it was sent [5s]",
         |settings, value| {
             settings.server.timeouts.close = duration(value)?;
             Ok(())
@@ -617,7 +617,7 @@ pub(super) const OPTIONS: &[Option] = &[
     general(
         "drain-timeout",
         "TIME",
-        "how long SIGTERM waits for clients to leave, and then for programs [10s]",
+        "how long SIGTERM waits for answers under way and for clients to leave, and then for programs [10s]",
         |settings, value| {
             settings.server.drain_timeout = duration(value)?.unwrap_or_default();
             Ok(())
