@@ -16,8 +16,9 @@ use super::sink::{Sink, Sockets};
 use crate::sys::{Families, SystemProcesses};
 use crate::{ClientId, Context, Message, Readiness, SourceId, Time, TimerId};
 
-/// The most programs that are started in one turn of the loop: starting one takes milliseconds.
-const STARTS_PER_TURN: usize = 2;
+/// The most programs that are started in one turn of the loop. Each is waited for until the system has given it a
+/// processor to execute on, which takes milliseconds where many want one.
+const STARTS_PER_TURN: usize = 1;
 
 /// The most processes that are looked at in one turn of the loop, at some 100 microseconds each.
 const LOOKS_PER_TURN: usize = 24;
