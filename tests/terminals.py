@@ -46,9 +46,20 @@ class Server:
     def __init__(self, *args):
         self.process = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         self.url = re.search(r"ws://\S+", self.process.stdout.readline())[0]
+        # What the line was written through is closed once the loop turns, and the loop answers.
+        with urllib.request.urlopen(re.sub("^ws(://[^/]+).*", r"http\1/healthz", self.url)) as answer:
+            answer.read()
 
     def descriptors(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def descriptors_at_rest(self):
+        count = self.descriptors()
+        while True:
+            time.sleep(0.2)
+            before, count = count, self.descriptors()
+            if count == before:
+                return count
 
     def children(self):
         with open(f"/proc/{self.process.pid}/task/{self.process.pid}/children") as children:
@@ -150,7 +161,7 @@ async def cut_and_return(url, cuts):
 async def main(program, runs, bursts, cuts):
     for name, script, count, check in [("runs", RUN, runs, LINES.__eq__), ("bursts", BURST, bursts, is_burst)]:
         server = Server(program, "terminal", "--listen", "127.0.0.1:0", "--log", "warn", "--no-auth", "--", "bash", "-c", script)
-        descriptors = server.descriptors()
+        descriptors = server.descriptors_at_rest()
         began = time.monotonic()
         wrong = await many(server.url, count, check)
         server.expect_calm(descriptors)
@@ -158,7 +169,7 @@ async def main(program, runs, bursts, cuts):
         print(f"{name}: {count}, {wrong} wrong, {time.monotonic() - began:.1f} s")
         assert wrong == 0
     server = Server(program, "processes", "--listen", "127.0.0.1:0", "--log", "warn", "--no-auth", "--retention", "100ms")
-    descriptors = server.descriptors()
+    descriptors = server.descriptors_at_rest()
     came, missing = await cut_and_return(server.url, cuts)
     server.expect_calm(descriptors)
     server.stop()
