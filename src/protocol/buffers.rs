@@ -184,6 +184,16 @@ impl Buffer {
     }
 }
 
+impl From<&[u8]> for Buffer {
+    fn from(bytes: &[u8]) -> Self {
+        Self {
+            bytes: bytes.to_vec(),
+            filled: bytes.len(),
+            loan: None,
+        }
+    }
+}
+
 impl Clone for Buffer {
     fn clone(&self) -> Self {
         Self {

@@ -84,6 +84,15 @@ impl Payload<'_> {
         }
     }
 
+    /// The message in memory of its own.
+    pub(super) fn into_owned(self) -> Payload<'static> {
+        match self {
+            Self::Text(text) => Payload::Text(Cow::Owned(text.into_owned())),
+            Self::Binary(Bytes::Borrowed(bytes)) => Payload::Binary(Bytes::Owned(bytes.into())),
+            Self::Binary(Bytes::Owned(buffer)) => Payload::Binary(Bytes::Owned(buffer)),
+        }
+    }
+
     /// The message, borrowed.
     pub fn as_message(&self) -> Message<'_> {
         match self {

@@ -3,7 +3,7 @@
 use super::rare::Inflating;
 use super::{Connection, Event, Partial, Phase, Shared};
 use crate::protocol::frame::{FrameHeader, OpCode};
-use crate::protocol::message::{Assembly, Message, Payload, check_data_frame};
+use crate::protocol::message::{Assembly, Bytes, Message, Payload, check_data_frame};
 use crate::protocol::{Input, Limits, ProtocolError, Time, apply_mask, utf8};
 
 /// The shortest message whose bytes are read to their place rather than through the input. Fuzzers and tests have short
@@ -302,7 +302,8 @@ impl Connection {
         }
         if header.fin && header.opcode != OpCode::Continuation {
             if header.compressed {
-                return self.decompress(header.opcode, payload, shared);
+                let wire = Payload::Binary(Bytes::Borrowed(payload));
+                return self.decompress(header.opcode, wire, shared);
             }
             return Payload::whole(header.opcode, payload).map(Some);
         }
@@ -362,16 +363,14 @@ impl Connection {
         let Some(opcode) = partial.compressed else {
             return Ok(Some(message));
         };
-        let whole = self.decompress(opcode, message.as_message().as_bytes(), shared);
-        message.recycle(&mut shared.buffers);
-        whole
+        self.decompress(opcode, message, shared)
     }
 
     /// Decompresses a message all of which has come. `None` if it is so long that the rest is left for later.
     fn decompress(
         &mut self,
         opcode: OpCode,
-        bytes: &[u8],
+        wire: Payload<'_>,
         shared: &mut Shared,
     ) -> Result<Option<Payload<'static>>, ProtocolError> {
         let mut message = Assembly::new(opcode);
@@ -379,14 +378,16 @@ impl Connection {
             return Ok(None);
         };
         let (most, buffers) = (shared.limits.max_message, &mut shared.buffers);
+        let bytes = wire.as_message().as_bytes();
         let unfinished = codec.decompress(bytes, None, &mut message, most, compression, buffers)?;
         let Some(unfinished) = unfinished else {
+            wire.recycle(buffers);
             return message.finish().map(Some);
         };
         self.set_partial(Box::new(Partial {
             inflating: Some(Box::new(Inflating {
-                wire: bytes[unfinished.consumed..].to_vec(),
-                at: 0,
+                at: unfinished.consumed,
+                wire: wire.into_owned(),
                 message,
                 unfinished,
             })),
@@ -416,7 +417,7 @@ impl Connection {
         } = *inflating;
         let (most, buffers) = (shared.limits.max_message, &mut shared.buffers);
         let unfinished = codec.decompress(
-            &wire[at..],
+            &wire.as_message().as_bytes()[at..],
             Some(unfinished),
             &mut message,
             most,
@@ -424,6 +425,7 @@ impl Connection {
             buffers,
         )?;
         let Some(unfinished) = unfinished else {
+            wire.recycle(buffers);
             return message.finish().map(Some);
         };
         self.set_partial(Box::new(Partial {

@@ -8,7 +8,7 @@ use crate::protocol::close::Disconnect;
 use crate::protocol::deflate::{Codec, Unfinished};
 use crate::protocol::frame::{FrameHeader, MAX_HEADER, OpCode};
 use crate::protocol::http::Body;
-use crate::protocol::message::Assembly;
+use crate::protocol::message::{Assembly, Payload};
 
 /// What exists only while a head, a frame or a message is incomplete.
 #[derive(Debug, Default)]
@@ -38,8 +38,8 @@ pub(super) struct Partial {
 /// A compressed message of which a part has been decompressed.
 #[derive(Debug)]
 pub(super) struct Inflating {
-    /// What came on the wire and was not consumed yet.
-    pub(super) wire: Vec<u8>,
+    /// What came on the wire.
+    pub(super) wire: Payload<'static>,
     /// Bytes of `wire` that were consumed.
     pub(super) at: usize,
     pub(super) message: Assembly,
@@ -122,7 +122,7 @@ impl Connection {
                     + partial.control.capacity()
                     + partial.message.as_ref().map_or(0, Assembly::capacity)
                     + partial.inflating.as_ref().map_or(0, |inflating| {
-                        inflating.wire.capacity() + inflating.message.capacity()
+                        inflating.wire.as_message().as_bytes().len() + inflating.message.capacity()
                     })
                     + partial.body.as_ref().map_or(0, |body| body.capacity())
             })
