@@ -738,6 +738,27 @@ mod tests {
     }
 
     #[test]
+    fn who_waits_to_be_read_is_read_however_much_events_cause() {
+        // The bug: events came first in every turn. Sixty callers that kept sending used it up, and whoever else had
+        // become readable stood in the queue for ever.
+        let mut world = World::new(0).expect("an epoll instance");
+        let client = world.connect();
+        world.stream(client).wire().room = 1 << 20;
+        let mut frame = Vec::new();
+        write_frame(true, 1, b"x", &mut frame);
+        world.give(client, &frame);
+        let spend_the_turn = |world: &mut World| {
+            world.server.ctx.begin_loop_turn();
+            world.server.ctx.spend(1_000_000);
+        };
+        spend_the_turn(&mut world);
+        world.event(client, true, false, false);
+        assert_eq!(world.server.service.told.get(&client), None);
+        world.server.take_turn();
+        assert_eq!(world.server.service.told.get(&client), Some(&1));
+    }
+
+    #[test]
     fn an_event_for_a_client_whose_slot_is_taken_again_finds_nobody() {
         let mut world = World::new(0).expect("an epoll instance");
         let old = world.connect();
