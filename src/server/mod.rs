@@ -78,6 +78,9 @@ const EVENTS_PER_TURN: usize = 1024;
 /// Connections that are ended at once where there is no room for a new one.
 const EVICTED: usize = 64;
 
+/// Waiting clients that are read in each turn, whatever else the turn has done.
+const LEAST_READS: usize = 16;
+
 /// Clients that are written to in each turn, whatever else the turn has done.
 const LEAST_WRITES: usize = 64;
 
@@ -189,8 +192,8 @@ impl<S: Service> Server<S> {
         if self.reaper.has_work() {
             self.reap_children();
         }
-        for _ in 0..self.ctx.ready_count() {
-            let Some(id) = self.ctx.pop_ready() else {
+        for index in 0..self.ctx.ready_count() {
+            let Some(id) = self.ctx.pop_ready(index < LEAST_READS) else {
                 break;
             };
             self.read_client(id);
@@ -288,7 +291,7 @@ impl<S: Service> Server<S> {
             self.ctx.flush(id);
         }
         if readable {
-            if self.ctx.is_turn_spent() {
+            if self.ctx.has_to_queue() {
                 self.ctx.read_again(id);
             } else {
                 self.read_client(id);

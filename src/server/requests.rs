@@ -130,6 +130,8 @@ pub(super) fn handle_call<S: Service>(
     } else if admin::is_for(request) {
         ctx.mount = Mount::WHOLE;
         let response = admin::answer(ctx, service, request);
+        // Each of the clients that it lists costs more than its bytes do.
+        ctx.spend(response.body_len() / 80);
         let _ = ctx.respond(id, &response);
     } else if full || too_many {
         let refusal = if full {

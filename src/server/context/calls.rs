@@ -71,8 +71,9 @@ impl Context {
             let fields = [&[EVENT_STREAM], fields].concat();
             connection.begin_stream(now, &date(), &fields, out)
         });
-        if !self.is_answering(id) {
-            // The answer to HEAD is whole.
+        let caller = self.registry.get(id);
+        if caller.is_some_and(|caller| !caller.connection.is_unanswered()) {
+            // The answer to HEAD is whole. A caller whose socket is dead is counted out by its end.
             self.end_call(id);
             self.read_on(id);
         }

@@ -96,6 +96,8 @@ pub struct Context {
     drained: Vec<ClientId>,
     /// Clients with more input, to be read in the next turn.
     ready: VecDeque<ClientId>,
+    /// Whether the last turn left some of them unread.
+    is_behind: bool,
     /// What this turn of the loop has done so far.
     work: Work,
     /// Broadcasts of this turn.
@@ -158,6 +160,7 @@ impl Context {
             doomed: Vec::new(),
             drained: Vec::new(),
             ready: VecDeque::new(),
+            is_behind: false,
             work: Work::default(),
             broadcasts: 0,
             resume_behind: 0,

@@ -398,7 +398,7 @@ impl Context {
                     if budget == 0 && backlog.queued() > 0 {
                         backlog.dirty = true;
                         self.dirty.push_back(id);
-                        return;
+                        return self.spend(WRITE as usize + WRITE_PER_TURN / 2048);
                     }
                 }
                 Err(error) => return self.doom(id, Disconnect::write_error(&error)),

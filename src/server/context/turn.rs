@@ -43,9 +43,10 @@ impl Context {
         self.ready.len()
     }
 
-    /// The next client to read.
-    pub(in crate::server) fn pop_ready(&mut self) -> Option<ClientId> {
-        if self.is_turn_spent() {
+    /// The next client to read. After the work of a turn at least one is read.
+    pub(in crate::server) fn pop_ready(&mut self, first: bool) -> Option<ClientId> {
+        self.is_behind = self.is_turn_spent() && !first;
+        if self.is_behind {
             return None;
         }
         let id = self.ready.pop_front()?;

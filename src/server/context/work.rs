@@ -45,6 +45,12 @@ impl Context {
         self.work.turn >= TURN_SHARE
     }
 
+    /// Whether a client that has just become readable has to wait: this turn has done enough, or the one before left
+    /// clients unread, which come first.
+    pub(in crate::server) fn has_to_queue(&self) -> bool {
+        self.is_behind || self.is_turn_spent()
+    }
+
     /// Whether the client whose turn it is has had its share.
     pub(super) fn is_share_spent(&self) -> bool {
         self.work.client >= CLIENT_SHARE
