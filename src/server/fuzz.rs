@@ -593,6 +593,26 @@ mod tests {
     }
 
     #[test]
+    fn a_half_closed_client_is_not_kept_by_what_is_sent_to_everyone() {
+        // The bug: each broadcast that its system took was progress, so it stayed as long as anything was broadcast.
+        let mut world = World::new(7).expect("an epoll instance");
+        let client = (0..3)
+            .map(|_| world.connect())
+            .find(|client| client.serial() % 3 == 2)
+            .expect("one of three");
+        world.stream(client).wire().room = 1 << 20;
+        world.stream(client).wire().taken = Some(0);
+        world.stream(client).wire().ended = true;
+        world.event(client, true, false, true);
+        for _ in 0..5 {
+            let ctx = &mut world.server.ctx;
+            ctx.broadcast(Message::Text("news"), |_, _| true);
+            world.second(client, 1000);
+        }
+        assert!(!world.is_present(client));
+    }
+
+    #[test]
     fn a_peer_that_takes_a_byte_now_and_then_does_not_stay_for_ever_after_our_close() {
         let mut world = World::new(0).expect("an epoll instance");
         let client = world.connect_behind(1_000_000);

@@ -376,7 +376,7 @@ impl<S: Service> Server<S> {
             }
             match self.ctx.handle_timeout(id) {
                 Timeout::Continue => {}
-                Timeout::Gone(_) if self.ctx.has_progressed(id) => {}
+                Timeout::Gone(_) if self.gets_more_time(id) => {}
                 Timeout::Handshake => self.ctx.refuse(id, &Refusal::timeout()),
                 Timeout::Idle if self.may_idle(id) => self.ctx.excuse_idleness(id),
                 Timeout::Idle => self.ctx.close_with(id, Disconnect::idle_timeout()),
@@ -392,6 +392,12 @@ impl<S: Service> Server<S> {
             self.service.timer(&mut self.ctx, timer);
             self.reap();
         }
+    }
+
+    /// Whether a client whose time is up gets more of it, because it takes what it is sent.
+    fn gets_more_time(&mut self, id: ClientId) -> bool {
+        let is_done = self.ctx.has_what_was_owed(id) && !self.is_waiting(id);
+        !is_done && self.ctx.has_progressed(id)
     }
 
     /// Whether the idle timeout does not apply to a client now.

@@ -55,15 +55,25 @@ impl Partial {
     }
 }
 
+/// A connection whose peer sends nothing more.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HalfClosed {
+    /// When the peer ended its direction, or last took output after that.
+    pub(super) since: Time,
+    /// How long it may be sent to without progress.
+    pub(super) patience: Duration,
+    /// What its system will have taken once it has all that was sent before, by the caller's count.
+    pub(super) owed: u64,
+}
+
 /// What few connections have, or none for long.
 #[derive(Debug, Default)]
 pub(super) struct Rare {
     pub(super) partial: Option<Box<Partial>>,
     /// How it ends, set exactly once: when the phase leaves `Open`.
     pub(super) ending: Option<Disconnect>,
-    /// Since when the peer has ended its direction while it may still be sent to, and for how long that may be so
-    /// without progress.
-    pub(super) half_closed: Option<(Time, Duration)>,
+    /// Whether the peer has ended its direction while it may still be sent to.
+    pub(super) half_closed: Option<HalfClosed>,
     /// Its compression, if that was agreed on.
     pub(super) codec: Option<Codec>,
     /// Under a rate limit: when, in microseconds, the messages so far would have been due. 0 before the first.

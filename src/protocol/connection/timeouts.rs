@@ -3,6 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use super::rare::HalfClosed;
 use super::{Connection, Phase};
 use crate::protocol::{Disconnect, OpCode, Time, Timeouts, encode_frame};
 
@@ -60,19 +61,29 @@ impl Connection {
             _ => self.since = now,
         }
         if let Some(rare) = &mut self.rare
-            && let Some((since, _)) = &mut rare.half_closed
+            && let Some(half_closed) = &mut rare.half_closed
         {
-            *since = now;
+            half_closed.since = now;
         }
     }
 
     /// Notes that the peer has ended its direction of an open connection, and may be sent to for this long without
-    /// progress. No sign of life can come any more.
-    pub fn end_input(&mut self, now: Time, patience: Duration) {
+    /// progress. No sign of life can come any more. `owed` is the caller's count of what the peer will have taken once it
+    /// has all that was sent so far: see [`Connection::owed`].
+    pub fn end_input(&mut self, now: Time, patience: Duration, owed: u64) {
         if self.phase == Phase::Open {
             self.take_partial();
-            self.rare.get_or_insert_default().half_closed = Some((now, patience));
+            self.rare.get_or_insert_default().half_closed = Some(HalfClosed {
+                since: now,
+                patience,
+                owed,
+            });
         }
+    }
+
+    /// What was given to [`Connection::end_input`], if the peer has ended its direction.
+    pub fn owed(&self) -> Option<u64> {
+        self.half_closed().map(|half_closed| half_closed.owed)
     }
 
     /// Whether the peer has ended its direction.
@@ -80,7 +91,7 @@ impl Connection {
         self.half_closed().is_some()
     }
 
-    fn half_closed(&self) -> Option<(Time, Duration)> {
+    fn half_closed(&self) -> Option<HalfClosed> {
         self.rare.as_ref()?.half_closed
     }
 
@@ -98,7 +109,11 @@ impl Connection {
             Phase::Handshaking | Phase::Body => after(self.since, timeouts.handshake),
             Phase::Answering => None,
             Phase::Streaming => after(self.pinged, timeouts.ping_interval),
-            Phase::Open if let Some((since, patience)) = self.half_closed() => {
+            Phase::Open
+                if let Some(HalfClosed {
+                    since, patience, ..
+                }) = self.half_closed() =>
+            {
                 Some(since + patience)
             }
             Phase::Open => {
@@ -143,7 +158,11 @@ impl Connection {
                 self.keep_stream_alive(now, out);
                 Timeout::Continue
             }
-            Phase::Open if let Some((since, patience)) = self.half_closed() => {
+            Phase::Open
+                if let Some(HalfClosed {
+                    since, patience, ..
+                }) = self.half_closed() =>
+            {
                 if now >= since + patience {
                     Timeout::Gone(Disconnect::eof())
                 } else {

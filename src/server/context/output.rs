@@ -469,6 +469,11 @@ impl Context {
         if self.is_answering(id) {
             return self.doom(id, Disconnect::slow_consumer());
         }
+        let client = self.registry.get(id);
+        if client.is_none_or(|client| !client.connection.is_open()) {
+            // What is queued for it ends with its CLOSE.
+            return;
+        }
         if self.cork.client == Some(id) {
             self.write_cork(id);
         }

@@ -139,6 +139,15 @@ impl Context {
         outcome
     }
 
+    /// Whether a client that has ended its direction has all that was sent to it before. What is sent to everyone from then
+    /// on is no reason to keep it.
+    pub(in crate::server) fn has_what_was_owed(&self, id: ClientId) -> bool {
+        self.registry.get(id).is_some_and(|client| {
+            let owed = client.connection.owed();
+            owed.is_some_and(|owed| client.delivered() >= owed)
+        })
+    }
+
     /// Whether a client whose time is up has taken output since its time began, and gets more time for that. What it
     /// waits for (a PING, our CLOSE) lies behind that output.
     pub(in crate::server) fn has_progressed(&mut self, id: ClientId) -> bool {
@@ -310,7 +319,8 @@ impl Context {
     /// Lets a client be sent to whose peer has ended its direction, for as long as it takes something within `patience`.
     pub(in crate::server) fn end_input(&mut self, id: ClientId, patience: Duration) {
         if let Some(client) = self.registry.get_mut(id) {
-            client.connection.end_input(self.now, patience);
+            let owed = client.traffic.bytes_out + client.queued() as u64;
+            client.connection.end_input(self.now, patience, owed);
             client.mark_delivered();
             self.set_deadline(id);
         }

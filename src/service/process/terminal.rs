@@ -252,8 +252,12 @@ impl Service for Terminal {
         );
     }
 
+    /// Whether the last output of a client's program, and its end, are on their way.
     fn is_waiting(&self, _: &Context, client: ClientId) -> bool {
-        self.draining && self.programs.delivers_to(client)
+        let program = self.programs.read_by(client);
+        let program = program.and_then(|id| self.programs.get(id));
+        program.is_some_and(|program| program.is_ending() || self.draining)
+            && self.programs.delivers_to(client)
     }
 
     /// Ends all programs. Their clients get what comes until then, and the end.
