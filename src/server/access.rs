@@ -216,7 +216,7 @@ impl Access {
         const MOST: usize = 256;
         let shown = String::from_utf8_lossy(&value[..value.len().min(MOST)]);
         if self.reveals(&shown) {
-            return "it has the token in it".to_owned();
+            return "(not shown: it contains the token)".to_owned();
         }
         format!("{shown:?}")
     }

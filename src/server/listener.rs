@@ -285,7 +285,7 @@ impl Listener {
             Ok(user) if self.file.is_some() => Remote::unix(user),
             Ok(_) => Remote::SHARED_UNIX,
             Err(error) => {
-                log::warn!("the user behind a connection is not known: {error}");
+                log::warn!("cannot determine the user of a unix socket connection: {error}");
                 Remote::SHARED_UNIX
             }
         }

@@ -262,7 +262,7 @@ impl<'a> Envelope<'a> {
 }
 
 /// Why a message is refused in which another end could read another key than we do.
-const MISSPELLED: &str = "a key that counts is there in another spelling";
+const MISSPELLED: &str = "a reserved key has a wrong spelling";
 
 /// Whether a reader that does not mind the spelling of keys could take `key` for `name`: Go's ignores case, Python's
 /// libraries know `session_id` for `sessionId`.

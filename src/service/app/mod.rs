@@ -377,8 +377,8 @@ impl Turn<'_> {
                 Err(message) => {
                     let shown = printable(&bytes[..bytes.len().min(SHOWN)]);
                     log::warn!(
-                        "line {number} from the program is no command ({message}): {shown}; standard output is for \
-                         commands, a JSON object a line, flushed; anything else goes to standard error"
+                        "line {number} from the program is not a command ({message}): {shown}; standard output is only for \
+                         commands, one JSON object a line; write anything else to standard error"
                     );
                     self.answers.error(message, number);
                 }

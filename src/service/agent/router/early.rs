@@ -50,7 +50,7 @@ impl Early {
         }
         if dropped > 0 {
             log::warn!(
-                "the agent says much about a session before it says whose it is; dropped {dropped} messages"
+                "dropped {dropped} messages of the agent: too much came for sessions before the answers that create them"
             );
         }
         dropped

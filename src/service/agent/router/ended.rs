@@ -97,7 +97,7 @@ impl Ended {
         if self.records.len() >= self.limit && !self.records.contains_key(&key) {
             if !std::mem::replace(&mut self.has_forgotten, true) {
                 log::warn!(
-                    "{} ended sessions are remembered and no more: sessions that are not known can no longer be loaded",
+                    "the limit of {} remembered ended sessions is reached: unknown sessions can no longer be loaded",
                     self.limit
                 );
             }

@@ -22,9 +22,11 @@ impl Router {
             Ok(envelope) => envelope,
             Err(invalid) => {
                 let shown = &text[..text.floor_char_boundary(100)];
-                log::warn!("a line of the agent is no message ({invalid:?}), skipped: {shown:?}");
+                log::warn!(
+                    "skipped a line of the agent that is not a valid message ({invalid:?}): {shown:?}"
+                );
                 let salvaged = Salvage::of(text.as_bytes());
-                return self.handle_unreadable(now, salvaged, "is no valid message", wires);
+                return self.handle_unreadable(now, salvaged, "is not a valid message", wires);
             }
         };
         match &envelope.kind {
@@ -229,7 +231,7 @@ impl Router {
             Some(client)
         } else {
             let why =
-                Some("the request names no session, and it is not known which client it is for");
+                Some("the request names no session, and more than one client or none may be meant");
             return wires.to_agent(&[&error(raw_id, code::INVALID, "Invalid request", why)]);
         };
         let Some((client, peer)) =

@@ -150,7 +150,7 @@ impl Router {
             return wires.to_client(client, &[&refused]);
         }
         if peer.waiting.len() >= self.limits.waiting {
-            let why = Some("too many are waiting");
+            let why = Some("too many requests are waiting");
             let refused = error(raw_id, code::TOO_MANY, "Too many requests", why);
             return wires.to_client(client, &[&refused]);
         }
@@ -278,7 +278,7 @@ impl Router {
             && let Err(refused) = self.check_names(client, method, envelope, false)
         {
             self.counters.denied += 1;
-            log::warn!("a notification {method:?} of {client} is dropped: {refused}");
+            log::warn!("dropped a notification {method:?} of {client}: {refused}");
             return;
         }
         self.counters.notifications += 1;
@@ -313,7 +313,7 @@ impl Router {
                 .is_some_and(|asked| asked.client == client)
         });
         let Some(asked) = ours.and_then(|ours| self.asked.remove(&ours)) else {
-            return self.drop_message(client, "it was not asked for this answer");
+            return self.drop_message(client, "the answer matches no request to this client");
         };
         if let Some(peer) = self.peers.get_mut(&client) {
             remove(&mut peer.asked, &ours.unwrap_or_default());
@@ -323,7 +323,7 @@ impl Router {
 
     fn drop_message(&mut self, client: ClientId, why: &str) {
         self.counters.dropped += 1;
-        log::debug!("an answer or a cancellation of {client} is dropped: {why}");
+        log::debug!("dropped an answer or a cancellation of {client}: {why}");
     }
 }
 

@@ -454,7 +454,7 @@ fn is_cancellation(method: &str) -> bool {
 
 /// The id of the request that a cancellation names.
 fn cancelled_id(envelope: &Envelope<'_>) -> Result<Range<usize>, &'static str> {
-    let missing = "the request to cancel is not named once, by \"requestId\" or \"id\"";
+    let missing = "a cancellation needs exactly one of \"requestId\" and \"id\"";
     let body = envelope.body.as_ref().ok_or(missing)?;
     let (mut found, mut count, mut is_spelled) = (None, 0, false);
     let walked = Skimmer::at(envelope.text, body).object(|key, value| {

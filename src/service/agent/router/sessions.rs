@@ -121,12 +121,12 @@ impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Invalid(why) => why,
-            Self::Denied => "the session is not this connection's",
+            Self::Denied => "the session does not belong to this connection",
             Self::Controlled => {
-                "another connection has the session; load it when that connection has ended"
+                "another connection controls the session; load it after that connection has ended"
             }
             Self::Lost => "the agent that had the session has exited; load the session again",
-            Self::Full => "there are as many sessions as there may be; close one first",
+            Self::Full => "the limit of sessions is reached; close one first",
         })
     }
 }

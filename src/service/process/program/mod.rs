@@ -222,7 +222,7 @@ impl Program {
         if matches!(self.linger, Linger::Until(until) if now >= until) {
             if let Some(exit) = self.exit {
                 log::info!(
-                    "process {} {exit}; others still hold its output open after {:?}, and what they write from now on is lost",
+                    "process {} {exit}; others still hold its output open after {:?}, and their later output is lost",
                     self.id,
                     self.linger_for
                 );
