@@ -142,7 +142,8 @@ impl Settings {
     }
 }
 
-/// The bits of a file's mode that let others have a secret in it. One that is not ours we may read as its group does.
+/// The mode bits that expose a secret in a file. A file of another user may be group-readable, because we may read it
+/// through its group.
 fn laxness(file: &Metadata) -> u32 {
     if file.uid() == geteuid().as_raw() {
         0o077

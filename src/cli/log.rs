@@ -70,7 +70,7 @@ fn state() -> MutexGuard<'static, State> {
             format: LogFormat::Text,
         })
     });
-    // It is a few counters, and whole whoever panicked.
+    // The state is a few counters, which stay consistent if a thread panics.
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -168,7 +168,7 @@ impl State {
             .line(line.as_bytes(), |count| format.dropped(count));
     }
 
-    /// Says how many lines were suppressed of kinds that do not come any more.
+    /// Reports suppressed lines of kinds that have not been logged for a while.
     fn tell_suppressed(&mut self, now: Option<Instant>) {
         while let Some((count, shown)) = self.limiter.overdue(now) {
             let text = format!("suppressed {count} lines like: {shown}");

@@ -98,7 +98,7 @@ const fn linger(command: Command) -> Option {
     }
 }
 
-/// Another one of these commands.
+/// Another option of these commands.
 const fn pass_env(command: Command) -> Option {
     Option {
         name: "pass-env",

@@ -254,7 +254,7 @@ struct Outlets<'a> {
     held: &'a mut Vec<u8>,
     /// Whether lines wait for the agent to be ready.
     hold: bool,
-    /// How many bytes of lines there may be. An agent that asks and does not read is not answered for ever.
+    /// The maximum of queued bytes. Answers to an agent that sends requests but does not read are dropped beyond it.
     room: usize,
 }
 

@@ -23,8 +23,8 @@ use crate::{
 const HIGH_WATER: usize = 1 << 20;
 /// Clients are read again when this little is left.
 const LOW_WATER: usize = 256 << 10;
-/// Clients that come while so much is unread are refused. Their messages wait from [`HIGH_WATER`] on, so that only comings
-/// and goings add to it.
+/// New clients are refused while more bytes of events than this are unread. Messages wait from [`HIGH_WATER`] on, so
+/// that only `connect` and `disconnect` events add to the queue.
 const MOST_QUEUED: usize = 4 << 20;
 
 /// How long a client that has ended its direction can still be sent what the program answers to its last message.
@@ -358,7 +358,7 @@ struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    /// Does what a line says. What is wrong with it is said in one event, and nothing else happens.
+    /// Executes a line. An invalid line causes one `error` event and nothing else.
     fn run(&mut self, ctx: &mut Context, number: u64, line: Line<'_>) -> Flow {
         match line {
             Line::Whole(bytes) if bytes.trim_ascii().is_empty() => {}

@@ -193,7 +193,7 @@ impl Router {
             since: now,
         });
         if is_kept && method == "session/resume" && self.initialize.lacks_resume() {
-            // The agent has kept the session and knows nothing of connections: it is enough to hand it over.
+            // The agent has kept the session and does not know about connections, so no message to it is needed.
             let answer = format!(r#"{{"jsonrpc":"2.0","id":{ours},"result":{{}}}}"#);
             return self.receive_from_agent(now, &answer, wires);
         }
@@ -289,7 +289,7 @@ impl Router {
         match self.find_cancelled(client, envelope) {
             Ok((range, ours)) => {
                 wires.to_agent(&[&text[..range.start], &ours.to_string(), &text[range.end..]]);
-                // By its protocol such a request is not answered any more.
+                // In this protocol, a cancelled request gets no answer.
                 if method == "notifications/cancelled" && !self.limits.acp {
                     self.take_waiting(now, ours);
                 }
