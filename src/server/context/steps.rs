@@ -417,8 +417,8 @@ impl Context {
         }
     }
 
-    /// Counts a connection whose address has just become known, and refuses it if its address has too many: as many
-    /// connections may be in their handshake as there may be clients.
+    /// Counts a connection whose address has just become known, and refuses it if its address has too many. An address
+    /// may have twice as many connections as clients.
     pub(in crate::server) fn count_connection(&mut self, id: ClientId) {
         let Some(most) = self.config.max_clients_per_address else {
             return;

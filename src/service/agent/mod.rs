@@ -30,7 +30,8 @@ const HIGH_WATER: usize = 1 << 20;
 /// Clients are read again when this little is left.
 const LOW_WATER: usize = 256 << 10;
 
-/// While more bytes than this are unread by an agent, answers to its own requests are dropped.
+/// While an agent has more unread bytes than this, our own answers to its requests (errors, cancelled permissions) are
+/// dropped and new clients are refused.
 const MAX_UNREAD: usize = 4 << 20;
 
 /// What is spoken on an agent's standard streams, one message a line.
