@@ -276,7 +276,7 @@ fn complain(error: &str, exit: Exit) -> Exit {
 fn print_within(text: &str, patience: Duration) {
     let mut stdout = Output::new(NonblockingFd::shared(io::stdout()));
     if !stdout.line_within(text.as_bytes(), patience, |_| Vec::new()) {
-        log::warn!("standard output takes nothing: where the server listens was not printed");
+        log::warn!("standard output is blocked: the addresses of the server were not printed");
     }
 }
 

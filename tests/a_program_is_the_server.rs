@@ -326,7 +326,7 @@ fn a_program_is_told_of_its_errors_until_they_are_all_it_writes() {
     wire.send_close(1001);
     let (_, log) = app.wait_and_read_log();
     assert!(
-        log.contains("line 1 from the program is no command (not JSON"),
+        log.contains("line 1 from the program is not a command (not JSON"),
         "{log}"
     );
     assert!(

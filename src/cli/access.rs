@@ -52,7 +52,7 @@ impl Settings {
         let mut warnings = Vec::new();
         let access = &self.server.access;
         if self.no_auth && !self.is_local() {
-            warnings.push("--no-auth: whoever reaches the port is let in".to_owned());
+            warnings.push("--no-auth: anyone who can reach the port can connect".to_owned());
         }
         if self.no_auth && std::env::var_os(TOKEN_VARIABLE).is_some() {
             warnings.push(format!("--no-auth: {TOKEN_VARIABLE} is ignored"));
@@ -60,7 +60,7 @@ impl Settings {
         let length = access.token.as_ref().map(|token| token.reveal().len());
         if let Some(length) = length.filter(|length| *length < SHORT) {
             warnings.push(format!(
-                "the token has {length} characters; one that cannot be guessed has {SHORT} or more, at random"
+                "the token has only {length} characters and may be guessed; use {SHORT} or more random ones"
             ));
         }
         if let Some(file) = &self.token_file
@@ -71,7 +71,7 @@ impl Settings {
             let mode = found.mode() & 0o777;
             let file = file.display();
             warnings.push(format!(
-                "--token-file: others than its owner may read or write {file} (mode {mode:03o})"
+                "--token-file: users other than the owner can read or write {file} (mode {mode:03o})"
             ));
         }
         let all = |list: &[String]| list.iter().any(|one| one == "*");
@@ -142,7 +142,8 @@ impl Settings {
     }
 }
 
-/// The bits of a file's mode that let others have a secret in it. One that is not ours we may read as its group does.
+/// The mode bits that expose a secret in a file. A file of another user may be group-readable, because we may read it
+/// through its group.
 fn laxness(file: &Metadata) -> u32 {
     if file.uid() == geteuid().as_raw() {
         0o077

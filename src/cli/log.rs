@@ -70,7 +70,7 @@ fn state() -> MutexGuard<'static, State> {
             format: LogFormat::Text,
         })
     });
-    // It is a few counters, and whole whoever panicked.
+    // The state is a few counters, which stay consistent if a thread panics.
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -168,10 +168,10 @@ impl State {
             .line(line.as_bytes(), |count| format.dropped(count));
     }
 
-    /// Says how many lines were suppressed of kinds that do not come any more.
+    /// Reports suppressed lines of kinds that have not been logged for a while.
     fn tell_suppressed(&mut self, now: Option<Instant>) {
         while let Some((count, shown)) = self.limiter.overdue(now) {
-            let text = format!("{count} lines were suppressed that are like: {shown}");
+            let text = format!("suppressed {count} lines like: {shown}");
             self.write(Level::Warn, env!("CARGO_PKG_NAME"), text, 0);
         }
     }
@@ -188,7 +188,7 @@ impl LogFormat {
                     MAX_LINE - MARGIN,
                 );
                 if suppressed > 0 {
-                    line.push_str(&format!(" ({suppressed} lines like it were suppressed)"));
+                    line.push_str(&format!(" ({suppressed} similar lines were suppressed)"));
                 }
                 line
             }
@@ -221,7 +221,7 @@ impl LogFormat {
 
     /// The line that says that lines are missing.
     fn dropped(self, count: u64) -> Vec<u8> {
-        let text = format!("{count} lines of the log were dropped: standard error took nothing");
+        let text = format!("{count} lines of the log were dropped: standard error was blocked");
         self.line(Level::Warn, env!("CARGO_PKG_NAME"), text, 0)
             .into_bytes()
     }

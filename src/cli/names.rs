@@ -6,7 +6,7 @@ use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use outrigger::{Listen, ListenAddress};
 
-/// The most addresses that are told of a listener on all of them.
+/// The maximum number of addresses that are reported for an unspecified one.
 const MOST: usize = 8;
 
 /// The names of this machine that others may know it by: its host name, what stands before the first dot of it, and that
@@ -24,7 +24,7 @@ pub(super) fn own_names() -> Vec<String> {
 
 fn is_name(name: &str) -> bool {
     let valid = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    // Not what the kernel has where nobody has given it a name.
+    // "(none)" is the kernel's default for an unset name.
     !name.is_empty() && name != "(none)" && name.bytes().all(valid)
 }
 
@@ -37,7 +37,8 @@ pub(super) fn is_everywhere(listen: &Listen) -> bool {
     }
 }
 
-/// Where a listener is reached: at its address, or where that stands for all of them, at each, that of loopback first.
+/// The addresses at which a listener is reached: its own, or if it is unspecified, all addresses of the machine,
+/// loopback first.
 pub(crate) fn reached_at(address: &ListenAddress) -> Vec<ListenAddress> {
     let Some(all) = address
         .tcp()
@@ -54,7 +55,7 @@ pub(crate) fn reached_at(address: &ListenAddress) -> Vec<ListenAddress> {
     let interfaces = getifaddrs().into_iter().flatten();
     let up = interfaces.filter(|interface| interface.flags.contains(InterfaceFlags::IFF_UP));
     for ip in up.filter_map(|interface| ip_of(&interface)) {
-        // Loopback has many addresses, and those of a link need more than a URL can say.
+        // Loopback has many addresses, and link-local ones need a zone, which a URL cannot carry.
         let reached = ip.is_ipv4() == all.is_ipv4() || (all.is_ipv6() && takes_both());
         let link_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
         if reached && !link_local && !ip.is_loopback() && !ips.contains(&ip) && ips.len() < MOST {
@@ -67,7 +68,7 @@ pub(crate) fn reached_at(address: &ListenAddress) -> Vec<ListenAddress> {
         .collect()
 }
 
-/// Whether one that listens for version 6 takes version 4 too.
+/// Whether an IPv6 listener accepts IPv4 connections, too.
 fn takes_both() -> bool {
     let only = std::fs::read_to_string("/proc/sys/net/ipv6/bindv6only");
     only.is_ok_and(|only| only.trim() == "0")

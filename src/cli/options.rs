@@ -89,7 +89,7 @@ const fn linger(command: Command) -> Option {
     Option {
         name: "linger",
         value: Some("TIME"),
-        help: "how long output is read after a program's end while something that it has started holds it open [250ms]",
+        help: "how long to read output after a program has exited while one of its child processes holds the output open [250ms]",
         only: Some(command),
         apply: |settings, value| {
             settings.linger = duration(value)?.unwrap_or_default();
@@ -98,12 +98,12 @@ const fn linger(command: Command) -> Option {
     }
 }
 
-/// Another one of these commands.
+/// Another option of these commands.
 const fn pass_env(command: Command) -> Option {
     Option {
         name: "pass-env",
         value: Some("NAME"),
-        help: "a variable of the server's environment that a program of another user gets too (repeatable)",
+        help: "environment variable of the server to pass on to programs that run as another user (repeatable)",
         only: Some(command),
         apply: |settings, value| {
             if value.is_empty() || value.contains('=') {
@@ -148,7 +148,7 @@ pub(super) const OPTIONS: &[Option] = &[
     Option {
         name: "grace",
         value: Some("TIME"),
-        help: "how long the sessions of a client that has gone keep their places, later they can still be loaded; 0 for not at all [5m]",
+        help: "how long a session keeps its place in the table after its client has disconnected; it can be loaded later, too; 0 gives the place up at once [5m]",
         only: Some(Command::Agent),
         apply: |settings, value| {
             settings.grace = duration(value)?;
@@ -228,7 +228,7 @@ pub(super) const OPTIONS: &[Option] = &[
     Option {
         name: "user",
         value: Some("USER"),
-        help: "the user that the program runs as, by name or number, or USER:GROUP with the number of a group; only root can choose another",
+        help: "user to run the program as: a name or number, or USER:GROUP with a numeric group; only root can choose another user",
         only: Some(Command::Terminal),
         apply: |settings, value| {
             settings.user = Some(value.to_owned());
@@ -290,7 +290,7 @@ pub(super) const OPTIONS: &[Option] = &[
     Option {
         name: "max-exec-output",
         value: Some("BYTES"),
-        help: "most output held for all exec calls together; a call over it gets 503 [64MiB]",
+        help: "maximum output buffered for all exec calls together; a call that exceeds it gets 503 [64MiB]",
         only: Some(Command::Processes),
         apply: |settings, value| {
             settings.max_exec_output = size(value, 1024..=1 << 40)?;
@@ -408,7 +408,7 @@ pub(super) const OPTIONS: &[Option] = &[
     general(
         "allow-host",
         "HOST",
-        "a name that clients may use for this server, without a port, beside loopback's and the addresses to listen on, or with 0.0.0.0 or [::] the machine's names (repeatable); '*' is all",
+        "host name that clients may use for this server, without a port (repeatable); '*' allows all. Always allowed: loopback's names, the addresses to listen on and, with 0.0.0.0 or [::], the machine's host name",
         |settings, value| {
             let has_port = value.rsplit_once(':').is_some_and(|(_, port)| {
                 !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit())
@@ -441,7 +441,7 @@ pub(super) const OPTIONS: &[Option] = &[
     general(
         "max-clients-per-address",
         "N",
-        "most clients and pending calls of one IP address; more get 503, as do more than twice as many connections of any kind. Behind a proxy all have the same address [0, off]",
+        "maximum clients and pending calls from one IP address; more get 503. Connections of any kind are limited to twice as many. Behind a proxy all clients have the same address [0, off]",
         |settings, value| {
             let most = number(value, 0..=1_000_000)?;
             settings.server.max_clients_per_address = (most > 0).then_some(most);
@@ -496,7 +496,7 @@ pub(super) const OPTIONS: &[Option] = &[
     general(
         "max-outbound",
         "BYTES",
-        "most unread output held for one client beside its longest message; more closes 1008; a client that steadily takes its output may be four times as far behind [8MiB]",
+        "maximum unread output buffered for one client, not counting its longest message; more closes 1008. The limit is four times as high for a client that keeps reading [8MiB]",
         |settings, value| {
             settings.server.max_outbound = size(value, 1024..=1 << 40)?;
             Ok(())
@@ -562,7 +562,7 @@ pub(super) const OPTIONS: &[Option] = &[
     general(
         "ping-timeout",
         "TIME",
-        "from a PING to any byte of the client, or from when the client last took output; 0 for no limit [20s]",
+        "how long to wait for any byte of the client after a PING, or after the client last took output; 0 for no limit [20s]",
         |settings, value| {
             settings.server.timeouts.ping_timeout = duration(value)?;
             Ok(())
@@ -571,7 +571,7 @@ pub(super) const OPTIONS: &[Option] = &[
     general(
         "idle-timeout",
         "TIME",
-        "without a message either way and no request waiting; closes 1001; the default spares clients of an agent that have a session or a process of their own [off; agent: 5m]",
+        "close clients with 1001 after this time without a message in either direction and without a waiting request. The default does not apply to clients of an agent that have a session or their own process [off; agent: 5m]",
         |settings, value| {
             settings.server.timeouts.idle = duration(value)?;
             settings.idle_given = true;
@@ -581,7 +581,7 @@ pub(super) const OPTIONS: &[Option] = &[
     general(
         "close-timeout",
         "TIME",
-        "from our CLOSE to the end of the connection, extended while the client takes at least 1 KiB/s of what it was sent [5s]",
+        "how long a connection may last after our CLOSE, or after the last answer to a call; extended while the client reads at least 1 KiB/s [5s]",
         |settings, value| {
             settings.server.timeouts.close = duration(value)?;
             Ok(())
@@ -617,7 +617,7 @@ pub(super) const OPTIONS: &[Option] = &[
     general(
         "drain-timeout",
         "TIME",
-        "how long SIGTERM waits for answers under way and for clients to leave, and then for programs [10s]",
+        "how long SIGTERM waits for pending answers and for clients to disconnect, and then again for programs [10s]",
         |settings, value| {
             settings.server.drain_timeout = duration(value)?.unwrap_or_default();
             Ok(())
@@ -631,7 +631,7 @@ pub(super) const OPTIONS: &[Option] = &[
     ),
     switch(
         "check",
-        "say whether the settings are valid and the programs are there, and leave",
+        "check that the settings are valid and the programs can be found, then exit",
         |settings, _| {
             settings.check = true;
             Ok(())

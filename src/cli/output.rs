@@ -34,8 +34,8 @@ impl Output {
         }
     }
 
-    /// The same for a line that is worth waiting for, so long at most. A signal ends the wait. Tells whether all of it was
-    /// written.
+    /// Like [`Output::line`], but waits for room up to this long. A signal ends the wait. Returns whether the whole
+    /// line was written.
     pub(crate) fn line_within(
         &mut self,
         line: &[u8],
@@ -99,7 +99,7 @@ impl Output {
                 Ok(count) => written += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    // There is nowhere left to complain to.
+                    // There is no other place to report the error.
                     self.failed = error.kind() != io::ErrorKind::WouldBlock;
                     break;
                 }

@@ -88,7 +88,7 @@ impl Cause {
         Self::Shutdown,
     ];
 
-    /// Whether it is our side that ends the connection, with a CLOSE of its own.
+    /// Whether our side ends the connection, with its own CLOSE.
     pub const fn is_ours(self) -> bool {
         match self {
             Self::ProtocolError
@@ -150,7 +150,7 @@ impl Disconnect {
         }
     }
 
-    /// The same ending where our CLOSE has not left: no code of ours reached the peer.
+    /// The same ending if our CLOSE was not sent: the peer got no close code.
     #[must_use]
     pub fn without_close(mut self) -> Self {
         if self.cause.is_ours() {

@@ -107,7 +107,7 @@ impl Access {
         }
     }
 
-    /// Whether a request shows the token, or comes where none is asked for.
+    /// Whether a request shows the token, or none is required.
     pub(super) fn authenticates(&self, request: &Request<'_>, unix: bool) -> bool {
         match &self.token {
             Some(token) => unix || self.presents(request, token),
@@ -210,13 +210,13 @@ impl Access {
                 .any(|presented| token.is(presented.as_bytes()))
     }
 
-    /// What a request says of itself, for the log: cut, and with escapes for all that is not printable.
+    /// A field of a request, for the log: truncated, and with unprintable characters escaped.
     fn shown(&self, value: &[u8]) -> String {
         /// Longer than any name.
         const MOST: usize = 256;
         let shown = String::from_utf8_lossy(&value[..value.len().min(MOST)]);
         if self.reveals(&shown) {
-            return "it has the token in it".to_owned();
+            return "(not shown: it contains the token)".to_owned();
         }
         format!("{shown:?}")
     }

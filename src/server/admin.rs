@@ -40,7 +40,7 @@ pub(super) fn expect_no_body(request: &Request<'_>) -> Result<(), Refusal> {
     Err(Refusal::new(StatusCode::CONTENT_TOO_LARGE, why))
 }
 
-/// Clients that one answer to `/status` lists at most.
+/// The maximum number of clients in one answer to `/status`.
 const PAGE: usize = 1000;
 
 /// Answers a call to such a path.
@@ -69,7 +69,7 @@ pub(super) fn answer<S: Service>(ctx: &Context, service: &S, request: &Request<'
     }
 }
 
-/// Which clients `/status` is asked for: those behind `after`, at most `limit` of them.
+/// The page of clients that `/status` is asked for: those after `after`, at most `limit` of them.
 fn page(request: &Request<'_>) -> Result<(Option<ClientId>, usize), Refusal> {
     let wrong = |why: String| Refusal::new(StatusCode::BAD_REQUEST, why);
     let mut after = None;

@@ -83,7 +83,7 @@ impl Backlog {
     }
 
     /// Whether the peer, which has taken `delivered` bytes by now, has taken any of them within `patience`. The first
-    /// look begins the measurement.
+    /// call begins the measurement.
     pub(super) fn takes_steadily(&mut self, delivered: u64, now: Time, patience: Duration) -> bool {
         let (taken, since) = *self.taken.get_or_insert((delivered, now));
         if delivered.wrapping_sub(taken) as i64 > 0 {

@@ -30,24 +30,24 @@ pub(super) struct Client {
     delivered_mark: u32,
 }
 
-/// What is known of a client, a bit for each.
+/// The flags of a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Flags(u8);
 
 impl Flags {
     /// The socket may have more to read than was read.
     pub(super) const READABLE: u8 = 1;
-    /// The peer has ended its direction, so even a short read has an end behind it.
+    /// The peer has ended its direction, so end of file follows even after a short read.
     pub(super) const HUNG_UP: u8 = 1 << 1;
     /// The service asked for no more input from it.
     pub(super) const HELD: u8 = 1 << 2;
-    /// Its last bytes were the inside of a long message.
+    /// The bytes last read were in the middle of a long message.
     pub(super) const SENDS_LONG: u8 = 1 << 3;
     /// It stands in the queue of clients to read again.
     pub(super) const IN_READY: u8 = 1 << 4;
     /// It is counted among the connections of its address.
     pub(super) const COUNTED: u8 = 1 << 5;
-    /// It has shown the token, or made a request where none is asked for.
+    /// It has shown the token, or has made a request to a server that requires none.
     pub(super) const TRUSTED: u8 = 1 << 6;
 
     /// Whether a flag is set.
@@ -135,8 +135,7 @@ impl Client {
         self.backlog.as_ref().map_or(0, |backlog| backlog.queued())
     }
 
-    /// Whether nothing says that it is anyone who may come in: it is no client, waits for no answer, and has shown no
-    /// token.
+    /// Whether it is unauthenticated: not a client, without a pending call, and without a token shown.
     pub(super) fn is_stranger(&self) -> bool {
         !self.flags.has(Flags::TRUSTED)
             && !self.connection.was_open()
@@ -164,7 +163,7 @@ impl Client {
             .is_some_and(|backlog| !backlog.unread.is_empty())
     }
 
-    /// Whether reading it may give anything: bytes in the socket, or input that was read already.
+    /// Whether there may be input: bytes in the socket, or input that was already read.
     pub(super) fn has_input(&self) -> bool {
         self.flags.has(Flags::READABLE) || self.has_unread() || self.connection.is_inflating()
     }
@@ -195,8 +194,8 @@ impl Client {
 
     /// Whether the service takes no data messages from it.
     pub(super) fn is_held(&self, paused: bool) -> bool {
-        // Requests are always read: some are not the service's. And behind the last bytes of a peer that has left is
-        // its end, which must be seen.
+        // Requests are always read, because some are not for the service. A peer that has ended its direction is read
+        // to see the end of file behind its last bytes.
         (paused && self.connection.was_open())
             || (self.flags.has(Flags::HELD) && !self.flags.has(Flags::HUNG_UP))
     }
@@ -247,7 +246,8 @@ pub struct Remote {
 const UNIX: [u8; 2] = [0xff, 0];
 
 impl Remote {
-    /// A unix socket whose mode does not say who that is: somebody else has opened it, or a proxy passes others on.
+    /// A unix socket that does not identify the peer: another process has opened it, or a proxy forwards others'
+    /// connections.
     pub(super) const SHARED_UNIX: Self = Self {
         ip: [UNIX[0], UNIX[1], 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
         port: 1,
@@ -284,7 +284,7 @@ impl From<SocketAddr> for Remote {
     fn from(address: SocketAddr) -> Self {
         let ip = match address.ip() {
             IpAddr::V4(ip) => ip.to_ipv6_mapped(),
-            // A proxy may say anything; no address makes a unix socket of a connection.
+            // A proxy may send any address; none of them turns a connection into a unix socket.
             IpAddr::V6(ip) if ip.octets().starts_with(&UNIX) => Ipv6Addr::UNSPECIFIED,
             IpAddr::V6(ip) => ip,
         };

@@ -1,8 +1,8 @@
 //! In which order and how fast a stopping server closes its clients.
 //!
-//! Clients that are closed at once come back at once, all to the server that takes this one's place. So a crowd is
-//! closed over a good part of the drain timeout, evenly; a handful without waiting. A client for which the service still
-//! works is asked about again at every step, and closed when the work is done or the time for that is over.
+//! Clients that are closed at the same moment reconnect at the same moment to the replacing server. So many clients are
+//! closed evenly over most of the drain timeout, a few without waiting. If the service still works for a client, each
+//! step checks it again; it is closed when the work is done or time runs out.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use std::time::Duration;
 use super::id::ClientId;
 use crate::protocol::Time;
 
-/// How much of the drain timeout clients are closed in; the rest is for them to answer.
+/// The share of the drain timeout in which clients are closed; the rest is for their answers.
 const SHARE: f64 = 0.8;
 
-/// How much of the drain timeout those take whose work is not done by then.
+/// The share of the drain timeout in which clients are closed whose work is not done by then.
 const LAST_SHARE: f64 = 0.1;
 
 /// The time that each client is worth: a few hundred a second come back.
@@ -105,7 +105,7 @@ impl Farewell {
         id.map(|id| (id, false))
     }
 
-    /// Has a client asked about again in the next step.
+    /// Checks a client again in the next step.
     pub(super) fn postpone(&mut self, id: ClientId) {
         self.busy.push_back(id);
     }

@@ -119,7 +119,7 @@ impl ListenAddress {
         match self {
             Self::Tcp(address) => {
                 let mut address = *address;
-                // All addresses are none to connect to. Whoever is told this one is on this machine.
+                // One cannot connect to the unspecified address. Readers of this URL are on this machine.
                 match address.ip() {
                     IpAddr::V4(ip) if ip.is_unspecified() => {
                         address.set_ip(Ipv4Addr::LOCALHOST.into());
@@ -279,13 +279,13 @@ impl Listener {
         }
     }
 
-    /// Only a socket that we have made ourselves has a mode that guards it, and peers that are who they are.
+    /// Only the mode of a socket that we have created is known, and only there the peer is the real user.
     fn unix_remote(&self, stream: &UnixStream) -> Remote {
         match peer_user(stream) {
             Ok(user) if self.file.is_some() => Remote::unix(user),
             Ok(_) => Remote::SHARED_UNIX,
             Err(error) => {
-                log::warn!("the user behind a connection is not known: {error}");
+                log::warn!("cannot determine the user of a unix socket connection: {error}");
                 Remote::SHARED_UNIX
             }
         }

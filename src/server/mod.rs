@@ -75,7 +75,7 @@ use crate::sys::{Clock, Reaper};
 /// Events taken from the kernel in one turn.
 const EVENTS_PER_TURN: usize = 1024;
 
-/// Connections that are ended at once where there is no room for a new one.
+/// How many connections are ended together to make room for new ones.
 const EVICTED: usize = 64;
 
 /// Waiting clients that are read in each turn, whatever else the turn has done.
@@ -135,7 +135,7 @@ impl<S: Service> Server<S> {
     ///
     /// # Errors
     ///
-    /// What the service has failed with ([`Service::failure`]).
+    /// The failure of the service ([`Service::failure`]).
     pub fn start(&mut self) -> io::Result<()> {
         if !std::mem::replace(&mut self.started, true) {
             self.ctx.now = self.clock.now();
@@ -151,7 +151,7 @@ impl<S: Service> Server<S> {
     /// Turns the loop until the server is stopped, and returns the service and whether its clients and the service had
     /// the time they were to have.
     ///
-    /// Whichever way it returns, the service has been told of the end of every client, and to stop.
+    /// However it returns, the service has seen `disconnected` for every client, and `stopping`.
     ///
     /// # Errors
     ///
@@ -265,7 +265,7 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// Waits for processes that others have left behind, a turn's worth of them.
+    /// Reaps orphaned processes, as many as one turn allows.
     fn reap_children(&mut self) {
         if self.reaper.reap() {
             self.ctx.mount = Mount::WHOLE;
@@ -352,7 +352,7 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// Ends connections that have shown no token, the oldest first, so that whoever has one gets in. Returns whether
+    /// Ends connections that have shown no token, oldest first, to make room for holders of the token. Returns whether
     /// there were any.
     fn make_room(&mut self) -> bool {
         let strangers = self.ctx.registry.oldest_strangers(self.ctx.now, EVICTED);

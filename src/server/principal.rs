@@ -1,16 +1,16 @@
-//! Who is behind a connection.
+//! The authenticated owner of a connection.
 
-/// Who is behind a connection, as far as its authentication tells.
+/// The authenticated owner of a connection.
 ///
-/// Two connections of the same principal may be told apart by nothing else, so that what belongs to one may be handed to
-/// the other. More variants may come: compare principals with [`Principal::is_same`], which knows that nobody is not
-/// the same as nobody.
+/// Connections of the same principal cannot be told apart, so resources of one may be handed to the other. More
+/// variants may be added. Compare principals with [`Principal::is_same`]: two unknown principals
+/// ([`Principal::Nobody`]) are not the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Principal {
-    /// Unknown: the server asks for no token, and anyone may have connected.
+    /// Unknown: the server requires no token, so anyone may have connected.
     Nobody,
-    /// Whoever holds the server's token.
+    /// A holder of the server's token.
     Token,
     /// The user of this machine with this id, connected through a unix socket that the server has made.
     User(u32),

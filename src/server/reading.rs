@@ -134,7 +134,7 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// The peer has ended its direction. What was sent to it before still leaves, and what the service has for it.
+    /// The peer has ended its direction. Queued output is still sent, and so is what the service still has for it.
     fn handle_eof(&mut self, id: ClientId) {
         let client = self.ctx.registry.get(id);
         if client.is_some_and(|client| client.connection.is_half_closed()) {
@@ -153,8 +153,8 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// Hands `count` bytes of the loop's buffer to a client's connection, and what comes of them to the service. With
-    /// `is_inflating`, the connection has something to do even without input.
+    /// Passes `count` bytes of the loop's buffer to a client's connection, and the resulting events to the service.
+    /// With `is_inflating`, the connection has something to do even without input.
     fn handle_input(&mut self, id: ClientId, count: usize, mut is_inflating: bool) {
         let Self {
             ctx,

@@ -22,7 +22,7 @@ const FIRST_SLOTS: usize = 1024;
 /// handshake.
 const STRANGER_TIME: Duration = Duration::from_millis(250);
 
-/// What one address has.
+/// The counters of one address.
 #[derive(Clone, Copy, Debug, Default)]
 struct Uses {
     /// Connections of every kind.
@@ -40,7 +40,7 @@ pub(super) struct Registry {
     next_serial: u64,
     /// How many of the clients were admitted by the service: those whose end will be told.
     admitted: usize,
-    /// What each address has, if that is limited; then every address that has anything.
+    /// The counters of each address with a connection, if they are limited.
     by_address: Option<HashMap<IpAddr, Uses>>,
     /// The path of the client that was admitted last, to be shared by the next.
     last_path: Arc<Box<str>>,
@@ -95,7 +95,7 @@ impl Registry {
         uses.connections
     }
 
-    /// The connections that have had some time and shown no token, of those the oldest, at most `count`.
+    /// The oldest connections that have had some time and shown no token, at most `count`.
     pub(super) fn oldest_strangers(&self, now: Time, count: usize) -> Vec<ClientId> {
         let mut strangers: Vec<_> = self
             .iter()

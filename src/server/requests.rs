@@ -75,7 +75,7 @@ fn upgrade<S: Service>(
 ) -> Result<(), Refusal> {
     let upgrade = request.upgrade()?;
     if request.path().len() > MAX_PATH {
-        let why = format!("the path is over {MAX_PATH} bytes");
+        let why = format!("the path is longer than {MAX_PATH} bytes");
         return Err(Refusal::new(StatusCode::URI_TOO_LONG, why));
     }
     if ctx.is_full() {

@@ -84,9 +84,9 @@ pub trait Service {
         let _ = (ctx, client);
     }
 
-    /// A client has ended its direction of the connection without CLOSE: it sends nothing more, but may still read, or may
-    /// be gone. The result says for how long it can still be sent to, as long as it takes nothing; by default it is
-    /// disconnected as soon as what was sent before is out.
+    /// A client has ended its direction of the connection without CLOSE: it sends nothing more, but may still read, or
+    /// may be gone. The result says how long the client is kept without taking output, so that the service can still
+    /// send to it. By default it is disconnected as soon as earlier output has been sent.
     fn input_ended(&mut self, ctx: &mut Context, client: ClientId) -> Duration {
         let _ = (ctx, client);
         Duration::ZERO
@@ -104,15 +104,15 @@ pub trait Service {
         false
     }
 
-    /// Whether the idle timeout does not apply to a client now. It never applies to one that
+    /// Whether the idle timeout does not apply to a client now. By default it does not apply to one that
     /// [waits](Service::is_waiting).
     fn may_idle(&self, ctx: &Context, client: ClientId) -> bool {
         self.is_waiting(ctx, client)
     }
 
     /// The server begins to stop. It takes no new clients, and closes each client when it no longer
-    /// [waits](Service::is_waiting) for the service, or shortly before the drain timeout at the latest. A service that
-    /// would go on for ever ends its work here, so that clients still get the end of it.
+    /// [waits](Service::is_waiting) for the service, or shortly before the drain timeout at the latest. A service with
+    /// endless work must end it here, so that clients still get its last output.
     fn draining(&mut self, ctx: &mut Context) {
         let _ = ctx;
     }

@@ -95,8 +95,8 @@ impl<S: Service> Server<S> {
         self.reap();
     }
 
-    /// Sends CLOSE to those whose turn has come. The service works on for those that wait for it; their turn comes when
-    /// it is done, or when time runs out.
+    /// Sends CLOSE to the clients whose turn has come. The turn of a client that waits for the service comes when the
+    /// service is done, or when time runs out.
     fn say_goodbye(&mut self) {
         let now = self.ctx.now;
         let Some(mut step) = self.ctx.farewell.begin_step(now) else {
@@ -135,7 +135,7 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// Ends every connection. A client that has not been sent CLOSE is sent it, as far as its socket takes it.
+    /// Ends every connection. Clients that have not been sent CLOSE are sent it if their socket has room.
     fn disconnect_all(&mut self) {
         for id in self.ctx.registry.ids() {
             self.ctx.close_with(id, Disconnect::shutdown());
@@ -144,7 +144,8 @@ impl<S: Service> Server<S> {
         self.reap();
     }
 
-    /// Ends the loop without waiting for anyone. Every client is told of all the same, and the service is told to stop.
+    /// Ends the loop without waiting for clients. The service still sees `disconnected` for every client, and
+    /// `stopping`.
     pub(super) fn leave_at_once(&mut self) {
         self.disconnect_all();
         self.ctx.mount = Mount::WHOLE;

@@ -66,7 +66,7 @@ impl Account {
         }))
     }
 
-    /// What login sets in the environment.
+    /// The variables that login sets in the environment.
     pub(crate) fn environment(&self) -> [(&'static str, &str); 5] {
         let path = if self.uid.is_root() {
             ROOT_PATH

@@ -27,7 +27,7 @@ pub(crate) fn original_descriptor_limit() -> Option<Rlimit> {
     ORIGINAL.get().copied()
 }
 
-/// Has the next `exec` close every descriptor from `first` on. It makes system calls and nothing else, so it may run
+/// Makes the next `exec` close every descriptor from `first` on. It makes system calls and nothing else, so it may run
 /// between fork and exec. `original` is the limit of open files before it was raised.
 pub(super) fn close_on_exec_from(first: RawFd, original: Option<Rlimit>) {
     if mark_range(first) {
@@ -117,19 +117,19 @@ pub(crate) fn unsent_bytes(_: impl AsFd) -> Option<usize> {
 /// How a descriptor is kept from blocking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Means {
-    /// What it names is open here alone, and does not block.
+    /// The open file is not shared, and is in non-blocking mode.
     Flag,
     /// A socket: each call says that it is not to block.
     EachCall,
-    /// It is asked before each call, and given no more than so many bytes at once.
+    /// It is polled before each call, and at most this many bytes are written at once.
     Asking(usize),
-    /// A file: it takes and gives at once.
+    /// A regular file: it never blocks.
     None,
 }
 
-/// A descriptor that is read and written without waiting. One that others share stays as it is for them: `O_NONBLOCK` is
-/// a property of what the descriptor names, so a shell that has the same terminal, or another program that writes to the
-/// same pipe, would get it too.
+/// A descriptor that is read and written without blocking. A shared descriptor keeps its flags: `O_NONBLOCK` belongs to
+/// the open file description, so it would also affect a shell with the same terminal, or another program that writes to
+/// the same pipe.
 #[derive(Debug)]
 pub struct NonblockingFd {
     fd: OwnedFd,
@@ -146,7 +146,7 @@ impl NonblockingFd {
         })
     }
 
-    /// Another way to a descriptor that others may share, such as a standard stream.
+    /// Non-blocking access to a descriptor that other processes may share, such as a standard stream.
     ///
     /// # Errors
     ///
@@ -167,7 +167,7 @@ impl NonblockingFd {
             fd: fd.try_clone_to_owned()?,
             means: match kind {
                 FileType::Socket => Means::EachCall,
-                // One that says that it takes anything takes this much.
+                // A descriptor that polls as writable takes at least this much.
                 FileType::Fifo => Means::Asking(PIPE_BUF),
                 _ if terminal => Means::Asking(1),
                 FileType::CharacterDevice => Means::Asking(PIPE_BUF),
@@ -176,7 +176,7 @@ impl NonblockingFd {
         })
     }
 
-    /// Reads what there is. Nothing is the end.
+    /// Reads the available bytes. Zero bytes mean end of file.
     pub(crate) fn read<'a>(
         &self,
         buffer: &'a mut [MaybeUninit<u8>],
@@ -192,7 +192,7 @@ impl NonblockingFd {
     ///
     /// # Errors
     ///
-    /// [`io::ErrorKind::WouldBlock`] if nothing is, and what the system says if nothing ever will be.
+    /// [`io::ErrorKind::WouldBlock`] if there is no room now, and any other error of the system call.
     pub fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         let written = match self.means {
             Means::EachCall => send(&self.fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL),
@@ -204,7 +204,7 @@ impl NonblockingFd {
         Ok(written?)
     }
 
-    /// Waits until it takes something, so long at most. A signal ends the wait.
+    /// Waits until it is writable, at most this long. A signal ends the wait.
     ///
     /// # Errors
     ///
@@ -220,7 +220,7 @@ impl NonblockingFd {
         }
     }
 
-    /// Asks whether a call would block, if only that tells.
+    /// Polls whether a call would block, if the kind of descriptor requires it.
     fn ask(&self, events: PollFlags) -> rustix::io::Result<()> {
         let mut fds = [PollFd::new(&self.fd, events)];
         match self.means {

@@ -1,4 +1,4 @@
-//! What programs that are being ended have started: found by walks through the table of processes.
+//! Finds the processes that ending programs have started, by walking the process table.
 //!
 //! One walk serves all programs, and it is made in pieces, so that neither many programs nor many processes hold up the
 //! loop. A process belongs to a program if it descends from it, or if it was left behind and carries the program's mark.
@@ -22,10 +22,10 @@ pub(crate) trait ProcessTable {
     fn signal(&mut self, pid: Pid, signal: Signal);
 }
 
-/// What is seen of a process.
+/// A process as seen in the table.
 #[derive(Debug)]
 pub(crate) struct Looked {
-    /// When it was started, by which another process of the same number is told apart.
+    /// Its start time, which distinguishes it from another process with the same pid.
     pub(crate) started: u64,
     pub(crate) children: Vec<Pid>,
 }
@@ -34,7 +34,7 @@ pub(crate) struct Looked {
 #[derive(Debug, Default)]
 pub(crate) struct Families {
     families: HashMap<Uuid, Family>,
-    /// Whose each process is that was seen.
+    /// The program of each process that was seen.
     owners: HashMap<Pid, Uuid>,
     walk: Option<Walk>,
 }
@@ -43,7 +43,7 @@ pub(crate) struct Families {
 struct Family {
     /// The program itself, while it runs.
     head: Option<Pid>,
-    /// What its members are to be sent.
+    /// The signal for its members.
     signal: Signal,
     members: HashMap<Pid, Member>,
     seen: Seen,
@@ -52,7 +52,7 @@ struct Family {
 #[derive(Clone, Copy, Debug)]
 struct Member {
     started: u64,
-    /// What it was sent last.
+    /// The signal that it was sent last.
     signalled: Option<Signal>,
 }
 
@@ -80,8 +80,8 @@ struct Walk {
 }
 
 impl Families {
-    /// Has everything that a program has started sent a signal. `head` is the program itself while it runs; it is not
-    /// signalled here.
+    /// Sends a signal to everything that a program has started, as walks find it. `head` is the program itself while it
+    /// runs; it is not signalled here.
     pub(crate) fn end(&mut self, program: Uuid, head: Option<u32>, signal: Signal) {
         let family = self.families.entry(program).or_insert_with(|| Family {
             head: None,
@@ -172,7 +172,7 @@ impl Families {
             let children = children.into_iter().flatten();
             walk.found.extend(children.map(|child| (child, program)));
         } else if let Some(orphan) = walk.orphans.pop() {
-            // One that has thrown its mark away is known if it was seen before it was left behind.
+            // A process that has removed its mark is still known if it was seen before it became an orphan.
             let owner = table
                 .owner(orphan)
                 .or_else(|| self.owners.get(&orphan).copied());
@@ -208,7 +208,7 @@ impl Families {
         if let Some(other) = self.owners.insert(pid, program)
             && other != program
         {
-            // The number was another process's before.
+            // The pid was another process's before.
             if let Some(family) = self.families.get_mut(&other) {
                 family.members.remove(&pid);
             }

@@ -1,7 +1,7 @@
-//! The process's memory.
+//! Returns free heap memory to the system.
 
-/// Gives free memory of the heap back to the system. The GNU allocator keeps what lies below a block that is still in
-/// use; others give back what they do not need by themselves.
+/// Returns free heap memory to the system. The GNU allocator keeps free memory below a block that is still in use;
+/// other allocators return it by themselves.
 pub(crate) fn trim_heap() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: the call takes no pointers and only changes what the allocator keeps for itself.

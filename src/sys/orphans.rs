@@ -17,15 +17,15 @@ use uuid::Uuid;
 use super::families::{Looked, ProcessTable};
 use super::process::{dropped, exit_descriptor, ours, reap_dropped, to_pid};
 
-/// The most orphans that are asked in one turn of the loop whether they have ended, and the most that are waited for.
+/// The maximum of orphans that are checked in one turn of the loop, and the maximum that are reaped.
 const ASKED_PER_TURN: usize = 512;
 const REAPED_PER_TURN: usize = 32;
 
 /// How long killed processes and what they leave behind are waited for at the end of the server.
 const KILL_TAKES: Duration = Duration::from_secs(5);
 
-/// Whose the orphans are, as far as it was read. Nobody else gets the number of an orphan before it was waited for here,
-/// so what was read once stays true until then.
+/// The program of each orphan, as far as it was read. The pid of an orphan is not reused until it is reaped here, so
+/// the entry stays valid until then.
 static MARKS: Mutex<Option<HashMap<Pid, Option<Uuid>>>> = Mutex::new(None);
 
 /// Makes this process the parent of every descendant whose own parent ends, so that none can escape.
@@ -70,8 +70,8 @@ fn with_descendants(mut family: Vec<Pid>) -> Vec<Pid> {
     family
 }
 
-/// Waits for orphans that have ended, a bounded number of them at a time: the list alone takes the kernel milliseconds
-/// where there are thousands.
+/// Reaps orphans that have ended, a bounded number at a time: with thousands of them, the kernel takes milliseconds for
+/// the list alone.
 #[derive(Debug, Default)]
 pub(crate) struct Reaper {
     /// Those that have not been asked since the list was made.
@@ -91,8 +91,7 @@ impl Reaper {
         self.outdated || !self.pending.is_empty()
     }
 
-    /// Asks a turn's worth of orphans, and waits for those of our own children that nobody else waits for any more.
-    /// Returns whether any had ended.
+    /// Checks as many orphans as one turn allows, and reaps our own dropped children. Returns whether any had ended.
     pub(crate) fn reap(&mut self) -> bool {
         reap_dropped();
         if self.pending.is_empty() && std::mem::take(&mut self.outdated) {
@@ -236,7 +235,7 @@ impl Stat {
     }
 }
 
-/// Waits for the end of an orphan, so long at most.
+/// Waits for the end of an orphan, at most this long.
 fn wait_a_moment(pid: Pid, most: Duration) {
     if let Ok(Some(fd)) = exit_descriptor(pid.as_raw_pid() as u32) {
         let timeout = Timespec::try_from(most).ok();

@@ -202,7 +202,7 @@ impl Drop for Process {
             return;
         }
         self.signal_group(Signal::KILL);
-        // It takes a moment to end, or for ever if the kernel keeps it. The loop cannot wait for either.
+        // It may take a moment to end, or never end if the kernel blocks it. The loop must not wait for it.
         lock(&DROPPED).insert(self.id());
         reap_dropped();
     }
@@ -303,7 +303,7 @@ mod tests {
         let pid = process.id();
         drop(process);
         expect_reaped(pid);
-        // One that nobody can kill stays, and is left for later.
+        // A process that cannot be killed is left for later.
         let process = sleeper();
         let pid = process.id();
         std::mem::forget(process);

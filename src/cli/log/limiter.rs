@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 /// Where a record comes from: its module, and the line in it.
 pub(super) type Origin = (&'static str, u32);
 
-/// The most kinds that are told apart. There are fewer places in the program that log.
+/// The maximum number of kinds. The program has fewer places that log.
 const MOST_KINDS: usize = 256;
 
 /// The bytes of a line that one token pays for.
@@ -14,7 +14,7 @@ const BYTES: usize = 256;
 /// After this time without a logged line of the kind, suppressed lines are reported by themselves.
 const OVERDUE: Duration = Duration::from_secs(10);
 
-/// The most bytes that are kept of a line to say what others are like.
+/// The maximum of bytes kept of a line as an example of suppressed lines.
 const SHOWN: usize = 80;
 
 /// What is let through of one kind.
@@ -62,7 +62,7 @@ impl Limiter {
         Some(std::mem::take(&mut kind.suppressed))
     }
 
-    /// Takes what a line costs that was logged.
+    /// Takes the tokens for a line that was logged.
     pub(super) fn logged(&mut self, origin: Origin, line: &str) {
         if let Some(at) = self.find(origin) {
             let kind = &mut self.kinds[at];
@@ -85,7 +85,7 @@ impl Limiter {
         Some((std::mem::take(&mut kind.suppressed), &kind.shown))
     }
 
-    /// The kind of a line. Where there are too many, the last one stands for the rest.
+    /// The kind of a line. If there are too many kinds, the last one is shared by the rest.
     fn find(&self, origin: Origin) -> Option<usize> {
         let found = self.kinds.iter().position(|kind| kind.origin == origin);
         found.or((self.kinds.len() == MOST_KINDS).then_some(MOST_KINDS - 1))

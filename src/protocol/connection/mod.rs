@@ -274,9 +274,8 @@ impl Connection {
         self.receive_any(now, input, shared, out, false)
     }
 
-    /// Like [`Connection::receive`], but of an open connection only control frames are taken: input from the next data
-    /// frame on is left alone. For a service that cannot take messages at the moment, while PING and CLOSE are still
-    /// to be answered.
+    /// Like [`Connection::receive`], but on an open connection only control frames are consumed: input from the next
+    /// data frame on is left. For a service that cannot take messages at the moment; PING and CLOSE are still answered.
     pub fn receive_control<'a>(
         &mut self,
         now: Time,

@@ -60,9 +60,9 @@ impl Partial {
 pub(super) struct HalfClosed {
     /// When the peer ended its direction, or last took output after that.
     pub(super) since: Time,
-    /// How long it may be sent to without progress.
+    /// How long it is kept without progress.
     pub(super) patience: Duration,
-    /// What its system will have taken once it has all that was sent before, by the caller's count.
+    /// The value of the caller's byte counter at which the peer has everything that was sent before.
     pub(super) owed: u64,
 }
 

@@ -53,8 +53,8 @@ impl Connection {
         }
     }
 
-    /// Notes that the peer has taken output since its time limit began: the limit begins again. A PONG that is waited
-    /// for is still waited for, since the PING may lie behind that output.
+    /// Restarts the time limit because the peer has taken output since it began. A missing PONG is still awaited, since
+    /// the PING may be queued behind that output.
     pub fn handle_progress(&mut self, now: Time) {
         match self.phase {
             Phase::Open => self.pinged = now,
@@ -67,9 +67,9 @@ impl Connection {
         }
     }
 
-    /// Notes that the peer has ended its direction of an open connection, and may be sent to for this long without
-    /// progress. No sign of life can come any more. `owed` is the caller's count of what the peer will have taken once it
-    /// has all that was sent so far: see [`Connection::owed`].
+    /// Records that the peer has ended its direction of an open connection, and keeps it for this long without
+    /// progress. No more signs of life can arrive. `owed` is the value of the caller's byte counter at which the peer
+    /// has everything that was sent so far: see [`Connection::owed`].
     pub fn end_input(&mut self, now: Time, patience: Duration, owed: u64) {
         if self.phase == Phase::Open {
             self.take_partial();

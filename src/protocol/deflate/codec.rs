@@ -20,7 +20,7 @@ const EMPTY_BLOCK: [u8; 5] = [0, 0, 0, 0xff, 0xff];
 /// Decompressed bytes are handed on in pieces of at most this size.
 const PIECE: usize = 16 << 10;
 
-/// Decompressed bytes of one message at most before others have their turn. Fuzzers and tests have short messages.
+/// The maximum of bytes decompressed from one message at once. Smaller in tests and fuzzers, which use short messages.
 const INFLATE_SLICE: usize = if cfg!(any(test, fuzzing)) {
     1 << 10
 } else {
@@ -480,8 +480,8 @@ pub(super) fn compress_piece(
     }
 }
 
-/// Decompresses bytes and hands on what comes of them, a piece at a time. Returns whether that was everything: it stops
-/// once `most` bytes have come of it, with `bytes` at what was not consumed.
+/// Decompresses `bytes` and passes on the output piece by piece. Returns whether that was everything: it stops after
+/// `most` bytes of output, and leaves unconsumed input in `bytes`.
 fn decompress(
     inflate: &mut Inflate,
     bytes: &mut &[u8],

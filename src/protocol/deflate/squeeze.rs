@@ -8,8 +8,8 @@ use zlib_rs::{Deflate, DeflateFlush};
 use super::codec::{Codec, Compression, TAIL, compress_piece};
 use crate::protocol::frame::{OpCode, SentHeader};
 
-/// Bytes of a message that are compressed at once. Longer messages are compressed in slices. Fuzzers and tests have short
-/// messages.
+/// Bytes of a message that are compressed at once. Longer messages are compressed in slices. Smaller in tests and
+/// fuzzers, which use short messages.
 pub const SLICE: usize = if cfg!(any(test, fuzzing)) {
     1 << 10
 } else {
@@ -77,7 +77,7 @@ impl Squeeze {
             debug_assert!(bytes.ends_with(&TAIL));
             bytes.truncate(bytes.len() - TAIL.len());
         }
-        // By itself, a message that does not shrink is better sent as it is. In a context what follows refers to it.
+        // Without a context, a message that does not shrink is sent uncompressed. With one, later messages refer to it.
         let is_worth_it = codec.keeps_context() || !first || bytes.len() < slice.len() / 4 * 3;
         let done = if is_worth_it {
             if last || !bytes.is_empty() {
@@ -114,7 +114,7 @@ impl fmt::Debug for Squeeze {
     }
 }
 
-/// The compressor refused, which it does not where its memory and its input are sound.
+/// The compressor failed. This does not happen unless memory is corrupted or the input invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompressionFailed;
 

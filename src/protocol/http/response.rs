@@ -335,8 +335,8 @@ impl Response {
     }
 }
 
-/// Appends the head of a response whose body comes piece by piece: in chunks, or up to the end of the connection. The
-/// fields say what the body is.
+/// Appends the head of a response whose body is streamed: in chunks, or up to the end of the connection. `fields`
+/// describe the body.
 pub(in crate::protocol) fn write_stream_head(
     fields: &[(&str, &str)],
     terms: Terms<'_>,

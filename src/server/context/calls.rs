@@ -58,8 +58,8 @@ impl Context {
         self.begin_stream_with(id, &[])
     }
 
-    /// Does the same, with further fields in the answer's head. They have to be valid fields, and none that HTTP frames
-    /// the answer with.
+    /// Like [`Context::begin_stream`], with additional fields in the head of the answer. They must be valid, and must
+    /// not be fields that frame the body.
     pub fn begin_stream_with(
         &mut self,
         id: ClientId,

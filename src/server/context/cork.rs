@@ -166,8 +166,7 @@ impl Context {
         self.begin_share();
     }
 
-    /// Whether the messages of this turn have come to as much as a turn may read, after they were decompressed, or have
-    /// caused as much work as is one client's share.
+    /// Whether the messages of this turn have used up the client's share: in decompressed bytes, or in work.
     pub(in crate::server) fn is_turn_over(&self) -> bool {
         self.is_share_spent()
             || self.shared.decompressed() - self.turn_began >= self.config.turn_bytes.max(1) as u64

@@ -102,10 +102,10 @@ pub struct Context {
     work: Work,
     /// Broadcasts of this turn.
     broadcasts: u32,
-    /// Behind whose slot reading goes on after a pause, so that whoever fills a program's queue first does not do so
-    /// every time.
+    /// The slot after which reading continues after a pause, so that not always the same client fills a program's queue
+    /// first.
     resume_behind: usize,
-    /// When memory is to be given back to the system.
+    /// When to return free memory to the system.
     trim_at: Option<Time>,
     /// The service that is at work.
     pub(super) mount: Mount,
@@ -236,7 +236,7 @@ impl Context {
         self.mount = mount;
     }
 
-    /// For how long no message has gone either way between the server and a client.
+    /// Time since the last message in either direction between the server and a client.
     pub fn quiet_for(&self, id: ClientId) -> Duration {
         self.own(id).map_or(Duration::MAX, |client| {
             self.now.since(client.connection.last_message())
@@ -248,7 +248,7 @@ impl Context {
         self.registry.get(id).map(|client| client.remote)
     }
 
-    /// Who is behind a client's connection.
+    /// The authenticated owner of a client's connection.
     pub fn principal(&self, id: ClientId) -> Principal {
         match self.remote(id).and_then(Remote::user) {
             Some(user) => Principal::User(user),
@@ -257,9 +257,9 @@ impl Context {
         }
     }
 
-    /// Stops taking messages from the service's clients, or goes on with it: for a service whose own output does not
-    /// keep up. A client is still read up to its next message, so PING, CLOSE and its end take effect at once. While a
-    /// message is held back, the silence of its client is not held against it.
+    /// Pauses or resumes messages from the service's clients, for a service whose own output is behind. A client is
+    /// still read up to its next message, so PING, CLOSE and the end of its connection take effect at once. While a
+    /// message is held back, the ping and idle timeouts do not apply to its client.
     pub fn set_paused(&mut self, paused: bool) {
         let bit = self.mount.bit();
         if paused {
@@ -292,8 +292,8 @@ impl Context {
         }
     }
 
-    /// Stops taking messages from one client, or goes on with it, as [`Context::set_paused`] does with all: for a service
-    /// that has a place of its own for what each client sends, and this one is full.
+    /// Pauses or resumes messages from one client, as [`Context::set_paused`] does for all clients. For a service with
+    /// a separate input queue for each client, when the queue of this client is full.
     pub fn set_held(&mut self, id: ClientId, held: bool) {
         let (now, mount) = (self.now, self.mount);
         let client = self.registry.get_mut(id);

@@ -22,10 +22,10 @@ const SQUEEZE: usize = 2000;
 /// A broadcast of this size is copied to each client's output; a longer one is shared by all.
 const COPIED: usize = 4 << 10;
 
-/// How many times the limit of output may wait for a client that steadily takes what it is sent.
+/// The limit of output is multiplied by this for a client that keeps reading.
 const STEADY_FACTOR: usize = 4;
 
-/// A client that has taken something within this time takes its output steadily.
+/// A client keeps reading if it has taken output within this time.
 const STEADY: Duration = Duration::from_secs(5);
 
 /// Whether `size` bytes may be added to a client's output of which `waiting` bytes wait, if at most `most` may wait.
@@ -36,7 +36,7 @@ fn fits(client: &Client, waiting: usize, size: usize, most: usize, config: &Conf
     total - largest.max(size).min(total) <= most
 }
 
-/// Whether a message of `size` bytes may wait for a client without a look at what the client does.
+/// Whether a message of `size` bytes may be queued for a client without checking whether it keeps reading.
 fn fits_client(client: &Client, gathered: usize, size: usize, config: &Config) -> bool {
     let waiting = gathered + client.queued();
     waiting <= config.soft_outbound || fits(client, waiting, size, config.max_outbound, config)
@@ -162,7 +162,7 @@ impl Context {
         Ok(())
     }
 
-    /// Puts a message to a client's output that is compressed when its turn comes.
+    /// Queues a message that is compressed when its turn comes.
     fn put_squeeze(&mut self, id: ClientId, message: Squeeze) {
         if self.cork.client == Some(id) {
             self.write_cork(id);
@@ -437,7 +437,7 @@ impl Context {
         if client.connection.since() == self.now {
             // The phase has just begun, and with it a time limit that progress extends.
             client.mark_delivered();
-            // What held its input back may hold it no more.
+            // Its input may be read again now.
             Self::mark_ready(&mut self.ready, id, client);
         }
         match phase {
@@ -485,8 +485,8 @@ impl Context {
         self.offer(id);
     }
 
-    /// Whether `size` bytes more may wait for a client. The limit is for clients that do not read: one that steadily
-    /// takes what it is sent may be further behind.
+    /// Whether another `size` bytes may be queued for a client. The limit is for clients that do not read; it is higher
+    /// for a client that keeps reading.
     pub(super) fn has_room(&mut self, id: ClientId, size: usize) -> bool {
         let (now, gathered) = (self.now, self.cork.gathered(id));
         let Some(client) = self.registry.get_mut(id) else {

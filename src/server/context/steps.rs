@@ -17,10 +17,11 @@ use crate::server::requests::too_many_of_address;
 use crate::server::service::Service;
 use crate::sys::trim_heap;
 
-/// The least rate, in bytes a second, at which the peer of a connection that is ending has to take what it was sent.
+/// The minimum rate, in bytes a second, at which the peer of an ending connection must take its output.
 const SLOWEST_END: f64 = 1024.0;
 
-/// How long after the end of a connection memory is given back to the system: the end of many is one occasion.
+/// How long after the end of a connection free memory is returned to the system. Many ends within this time cause one
+/// return.
 const TRIM_DELAY: Duration = Duration::from_millis(500);
 
 impl Context {
@@ -66,13 +67,13 @@ impl Context {
         }
     }
 
-    /// Gives memory that is only kept to be used again back to the system: there are no clients.
+    /// Returns memory that is kept for reuse to the system. Called when there are no clients.
     pub(in crate::server) fn give_memory_back(&mut self) {
         self.shared.clear();
         self.trim_at.get_or_insert(self.now + TRIM_DELAY);
     }
 
-    /// Gives the heap's free memory back if that is due.
+    /// Returns the heap's free memory to the system if that is due.
     pub(in crate::server) fn trim_if_due(&mut self) {
         if self.trim_at.is_some_and(|at| self.now >= at) {
             self.trim_at = None;
@@ -117,7 +118,8 @@ impl Context {
     pub(in crate::server) fn handle_timeout(&mut self, id: ClientId) -> Timeout {
         let timeouts = self.config.timeouts;
         let mut outcome = Timeout::Continue;
-        // What a client does while a message of it is held back cannot be seen. PINGs go on, for the proxies in between.
+        // Signs of life behind a held-back message cannot be seen. PINGs continue, to keep proxies in between from
+        // timing out.
         let unseen = self.read_gate(id) == ReadGate::Shut(Held::Service);
         if let Some(gone) = self.check_stream(id) {
             return gone;
@@ -139,8 +141,8 @@ impl Context {
         outcome
     }
 
-    /// Whether a client that has ended its direction has all that was sent to it before. What is sent to everyone from then
-    /// on is no reason to keep it.
+    /// Whether a client that has ended its direction has received everything sent to it before. Later broadcasts do not
+    /// keep it connected.
     pub(in crate::server) fn has_what_was_owed(&self, id: ClientId) -> bool {
         self.registry.get(id).is_some_and(|client| {
             let owed = client.connection.owed();
@@ -148,16 +150,16 @@ impl Context {
         })
     }
 
-    /// Whether a client whose time is up has taken output since its time began, and gets more time for that. What it
-    /// waits for (a PING, our CLOSE) lies behind that output.
+    /// Whether a client whose time is up has taken output since its time began, and so gets more time: the PING or
+    /// CLOSE that it must answer is queued behind that output.
     pub(in crate::server) fn has_progressed(&mut self, id: ClientId) -> bool {
         let close = self.config.timeouts.close.unwrap_or_default();
         let now = self.now;
         let Some(client) = self.registry.get_mut(id) else {
             return false;
         };
-        // Any progress is a sign of life. But a connection that is ending holds its place for nobody's use, so it has
-        // to come to an end.
+        // Any progress is a sign of life. But an ending connection only occupies a place, so it must make progress at a
+        // minimum rate.
         let least = if client.connection.is_open() {
             1.0
         } else {
@@ -316,7 +318,8 @@ impl Context {
         !over
     }
 
-    /// Lets a client be sent to whose peer has ended its direction, for as long as it takes something within `patience`.
+    /// Keeps a client whose peer has ended its direction, so that the service can still send to it, as long as it takes
+    /// output within `patience`.
     pub(in crate::server) fn end_input(&mut self, id: ClientId, patience: Duration) {
         if let Some(client) = self.registry.get_mut(id) {
             let owed = client.traffic.bytes_out + client.queued() as u64;
@@ -324,7 +327,7 @@ impl Context {
             client.mark_delivered();
             self.set_deadline(id);
         }
-        // What has already been decided about it needs no answer of the peer.
+        // A close that has already been decided needs no answer of the peer.
         self.settle(id);
     }
 
@@ -401,8 +404,8 @@ impl Context {
         self.config.access.check(request, &self.listen, unix)
     }
 
-    /// Notes whether a request has shown who it comes from. A connection of somebody who has not is not kept alive for
-    /// more.
+    /// Records whether a request was authenticated. An unauthenticated connection is not kept alive for further
+    /// requests.
     pub(in crate::server) fn note_authentication(&mut self, id: ClientId, request: &Request<'_>) {
         let unix = self.remote(id).and_then(Remote::user).is_some();
         let trusted = self.config.access.authenticates(request, unix);
@@ -414,8 +417,8 @@ impl Context {
         }
     }
 
-    /// Counts a connection whose address has just become known, and refuses it if its address has too many: as many
-    /// connections may be in their handshake as there may be clients.
+    /// Counts a connection whose address has just become known, and refuses it if its address has too many. An address
+    /// may have twice as many connections as clients.
     pub(in crate::server) fn count_connection(&mut self, id: ClientId) {
         let Some(most) = self.config.max_clients_per_address else {
             return;

@@ -1,8 +1,8 @@
-//! How much one turn of the loop does, and how much of that for one client: bounded by work, not by bytes.
+//! Limits the work of one turn of the loop, in total and for one client.
 //!
-//! A unit of work is about a microsecond. What costs next to nothing for each byte (echoed messages) is bounded by
-//! `turn_bytes` and not counted here; what a few bytes can cause (calls, broadcasts, parsed messages) is. A client that
-//! has used up its share waits in the queue of ready clients behind those that have not.
+//! A unit of work is about a microsecond. Work that a few bytes can cause (calls, broadcasts, parsed messages) is
+//! counted here. Work in proportion to bytes (echoed messages) is not; `turn_bytes` bounds it. A client that has used
+//! up its share waits in the queue of ready clients behind those that have not.
 
 use super::Context;
 
@@ -39,7 +39,7 @@ impl Context {
         }
     }
 
-    /// Whether this turn of the loop has done as much as a turn should: a service that handles a program's output
+    /// Whether this turn of the loop has used up its share of work. A service that handles a program's output then
     /// leaves the rest for the next turn.
     pub fn is_turn_spent(&self) -> bool {
         self.work.turn >= TURN_SHARE

@@ -261,11 +261,11 @@ impl<'a> Envelope<'a> {
     }
 }
 
-/// Why a message is refused in which another end could read another key than we do.
-const MISSPELLED: &str = "a key that counts is there in another spelling";
+/// The error for a message in which another parser could read another key than we do.
+const MISSPELLED: &str = "a reserved key has a wrong spelling";
 
-/// Whether a reader that does not mind the spelling of keys could take `key` for `name`: Go's ignores case, Python's
-/// libraries know `session_id` for `sessionId`.
+/// Whether a lenient parser could take `key` for `name`: Go's ignores case, and Python libraries accept `session_id`
+/// for `sessionId`.
 pub(crate) fn is_spelling_of(key: &str, name: &str) -> bool {
     fn folded(text: &str) -> impl Iterator<Item = char> {
         let chars = text.chars().filter(|c| !matches!(c, '_' | '-'));

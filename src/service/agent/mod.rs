@@ -30,7 +30,8 @@ const HIGH_WATER: usize = 1 << 20;
 /// Clients are read again when this little is left.
 const LOW_WATER: usize = 256 << 10;
 
-/// Bytes that an agent may leave unread before its own requests are not answered for its clients any more.
+/// While an agent has more unread bytes than this, our own answers to its requests (errors, cancelled permissions) are
+/// dropped and new clients are refused.
 const MAX_UNREAD: usize = 4 << 20;
 
 /// What is spoken on an agent's standard streams, one message a line.
@@ -65,8 +66,8 @@ pub struct AgentConfig {
     pub grace: Option<Duration>,
     /// How many times a shared agent may end.
     pub restart_limit: RestartLimit,
-    /// Whether clients that have a session, or a process of their own, may be idle for any time. Otherwise, as those
-    /// without, only while a request of theirs is waiting.
+    /// Whether the idle timeout does not apply to clients that have a session or their own process. If false, only a
+    /// waiting request of the client suspends it.
     pub sessions_may_idle: bool,
 }
 

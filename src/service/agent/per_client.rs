@@ -17,7 +17,7 @@ use crate::{
     Request, Route, Service, SourceId, TimerId,
 };
 
-/// Requests of one client that are known to wait for the agent. Of more it is not known.
+/// The maximum of waiting requests tracked for one client. Further ones are not tracked.
 const MAX_WAITING: usize = 1024;
 
 /// A client's process.
@@ -38,7 +38,7 @@ impl Process {
             Kind::Request { id, .. } if self.waiting.len() < MAX_WAITING => {
                 self.waiting.insert(value_of(&envelope.text[id.clone()]));
             }
-            // By its protocol such a request is not answered any more.
+            // In this protocol, a cancelled request gets no answer.
             Kind::Notification { method } if method == "notifications/cancelled" => {
                 let params = envelope.body.as_ref();
                 let id = params.and_then(|params| member(envelope.text, params, "requestId"));
@@ -83,14 +83,14 @@ fn pass_on(
                 {
                     waiting.remove(&value_of(&text[id]));
                 }
-                // A client that is gone has nothing coming to it any more.
+                // A disconnected client gets no more messages.
                 let _ = ctx.send(client, Message::Text(text));
                 return;
             }
         },
         Heard::Unreadable(salvaged, why) => (salvaged, why),
     };
-    // Whoever waits for it must not wait for ever.
+    // Answer it with an error, so that the request does not wait for ever.
     match salvaged {
         Some(Salvaged::Response(id)) => {
             waiting.remove(&value_of(&id));

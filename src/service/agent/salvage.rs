@@ -1,7 +1,7 @@
-//! Whose a message was that cannot be read: one that is too long to be held, or that is no JSON or no UTF-8.
+//! Finds the id of a message that cannot be parsed: it is too long to be held, not JSON, or not UTF-8.
 //!
-//! Whoever waits for an answer must not wait for ever because the answer could not be passed on. [`Salvage`] is given
-//! the message's bytes, cut anywhere, keeps next to nothing of them, and finds the id wherever in the message it stands.
+//! With the id, the sender of a request gets an error if its answer cannot be passed on. [`Salvage`] takes the
+//! message's bytes in pieces of any size, keeps almost nothing of them, and finds the id anywhere in the message.
 
 use super::json::Skimmer;
 use super::router::MAX_ID;
@@ -188,7 +188,7 @@ mod tests {
             (r#"[{"id":7,"result":1}]"#.to_owned(), None),
             (r#""id":7"#.to_owned(), None),
             (format!(r#"{{"id":"{long}","result":1}}"#), None),
-            // What is no JSON in other places has its id all the same.
+            // Invalid JSON elsewhere does not prevent finding the id.
             (r#"{"id":7,"result":"\ud800"}"#.to_owned(), response("7")),
             (r#"{"id":7,"result":{]}"#.to_owned(), response("7")),
         ] {

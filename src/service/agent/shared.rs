@@ -254,7 +254,7 @@ struct Outlets<'a> {
     held: &'a mut Vec<u8>,
     /// Whether lines wait for the agent to be ready.
     hold: bool,
-    /// How many bytes of lines there may be. An agent that asks and does not read is not answered for ever.
+    /// The maximum of queued bytes. Answers to an agent that sends requests but does not read are dropped beyond it.
     room: usize,
 }
 
@@ -273,7 +273,7 @@ impl Wires for Outlets<'_> {
         if lines.len() < self.room {
             push_line(lines, parts);
         } else {
-            log::debug!("the agent asks and does not read the answers; one is dropped");
+            log::debug!("dropped an answer to the agent, which does not read its input");
         }
     }
 
@@ -305,7 +305,7 @@ impl Service for Agent {
 
     fn accept(&mut self, _: &mut Context, request: &Request<'_>) -> Result<Accept, Refusal> {
         if self.unread() > MAX_UNREAD {
-            let refusal = Refusal::unavailable("the agent does not keep up");
+            let refusal = Refusal::unavailable("the agent does not read its input");
             return Err(refusal.because("program_busy"));
         }
         self.config.accept(request)
@@ -413,7 +413,7 @@ impl Service for Agent {
         );
         out.gauge(
             "outrigger_agent_sessions",
-            "Sessions that a client controls, or that wait for one to come back.",
+            "Sessions that a client controls, or that wait for their client to return.",
             self.router.session_count(),
         );
         out.gauge(
@@ -450,7 +450,7 @@ impl Service for Agent {
             ),
             (
                 "outrigger_agent_denied_total",
-                "Messages that were refused because of the session that they name.",
+                "Messages refused because their client does not control the session that they name.",
                 counters.denied,
             ),
             (

@@ -15,7 +15,7 @@ const MOST_BYTES: usize = 64 << 10;
 pub(super) const ERRORS: u32 = 100;
 /// A valid command earns one more error report, at most once in this time.
 const EARNING: Duration = Duration::from_millis(100);
-/// After this many wrong lines in a row, the program's output is read slowly.
+/// After this many invalid lines in a row, the program's output is read slowly.
 const RUBBISH: u32 = 1000;
 
 /// An answer that waits.

@@ -46,8 +46,8 @@ const MOST_FIELDS: usize = 8;
 /// The most bytes of the `id` of a status.
 const MAX_ID: usize = 1024;
 
-/// The fields of a command, their values as JSON. Nothing is built of what the line holds, so a line of many small values
-/// costs no more memory than its bytes.
+/// The fields of a command, their values as JSON text. Values are not parsed into a tree, so a line of many small
+/// values costs no more memory than its bytes.
 pub(super) struct Fields<'a>(Vec<(Cow<'a, str>, &'a str)>);
 
 impl<'a> Fields<'a> {

@@ -23,8 +23,8 @@ use crate::{
 const HIGH_WATER: usize = 1 << 20;
 /// Clients are read again when this little is left.
 const LOW_WATER: usize = 256 << 10;
-/// Clients that come while so much is unread are refused. Their messages wait from [`HIGH_WATER`] on, so that only comings
-/// and goings add to it.
+/// New clients are refused while more bytes of events than this are unread. Messages wait from [`HIGH_WATER`] on, so
+/// that only `connect` and `disconnect` events add to the queue.
 const MOST_QUEUED: usize = 4 << 20;
 
 /// How long a client that has ended its direction can still be sent what the program answers to its last message.
@@ -358,7 +358,7 @@ struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    /// Does what a line says. What is wrong with it is said in one event, and nothing else happens.
+    /// Executes a line. An invalid line causes one `error` event and nothing else.
     fn run(&mut self, ctx: &mut Context, number: u64, line: Line<'_>) -> Flow {
         match line {
             Line::Whole(bytes) if bytes.trim_ascii().is_empty() => {}
@@ -377,8 +377,8 @@ impl Turn<'_> {
                 Err(message) => {
                     let shown = printable(&bytes[..bytes.len().min(SHOWN)]);
                     log::warn!(
-                        "line {number} from the program is no command ({message}): {shown}; standard output is for \
-                         commands, a JSON object a line, flushed; anything else goes to standard error"
+                        "line {number} from the program is not a command ({message}): {shown}; standard output is only for \
+                         commands, one JSON object a line; write anything else to standard error"
                     );
                     self.answers.error(message, number);
                 }

@@ -180,7 +180,7 @@ const EXEC: &Schema = &[
     ("max_output_bytes", Kind::Number),
 ];
 
-/// The longest time that is kept to; a longer one is as good as none.
+/// The longest timeout; a longer one is treated as none.
 const LONGEST: Duration = Duration::from_secs(1_000_000_000);
 
 fn missing(name: &str) -> Refusal {
@@ -207,7 +207,7 @@ pub(super) fn read_size(body: &[u8]) -> Result<TerminalSize, Refusal> {
     size(&fields)
 }
 
-/// A terminal's size; what is absent is as usual.
+/// A terminal's size; absent dimensions have their defaults.
 fn size(fields: &Fields<'_>) -> Result<TerminalSize, Refusal> {
     let read = |name: &str, usual| match fields.number(name) {
         None => Ok(usual),
@@ -296,7 +296,7 @@ fn read_run(fields: &Fields<'_>) -> Result<RunRequest, Refusal> {
     })
 }
 
-/// Whom the program is to run as, unless that is us.
+/// The account to run the program as, unless it is our own.
 fn account(fields: &Fields<'_>) -> Result<Option<Account>, Refusal> {
     let wanted = match (fields.text("as_user"), fields.flag("as_root")) {
         (None, false) => return Ok(None),

@@ -1,7 +1,7 @@
-//! Bodies of calls, read field by field into what each field may be.
+//! Parses bodies of calls field by field, each by its expected type.
 //!
-//! A body is refused at the first field that is unknown, given twice or of another type. Nothing is built of what was not
-//! asked for, so what a body takes is bounded by its own length.
+//! A body is refused at the first field that is unknown, repeated or of another type. Nothing else is built, so memory
+//! is bounded by the length of the body.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -12,7 +12,7 @@ use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visit
 use super::api::bad;
 use crate::Refusal;
 
-/// The most arguments and variables: more than any kernel takes would only fail later.
+/// The maximum of arguments and of variables: the kernel would refuse more later.
 const MAX_WORDS: usize = 10_000;
 
 /// What a field may be.

@@ -27,7 +27,7 @@ const EVENTS_ARE_JSON: (&str, &str) = ("X-SSE-Content-Type", "application/json")
 /// How long a program that has expired is still kept for who reads it.
 pub(super) const READING_ON: Duration = Duration::from_secs(5);
 
-/// How long a client that has ended its direction, and is behind with reading, is waited for while it takes nothing.
+/// How long a client that has ended its direction and has unread output is kept while it takes nothing.
 const CATCHING_UP: Duration = Duration::from_secs(5);
 
 /// Bytes of output after which no more calls are answered with output in one turn of the loop.
@@ -420,7 +420,7 @@ impl Processes {
     }
 }
 
-/// Whether a process can be watched: it was not started for an answer only.
+/// Whether a process can be watched: it was not started by `exec`.
 fn is_shared(program: &Program) -> bool {
     matches!(program.sink, Sink::Shared(_))
 }
@@ -579,7 +579,8 @@ impl Service for Processes {
         );
     }
 
-    /// Ends all processes but those whose callers wait for their ends. Who is attached gets what comes until then.
+    /// Ends all processes except those whose callers wait for their exit. Attached clients get the output until the
+    /// end.
     fn draining(&mut self, ctx: &mut Context) {
         self.stopping = true;
         for start in std::mem::take(&mut self.waiting) {

@@ -84,7 +84,7 @@ impl Programs {
         may
     }
 
-    /// Has the service's timer come in the next turn.
+    /// Sets the service's timer for the next turn.
     pub(crate) fn wake(&mut self, ctx: &mut Context) {
         self.wake_at = Some(ctx.now() + NEXT_TURN);
         self.arm(ctx);
@@ -149,7 +149,8 @@ impl Programs {
         std::mem::take(&mut self.finished)
     }
 
-    /// Programs that were to end, that nobody reads and of which nothing is left, since the last call.
+    /// Takes the programs that have ended as requested, without readers and without remaining processes, since the last
+    /// call.
     pub(crate) fn take_gone(&mut self) -> Vec<Uuid> {
         std::mem::take(&mut self.gone)
     }
@@ -214,7 +215,7 @@ impl Programs {
         self.plan_walk(ctx);
     }
 
-    /// Has a piece of a walk made in a later turn, if there is need of one.
+    /// Schedules a piece of a walk for a later turn, if one is needed.
     fn plan_walk(&mut self, ctx: &mut Context) {
         if self.walk_at.is_none() && self.families.has_work() {
             self.walk_at = Some((ctx.now() + NEXT_TURN).max(self.rested_at));

@@ -251,7 +251,7 @@ impl Wires for Sockets<'_> {
                 let event = format!(r#"{{"event":"gap","from":{from},"to":{to}}}"#);
                 self.stream(reader, Some(to), &event);
             } else {
-                // The offset in the next event's id tells as well.
+                // The offset in the next event's id shows the gap as well.
                 let _ = self
                     .0
                     .stream(reader, format!(": gap {from} {to}\n\n").as_bytes());

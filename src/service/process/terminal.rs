@@ -22,7 +22,7 @@ use crate::{
 /// Output that is kept for a client that is behind. Nobody else comes to read it.
 const SCROLLBACK: usize = 128 << 10;
 
-/// How long a client that has ended its direction is waited for while it takes nothing. Its program is gone by then.
+/// How long a client that has ended its direction is kept while it takes nothing. Its program has ended by then.
 const LAST_OUTPUT: Duration = Duration::from_secs(10);
 
 /// The settings of terminals.
@@ -260,7 +260,7 @@ impl Service for Terminal {
             && self.programs.delivers_to(client)
     }
 
-    /// Ends all programs. Their clients get what comes until then, and the end.
+    /// Ends all programs. Their clients get the output until the end, and the exit.
     fn draining(&mut self, ctx: &mut Context) {
         self.draining = true;
         self.waiting.clear();

@@ -1,4 +1,4 @@
-//! What the agent says about a session before it has answered the request that the session comes of.
+//! Messages of the agent for a session that arrive before its answer to the request that creates the session.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ const MAX_SESSIONS: usize = 16;
 const MAX_MESSAGES: usize = 64;
 const MAX_BYTES: usize = 256 << 10;
 
-/// Messages that wait for their session to be somebody's.
+/// Messages that wait until their session has an owner.
 #[derive(Debug, Default)]
 pub(super) struct Early {
     /// The session that was first heard of comes first.
@@ -50,7 +50,7 @@ impl Early {
         }
         if dropped > 0 {
             log::warn!(
-                "the agent says much about a session before it says whose it is; dropped {dropped} messages"
+                "dropped {dropped} messages of the agent: too much came for sessions before the answers that create them"
             );
         }
         dropped

@@ -1,8 +1,8 @@
-//! Sessions that have ended: whose they were is remembered, in a few bytes for each.
+//! Remembers the owners of ended sessions, in a few bytes for each.
 //!
-//! Names and tokens are kept as hashes under a key that nobody can guess, so that no one can make two of them meet.
-//! What is here is all that keeps a session from strangers once it has left the table; so when there is no more room,
-//! sessions that are not known are nobody's to load from then on.
+//! Names and tokens are kept as keyed hashes with a random key, so that nobody can produce collisions. After a session
+//! has left the table, only its record here protects it from other clients. So once records did not fit, no unknown
+//! session can be loaded any more.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -43,7 +43,7 @@ pub(super) struct Ended {
     earlier: HashMap<u64, u64>,
     /// Every principal that occurs: there are few.
     principals: Vec<Principal>,
-    /// Whether a session was not remembered for want of room.
+    /// Whether a session was not remembered because there was no room.
     has_forgotten: bool,
 }
 
@@ -63,7 +63,7 @@ impl Ended {
         self.records.len()
     }
 
-    /// Whether a session that is not in here may be one that was.
+    /// Whether a session that is not found may have ended earlier without a record.
     pub(super) fn is_full(&self) -> bool {
         self.has_forgotten || self.records.len() >= self.limit
     }
@@ -97,7 +97,7 @@ impl Ended {
         if self.records.len() >= self.limit && !self.records.contains_key(&key) {
             if !std::mem::replace(&mut self.has_forgotten, true) {
                 log::warn!(
-                    "{} ended sessions are remembered and no more: sessions that are not known can no longer be loaded",
+                    "the limit of {} remembered ended sessions is reached: unknown sessions can no longer be loaded",
                     self.limit
                 );
             }

@@ -22,9 +22,11 @@ impl Router {
             Ok(envelope) => envelope,
             Err(invalid) => {
                 let shown = &text[..text.floor_char_boundary(100)];
-                log::warn!("a line of the agent is no message ({invalid:?}), skipped: {shown:?}");
+                log::warn!(
+                    "skipped a line of the agent that is not a valid message ({invalid:?}): {shown:?}"
+                );
                 let salvaged = Salvage::of(text.as_bytes());
-                return self.handle_unreadable(now, salvaged, "is no valid message", wires);
+                return self.handle_unreadable(now, salvaged, "is not a valid message", wires);
             }
         };
         match &envelope.kind {
@@ -36,7 +38,7 @@ impl Router {
         }
     }
 
-    /// A line of the agent could not be passed on. Whoever waits for it must not wait for ever.
+    /// Handles a line of the agent that could not be passed on: if it was an answer, its request fails.
     pub(crate) fn handle_unreadable(
         &mut self,
         now: Time,
@@ -215,7 +217,7 @@ impl Router {
             return wires.to_agent(&[&error("null", code::INVALID, "Invalid request", why)]);
         }
         let permission = method == "session/request_permission";
-        // What the request is about, in the client's words.
+        // The request that it names, with the client's own id.
         let mut about = None;
         let client = if let Some(session) = self.session_of(envelope) {
             self.controller_of(session)
@@ -229,7 +231,7 @@ impl Router {
             Some(client)
         } else {
             let why =
-                Some("the request names no session, and it is not known which client it is for");
+                Some("the request names no session, and more than one client or none may be meant");
             return wires.to_agent(&[&error(raw_id, code::INVALID, "Invalid request", why)]);
         };
         let Some((client, peer)) =
@@ -317,7 +319,7 @@ impl Router {
         }
     }
 
-    /// The agent does not want an answer to its request any more.
+    /// The agent cancels its own request.
     fn cancel_asked(&mut self, envelope: &Envelope<'_>, method: &str, wires: &mut impl Wires) {
         let text = envelope.text;
         let Ok(range) = cancelled_id(envelope) else {
@@ -332,7 +334,7 @@ impl Router {
             client,
             &[&text[..range.start], &ours.to_string(), &text[range.end..]],
         );
-        // By its protocol such a request is not answered any more.
+        // In this protocol, a cancelled request gets no answer.
         if method == "notifications/cancelled" && !self.limits.acp {
             self.asked.remove(&ours);
             if let Some(peer) = self.peers.get_mut(&client) {

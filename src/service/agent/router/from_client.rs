@@ -150,7 +150,7 @@ impl Router {
             return wires.to_client(client, &[&refused]);
         }
         if peer.waiting.len() >= self.limits.waiting {
-            let why = Some("too many are waiting");
+            let why = Some("too many requests are waiting");
             let refused = error(raw_id, code::TOO_MANY, "Too many requests", why);
             return wires.to_client(client, &[&refused]);
         }
@@ -193,7 +193,7 @@ impl Router {
             since: now,
         });
         if is_kept && method == "session/resume" && self.initialize.lacks_resume() {
-            // The agent has kept the session and knows nothing of connections: it is enough to hand it over.
+            // The agent has kept the session and does not know about connections, so no message to it is needed.
             let answer = format!(r#"{{"jsonrpc":"2.0","id":{ours},"result":{{}}}}"#);
             return self.receive_from_agent(now, &answer, wires);
         }
@@ -278,7 +278,7 @@ impl Router {
             && let Err(refused) = self.check_names(client, method, envelope, false)
         {
             self.counters.denied += 1;
-            log::warn!("a notification {method:?} of {client} is dropped: {refused}");
+            log::warn!("dropped a notification {method:?} of {client}: {refused}");
             return;
         }
         self.counters.notifications += 1;
@@ -289,7 +289,7 @@ impl Router {
         match self.find_cancelled(client, envelope) {
             Ok((range, ours)) => {
                 wires.to_agent(&[&text[..range.start], &ours.to_string(), &text[range.end..]]);
-                // By its protocol such a request is not answered any more.
+                // In this protocol, a cancelled request gets no answer.
                 if method == "notifications/cancelled" && !self.limits.acp {
                     self.take_waiting(now, ours);
                 }
@@ -313,7 +313,7 @@ impl Router {
                 .is_some_and(|asked| asked.client == client)
         });
         let Some(asked) = ours.and_then(|ours| self.asked.remove(&ours)) else {
-            return self.drop_message(client, "it was not asked for this answer");
+            return self.drop_message(client, "the answer matches no request to this client");
         };
         if let Some(peer) = self.peers.get_mut(&client) {
             remove(&mut peer.asked, &ours.unwrap_or_default());
@@ -323,7 +323,7 @@ impl Router {
 
     fn drop_message(&mut self, client: ClientId, why: &str) {
         self.counters.dropped += 1;
-        log::debug!("an answer or a cancellation of {client} is dropped: {why}");
+        log::debug!("dropped an answer or a cancellation of {client}: {why}");
     }
 }
 

@@ -33,7 +33,7 @@ pub(super) const MAX_ID: usize = 1024;
 
 /// The longest first message of a client, in bytes. It is kept for as long as the agent runs.
 pub(super) const MAX_INITIALIZE: usize = 1 << 20;
-/// Requests of clients that have left, which the agent may still be at work on.
+/// The maximum of requests kept whose clients have disconnected; the agent may still work on them.
 const MAX_ORPHANS: usize = 1024;
 /// Elicitations of one client that are remembered until they are completed, and the longest id of one.
 const MAX_ELICITATIONS: usize = 64;
@@ -167,7 +167,7 @@ pub(crate) struct Router {
     abandoned: HashMap<u64, Abandoned>,
     /// Other requests of clients that have left.
     orphans: HashSet<u64>,
-    /// What the agent said about sessions before it said whose they are.
+    /// Messages of the agent for sessions that have no owner yet.
     early: Early,
     ended: Ended,
     /// The number of the agent that runs. Each one knows only its own sessions.
@@ -399,7 +399,7 @@ impl Router {
         Some(waiting)
     }
 
-    /// What came early for sessions that no request can be for any more is for nobody.
+    /// No waiting request can create a session any more, so early messages are dropped.
     fn drop_early(&mut self) {
         if self.creating == 0 {
             self.counters.dropped += self.early.clear();
@@ -454,7 +454,7 @@ fn is_cancellation(method: &str) -> bool {
 
 /// The id of the request that a cancellation names.
 fn cancelled_id(envelope: &Envelope<'_>) -> Result<Range<usize>, &'static str> {
-    let missing = "the request to cancel is not named once, by \"requestId\" or \"id\"";
+    let missing = "a cancellation needs exactly one of \"requestId\" and \"id\"";
     let body = envelope.body.as_ref().ok_or(missing)?;
     let (mut found, mut count, mut is_spelled) = (None, 0, false);
     let walked = Skimmer::at(envelope.text, body).object(|key, value| {
@@ -468,7 +468,7 @@ fn cancelled_id(envelope: &Envelope<'_>) -> Result<Range<usize>, &'static str> {
     found.filter(|_| count == 1 && is_spelled).ok_or(missing)
 }
 
-/// A text with pieces of it exchanged, in parts.
+/// A text with some of its ranges replaced, in parts.
 fn splice<'a>(text: &'a str, mut pieces: [(Range<usize>, &'a str); 2]) -> [&'a str; 5] {
     pieces.sort_unstable_by_key(|(range, _)| range.start);
     let [(first, one), (second, other)] = pieces;

@@ -10,9 +10,10 @@
 //! | has ended: closed, or nobody came back in time | - | load, resume | load, resume, see it listed | nothing |
 //! | is unknown | - | - | load, resume, see it listed | the same |
 //!
-//! `load` and `resume` make the client the one that controls the session, if the agent agrees; until it has answered,
-//! the client is treated as if it had. Whoever has loaded a session is its principal. With [`Principal::Nobody`] nobody
-//! is the same principal. Once more sessions have ended than are remembered, nobody can do anything with an unknown one.
+//! `load` and `resume` give the client control of the session if the agent agrees; until the agent has answered, the
+//! client is treated as if it had agreed. The principal of the client becomes the owner. No two clients with
+//! [`Principal::Nobody`] are the same principal. Once more sessions have ended than are remembered, unknown sessions
+//! cannot be used at all.
 //!
 //! Sessions that have ended are in [`Ended`], all others in the table.
 
@@ -31,7 +32,7 @@ use crate::{ClientId, Principal, Time};
 pub(super) struct Session {
     principal: Principal,
     state: State,
-    /// What its client can come back with; none before it has had a client.
+    /// The secrets that open it for a new connection; none before it has had a client.
     tokens: Option<Tokens>,
     /// The agent that knows it. Another one has to load it before anything else.
     agent: u32,
@@ -79,7 +80,7 @@ struct Claim {
 }
 
 impl Session {
-    /// Who may name it: its client, or the one that asks for it while nobody has it.
+    /// The client that may name it: the one that controls it, or the one that is loading it.
     fn controller(&self) -> Option<ClientId> {
         match (&self.claim, &self.state) {
             (Some(claim), _) => Some(claim.client),
@@ -96,7 +97,7 @@ pub(super) enum Refused {
     Invalid(&'static str),
     /// The session is not the client's.
     Denied,
-    /// It would be, but another connection has it.
+    /// Its owner is the same, but another connection controls it.
     Controlled,
     /// The agent that had the session has died.
     Lost,
@@ -121,12 +122,12 @@ impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Invalid(why) => why,
-            Self::Denied => "the session is not this connection's",
+            Self::Denied => "the session does not belong to this connection",
             Self::Controlled => {
-                "another connection has the session; load it when that connection has ended"
+                "another connection controls the session; load it after that connection has ended"
             }
             Self::Lost => "the agent that had the session has exited; load the session again",
-            Self::Full => "there are as many sessions as there may be; close one first",
+            Self::Full => "the limit of sessions is reached; close one first",
         })
     }
 }
@@ -187,7 +188,7 @@ impl Router {
                 Some(_) => {}
             }
         }
-        // Anything else may name what it likes, but not what is another's.
+        // Any other message may name any session except those of other clients.
         let is_anothers = |session: &str| match self.sessions.get(session) {
             Some(bound) => bound.controller() != Some(client) && named != Some(session),
             None => {
@@ -370,8 +371,7 @@ impl Router {
         }
     }
 
-    /// The agent said no, or its answer is not waited for any more: the session that the request `ours` is for is as it
-    /// was.
+    /// The agent refused, or its answer is no longer awaited: restores the session of the request `ours`.
     pub(super) fn unclaim(&mut self, ours: u64, session: &Arc<str>) {
         let Some(bound) = self.sessions.get_mut(session) else {
             return;
@@ -513,7 +513,7 @@ impl Router {
         }
     }
 
-    /// Whether a session was not known before the client asked for it that is asking now.
+    /// Whether a session is only known from the client's present request.
     pub(super) fn is_only_asked_for(&self, session: &str) -> bool {
         let bound = self.sessions.get(session);
         bound.is_some_and(|bound| bound.state == State::Unknown)
@@ -541,7 +541,7 @@ impl Router {
         }
     }
 
-    /// The agent has died: nothing that was asked of it comes any more, and what it knew has to be loaded again.
+    /// The agent has died: its pending requests get no answer, and its sessions must be loaded again.
     pub(super) fn lose_all(&mut self) {
         self.agent = self.agent.wrapping_add(1);
         let claim = |session: &Session| session.claim.as_ref().map(|claim| claim.id);

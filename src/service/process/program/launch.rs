@@ -167,8 +167,8 @@ impl Program {
     }
 }
 
-/// Gives a program the environment that its user would have after login, with our language and terminal, and with what
-/// the operator names. The rest of ours is not for other users.
+/// Gives a program the login environment of its user, with our language and terminal variables, and with the variables
+/// that the operator names. The rest of our environment is not passed to other users.
 fn set_login_environment(command: &mut Command, account: &Account, pass: &[String]) {
     command.env_clear();
     for (name, value) in std::env::vars_os() {

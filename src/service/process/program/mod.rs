@@ -79,7 +79,7 @@ pub(crate) struct Program {
     linger_for: Duration,
     linger: Linger,
     ending: Ending,
-    /// What everything that it has started is to be sent next.
+    /// The next signal for everything that it has started.
     pending_signal: Option<Signal>,
     kill_at: Option<Time>,
     timed_out: bool,
@@ -138,7 +138,7 @@ impl Program {
         self.ending != Ending::No
     }
 
-    /// What everything that it has started is to be sent, if that has changed since the last call.
+    /// The signal for everything that it has started, if it has changed since the last call.
     pub(crate) fn take_pending_signal(&mut self) -> Option<Signal> {
         self.pending_signal.take()
     }
@@ -222,7 +222,7 @@ impl Program {
         if matches!(self.linger, Linger::Until(until) if now >= until) {
             if let Some(exit) = self.exit {
                 log::info!(
-                    "process {} {exit}; others still hold its output open after {:?}, and what they write from now on is lost",
+                    "process {} {exit}; others still hold its output open after {:?}, and their later output is lost",
                     self.id,
                     self.linger_for
                 );
