@@ -79,8 +79,8 @@ fn page(request: &Request<'_>) -> Result<(Option<ClientId>, usize), Refusal> {
     }
     let mut most = PAGE;
     if let Some(text) = request.parameters("limit").next() {
-        let limit = text.parse().ok().filter(|limit| *limit <= PAGE);
-        most = limit.ok_or_else(|| wrong(format!("limit has to be a number up to {PAGE}")))?;
+        let limit = text.parse().ok().filter(|limit| (1..=PAGE).contains(limit));
+        most = limit.ok_or_else(|| wrong(format!("limit must be a number from 1 to {PAGE}")))?;
     }
     Ok((after, most))
 }

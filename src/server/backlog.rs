@@ -136,7 +136,7 @@ impl Backlog {
         self.check();
     }
 
-    /// Appends a message that is to be compressed.
+    /// Appends a message that has yet to be compressed.
     pub(super) fn push_squeeze(&mut self, message: Squeeze) {
         self.queued += message.remaining();
         self.largest = self.largest.max(message.remaining());

@@ -396,7 +396,7 @@ impl Connection {
         Ok(None)
     }
 
-    /// Goes on with a long message that is being decompressed.
+    /// Decompresses the next slice of a long message.
     fn inflate_more(
         &mut self,
         shared: &mut Shared,

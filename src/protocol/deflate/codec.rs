@@ -197,7 +197,7 @@ impl Drop for Reservation {
     }
 }
 
-/// A message of which more is to be decompressed.
+/// A partly decompressed message.
 pub(in crate::protocol) struct Unfinished {
     /// Bytes that were consumed of those that were given.
     pub(in crate::protocol) consumed: usize,

@@ -15,7 +15,7 @@ pub struct Compression(Infallible);
 #[derive(Debug)]
 pub struct Codec(Infallible);
 
-/// A message of which more is to be decompressed. There is none in this build.
+/// A partly decompressed message. There is none in this build.
 #[derive(Debug)]
 pub(in crate::protocol) struct Unfinished {
     pub(in crate::protocol) consumed: usize,

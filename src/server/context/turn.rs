@@ -38,7 +38,7 @@ impl Context {
         }
     }
 
-    /// How many clients are to be read in this turn, as far as there is time for them.
+    /// The number of clients that wait to be read.
     pub(in crate::server) fn ready_count(&self) -> usize {
         self.ready.len()
     }
