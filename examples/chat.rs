@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use outrigger::{ClientId, Config, Context, Disconnect, Message, Request, Server, Service};
+use outrigger::{ClientId, CloseReason, Config, Context, Message, Request, Server, Service};
 
 /// Who is here, by what name. The first message of a client is its name.
 #[derive(Default)]
@@ -26,7 +26,7 @@ impl Room {
 impl Service for Room {
     fn connected(&mut self, ctx: &mut Context, client: ClientId, _: &Request<'_>) {
         // Sending fails only for who is leaving, and that will be told.
-        let _ = ctx.send(client, Message::Text("What is your name?"));
+        ctx.send(client, Message::Text("What is your name?"));
     }
 
     fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
@@ -47,7 +47,7 @@ impl Service for Room {
     }
 
     /// Comes exactly once for each client that was connected, whatever ended it.
-    fn disconnected(&mut self, ctx: &mut Context, client: ClientId, _: &Disconnect) {
+    fn disconnected(&mut self, ctx: &mut Context, client: ClientId, _: &CloseReason) {
         if let Some(name) = self.names.remove(&client) {
             self.tell_all(ctx, &format!("{name} has left."));
         }

@@ -22,7 +22,7 @@
 //!
 //! impl Service for Echo {
 //!     fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
-//!         let _ = ctx.send(client, message);
+//!         ctx.send(client, message);
 //!     }
 //! }
 //!
@@ -57,13 +57,14 @@ pub mod service;
 mod sys;
 
 pub use protocol::{
-    Accept, Cause, CloseCode, Disconnect, Limits, Message, ProtocolError, Refusal, Request,
+    Accept, Cause, CloseCode, CloseReason, Limits, Message, ProtocolError, Rejection, Request,
     Response, StatusCode, Time, Timeouts,
 };
 pub use server::{
     Access, ClientId, ClientStatus, Config, Context, Ended, Handle, Histogram, Listen,
-    ListenAddress, Metrics, Mount, OwnedMessage, ParseClientIdError, Peers, Principal, Readiness,
-    Remote, Route, SendError, Server, Service, SourceId, Status, Stopped, TimerId, Token, Traffic,
+    ListenAddress, Metrics, OwnedMessage, ParseClientIdError, Peers, Principal, Readiness, Remote,
+    Route, SendError, Server, Service, ServiceId, SourceId, Status, Stopped, TimerId, Token,
+    Traffic,
 };
 
 /// Entry points of the fuzz targets.

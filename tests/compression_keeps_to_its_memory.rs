@@ -179,7 +179,7 @@ fn what_is_reserved_is_what_is_taken() {
             "{offer}: {taken} bytes of {} reserved",
             reserved(&shared)
         );
-        connection.close(NOW, outrigger::Disconnect::shutdown(), &mut Vec::new());
+        connection.close(NOW, outrigger::CloseReason::shutdown(), &mut Vec::new());
         assert!(allocated() - before < 1000, "the end gives it back");
         assert_eq!(reserved(&shared), 0);
     }

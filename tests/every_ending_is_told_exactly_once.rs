@@ -8,10 +8,10 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use common::{BINARY, PING, TEXT, TestServer, Told, Wire, frame, impatient, patient, request};
-use outrigger::{Cause, CloseCode, Config, Disconnect, Message};
+use outrigger::{Cause, CloseCode, CloseReason, Config, Message};
 
 /// Connects a client, lets `leave` end it, and returns what the service was told.
-fn ending(server: TestServer, leave: impl FnOnce(&TestServer, Wire)) -> Disconnect {
+fn ending(server: TestServer, leave: impl FnOnce(&TestServer, Wire)) -> CloseReason {
     let wire = Wire::connect(server.address, "/");
     let client = server.connected();
     leave(&server, wire);
@@ -20,8 +20,8 @@ fn ending(server: TestServer, leave: impl FnOnce(&TestServer, Wire)) -> Disconne
     ending
 }
 
-fn told(cause: Cause, code: u16, reason: &str) -> Disconnect {
-    Disconnect::new(cause, CloseCode(code), reason.to_owned())
+fn told(cause: Cause, code: u16, reason: &str) -> CloseReason {
+    CloseReason::new(cause, CloseCode(code), reason.to_owned())
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn failing_write() {
     // kernel's choice, but it is seen once.
     let server = TestServer::start(patient(), |ctx, client, _| {
         for _ in 0..100 {
-            let _ = ctx.send(client, Message::Binary(&[0; 100_000]));
+            ctx.send(client, Message::Binary(&[0; 100_000]));
         }
     });
     let got = ending(server, |_, mut wire| {
@@ -323,15 +323,15 @@ fn the_peers_close_is_seen_behind_messages_over_the_rate_limit() {
 #[test]
 fn close_by_the_service_inside_message() {
     let server = TestServer::start(patient(), |ctx, client, message| {
-        let _ = ctx.send(client, message);
-        ctx.close(client, CloseCode(4242), "enough")
+        ctx.send(client, message);
+        ctx.try_close(client, CloseCode(4242), "enough")
             .expect("it is open");
         assert!(
-            ctx.close(client, CloseCode::NORMAL, "again").is_err(),
+            ctx.try_close(client, CloseCode::NORMAL, "again").is_err(),
             "the first reason stands"
         );
         assert!(
-            ctx.send(client, message).is_err(),
+            ctx.try_send(client, message).is_err(),
             "nothing goes out behind CLOSE"
         );
     });

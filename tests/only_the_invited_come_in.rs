@@ -606,7 +606,7 @@ fn all_addresses_are_told_by_those_that_work_and_so_is_the_machines_name() {
 
 #[test]
 fn the_log_has_who_was_refused_and_not_what_was_typed() {
-    // The bug: a refusal did not say which Host or Origin it was, and what some pages send for each key was in the log.
+    // The bug: a rejection did not say which Host or Origin it was, and what some pages send for each key was in the log.
     let mut server = run(&[
         "terminal",
         "--listen",

@@ -61,7 +61,7 @@ fn many_small_messages_in_one_read_stop_at_the_soft_limit_and_go_on_later() {
         },
         move |ctx, client, _| {
             count.fetch_add(1, Ordering::Relaxed);
-            ctx.send(client, Message::Binary(&[5; 10_000]))
+            ctx.try_send(client, Message::Binary(&[5; 10_000]))
                 .expect("its queue is bounded by holding back its input");
         },
     );
@@ -173,20 +173,20 @@ fn what_was_never_offered_to_the_socket_does_not_count() {
     };
     let server = TestServer::start(config, |ctx, client, message| match message.as_bytes() {
         b"many" => (0..300).for_each(|_| {
-            ctx.send(client, Message::Binary(&[1; 1000]))
+            ctx.try_send(client, Message::Binary(&[1; 1000]))
                 .expect("it reads")
         }),
         b"others" => {
             for other in ctx.clients() {
                 (0..300).for_each(|_| {
-                    ctx.send(other, Message::Binary(&[2; 1000]))
+                    ctx.try_send(other, Message::Binary(&[2; 1000]))
                         .expect("it reads")
                 });
             }
         }
         b"all" => (0..300)
             .for_each(|_| assert_eq!(ctx.broadcast(Message::Binary(&[3; 1000]), |_, _| true), 2)),
-        _ => ctx.send(client, message).expect("it reads"),
+        _ => ctx.try_send(client, message).expect("it reads"),
     });
     let mut wire = Wire::connect(server.address, "/");
     let mut other = Wire::connect(server.address, "/");
@@ -209,7 +209,7 @@ fn a_peer_that_ends_its_direction_still_gets_all_it_is_owed() {
     // The bug: at the end of input the output was flushed once and the rest of it dropped, our CLOSE with it.
     let server = TestServer::start(patient(), |ctx, client, _| {
         for _ in 0..60 {
-            ctx.send(client, Message::Binary(&[4; 100_000]))
+            ctx.try_send(client, Message::Binary(&[4; 100_000]))
                 .expect("within the limit");
         }
     });
@@ -259,7 +259,7 @@ impl Service for Holding {
         if text == "0" {
             ctx.set_held(client, true);
             for _ in 0..27 {
-                let _ = ctx.send(reader, Message::Binary(&[0; 10_000]));
+                ctx.send(reader, Message::Binary(&[0; 10_000]));
             }
         }
     }

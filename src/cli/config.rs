@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use outrigger::Mount;
+use outrigger::ServiceId;
 use outrigger::service::Endpoint;
 use serde_json::{Map, Value};
 
@@ -78,7 +78,7 @@ impl ConfigFile {
             let why = "it is an object of paths, each with what is served there";
             self.complaint(&[ROUTES], why)
         })?;
-        if routes.len() > Mount::MOST {
+        if routes.len() > ServiceId::MOST {
             return Err(self.complaint(&[ROUTES], "these are too many"));
         }
         let mut all: Vec<(Command, Settings)> = Vec::new();

@@ -9,7 +9,7 @@ use std::fmt::Write;
 pub(crate) use agent::run as run_agent;
 pub(crate) use app::run as run_app;
 use outrigger::{
-    ClientId, Context, ListenAddress, Message, Refusal, Request, Response, Route, Service,
+    ClientId, Context, ListenAddress, Message, Rejection, Request, Response, Route, Service,
     StatusCode, Token,
 };
 
@@ -21,7 +21,7 @@ const PAGE: &str = include_str!("page.html");
 pub(crate) struct Page;
 
 impl Service for Page {
-    fn route(&mut self, _: &Request<'_>) -> Result<Route, Refusal> {
+    fn route(&mut self, _: &Request<'_>) -> Result<Route, Rejection> {
         Ok(Route::Http)
     }
 
@@ -43,9 +43,9 @@ impl Service for Page {
                  base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
             )
         } else {
-            Response::from(&Refusal::method_not_allowed("GET, HEAD"))
+            Response::from(&Rejection::method_not_allowed("GET, HEAD"))
         };
-        let _ = ctx.respond(caller, &response);
+        ctx.respond(caller, &response);
     }
 }
 

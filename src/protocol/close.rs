@@ -131,7 +131,7 @@ impl fmt::Display for Cause {
 
 /// How a connection ended, as it is told to the service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Disconnect {
+pub struct CloseReason {
     /// What ended it.
     pub cause: Cause,
     /// The close code: the peer's, the one that was sent, or [`CloseCode::ABNORMAL`] where there was no CLOSE frame.
@@ -140,7 +140,7 @@ pub struct Disconnect {
     pub reason: Cow<'static, str>,
 }
 
-impl Disconnect {
+impl CloseReason {
     /// An ending with a code and a reason.
     pub fn new(cause: Cause, code: CloseCode, reason: impl Into<Cow<'static, str>>) -> Self {
         Self {

@@ -3,8 +3,8 @@
 use super::deflate::Offer;
 use super::http::find_end;
 use super::{
-    Accept, Connection, Disconnect, Event, FrameCounts, FrameHeader, Input, Limits, OpCode,
-    Payload, Phase, ProtocolError, Refusal, Request, Response, Shared, StatusCode, Time,
+    Accept, CloseReason, Connection, Event, FrameCounts, FrameHeader, Input, Limits, OpCode,
+    Payload, Phase, ProtocolError, Rejection, Request, Response, Shared, StatusCode, Time,
     apply_mask, take_whole_message,
 };
 
@@ -40,8 +40,8 @@ pub fn handshake(data: &[u8]) {
             upgrade.write_response(&Accept::default().protocol("chat"), &mut out);
             assert!(out.starts_with(b"HTTP/1.1 101 ") && out.ends_with(b"\r\n\r\n"));
         }
-        Err(refusal) => {
-            refusal.write_response(DATE, &mut out);
+        Err(rejection) => {
+            rejection.write_response(DATE, &mut out);
             assert!(out.starts_with(b"HTTP/1.1 4") || out.starts_with(b"HTTP/1.1 5"));
         }
     }
@@ -137,7 +137,7 @@ pub fn proxy_header(data: &[u8]) {
                     }
                     return Some(Ok((address, input.len() + rest.len())));
                 }
-                Some(Event::BadRequest(refusal)) => return Some(Err(refusal)),
+                Some(Event::BadRequest(rejection)) => return Some(Err(rejection)),
                 Some(event) => unreachable!("{event:?} before the header"),
                 None => {}
             }
@@ -159,7 +159,7 @@ pub(super) struct Transcript {
     frames: FrameCounts,
     out: Vec<u8>,
     phase: Option<Phase>,
-    ending: Option<Disconnect>,
+    ending: Option<CloseReason>,
 }
 
 /// Any conversation, cut anywhere: the same events and output for every cut, no panic, and memory within the limits.
@@ -207,7 +207,7 @@ impl Transcript {
         });
         payload.recycle(&mut shared.buffers);
         if close_after == Some(self.messages) {
-            let ending = Disconnect::by_service(super::CloseCode::NORMAL, "enough");
+            let ending = CloseReason::by_service(super::CloseCode::NORMAL, "enough");
             connection.close(Time::from_millis(1), ending, &mut self.out);
         }
         self.messages += 1;
@@ -277,9 +277,9 @@ pub(super) fn converse(
                 Event::Proxied(_) => unreachable!("none is expected"),
                 Event::Head(head) => {
                     let refused = take_head(now, &mut connection, &head, &shared, &mut transcript);
-                    if let Err(refusal) = refused {
-                        transcript.events.push(format!("refused {refusal}"));
-                        connection.refuse(now, DATE, &refusal, &mut transcript.out);
+                    if let Err(rejection) = refused {
+                        transcript.events.push(format!("refused {rejection}"));
+                        connection.reject(now, DATE, &rejection, &mut transcript.out);
                     }
                 }
                 Event::Call { head, body } => {
@@ -291,9 +291,9 @@ pub(super) fn converse(
                     transcript.events.push(format!("call {path} {body:?}"));
                     connection.respond(now, DATE, &answer(), &mut transcript.out);
                 }
-                Event::BadRequest(refusal) => {
-                    transcript.events.push(format!("bad request {refusal}"));
-                    connection.refuse(now, DATE, &refusal, &mut transcript.out);
+                Event::BadRequest(rejection) => {
+                    transcript.events.push(format!("bad request {rejection}"));
+                    connection.reject(now, DATE, &rejection, &mut transcript.out);
                 }
                 Event::Message(payload) => {
                     transcript.note(payload, &mut connection, &mut shared, close_after)
@@ -329,7 +329,7 @@ fn take_head(
     head: &[u8],
     shared: &Shared,
     transcript: &mut Transcript,
-) -> Result<(), Refusal> {
+) -> Result<(), Rejection> {
     let request = Request::parse(head)?;
     let out = &mut transcript.out;
     // Any origin is let in here.

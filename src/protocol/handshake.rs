@@ -5,7 +5,7 @@ use base64::prelude::BASE64_STANDARD;
 use base64::{Engine, alphabet};
 use sha1::{Digest, Sha1};
 
-use super::http::{Framing, Refusal, Request, StatusCode, write_field};
+use super::http::{Framing, Rejection, Request, StatusCode, write_field};
 
 /// Base64 whose last character may have bits that mean nothing, as in an example of RFC 6455 itself.
 const LENIENT_BASE64: GeneralPurpose = GeneralPurpose::new(
@@ -37,13 +37,13 @@ impl Accept {
         mut self,
         name: impl Into<String>,
         value: impl Into<String>,
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Self, Rejection> {
         let (name, value) = (name.into(), value.into());
         if name.is_empty()
             || !name.bytes().all(is_token_byte)
             || value.bytes().any(|byte| byte < 0x20 || byte == 0x7f)
         {
-            return Err(Refusal::new(
+            return Err(Rejection::new(
                 StatusCode::INTERNAL,
                 "a response field is malformed",
             ));
@@ -55,13 +55,13 @@ impl Accept {
 
 impl<'a> Request<'a> {
     /// Reads the request as an opening handshake, or says what it lacks (RFC 6455 section 4.2.1).
-    pub fn upgrade(&self) -> Result<Upgrade<'a>, Refusal> {
-        let bad = |message: &'static str| Err(Refusal::new(StatusCode::BAD_REQUEST, message));
+    pub fn upgrade(&self) -> Result<Upgrade<'a>, Rejection> {
+        let bad = |message: &'static str| Err(Rejection::new(StatusCode::BAD_REQUEST, message));
         if self.method() != "GET" {
-            return Err(Refusal::method_not_allowed("GET"));
+            return Err(Rejection::method_not_allowed("GET"));
         }
         if !self.wants_websocket() {
-            return Err(Refusal::new(
+            return Err(Rejection::new(
                 StatusCode::UPGRADE_REQUIRED,
                 "this is a WebSocket endpoint",
             ));
@@ -70,7 +70,7 @@ impl<'a> Request<'a> {
             return bad("a WebSocket handshake has no body");
         }
         if !self.takes_chunks() {
-            return Err(Refusal::new(
+            return Err(Rejection::new(
                 StatusCode::VERSION_NOT_SUPPORTED,
                 "HTTP/1.1 is required (a proxy may have to be told so)",
             ));
@@ -84,7 +84,7 @@ impl<'a> Request<'a> {
         // "If this version does not match a version understood by the server, the server MUST abort the WebSocket
         // handshake and instead send an appropriate HTTP error code (such as 426 Upgrade Required)".
         if self.header("sec-websocket-version") != Some(b"13") {
-            return Err(Refusal::new(
+            return Err(Rejection::new(
                 StatusCode::UPGRADE_REQUIRED,
                 "only Sec-WebSocket-Version 13 is spoken",
             )
@@ -169,8 +169,8 @@ mod tests {
         Sec-WebSocket-Protocol: chat, superchat\r\nSec-WebSocket-Version: 13\r\n\r\n";
 
     fn answer(head: &str) -> Result<String, u16> {
-        let request = Request::parse(head.as_bytes()).map_err(|refusal| refusal.status.0)?;
-        let upgrade = request.upgrade().map_err(|refusal| refusal.status.0)?;
+        let request = Request::parse(head.as_bytes()).map_err(|rejection| rejection.status.0)?;
+        let upgrade = request.upgrade().map_err(|rejection| rejection.status.0)?;
         let mut out = Vec::new();
         upgrade.write_response(&Accept::default().protocol("superchat"), &mut out);
         Ok(String::from_utf8(out).expect("ASCII"))
@@ -322,7 +322,7 @@ mod tests {
             b"\x7f",
         ] {
             assert_eq!(
-                find_end(b"", bytes, 1 << 14).map_err(|refusal| refusal.status.0),
+                find_end(b"", bytes, 1 << 14).map_err(|rejection| rejection.status.0),
                 Err(400),
                 "{bytes:?}"
             );
@@ -330,7 +330,7 @@ mod tests {
         let long = vec![b'a'; 101];
         assert_eq!(find_end(b"", &long[..100], 100), Ok(None));
         assert_eq!(
-            find_end(b"", &long, 100).map_err(|refusal| refusal.status.0),
+            find_end(b"", &long, 100).map_err(|rejection| rejection.status.0),
             Err(431)
         );
     }
@@ -338,7 +338,7 @@ mod tests {
     #[test]
     fn an_error_is_json_of_the_right_length_and_type() {
         let mut out = Vec::new();
-        Refusal::new(StatusCode::BAD_REQUEST, "a \"quoted\"\nword")
+        Rejection::new(StatusCode::BAD_REQUEST, "a \"quoted\"\nword")
             .write_response("Sun, 06 Nov 1994 08:49:37 GMT", &mut out);
         let text = String::from_utf8(out).expect("UTF-8");
         let (head, body) = text.split_once("\r\n\r\n").expect("a body");

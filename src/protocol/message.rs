@@ -35,6 +35,30 @@ impl<'a> Message<'a> {
     }
 }
 
+impl<'a> From<&'a str> for Message<'a> {
+    fn from(text: &'a str) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl<'a> From<&'a String> for Message<'a> {
+    fn from(text: &'a String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl<'a> From<&'a [u8]> for Message<'a> {
+    fn from(bytes: &'a [u8]) -> Self {
+        Self::Binary(bytes)
+    }
+}
+
+impl<'a> From<&'a Vec<u8>> for Message<'a> {
+    fn from(bytes: &'a Vec<u8>) -> Self {
+        Self::Binary(bytes)
+    }
+}
+
 /// A whole message as it comes out of a connection: where it lay in the input if it came in one piece, in memory of
 /// its own if it had to be put together.
 #[derive(Clone, Debug, PartialEq, Eq)]

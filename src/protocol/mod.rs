@@ -33,12 +33,12 @@ mod time;
 mod utf8;
 
 pub use buffers::{Buffer, Buffers};
-pub use close::{Cause, CloseCode, Disconnect};
+pub use close::{Cause, CloseCode, CloseReason};
 pub use connection::{Connection, Event, FrameCounts, Phase, Shared, Timeout, take_whole_message};
 pub use error::ProtocolError;
 pub use frame::{FrameHeader, OpCode, SentHeader, encode_frame};
 pub use handshake::Accept;
-pub use http::{Refusal, Request, Response, StatusCode};
+pub use http::{Rejection, Request, Response, StatusCode};
 pub use input::Input;
 pub use mask::apply_mask;
 pub use message::{Bytes, Message, Payload};

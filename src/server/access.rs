@@ -19,7 +19,7 @@ use std::net::IpAddr;
 use uuid::Uuid;
 
 use super::listener::ListenAddress;
-use crate::protocol::{Refusal, Request, StatusCode};
+use crate::protocol::{Rejection, Request, StatusCode};
 
 /// The beginning of the name of a subprotocol that carries the token.
 const TOKEN_PROTOCOL: &str = "outrigger.token.";
@@ -90,18 +90,18 @@ impl Access {
         request: &Request<'_>,
         listen: &[ListenAddress],
         unix: bool,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), Rejection> {
         self.check_source(request, listen, unix)?;
         let long = |token: &Token| token.0.len() >= LONG;
         if self.token.as_ref().is_some_and(long) && self.reveals(request.path()) {
             // Paths are logged and passed on.
             let why = "the token does not belong into the path";
-            return Err(Refusal::new(StatusCode::BAD_REQUEST, why));
+            return Err(Rejection::new(StatusCode::BAD_REQUEST, why));
         }
         match &self.token {
             // A browser that asks beforehand shows no token yet.
             Some(token) if !unix && !request.is_preflight() && !self.presents(request, token) => {
-                Err(Refusal::unauthorized())
+                Err(Rejection::unauthorized())
             }
             _ => Ok(()),
         }
@@ -121,10 +121,10 @@ impl Access {
         request: &Request<'_>,
         listen: &[ListenAddress],
         unix: bool,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), Rejection> {
         let host = host(request);
         if !unix && !self.knows_host(host, listen) {
-            return Err(Refusal::new(
+            return Err(Rejection::new(
                 StatusCode::FORBIDDEN,
                 "this Host is not served here (--allow-host)",
             )
@@ -134,7 +134,7 @@ impl Access {
         if let Some(origin) = request.header("origin")
             && self.known_origin(request, listen).is_none()
         {
-            return Err(Refusal::new(
+            return Err(Rejection::new(
                 StatusCode::FORBIDDEN,
                 "this Origin is not let in (--allow-origin)",
             )
@@ -310,7 +310,7 @@ mod tests {
         )];
         match access.check(&request, &listen, unix) {
             Ok(()) => 200,
-            Err(refusal) => refusal.status.0,
+            Err(rejection) => rejection.status.0,
         }
     }
 

@@ -7,7 +7,7 @@ use super::id::ClientId;
 use super::metrics;
 use super::service::Service;
 use crate::protocol::http::Framing;
-use crate::protocol::{Refusal, Request, Response, StatusCode};
+use crate::protocol::{Rejection, Request, Response, StatusCode};
 
 /// Whether a request is for the server itself. An upgrade to WebSocket is the service's, whatever its path.
 pub(super) fn is_for(request: &Request<'_>) -> bool {
@@ -24,20 +24,20 @@ pub(super) fn is_open(request: &Request<'_>) -> bool {
 }
 
 /// Refuses what no such path takes, before a body is waited for.
-pub(super) fn check(request: &Request<'_>) -> Result<(), Refusal> {
+pub(super) fn check(request: &Request<'_>) -> Result<(), Rejection> {
     if !matches!(request.method(), "GET" | "HEAD") {
-        return Err(Refusal::method_not_allowed("GET, HEAD"));
+        return Err(Rejection::method_not_allowed("GET, HEAD"));
     }
     expect_no_body(request)
 }
 
 /// Refuses a request with a body, before that is waited for.
-pub(super) fn expect_no_body(request: &Request<'_>) -> Result<(), Refusal> {
+pub(super) fn expect_no_body(request: &Request<'_>) -> Result<(), Rejection> {
     if request.framing()? == Framing::Length(0) {
         return Ok(());
     }
     let why = "a body is not taken here";
-    Err(Refusal::new(StatusCode::CONTENT_TOO_LARGE, why))
+    Err(Rejection::new(StatusCode::CONTENT_TOO_LARGE, why))
 }
 
 /// The maximum number of clients in one answer to `/status`.
@@ -48,9 +48,9 @@ pub(super) fn answer<S: Service>(ctx: &Context, service: &S, request: &Request<'
     match request.path() {
         // Whoever reads this was answered by the loop.
         "/healthz" => Response::json(StatusCode::OK, &json!({"status": "ok"})),
-        "/readyz" if ctx.is_stopping() => (&Refusal::unavailable("stopping")).into(),
+        "/readyz" if ctx.is_stopping() => (&Rejection::unavailable("stopping")).into(),
         "/readyz" if !service.is_ready() => {
-            (&Refusal::unavailable("a program that is needed is not running")).into()
+            (&Rejection::unavailable("a program that is needed is not running")).into()
         }
         "/readyz" => Response::json(StatusCode::OK, &json!({"status": "ready"})),
         "/metrics" => Response::new(
@@ -64,14 +64,14 @@ pub(super) fn answer<S: Service>(ctx: &Context, service: &S, request: &Request<'
                 status.service = service.status();
                 Response::json(StatusCode::OK, &status.to_json())
             }
-            Err(refusal) => (&refusal).into(),
+            Err(rejection) => (&rejection).into(),
         },
     }
 }
 
 /// The page of clients that `/status` is asked for: those after `after`, at most `limit` of them.
-fn page(request: &Request<'_>) -> Result<(Option<ClientId>, usize), Refusal> {
-    let wrong = |why: String| Refusal::new(StatusCode::BAD_REQUEST, why);
+fn page(request: &Request<'_>) -> Result<(Option<ClientId>, usize), Rejection> {
+    let wrong = |why: String| Rejection::new(StatusCode::BAD_REQUEST, why);
     let mut after = None;
     if let Some(text) = request.parameters("after").next() {
         let id = text.parse();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::backlog::Backlog;
 use super::deadlines::Link;
-use super::id::Mount;
+use super::id::ServiceId;
 use super::stream::Stream;
 use crate::protocol::{Connection, Phase, Time};
 
@@ -24,7 +24,7 @@ pub(super) struct Client {
     pub(super) stream: Stream,
     pub(super) remote: Remote,
     /// The service that its last request was for.
-    pub(super) mount: Mount,
+    pub(super) service_id: ServiceId,
     pub(super) flags: Flags,
     /// The low bits of [`Client::delivered`] when progress was last measured.
     delivered_mark: u32,
@@ -119,7 +119,7 @@ impl Client {
             link: Link::default(),
             stream,
             remote,
-            mount: Mount::WHOLE,
+            service_id: ServiceId::ALL,
             flags: Flags::default(),
             delivered_mark: 0,
         }

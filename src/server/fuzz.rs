@@ -18,7 +18,7 @@ use super::stream::Stream;
 use super::{ClientId, Config, Context, Ended, Remote, Route, Server, Service, add_client};
 use crate::protocol::fuzz::{check_server_frames, write_frame};
 use crate::protocol::{
-    Cause, CloseCode, Disconnect, Limits, Message, Refusal, Request, Response, StatusCode,
+    Cause, CloseCode, CloseReason, Limits, Message, Rejection, Request, Response, StatusCode,
 };
 
 /// A connection in memory: the server has one end, the fuzzer the other.
@@ -115,7 +115,7 @@ impl Witness {
             let answered = match (begun, with_stream) {
                 (false, true) => ctx.begin_stream(caller),
                 (false, false) => {
-                    ctx.respond(caller, &Response::json(StatusCode::OK, &true.into()))
+                    ctx.try_respond(caller, &Response::json(StatusCode::OK, &true.into()))
                 }
                 (true, true) => ctx.stream(caller, &[b'x'; 3000]),
                 (true, false) => ctx.end_stream(caller),
@@ -129,7 +129,7 @@ impl Witness {
 }
 
 impl Service for Witness {
-    fn route(&mut self, request: &Request<'_>) -> Result<Route, Refusal> {
+    fn route(&mut self, request: &Request<'_>) -> Result<Route, Rejection> {
         match request.path() {
             "/fuzz" => Ok(Route::WebSocket),
             _ => Ok(Route::Http),
@@ -158,7 +158,7 @@ impl Service for Witness {
             self.present.insert(client) && !self.gone.contains(&client),
             "{client} connects once"
         );
-        let _ = ctx.send(client, Message::Text("welcome"));
+        ctx.send(client, Message::Text("welcome"));
     }
 
     fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
@@ -179,30 +179,30 @@ impl Service for Witness {
         let someone = self.present.iter().next().copied().unwrap_or(client);
         let bytes = message.as_bytes();
         match bytes.first() {
-            Some(b'c') => _ = ctx.close(client, CloseCode::NORMAL, "asked"),
-            Some(b'o') => _ = ctx.close(someone, CloseCode(4000), "by another"),
+            Some(b'c') => ctx.close(client, CloseCode::NORMAL, "asked"),
+            Some(b'o') => ctx.close(someone, CloseCode(4000), "by another"),
             Some(b'b') => {
                 ctx.broadcast(message, |_, _| true);
             }
             Some(b'e') => {
                 ctx.broadcast(message, |id, _| id != client);
             }
-            Some(b's') => _ = ctx.send(someone, message),
+            Some(b's') => ctx.send(someone, message),
             Some(b'm') => (0..50).for_each(|_| {
-                let _ = ctx.send(client, Message::Binary(&[7; 3000]));
+                ctx.send(client, Message::Binary(&[7; 3000]));
             }),
-            Some(b'l') => _ = ctx.send(client, Message::Binary(&[8; 40_000])),
+            Some(b'l') => ctx.send(client, Message::Binary(&[8; 40_000])),
             Some(b'r') => self.answer(ctx, false),
             Some(b't') => self.answer(ctx, true),
             Some(b'h') => {
                 // Held until anyone drains or leaves, which may be at once.
                 ctx.set_held(client, true);
-                (0..20).for_each(|_| _ = ctx.send(someone, Message::Binary(&[9; 3000])));
-                let _ = ctx.send(client, message);
+                (0..20).for_each(|_| ctx.send(someone, Message::Binary(&[9; 3000])));
+                ctx.send(client, message);
             }
             Some(b'p') => ctx.set_paused(true),
             Some(b'g') => ctx.set_paused(false),
-            _ => _ = ctx.send(client, message),
+            _ => ctx.send(client, message),
         }
     }
 
@@ -216,16 +216,16 @@ impl Service for Witness {
             self.present.contains(&client) || self.calling.contains_key(&client),
             "{client} drains while it is connected, or reads an answer"
         );
-        let _ = ctx.send(client, Message::Text("more"));
+        ctx.send(client, Message::Text("more"));
         self.let_go(ctx);
     }
 
-    fn disconnected(&mut self, ctx: &mut Context, client: ClientId, ending: &Disconnect) {
+    fn disconnected(&mut self, ctx: &mut Context, client: ClientId, ending: &CloseReason) {
         assert!(self.present.remove(&client), "{client} was connected");
         self.endings.insert(client, (ending.cause, ending.code));
         assert!(self.gone.insert(client), "{client} disconnects once");
         assert!(
-            ctx.send(client, Message::Text("late")).is_err(),
+            ctx.try_send(client, Message::Text("late")).is_err(),
             "nothing can be sent to who is gone"
         );
         ctx.broadcast(Message::Text("someone left"), |_, _| true);
@@ -359,7 +359,7 @@ impl World {
             }
             (_, Some(_)) if argument == 255 => self.server.handle_signal(&mut Ended::Cleanly),
             (_, Some(id)) => {
-                let _ = self.server.ctx.close(
+                let _ = self.server.ctx.try_close(
                     id,
                     CloseCode(u16::from(argument) * 20),
                     "x".repeat(argument.into()),
@@ -513,7 +513,7 @@ mod tests {
             }
             for _ in 0..count / 50_000 {
                 let piece = [5; 50_000];
-                let sent = self.server.ctx.send(client, Message::Binary(&piece));
+                let sent = self.server.ctx.try_send(client, Message::Binary(&piece));
                 sent.expect("a socket with room");
             }
             self.server.take_turn();
@@ -546,7 +546,7 @@ mod tests {
         let mut world = World::new(0).expect("an epoll instance");
         let client = world.connect_behind(1_000_000);
         let ctx = &mut world.server.ctx;
-        ctx.close(client, CloseCode::NORMAL, "done")
+        ctx.try_close(client, CloseCode::NORMAL, "done")
             .expect("it is open");
         for _ in 0..30 {
             world.give(client, b"\x89\x80mask");
@@ -582,8 +582,8 @@ mod tests {
         }
         assert!(!world.is_present(at_once), "there is nothing for it");
         let ctx = &mut world.server.ctx;
-        assert_eq!(ctx.send(late, Message::Text("the last")), Ok(()));
-        ctx.close(late, CloseCode::NORMAL, "done")
+        assert_eq!(ctx.try_send(late, Message::Text("the last")), Ok(()));
+        ctx.try_close(late, CloseCode::NORMAL, "done")
             .expect("it is open");
         world.server.take_turn();
         world.check();
@@ -617,7 +617,7 @@ mod tests {
         let mut world = World::new(0).expect("an epoll instance");
         let client = world.connect_behind(1_000_000);
         let ctx = &mut world.server.ctx;
-        ctx.close(client, CloseCode::NORMAL, "done")
+        ctx.try_close(client, CloseCode::NORMAL, "done")
             .expect("it is open");
         (0..7).for_each(|_| world.second(client, 100));
         assert!(!world.is_present(client));
@@ -647,7 +647,10 @@ mod tests {
                 assert!(second >= 19, "not before its window is over");
                 return;
             }
-            let _ = world.server.ctx.send(client, Message::Binary(&[1; 40_000]));
+            let _ = world
+                .server
+                .ctx
+                .try_send(client, Message::Binary(&[1; 40_000]));
             world.second(client, 0);
         }
         panic!("it is still there after 41 s");
@@ -663,7 +666,7 @@ mod tests {
         let send = |world: &mut World, len: usize| {
             let message = vec![1; len];
             let ctx = &mut world.server.ctx;
-            ctx.send(client, Message::Binary(&message))
+            ctx.try_send(client, Message::Binary(&message))
         };
         for len in [40_000, 40_000, 60_000, 10, 10_000] {
             assert_eq!(send(&mut world, len), Ok(()), "{len}");
@@ -811,7 +814,7 @@ mod tests {
         assert_eq!(old.slot(), new.slot(), "the slot is used again");
         // The late event says that the peer is gone; it is not about the new one.
         world.event(old, true, true, true);
-        world.server.disconnect(old, Disconnect::eof());
+        world.server.disconnect(old, CloseReason::eof());
         assert_eq!(
             world.server.service.present.iter().collect::<Vec<_>>(),
             [&new]

@@ -9,7 +9,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use mio::{Registry, Waker};
 
 use super::context::Context;
-use super::id::{ClientId, Mount, WAKER};
+use super::id::{ClientId, ServiceId, WAKER};
 use super::service::Service;
 use super::status::Status;
 use crate::protocol::{CloseCode, Message};
@@ -33,6 +33,12 @@ impl OwnedMessage {
             Self::Text(text) => Message::Text(text),
             Self::Binary(bytes) => Message::Binary(bytes),
         }
+    }
+}
+
+impl<'a> From<&'a OwnedMessage> for Message<'a> {
+    fn from(message: &'a OwnedMessage) -> Self {
+        message.as_message()
     }
 }
 
@@ -177,7 +183,7 @@ impl Commands {
 
     /// Carries out what was asked for.
     pub(super) fn run(&self, ctx: &mut Context, service: &impl Service) {
-        ctx.mount = Mount::WHOLE;
+        ctx.service_id = ServiceId::ALL;
         // A command that is sent from here on rings again.
         self.bell.rung.swap(false, Ordering::AcqRel);
         for _ in 0..COMMANDS_PER_TURN {
@@ -186,9 +192,9 @@ impl Commands {
             };
             // A client that is gone or closing is passed over, as promised, and who asked may have given up.
             match command {
-                Command::Send(client, message) => _ = ctx.send(client, message.as_message()),
+                Command::Send(client, message) => ctx.send(client, message.as_message()),
                 Command::Broadcast(message) => _ = ctx.broadcast(message.as_message(), |_, _| true),
-                Command::Close(client, code, reason) => _ = ctx.close(client, code, reason),
+                Command::Close(client, code, reason) => ctx.close(client, code, reason),
                 Command::Status(answer) => {
                     _ = answer.send(Status {
                         service: service.status(),

@@ -102,16 +102,16 @@ impl FromStr for ClientId {
 /// Which of several services in one server something belongs to: a client, a file descriptor, a timer. A service that has
 /// the server for itself need not know of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Mount(u8);
+pub struct ServiceId(u8);
 
-impl Mount {
-    /// The whole server: the mount of a service that has it for itself, and of what belongs to no service.
-    pub const WHOLE: Self = Self(0);
+impl ServiceId {
+    /// The whole server: the id of a service that has it for itself, and of what belongs to no service.
+    pub const ALL: Self = Self(0);
 
     /// The most services in one server.
     pub const MOST: usize = 63;
 
-    /// The mount of a service, counted from 0; `None` from [`Mount::MOST`] on.
+    /// The id of a service, counted from 0; `None` from [`ServiceId::MOST`] on.
     pub fn new(index: usize) -> Option<Self> {
         (index < Self::MOST).then_some(Self(index as u8 + 1))
     }
@@ -123,7 +123,7 @@ impl Mount {
 
     /// Whether what belongs to `other` is this one's as well.
     pub(super) fn includes(self, other: Self) -> bool {
-        self == Self::WHOLE || self == other
+        self == Self::ALL || self == other
     }
 
     /// A bit of its own.

@@ -9,7 +9,7 @@ use super::context::Context;
 use super::histogram::Histogram;
 use super::service::Service;
 use crate::protocol::deflate::Compression;
-use crate::protocol::{Cause, Connection, Disconnect, OpCode, Phase, Refusal, StatusCode};
+use crate::protocol::{Cause, CloseReason, Connection, OpCode, Phase, Rejection, StatusCode};
 use crate::sys;
 
 /// The type of the text exposition format.
@@ -36,7 +36,7 @@ pub(super) struct Counters {
     /// Responses by status, 101 included.
     responses: BTreeMap<u16, u64>,
     /// Requests that were refused, by reason.
-    refusals: BTreeMap<&'static str, u64>,
+    rejections: BTreeMap<&'static str, u64>,
     /// Connections that have ended, in the order of [`OUTCOMES`].
     outcomes: [u64; OUTCOMES.len()],
     /// Ends of clients, in the order of [`Cause::ALL`].
@@ -61,17 +61,17 @@ impl Counters {
     }
 
     /// Counts a request that was refused, and the response that said so.
-    pub(super) fn refused(&mut self, refusal: &Refusal) {
-        self.counted(refusal);
-        self.responded(refusal.status);
+    pub(super) fn refused(&mut self, rejection: &Rejection) {
+        self.counted(rejection);
+        self.responded(rejection.status);
     }
 
     /// Counts a request that was refused, by its reason alone.
-    pub(super) fn counted(&mut self, refusal: &Refusal) {
-        *self.refusals.entry(refusal.reason()).or_default() += 1;
+    pub(super) fn counted(&mut self, rejection: &Rejection) {
+        *self.rejections.entry(rejection.reason()).or_default() += 1;
     }
 
-    pub(super) fn disconnected(&mut self, ending: &Disconnect) {
+    pub(super) fn disconnected(&mut self, ending: &CloseReason) {
         let mut causes = Cause::ALL.iter();
         if let Some(at) = causes.position(|cause| *cause == ending.cause) {
             self.disconnects[at] += 1;
@@ -282,7 +282,7 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
         "outrigger_refusals_total",
         "Requests that were refused before a service was called, by reason.",
         "reason",
-        counters.refusals.iter(),
+        counters.rejections.iter(),
     );
     out.counters(
         "outrigger_connections_ended_total",

@@ -55,7 +55,7 @@ pub use config::Config;
 pub use context::{Context, SendError};
 pub use handle::{Handle, OwnedMessage, Stopped};
 pub use histogram::Histogram;
-pub use id::{ClientId, Mount, ParseClientIdError, SourceId, TimerId};
+pub use id::{ClientId, ParseClientIdError, ServiceId, SourceId, TimerId};
 pub use listener::{Listen, ListenAddress, Peers};
 pub use metrics::Metrics;
 pub use principal::Principal;
@@ -69,7 +69,7 @@ use self::id::Origin;
 use self::listener::{Accepted, EXHAUSTED_RETRY, Listener};
 use self::signals::Signals;
 use self::stream::Stream;
-use crate::protocol::{Disconnect, Refusal, Time, Timeout};
+use crate::protocol::{CloseReason, Rejection, Time, Timeout};
 use crate::sys::{Clock, Reaper};
 
 /// Events taken from the kernel in one turn.
@@ -268,7 +268,7 @@ impl<S: Service> Server<S> {
     /// Reaps orphaned processes, as many as one turn allows.
     fn reap_children(&mut self) {
         if self.reaper.reap() {
-            self.ctx.mount = Mount::WHOLE;
+            self.ctx.service_id = ServiceId::ALL;
             self.service.orphans_changed(&mut self.ctx);
             self.reap();
         }
@@ -301,8 +301,8 @@ impl<S: Service> Server<S> {
     }
 
     fn handle_source(&mut self, source: SourceId, readiness: Readiness) {
-        if let Some(mount) = self.ctx.sources.mount(source) {
-            self.ctx.mount = mount;
+        if let Some(service_id) = self.ctx.sources.service_id(source) {
+            self.ctx.service_id = service_id;
             self.service.ready(&mut self.ctx, source, readiness);
             self.reap();
         }
@@ -359,7 +359,7 @@ impl<S: Service> Server<S> {
         let found = !strangers.is_empty();
         for id in strangers {
             self.ctx.evict(id);
-            self.disconnect(id, Disconnect::eof());
+            self.disconnect(id, CloseReason::eof());
         }
         found
     }
@@ -377,9 +377,9 @@ impl<S: Service> Server<S> {
             match self.ctx.handle_timeout(id) {
                 Timeout::Continue => {}
                 Timeout::Gone(_) if self.gets_more_time(id) => {}
-                Timeout::Handshake => self.ctx.refuse(id, &Refusal::timeout()),
+                Timeout::Handshake => self.ctx.reject(id, &Rejection::timeout()),
                 Timeout::Idle if self.may_idle(id) => self.ctx.excuse_idleness(id),
-                Timeout::Idle => self.ctx.close_with(id, Disconnect::idle_timeout()),
+                Timeout::Idle => self.ctx.close_with(id, CloseReason::idle_timeout()),
                 Timeout::Gone(ending) => {
                     self.ctx.count_close_timeout(id);
                     self.disconnect(id, ending);
@@ -387,8 +387,8 @@ impl<S: Service> Server<S> {
             }
         }
         self.reap();
-        while let Some((timer, mount)) = self.ctx.sources.pop_timer(self.ctx.now) {
-            self.ctx.mount = mount;
+        while let Some((timer, service_id)) = self.ctx.sources.pop_timer(self.ctx.now) {
+            self.ctx.service_id = service_id;
             self.service.timer(&mut self.ctx, timer);
             self.reap();
         }
@@ -414,7 +414,7 @@ impl<S: Service> Server<S> {
 
     /// Ends a connection: the only place that removes one from the registry, deregisters its socket and tells the
     /// service. `ending` is what is told unless the connection knows better.
-    fn disconnect(&mut self, id: ClientId, ending: Disconnect) {
+    fn disconnect(&mut self, id: ClientId, ending: CloseReason) {
         let Some(mut client) = self.ctx.registry.remove(id) else {
             return;
         };
@@ -422,7 +422,7 @@ impl<S: Service> Server<S> {
             log::debug!("{id} deregistering failed: {error}");
         }
         self.ctx.counters.ended(client.traffic, &client.connection);
-        self.ctx.mount = client.mount;
+        self.ctx.service_id = client.service_id;
         if self.ctx.registry.client_count() == 0 {
             self.ctx.give_memory_back();
         }

@@ -7,7 +7,7 @@ use super::client::{Flags, Held, ReadGate};
 use super::id::ClientId;
 use super::requests::{handle_call, handle_head};
 use super::service::Service;
-use crate::protocol::{Disconnect, Event, Input, Request};
+use crate::protocol::{CloseReason, Event, Input, Request};
 
 /// The first read from a client whose messages are long. Fuzzers and tests have short messages.
 const FIRST_READ: usize = if cfg!(any(test, fuzzing)) {
@@ -30,7 +30,7 @@ impl<S: Service> Server<S> {
             match gate {
                 // The end of a caller that has sent more than its call is hidden behind what it sent.
                 ReadGate::Shut(Held::Answer) if self.ctx.has(id, Flags::HUNG_UP) => {
-                    return self.disconnect(id, Disconnect::eof());
+                    return self.disconnect(id, CloseReason::eof());
                 }
                 ReadGate::Shut(_) => return,
                 ReadGate::ControlOnly | ReadGate::Open => {}
@@ -128,7 +128,7 @@ impl<S: Service> Server<S> {
                 None
             }
             Err(error) => {
-                self.disconnect(id, Disconnect::read_error(&error));
+                self.disconnect(id, CloseReason::read_error(&error));
                 None
             }
         }
@@ -149,7 +149,7 @@ impl<S: Service> Server<S> {
             }
         }
         if self.ctx.abandon_input(id) {
-            self.disconnect(id, Disconnect::eof());
+            self.disconnect(id, CloseReason::eof());
         }
     }
 
@@ -177,10 +177,10 @@ impl<S: Service> Server<S> {
                     Event::Head(head) => handle_head(ctx, service, id, &head),
                     Event::Call { head, body } => match Request::parse(&head) {
                         Ok(request) => handle_call(ctx, service, id, &request, &body),
-                        Err(refusal) => ctx.refuse(id, &refusal),
+                        Err(rejection) => ctx.reject(id, &rejection),
                     },
                     Event::Proxied(address) => ctx.proxied(id, address),
-                    Event::BadRequest(refusal) => ctx.refuse(id, &refusal),
+                    Event::BadRequest(rejection) => ctx.reject(id, &rejection),
                 }
             } else {
                 break;

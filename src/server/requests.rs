@@ -2,10 +2,10 @@
 
 use super::admin;
 use super::context::Context;
-use super::id::{ClientId, Mount};
+use super::id::{ClientId, ServiceId};
 use super::service::{Route, Service};
 use crate::protocol::deflate::Offer;
-use crate::protocol::{Disconnect, Refusal, Request, Response, StatusCode};
+use crate::protocol::{CloseReason, Rejection, Request, Response, StatusCode};
 
 /// A subprotocol that says nothing: the messages are those of the service.
 const OWN_PROTOCOL: &str = "outrigger";
@@ -22,12 +22,12 @@ pub(super) fn handle_head<S: Service>(
 ) {
     let max_headers = ctx.config.limits.max_headers;
     let answered = Request::parse_within(head, max_headers).and_then(|request| {
-        let mount = if admin::is_for(&request) {
-            Mount::WHOLE
+        let service_id = if admin::is_for(&request) {
+            ServiceId::ALL
         } else {
-            service.mount(&request)
+            service.service_id(&request)
         };
-        ctx.begin_request(id, &request, mount);
+        ctx.begin_request(id, &request, service_id);
         if !admin::is_open(&request) {
             ctx.check_access(id, &request)?;
         }
@@ -40,7 +40,7 @@ pub(super) fn handle_head<S: Service>(
             admin::check(&request)?;
             Route::Http
         } else if ctx.is_stopping() && !ctx.is_new(id) {
-            return Err(Refusal::unavailable("stopping").because("stopping"));
+            return Err(Rejection::unavailable("stopping").because("stopping"));
         } else {
             service.route(&request)?
         };
@@ -53,17 +53,17 @@ pub(super) fn handle_head<S: Service>(
             Route::Http => Ok(()),
         }
     });
-    if let Err(refusal) = answered {
-        ctx.refuse(id, &refusal);
+    if let Err(rejection) = answered {
+        ctx.reject(id, &rejection);
     }
 }
 
-pub(super) fn too_many_of_address() -> Refusal {
-    Refusal::unavailable("too many clients from this address").because("max_clients_per_address")
+pub(super) fn too_many_of_address() -> Rejection {
+    Rejection::unavailable("too many clients from this address").because("max_clients_per_address")
 }
 
-fn too_many_clients() -> Refusal {
-    Refusal::unavailable("too many clients").because("max_clients")
+fn too_many_clients() -> Rejection {
+    Rejection::unavailable("too many clients").because("max_clients")
 }
 
 /// Opens a connection, if the service takes it.
@@ -72,11 +72,11 @@ fn upgrade<S: Service>(
     service: &mut S,
     id: ClientId,
     request: &Request<'_>,
-) -> Result<(), Refusal> {
+) -> Result<(), Rejection> {
     let upgrade = request.upgrade()?;
     if request.path().len() > MAX_PATH {
         let why = format!("the path is longer than {MAX_PATH} bytes");
-        return Err(Refusal::new(StatusCode::URI_TOO_LONG, why));
+        return Err(Rejection::new(StatusCode::URI_TOO_LONG, why));
     }
     if ctx.is_full() {
         return Err(too_many_clients());
@@ -109,7 +109,7 @@ fn upgrade<S: Service>(
     }
     service.connected(ctx, id, request);
     if ctx.is_stopping() {
-        ctx.close_with(id, Disconnect::shutdown());
+        ctx.close_with(id, CloseReason::shutdown());
     }
     Ok(())
 }
@@ -126,21 +126,21 @@ pub(super) fn handle_call<S: Service>(
     let (full, too_many) = (ctx.is_full(), ctx.has_too_many(id));
     ctx.begin_call_of(id);
     if request.is_preflight() {
-        let _ = ctx.respond(id, &Response::preflight());
+        ctx.respond(id, &Response::preflight());
     } else if admin::is_for(request) {
-        ctx.mount = Mount::WHOLE;
+        ctx.service_id = ServiceId::ALL;
         let response = admin::answer(ctx, service, request);
         // Each of the clients that it lists costs more than its bytes do.
         ctx.spend(response.body_len() / 80);
-        let _ = ctx.respond(id, &response);
+        ctx.respond(id, &response);
     } else if full || too_many {
-        let refusal = if full {
+        let rejection = if full {
             too_many_clients()
         } else {
             too_many_of_address()
         };
-        ctx.counters.counted(&refusal);
-        let _ = ctx.respond(id, &Response::from(&refusal));
+        ctx.counters.counted(&rejection);
+        ctx.respond(id, &Response::from(&rejection));
     } else {
         service.call(ctx, id, request, body);
     }

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::context::Context;
-use super::id::{ClientId, Mount, SourceId, TimerId};
+use super::id::{ClientId, ServiceId, SourceId, TimerId};
 use super::metrics::Metrics;
-use crate::protocol::{Accept, Disconnect, Message, Refusal, Request, Response, StatusCode};
+use crate::protocol::{Accept, CloseReason, Message, Rejection, Request, Response, StatusCode};
 
 /// What a path is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,16 +42,16 @@ pub trait Service {
         let _ = ctx;
     }
 
-    /// Which of several services that it is made of a request is for. [`Context::mount`] says so from then on whenever
+    /// Which of several services that it is made of a request is for. [`Context::service_id`] says so from then on whenever
     /// something of that client is told.
-    fn mount(&self, request: &Request<'_>) -> Mount {
+    fn service_id(&self, request: &Request<'_>) -> ServiceId {
         let _ = request;
-        Mount::WHOLE
+        ServiceId::ALL
     }
 
-    /// What is at a request's path, or why there is nothing for it: usually [`Refusal::not_found`]. It is asked when
+    /// What is at a request's path, or why there is nothing for it: usually [`Rejection::not_found`]. It is asked when
     /// the head is there, so that a body that nobody wants is not waited for.
-    fn route(&mut self, request: &Request<'_>) -> Result<Route, Refusal> {
+    fn route(&mut self, request: &Request<'_>) -> Result<Route, Rejection> {
         let _ = request;
         Ok(Route::WebSocket)
     }
@@ -64,7 +64,7 @@ pub trait Service {
     }
 
     /// Admits or refuses a complete opening handshake. If it is admitted, `connected` follows at once.
-    fn accept(&mut self, ctx: &mut Context, request: &Request<'_>) -> Result<Accept, Refusal> {
+    fn accept(&mut self, ctx: &mut Context, request: &Request<'_>) -> Result<Accept, Rejection> {
         let _ = (ctx, request);
         Ok(Accept::default())
     }
@@ -93,7 +93,7 @@ pub trait Service {
     }
 
     /// A client is gone. Its id finds nothing any more, and will never be another client's.
-    fn disconnected(&mut self, ctx: &mut Context, client: ClientId, ending: &Disconnect) {
+    fn disconnected(&mut self, ctx: &mut Context, client: ClientId, ending: &CloseReason) {
         let _ = (ctx, client, ending);
     }
 
@@ -121,8 +121,8 @@ pub trait Service {
     /// [`Context::begin_stream`]; its connection sends no other before.
     fn call(&mut self, ctx: &mut Context, caller: ClientId, request: &Request<'_>, body: &[u8]) {
         let _ = (request, body);
-        let refusal = Refusal::new(StatusCode::INTERNAL, "nobody answers this call");
-        let _ = ctx.respond(caller, &Response::from(&refusal));
+        let rejection = Rejection::new(StatusCode::INTERNAL, "nobody answers this call");
+        ctx.respond(caller, &Response::from(&rejection));
     }
 
     /// The caller is gone before its call was answered to the end.

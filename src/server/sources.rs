@@ -9,7 +9,7 @@ use mio::unix::SourceFd;
 use mio::{Interest, Registry};
 use slab::Slab;
 
-use super::id::{Mount, SourceId, TimerId};
+use super::id::{ServiceId, SourceId, TimerId};
 use super::service::Readiness;
 use crate::protocol::Time;
 
@@ -18,7 +18,7 @@ use crate::protocol::Time;
 struct Source {
     fd: RawFd,
     serial: u64,
-    mount: Mount,
+    service_id: ServiceId,
 }
 
 /// All that the service watches and waits for.
@@ -28,7 +28,7 @@ pub(super) struct Sources {
     last_serial: u64,
     /// Sources that asked for another turn, with what they asked for.
     again: Vec<(SourceId, Readiness)>,
-    timers: BTreeSet<(Time, TimerId, Mount)>,
+    timers: BTreeSet<(Time, TimerId, ServiceId)>,
     last_timer: u64,
 }
 
@@ -36,7 +36,7 @@ impl Sources {
     pub(super) fn watch(
         &mut self,
         registry: &Registry,
-        mount: Mount,
+        service_id: ServiceId,
         fd: impl AsFd,
         interest: Interest,
     ) -> io::Result<SourceId> {
@@ -48,13 +48,13 @@ impl Sources {
         entry.insert(Source {
             fd,
             serial: id.serial(),
-            mount,
+            service_id,
         });
         Ok(id)
     }
 
     pub(super) fn unwatch(&mut self, registry: &Registry, id: SourceId) {
-        if self.mount(id).is_some() {
+        if self.service_id(id).is_some() {
             let source = self.sources.remove(id.slot());
             if let Err(error) = registry.deregister(&mut SourceFd(&source.fd)) {
                 log::debug!("deregistering a file descriptor failed: {error}");
@@ -63,11 +63,11 @@ impl Sources {
     }
 
     /// Whose source it is, if it still exists: an event for `id` may come late.
-    pub(super) fn mount(&self, id: SourceId) -> Option<Mount> {
+    pub(super) fn service_id(&self, id: SourceId) -> Option<ServiceId> {
         self.sources
             .get(id.slot())
             .filter(|source| source.serial == id.serial())
-            .map(|source| source.mount)
+            .map(|source| source.service_id)
     }
 
     pub(super) fn again(&mut self, id: SourceId, readiness: Readiness) {
@@ -78,12 +78,17 @@ impl Sources {
         std::mem::take(&mut self.again)
     }
 
-    pub(super) fn set_timer(&mut self, mount: Mount, now: Time, after: Duration) -> TimerId {
+    pub(super) fn set_timer(
+        &mut self,
+        service_id: ServiceId,
+        now: Time,
+        after: Duration,
+    ) -> TimerId {
         self.last_timer += 1;
         let id = TimerId(self.last_timer);
         // Not in the present turn, which would never end with a timer that sets itself again.
         let due = now + after.max(Duration::from_millis(1));
-        self.timers.insert((due, id, mount));
+        self.timers.insert((due, id, service_id));
         id
     }
 
@@ -92,11 +97,11 @@ impl Sources {
     }
 
     /// The next timer that has run out, and whose it is.
-    pub(super) fn pop_timer(&mut self, now: Time) -> Option<(TimerId, Mount)> {
-        let &(due, id, mount) = self.timers.first()?;
+    pub(super) fn pop_timer(&mut self, now: Time) -> Option<(TimerId, ServiceId)> {
+        let &(due, id, service_id) = self.timers.first()?;
         (due <= now).then(|| {
             self.timers.pop_first();
-            (id, mount)
+            (id, service_id)
         })
     }
 

@@ -6,10 +6,10 @@ use rustix::process::Signal;
 
 use super::context::Life;
 use super::drain::Farewell;
-use super::id::{ClientId, Mount};
+use super::id::{ClientId, ServiceId};
 use super::service::Service;
 use super::{Ended, Server};
-use crate::protocol::{Disconnect, Phase};
+use crate::protocol::{CloseReason, Phase};
 use crate::sys::{reap_orphans, signal_orphans};
 
 /// Signals within this time of the first count as one. A supervisor may send both TERM and INT, and a wrapper may forward a
@@ -51,7 +51,7 @@ impl<S: Service> Server<S> {
             && (!self.ctx.is_busy() || now >= until)
         {
             self.disconnect_all();
-            self.ctx.mount = Mount::WHOLE;
+            self.ctx.service_id = ServiceId::ALL;
             self.service.stopping(&mut self.ctx);
             self.ctx.life = Life::Finishing {
                 until: now + self.ctx.config.drain_timeout,
@@ -80,7 +80,7 @@ impl<S: Service> Server<S> {
         }
         self.accept_again = None;
         log::info!("draining {} clients", self.ctx.registry.client_count());
-        self.ctx.mount = Mount::WHOLE;
+        self.ctx.service_id = ServiceId::ALL;
         self.service.draining(&mut self.ctx);
         self.reap();
         let now = self.ctx.now;
@@ -125,21 +125,21 @@ impl<S: Service> Server<S> {
             Phase::Handshaking if client.queued() > 0 => {
                 client
                     .connection
-                    .abandon(self.ctx.now, Disconnect::shutdown());
+                    .abandon(self.ctx.now, CloseReason::shutdown());
                 self.ctx.set_deadline(id);
             }
             Phase::Handshaking | Phase::Body | Phase::Streaming => {
-                self.disconnect(id, Disconnect::shutdown());
+                self.disconnect(id, CloseReason::shutdown());
             }
-            _ => self.ctx.close_with(id, Disconnect::shutdown()),
+            _ => self.ctx.close_with(id, CloseReason::shutdown()),
         }
     }
 
     /// Ends every connection. Clients that have not been sent CLOSE are sent it if their socket has room.
     fn disconnect_all(&mut self) {
         for id in self.ctx.registry.ids() {
-            self.ctx.close_with(id, Disconnect::shutdown());
-            self.disconnect(id, Disconnect::shutdown());
+            self.ctx.close_with(id, CloseReason::shutdown());
+            self.disconnect(id, CloseReason::shutdown());
         }
         self.reap();
     }
@@ -148,7 +148,7 @@ impl<S: Service> Server<S> {
     /// `stopping`.
     pub(super) fn leave_at_once(&mut self) {
         self.disconnect_all();
-        self.ctx.mount = Mount::WHOLE;
+        self.ctx.service_id = ServiceId::ALL;
         self.service.stopping(&mut self.ctx);
         self.ctx.life = Life::Over;
     }

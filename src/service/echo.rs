@@ -1,7 +1,7 @@
 //! Every message comes back.
 
 use super::Endpoint;
-use crate::{ClientId, Context, Message, Refusal, Request, Route, Service};
+use crate::{ClientId, Context, Message, Rejection, Request, Route, Service};
 
 /// Sends every message back to the client that it came from.
 #[derive(Clone, Debug)]
@@ -17,12 +17,12 @@ impl Echo {
 }
 
 impl Service for Echo {
-    fn route(&mut self, request: &Request<'_>) -> Result<Route, Refusal> {
+    fn route(&mut self, request: &Request<'_>) -> Result<Route, Rejection> {
         self.endpoint.route(request)
     }
 
     fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
         // A client that cannot be sent to any more is on its way out, and nothing else is to be done.
-        let _ = ctx.send(client, message);
+        ctx.send(client, message);
     }
 }

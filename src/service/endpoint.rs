@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::{Refusal, Request, Route};
+use crate::{Rejection, Request, Route};
 
 /// A path that a service answers at: one path, or with `/...` at its end that path and all below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,11 +37,11 @@ impl Endpoint {
     }
 
     /// Takes requests to this endpoint as handshakes.
-    pub(crate) fn route(&self, request: &Request<'_>) -> Result<Route, Refusal> {
+    pub(crate) fn route(&self, request: &Request<'_>) -> Result<Route, Rejection> {
         if self.matches(request.path()) {
             Ok(Route::WebSocket)
         } else {
-            Err(Refusal::not_found())
+            Err(Rejection::not_found())
         }
     }
 

@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 
 use super::Endpoint;
 use crate::{
-    Accept, ClientId, Context, Disconnect, Message, Metrics, Mount, Readiness, Refusal, Request,
-    Route, Service, SourceId, TimerId,
+    Accept, ClientId, CloseReason, Context, Message, Metrics, Readiness, Rejection, Request, Route,
+    Service, ServiceId, SourceId, TimerId,
 };
 
 /// A service that is made of others. Requests go by their path, and everything else goes to the service whose client,
@@ -38,9 +38,9 @@ impl Routes {
     ///
     /// # Panics
     ///
-    /// When there are [`Mount::MOST`] already.
+    /// When there are [`ServiceId::MOST`] already.
     pub fn add(&mut self, endpoint: Endpoint, service: Box<dyn Service>, patient: bool) {
-        assert!(self.services.len() < Mount::MOST, "too many services");
+        assert!(self.services.len() < ServiceId::MOST, "too many services");
         self.services.push(Mounted {
             endpoint,
             service,
@@ -62,7 +62,7 @@ impl Routes {
 
     /// The service that is at work.
     fn at(&mut self, ctx: &Context) -> Option<&mut Box<dyn Service>> {
-        let index = ctx.mount().index().unwrap_or(0);
+        let index = ctx.service_id().index().unwrap_or(0);
         self.services
             .get_mut(index)
             .map(|mounted| &mut mounted.service)
@@ -72,18 +72,18 @@ impl Routes {
     fn each(&mut self, ctx: &mut Context, act: impl Fn(&mut dyn Service, &mut Context)) {
         let alone = self.services.len() == 1;
         for (index, mounted) in self.services.iter_mut().enumerate() {
-            ctx.set_mount(mount(index, alone));
+            ctx.set_service_id(service_id(index, alone));
             act(&mut *mounted.service, ctx);
         }
-        ctx.set_mount(Mount::WHOLE);
+        ctx.set_service_id(ServiceId::ALL);
     }
 }
 
-fn mount(index: usize, alone: bool) -> Mount {
+fn service_id(index: usize, alone: bool) -> ServiceId {
     if alone {
-        return Mount::WHOLE;
+        return ServiceId::ALL;
     }
-    Mount::new(index).unwrap_or_default()
+    ServiceId::new(index).unwrap_or_default()
 }
 
 impl Service for Routes {
@@ -91,14 +91,14 @@ impl Service for Routes {
         self.each(ctx, |service, ctx| service.started(ctx));
     }
 
-    fn mount(&self, request: &Request<'_>) -> Mount {
+    fn service_id(&self, request: &Request<'_>) -> ServiceId {
         let alone = self.services.len() == 1;
         self.find(request.path())
-            .map_or(Mount::WHOLE, |index| mount(index, alone))
+            .map_or(ServiceId::ALL, |index| service_id(index, alone))
     }
 
-    fn route(&mut self, request: &Request<'_>) -> Result<Route, Refusal> {
-        let index = self.find(request.path()).ok_or_else(Refusal::not_found)?;
+    fn route(&mut self, request: &Request<'_>) -> Result<Route, Rejection> {
+        let index = self.find(request.path()).ok_or_else(Rejection::not_found)?;
         self.services[index].service.route(request)
     }
 
@@ -108,8 +108,8 @@ impl Service for Routes {
         })
     }
 
-    fn accept(&mut self, ctx: &mut Context, request: &Request<'_>) -> Result<Accept, Refusal> {
-        let service = self.at(ctx).ok_or_else(Refusal::not_found)?;
+    fn accept(&mut self, ctx: &mut Context, request: &Request<'_>) -> Result<Accept, Rejection> {
+        let service = self.at(ctx).ok_or_else(Rejection::not_found)?;
         service.accept(ctx, request)
     }
 
@@ -136,20 +136,20 @@ impl Service for Routes {
             .map_or(Duration::ZERO, |service| service.input_ended(ctx, client))
     }
 
-    fn disconnected(&mut self, ctx: &mut Context, client: ClientId, ending: &Disconnect) {
+    fn disconnected(&mut self, ctx: &mut Context, client: ClientId, ending: &CloseReason) {
         if let Some(service) = self.at(ctx) {
             service.disconnected(ctx, client, ending);
         }
     }
 
     fn is_waiting(&self, ctx: &Context, client: ClientId) -> bool {
-        let index = ctx.mount().index().unwrap_or(0);
+        let index = ctx.service_id().index().unwrap_or(0);
         let mounted = self.services.get(index);
         mounted.is_some_and(|mounted| mounted.service.is_waiting(ctx, client))
     }
 
     fn may_idle(&self, ctx: &Context, client: ClientId) -> bool {
-        let index = ctx.mount().index().unwrap_or(0);
+        let index = ctx.service_id().index().unwrap_or(0);
         let mounted = self.services.get(index);
         mounted.is_some_and(|mounted| mounted.patient || mounted.service.may_idle(ctx, client))
     }

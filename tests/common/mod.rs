@@ -16,8 +16,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use outrigger::{
-    ClientId, Config, Context, Disconnect, Ended, Handle, Message, OwnedMessage, Refusal, Request,
-    Response, Route, Server, Service, StatusCode, TimerId,
+    ClientId, CloseReason, Config, Context, Ended, Handle, Message, OwnedMessage, Rejection,
+    Request, Response, Route, Server, Service, StatusCode, TimerId,
 };
 
 /// How long to wait for what has to happen. Only a failing test waits this long.
@@ -29,7 +29,7 @@ pub enum Told {
     Connected(ClientId, String),
     Message(ClientId, OwnedMessage),
     Drained(ClientId),
-    Disconnected(ClientId, Disconnect),
+    Disconnected(ClientId, CloseReason),
     Called(ClientId, String),
     Abandoned(ClientId),
 }
@@ -45,9 +45,9 @@ struct Witness {
 }
 
 impl Service for Witness {
-    fn route(&mut self, request: &Request<'_>) -> Result<Route, Refusal> {
+    fn route(&mut self, request: &Request<'_>) -> Result<Route, Rejection> {
         match request.path() {
-            "/nothing" => Err(Refusal::not_found()),
+            "/nothing" => Err(Rejection::not_found()),
             path if path.starts_with("/call") => Ok(Route::Http),
             _ => Ok(Route::WebSocket),
         }
@@ -87,8 +87,9 @@ impl Service for Witness {
                 let text = String::from_utf8_lossy(body);
                 let answer = serde_json::json!({"body": text});
                 let answer = Response::json(StatusCode::OK, &answer);
-                ctx.respond(caller, &answer).expect("it was just called");
-                assert!(ctx.respond(caller, &answer).is_err(), "once");
+                ctx.try_respond(caller, &answer)
+                    .expect("it was just called");
+                assert!(ctx.try_respond(caller, &answer).is_err(), "once");
             }
         }
     }
@@ -98,7 +99,7 @@ impl Service for Witness {
             ctx.set_timer(Duration::from_millis(10));
         } else if let Some(caller) = self.waiting.take() {
             let answer = Response::json(StatusCode::OK, &serde_json::json!({"body": "stopping"}));
-            ctx.respond(caller, &answer).expect("it waits");
+            ctx.try_respond(caller, &answer).expect("it waits");
         }
     }
 
@@ -111,9 +112,9 @@ impl Service for Witness {
         let _ = self.told.send(Told::Drained(client));
     }
 
-    fn disconnected(&mut self, ctx: &mut Context, client: ClientId, ending: &Disconnect) {
+    fn disconnected(&mut self, ctx: &mut Context, client: ClientId, ending: &CloseReason) {
         assert!(
-            ctx.send(client, Message::Text("late")).is_err(),
+            ctx.try_send(client, Message::Text("late")).is_err(),
             "{client} is gone"
         );
         let _ = self.told.send(Told::Disconnected(client, ending.clone()));
@@ -132,7 +133,7 @@ impl TestServer {
     /// A server that echoes.
     pub fn echo(config: Config) -> Self {
         Self::start(config, |ctx, client, message| {
-            let _ = ctx.send(client, message);
+            ctx.send(client, message);
         })
     }
 
@@ -194,7 +195,7 @@ impl TestServer {
     }
 
     /// Waits for the end of a client, passing over everything else, and makes sure that it is the only one.
-    pub fn disconnected(&self, client: ClientId) -> Disconnect {
+    pub fn disconnected(&self, client: ClientId) -> CloseReason {
         loop {
             if let Told::Disconnected(gone, ending) = self.told() {
                 assert_eq!(gone, client, "who is gone");

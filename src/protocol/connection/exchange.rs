@@ -2,7 +2,7 @@
 
 use super::{Body, Connection, Ending, Event, Partial, Phase};
 use crate::protocol::http::{
-    self, CONTINUE, LAST_CHUNK, Refusal, Request, Response, write_chunk, write_stream_head,
+    self, CONTINUE, LAST_CHUNK, Rejection, Request, Response, write_chunk, write_stream_head,
 };
 use crate::protocol::{Input, Time};
 
@@ -55,7 +55,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// A body whose length is malformed or over `max_body` bytes: to be passed to [`Connection::refuse`].
+    /// A body whose length is malformed or over `max_body` bytes: to be passed to [`Connection::reject`].
     pub fn begin_call(
         &mut self,
         now: Time,
@@ -63,7 +63,7 @@ impl Connection {
         head: &[u8],
         max_body: usize,
         out: &mut Vec<u8>,
-    ) -> Result<bool, Refusal> {
+    ) -> Result<bool, Rejection> {
         debug_assert_eq!(self.phase, Phase::Handshaking);
         let body = Body::new(request.framing()?, max_body)?;
         self.call.unanswered = body.is_complete();
@@ -92,9 +92,9 @@ impl Connection {
     ) -> Option<Event<'a>> {
         let partial = self.partial_mut()?;
         let body = partial.body.as_deref_mut()?;
-        if let Err(refusal) = body.push(input) {
+        if let Err(rejection) = body.push(input) {
             input.clear();
-            return Some(Event::BadRequest(refusal));
+            return Some(Event::BadRequest(rejection));
         }
         if !body.is_complete() {
             return None;
@@ -110,7 +110,7 @@ impl Connection {
 
     /// Answers a request with an error after which nothing more is taken.
     /// `date` is the present time as an HTTP date.
-    pub fn refuse(&mut self, now: Time, date: &str, refusal: &Refusal, out: &mut Vec<u8>) {
+    pub fn reject(&mut self, now: Time, date: &str, rejection: &Rejection, out: &mut Vec<u8>) {
         debug_assert!(matches!(
             self.phase,
             Phase::Handshaking | Phase::Body | Phase::Answering
@@ -119,7 +119,7 @@ impl Connection {
             ending: Ending::Close,
             ..self.terms(date)
         };
-        Response::from(refusal).write(terms, out);
+        Response::from(rejection).write(terms, out);
         self.call.unanswered = false;
         self.take_partial();
         self.phase = Phase::Answered;

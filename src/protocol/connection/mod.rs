@@ -25,11 +25,11 @@ pub use frames::take_whole_message;
 pub use timeouts::Timeout;
 
 use self::rare::{Partial, Rare};
-use super::close::{Cause, Disconnect, close_payload, parse_close};
+use super::close::{Cause, CloseReason, close_payload, parse_close};
 use super::deflate::{Codec, Compression};
 use super::frame::{OpCode, encode_frame};
 use super::handshake::{self, Upgrade};
-use super::http::{self, Body, Ending, Refusal, StatusCode};
+use super::http::{self, Body, Ending, Rejection, StatusCode};
 use super::message::Payload;
 use super::proxy::{self, Progress};
 use super::{Buffers, Input, Limits, ProtocolError, Time};
@@ -61,7 +61,7 @@ pub enum Phase {
 #[derive(Debug)]
 pub enum Event<'a> {
     /// A whole request head, to be answered with [`Connection::open`], [`Connection::begin_call`] or
-    /// [`Connection::refuse`].
+    /// [`Connection::reject`].
     Head(Cow<'a, [u8]>),
     /// The rest of a call whose head came before. It is to be answered, now or later.
     Call {
@@ -72,8 +72,8 @@ pub enum Event<'a> {
     },
     /// A proxy has said for whom the connection is; nobody, if it is the proxy's own.
     Proxied(Option<SocketAddr>),
-    /// The request cannot be read; the refusal is to be passed to [`Connection::refuse`].
-    BadRequest(Refusal),
+    /// The request cannot be read; the rejection is to be passed to [`Connection::reject`].
+    BadRequest(Rejection),
     /// A whole message.
     Message(Payload<'a>),
 }
@@ -196,12 +196,12 @@ impl Connection {
     }
 
     /// How it ends, once that is known.
-    pub fn ending(&self) -> Option<&Disconnect> {
+    pub fn ending(&self) -> Option<&CloseReason> {
         self.rare.as_ref()?.ending.as_ref()
     }
 
     /// How it ended: the ending that was set first, or else `now`.
-    pub fn into_ending(self, now: Disconnect) -> Disconnect {
+    pub fn into_ending(self, now: CloseReason) -> CloseReason {
         self.rare.and_then(|rare| rare.ending).unwrap_or(now)
     }
 
@@ -236,7 +236,7 @@ impl Connection {
 
     /// Begins the closing handshake with CLOSE for `ending`. Nothing happens unless the connection is open: the first
     /// reason stands.
-    pub fn close(&mut self, now: Time, ending: Disconnect, out: &mut Vec<u8>) {
+    pub fn close(&mut self, now: Time, ending: CloseReason, out: &mut Vec<u8>) {
         if self.phase == Phase::Open {
             encode_frame(
                 OpCode::Close,
@@ -249,7 +249,7 @@ impl Connection {
 
     /// Notes that the connection is dead: nothing more can be received, and nothing sent but what waits already. The
     /// first ending stands, and a connection that was never open has none.
-    pub fn abandon(&mut self, now: Time, ending: Disconnect) {
+    pub fn abandon(&mut self, now: Time, ending: CloseReason) {
         if self.phase == Phase::Open {
             self.end(now, Phase::Finished, ending);
         } else if self.phase != Phase::Finished {
@@ -328,8 +328,8 @@ impl Connection {
                 Ok(Progress::More(count)) => partial.head.extend_from_slice(input.take(count)),
                 Err(error) => {
                     input.clear();
-                    let refusal = Refusal::new(StatusCode::BAD_REQUEST, error.to_string());
-                    return Some(Event::BadRequest(refusal.because("proxy_header")));
+                    let rejection = Rejection::new(StatusCode::BAD_REQUEST, error.to_string());
+                    return Some(Event::BadRequest(rejection.because("proxy_header")));
                 }
             }
         }
@@ -386,9 +386,9 @@ impl Connection {
                 }
                 None
             }
-            Err(refusal) => {
+            Err(rejection) => {
                 input.clear();
-                Some(Event::BadRequest(refusal))
+                Some(Event::BadRequest(rejection))
             }
         }
     }
@@ -413,7 +413,7 @@ impl Connection {
                 self.end(
                     now,
                     Phase::Finished,
-                    Disconnect::new(Cause::PeerClose, code, reason.to_owned()),
+                    CloseReason::new(Cause::PeerClose, code, reason.to_owned()),
                 );
             }
             (OpCode::Close, _) => {
@@ -435,7 +435,7 @@ impl Connection {
     /// the ending stays what it was.
     pub fn fail(&mut self, now: Time, error: ProtocolError, out: &mut Vec<u8>) {
         if self.phase == Phase::Open {
-            let ending = Disconnect::protocol_error(error);
+            let ending = CloseReason::protocol_error(error);
             encode_frame(
                 OpCode::Close,
                 &close_payload(ending.code, &ending.reason),
@@ -449,7 +449,7 @@ impl Connection {
     }
 
     /// Leaves `Open`. A frame that is arriving keeps its place in the stream; the message it belonged to is dropped.
-    fn end(&mut self, now: Time, phase: Phase, ending: Disconnect) {
+    fn end(&mut self, now: Time, phase: Phase, ending: CloseReason) {
         debug_assert!(self.phase == Phase::Open && self.ending().is_none());
         if let Some(mut partial) = self.take_partial() {
             partial.message = None;

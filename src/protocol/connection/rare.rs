@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Connection;
 use crate::protocol::Time;
-use crate::protocol::close::Disconnect;
+use crate::protocol::close::CloseReason;
 use crate::protocol::deflate::{Codec, Unfinished};
 use crate::protocol::frame::{FrameHeader, MAX_HEADER, OpCode};
 use crate::protocol::http::Body;
@@ -71,7 +71,7 @@ pub(super) struct HalfClosed {
 pub(super) struct Rare {
     pub(super) partial: Option<Box<Partial>>,
     /// How it ends, set exactly once: when the phase leaves `Open`.
-    pub(super) ending: Option<Disconnect>,
+    pub(super) ending: Option<CloseReason>,
     /// Whether the peer has ended its direction while it may still be sent to.
     pub(super) half_closed: Option<HalfClosed>,
     /// Its compression, if that was agreed on.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::rare::HalfClosed;
 use super::{Connection, Phase};
-use crate::protocol::{Disconnect, OpCode, Time, Timeouts, encode_frame};
+use crate::protocol::{CloseReason, OpCode, Time, Timeouts, encode_frame};
 
 /// What to do now that a deadline has passed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,10 +14,10 @@ pub enum Timeout {
     Continue,
     /// The request took too long: refuse with 408.
     Handshake,
-    /// No data message for too long: close with [`Disconnect::idle_timeout`], unless the service still waits.
+    /// No data message for too long: close with [`CloseReason::idle_timeout`], unless the service still waits.
     Idle,
     /// The connection is over: end it at once.
-    Gone(Disconnect),
+    Gone(CloseReason),
 }
 
 impl Connection {
@@ -150,7 +150,7 @@ impl Connection {
             Phase::Handshaking | Phase::Body if passed(self.since, timeouts.handshake) => {
                 // Who was answered and asks nothing more has done nothing wrong.
                 if self.called && self.partial().is_none() {
-                    return Timeout::Gone(Disconnect::eof());
+                    return Timeout::Gone(CloseReason::eof());
                 }
                 Timeout::Handshake
             }
@@ -164,13 +164,13 @@ impl Connection {
                 }) = self.half_closed() =>
             {
                 if now >= since + patience {
-                    Timeout::Gone(Disconnect::eof())
+                    Timeout::Gone(CloseReason::eof())
                 } else {
                     Timeout::Continue
                 }
             }
             Phase::Open if !self.heard && passed(self.pinged, timeouts.ping_timeout) => {
-                Timeout::Gone(Disconnect::ping_timeout())
+                Timeout::Gone(CloseReason::ping_timeout())
             }
             Phase::Open if passed(self.last_message, timeouts.idle) => Timeout::Idle,
             Phase::Open if self.heard && passed(self.pinged, timeouts.ping_interval) => {
@@ -184,7 +184,7 @@ impl Connection {
                 if passed(self.since, timeouts.close) =>
             {
                 // The ending is known already (or is told to no one); this one does not replace it.
-                Timeout::Gone(Disconnect::eof())
+                Timeout::Gone(CloseReason::eof())
             }
             _ => Timeout::Continue,
         }

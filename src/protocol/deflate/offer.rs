@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::protocol::handshake::is_token_byte;
-use crate::protocol::http::{Refusal, Request, StatusCode};
+use crate::protocol::http::{Rejection, Request, StatusCode};
 
 /// The extension's name in `Sec-WebSocket-Extensions`.
 const NAME: &[u8] = b"permessage-deflate";
@@ -45,14 +45,14 @@ impl Offer {
     /// # Errors
     ///
     /// A field that is not in the form of RFC 6455 section 9.1 fails the handshake with 400.
-    pub fn find(request: &Request<'_>) -> Result<Option<Self>, Refusal> {
+    pub fn find(request: &Request<'_>) -> Result<Option<Self>, Rejection> {
         let lines = request
             .headers()
             .filter(|(name, _)| name.eq_ignore_ascii_case("sec-websocket-extensions"));
         let mut found = None;
         for (_, value) in lines {
             let offer = Self::find_in(value).ok_or_else(|| {
-                Refusal::new(
+                Rejection::new(
                     StatusCode::BAD_REQUEST,
                     "Sec-WebSocket-Extensions is malformed",
                 )

@@ -1,7 +1,7 @@
 //! The body of a request, put together as it arrives (RFC 9112 sections 6 and 7).
 
 use super::head::Framing;
-use super::response::{Refusal, StatusCode};
+use super::response::{Rejection, StatusCode};
 use crate::protocol::Input;
 
 /// The most bytes of chunk extensions and trailer fields, over a whole body. They are read past.
@@ -51,7 +51,7 @@ pub struct Body {
 
 impl Body {
     /// A body of at most `max` bytes. One whose length is known to be more is refused at once.
-    pub fn new(framing: Framing, max: usize) -> Result<Self, Refusal> {
+    pub fn new(framing: Framing, max: usize) -> Result<Self, Rejection> {
         let next = match framing {
             Framing::Length(0) => Next::Done,
             Framing::Length(length) => match usize::try_from(length) {
@@ -88,7 +88,7 @@ impl Body {
     }
 
     /// Takes what belongs to the body from the input.
-    pub fn push(&mut self, input: &mut Input<'_>) -> Result<(), Refusal> {
+    pub fn push(&mut self, input: &mut Input<'_>) -> Result<(), Rejection> {
         while self.next != Next::Done && !input.is_empty() {
             match self.next {
                 Next::Fixed(left) => {
@@ -121,8 +121,8 @@ impl Body {
     }
 
     /// One byte of what stands between the chunks.
-    fn step(&mut self, byte: u8) -> Result<Next, Refusal> {
-        let malformed = || Refusal::new(StatusCode::BAD_REQUEST, "malformed chunked body");
+    fn step(&mut self, byte: u8) -> Result<Next, Rejection> {
+        let malformed = || Rejection::new(StatusCode::BAD_REQUEST, "malformed chunked body");
         Ok(match (self.next, byte) {
             (Next::Size { size, begun }, _) => match (char::from(byte).to_digit(16), byte) {
                 (Some(digit), _) => {
@@ -168,11 +168,11 @@ impl Body {
         })
     }
 
-    fn pass_over(&mut self) -> Result<(), Refusal> {
+    fn pass_over(&mut self) -> Result<(), Rejection> {
         self.aside += 1;
         if self.aside > MAX_ASIDE {
             let why = "too much beside the chunks";
-            return Err(Refusal::new(StatusCode::HEADERS_TOO_LARGE, why));
+            return Err(Rejection::new(StatusCode::HEADERS_TOO_LARGE, why));
         }
         Ok(())
     }
@@ -182,8 +182,8 @@ fn is_text(byte: u8) -> bool {
     byte == b'\t' || (byte >= b' ' && byte != 0x7f)
 }
 
-fn too_large() -> Refusal {
-    Refusal::new(
+fn too_large() -> Rejection {
+    Rejection::new(
         StatusCode::CONTENT_TOO_LARGE,
         "the request body is too large",
     )
@@ -194,13 +194,14 @@ mod tests {
     use super::*;
 
     fn read(framing: Framing, bytes: &[u8], cut: usize) -> Result<(Vec<u8>, usize), u16> {
-        let mut body = Body::new(framing, 100).map_err(|refusal| refusal.status.0)?;
+        let mut body = Body::new(framing, 100).map_err(|rejection| rejection.status.0)?;
         let mut taken = 0;
         for piece in bytes.chunks(cut) {
             let mut piece = piece.to_vec();
             let length = piece.len();
             let mut input = Input::new(&mut piece);
-            body.push(&mut input).map_err(|refusal| refusal.status.0)?;
+            body.push(&mut input)
+                .map_err(|rejection| rejection.status.0)?;
             taken += length - input.len();
         }
         assert!(body.is_complete());

@@ -1,6 +1,6 @@
 //! The head of a request: found in the stream, read, and checked for what every request is refused for.
 
-use super::response::{Refusal, StatusCode};
+use super::response::{Rejection, StatusCode};
 
 /// The most header fields of a request that can be allowed.
 pub const MAX_HEADERS: usize = 128;
@@ -30,7 +30,7 @@ pub enum Framing {
 
 /// Looks for the end of a request head in `fresh`, the bytes after `held`: how many of them belong to the head, or
 /// `None` while it is incomplete. Refuses it at the first byte that no head may contain, or past `max_head` bytes.
-pub fn find_end(held: &[u8], fresh: &[u8], max_head: usize) -> Result<Option<usize>, Refusal> {
+pub fn find_end(held: &[u8], fresh: &[u8], max_head: usize) -> Result<Option<usize>, Rejection> {
     const END: u32 = u32::from_be_bytes(*b"\r\n\r\n");
     let mut last = held[held.len().saturating_sub(4)..]
         .iter()
@@ -38,7 +38,7 @@ pub fn find_end(held: &[u8], fresh: &[u8], max_head: usize) -> Result<Option<usi
 
     for (at, &byte) in fresh.iter().enumerate() {
         if held.len() + at >= max_head {
-            return Err(Refusal::new(
+            return Err(Rejection::new(
                 StatusCode::HEADERS_TOO_LARGE,
                 "the request head is too large",
             )
@@ -50,7 +50,7 @@ pub fn find_end(held: &[u8], fresh: &[u8], max_head: usize) -> Result<Option<usi
             || (byte < 0x20 && !matches!(byte, b'\r' | b'\n' | b'\t'))
             || byte == 0x7f
         {
-            return Err(Refusal::new(StatusCode::BAD_REQUEST, "malformed request"));
+            return Err(Rejection::new(StatusCode::BAD_REQUEST, "malformed request"));
         }
         last = last << 8 | u32::from(byte);
         if last == END {
@@ -73,26 +73,27 @@ pub struct Request<'a> {
 
 impl<'a> Request<'a> {
     /// Reads a whole head, its empty line included, with at most [`MAX_HEADERS`] fields.
-    pub fn parse(head: &'a [u8]) -> Result<Self, Refusal> {
+    pub fn parse(head: &'a [u8]) -> Result<Self, Rejection> {
         Self::parse_within(head, MAX_HEADERS)
     }
 
     /// Reads a whole head with at most so many fields.
-    pub fn parse_within(head: &'a [u8], max_headers: usize) -> Result<Self, Refusal> {
-        let bad = |message: &'static str| Refusal::new(StatusCode::BAD_REQUEST, message);
+    pub fn parse_within(head: &'a [u8], max_headers: usize) -> Result<Self, Rejection> {
+        let bad = |message: &'static str| Rejection::new(StatusCode::BAD_REQUEST, message);
         let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
         let mut parsed = httparse::Request::new(&mut headers[..max_headers.min(MAX_HEADERS)]);
         match parsed.parse(head) {
             Ok(httparse::Status::Complete(len)) if len == head.len() => {}
             Ok(_) => return Err(bad("malformed request")),
             Err(httparse::Error::TooManyHeaders) => {
-                return Err(
-                    Refusal::new(StatusCode::HEADERS_TOO_LARGE, "too many header fields")
-                        .because("head_fields"),
-                );
+                return Err(Rejection::new(
+                    StatusCode::HEADERS_TOO_LARGE,
+                    "too many header fields",
+                )
+                .because("head_fields"));
             }
             Err(httparse::Error::Version) if names_version(head) => {
-                return Err(Refusal::new(
+                return Err(Rejection::new(
                     StatusCode::VERSION_NOT_SUPPORTED,
                     "HTTP/1.1 is required",
                 ));
@@ -216,8 +217,8 @@ impl<'a> Request<'a> {
 
     /// How the body is delimited. What could be read in two ways is refused, as it is how requests are smuggled past
     /// proxies (RFC 9112 section 11.2).
-    pub fn framing(&self) -> Result<Framing, Refusal> {
-        let bad = |message: &'static str| Err(Refusal::new(StatusCode::BAD_REQUEST, message));
+    pub fn framing(&self) -> Result<Framing, Rejection> {
+        let bad = |message: &'static str| Err(Rejection::new(StatusCode::BAD_REQUEST, message));
         let length = self.header("content-length");
         let Some(coding) = self.header("transfer-encoding") else {
             let Some(length) = length else {
@@ -238,7 +239,7 @@ impl<'a> Request<'a> {
             return bad("Transfer-Encoding needs HTTP/1.1");
         }
         if !coding.eq_ignore_ascii_case(b"chunked") {
-            return Err(Refusal::new(
+            return Err(Rejection::new(
                 StatusCode::NOT_IMPLEMENTED,
                 "the only transfer coding is chunked",
             ));
@@ -247,8 +248,8 @@ impl<'a> Request<'a> {
     }
 
     /// What every request is refused for.
-    fn check_fields(&self) -> Result<(), Refusal> {
-        let bad = |message: String| Err(Refusal::new(StatusCode::BAD_REQUEST, message));
+    fn check_fields(&self) -> Result<(), Rejection> {
+        let bad = |message: String| Err(Rejection::new(StatusCode::BAD_REQUEST, message));
         let mut seen = [false; SINGLETONS.len()];
         for (name, _) in self.headers() {
             let Some(at) = SINGLETONS

@@ -11,7 +11,7 @@ mod response;
 
 pub use body::Body;
 pub use head::{Framing, MAX_HEADERS, Request, find_end};
-pub use response::{Refusal, Response, StatusCode};
+pub use response::{Rejection, Response, StatusCode};
 
 pub(super) use response::{Ending, Terms, write_chunk, write_field, write_stream_head};
 

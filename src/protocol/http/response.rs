@@ -106,7 +106,7 @@ impl StatusCode {
 
 /// Why a request was refused, and the response that says so.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct Rejection {
     /// The status of the response.
     pub status: StatusCode,
     /// What is wrong, for the JSON body.
@@ -119,8 +119,8 @@ pub struct Refusal {
     reason: &'static str,
 }
 
-impl Refusal {
-    /// A refusal with a status and a message for the client.
+impl Rejection {
+    /// A rejection with a status and a message for the client.
     pub fn new(status: StatusCode, message: impl Into<Cow<'static, str>>) -> Self {
         Self {
             status,
@@ -207,7 +207,7 @@ impl Response {
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.status.0, self.message)?;
         match &self.detail {
@@ -217,16 +217,16 @@ impl fmt::Display for Refusal {
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for Rejection {}
 
-impl From<&Refusal> for Response {
-    fn from(refusal: &Refusal) -> Self {
-        let mut body = serde_json::json!({"type": "error", "message": refusal.message});
-        if let Some(detail) = &refusal.detail {
+impl From<&Rejection> for Response {
+    fn from(rejection: &Rejection) -> Self {
+        let mut body = serde_json::json!({"type": "error", "message": rejection.message});
+        if let Some(detail) = &rejection.detail {
             body["detail"] = detail.as_str().into();
         }
-        let mut response = Self::json(refusal.status, &body);
-        response.fields.extend(refusal.field);
+        let mut response = Self::json(rejection.status, &body);
+        response.fields.extend(rejection.field);
         response
     }
 }

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use super::work::CALL;
 use super::{Context, SendError};
-use crate::protocol::{Disconnect, Phase, Response, StatusCode};
+use crate::protocol::{CloseReason, Phase, Response, StatusCode};
 use crate::server::client::Remote;
 use crate::server::id::ClientId;
 
@@ -37,8 +37,13 @@ impl Context {
         }
     }
 
+    /// Answers a call. One that is gone or answered already is passed over.
+    pub fn respond(&mut self, id: ClientId, response: &Response) {
+        let _ = self.try_respond(id, response);
+    }
+
     /// Answers a call. One that is gone or answered already is [`SendError::Gone`].
-    pub fn respond(&mut self, id: ClientId, response: &Response) -> Result<(), SendError> {
+    pub fn try_respond(&mut self, id: ClientId, response: &Response) -> Result<(), SendError> {
         self.expect_phase(id, Phase::Answering)?;
         log::debug!("{id} answered: {}", response.status().0);
         self.end_call(id);
@@ -84,7 +89,7 @@ impl Context {
     pub fn stream(&mut self, id: ClientId, bytes: &[u8]) -> Result<(), SendError> {
         self.expect_phase(id, Phase::Streaming)?;
         if !self.has_room(id, bytes.len()) {
-            self.doom(id, Disconnect::slow_consumer());
+            self.doom(id, CloseReason::slow_consumer());
             return Err(SendError::SlowConsumer);
         }
         self.with_connection(id, |connection, now, out| {

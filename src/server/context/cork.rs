@@ -70,7 +70,7 @@ impl Context {
         let is_plain = self.config.rate_limit.is_none()
             && self.registry.get(id).is_some_and(|client| {
                 client.connection.is_at_rest()
-                    && self.mount.includes(client.mount)
+                    && self.service_id.includes(client.service_id)
                     && client.backlog.is_none()
                     && !self.holds_input_of(client)
             });

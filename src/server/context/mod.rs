@@ -19,11 +19,11 @@ use cork::Cork;
 use work::Work;
 
 use crate::protocol::deflate::Compression;
-use crate::protocol::{CloseCode, Disconnect, Shared, Time};
+use crate::protocol::{CloseCode, CloseReason, Shared, Time};
 use crate::server::client::{Client, Flags, Remote};
 use crate::server::config::Config;
 use crate::server::drain::Farewell;
-use crate::server::id::{ClientId, Mount, SourceId, TimerId};
+use crate::server::id::{ClientId, ServiceId, SourceId, TimerId};
 use crate::server::listener::ListenAddress;
 use crate::server::metrics::Counters;
 use crate::server::principal::Principal;
@@ -91,7 +91,7 @@ pub struct Context {
     /// Clients that have output to write at the end of the turn.
     dirty: VecDeque<ClientId>,
     /// Clients that are to be disconnected as soon as the service's method has returned.
-    doomed: Vec<(ClientId, Disconnect)>,
+    doomed: Vec<(ClientId, CloseReason)>,
     /// Clients whose output has drained, to be told to the service.
     drained: Vec<ClientId>,
     /// Clients with more input, to be read in the next turn.
@@ -108,7 +108,7 @@ pub struct Context {
     /// When to return free memory to the system.
     trim_at: Option<Time>,
     /// The service that is at work.
-    pub(super) mount: Mount,
+    pub(super) service_id: ServiceId,
     /// The services whose clients' input is not taken, a bit for each.
     paused: u64,
     /// Calls that the service has and has not answered to the end.
@@ -165,7 +165,7 @@ impl Context {
             broadcasts: 0,
             resume_behind: 0,
             trim_at: None,
-            mount: Mount::WHOLE,
+            service_id: ServiceId::ALL,
             paused: 0,
             calls: 0,
             counters: Counters::default(),
@@ -175,8 +175,13 @@ impl Context {
     }
 
     /// Begins the closing handshake with a client. A code that may not be sent, or a reason over 123 bytes, is an
-    /// error of the caller and closes with what can be said.
-    pub fn close(
+    /// error of the caller and closes with what can be said. A client that is gone or being closed is passed over.
+    pub fn close(&mut self, id: ClientId, code: CloseCode, reason: impl Into<String>) {
+        let _ = self.try_close(id, code, reason);
+    }
+
+    /// Closes a client as [`Context::close`] does, and returns why it could not be closed.
+    pub fn try_close(
         &mut self,
         id: ClientId,
         code: CloseCode,
@@ -186,14 +191,16 @@ impl Context {
         if !client.connection.is_open() {
             return Err(SendError::Closing);
         }
-        self.close_with(id, Disconnect::by_service(code, reason.into()));
+        self.close_with(id, CloseReason::by_service(code, reason.into()));
         Ok(())
     }
 
     /// A client of the service that is at work.
     fn own(&self, id: ClientId) -> Option<&Client> {
         let client = self.registry.get(id)?;
-        self.mount.includes(client.mount).then_some(client)
+        self.service_id
+            .includes(client.service_id)
+            .then_some(client)
     }
 
     /// Whether more output waits for this client than the soft limit. [`Service::drained`](crate::Service::drained)
@@ -206,17 +213,20 @@ impl Context {
     pub fn clients(&self) -> Vec<ClientId> {
         self.registry
             .iter()
-            .filter(|(_, client)| client.connection.is_open() && self.mount.includes(client.mount))
+            .filter(|(_, client)| {
+                client.connection.is_open() && self.service_id.includes(client.service_id)
+            })
             .map(|(id, _)| id)
             .collect()
     }
 
     /// The number of the service's clients, those that are being closed included.
     pub fn client_count(&self) -> usize {
-        if self.mount == Mount::WHOLE {
+        if self.service_id == ServiceId::ALL {
             return self.registry.client_count();
         }
-        let ours = |client: &Client| client.connection.was_open() && client.mount == self.mount;
+        let ours =
+            |client: &Client| client.connection.was_open() && client.service_id == self.service_id;
         self.registry
             .iter()
             .filter(|(_, client)| ours(client))
@@ -225,15 +235,15 @@ impl Context {
 
     /// Which of several services in the server is at work: the one whose client, file descriptor or timer it is that
     /// is being told of.
-    pub fn mount(&self) -> Mount {
-        self.mount
+    pub fn service_id(&self) -> ServiceId {
+        self.service_id
     }
 
     /// Puts another of several services to work: clients, file descriptors and timers are its own from here on, and
     /// the other services' clients are out of its sight.
-    pub fn set_mount(&mut self, mount: Mount) {
+    pub fn set_service_id(&mut self, service_id: ServiceId) {
         self.registry.note_change();
-        self.mount = mount;
+        self.service_id = service_id;
     }
 
     /// Time since the last message in either direction between the server and a client.
@@ -261,7 +271,7 @@ impl Context {
     /// still read up to its next message, so PING, CLOSE and the end of its connection take effect at once. While a
     /// message is held back, the ping and idle timeouts do not apply to its client.
     pub fn set_paused(&mut self, paused: bool) {
-        let bit = self.mount.bit();
+        let bit = self.service_id.bit();
         if paused {
             if let Some(client) = self.cork.client {
                 self.resume_behind = client.slot();
@@ -269,8 +279,8 @@ impl Context {
             self.paused |= bit;
         } else if self.paused & bit != 0 {
             self.paused &= !bit;
-            let mount = self.mount;
-            self.take_input_again(|client| mount.includes(client.mount));
+            let service_id = self.service_id;
+            self.take_input_again(|client| service_id.includes(client.service_id));
         }
     }
 
@@ -295,9 +305,9 @@ impl Context {
     /// Pauses or resumes messages from one client, as [`Context::set_paused`] does for all clients. For a service with
     /// a separate input queue for each client, when the queue of this client is full.
     pub fn set_held(&mut self, id: ClientId, held: bool) {
-        let (now, mount) = (self.now, self.mount);
+        let (now, service_id) = (self.now, self.service_id);
         let client = self.registry.get_mut(id);
-        let Some(client) = client.filter(|client| mount.includes(client.mount)) else {
+        let Some(client) = client.filter(|client| service_id.includes(client.service_id)) else {
             return;
         };
         if client.flags.set(Flags::HELD, held) && !held {
@@ -321,7 +331,7 @@ impl Context {
     /// The same with at most `most` clients: those behind `after` in the order of the registry.
     pub(super) fn status_page(&self, after: Option<ClientId>, most: usize) -> Status {
         let ours = self.registry.iter().filter(|(_, client)| {
-            client.connection.was_open() && self.mount.includes(client.mount)
+            client.connection.was_open() && self.service_id.includes(client.service_id)
         });
         let mut clients = ours
             .skip_while(|(id, _)| after.is_some_and(|after| id.slot() <= after.slot()))
@@ -384,7 +394,8 @@ impl Context {
     /// Watches a file descriptor, which has to be non-blocking; [`Service::ready`](crate::Service::ready) tells what it
     /// is ready for. It has to be unwatched before it is closed.
     pub fn watch(&mut self, fd: impl AsFd, interest: Interest) -> io::Result<SourceId> {
-        self.sources.watch(&self.poll, self.mount, fd, interest)
+        self.sources
+            .watch(&self.poll, self.service_id, fd, interest)
     }
 
     /// Ends what [`Context::watch`] began. No event comes after it, not even one that was under way.
@@ -400,7 +411,7 @@ impl Context {
 
     /// Has [`Service::timer`](crate::Service::timer) called once, after this time.
     pub fn set_timer(&mut self, after: Duration) -> TimerId {
-        self.sources.set_timer(self.mount, self.now, after)
+        self.sources.set_timer(self.service_id, self.now, after)
     }
 
     /// Takes a timer back. One that has run out is passed over.

@@ -8,7 +8,7 @@ use super::cork::{CORK, DIRECT, LARGE};
 use super::work::WRITE;
 use super::{Context, SendError};
 use crate::protocol::deflate::{Compression, SLICE, Squeeze};
-use crate::protocol::{Connection, Disconnect, Message, OpCode, Phase, SentHeader};
+use crate::protocol::{CloseReason, Connection, Message, OpCode, Phase, SentHeader};
 use crate::server::client::Client;
 use crate::server::config::Config;
 use crate::server::id::ClientId;
@@ -100,8 +100,21 @@ impl<'a> Frames<'a> {
 
 impl Context {
     /// Sends a message to a client. It leaves at the end of the present turn at the latest, together with everything
-    /// else for the same client.
-    pub fn send(&mut self, id: ClientId, message: Message<'_>) -> Result<(), SendError> {
+    /// else for the same client. A client that cannot be sent to is passed over: its end is told in any case. See
+    /// [`Context::try_send`] for the reason.
+    #[inline]
+    pub fn send<'m>(&mut self, id: ClientId, message: impl Into<Message<'m>>) {
+        let _ = self.try_send(id, message);
+    }
+
+    /// Sends a message as [`Context::send`] does, and returns why it could not be sent.
+    #[inline]
+    pub fn try_send<'m>(
+        &mut self,
+        id: ClientId,
+        message: impl Into<Message<'m>>,
+    ) -> Result<(), SendError> {
+        let message = message.into();
         if self.gather(id, message) {
             return Ok(());
         }
@@ -113,11 +126,11 @@ impl Context {
     fn send_any(&mut self, id: ClientId, message: Message<'_>) -> Result<(), SendError> {
         let payload = message.as_bytes();
         let gathered = self.cork.gathered(id);
-        let mount = self.mount;
+        let service_id = self.service_id;
         let mut client = self
             .registry
             .get_mut(id)
-            .filter(|client| mount.includes(client.mount))
+            .filter(|client| service_id.includes(client.service_id))
             .ok_or(SendError::Gone)?;
         if !client.connection.is_open() {
             return Err(SendError::Closing);
@@ -227,7 +240,7 @@ impl Context {
         self.broadcasts += 1;
 
         for (id, client) in self.registry.iter_mut() {
-            let ours = self.mount.includes(client.mount);
+            let ours = self.service_id.includes(client.service_id);
             if !ours || !client.connection.is_open() || !to(id, client.path()) {
                 continue;
             }
@@ -280,7 +293,7 @@ impl Context {
                     }
                 }
                 Err(error) => {
-                    let ending = Disconnect::write_error(&error);
+                    let ending = CloseReason::write_error(&error);
                     client.connection.abandon(now, ending.clone());
                     self.doomed.push((id, ending));
                 }
@@ -292,7 +305,7 @@ impl Context {
         }
         // These get another chance, and are cut off if they do not take it.
         for id in full {
-            sent += usize::from(self.send(id, message).is_ok());
+            sent += usize::from(self.try_send(id, message).is_ok());
         }
         sent
     }
@@ -333,7 +346,7 @@ impl Context {
                     backlog.congested |= backlog.queued() > self.config.soft_outbound;
                 }
             }
-            Err(error) => self.doom(id, Disconnect::write_error(&error)),
+            Err(error) => self.doom(id, CloseReason::write_error(&error)),
         }
     }
 
@@ -379,7 +392,7 @@ impl Context {
                     }
                     Ok(None) => {}
                     Err(error) => {
-                        failed = Some(Disconnect::write_error(&io::Error::other(error)));
+                        failed = Some(CloseReason::write_error(&io::Error::other(error)));
                         break;
                     }
                 }
@@ -401,7 +414,7 @@ impl Context {
                         return self.spend(WRITE as usize + WRITE_PER_TURN / 2048);
                     }
                 }
-                Err(error) => return self.doom(id, Disconnect::write_error(&error)),
+                Err(error) => return self.doom(id, CloseReason::write_error(&error)),
             }
         }
         if let Some(ending) = failed {
@@ -449,7 +462,7 @@ impl Context {
                     .connection
                     .ending()
                     .cloned()
-                    .unwrap_or_else(Disconnect::eof);
+                    .unwrap_or_else(CloseReason::eof);
                 self.doomed.push((id, ending));
             }
             // What the peer still sends is read and thrown away: closing with unread data would reset the connection,
@@ -467,7 +480,7 @@ impl Context {
             return;
         }
         if self.is_answering(id) {
-            return self.doom(id, Disconnect::slow_consumer());
+            return self.doom(id, CloseReason::slow_consumer());
         }
         let client = self.registry.get(id);
         if client.is_none_or(|client| !client.connection.is_open()) {
@@ -481,7 +494,7 @@ impl Context {
         if let Some(backlog) = client.and_then(|client| client.backlog.as_deref_mut()) {
             backlog.drop_unbegun();
         }
-        self.close_with(id, Disconnect::slow_consumer());
+        self.close_with(id, CloseReason::slow_consumer());
         self.offer(id);
     }
 
@@ -517,7 +530,7 @@ impl Context {
     }
 
     /// Marks a client whose connection is dead. The first reason stands.
-    pub(super) fn doom(&mut self, id: ClientId, ending: Disconnect) {
+    pub(super) fn doom(&mut self, id: ClientId, ending: CloseReason) {
         if let Some(client) = self.registry.get_mut(id) {
             client.connection.abandon(self.now, ending.clone());
             self.doomed.push((id, ending));

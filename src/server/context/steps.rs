@@ -8,11 +8,11 @@ use super::calls::date;
 use crate::protocol::deflate::Codec;
 use crate::protocol::handshake::Upgrade;
 use crate::protocol::{
-    Accept, Connection, Disconnect, Event, Input, Phase, Refusal, Request, StatusCode, Time,
+    Accept, CloseReason, Connection, Event, Input, Phase, Rejection, Request, StatusCode, Time,
     Timeout,
 };
 use crate::server::client::{Client, Flags, Held, ReadGate, Remote};
-use crate::server::id::{ClientId, Mount};
+use crate::server::id::{ClientId, ServiceId};
 use crate::server::requests::too_many_of_address;
 use crate::server::service::Service;
 use crate::sys::trim_heap;
@@ -45,13 +45,13 @@ impl Context {
     }
 
     /// Answers a request with an error.
-    pub(in crate::server) fn refuse(&mut self, id: ClientId, refusal: &Refusal) {
+    pub(in crate::server) fn reject(&mut self, id: ClientId, rejection: &Rejection) {
         if let Some(client) = self.registry.get(id) {
-            log::info!("{id} refused: {refusal} remote={}", client.remote);
+            log::info!("{id} refused: {rejection} remote={}", client.remote);
         }
-        self.counters.refused(refusal);
+        self.counters.refused(rejection);
         self.with_connection(id, |connection, now, out| {
-            connection.refuse(now, &date(), refusal, out)
+            connection.reject(now, &date(), rejection, out)
         });
     }
 
@@ -62,8 +62,8 @@ impl Context {
             .get(id)
             .map(|client| client.connection.phase());
         if matches!(phase, Some(Phase::Handshaking | Phase::Body)) {
-            let refusal = Refusal::unavailable("too many connections");
-            self.refuse(id, &refusal.because("max_connections"));
+            let rejection = Rejection::unavailable("too many connections");
+            self.reject(id, &rejection.because("max_connections"));
         }
     }
 
@@ -108,7 +108,7 @@ impl Context {
     }
 
     /// Begins the closing handshake with an ending of any cause.
-    pub(in crate::server) fn close_with(&mut self, id: ClientId, ending: Disconnect) {
+    pub(in crate::server) fn close_with(&mut self, id: ClientId, ending: CloseReason) {
         self.with_connection(id, |connection, now, out| {
             connection.close(now, ending, out)
         });
@@ -188,7 +188,7 @@ impl Context {
         }
         let patience = timeouts.ping_interval? + timeouts.ping_timeout?;
         (now.since(client.connection.since()) >= patience)
-            .then(|| Timeout::Gone(Disconnect::slow_consumer()))
+            .then(|| Timeout::Gone(CloseReason::slow_consumer()))
     }
 
     /// Whether input was read that waits to be handled.
@@ -250,7 +250,7 @@ impl Context {
         id: ClientId,
         input: &mut Input<'a>,
     ) -> Option<Event<'a>> {
-        let paused = self.is_paused(self.mount);
+        let paused = self.is_paused(self.service_id);
         let client = self.registry.get_mut(id)?;
         let (now, shared, out) = (self.now, &mut self.shared, &mut self.cork.bytes);
         let event = if client.is_held(paused) {
@@ -310,7 +310,7 @@ impl Context {
         let rate = self.config.rate_limit;
         let over = rate.is_some_and(|rate| client.connection.is_over_rate(rate, self.now));
         if over {
-            let ending = Disconnect::rate_limit();
+            let ending = CloseReason::rate_limit();
             client
                 .connection
                 .close(self.now, ending, &mut self.cork.bytes);
@@ -341,7 +341,7 @@ impl Context {
         if client.queued() == 0 {
             return true;
         }
-        client.connection.abandon(self.now, Disconnect::eof());
+        client.connection.abandon(self.now, CloseReason::eof());
         client.mark_delivered();
         self.set_deadline(id);
         false
@@ -383,7 +383,7 @@ impl Context {
     /// What may be read from a client now. What is not read stays where it is.
     pub(in crate::server) fn read_gate(&self, id: ClientId) -> ReadGate {
         self.registry.get(id).map_or(ReadGate::Open, |client| {
-            client.read_gate(self.is_paused(client.mount))
+            client.read_gate(self.is_paused(client.service_id))
         })
     }
 
@@ -399,7 +399,7 @@ impl Context {
         &self,
         id: ClientId,
         request: &Request<'_>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), Rejection> {
         let unix = self.remote(id).and_then(Remote::user).is_some();
         self.config.access.check(request, &self.listen, unix)
     }
@@ -424,10 +424,10 @@ impl Context {
             return;
         };
         if self.registry.count_connection(id) > most.saturating_mul(2) {
-            self.refuse(id, &too_many_of_address());
+            self.reject(id, &too_many_of_address());
             // Where room is scarce, the peer is not waited for.
             if self.registry.len() > self.config.max_connections() / 2 {
-                self.doom(id, Disconnect::eof());
+                self.doom(id, CloseReason::eof());
             }
         }
     }
@@ -459,13 +459,13 @@ impl Context {
         &mut self,
         id: ClientId,
         request: &Request<'_>,
-        mount: Mount,
+        service_id: ServiceId,
     ) {
         let stopping = self.is_stopping();
-        self.mount = mount;
+        self.service_id = service_id;
         let origin = self.config.access.known_origin(request, &self.listen);
         if let Some(client) = self.registry.get_mut(id) {
-            client.mount = mount;
+            client.service_id = service_id;
             client.connection.begin_request(request, origin.as_deref());
             if stopping {
                 client.connection.end_keep_alive();
@@ -480,7 +480,7 @@ impl Context {
         request: &Request<'_>,
         head: &[u8],
         max_body: usize,
-    ) -> Result<bool, Refusal> {
+    ) -> Result<bool, Rejection> {
         let max_body = max_body.min(self.config.limits.max_message);
         let mut whole = Ok(false);
         self.with_connection(id, |connection, now, out| {
@@ -491,19 +491,19 @@ impl Context {
 
     /// Whether the service takes no data messages from this client.
     pub(super) fn holds_input_of(&self, client: &Client) -> bool {
-        client.is_held(self.is_paused(client.mount))
+        client.is_held(self.is_paused(client.service_id))
     }
 
     /// Whether input is not taken from the clients of a service.
-    pub(in crate::server) fn is_paused(&self, mount: Mount) -> bool {
-        self.paused & (Mount::WHOLE.bit() | mount.bit()) != 0
+    pub(in crate::server) fn is_paused(&self, service_id: ServiceId) -> bool {
+        self.paused & (ServiceId::ALL.bit() | service_id.bit()) != 0
     }
 
     /// Puts the service to work whose client this is.
     pub(in crate::server) fn enter(&mut self, id: ClientId) {
-        self.mount = self
+        self.service_id = self
             .registry
             .get(id)
-            .map_or(Mount::WHOLE, |client| client.mount);
+            .map_or(ServiceId::ALL, |client| client.service_id);
     }
 }

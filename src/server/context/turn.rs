@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::{Context, Life};
-use crate::protocol::{Disconnect, Time};
+use crate::protocol::{CloseReason, Time};
 use crate::server::client::{Client, Flags};
 use crate::server::id::ClientId;
 
@@ -74,7 +74,7 @@ impl Context {
         !self.doomed.is_empty() || !self.drained.is_empty()
     }
 
-    pub(in crate::server) fn pop_doomed(&mut self) -> Option<(ClientId, Disconnect)> {
+    pub(in crate::server) fn pop_doomed(&mut self) -> Option<(ClientId, CloseReason)> {
         self.doomed.pop()
     }
 

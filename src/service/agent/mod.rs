@@ -23,7 +23,7 @@ use self::salvage::{Salvage, Salvaged};
 pub use self::shared::Agent;
 use super::Endpoint;
 use super::lines::Line;
-use crate::{Accept, Refusal, Request};
+use crate::{Accept, Rejection, Request};
 
 /// Bytes that an agent may leave unread before clients are no longer read.
 const HIGH_WATER: usize = 1 << 20;
@@ -73,7 +73,7 @@ pub struct AgentConfig {
 
 impl AgentConfig {
     /// The answer to a handshake: a connection id, and the subprotocol if there is one to agree on.
-    fn accept(&self, request: &Request<'_>) -> Result<Accept, Refusal> {
+    fn accept(&self, request: &Request<'_>) -> Result<Accept, Rejection> {
         let accept = Accept::default().field("Acp-Connection-Id", Uuid::new_v4().to_string())?;
         let mcp = self.protocol == AgentProtocol::JsonRpc
             && request

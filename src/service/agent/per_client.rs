@@ -13,7 +13,7 @@ use super::{
 use crate::service::child::{Child, ChildEvent, describe};
 use crate::service::lines::{Flow, Line};
 use crate::{
-    Accept, ClientId, CloseCode, Context, Disconnect, Message, Metrics, Readiness, Refusal,
+    Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Readiness, Rejection,
     Request, Route, Service, SourceId, TimerId,
 };
 
@@ -84,7 +84,7 @@ fn pass_on(
                     waiting.remove(&value_of(&text[id]));
                 }
                 // A disconnected client gets no more messages.
-                let _ = ctx.send(client, Message::Text(text));
+                ctx.send(client, Message::Text(text));
                 return;
             }
         },
@@ -96,7 +96,7 @@ fn pass_on(
             waiting.remove(&value_of(&id));
             let why = format!("the agent's answer {why}");
             let failed = error(&id, code::INTERNAL, "Internal error", Some(&why));
-            let _ = ctx.send(client, Message::Text(&failed));
+            ctx.send(client, Message::Text(&failed));
         }
         Some(Salvaged::Request(id)) => {
             let why = format!("the request {why}");
@@ -181,7 +181,7 @@ impl AgentPerClient {
                 } else {
                     CloseCode::INTERNAL
                 };
-                let _ = ctx.close(client, code, "Agent exited");
+                ctx.close(client, code, "Agent exited");
             }
         }
         true
@@ -193,14 +193,14 @@ fn is_initialize(kind: &Kind<'_>) -> bool {
 }
 
 impl Service for AgentPerClient {
-    fn route(&mut self, request: &Request<'_>) -> Result<Route, Refusal> {
+    fn route(&mut self, request: &Request<'_>) -> Result<Route, Rejection> {
         self.config.endpoint.route(request)
     }
 
-    fn accept(&mut self, ctx: &mut Context, request: &Request<'_>) -> Result<Accept, Refusal> {
+    fn accept(&mut self, ctx: &mut Context, request: &Request<'_>) -> Result<Accept, Rejection> {
         // Processes may outlive their clients for the few seconds that they are given to end.
         if self.processes.len() >= ctx.config().max_clients {
-            return Err(Refusal::unavailable("too many processes"));
+            return Err(Rejection::unavailable("too many processes"));
         }
         self.config.accept(request)
     }
@@ -224,7 +224,7 @@ impl Service for AgentPerClient {
             }
             Err(error) => {
                 log::error!("{error}");
-                let _ = ctx.close(client, CloseCode::INTERNAL, "The agent cannot be started");
+                ctx.close(client, CloseCode::INTERNAL, "The agent cannot be started");
             }
         }
     }
@@ -240,11 +240,11 @@ impl Service for AgentPerClient {
         let first = !process.begun;
         match Envelope::parse(text) {
             Ok(envelope) if envelope.id().is_some_and(|id| id.len() > MAX_ID) => {
-                let _ = ctx.close(client, CloseCode::POLICY, "Request id too long");
+                ctx.close(client, CloseCode::POLICY, "Request id too long");
                 return;
             }
             Ok(envelope) if acp && first && !is_initialize(&envelope.kind) => {
-                let _ = ctx.close(
+                ctx.close(
                     client,
                     CloseCode::PROTOCOL,
                     "The first message must be initialize",
@@ -256,7 +256,7 @@ impl Service for AgentPerClient {
                 ..
             }) if ctx.is_stopping() => {
                 let refused = error(&text[id], code::STOPPING, "Server shutting down", None);
-                let _ = ctx.send(client, Message::Text(&refused));
+                ctx.send(client, Message::Text(&refused));
                 return;
             }
             Ok(envelope) => {
@@ -267,7 +267,7 @@ impl Service for AgentPerClient {
             Err(EnvelopeError::Invalid { .. }) if !acp => {}
             Err(invalid) => {
                 let answer = refusal_of(text, &invalid);
-                let _ = ctx.send(client, Message::Text(&answer));
+                ctx.send(client, Message::Text(&answer));
                 return;
             }
         }
@@ -296,7 +296,7 @@ impl Service for AgentPerClient {
         }
     }
 
-    fn disconnected(&mut self, ctx: &mut Context, client: ClientId, _: &Disconnect) {
+    fn disconnected(&mut self, ctx: &mut Context, client: ClientId, _: &CloseReason) {
         if let Some(process) = self.processes.get_mut(&client) {
             // What it still writes is for nobody, but it must not be kept from ending by a full pipe.
             process.child.resume(ctx);

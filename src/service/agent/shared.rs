@@ -9,7 +9,7 @@ use super::{AgentConfig, AgentProtocol, Ear, HIGH_WATER, Heard, LOW_WATER, MAX_U
 use crate::service::child::{Child, ChildEvent, code_and_signal, describe};
 use crate::service::lines::{Flow, Line};
 use crate::{
-    Accept, ClientId, CloseCode, Context, Disconnect, Message, Metrics, Readiness, Refusal,
+    Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Readiness, Rejection,
     Request, Route, Service, SourceId, Time, TimerId,
 };
 
@@ -162,7 +162,7 @@ impl Agent {
     fn fail(&mut self, ctx: &mut Context, failure: String) {
         self.failure.get_or_insert(failure);
         for client in ctx.clients() {
-            let _ = ctx.close(client, CloseCode::INTERNAL, "Agent exited");
+            ctx.close(client, CloseCode::INTERNAL, "Agent exited");
         }
         ctx.stop();
     }
@@ -280,13 +280,13 @@ impl Wires for Outlets<'_> {
     fn to_client(&mut self, client: ClientId, parts: &[&str]) {
         // One that is gone or closing has nothing coming to it any more.
         let _ = match parts {
-            [text] => self.ctx.send(client, Message::Text(text)),
-            parts => self.ctx.send(client, Message::Text(&parts.concat())),
+            [text] => self.ctx.try_send(client, Message::Text(text)),
+            parts => self.ctx.try_send(client, Message::Text(&parts.concat())),
         };
     }
 
     fn close(&mut self, client: ClientId, code: CloseCode, reason: &str) {
-        let _ = self.ctx.close(client, code, reason);
+        self.ctx.close(client, code, reason);
     }
 
     fn secret(&mut self) -> String {
@@ -299,14 +299,14 @@ impl Service for Agent {
         self.start(ctx);
     }
 
-    fn route(&mut self, request: &Request<'_>) -> Result<Route, Refusal> {
+    fn route(&mut self, request: &Request<'_>) -> Result<Route, Rejection> {
         self.config.endpoint.route(request)
     }
 
-    fn accept(&mut self, _: &mut Context, request: &Request<'_>) -> Result<Accept, Refusal> {
+    fn accept(&mut self, _: &mut Context, request: &Request<'_>) -> Result<Accept, Rejection> {
         if self.unread() > MAX_UNREAD {
-            let refusal = Refusal::unavailable("the agent does not read its input");
-            return Err(refusal.because("program_busy"));
+            let rejection = Rejection::unavailable("the agent does not read its input");
+            return Err(rejection.because("program_busy"));
         }
         self.config.accept(request)
     }
@@ -328,7 +328,7 @@ impl Service for Agent {
         }
     }
 
-    fn disconnected(&mut self, ctx: &mut Context, client: ClientId, _: &Disconnect) {
+    fn disconnected(&mut self, ctx: &mut Context, client: ClientId, _: &CloseReason) {
         let now = ctx.now();
         self.route(ctx, |router, outlets| {
             router.handle_disconnected(now, client, outlets)

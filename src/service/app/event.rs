@@ -5,7 +5,7 @@ use base64::prelude::BASE64_STANDARD;
 use serde_json::{Map, Value, json};
 
 use crate::server::access::{is_token_protocol, without_token};
-use crate::{Access, ClientId, Disconnect, ListenAddress, Message, Remote, Request, Status};
+use crate::{Access, ClientId, CloseReason, ListenAddress, Message, Remote, Request, Status};
 
 /// Lines that were said and not yet handed over.
 #[derive(Debug, Default)]
@@ -109,7 +109,7 @@ impl Events {
         self.push("drain", &json!({"client": client.to_string()}));
     }
 
-    pub(super) fn disconnect(&mut self, client: ClientId, ending: &Disconnect) {
+    pub(super) fn disconnect(&mut self, client: ClientId, ending: &CloseReason) {
         let event = json!({
             "client": client.to_string(),
             "code": ending.code.0,

@@ -15,8 +15,8 @@ use super::Endpoint;
 use super::lines::{Flow, Line};
 use super::text::printable;
 use crate::{
-    Accept, ClientId, CloseCode, Context, Disconnect, Message, Readiness, Refusal, Request, Route,
-    Service, SourceId, TimerId, Token,
+    Accept, ClientId, CloseCode, CloseReason, Context, Message, Readiness, Rejection, Request,
+    Route, Service, SourceId, TimerId, Token,
 };
 
 /// Bytes of events that a program may leave unread before clients are no longer read.
@@ -222,7 +222,7 @@ impl App {
 fn close_all(ctx: &mut Context) {
     for client in ctx.clients() {
         // One that is being closed already goes on doing so.
-        let _ = ctx.close(client, CloseCode::INTERNAL, "Program exited");
+        ctx.close(client, CloseCode::INTERNAL, "Program exited");
     }
 }
 
@@ -231,17 +231,17 @@ impl Service for App {
         self.start(ctx);
     }
 
-    fn route(&mut self, request: &Request<'_>) -> Result<Route, Refusal> {
+    fn route(&mut self, request: &Request<'_>) -> Result<Route, Rejection> {
         self.config.endpoint.route(request)
     }
 
-    fn accept(&mut self, _: &mut Context, request: &Request<'_>) -> Result<Accept, Refusal> {
+    fn accept(&mut self, _: &mut Context, request: &Request<'_>) -> Result<Accept, Rejection> {
         if self.peer.is_none() {
-            return Err(Refusal::unavailable("the program is not running"));
+            return Err(Rejection::unavailable("the program is not running"));
         }
         if self.peer.as_mut().map_or(0, Peer::queued) > MOST_QUEUED {
-            let refusal = Refusal::unavailable("the program does not read its events");
-            return Err(refusal.because("program_busy"));
+            let rejection = Rejection::unavailable("the program does not read its events");
+            return Err(rejection.because("program_busy"));
         }
         Ok(match self.config.subprotocol(request) {
             Some(name) => Accept::default().protocol(name),
@@ -280,7 +280,7 @@ impl Service for App {
         }
     }
 
-    fn disconnected(&mut self, ctx: &mut Context, client: ClientId, ending: &Disconnect) {
+    fn disconnected(&mut self, ctx: &mut Context, client: ClientId, ending: &CloseReason) {
         self.answers.forget(client);
         self.events.disconnect(client, ending);
         self.send_events(ctx);
@@ -425,7 +425,7 @@ fn carry_out(
     match command {
         Command::Send { client, data } => {
             check_size(ctx, data.as_message())?;
-            ctx.send(client, data.as_message()).map_err(on(client))
+            ctx.try_send(client, data.as_message()).map_err(on(client))
         }
         Command::Broadcast { data, except, path } => {
             check_size(ctx, data.as_message())?;
@@ -438,7 +438,7 @@ fn carry_out(
             client,
             code,
             reason: Text(reason),
-        } => ctx.close(client, code, reason).map_err(on(client)),
+        } => ctx.try_close(client, code, reason).map_err(on(client)),
         Command::Status { id } => {
             answers.status(id, line);
             Ok(())

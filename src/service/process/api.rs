@@ -13,7 +13,7 @@ use super::control::dimension;
 use super::program::{MARK, Program};
 use super::sink::Gathered;
 use crate::sys::{Account, TerminalSize, usage};
-use crate::{Refusal, Request, Response, StatusCode, Time};
+use crate::{Rejection, Request, Response, StatusCode, Time};
 
 /// What `exec` takes of each output of a program, unless its caller says otherwise.
 const CAPTURE: usize = 1 << 20;
@@ -37,7 +37,7 @@ pub(crate) enum Call {
 
 impl Call {
     /// The call that a method and a path below the endpoint stand for.
-    pub(crate) fn read(method: &str, below: &str) -> Result<Self, Refusal> {
+    pub(crate) fn read(method: &str, below: &str) -> Result<Self, Rejection> {
         let segments: Vec<&str> = below.split('/').collect();
         let (call, allow) = match *segments {
             [""] => (Self::List, "GET"),
@@ -49,12 +49,12 @@ impl Call {
             ["", id, "resize"] => (Self::Resize(parse_id(id)?), "POST"),
             ["", id, "stdout", "stream"] => (Self::Stream(parse_id(id)?), "GET"),
             ["", id, "attach"] => (Self::Attach(parse_id(id)?), "GET"),
-            _ => return Err(Refusal::not_found()),
+            _ => return Err(Rejection::not_found()),
         };
         if method == allow {
             Ok(call)
         } else {
-            Err(Refusal::method_not_allowed(allow))
+            Err(Rejection::method_not_allowed(allow))
         }
     }
 
@@ -89,7 +89,7 @@ impl Call {
 }
 
 /// Ids are written in one way: the one they were given out in.
-fn parse_id(text: &str) -> Result<Uuid, Refusal> {
+fn parse_id(text: &str) -> Result<Uuid, Rejection> {
     let hyphenated = text.len() == 36;
     Uuid::try_parse(text)
         .ok()
@@ -97,16 +97,16 @@ fn parse_id(text: &str) -> Result<Uuid, Refusal> {
         .ok_or_else(no_process)
 }
 
-pub(crate) fn no_process() -> Refusal {
-    Refusal::new(StatusCode::NOT_FOUND, "process not found")
+pub(crate) fn no_process() -> Rejection {
+    Rejection::new(StatusCode::NOT_FOUND, "process not found")
 }
 
-pub(crate) fn bad(message: impl Into<std::borrow::Cow<'static, str>>) -> Refusal {
-    Refusal::new(StatusCode::BAD_REQUEST, message)
+pub(crate) fn bad(message: impl Into<std::borrow::Cow<'static, str>>) -> Rejection {
+    Rejection::new(StatusCode::BAD_REQUEST, message)
 }
 
 /// Whether a body that is JSON may be coming, before it has come.
-pub(crate) fn check_content_type(request: &Request<'_>) -> Result<(), Refusal> {
+pub(crate) fn check_content_type(request: &Request<'_>) -> Result<(), Rejection> {
     let length = request.header("content-length").unwrap_or(b"0");
     if length.iter().all(|digit| *digit == b'0') && request.header("transfer-encoding").is_none() {
         return Err(bad("a JSON body is required"));
@@ -122,7 +122,7 @@ pub(crate) fn check_content_type(request: &Request<'_>) -> Result<(), Refusal> {
     {
         Ok(())
     } else {
-        Err(Refusal::new(
+        Err(Rejection::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             "the Content-Type has to be application/json",
         ))
@@ -139,7 +139,7 @@ pub(crate) enum Details {
 
 impl Details {
     /// What a request asks for.
-    pub(crate) fn of(request: &Request<'_>) -> Result<Self, Refusal> {
+    pub(crate) fn of(request: &Request<'_>) -> Result<Self, Rejection> {
         match request.parameters("details").last() {
             None | Some("0" | "false") => Ok(Self::Usual),
             Some("1" | "true") => Ok(Self::All),
@@ -183,12 +183,12 @@ const EXEC: &Schema = &[
 /// The longest timeout; a longer one is treated as none.
 const LONGEST: Duration = Duration::from_secs(1_000_000_000);
 
-fn missing(name: &str) -> Refusal {
+fn missing(name: &str) -> Rejection {
     bad(format!("{name:?} is missing"))
 }
 
 /// Base64: the body of `stdin`.
-pub(super) fn read_data(body: &[u8]) -> Result<Vec<u8>, Refusal> {
+pub(super) fn read_data(body: &[u8]) -> Result<Vec<u8>, Rejection> {
     let fields = Fields::read(body, STDIN)?;
     let text = fields.text("data_b64").ok_or_else(|| missing("data_b64"))?;
     BASE64_STANDARD
@@ -197,7 +197,7 @@ pub(super) fn read_data(body: &[u8]) -> Result<Vec<u8>, Refusal> {
 }
 
 /// Both dimensions: the body of `resize`.
-pub(super) fn read_size(body: &[u8]) -> Result<TerminalSize, Refusal> {
+pub(super) fn read_size(body: &[u8]) -> Result<TerminalSize, Rejection> {
     let fields = Fields::read(body, RESIZE)?;
     for name in ["rows", "cols"] {
         if !fields.has(name) {
@@ -208,7 +208,7 @@ pub(super) fn read_size(body: &[u8]) -> Result<TerminalSize, Refusal> {
 }
 
 /// A terminal's size; absent dimensions have their defaults.
-fn size(fields: &Fields<'_>) -> Result<TerminalSize, Refusal> {
+fn size(fields: &Fields<'_>) -> Result<TerminalSize, Rejection> {
     let read = |name: &str, usual| match fields.number(name) {
         None => Ok(usual),
         Some(number) if number.fract() == 0.0 && (1.0..=65535.0).contains(&number) => {
@@ -224,7 +224,7 @@ fn size(fields: &Fields<'_>) -> Result<TerminalSize, Refusal> {
 }
 
 /// The signal of a `kill`.
-pub(super) fn read_signal(body: &[u8]) -> Result<Signal, Refusal> {
+pub(super) fn read_signal(body: &[u8]) -> Result<Signal, Rejection> {
     let fields = Fields::read(body, KILL)?;
     let name = fields.text("signal").ok_or_else(|| missing("signal"))?;
     Ok(match name.strip_prefix("SIG").unwrap_or(name) {
@@ -237,12 +237,12 @@ pub(super) fn read_signal(body: &[u8]) -> Result<Signal, Refusal> {
 }
 
 /// The body of `spawn`.
-pub(super) fn read_spawn(body: &[u8]) -> Result<RunRequest, Refusal> {
+pub(super) fn read_spawn(body: &[u8]) -> Result<RunRequest, Rejection> {
     read_run(&Fields::read(body, SPAWN)?)
 }
 
 /// The body of `exec`: what is to be run, and how much of each of its outputs is taken, at most `most`.
-pub(super) fn read_exec(body: &[u8], most: usize) -> Result<(RunRequest, usize), Refusal> {
+pub(super) fn read_exec(body: &[u8], most: usize) -> Result<(RunRequest, usize), Rejection> {
     let fields = Fields::read(body, EXEC)?;
     let limit = match fields.number("max_output_bytes") {
         None => CAPTURE.min(most),
@@ -257,7 +257,7 @@ pub(super) fn read_exec(body: &[u8], most: usize) -> Result<(RunRequest, usize),
     Ok((read_run(&fields)?, limit))
 }
 
-fn read_run(fields: &Fields<'_>) -> Result<RunRequest, Refusal> {
+fn read_run(fields: &Fields<'_>) -> Result<RunRequest, Rejection> {
     let name = fields.text("command").filter(|name| !name.is_empty());
     let mut command = vec![name.ok_or_else(|| missing("command"))?.to_owned()];
     command.extend_from_slice(fields.words("args"));
@@ -297,7 +297,7 @@ fn read_run(fields: &Fields<'_>) -> Result<RunRequest, Refusal> {
 }
 
 /// The account to run the program as, unless it is our own.
-fn account(fields: &Fields<'_>) -> Result<Option<Account>, Refusal> {
+fn account(fields: &Fields<'_>) -> Result<Option<Account>, Rejection> {
     let wanted = match (fields.text("as_user"), fields.flag("as_root")) {
         (None, false) => return Ok(None),
         (Some(wanted), false) => wanted,
@@ -308,7 +308,7 @@ fn account(fields: &Fields<'_>) -> Result<Option<Account>, Refusal> {
 }
 
 /// The size that a request asks for.
-pub(crate) fn size_of(request: &Request<'_>) -> Result<TerminalSize, Refusal> {
+pub(crate) fn size_of(request: &Request<'_>) -> Result<TerminalSize, Rejection> {
     let read = |name: &str, usual: u16| {
         let Some(text) = request.parameters(name).last() else {
             return Ok(usual);
@@ -324,12 +324,12 @@ pub(crate) fn size_of(request: &Request<'_>) -> Result<TerminalSize, Refusal> {
 }
 
 /// The account that a user's name or number stands for, unless we run as it already.
-pub(crate) fn find_account(wanted: &str) -> Result<Option<Account>, Refusal> {
+pub(crate) fn find_account(wanted: &str) -> Result<Option<Account>, Rejection> {
     let account = Account::find(wanted).map_err(|error| {
         let why = format!("looking up user {wanted:?} failed: {error}");
         match error.kind() {
             std::io::ErrorKind::InvalidInput => bad(why),
-            _ => Refusal::new(StatusCode::INTERNAL, why),
+            _ => Rejection::new(StatusCode::INTERNAL, why),
         }
     })?;
     let account = account.ok_or_else(|| bad(format!("there is no user {wanted:?}")))?;
@@ -449,7 +449,7 @@ mod tests {
     fn paths_and_ids_are_read_strictly() {
         let id = Uuid::new_v4();
         let read =
-            |method, below: &str| Call::read(method, below).map_err(|refusal| refusal.status.0);
+            |method, below: &str| Call::read(method, below).map_err(|rejection| rejection.status.0);
         assert_eq!(read("GET", ""), Ok(Call::List));
         assert_eq!(read("POST", "/spawn"), Ok(Call::Spawn));
         assert_eq!(read("GET", &format!("/{id}/status")), Ok(Call::Status(id)));
@@ -479,9 +479,9 @@ mod tests {
     #[test]
     fn a_body_says_what_is_wrong_with_it() {
         let message = |body: &str| {
-            let refusal = read_spawn(body.as_bytes()).expect_err(body);
-            assert_eq!(refusal.status.0, 400, "{body}");
-            refusal.message.into_owned()
+            let rejection = read_spawn(body.as_bytes()).expect_err(body);
+            assert_eq!(rejection.status.0, 400, "{body}");
+            rejection.message.into_owned()
         };
         for (body, says) in [
             ("", "not JSON"),
@@ -548,8 +548,8 @@ mod tests {
             Some(16 << 20)
         );
         for bad in ["16777217", "-1", "1.5", "1e300"] {
-            let refusal = limit(&format!(r#","max_output_bytes":{bad}"#)).expect_err(bad);
-            assert!(refusal.message.contains("from 0 to 16777216"));
+            let rejection = limit(&format!(r#","max_output_bytes":{bad}"#)).expect_err(bad);
+            assert!(rejection.message.contains("from 0 to 16777216"));
         }
         let small = read_exec(br#"{"command":"sh"}"#, 1000).expect("valid");
         assert_eq!(small.1, 1000, "a smaller server takes less");

@@ -10,7 +10,7 @@ use std::fmt;
 use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
 use super::api::bad;
-use crate::Refusal;
+use crate::Rejection;
 
 /// The maximum of arguments and of variables: the kernel would refuse more later.
 const MAX_WORDS: usize = 10_000;
@@ -56,7 +56,7 @@ enum Value<'a> {
 pub(super) struct Fields<'a>(Vec<(&'static str, Option<Value<'a>>)>);
 
 impl<'a> Fields<'a> {
-    pub(super) fn read(body: &'a [u8], schema: &Schema) -> Result<Self, Refusal> {
+    pub(super) fn read(body: &'a [u8], schema: &Schema) -> Result<Self, Rejection> {
         let mut json = serde_json::Deserializer::from_slice(body);
         let fields = FieldsVisitor { schema };
         let fields = json
@@ -388,13 +388,13 @@ mod tests {
             ("{} {}", "not JSON"),
             (r#"{"text":"\ud800"}"#, "not JSON"),
         ] {
-            let refusal = Fields::read(body.as_bytes(), SCHEMA).expect_err(body);
+            let rejection = Fields::read(body.as_bytes(), SCHEMA).expect_err(body);
             assert!(
-                refusal.message.contains(says),
+                rejection.message.contains(says),
                 "{body}: {}",
-                refusal.message
+                rejection.message
             );
-            assert_eq!(refusal.status.0, 400, "{body}");
+            assert_eq!(rejection.status.0, 400, "{body}");
         }
     }
 
@@ -410,15 +410,19 @@ mod tests {
         let variables = format!(r#"{{"variables":{{{}"#, many(&pair));
         for body in [words, variables] {
             // What comes behind is not even read.
-            let refusal = Fields::read(body.as_bytes(), SCHEMA).expect_err("too many");
+            let rejection = Fields::read(body.as_bytes(), SCHEMA).expect_err("too many");
             assert!(
-                refusal.message.contains("more than 10000"),
+                rejection.message.contains("more than 10000"),
                 "{}",
-                refusal.message
+                rejection.message
             );
         }
         let unknown = format!("{{{}", many(&pair));
-        let refusal = Fields::read(unknown.as_bytes(), SCHEMA).expect_err("unknown");
-        assert!(refusal.message.contains("column 4"), "{}", refusal.message);
+        let rejection = Fields::read(unknown.as_bytes(), SCHEMA).expect_err("unknown");
+        assert!(
+            rejection.message.contains("column 4"),
+            "{}",
+            rejection.message
+        );
     }
 }

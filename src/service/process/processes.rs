@@ -17,8 +17,8 @@ use super::sink::{AllGathered, Gathered, Sink};
 use crate::service::Endpoint;
 use crate::sys::TerminalSize;
 use crate::{
-    Accept, ClientId, Context, Disconnect, Message, Metrics, Readiness, Refusal, Request, Response,
-    Route, Service, SourceId, StatusCode, Time, TimerId,
+    Accept, ClientId, CloseReason, Context, Message, Metrics, Readiness, Rejection, Request,
+    Response, Route, Service, SourceId, StatusCode, Time, TimerId,
 };
 
 /// Says what the events of a stream are.
@@ -110,12 +110,12 @@ impl Processes {
         }
     }
 
-    fn read_call(&self, request: &Request<'_>) -> Result<Call, Refusal> {
+    fn read_call(&self, request: &Request<'_>) -> Result<Call, Rejection> {
         let below = self
             .config
             .endpoint
             .below(request.path())
-            .ok_or_else(Refusal::not_found)?;
+            .ok_or_else(Rejection::not_found)?;
         let method = match request.method() {
             "HEAD" => "GET",
             method => method,
@@ -139,7 +139,7 @@ impl Processes {
         call: Call,
         request: &Request<'_>,
         body: &[u8],
-    ) -> Result<Option<Response>, Refusal> {
+    ) -> Result<Option<Response>, Rejection> {
         let ok = || Response::json(StatusCode::OK, &json!({"ok": true}));
         Ok(Some(match call {
             Call::List => self.list(ctx),
@@ -178,7 +178,7 @@ impl Processes {
                     return Err(bad("process is not PTY-backed"));
                 }
                 program.resize(size).map_err(|error| {
-                    Refusal::new(StatusCode::INTERNAL, format!("resizing failed: {error}"))
+                    Rejection::new(StatusCode::INTERNAL, format!("resizing failed: {error}"))
                 })?;
                 ok()
             }
@@ -192,14 +192,14 @@ impl Processes {
                 self.programs.attach(ctx, id, caller, role, since);
                 return Ok(None);
             }
-            Call::Attach(_) => return Err(Refusal::not_found()),
+            Call::Attach(_) => return Err(Rejection::not_found()),
         }))
     }
 
     /// Has a process started for a call: now, or in a later turn if enough were started in this one.
-    fn take(&mut self, ctx: &mut Context, start: Start) -> Result<(), Refusal> {
+    fn take(&mut self, ctx: &mut Context, start: Start) -> Result<(), Rejection> {
         if self.stopping {
-            return Err(Refusal::unavailable("stopping"));
+            return Err(Rejection::unavailable("stopping"));
         }
         let running = self
             .programs
@@ -207,7 +207,7 @@ impl Processes {
             .filter(|program| program.exit().is_none())
             .count();
         if running + self.waiting.len() >= self.config.max_processes {
-            return Err(Refusal::unavailable("too many processes"));
+            return Err(Rejection::unavailable("too many processes"));
         }
         if start.exec.is_some() && self.gathered.is_full() {
             return Err(no_room());
@@ -267,11 +267,11 @@ impl Processes {
             Err(error) => {
                 log::warn!("cannot start {name:?}: {error}");
                 let detail = error.to_string();
-                Err(Refusal::new(StatusCode::INTERNAL, "failed to start process").detail(detail))
+                Err(Rejection::new(StatusCode::INTERNAL, "failed to start process").detail(detail))
             }
         };
-        let answer = answer.unwrap_or_else(|refusal| Response::from(&refusal));
-        let _ = ctx.respond(caller, &answer);
+        let answer = answer.unwrap_or_else(|rejection| Response::from(&rejection));
+        ctx.respond(caller, &answer);
     }
 
     /// Keeps the number of exited processes within bounds.
@@ -304,18 +304,18 @@ impl Processes {
     }
 
     /// A process that has not ended.
-    fn running(&self, id: Uuid) -> Result<&Program, Refusal> {
+    fn running(&self, id: Uuid) -> Result<&Program, Rejection> {
         let program = self.programs.get(id).ok_or_else(no_process)?;
         if program.exit().is_some() {
             let why = "process not running";
-            return Err(Refusal::new(StatusCode::NOT_FOUND, why));
+            return Err(Rejection::new(StatusCode::NOT_FOUND, why));
         }
         Ok(program)
     }
 
-    fn write(&mut self, ctx: &mut Context, id: Uuid, data: &[u8]) -> Result<Response, Refusal> {
+    fn write(&mut self, ctx: &mut Context, id: Uuid, data: &[u8]) -> Result<Response, Rejection> {
         if self.running(id)?.is_behind() {
-            return Err(Refusal::unavailable("process does not read its input"));
+            return Err(Rejection::unavailable("process does not read its input"));
         }
         let mut taken = false;
         self.programs.with(ctx, id, |program, ctx| {
@@ -331,7 +331,7 @@ impl Processes {
     }
 
     /// From which offset a reader wants output: `since`, or what a browser that comes back says.
-    fn since(&self, id: Uuid, request: &Request<'_>) -> Result<u64, Refusal> {
+    fn since(&self, id: Uuid, request: &Request<'_>) -> Result<u64, Rejection> {
         let last = request
             .header("last-event-id")
             .and_then(|value| std::str::from_utf8(value).ok());
@@ -349,9 +349,9 @@ impl Processes {
         Ok(since)
     }
 
-    fn read_attach(&self, request: &Request<'_>) -> Result<AttachRequest, Refusal> {
+    fn read_attach(&self, request: &Request<'_>) -> Result<AttachRequest, Rejection> {
         let Call::Attach(id) = self.read_call(request)? else {
-            return Err(Refusal::not_found());
+            return Err(Rejection::not_found());
         };
         let program = self.programs.get(id).ok_or_else(no_process)?;
         if !program.has_terminal() {
@@ -414,7 +414,7 @@ impl Processes {
                 } else {
                     executed(&program, output, ctx.now())
                 };
-                let _ = ctx.respond(output.caller, &answer);
+                ctx.respond(output.caller, &answer);
             }
         }
     }
@@ -425,12 +425,12 @@ fn is_shared(program: &Program) -> bool {
     matches!(program.sink, Sink::Shared(_))
 }
 
-fn no_room() -> Refusal {
-    Refusal::unavailable("too much output is held for all exec calls together")
+fn no_room() -> Rejection {
+    Rejection::unavailable("too much output is held for all exec calls together")
 }
 
 impl Service for Processes {
-    fn route(&mut self, request: &Request<'_>) -> Result<Route, Refusal> {
+    fn route(&mut self, request: &Request<'_>) -> Result<Route, Rejection> {
         match self.read_call(request)? {
             Call::Attach(_) => {
                 self.read_attach(request)?;
@@ -455,8 +455,8 @@ impl Service for Processes {
             .and_then(|call| self.answer(ctx, caller, call, request, body));
         match answer {
             Ok(None) => {}
-            Ok(Some(response)) => drop(ctx.respond(caller, &response)),
-            Err(refusal) => drop(ctx.respond(caller, &Response::from(&refusal))),
+            Ok(Some(response)) => ctx.respond(caller, &response),
+            Err(rejection) => ctx.respond(caller, &Response::from(&rejection)),
         }
         self.follow_up(ctx);
     }
@@ -477,9 +477,9 @@ impl Service for Processes {
             || (self.stopping && self.programs.delivers_to(client))
     }
 
-    fn accept(&mut self, _: &mut Context, request: &Request<'_>) -> Result<Accept, Refusal> {
+    fn accept(&mut self, _: &mut Context, request: &Request<'_>) -> Result<Accept, Rejection> {
         if self.stopping {
-            return Err(Refusal::unavailable("stopping").because("stopping"));
+            return Err(Rejection::unavailable("stopping").because("stopping"));
         }
         let attach = self.read_attach(request)?;
         let writer = self
@@ -488,7 +488,7 @@ impl Service for Processes {
             .and_then(|program| program.sink.attachments()?.writer());
         if attach.role == Role::Writer && !attach.takeover && writer.is_some() {
             let why = "process already has an active attach session";
-            return Err(Refusal::new(StatusCode::CONFLICT, why));
+            return Err(Rejection::new(StatusCode::CONFLICT, why));
         }
         Ok(Accept::default())
     }
@@ -530,7 +530,7 @@ impl Service for Processes {
         }
     }
 
-    fn disconnected(&mut self, ctx: &mut Context, client: ClientId, _: &Disconnect) {
+    fn disconnected(&mut self, ctx: &mut Context, client: ClientId, _: &CloseReason) {
         self.programs.detach(ctx, client);
         self.follow_up(ctx);
     }
@@ -584,8 +584,8 @@ impl Service for Processes {
     fn draining(&mut self, ctx: &mut Context) {
         self.stopping = true;
         for start in std::mem::take(&mut self.waiting) {
-            let refusal = Refusal::unavailable("stopping");
-            let _ = ctx.respond(start.caller, &Response::from(&refusal));
+            let rejection = Rejection::unavailable("stopping");
+            ctx.respond(start.caller, &Response::from(&rejection));
         }
         self.programs.end_those(ctx, is_shared);
     }

@@ -226,7 +226,7 @@ impl Sockets<'_> {
     }
 
     fn text(&mut self, reader: ClientId, text: &str) {
-        let _ = self.0.send(reader, Message::Text(text));
+        self.0.send(reader, Message::Text(text));
     }
 }
 
@@ -241,7 +241,7 @@ impl Wires for Sockets<'_> {
             let event = format!(r#"{{"stream":"{stream}","data_b64":"{data}"}}"#);
             self.stream(reader, Some(end), &event);
         } else {
-            let _ = self.0.send(reader, Message::Binary(bytes));
+            self.0.send(reader, Message::Binary(bytes));
         }
     }
 
@@ -270,7 +270,7 @@ impl Wires for Sockets<'_> {
             let _ = self.0.end_stream(reader);
         } else {
             self.text(reader, &exit.to_attach_event());
-            let _ = self.0.close(reader, CloseCode::NORMAL, "Process exited");
+            self.0.close(reader, CloseCode::NORMAL, "Process exited");
         }
     }
 
@@ -280,7 +280,7 @@ impl Wires for Sockets<'_> {
 
     fn close(&mut self, reader: ClientId, code: CloseCode, reason: &str) {
         self.0.set_held(reader, false);
-        let _ = self.0.close(reader, code, reason);
+        self.0.close(reader, code, reason);
     }
 }
 

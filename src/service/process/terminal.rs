@@ -15,7 +15,7 @@ use super::sink::Sink;
 use crate::service::Endpoint;
 use crate::sys::{Account, TerminalSize};
 use crate::{
-    Accept, ClientId, CloseCode, Context, Disconnect, Message, Metrics, Readiness, Refusal,
+    Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Readiness, Rejection,
     Request, Route, Service, SourceId, TimerId,
 };
 
@@ -75,7 +75,7 @@ impl Terminal {
     pub fn new(config: TerminalConfig) -> io::Result<Self> {
         let account = match &config.user {
             Some(name) => {
-                find_account(name).map_err(|refusal| io::Error::other(refusal.message))?
+                find_account(name).map_err(|rejection| io::Error::other(rejection.message))?
             }
             None => None,
         };
@@ -140,8 +140,8 @@ impl Terminal {
                 );
                 let why = format!("failed to start process: {error}");
                 let event = json!({"type": "error", "message": why});
-                let _ = ctx.send(client, Message::Text(&event.to_string()));
-                let _ = ctx.close(client, CloseCode::INTERNAL, "failed to start process");
+                ctx.send(client, Message::Text(&event.to_string()));
+                ctx.close(client, CloseCode::INTERNAL, "failed to start process");
             }
         }
     }
@@ -155,23 +155,23 @@ impl Terminal {
 }
 
 impl Service for Terminal {
-    fn route(&mut self, request: &Request<'_>) -> Result<Route, Refusal> {
+    fn route(&mut self, request: &Request<'_>) -> Result<Route, Rejection> {
         self.config.endpoint.route(request)
     }
 
-    fn accept(&mut self, ctx: &mut Context, request: &Request<'_>) -> Result<Accept, Refusal> {
+    fn accept(&mut self, ctx: &mut Context, request: &Request<'_>) -> Result<Accept, Rejection> {
         size_of(request)?;
         if self.used && self.config.once {
-            return Err(Refusal::unavailable(
+            return Err(Rejection::unavailable(
                 "this terminal was for one client only",
             ));
         }
         if self.draining {
-            return Err(Refusal::unavailable("stopping").because("stopping"));
+            return Err(Rejection::unavailable("stopping").because("stopping"));
         }
         // Programs may outlive their clients for the few seconds that they are given to end.
         if self.programs.len() + self.sizes.len() >= ctx.config().max_clients {
-            return Err(Refusal::unavailable("too many terminals"));
+            return Err(Rejection::unavailable("too many terminals"));
         }
         Ok(Accept::default())
     }
@@ -206,7 +206,7 @@ impl Service for Terminal {
         }
     }
 
-    fn disconnected(&mut self, ctx: &mut Context, client: ClientId, _: &Disconnect) {
+    fn disconnected(&mut self, ctx: &mut Context, client: ClientId, _: &CloseReason) {
         self.sizes.remove(&client);
         if let Some(id) = self.programs.detach(ctx, client) {
             self.programs.end(ctx, id);
