@@ -47,12 +47,17 @@
 //! The layers, from the wire up: [`protocol`] knows neither sockets nor clocks; the server knows no service by name; a
 //! [`service`] never touches a client's socket.
 
+#[cfg(feature = "server")]
 pub use sys::{NonblockingFd, TerminalSize, keep_from_children, kill_orphans};
 
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod protocol;
 #[cfg(test)]
 mod random;
+#[cfg(feature = "server")]
 mod server;
+#[cfg(feature = "server")]
 pub mod service;
 mod sys;
 
@@ -60,20 +65,10 @@ pub use protocol::{
     Accept, Cause, CloseCode, CloseReason, Limits, Message, ProtocolError, Rejection, Request,
     Response, StatusCode, Time, Timeouts,
 };
+#[cfg(feature = "server")]
 pub use server::{
     Access, ClientId, ClientStatus, Config, Context, Ended, Handle, Histogram, Listen,
     ListenAddress, Metrics, OwnedMessage, ParseClientIdError, Peers, Principal, Readiness, Remote,
     Route, SendError, Server, Service, ServiceId, SourceId, Status, Stopped, TimerId, Token,
     Traffic,
 };
-
-/// Entry points of the fuzz targets.
-#[cfg(any(test, fuzzing))]
-pub mod fuzz {
-    #[cfg(feature = "deflate")]
-    pub use crate::protocol::deflate::fuzz::deflate;
-    pub use crate::protocol::fuzz::{calls, connection, frame_header, handshake, proxy_header};
-    pub use crate::server::fuzz::operations;
-    pub use crate::service::agent::fuzz::{envelope, router};
-    pub use crate::service::process::fuzz::{attachments, control, process_calls};
-}

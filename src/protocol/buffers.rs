@@ -8,12 +8,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Smaller buffers are not worth keeping. Fuzzers and tests have short messages.
-const WORTH: usize = if cfg!(any(test, fuzzing)) {
-    256
-} else {
-    64 << 10
-};
+/// The capacity of the smallest buffer that is kept.
+const MIN_KEPT: usize = 64 << 10;
 
 /// The most bytes that are kept for messages to come.
 const MOST_KEPT: usize = 8 << 20;
@@ -23,11 +19,24 @@ const MOST_KEPT: usize = 8 << 20;
 const MOST_LENT: usize = 8 << 20;
 
 /// Buffers without a message.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Buffers {
     free: Vec<Vec<u8>>,
     kept: usize,
     lent: Arc<AtomicUsize>,
+    /// The capacity of the smallest buffer that is kept.
+    min_kept: usize,
+}
+
+impl Default for Buffers {
+    fn default() -> Self {
+        Self {
+            free: Vec::new(),
+            kept: 0,
+            lent: Arc::default(),
+            min_kept: MIN_KEPT,
+        }
+    }
 }
 
 /// A buffer's share of what is lent, until it is dropped.
@@ -59,7 +68,7 @@ impl Buffers {
     /// Keeps a buffer for another message, if there is room for it. Its bytes stay as they are until then.
     pub(super) fn give(&mut self, buffer: Vec<u8>) {
         let capacity = buffer.capacity();
-        if capacity >= WORTH && self.kept + capacity <= MOST_KEPT {
+        if capacity >= self.min_kept && self.kept + capacity <= MOST_KEPT {
             self.kept += capacity;
             self.free.push(buffer);
         }
@@ -77,7 +86,7 @@ impl Buffers {
     /// A buffer for a whole message of `len` bytes, if so much more may be lent.
     fn borrow(&mut self, len: usize) -> Option<(Vec<u8>, Loan)> {
         let room = MOST_LENT.checked_sub(self.lent.load(Ordering::Relaxed))?;
-        if !(WORTH..=room / 2).contains(&len) {
+        if !(self.min_kept..=room / 2).contains(&len) {
             return None;
         }
         let buffer = self.take(len)?;
@@ -88,7 +97,13 @@ impl Buffers {
     }
 
     fn take_worth(&mut self, len: usize) -> Option<Vec<u8>> {
-        (len >= WORTH).then(|| self.take(len)).flatten()
+        (len >= self.min_kept).then(|| self.take(len)).flatten()
+    }
+
+    /// Keeps small buffers too, so that short messages use kept buffers.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn lower_threshold(&mut self) {
+        self.min_kept = 256;
     }
 
     /// Gives all of them back to the system.
@@ -315,7 +330,7 @@ mod tests {
     #[test]
     fn what_is_kept_has_a_limit() {
         let mut buffers = Buffers::default();
-        buffers.give(Vec::with_capacity(WORTH - 1));
+        buffers.give(Vec::with_capacity(MIN_KEPT - 1));
         assert!(buffers.is_empty());
         for _ in 0..20 {
             buffers.give(Vec::with_capacity(1 << 20));

@@ -27,8 +27,8 @@ impl Accept {
         self
     }
 
-    /// Whether a subprotocol is to be answered.
-    pub(crate) fn has_protocol(&self) -> bool {
+    /// Whether a subprotocol was chosen.
+    pub fn has_protocol(&self) -> bool {
         self.protocol.is_some()
     }
 

@@ -7,22 +7,35 @@
 #[derive(Debug, Default)]
 pub struct Input<'a> {
     rest: &'a mut [u8],
+    /// Bytes that are not in `rest` but in the room of a message.
+    placed: usize,
 }
 
 impl<'a> Input<'a> {
     /// A cursor at the front of `bytes`.
     pub fn new(bytes: &'a mut [u8]) -> Self {
-        Self { rest: bytes }
+        Self {
+            rest: bytes,
+            placed: 0,
+        }
+    }
+
+    /// Input of `count` bytes that were read into the memory that [`WebSocket::room`](super::WebSocket::room) returned.
+    pub fn placed(count: usize) -> Self {
+        Self {
+            rest: &mut [],
+            placed: count,
+        }
     }
 
     /// The number of bytes left.
     pub fn len(&self) -> usize {
-        self.rest.len()
+        self.rest.len() + self.placed
     }
 
     /// Whether nothing is left.
     pub fn is_empty(&self) -> bool {
-        self.rest.is_empty()
+        self.len() == 0
     }
 
     /// What is left, without taking it.
@@ -41,5 +54,11 @@ impl<'a> Input<'a> {
     /// Drops all that is left.
     pub fn clear(&mut self) {
         self.rest = &mut [];
+        self.placed = 0;
+    }
+
+    /// Takes the bytes that were placed in a room.
+    pub(super) fn take_placed(&mut self) -> usize {
+        std::mem::take(&mut self.placed)
     }
 }

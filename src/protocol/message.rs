@@ -138,14 +138,14 @@ impl<'a> Payload<'a> {
 
 /// A message that is still arriving. It holds the bytes that arrived, never room for bytes that were only announced.
 #[derive(Debug)]
-pub(super) enum Assembly {
+pub(crate) enum Assembly {
     Text { text: String, utf8: Utf8Stream },
     Binary(Buffer),
 }
 
 impl Assembly {
     /// A message that begins with a frame of this kind.
-    pub(super) fn new(opcode: OpCode) -> Self {
+    pub(crate) fn new(opcode: OpCode) -> Self {
         match opcode {
             OpCode::Text => Self::Text {
                 text: String::new(),
@@ -174,7 +174,7 @@ impl Assembly {
 
     /// Takes the next unmasked bytes. `most` is the most the whole message can come to: room grows by doubling, but
     /// not past it.
-    pub(super) fn push(
+    pub(crate) fn push(
         &mut self,
         bytes: &[u8],
         most: usize,
@@ -199,7 +199,7 @@ impl Assembly {
     }
 
     /// The whole message.
-    pub(super) fn finish(self) -> Result<Payload<'static>, ProtocolError> {
+    pub(crate) fn finish(self) -> Result<Payload<'static>, ProtocolError> {
         match self {
             Self::Text { text, utf8 } => {
                 utf8.finish()?;

@@ -10,7 +10,7 @@
 //!       -> connection: one state machine that holds them together and writes PONG and CLOSE itself
 //! ```
 //!
-//! The contract of [`Connection`], on which everything above relies:
+//! The contract of [`HttpConnection`] and [`WebSocket`], on which everything above relies:
 //!
 //! * *Splitting is invisible*: any division of the same bytes into calls gives the same events and the same output.
 //! * *Refused from the header*: a frame that may not come is refused before a byte of its payload is stored.
@@ -19,7 +19,6 @@
 
 mod buffers;
 mod close;
-mod connection;
 pub mod deflate;
 mod error;
 mod frame;
@@ -27,26 +26,26 @@ pub mod handshake;
 pub mod http;
 mod input;
 mod mask;
-mod message;
+pub(crate) mod message;
 pub mod proxy;
 mod time;
+mod timeout;
 mod utf8;
+mod websocket;
 
 pub use buffers::{Buffer, Buffers};
 pub use close::{Cause, CloseCode, CloseReason};
-pub use connection::{Connection, Event, FrameCounts, Phase, Shared, Timeout, take_whole_message};
 pub use error::ProtocolError;
 pub use frame::{FrameHeader, OpCode, SentHeader, encode_frame};
 pub use handshake::Accept;
-pub use http::{Rejection, Request, Response, StatusCode};
+pub use http::{HttpConnection, HttpEvent, HttpState, Rejection, Request, Response, StatusCode};
 pub use input::Input;
 pub use mask::apply_mask;
 pub use message::{Bytes, Message, Payload};
 pub use time::{Time, Timeouts};
+pub use timeout::{NextStep, Timeout};
 pub use utf8::Utf8Stream;
-
-#[cfg(any(test, fuzzing))]
-pub(crate) mod fuzz;
+pub use websocket::{FrameCounts, Shared, State, WebSocket};
 
 /// What a peer may make a connection hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

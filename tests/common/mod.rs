@@ -86,7 +86,7 @@ impl Service for Witness {
             _ => {
                 let text = String::from_utf8_lossy(body);
                 let answer = serde_json::json!({"body": text});
-                let answer = Response::json(StatusCode::OK, &answer);
+                let answer = Response::json(StatusCode::OK, answer.to_string());
                 ctx.try_respond(caller, &answer)
                     .expect("it was just called");
                 assert!(ctx.try_respond(caller, &answer).is_err(), "once");
@@ -98,7 +98,10 @@ impl Service for Witness {
         if !ctx.is_stopping() {
             ctx.set_timer(Duration::from_millis(10));
         } else if let Some(caller) = self.waiting.take() {
-            let answer = Response::json(StatusCode::OK, &serde_json::json!({"body": "stopping"}));
+            let answer = Response::json(
+                StatusCode::OK,
+                serde_json::json!({"body": "stopping"}).to_string(),
+            );
             ctx.try_respond(caller, &answer).expect("it waits");
         }
     }

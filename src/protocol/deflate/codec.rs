@@ -20,12 +20,8 @@ const EMPTY_BLOCK: [u8; 5] = [0, 0, 0, 0xff, 0xff];
 /// Decompressed bytes are handed on in pieces of at most this size.
 const PIECE: usize = 16 << 10;
 
-/// The maximum of bytes decompressed from one message at once. Smaller in tests and fuzzers, which use short messages.
-const INFLATE_SLICE: usize = if cfg!(any(test, fuzzing)) {
-    1 << 10
-} else {
-    512 << 10
-};
+/// The maximum of bytes decompressed from one message at once.
+const INFLATE_SLICE: usize = 512 << 10;
 
 /// zlib's measure of how much is gathered before a block is written. More costs memory and helps only long messages.
 const MEM_LEVEL: i32 = 5;
@@ -65,6 +61,8 @@ pub struct Compression {
     room: Vec<u8>,
     reserved: Arc<AtomicUsize>,
     counts: CompressionCounts,
+    /// The maximum of bytes decompressed from one message at once.
+    inflate_slice: usize,
 }
 
 impl Compression {
@@ -78,7 +76,14 @@ impl Compression {
             room: Vec::new(),
             reserved: Arc::default(),
             counts: CompressionCounts::default(),
+            inflate_slice: INFLATE_SLICE,
         }
+    }
+
+    /// Decompresses less at once, so that short messages are decompressed in several slices.
+    #[cfg(any(test, fuzzing))]
+    pub(in crate::protocol) fn lower_threshold(&mut self) {
+        self.inflate_slice = 1 << 10;
     }
 
     /// One connection's side of what an offer comes to. Context takeover is agreed to while there is memory for it.
@@ -198,9 +203,9 @@ impl Drop for Reservation {
 }
 
 /// A partly decompressed message.
-pub(in crate::protocol) struct Unfinished {
+pub(crate) struct Unfinished {
     /// Bytes that were consumed of those that were given.
-    pub(in crate::protocol) consumed: usize,
+    pub(crate) consumed: usize,
     inflate: Box<Inflate>,
 }
 
@@ -301,9 +306,9 @@ impl Codec {
         *slot = Some(deflate);
     }
 
-    /// Decompresses a message, as far as the limit allows, and at most [`INFLATE_SLICE`] bytes of it at once. Returns
+    /// Decompresses a message, as far as the limit allows, and at most `inflate_slice` bytes of it at once. Returns
     /// what is left to do, to be given back together with the bytes that were not consumed.
-    pub(in crate::protocol) fn decompress(
+    pub(crate) fn decompress(
         &mut self,
         bytes: &[u8],
         unfinished: Option<Unfinished>,
@@ -341,7 +346,7 @@ impl Codec {
             &mut inflate,
             &mut rest,
             &mut shared.piece,
-            INFLATE_SLICE,
+            shared.inflate_slice,
             &mut sink,
         );
         let result = match result {
@@ -394,7 +399,7 @@ impl Codec {
 
     /// The other side of the same agreement.
     #[cfg(any(test, fuzzing))]
-    pub(in crate::protocol) fn peer(&self) -> Self {
+    pub(crate) fn peer(&self) -> Self {
         let agreement = self.agreement;
         Self {
             agreement: Agreement {

@@ -19,8 +19,6 @@ mod codec;
 #[cfg(not(feature = "deflate"))]
 #[path = "none.rs"]
 mod codec;
-#[cfg(all(any(test, fuzzing), feature = "deflate"))]
-pub(crate) mod fuzz;
 mod offer;
 #[cfg(feature = "deflate")]
 mod squeeze;

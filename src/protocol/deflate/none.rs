@@ -17,8 +17,8 @@ pub struct Codec(Infallible);
 
 /// A partly decompressed message. There is none in this build.
 #[derive(Debug)]
-pub(in crate::protocol) struct Unfinished {
-    pub(in crate::protocol) consumed: usize,
+pub(crate) struct Unfinished {
+    pub(crate) consumed: usize,
     _never: Infallible,
 }
 
@@ -125,7 +125,7 @@ impl Codec {
         match self.0 {}
     }
 
-    pub(in crate::protocol) fn decompress(
+    pub(crate) fn decompress(
         &mut self,
         _: &[u8],
         _: Option<Unfinished>,

@@ -63,7 +63,7 @@ impl Offer {
     }
 
     /// The same for one line; `None` if it is malformed.
-    pub(super) fn find_in(value: &[u8]) -> Option<Option<Self>> {
+    pub(crate) fn find_in(value: &[u8]) -> Option<Option<Self>> {
         let mut found = None;
         let mut cursor = Cursor { rest: value };
         // Empty elements count for nothing, RFC 9110 section 5.6.1.2.

@@ -6,17 +6,14 @@
 //! ```
 
 mod body;
+mod connection;
 mod head;
+mod json;
 mod response;
 
 pub use body::Body;
+pub use connection::{HttpConnection, HttpEvent, HttpState};
 pub use head::{Framing, MAX_HEADERS, Request, find_end};
 pub use response::{Rejection, Response, StatusCode};
 
-pub(super) use response::{Ending, Terms, write_chunk, write_field, write_stream_head};
-
-/// What a peer is told that waits with its body (RFC 9110 section 15.2.1).
-pub(super) const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
-
-/// The end of a chunked body.
-pub(super) const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
+pub(super) use response::write_field;

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use serde_json::Value;
+use super::json;
 
 /// A response status, RFC 9110 section 15.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -200,13 +200,6 @@ impl Rejection {
     }
 }
 
-impl Response {
-    /// Bytes of the body.
-    pub(crate) fn body_len(&self) -> usize {
-        self.body.len()
-    }
-}
-
 impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.status.0, self.message)?;
@@ -221,11 +214,16 @@ impl std::error::Error for Rejection {}
 
 impl From<&Rejection> for Response {
     fn from(rejection: &Rejection) -> Self {
-        let mut body = serde_json::json!({"type": "error", "message": rejection.message});
+        let mut body = String::from("{");
         if let Some(detail) = &rejection.detail {
-            body["detail"] = detail.as_str().into();
+            body.push_str("\"detail\":");
+            json::push_string(detail, &mut body);
+            body.push(',');
         }
-        let mut response = Self::json(rejection.status, &body);
+        body.push_str("\"message\":");
+        json::push_string(&rejection.message, &mut body);
+        body.push_str(",\"type\":\"error\"}");
+        let mut response = Self::json(rejection.status, body);
         response.fields.extend(rejection.field);
         response
     }
@@ -278,9 +276,9 @@ impl Response {
         }
     }
 
-    /// A response with a JSON body.
-    pub fn json(status: StatusCode, body: &Value) -> Self {
-        Self::new(status, "application/json", body.to_string().into_bytes())
+    /// A response whose body is JSON text. The text is sent as it is.
+    pub fn json(status: StatusCode, body: impl Into<String>) -> Self {
+        Self::new(status, "application/json", body.into().into_bytes())
     }
 
     /// The answer to a page that asks beforehand whether it may make a call (a CORS preflight): it may.
@@ -302,6 +300,11 @@ impl Response {
     /// The status.
     pub fn status(&self) -> StatusCode {
         self.status
+    }
+
+    /// The length of the body in bytes.
+    pub fn body_len(&self) -> usize {
+        self.body.len()
     }
 
     /// Appends the response.

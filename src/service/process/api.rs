@@ -373,7 +373,7 @@ pub(crate) fn spawned(program: &Program) -> Response {
         "pid": program.pid(),
         "started_at": rfc3339(program.started),
     });
-    Response::json(StatusCode::OK, &body)
+    Response::json(StatusCode::OK, body.to_string())
 }
 
 /// The answer to `status`.
@@ -397,7 +397,7 @@ pub(crate) fn status(program: &Program, now: Time, details: Details) -> Response
         body["signal"] = exit.and_then(|exit| exit.signal).into();
         body["timed_out"] = program.timed_out().into();
     }
-    Response::json(StatusCode::OK, &body)
+    Response::json(StatusCode::OK, body.to_string())
 }
 
 /// The answer to `exec`.

@@ -140,7 +140,7 @@ impl Processes {
         request: &Request<'_>,
         body: &[u8],
     ) -> Result<Option<Response>, Rejection> {
-        let ok = || Response::json(StatusCode::OK, &json!({"ok": true}));
+        let ok = || Response::json(StatusCode::OK, json!({"ok": true}).to_string());
         Ok(Some(match call {
             Call::List => self.list(ctx),
             Call::Spawn => {
@@ -300,7 +300,7 @@ impl Processes {
             .into_iter()
             .map(|program| summary(program, now))
             .collect();
-        Response::json(StatusCode::OK, &json!({"processes": programs}))
+        Response::json(StatusCode::OK, json!({"processes": programs}).to_string())
     }
 
     /// A process that has not ended.
@@ -326,7 +326,7 @@ impl Processes {
         }
         Ok(Response::json(
             StatusCode::OK,
-            &json!({"written_bytes": data.len()}),
+            json!({"written_bytes": data.len()}).to_string(),
         ))
     }
 

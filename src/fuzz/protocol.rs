@@ -1,11 +1,11 @@
-//! Entry points of the fuzz targets for the protocol. The unit tests run them too, on bytes of a small generator.
+//! The fuzz targets for the protocol.
 
-use super::deflate::Offer;
-use super::http::find_end;
-use super::{
-    Accept, CloseReason, Connection, Event, FrameCounts, FrameHeader, Input, Limits, OpCode,
-    Payload, Phase, ProtocolError, Rejection, Request, Response, Shared, StatusCode, Time,
-    apply_mask, take_whole_message,
+use crate::protocol::deflate::Offer;
+use crate::protocol::http::find_end;
+use crate::protocol::{
+    Accept, CloseCode, CloseReason, FrameCounts, FrameHeader, HttpConnection, HttpEvent, HttpState,
+    Input, Limits, OpCode, Payload, ProtocolError, Rejection, Request, Response, Shared, State,
+    StatusCode, Time, WebSocket, apply_mask,
 };
 
 /// It is always the same time here.
@@ -121,23 +121,23 @@ fn naive_header(data: &[u8]) -> Result<Option<(u64, usize)>, ProtocolError> {
 pub fn proxy_header(data: &[u8]) {
     let read = |piece: usize| {
         let now = Time::from_millis(1);
-        let mut connection = Connection::new(now);
+        let mut connection = HttpConnection::new(now);
         connection.expect_proxy_header();
-        let (mut shared, mut out) = (Shared::default(), Vec::new());
+        let limits = Limits::default();
         let mut rest = data;
         while !rest.is_empty() {
             let (next, after) = rest.split_at(piece.min(rest.len()));
             rest = after;
             let mut next = next.to_vec();
             let mut input = Input::new(&mut next);
-            match connection.receive(now, &mut input, &mut shared, &mut out) {
-                Some(Event::Proxied(address)) => {
+            match connection.receive(now, &mut input, &limits) {
+                Some(HttpEvent::Proxied(address)) => {
                     if let Some(address) = address {
                         assert!(!address.ip().to_canonical().is_unspecified());
                     }
                     return Some(Ok((address, input.len() + rest.len())));
                 }
-                Some(Event::BadRequest(rejection)) => return Some(Err(rejection)),
+                Some(HttpEvent::BadRequest(rejection)) => return Some(Err(rejection)),
                 Some(event) => unreachable!("{event:?} before the header"),
                 None => {}
             }
@@ -151,18 +151,20 @@ pub fn proxy_header(data: &[u8]) {
     }
 }
 
-/// Everything that can be seen of a conversation.
+/// Everything that can be observed of a conversation.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Transcript {
     pub(super) events: Vec<String>,
     messages: usize,
     frames: FrameCounts,
     out: Vec<u8>,
-    phase: Option<Phase>,
-    ending: Option<CloseReason>,
+    http: Option<HttpState>,
+    websocket: Option<State>,
+    close_reason: Option<CloseReason>,
 }
 
-/// Any conversation, cut anywhere: the same events and output for every cut, no panic, and memory within the limits.
+/// Any conversation: no panic, memory within the limits, and the same events and output however the bytes are split and
+/// whether they are read into a room.
 pub fn connection(data: &[u8]) {
     let [options, cuts, plan @ ..] = data else {
         return;
@@ -174,30 +176,42 @@ pub fn connection(data: &[u8]) {
     };
     let close_after = (options & 1 != 0).then_some(usize::from(*cuts % 4));
     let stream = conversation(options & 2 != 0, plan);
-
-    let run = |cut: &mut dyn FnMut() -> usize, short| {
-        converse(&stream, cut, short, within(limits), close_after)
+    let shared = || {
+        let shared = Shared::new(limits, None);
+        if options & 4 == 0 {
+            shared.with_small_thresholds()
+        } else {
+            shared
+        }
+    };
+    let run = |cut: &mut dyn FnMut() -> usize, rooms| {
+        converse(&stream, cut, rooms, shared(), close_after)
     };
     let whole = run(&mut || usize::MAX, false);
     assert_eq!(run(&mut || 1, false), whole, "byte by byte");
-    let mut state = u64::from(*cuts) + 1;
-    let mut random = || {
+    let mut random = random_cuts(*cuts, 40);
+    assert_eq!(run(&mut random, false), whole, "split at random");
+    assert_eq!(run(&mut || usize::MAX, true), whole, "with rooms");
+    assert_eq!(run(&mut random, true), whole, "split at random, with rooms");
+}
+
+/// Lengths from 1 to `most`, the same ones for the same seed.
+pub(super) fn random_cuts(seed: u8, most: usize) -> impl FnMut() -> usize {
+    let mut state = u64::from(seed) + 1;
+    move || {
         state = state
             .wrapping_mul(6364136223846793005)
             .wrapping_add(1442695040888963407);
-        1 + (state >> 33) as usize % 40
-    };
-    assert_eq!(run(&mut random, false), whole, "cut at random");
-    assert_eq!(run(&mut || usize::MAX, true), whole, "by the short ways");
-    assert_eq!(run(&mut random, true), whole, "each byte to its place");
+        1 + (state >> 33) as usize % most
+    }
 }
 
 impl Transcript {
-    /// Notes a message. After the `close_after`th the service closes.
+    /// Records a message. The service closes after the message number `close_after`.
     fn note(
         &mut self,
         payload: Payload<'_>,
-        connection: &mut Connection,
+        websocket: &mut WebSocket,
         shared: &mut Shared,
         close_after: Option<usize>,
     ) {
@@ -207,113 +221,124 @@ impl Transcript {
         });
         payload.recycle(&mut shared.buffers);
         if close_after == Some(self.messages) {
-            let ending = CloseReason::by_service(super::CloseCode::NORMAL, "enough");
-            connection.close(Time::from_millis(1), ending, &mut self.out);
+            let reason = CloseReason::by_service(CloseCode::NORMAL, "enough");
+            websocket.close(NOW, reason, &mut self.out);
         }
         self.messages += 1;
     }
 }
 
-fn within(limits: Limits) -> Shared {
-    Shared {
-        limits,
-        ..Shared::default()
-    }
+/// The time of every event.
+const NOW: Time = Time::from_millis(1);
+
+/// A connection before or after the handshake.
+enum Connection {
+    Http(HttpConnection),
+    WebSocket(WebSocket),
 }
 
-/// Feeds the stream in pieces; with `short`, messages go the short ways where they can: whole ones past the connection,
-/// and the inside of long ones to its place at once.
+/// Feeds the stream to a connection in pieces; with `rooms`, into the room of a message where there is one.
 pub(super) fn converse(
     stream: &[u8],
     cut: &mut dyn FnMut() -> usize,
-    short: bool,
+    rooms: bool,
     mut shared: Shared,
     close_after: Option<usize>,
 ) -> Transcript {
     let mut transcript = Transcript::default();
-    let now = Time::from_millis(1);
-    let mut connection = Connection::new(now);
+    let mut connection = Connection::Http(HttpConnection::new(NOW));
     let limits = &shared.limits.clone();
     let mut rest = stream;
     while !rest.is_empty() {
-        if short && let Some(room) = connection.room(&mut shared) {
-            let count = cut().min(rest.len()).min(room.len());
-            let (piece, after) = rest.split_at(count);
-            rest = after;
-            room[..count].copy_from_slice(piece);
-            if let Some(Event::Message(payload)) = connection.receive_in_room(now, count) {
-                transcript.note(payload, &mut connection, &mut shared, close_after);
-            }
-            continue;
-        }
-        let (piece, after) = rest.split_at(cut().min(rest.len()));
+        let len = cut().min(rest.len());
+        let room = match &mut connection {
+            Connection::WebSocket(websocket) if rooms => websocket.room(&mut shared),
+            _ => None,
+        };
+        let len = room.as_ref().map_or(len, |room| len.min(room.len()));
+        let (next, after) = rest.split_at(len);
         rest = after;
-        let mut piece = piece.to_vec();
-        let mut input = Input::new(&mut piece);
+        let mut piece = Vec::new();
+        let mut input = if let Some(room) = room {
+            room[..len].copy_from_slice(next);
+            Input::placed(len)
+        } else {
+            piece.extend_from_slice(next);
+            Input::new(&mut piece)
+        };
         loop {
-            let taken = (short && connection.is_at_rest())
-                .then(|| take_whole_message(&mut input, &mut shared))
-                .flatten();
-            if let Some(taken) = taken {
-                match taken {
-                    Ok(message) => {
-                        transcript.note(message.into(), &mut connection, &mut shared, close_after)
-                    }
-                    Err(error) => {
-                        input.clear();
-                        connection.fail(now, error, &mut transcript.out);
+            match &mut connection {
+                Connection::Http(http) => {
+                    let Some(event) = http.receive(NOW, &mut input, limits) else {
+                        break;
+                    };
+                    if let Some(websocket) = answer(http, event, &shared, &mut transcript) {
+                        connection = Connection::WebSocket(websocket);
                     }
                 }
-                continue;
-            }
-            let out = &mut transcript.out;
-            let Some(event) = connection.receive(now, &mut input, &mut shared, out) else {
-                if connection.is_inflating() {
-                    continue;
-                }
-                break;
-            };
-            match event {
-                Event::Proxied(_) => unreachable!("none is expected"),
-                Event::Head(head) => {
-                    let refused = take_head(now, &mut connection, &head, &shared, &mut transcript);
-                    if let Err(rejection) = refused {
-                        transcript.events.push(format!("refused {rejection}"));
-                        connection.reject(now, DATE, &rejection, &mut transcript.out);
+                Connection::WebSocket(websocket) => {
+                    let out = &mut transcript.out;
+                    match websocket.receive(NOW, &mut input, &mut shared, out) {
+                        Some(payload) => {
+                            transcript.note(payload, websocket, &mut shared, close_after)
+                        }
+                        None if websocket.is_inflating() => {}
+                        None => break,
                     }
-                }
-                Event::Call { head, body } => {
-                    assert!(body.len() <= limits.max_message);
-                    let path = Request::parse(&head)
-                        .expect("read before")
-                        .path()
-                        .to_owned();
-                    transcript.events.push(format!("call {path} {body:?}"));
-                    connection.respond(now, DATE, &answer(), &mut transcript.out);
-                }
-                Event::BadRequest(rejection) => {
-                    transcript.events.push(format!("bad request {rejection}"));
-                    connection.reject(now, DATE, &rejection, &mut transcript.out);
-                }
-                Event::Message(payload) => {
-                    transcript.note(payload, &mut connection, &mut shared, close_after)
                 }
             }
         }
         assert!(input.is_empty(), "nothing is left over");
-        assert!(
-            connection.held()
-                <= 2 * limits.max_message.max(limits.max_head) + decompressor(&shared),
-            "memory is within the limits"
-        );
+        let held = match &connection {
+            Connection::Http(http) => http.held(),
+            Connection::WebSocket(websocket) => websocket.held(),
+        };
+        let most = 2 * limits.max_message.max(limits.max_head) + decompressor(&shared);
+        assert!(held <= most, "memory is within the limits");
     }
     transcript.frames = shared.frames;
-    transcript.phase = Some(connection.phase());
-    transcript.ending = connection.ending().cloned();
+    match connection {
+        Connection::Http(http) => transcript.http = Some(http.state()),
+        Connection::WebSocket(websocket) => {
+            transcript.websocket = Some(websocket.state());
+            transcript.close_reason = websocket.close_reason().cloned();
+        }
+    }
     transcript
 }
 
-/// What a connection may hold beside its message.
+/// Answers a request as a server does. Returns the WebSocket if the request is accepted as one.
+fn answer(
+    http: &mut HttpConnection,
+    event: HttpEvent<'_>,
+    shared: &Shared,
+    transcript: &mut Transcript,
+) -> Option<WebSocket> {
+    match event {
+        HttpEvent::Proxied(_) => unreachable!("no PROXY protocol header is expected"),
+        HttpEvent::Head(head) => match answer_head(http, &head, shared, transcript) {
+            Ok(websocket) => return websocket,
+            Err(rejection) => {
+                transcript.events.push(format!("rejected {rejection}"));
+                http.reject(NOW, DATE, &rejection, &mut transcript.out);
+            }
+        },
+        HttpEvent::Call { head, body } => {
+            assert!(body.len() <= shared.limits.max_message);
+            let request = Request::parse(&head).expect("parsed before");
+            let path = request.path();
+            transcript.events.push(format!("call {path} {body:?}"));
+            http.respond(NOW, DATE, &ok(), &mut transcript.out);
+        }
+        HttpEvent::BadRequest(rejection) => {
+            transcript.events.push(format!("bad request {rejection}"));
+            http.reject(NOW, DATE, &rejection, &mut transcript.out);
+        }
+    }
+    None
+}
+
+/// The memory that a connection may hold beside its message.
 fn decompressor(shared: &Shared) -> usize {
     if shared.compression.is_some() {
         64 << 10
@@ -322,44 +347,42 @@ fn decompressor(shared: &Shared) -> usize {
     }
 }
 
-/// Answers a request as a server does: an upgrade, or a call.
-fn take_head(
-    now: Time,
-    connection: &mut Connection,
+fn answer_head(
+    http: &mut HttpConnection,
     head: &[u8],
     shared: &Shared,
     transcript: &mut Transcript,
-) -> Result<(), Rejection> {
+) -> Result<Option<WebSocket>, Rejection> {
     let request = Request::parse(head)?;
     let out = &mut transcript.out;
-    // Any origin is let in here.
     let origin = request
         .header("origin")
         .map(|origin| String::from_utf8_lossy(origin));
-    connection.begin_request(&request, origin.as_deref());
+    http.begin_request(&request, origin.as_deref());
     if request.wants_websocket() {
         let upgrade = request.upgrade()?;
         transcript.events.push(format!("upgrade {upgrade:?}"));
         let offer = Offer::find(&request)?;
-        connection.open(now, &upgrade, &Accept::default(), out);
-        if let Some((compression, offer)) = shared.compression.as_ref().zip(offer) {
-            connection.compress_with(compression.accept(offer));
-        }
-    } else if connection.begin_call(now, &request, head, shared.limits.max_message, out)? {
+        let codec = shared.compression.as_ref().zip(offer);
+        let codec = codec.map(|(compression, offer)| compression.accept(offer));
+        let websocket = WebSocket::accept(NOW, &upgrade, &Accept::default(), codec, out);
+        return Ok(Some(websocket));
+    }
+    if http.begin_call(NOW, &request, head, shared.limits.max_message, out)? {
         transcript.events.push(format!("call {}", request.path()));
         if request.path() == "/stream" {
-            connection.begin_stream(now, DATE, &[("Content-Type", "text/event-stream")], out);
-            connection.stream(now, b"data: x\n\n", out);
-            connection.end_stream(now, out);
+            http.begin_stream(NOW, DATE, &[("Content-Type", "text/event-stream")], out);
+            http.stream(NOW, b"data: x\n\n", out);
+            http.end_stream(NOW, out);
         } else {
-            connection.respond(now, DATE, &answer(), out);
+            http.respond(NOW, DATE, &ok(), out);
         }
     }
-    Ok(())
+    Ok(None)
 }
 
-fn answer() -> Response {
-    Response::json(StatusCode::OK, &serde_json::json!({"ok": true}))
+fn ok() -> Response {
+    Response::json(StatusCode::OK, "{\"ok\":true}")
 }
 
 /// Any calls one after the other: what was sent in the body arrives, however it is cut into chunks and reads, and what
@@ -407,7 +430,9 @@ pub fn calls(data: &[u8]) {
         }
         sent.push(Some((format!("/{len}"), bytes, kind & 0x60 != 0)));
     }
-    let run = |cut: &mut dyn FnMut() -> usize| converse(&stream, cut, false, within(limits), None);
+    let run = |cut: &mut dyn FnMut() -> usize| {
+        converse(&stream, cut, false, Shared::new(limits, None), None)
+    };
     let whole = run(&mut || usize::MAX);
     assert_eq!(run(&mut || 1), whole, "byte by byte");
     let step = 1 + usize::from(*options);
@@ -490,6 +515,7 @@ pub(crate) fn write_frame_with(first: u8, payload: &[u8], out: &mut Vec<u8>) {
 
 /// Checks that bytes are frames as a server may send them: unmasked, whole but for the last, nothing after CLOSE.
 /// Returns how many data messages they hold.
+#[cfg(feature = "server")]
 pub(crate) fn check_server_frames(mut bytes: &[u8]) -> usize {
     let mut messages = 0;
     while let [first, second, ..] = bytes {

@@ -1,7 +1,7 @@
 //! The fuzz target for compression. The unit tests run it too.
 
-use super::{Codec, Compression, DeflateConfig, Offer, SLICE, Squeeze};
-use crate::protocol::fuzz::{converse, write_frame_with};
+use super::protocol::{converse, random_cuts, write_frame_with};
+use crate::protocol::deflate::{Codec, Compression, DeflateConfig, Offer, SLICE, Squeeze};
 use crate::protocol::message::Assembly;
 use crate::protocol::{Buffers, Limits, OpCode, Shared};
 
@@ -184,24 +184,20 @@ fn any_messages(
         }
     }
 
-    let run = |cut: &mut dyn FnMut() -> usize, short| {
-        let shared = Shared {
-            limits,
-            compression: Some(Compression::new(config)),
-            ..Shared::default()
+    let run = |cut: &mut dyn FnMut() -> usize, rooms, small: bool| {
+        let shared = Shared::new(limits, Some(Compression::new(config)));
+        let shared = if small {
+            shared.with_small_thresholds()
+        } else {
+            shared
         };
-        converse(&stream, cut, short, shared, None)
+        converse(&stream, cut, rooms, shared, None)
     };
-    let whole = run(&mut || usize::MAX, false);
-    assert_eq!(run(&mut || 1, true), whole, "byte by byte");
-    let mut state = u64::from(cuts) + 1;
-    let mut random = || {
-        state = state
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
-        1 + (state >> 33) as usize % 90
-    };
-    assert_eq!(run(&mut random, true), whole, "cut at random");
+    let whole = run(&mut || usize::MAX, false, true);
+    assert_eq!(run(&mut || 1, true, true), whole, "byte by byte");
+    let mut random = random_cuts(cuts, 90);
+    assert_eq!(run(&mut random, true, true), whole, "split at random");
+    assert_eq!(run(&mut random, true, false), whole, "usual thresholds");
     (sent, whole.events)
 }
 

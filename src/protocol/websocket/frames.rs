@@ -1,63 +1,24 @@
-//! Messages on a connection: put together from frames, by the long way that takes anything and two short ones.
+//! The receive path: frames from any input, assembled into messages.
 
-use super::rare::Inflating;
-use super::{Connection, Event, Partial, Phase, Shared};
+use super::cold::{Inflating, Partial};
+use super::{Shared, State, WebSocket};
 use crate::protocol::frame::{FrameHeader, OpCode};
-use crate::protocol::message::{Assembly, Bytes, Message, Payload, check_data_frame};
-use crate::protocol::{Input, Limits, ProtocolError, Time, apply_mask, utf8};
+use crate::protocol::message::{Assembly, Bytes, Payload, check_data_frame};
+use crate::protocol::{Input, Limits, ProtocolError, Time, apply_mask};
 
-/// The shortest message whose bytes are read to their place rather than through the input. Fuzzers and tests have short
-/// messages.
-const LONG: usize = if cfg!(any(test, fuzzing)) {
-    64
-} else {
-    128 << 10
-};
-
-/// The most that is read to its place at once: it is unmasked while the processor's cache still has it.
+/// The maximum of bytes that are read to their place at once, so that they are unmasked while they are in the
+/// processor's cache.
 const ROOM: usize = 256 << 10;
 
-/// Takes a message that lies whole in one frame of less than 64 KiB at the front of the input of a connection that
-/// [is at rest](Connection::is_at_rest): the way of almost all messages, and short for that. `None` if anything else is
-/// there, which is for [`Connection::receive`] to see to.
-///
-/// The connection itself is not needed: it is as it was before. An error is for [`Connection::fail`].
-#[inline]
-pub fn take_whole_message<'a>(
-    input: &mut Input<'a>,
-    shared: &mut Shared,
-) -> Option<Result<Message<'a>, ProtocolError>> {
-    // The last of its message and masked, without reserved bits, and with the length in as few bytes as it needs.
-    let (opcode, begin, len) = match *input.peek() {
-        [first @ (0x81 | 0x82), length @ 0x80..=0xfd, ..] => (first, 6, usize::from(length & 0x7f)),
-        [first @ (0x81 | 0x82), 0xfe, high, low, ..] => {
-            match usize::from(u16::from_be_bytes([high, low])) {
-                ..126 => return None,
-                len => (first, 8, len),
-            }
-        }
-        _ => return None,
-    };
-    if begin + len > input.len() || len > shared.limits.max_message {
-        return None;
-    }
-    let (header, payload) = input.take(begin + len).split_at_mut(begin);
-    apply_mask(payload, *header.last_chunk()?);
-    if opcode == 0x82 {
-        shared.frames.count(OpCode::Binary);
-        return Some(Ok(Message::Binary(payload)));
-    }
-    shared.frames.count(OpCode::Text);
-    Some(utf8::check(payload).map(Message::Text))
-}
-
-impl Connection {
-    /// Where the next bytes from the peer can be read to without a detour, if they are the inside of a long binary
-    /// message: into its own memory. To be followed by [`Connection::receive_in_room`].
+impl WebSocket {
+    /// Memory of a long message to read the next bytes into, which saves a copy. `None` unless the inside of a long
+    /// binary message is arriving. After reading `count` bytes, call [`WebSocket::receive`] with
+    /// [`Input::placed(count)`](Input::placed).
     pub fn room(&mut self, shared: &mut Shared) -> Option<&mut [u8]> {
-        if self.phase != Phase::Open {
+        if self.state != State::Open {
             return None;
         }
+        let long = shared.long_message;
         let partial = self.partial_mut()?;
         if partial.compressed.is_some() {
             return None;
@@ -67,9 +28,9 @@ impl Connection {
         let Some(Assembly::Binary(message)) = &mut partial.message else {
             return None;
         };
-        // Room is made for as much as has come, so something has to have come.
-        let begun = message.len() >= LONG / 32;
-        if !begun || message.len() + rest < LONG || frame.opcode.is_control() {
+        // The room is at most as long as what has arrived, so something must have arrived.
+        let begun = message.len() >= long / 32;
+        if !begun || message.len() + rest < long || frame.opcode.is_control() {
             return None;
         }
         let most = if frame.fin {
@@ -80,12 +41,13 @@ impl Connection {
         Some(message.room(rest.min(ROOM), most, &mut shared.buffers))
     }
 
-    /// Takes `count` bytes that were read to where [`Connection::room`] said.
-    pub fn receive_in_room(&mut self, now: Time, count: usize) -> Option<Event<'static>> {
+    /// Takes `count` bytes that were read into the [room](WebSocket::room).
+    fn receive_placed(&mut self, count: usize) -> Option<Payload<'static>> {
         let mut partial = self.take_partial()?;
         let (Some(frame), Some(Assembly::Binary(message))) =
             (&mut partial.frame, &mut partial.message)
         else {
+            debug_assert!(false, "bytes placed without a room");
             self.set_partial(partial);
             return None;
         };
@@ -99,17 +61,14 @@ impl Connection {
             self.set_partial(partial);
             return None;
         }
-        self.last_message = now;
-        // Binary messages are never refused in the end.
-        let payload = partial.message.take()?.finish().ok()?;
-        self.tidy();
-        Some(Event::Message(payload))
+        // A binary message is valid whatever its bytes.
+        partial.message.take()?.finish().ok()
     }
 
     /// Whether a data frame is arriving, so that all that comes next is its payload, or a data message is being
     /// decompressed.
     pub fn awaits_data(&self) -> bool {
-        self.phase == Phase::Open
+        self.state == State::Open
             && self.partial().is_some_and(|partial| {
                 if let Some(frame) = &partial.frame {
                     return !frame.opcode.is_control();
@@ -125,7 +84,7 @@ impl Connection {
             .partial()
             .is_none_or(|partial| partial.frame.is_none() && partial.header_len == 0);
         let first = input.peek().first();
-        self.phase == Phase::Open
+        self.state == State::Open
             && (self.awaits_data()
                 || (between_frames && first.is_some_and(|byte| !is_control(*byte))))
     }
@@ -139,25 +98,29 @@ impl Connection {
         shared: &mut Shared,
         out: &mut Vec<u8>,
         control_only: bool,
-    ) -> Result<Option<Event<'a>>, ProtocolError> {
+    ) -> Result<Option<Payload<'a>>, ProtocolError> {
         if self.is_inflating() {
-            let payload = self.inflate_more(shared)?;
-            if payload.is_some() {
-                self.last_message = now;
-            }
-            return Ok(payload.map(Event::Message));
+            return if control_only {
+                Ok(None)
+            } else {
+                self.inflate_more(shared)
+            };
+        }
+        let placed = input.take_placed();
+        if placed > 0 {
+            return Ok(self.receive_placed(placed));
         }
         while !input.is_empty() {
             if control_only && self.meets_data(input) {
                 break;
             }
-            if matches!(self.phase, Phase::Finished) {
+            if self.state == State::Closed {
                 // "After sending a control frame indicating the connection should be closed, a peer does not send any
                 // further data": what comes after the peer's CLOSE is not looked at.
                 input.clear();
                 break;
             }
-            let event = match self.take_partial() {
+            let payload = match self.take_partial() {
                 Some(partial) => self.receive_rest(now, partial, input, shared, out)?,
                 None => match FrameHeader::parse(input.peek(), self.compresses())? {
                     Some((header, len)) => {
@@ -182,9 +145,8 @@ impl Connection {
                     }
                 },
             };
-            if let Some(payload) = event {
-                self.last_message = now;
-                return Ok(Some(Event::Message(payload)));
+            if payload.is_some() {
+                return Ok(payload);
             }
             if self.is_inflating() {
                 break;
@@ -234,7 +196,7 @@ impl Connection {
 
     /// Notes a frame whose payload has not all come.
     fn begin_frame(&mut self, mut partial: Box<Partial>, header: FrameHeader) {
-        if matches!(header.opcode, OpCode::Text | OpCode::Binary) && self.phase == Phase::Open {
+        if matches!(header.opcode, OpCode::Text | OpCode::Binary) && self.state == State::Open {
             Self::begin_message(&mut partial, header);
         }
         partial.frame = Some(header);
@@ -267,7 +229,7 @@ impl Connection {
                 self.handle_control(now, frame.opcode, &payload, out)?;
                 return Ok(None);
             }
-        } else if self.phase == Phase::Open {
+        } else if self.state == State::Open {
             let rest = frame.fin.then_some(wanted);
             Self::push(&mut partial, piece, rest, shared)?;
             if complete && frame.fin {
@@ -297,7 +259,7 @@ impl Connection {
             self.handle_control(now, header.opcode, payload, out)?;
             return Ok(None);
         }
-        if self.phase != Phase::Open {
+        if self.state != State::Open {
             return Ok(None);
         }
         if header.fin && header.opcode != OpCode::Continuation {
@@ -440,7 +402,7 @@ impl Connection {
         Ok(None)
     }
 
-    /// Whether a long message is being decompressed, so that [`Connection::receive`] has something to do without further
+    /// Whether a long message is being decompressed, so that [`WebSocket::receive`] has something to do without further
     /// input.
     pub fn is_inflating(&self) -> bool {
         self.partial()
@@ -449,7 +411,7 @@ impl Connection {
 
     /// Whether messages may come compressed.
     fn compresses(&self) -> bool {
-        self.rare.as_ref().is_some_and(|rare| rare.codec.is_some())
+        self.cold.as_ref().is_some_and(|cold| cold.codec.is_some())
     }
 
     /// Refuses a frame that may not come now. While closing, data is thrown away, so anything may come.
@@ -459,7 +421,7 @@ impl Connection {
         partial: Option<&Partial>,
         limits: &Limits,
     ) -> Result<(), ProtocolError> {
-        if header.opcode.is_control() || self.phase != Phase::Open {
+        if header.opcode.is_control() || self.state != State::Open {
             return Ok(());
         }
         let message = partial.and_then(|partial| partial.message.as_ref());

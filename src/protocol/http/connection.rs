@@ -1,0 +1,533 @@
+//! The HTTP part of a connection: everything before the WebSocket handshake is accepted, and HTTP calls that are never
+//! upgraded.
+//!
+//! ```text
+//!   +----------- keep-alive -----------+
+//!   v                                  |
+//! Head --+--> Body --> Answering --> Streaming --+--> Closing --> Closed
+//!        |       (an HTTP call)                  |
+//!        +--------------- (rejected) ------------+
+//!        |
+//!        +--> WebSocket::accept, which replaces the HttpConnection
+//! ```
+
+use std::borrow::Cow;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::body::Body;
+use super::head::{Request, find_end};
+use super::response::{
+    Ending, Rejection, Response, StatusCode, Terms, write_chunk, write_stream_head,
+};
+use crate::protocol::proxy::{self, Progress};
+use crate::protocol::{CloseReason, Input, Limits, NextStep, Time, Timeout, Timeouts};
+
+/// The interim response to a client that waits before it sends the body (RFC 9110 section 15.2.1).
+const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+/// The end of a chunked body.
+const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
+
+/// The state of an [`HttpConnection`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HttpState {
+    /// A request head is arriving.
+    Head,
+    /// The body of a call is arriving.
+    Body,
+    /// A call is complete and waits for its response. Further input waits.
+    Answering,
+    /// A call is being answered with a stream of events. Further input waits.
+    Streaming,
+    /// The last response is written. Input is discarded until the peer closes its side.
+    Closing,
+    /// The connection was abandoned.
+    Closed,
+}
+
+/// What [`HttpConnection::receive`] found in the input.
+#[derive(Debug)]
+pub enum HttpEvent<'a> {
+    /// A complete request head. Answer it with [`WebSocket::accept`](crate::protocol::WebSocket::accept),
+    /// [`HttpConnection::begin_call`] or [`HttpConnection::reject`].
+    Head(Cow<'a, [u8]>),
+    /// The body of a call whose head came before. Answer the call now or later.
+    Call {
+        /// The request head.
+        head: Vec<u8>,
+        /// The request body.
+        body: Vec<u8>,
+    },
+    /// The PROXY protocol header names the client's address. `None` if the connection is the proxy's own.
+    Proxied(Option<SocketAddr>),
+    /// The request is malformed. Pass the rejection to [`HttpConnection::reject`].
+    BadRequest(Rejection),
+}
+
+/// The properties of a request that its response depends on.
+#[derive(Clone, Copy, Debug, Default)]
+struct Call {
+    /// Whether the service has the request and has not completed the response.
+    unanswered: bool,
+    /// Whether the connection continues after the response.
+    keep_alive: bool,
+    /// Whether the response has no body because the method is HEAD.
+    head_only: bool,
+    /// Whether a body of unknown length is sent in chunks.
+    chunked: bool,
+}
+
+/// State that exists only while a request arrives or is answered.
+#[derive(Debug, Default)]
+struct ColdState {
+    /// Whether a PROXY protocol header is arriving.
+    proxied: bool,
+    /// The bytes of an incomplete request head or PROXY protocol header, or the head of the call whose body arrives.
+    head: Vec<u8>,
+    /// The body of a call.
+    body: Option<Body>,
+    /// The origin of the page that may read the response.
+    origin: Option<Box<str>>,
+}
+
+impl ColdState {
+    /// Whether a head or a body is incomplete.
+    fn is_partial(&self) -> bool {
+        self.proxied || !self.head.is_empty() || self.body.is_some()
+    }
+
+    fn is_empty(&self) -> bool {
+        !self.is_partial() && self.origin.is_none()
+    }
+}
+
+/// The server's side of a connection as long as it speaks HTTP.
+#[derive(Debug)]
+pub struct HttpConnection {
+    /// `None` while the connection is idle, so that an idle connection owns no heap memory.
+    cold: Option<Box<ColdState>>,
+    /// When the current state began.
+    since: Time,
+    /// When bytes were last written to the stream of events.
+    streamed: Time,
+    state: HttpState,
+    /// Whether an earlier call was answered.
+    called: bool,
+    call: Call,
+}
+
+impl HttpConnection {
+    /// Creates a connection that waits for its first byte.
+    pub fn new(now: Time) -> Self {
+        Self {
+            cold: None,
+            since: now,
+            streamed: now,
+            state: HttpState::Head,
+            called: false,
+            call: Call::default(),
+        }
+    }
+
+    /// Requires a PROXY protocol header before the first request.
+    pub fn expect_proxy_header(&mut self) {
+        debug_assert!(self.is_new());
+        self.cold.get_or_insert_default().proxied = true;
+    }
+
+    /// The current state.
+    pub fn state(&self) -> HttpState {
+        self.state
+    }
+
+    /// When the current state began.
+    pub fn since(&self) -> Time {
+        self.since
+    }
+
+    /// Consumes input until there is an event, the input is used up, or the current call must be answered first.
+    ///
+    /// After [`HttpEvent::Head`] and [`HttpEvent::BadRequest`], answer the request before the next call.
+    pub fn receive<'a>(
+        &mut self,
+        now: Time,
+        input: &mut Input<'a>,
+        limits: &Limits,
+    ) -> Option<HttpEvent<'a>> {
+        let event = match self.state {
+            HttpState::Head if self.cold.as_ref().is_some_and(|cold| cold.proxied) => {
+                self.receive_proxy_header(input)
+            }
+            HttpState::Head => self.receive_head(now, input, limits),
+            HttpState::Body => self.receive_body(now, input),
+            HttpState::Answering | HttpState::Streaming => None,
+            HttpState::Closing | HttpState::Closed => {
+                input.clear();
+                None
+            }
+        };
+        self.shrink();
+        event
+    }
+
+    /// Collects the PROXY protocol header.
+    fn receive_proxy_header<'a>(&mut self, input: &mut Input<'a>) -> Option<HttpEvent<'a>> {
+        let cold = self.cold.get_or_insert_default();
+        let event = loop {
+            match proxy::read_header(&cold.head) {
+                Ok(Progress::Whole(address)) => break HttpEvent::Proxied(address),
+                Ok(Progress::More(_)) if input.is_empty() => return None,
+                Ok(Progress::More(count)) => cold.head.extend_from_slice(input.take(count)),
+                Err(error) => {
+                    input.clear();
+                    let rejection = Rejection::new(StatusCode::BAD_REQUEST, error.to_string());
+                    break HttpEvent::BadRequest(rejection.because("proxy_header"));
+                }
+            }
+        };
+        self.drop_partial();
+        Some(event)
+    }
+
+    /// Collects the request head up to its empty line.
+    fn receive_head<'a>(
+        &mut self,
+        now: Time,
+        input: &mut Input<'a>,
+        limits: &Limits,
+    ) -> Option<HttpEvent<'a>> {
+        let cold = self.cold.as_deref_mut();
+        let mut held = cold
+            .map(|cold| std::mem::take(&mut cold.head))
+            .unwrap_or_default();
+        // A server ignores empty lines before a request (RFC 9112 section 2.2).
+        while held.len() < 2 && (held.is_empty() || held == b"\r") {
+            let expected = if held.is_empty() { b'\r' } else { b'\n' };
+            if input.peek().first() != Some(&expected) {
+                break;
+            }
+            input.take(1);
+            if held.pop().is_none() {
+                held.push(b'\r');
+            }
+        }
+        if self.called && held.is_empty() && !input.is_empty() {
+            // The time limit of a further request begins with its first byte.
+            self.since = now;
+        }
+        self.call = Call::default();
+        match find_end(&held, input.peek(), limits.max_head) {
+            Ok(Some(len)) if held.is_empty() => {
+                Some(HttpEvent::Head(Cow::Borrowed(input.take(len))))
+            }
+            Ok(Some(len)) => {
+                held.extend_from_slice(input.take(len));
+                Some(HttpEvent::Head(Cow::Owned(held)))
+            }
+            Ok(None) => {
+                held.extend_from_slice(input.take(input.len()));
+                if !held.is_empty() {
+                    self.cold.get_or_insert_default().head = held;
+                }
+                None
+            }
+            Err(rejection) => {
+                input.clear();
+                Some(HttpEvent::BadRequest(rejection))
+            }
+        }
+    }
+
+    /// Collects the body of a call.
+    fn receive_body<'a>(&mut self, now: Time, input: &mut Input<'a>) -> Option<HttpEvent<'a>> {
+        let cold = self.cold.as_deref_mut()?;
+        let body = cold.body.as_mut()?;
+        if let Err(rejection) = body.push(input) {
+            input.clear();
+            return Some(HttpEvent::BadRequest(rejection));
+        }
+        if !body.is_complete() {
+            return None;
+        }
+        let head = std::mem::take(&mut cold.head);
+        let body = cold.body.take()?.into_bytes();
+        self.state = HttpState::Answering;
+        self.call.unanswered = true;
+        self.since = now;
+        Some(HttpEvent::Call { head, body })
+    }
+
+    /// Records the properties of a request that its response depends on. Call it before the request is answered.
+    ///
+    /// `origin` is the origin of the page that makes the request, if that page may read the response.
+    pub fn begin_request(&mut self, request: &Request<'_>, origin: Option<&str>) {
+        debug_assert_eq!(self.state, HttpState::Head);
+        if let Some(origin) = origin {
+            self.cold.get_or_insert_default().origin = Some(origin.into());
+        }
+        self.call = Call {
+            unanswered: false,
+            keep_alive: request.keeps_alive(),
+            head_only: request.method() == "HEAD",
+            chunked: request.takes_chunks(),
+        };
+    }
+
+    /// Closes the connection after the response to the current request.
+    pub fn end_keep_alive(&mut self) {
+        self.call.keep_alive = false;
+    }
+
+    /// Accepts a request as a call. Returns true if the request is complete and can be answered now. Otherwise
+    /// [`HttpEvent::Call`] follows when the body is complete.
+    ///
+    /// # Errors
+    ///
+    /// The length of the body is malformed or over `max_body` bytes. Pass the error to [`HttpConnection::reject`].
+    pub fn begin_call(
+        &mut self,
+        now: Time,
+        request: &Request<'_>,
+        head: &[u8],
+        max_body: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, Rejection> {
+        debug_assert_eq!(self.state, HttpState::Head);
+        let body = Body::new(request.framing()?, max_body)?;
+        self.call.unanswered = body.is_complete();
+        if body.is_complete() {
+            self.state = HttpState::Answering;
+            return Ok(true);
+        }
+        if request.expects_continue() {
+            out.extend_from_slice(CONTINUE);
+        }
+        let cold = self.cold.get_or_insert_default();
+        cold.head = head.to_vec();
+        cold.body = Some(body);
+        self.state = HttpState::Body;
+        self.since = now;
+        Ok(false)
+    }
+
+    /// Answers a request with an error. The connection ends after it. `date` is the current time as an HTTP date.
+    pub fn reject(&mut self, now: Time, date: &str, rejection: &Rejection, out: &mut Vec<u8>) {
+        debug_assert!(matches!(
+            self.state,
+            HttpState::Head | HttpState::Body | HttpState::Answering
+        ));
+        let terms = Terms {
+            ending: Ending::Close,
+            ..self.terms(date)
+        };
+        Response::from(rejection).write(terms, out);
+        self.call.unanswered = false;
+        self.drop_partial();
+        self.state = HttpState::Closing;
+        self.since = now;
+    }
+
+    /// Answers a call. `date` is the current time as an HTTP date.
+    pub fn respond(&mut self, now: Time, date: &str, response: &Response, out: &mut Vec<u8>) {
+        debug_assert_eq!(self.state, HttpState::Answering);
+        response.write(self.terms(date), out);
+        self.end_call(now);
+    }
+
+    /// Begins to answer a call with a stream of events. If the method is HEAD, the response has no body and ends here.
+    ///
+    /// `date` is the current time as an HTTP date. `fields` describe the stream.
+    pub fn begin_stream(
+        &mut self,
+        now: Time,
+        date: &str,
+        fields: &[(&str, &str)],
+        out: &mut Vec<u8>,
+    ) {
+        debug_assert_eq!(self.state, HttpState::Answering);
+        write_stream_head(fields, self.terms(date), out);
+        if self.call.head_only {
+            return self.end_call(now);
+        }
+        self.state = HttpState::Streaming;
+        self.since = now;
+        self.streamed = now;
+    }
+
+    /// Appends bytes to the stream.
+    pub fn stream(&mut self, now: Time, bytes: &[u8], out: &mut Vec<u8>) {
+        debug_assert_eq!(self.state, HttpState::Streaming);
+        self.streamed = now;
+        if self.call.chunked {
+            write_chunk(bytes, out);
+        } else {
+            out.extend_from_slice(bytes);
+        }
+    }
+
+    /// Ends the stream.
+    pub fn end_stream(&mut self, now: Time, out: &mut Vec<u8>) {
+        debug_assert_eq!(self.state, HttpState::Streaming);
+        if self.call.chunked {
+            out.extend_from_slice(LAST_CHUNK);
+        }
+        self.end_call(now);
+    }
+
+    /// Whether a call waits for its response or for the rest of it.
+    pub fn is_answering(&self) -> bool {
+        matches!(self.state, HttpState::Answering | HttpState::Streaming)
+    }
+
+    /// Whether the first request has not arrived completely.
+    pub fn is_new(&self) -> bool {
+        self.state == HttpState::Head && !self.called
+    }
+
+    /// Whether a call was made, answered or not.
+    pub fn was_called(&self) -> bool {
+        self.called || self.call.unanswered
+    }
+
+    /// Whether a call still has no complete response.
+    pub fn is_unanswered(&self) -> bool {
+        self.call.unanswered
+    }
+
+    /// Skips the next comment of the stream, because other output is queued.
+    pub fn skip_comment(&mut self, now: Time) {
+        self.streamed = now;
+    }
+
+    /// Restarts the time limit of an incomplete request, because the caller did not read from the peer.
+    pub fn excuse_silence(&mut self, now: Time) {
+        if matches!(self.state, HttpState::Head | HttpState::Body) {
+            self.since = now;
+        }
+    }
+
+    /// Restarts the time limit of the current state, because the peer has accepted output.
+    pub fn handle_progress(&mut self, now: Time) {
+        self.since = now;
+    }
+
+    /// Gives the connection up. Nothing more is received, and no output is produced.
+    pub fn abandon(&mut self, now: Time) {
+        if self.state != HttpState::Closed {
+            self.drop_partial();
+            self.state = HttpState::Closed;
+            self.since = now;
+        }
+    }
+
+    /// When to call [`HttpConnection::handle_timeout`], if at all.
+    pub fn deadline(&self, timeouts: &Timeouts) -> Option<Time> {
+        let (start, duration) = self.time_limit(timeouts);
+        duration.map(|duration| start + duration)
+    }
+
+    /// Handles a deadline that has passed. A comment that keeps a stream of events alive is appended to `out`.
+    pub fn handle_timeout(&mut self, now: Time, timeouts: &Timeouts, out: &mut Vec<u8>) -> Timeout {
+        let (start, duration) = self.time_limit(timeouts);
+        if duration.is_none_or(|duration| now < start + duration) {
+            return Timeout::Continue;
+        }
+        match self.state {
+            // A client that was answered and sends no further request made no error.
+            HttpState::Head if self.called && !self.is_partial() => {
+                Timeout::Gone(CloseReason::eof())
+            }
+            HttpState::Head | HttpState::Body => Timeout::Handshake,
+            HttpState::Answering => Timeout::Continue,
+            HttpState::Streaming => {
+                // Proxies close connections on which nothing is sent.
+                self.stream(now, b":\n\n", out);
+                Timeout::Continue
+            }
+            HttpState::Closing | HttpState::Closed => Timeout::Gone(CloseReason::eof()),
+        }
+    }
+
+    /// The time limit of the current state and when it began.
+    fn time_limit(&self, timeouts: &Timeouts) -> (Time, Option<Duration>) {
+        match self.state {
+            HttpState::Head | HttpState::Body => (self.since, timeouts.handshake),
+            HttpState::Answering => (self.since, None),
+            HttpState::Streaming => (self.streamed, timeouts.ping_interval),
+            HttpState::Closing | HttpState::Closed => (self.since, timeouts.close),
+        }
+    }
+
+    /// What to do with the connection once all output is written.
+    pub fn next_step(&self) -> NextStep {
+        match self.state {
+            HttpState::Closing => NextStep::EndOutput,
+            HttpState::Closed => NextStep::Close,
+            HttpState::Head | HttpState::Body | HttpState::Answering | HttpState::Streaming => {
+                NextStep::Continue
+            }
+        }
+    }
+
+    fn is_partial(&self) -> bool {
+        self.cold.as_ref().is_some_and(|cold| cold.is_partial())
+    }
+
+    /// Drops an incomplete head or body.
+    fn drop_partial(&mut self) {
+        if let Some(cold) = &mut self.cold {
+            cold.proxied = false;
+            cold.head = Vec::new();
+            cold.body = None;
+        }
+    }
+
+    /// Frees the memory of the cold state if it is empty.
+    fn shrink(&mut self) {
+        if self.cold.as_ref().is_some_and(|cold| cold.is_empty()) {
+            self.cold = None;
+        }
+    }
+
+    fn terms<'a>(&'a self, date: &'a str) -> Terms<'a> {
+        let cold = self.cold.as_ref();
+        Terms {
+            ending: if self.call.keep_alive {
+                Ending::KeepAlive
+            } else {
+                Ending::Close
+            },
+            head_only: self.call.head_only,
+            chunked: self.call.chunked,
+            origin: cold.and_then(|cold| cold.origin.as_deref()),
+            date,
+        }
+    }
+
+    fn end_call(&mut self, now: Time) {
+        self.state = if self.call.keep_alive {
+            HttpState::Head
+        } else {
+            HttpState::Closing
+        };
+        self.call.unanswered = false;
+        self.called = true;
+        self.since = now;
+        if let Some(cold) = &mut self.cold {
+            cold.origin = None;
+        }
+        self.shrink();
+    }
+
+    /// The bytes of memory that the peer made the connection hold.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn held(&self) -> usize {
+        self.cold.as_ref().map_or(0, |cold| {
+            cold.head.capacity() + cold.body.as_ref().map_or(0, Body::capacity)
+        })
+    }
+}
+
+// Idle connections are many, so the struct stays small.
+const _: () = assert!(size_of::<HttpConnection>() <= 40);

@@ -1,0 +1,131 @@
+//! The part of a [`WebSocket`] that most connections do not have, behind one pointer that is usually empty.
+
+use std::time::Duration;
+
+use super::WebSocket;
+use crate::protocol::Time;
+use crate::protocol::close::CloseReason;
+use crate::protocol::deflate::{Codec, Unfinished};
+use crate::protocol::frame::{FrameHeader, MAX_HEADER, OpCode};
+use crate::protocol::message::{Assembly, Payload};
+
+/// State that exists only while a frame or a message is incomplete.
+#[derive(Debug, Default)]
+pub(super) struct Partial {
+    /// The bytes of an incomplete frame header: `header[..header_len]`.
+    pub(super) header: [u8; MAX_HEADER],
+    pub(super) header_len: u8,
+    /// The frame whose payload is arriving. `payload_len` and `mask` apply to the rest of it.
+    pub(super) frame: Option<FrameHeader>,
+    /// The payload so far of a control frame, at most 125 bytes.
+    pub(super) control: Vec<u8>,
+    /// The message so far. A compressed message is decompressed when it is complete, so the connection holds no more
+    /// than the peer sent.
+    pub(super) message: Option<Assembly>,
+    /// The opcode of `message` if it is compressed.
+    pub(super) compressed: Option<OpCode>,
+    /// A complete compressed message that is being decompressed.
+    pub(super) inflating: Option<Box<Inflating>>,
+}
+
+/// A compressed message, decompressed in part.
+#[derive(Debug)]
+pub(super) struct Inflating {
+    /// The compressed message.
+    pub(super) wire: Payload<'static>,
+    /// The number of bytes of `wire` that were consumed.
+    pub(super) at: usize,
+    /// The decompressed part.
+    pub(super) message: Assembly,
+    pub(super) unfinished: Unfinished,
+}
+
+impl Partial {
+    pub(super) fn is_empty(&self) -> bool {
+        self.header_len == 0
+            && self.frame.is_none()
+            && self.message.is_none()
+            && self.inflating.is_none()
+    }
+}
+
+/// The state of a connection whose peer has ended its direction.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HalfClosed {
+    /// When the peer ended its direction, or last accepted output after that.
+    pub(super) since: Time,
+    /// How long the connection is kept without progress.
+    pub(super) patience: Duration,
+    /// The value of the caller's byte counter at which the peer has everything that was sent before.
+    pub(super) owed: u64,
+}
+
+/// State that few connections have, or none for long.
+#[derive(Debug, Default)]
+pub(super) struct ColdState {
+    pub(super) partial: Option<Box<Partial>>,
+    /// Set exactly once: when the state leaves `Open`.
+    pub(super) close_reason: Option<CloseReason>,
+    /// Whether the peer violated the protocol, so that input cannot be read as frames.
+    pub(super) failed: bool,
+    /// Set when the peer has ended its direction and can still receive.
+    pub(super) half_closed: Option<HalfClosed>,
+    /// The compression that was negotiated.
+    pub(super) codec: Option<Codec>,
+    /// For the rate limit: when the messages so far are due, in microseconds. 0 before the first message.
+    pub(super) due: u64,
+}
+
+impl ColdState {
+    pub(super) fn is_empty(&self) -> bool {
+        let idle = self.partial.is_none() && self.close_reason.is_none() && self.codec.is_none();
+        idle && self.due == 0 && self.half_closed.is_none() && !self.failed
+    }
+}
+
+impl WebSocket {
+    pub(super) fn partial(&self) -> Option<&Partial> {
+        self.cold.as_ref()?.partial.as_deref()
+    }
+
+    pub(super) fn partial_mut(&mut self) -> Option<&mut Partial> {
+        self.cold.as_deref_mut()?.partial.as_deref_mut()
+    }
+
+    pub(super) fn take_partial(&mut self) -> Option<Box<Partial>> {
+        self.cold.as_deref_mut()?.partial.take()
+    }
+
+    pub(super) fn set_partial(&mut self, partial: Box<Partial>) {
+        self.cold.get_or_insert_default().partial = Some(partial);
+    }
+
+    /// Stores `partial` unless it is empty.
+    pub(super) fn keep(&mut self, partial: Box<Partial>) {
+        if !partial.is_empty() {
+            self.set_partial(partial);
+        }
+    }
+
+    /// Frees the memory of the cold state if it is empty.
+    pub(super) fn shrink(&mut self) {
+        if self.cold.as_ref().is_some_and(|cold| cold.is_empty()) {
+            self.cold = None;
+        }
+    }
+
+    /// The bytes of memory that the peer made the connection hold.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn held(&self) -> usize {
+        let cold = self.cold.as_ref();
+        let codec = cold.and_then(|cold| cold.codec.as_ref());
+        codec.map_or(0, Codec::held)
+            + self.partial().map_or(0, |partial| {
+                partial.control.capacity()
+                    + partial.message.as_ref().map_or(0, Assembly::capacity)
+                    + partial.inflating.as_ref().map_or(0, |inflating| {
+                        inflating.wire.as_message().as_bytes().len() + inflating.message.capacity()
+                    })
+            })
+    }
+}

@@ -1,0 +1,326 @@
+//! An open WebSocket connection: bytes and time in, messages and bytes out.
+//!
+//! ```text
+//! accept --> Open --+-- close, or a violation by the peer --> Closing --+--> Closed
+//!                   +-- CLOSE from the peer ----------------------------+
+//! ```
+
+mod cold;
+mod frames;
+mod shared;
+mod timeouts;
+
+pub use shared::{FrameCounts, Shared};
+
+use self::cold::ColdState;
+use super::close::{Cause, CloseReason, close_payload, parse_close};
+use super::deflate::Codec;
+use super::frame::{OpCode, encode_frame};
+use super::handshake::{Accept, Upgrade};
+use super::message::{Bytes, Payload};
+use super::{Input, NextStep, ProtocolError, Time, apply_mask, utf8};
+
+/// The state of a [`WebSocket`], RFC 6455 sections 4.1 and 7.1. The state CONNECTING is an
+/// [`HttpConnection`](super::HttpConnection).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Messages go both ways.
+    Open,
+    /// Our CLOSE is written. Messages from the peer are discarded until its CLOSE arrives.
+    Closing,
+    /// Both sides sent CLOSE, or the connection was abandoned.
+    Closed,
+}
+
+/// The server's side of a WebSocket connection.
+#[derive(Debug)]
+pub struct WebSocket {
+    /// `None` between two messages, so that an idle connection without compression owns no heap memory.
+    cold: Option<Box<ColdState>>,
+    /// When the current state began.
+    since: Time,
+    /// When the last PING was written, or the connection was opened.
+    pinged: Time,
+    /// When the last data message was received or sent.
+    last_message: Time,
+    state: State,
+    /// Whether the peer sent anything after the last PING.
+    heard: bool,
+}
+
+impl WebSocket {
+    /// Accepts a handshake: writes the 101 response to `out` and opens the connection.
+    ///
+    /// With a `codec`, messages are compressed as agreed. The caller adds the agreement to `accept` as the field
+    /// `Sec-WebSocket-Extensions`.
+    pub fn accept(
+        now: Time,
+        upgrade: &Upgrade<'_>,
+        accept: &Accept,
+        codec: Option<Codec>,
+        out: &mut Vec<u8>,
+    ) -> Self {
+        upgrade.write_response(accept, out);
+        Self::opened(now, codec)
+    }
+
+    fn opened(now: Time, codec: Option<Codec>) -> Self {
+        let cold = codec.map(|codec| {
+            Box::new(ColdState {
+                codec: Some(codec),
+                ..ColdState::default()
+            })
+        });
+        Self {
+            cold,
+            since: now,
+            pinged: now,
+            last_message: now,
+            state: State::Open,
+            heard: true,
+        }
+    }
+
+    /// The current state.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// Whether messages can be sent.
+    pub fn is_open(&self) -> bool {
+        self.state == State::Open
+    }
+
+    /// When the current state began.
+    pub fn since(&self) -> Time {
+        self.since
+    }
+
+    /// When the last data message was received or sent.
+    pub fn last_message(&self) -> Time {
+        self.last_message
+    }
+
+    /// The compression of this connection, if it was negotiated.
+    pub fn codec(&mut self) -> Option<&mut Codec> {
+        self.cold.as_deref_mut()?.codec.as_mut()
+    }
+
+    /// Why the connection ends. `None` while it is open.
+    pub fn close_reason(&self) -> Option<&CloseReason> {
+        self.cold.as_ref()?.close_reason.as_ref()
+    }
+
+    /// Why the connection ended: the first reason that was recorded, or else `default`.
+    pub fn into_close_reason(self, default: CloseReason) -> CloseReason {
+        self.cold
+            .and_then(|cold| cold.close_reason)
+            .unwrap_or(default)
+    }
+
+    /// Whether input is discarded, apart from the peer's CLOSE.
+    pub fn discards_input(&self) -> bool {
+        self.state != State::Open
+    }
+
+    /// Begins the closing handshake: writes CLOSE to `out`. Does nothing unless the connection is open.
+    pub fn close(&mut self, now: Time, reason: CloseReason, out: &mut Vec<u8>) {
+        if self.state == State::Open {
+            encode_frame(
+                OpCode::Close,
+                &close_payload(reason.code, &reason.reason),
+                out,
+            );
+            self.end(now, State::Closing, reason);
+        }
+    }
+
+    /// Gives the connection up. Nothing more is received, and no output is produced. An earlier reason stands.
+    pub fn abandon(&mut self, now: Time, reason: CloseReason) {
+        if self.state == State::Open {
+            self.end(now, State::Closed, reason);
+        } else if self.state != State::Closed {
+            self.take_partial();
+            self.state = State::Closed;
+            self.since = now;
+        }
+    }
+
+    /// Consumes input up to the end of the next message and returns that message. PONG and CLOSE are written to `out`.
+    ///
+    /// Returns `None` when the input is used up, when the connection closes, or when a part of a long message was
+    /// [decompressed](WebSocket::is_inflating); call it again in the last case. A violation of the protocol writes
+    /// CLOSE and changes the state to [`State::Closing`].
+    #[inline]
+    pub fn receive<'a>(
+        &mut self,
+        now: Time,
+        input: &mut Input<'a>,
+        shared: &mut Shared,
+        out: &mut Vec<u8>,
+    ) -> Option<Payload<'a>> {
+        // The common case: nothing is incomplete, and a whole message lies in one frame of less than 64 KiB.
+        if self.state == State::Open
+            && self.cold.is_none()
+            && let Some((is_text, header_len, len)) = whole_message(input.peek())
+            && header_len + len <= input.len()
+            && len <= shared.limits.max_message
+            && let (header, payload) = input.take(header_len + len).split_at_mut(header_len)
+            && let Some(mask) = header.last_chunk()
+        {
+            apply_mask(payload, *mask);
+            self.last_message = now;
+            if !is_text {
+                shared.frames.count(OpCode::Binary);
+                return Some(Payload::Binary(Bytes::Borrowed(payload)));
+            }
+            shared.frames.count(OpCode::Text);
+            return match utf8::check(payload) {
+                Ok(text) => Some(Payload::Text(text.into())),
+                Err(error) => {
+                    self.fail(now, error, input, out);
+                    None
+                }
+            };
+        }
+        self.receive_any(now, input, shared, out, false)
+    }
+
+    /// Consumes control frames, up to the next data frame, and answers PING and CLOSE. For a caller that cannot take
+    /// messages at the moment.
+    pub fn receive_control(
+        &mut self,
+        now: Time,
+        input: &mut Input<'_>,
+        shared: &mut Shared,
+        out: &mut Vec<u8>,
+    ) {
+        self.receive_any(now, input, shared, out, true);
+    }
+
+    /// Handles any input in any state.
+    #[inline(never)]
+    fn receive_any<'a>(
+        &mut self,
+        now: Time,
+        input: &mut Input<'a>,
+        shared: &mut Shared,
+        out: &mut Vec<u8>,
+        control_only: bool,
+    ) -> Option<Payload<'a>> {
+        if self.state == State::Closed || self.has_failed() {
+            input.clear();
+            return None;
+        }
+        let payload = match self.receive_frames(now, input, shared, out, control_only) {
+            Ok(payload) => payload,
+            Err(error) => {
+                self.fail(now, error, input, out);
+                None
+            }
+        };
+        if payload.is_some() {
+            self.last_message = now;
+        }
+        self.shrink();
+        payload
+    }
+
+    /// Handles a complete control frame.
+    fn handle_control(
+        &mut self,
+        now: Time,
+        opcode: OpCode,
+        payload: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), ProtocolError> {
+        match (opcode, self.state) {
+            // "Upon receipt of a Ping frame, an endpoint MUST send a Pong frame in response, unless it already received
+            // a Close frame." After our own CLOSE nothing may be sent either.
+            (OpCode::Ping, State::Open) => encode_frame(OpCode::Pong, payload, out),
+            // "If an endpoint receives a Close frame and did not previously send a Close frame, the endpoint MUST send
+            // a Close frame in response", typically echoing the status code.
+            (OpCode::Close, State::Open) => {
+                let (code, reason) = parse_close(payload)?;
+                encode_frame(OpCode::Close, &close_payload(code, ""), out);
+                self.end(
+                    now,
+                    State::Closed,
+                    CloseReason::new(Cause::PeerClose, code, reason.to_owned()),
+                );
+            }
+            (OpCode::Close, _) => {
+                self.take_partial();
+                self.state = State::Closed;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Fails the connection, RFC 6455 section 7.1.7. If CLOSE is already written, the reason does not change, but the
+    /// peer's CLOSE can no longer be found in the input.
+    #[cold]
+    fn fail(&mut self, now: Time, error: ProtocolError, input: &mut Input<'_>, out: &mut Vec<u8>) {
+        input.clear();
+        self.close(now, CloseReason::protocol_error(error), out);
+        self.take_partial();
+        self.cold.get_or_insert_default().failed = true;
+    }
+
+    fn has_failed(&self) -> bool {
+        self.cold.as_ref().is_some_and(|cold| cold.failed)
+    }
+
+    /// Leaves `Open`. An incomplete frame is still read to its end, but its message is dropped.
+    fn end(&mut self, now: Time, state: State, reason: CloseReason) {
+        debug_assert!(self.state == State::Open && self.close_reason().is_none());
+        if let Some(mut partial) = self.take_partial() {
+            partial.message = None;
+            partial.compressed = None;
+            partial.inflating = None;
+            self.keep(partial);
+        }
+        self.state = state;
+        self.since = now;
+        let cold = self.cold.get_or_insert_default();
+        cold.close_reason = Some(reason);
+        if let Some(codec) = &mut cold.codec {
+            codec.release();
+        }
+    }
+
+    /// What to do with the connection once all output is written.
+    pub fn next_step(&self) -> NextStep {
+        match self.state {
+            State::Open => NextStep::Continue,
+            State::Closing if self.has_failed() => NextStep::EndOutput,
+            // The peer has ended its direction, so its CLOSE cannot come.
+            State::Closing if self.is_half_closed() => NextStep::Close,
+            State::Closing => NextStep::Continue,
+            State::Closed => NextStep::Close,
+        }
+    }
+}
+
+/// The header of a data frame of less than 64 KiB that is a whole, uncompressed message: whether it is text, the length
+/// of the header, and the length of the payload.
+#[inline(always)]
+fn whole_message(bytes: &[u8]) -> Option<(bool, usize, usize)> {
+    match *bytes {
+        [first @ (0x81 | 0x82), length @ 0x80..=0xfd, ..] => {
+            Some((first == 0x81, 6, usize::from(length & 0x7f)))
+        }
+        [first @ (0x81 | 0x82), 0xfe, high, low, ..] => {
+            match usize::from(u16::from_be_bytes([high, low])) {
+                // The length is not in its shortest form.
+                ..126 => None,
+                len => Some((first == 0x81, 8, len)),
+            }
+        }
+        _ => None,
+    }
+}
+
+// Idle connections are many, so the struct stays small.
+const _: () = assert!(size_of::<WebSocket>() <= 40);
