@@ -80,10 +80,7 @@ fn messages_of_every_size_come_back_as_they_were() {
 
 #[test]
 fn a_fragmented_message_counts_as_a_whole_against_the_limit() {
-    let limits = outrigger::Limits {
-        max_message: 1000,
-        ..Default::default()
-    };
+    let limits = outrigger::Limits::default().with_max_message(1000);
     let server = TestServer::echo(Config {
         limits,
         ..patient()

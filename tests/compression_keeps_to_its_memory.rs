@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use common::Wire;
 use common::program::Program;
 use outrigger::protocol::deflate::{Compression, DeflateConfig, Offer, SLICE, Squeeze};
-use outrigger::protocol::{Connection, Event, Input, OpCode, Shared, Time};
+use outrigger::protocol::{Input, OpCode, Shared, Time, WebSocket};
 use outrigger::{Accept, Limits, Request};
 use zlib_rs::{Deflate, DeflateFlush};
 
@@ -47,7 +47,7 @@ static ALLOCATOR: Counting = Counting;
 const NOW: Time = Time::from_millis(1);
 
 /// A connection that has agreed to an offer.
-fn open(offer: &str, shared: &Shared) -> Connection {
+fn open(offer: &str, shared: &Shared) -> WebSocket {
     let head = format!(
         "GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
          Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Extensions: {offer}\r\n\r\n"
@@ -56,23 +56,15 @@ fn open(offer: &str, shared: &Shared) -> Connection {
     let offer = Offer::find(&request)
         .expect("well formed")
         .expect("an offer");
-    let mut connection = Connection::new(NOW);
     let upgrade = request.upgrade().expect("a handshake");
-    connection.open(NOW, &upgrade, &Accept::default(), &mut Vec::new());
     let compression = shared.compression.as_ref().expect("compression is on");
-    connection.compress_with(compression.accept(offer));
-    connection
+    let codec = Some(compression.accept(offer));
+    WebSocket::accept(NOW, &upgrade, &Accept::default(), codec, &mut Vec::new())
 }
 
 fn shared(memory: usize) -> Shared {
-    Shared {
-        limits: Limits::default(),
-        compression: Some(Compression::new(DeflateConfig {
-            memory,
-            ..DeflateConfig::default()
-        })),
-        ..Shared::default()
-    }
+    let config = DeflateConfig::default().with_memory(memory);
+    Shared::new(Limits::default(), Some(Compression::new(config)))
 }
 
 /// A compressed message of a client, in one frame.
@@ -88,13 +80,13 @@ fn frame(payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-fn exchange(connection: &mut Connection, shared: &mut Shared, payload: &[u8]) {
+fn exchange(connection: &mut WebSocket, shared: &mut Shared, payload: &[u8]) {
     let mut frame = frame(payload);
     let mut input = Input::new(&mut frame);
     let mut out = Vec::new();
-    let event = connection.receive(NOW, &mut input, shared, &mut out);
-    let Some(Event::Message(message)) = event else {
-        panic!("{event:?}, ended as {:?}", connection.ending());
+    let message = connection.receive(NOW, &mut input, shared, &mut out);
+    let Some(message) = message else {
+        panic!("closed: {:?}", connection.close_reason());
     };
     assert_eq!(message.as_message().as_bytes(), payload);
     let compression = shared.compression.as_mut().expect("compression is on");
@@ -115,8 +107,8 @@ fn long_messages_are_decompressed_and_compressed_in_slices() {
     let mut input = Input::new(&mut frame);
     let mut turns = 1;
     let message = loop {
-        let event = connection.receive(NOW, &mut input, &mut shared, &mut Vec::new());
-        if let Some(Event::Message(message)) = event {
+        let message = connection.receive(NOW, &mut input, &mut shared, &mut Vec::new());
+        if let Some(message) = message {
             break message;
         }
         assert!(connection.is_inflating(), "there is more of it");
@@ -188,7 +180,7 @@ fn what_is_reserved_is_what_is_taken() {
 #[test]
 fn over_the_limit_no_context_is_kept() {
     let shared = shared(700 << 10);
-    let answers: Vec<(String, Connection)> = (0..4)
+    let answers: Vec<(String, WebSocket)> = (0..4)
         .map(|_| {
             let mut connection = open("permessage-deflate", &shared);
             let agreement = connection.codec().expect("it was agreed on").agreement();

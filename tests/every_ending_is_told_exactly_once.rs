@@ -126,10 +126,7 @@ fn failing_write() {
 #[test]
 fn each_protocol_error() {
     let big = Config {
-        limits: outrigger::Limits {
-            max_message: 1000,
-            ..Default::default()
-        },
+        limits: outrigger::Limits::default().with_max_message(1000),
         ..patient()
     };
     for (bytes, code, reason) in [
@@ -197,10 +194,7 @@ fn invalid_text_is_refused_in_the_middle_of_a_frame() {
 fn an_oversized_message_is_answered_while_it_is_still_being_sent() {
     // Closing with unread data would reset the connection, and the reason would be lost with it.
     let config = Config {
-        limits: outrigger::Limits {
-            max_message: 1000,
-            ..Default::default()
-        },
+        limits: outrigger::Limits::default().with_max_message(1000),
         ..patient()
     };
     let got = ending(TestServer::echo(config), |_, mut wire| {

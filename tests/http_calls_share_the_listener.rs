@@ -72,10 +72,7 @@ fn the_last_answer_is_followed_by_the_end() {
 #[test]
 fn a_body_that_cannot_be_taken_is_refused_before_it_comes() {
     let config = Config {
-        limits: Limits {
-            max_message: 1000,
-            ..Limits::default()
-        },
+        limits: Limits::default().with_max_message(1000),
         ..patient()
     };
     let server = TestServer::echo(config);
@@ -120,10 +117,9 @@ fn a_body_is_asked_for_where_it_waits() {
 #[test]
 fn a_slow_body_gets_408_and_a_silent_connection_just_ends() {
     let config = Config {
-        timeouts: outrigger::Timeouts {
-            handshake: Some(Duration::from_millis(200)),
-            ..patient().timeouts
-        },
+        timeouts: patient()
+            .timeouts
+            .with_handshake(Duration::from_millis(200)),
         ..impatient()
     };
     let server = TestServer::echo(config);

@@ -4,8 +4,8 @@ use crate::protocol::deflate::Offer;
 use crate::protocol::http::find_end;
 use crate::protocol::{
     Accept, CloseCode, CloseReason, FrameCounts, FrameHeader, HttpConnection, HttpEvent, HttpState,
-    Input, Limits, OpCode, Payload, ProtocolError, Rejection, Request, Response, Shared, State,
-    StatusCode, Time, WebSocket, apply_mask,
+    Input, Limits, Payload, ProtocolError, Rejection, Request, Response, Shared, State, StatusCode,
+    Time, WebSocket, apply_mask,
 };
 
 /// It is always the same time here.
@@ -519,7 +519,7 @@ pub(crate) fn write_frame_with(first: u8, payload: &[u8], out: &mut Vec<u8>) {
 pub(crate) fn check_server_frames(mut bytes: &[u8]) -> usize {
     let mut messages = 0;
     while let [first, second, ..] = bytes {
-        let opcode = OpCode::from_bits(first & 0xf).expect("a defined opcode");
+        let opcode = crate::protocol::OpCode::from_bits(first & 0xf).expect("a defined opcode");
         assert_eq!(first & 0xf0, 0x80, "one frame a message, no reserved bits");
         assert_eq!(second & 0x80, 0, "not masked");
         let (header, len) = match second & 0x7f {
@@ -535,7 +535,7 @@ pub(crate) fn check_server_frames(mut bytes: &[u8]) -> usize {
             return messages;
         }
         bytes = &bytes[header + len..];
-        if opcode == OpCode::Close {
+        if opcode == crate::protocol::OpCode::Close {
             assert!(bytes.is_empty(), "nothing after CLOSE");
         }
         messages += usize::from(!opcode.is_control());

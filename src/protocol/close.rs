@@ -47,6 +47,7 @@ impl fmt::Display for CloseCode {
 
 /// What ended a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Cause {
     /// The peer sent CLOSE.
     PeerClose,
@@ -223,6 +224,17 @@ impl CloseReason {
             CloseCode::GOING_AWAY,
             "Server shutting down",
         )
+    }
+}
+
+impl fmt::Display for CloseReason {
+    /// Writes the cause, the code and the reason: `close: 1000 done`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.cause, self.code)?;
+        if !self.reason.is_empty() {
+            write!(f, " {}", self.reason)?;
+        }
+        Ok(())
     }
 }
 

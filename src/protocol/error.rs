@@ -6,6 +6,7 @@ use super::close::CloseCode;
 
 /// A violation of RFC 6455 by the peer. Each is answered with a CLOSE frame; [`ProtocolError::close_code`] says which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ProtocolError {
     /// RSV1, RSV2 or RSV3 set without an extension that defines it there (section 5.2).
     ReservedBits,

@@ -88,7 +88,7 @@ impl<'a> Request<'a> {
                 StatusCode::UPGRADE_REQUIRED,
                 "only Sec-WebSocket-Version 13 is spoken",
             )
-            .with("Sec-WebSocket-Version", "13"));
+            .field("Sec-WebSocket-Version", "13"));
         }
         let Some(key) = self.header("sec-websocket-key") else {
             return bad("Sec-WebSocket-Key is missing");

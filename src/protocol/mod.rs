@@ -48,7 +48,15 @@ pub use utf8::Utf8Stream;
 pub use websocket::{FrameCounts, Shared, State, WebSocket};
 
 /// What a peer may make a connection hold.
+///
+/// ```
+/// use outrigger::Limits;
+///
+/// let limits = Limits::default().with_max_message(1 << 20);
+/// assert_eq!(limits.max_head, 16 << 10);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Limits {
     /// The most bytes of a request head, its final empty line included. More is answered with 431.
     pub max_head: usize,
@@ -65,6 +73,27 @@ impl Limits {
     pub const MAX_HEADERS: usize = 64;
     /// The default for [`Limits::max_message`]: 16 MiB.
     pub const MAX_MESSAGE: usize = 16 << 20;
+
+    /// Sets [`Limits::max_head`].
+    #[must_use]
+    pub fn with_max_head(mut self, bytes: usize) -> Self {
+        self.max_head = bytes;
+        self
+    }
+
+    /// Sets [`Limits::max_headers`].
+    #[must_use]
+    pub fn with_max_headers(mut self, fields: usize) -> Self {
+        self.max_headers = fields;
+        self
+    }
+
+    /// Sets [`Limits::max_message`].
+    #[must_use]
+    pub fn with_max_message(mut self, bytes: usize) -> Self {
+        self.max_message = bytes;
+        self
+    }
 }
 
 impl Default for Limits {

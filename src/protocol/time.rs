@@ -40,7 +40,18 @@ impl Add<Duration> for Time {
 }
 
 /// How long a connection may take for each thing; `None` turns a limit off.
+///
+/// ```
+/// use std::time::Duration;
+/// use outrigger::Timeouts;
+///
+/// let timeouts = Timeouts::default()
+///     .with_idle(Duration::from_secs(600))
+///     .with_ping_timeout(None);
+/// assert_eq!(timeouts.handshake, Some(Duration::from_secs(10)));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Timeouts {
     /// From the TCP connection to the last byte of the request head.
     pub handshake: Option<Duration>,
@@ -52,6 +63,43 @@ pub struct Timeouts {
     pub idle: Option<Duration>,
     /// From our CLOSE, or an error response, to the end of the TCP connection.
     pub close: Option<Duration>,
+}
+
+impl Timeouts {
+    /// Sets [`Timeouts::handshake`]; `None` turns the limit off.
+    #[must_use]
+    pub fn with_handshake(mut self, handshake: impl Into<Option<Duration>>) -> Self {
+        self.handshake = handshake.into();
+        self
+    }
+
+    /// Sets [`Timeouts::ping_interval`]; `None` turns the limit off.
+    #[must_use]
+    pub fn with_ping_interval(mut self, ping_interval: impl Into<Option<Duration>>) -> Self {
+        self.ping_interval = ping_interval.into();
+        self
+    }
+
+    /// Sets [`Timeouts::ping_timeout`]; `None` turns the limit off.
+    #[must_use]
+    pub fn with_ping_timeout(mut self, ping_timeout: impl Into<Option<Duration>>) -> Self {
+        self.ping_timeout = ping_timeout.into();
+        self
+    }
+
+    /// Sets [`Timeouts::idle`]; `None` turns the limit off.
+    #[must_use]
+    pub fn with_idle(mut self, idle: impl Into<Option<Duration>>) -> Self {
+        self.idle = idle.into();
+        self
+    }
+
+    /// Sets [`Timeouts::close`]; `None` turns the limit off.
+    #[must_use]
+    pub fn with_close(mut self, close: impl Into<Option<Duration>>) -> Self {
+        self.close = close.into();
+        self
+    }
 }
 
 impl Default for Timeouts {

@@ -101,7 +101,7 @@ impl Access {
         match &self.token {
             // A browser that asks beforehand shows no token yet.
             Some(token) if !unix && !request.is_preflight() && !self.presents(request, token) => {
-                Err(Rejection::unauthorized())
+                Err(unauthorized())
             }
             _ => Ok(()),
         }
@@ -203,7 +203,7 @@ impl Access {
         }
         request
             .parameters("token")
-            .any(|presented| token.is(&percent_decode(presented)))
+            .any(|presented| token.is(presented.as_bytes()))
             || request
                 .list("sec-websocket-protocol")
                 .filter_map(|name| name.strip_prefix(TOKEN_PROTOCOL))
@@ -232,6 +232,15 @@ impl Access {
         };
         has(text.as_bytes()) || has(&percent_decode(text))
     }
+}
+
+/// 401 for a token that is missing or wrong.
+fn unauthorized() -> Rejection {
+    Rejection::new(
+        StatusCode::UNAUTHORIZED,
+        "the token is missing or wrong; it comes as 'Authorization: Bearer', '?token=' or the subprotocol 'outrigger.token.'",
+    )
+    .field("WWW-Authenticate", "Bearer")
 }
 
 /// Whether the name of a subprotocol is a token, and not a protocol.

@@ -33,6 +33,7 @@ pub use squeeze::{CompressionFailed, SLICE, Squeeze};
 
 /// How messages are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DeflateConfig {
     /// From 1, fast, to 9, small.
     pub level: u8,
@@ -53,6 +54,27 @@ impl DeflateConfig {
     pub const MIN: usize = 64;
     /// The shortest message that is worth compressing by itself.
     pub const MIN_ALONE: usize = 512;
+
+    /// Sets [`DeflateConfig::level`].
+    #[must_use]
+    pub fn with_level(mut self, level: u8) -> Self {
+        self.level = level;
+        self
+    }
+
+    /// Sets [`DeflateConfig::memory`].
+    #[must_use]
+    pub fn with_memory(mut self, bytes: usize) -> Self {
+        self.memory = bytes;
+        self
+    }
+
+    /// Sets [`DeflateConfig::min`].
+    #[must_use]
+    pub fn with_min(mut self, bytes: impl Into<Option<usize>>) -> Self {
+        self.min = bytes.into();
+        self
+    }
 
     /// The shortest message that is compressed, with a context or without.
     #[cfg(feature = "deflate")]
@@ -77,8 +99,9 @@ impl Default for DeflateConfig {
     }
 }
 
-/// What compression has done so far: the size of messages before and after.
+/// The sizes of messages before and after compression, so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CompressionCounts {
     /// Compressed messages received.
     pub messages_in: u64,

@@ -1,5 +1,7 @@
 //! The head of a request: found in the stream, read, and checked for what every request is refused for.
 
+use std::borrow::Cow;
+
 use super::response::{Rejection, StatusCode};
 
 /// The most header fields of a request that can be allowed.
@@ -205,14 +207,26 @@ impl<'a> Request<'a> {
             && !self.wants_websocket()
     }
 
-    /// The values of a parameter of the query, as they were sent. A parameter without `=` has an empty one.
-    pub fn parameters<'r>(&'r self, name: &'r str) -> impl Iterator<Item = &'a str> + 'r {
+    /// The values of a query parameter, percent-decoded. A parameter without `=` has an empty value.
+    ///
+    /// A plus sign stands for itself. Bytes that are not UTF-8 become U+FFFD.
+    ///
+    /// ```
+    /// use outrigger::Request;
+    ///
+    /// let request = Request::parse(b"GET /?name=J%C3%BCrgen&x HTTP/1.1\r\nHost: h\r\n\r\n")?;
+    /// assert_eq!(request.parameters("name").next().as_deref(), Some("Jürgen"));
+    /// assert_eq!(request.parameters("x").next().as_deref(), Some(""));
+    /// assert_eq!(request.parameters("y").next(), None);
+    /// # Ok::<(), outrigger::Rejection>(())
+    /// ```
+    pub fn parameters<'r>(&'r self, name: &'r str) -> impl Iterator<Item = Cow<'a, str>> + 'r {
         self.query
             .unwrap_or_default()
             .split('&')
             .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
-            .filter(move |(key, _)| *key == name)
-            .map(|(_, value)| value)
+            .filter(move |(key, _)| percent_decode(key) == name)
+            .map(|(_, value)| percent_decode(value))
     }
 
     /// How the body is delimited. What could be read in two ways is refused, as it is how requests are smuggled past
@@ -289,6 +303,32 @@ fn is_host(value: &[u8]) -> bool {
         .all(|byte| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=:[]".contains(byte))
 }
 
+/// Decodes percent-encoded text (RFC 3986 section 2.1). A percent sign that no two digits follow stands for itself.
+fn percent_decode(text: &str) -> Cow<'_, str> {
+    if !text.contains('%') {
+        return Cow::Borrowed(text);
+    }
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [byte, after @ ..] = rest {
+        let digit = |at: usize| {
+            let digit = after.get(at)?;
+            char::from(*digit).to_digit(16)
+        };
+        rest = match (byte, digit(0), digit(1)) {
+            (b'%', Some(high), Some(low)) => {
+                decoded.push((high << 4 | low) as u8);
+                &after[2..]
+            }
+            _ => {
+                decoded.push(*byte);
+                after
+            }
+        };
+    }
+    Cow::Owned(String::from_utf8_lossy(&decoded).into_owned())
+}
+
 /// The path and query of a request target, and the authority before it, where a proxy left that (RFC 9112 section 3.2).
 /// The other forms are for CONNECT and OPTIONS.
 fn origin_form(target: &str) -> Option<(&str, Option<&str>)> {
@@ -309,5 +349,19 @@ fn origin_form(target: &str) -> Option<(&str, Option<&str>)> {
         None => Some(("/", Some(rest))),
         Some(at) if rest[at..].starts_with('/') => Some((&rest[at..], Some(&rest[..at]))),
         Some(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_decoded_once() {
+        let head = b"GET /?a=%2525&%61=b+c&a=%e4%zz%&b=1&a HTTP/1.1\r\nHost: h\r\n\r\n";
+        let request = Request::parse(head).expect("valid");
+        let values: Vec<_> = request.parameters("a").collect();
+        assert_eq!(values, ["%25", "b+c", "\u{fffd}%zz%", ""]);
+        assert_eq!(request.parameters("c").next(), None);
     }
 }

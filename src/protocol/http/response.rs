@@ -142,27 +142,18 @@ impl Rejection {
             .because("handshake_timeout")
     }
 
-    /// 401 for a token that is missing or wrong.
-    pub fn unauthorized() -> Self {
-        Self::new(
-            StatusCode::UNAUTHORIZED,
-            "the token is missing or wrong; it comes as 'Authorization: Bearer', '?token=' or the subprotocol 'outrigger.token.'",
-        )
-        .with("WWW-Authenticate", "Bearer")
-    }
-
     /// 405 with the methods that there are.
     pub fn method_not_allowed(allow: &'static str) -> Self {
         Self::new(
             StatusCode::METHOD_NOT_ALLOWED,
             format!("this takes {allow} only"),
         )
-        .with("Allow", allow)
+        .field("Allow", allow)
     }
 
     /// 503 with a reason, to be tried again.
     pub fn unavailable(message: impl Into<Cow<'static, str>>) -> Self {
-        Self::new(StatusCode::UNAVAILABLE, message).with("Retry-After", "1")
+        Self::new(StatusCode::UNAVAILABLE, message).field("Retry-After", "1")
     }
 
     /// Has it counted as this in the metrics, rather than by its status: a few words in snake case.
@@ -182,7 +173,9 @@ impl Rejection {
         self
     }
 
-    pub(in crate::protocol) fn with(mut self, name: &'static str, value: &'static str) -> Self {
+    /// Adds a field to the response, such as `Allow`. A second one replaces the first. Neither may contain a line feed.
+    pub fn field(mut self, name: &'static str, value: &'static str) -> Self {
+        debug_assert!(!name.contains(['\r', '\n']) && !value.contains(['\r', '\n']));
         self.field = Some((name, value));
         self
     }

@@ -140,7 +140,7 @@ pub(crate) enum Details {
 impl Details {
     /// What a request asks for.
     pub(crate) fn of(request: &Request<'_>) -> Result<Self, Rejection> {
-        match request.parameters("details").last() {
+        match request.parameters("details").last().as_deref() {
             None | Some("0" | "false") => Ok(Self::Usual),
             Some("1" | "true") => Ok(Self::All),
             Some(_) => Err(bad("'details' is not 0 or 1")),

@@ -335,7 +335,7 @@ impl Processes {
         let last = request
             .header("last-event-id")
             .and_then(|value| std::str::from_utf8(value).ok());
-        let Some(since) = request.parameters("since").last().or(last) else {
+        let Some(since) = request.parameters("since").last().or(last.map(Into::into)) else {
             return Ok(0);
         };
         let end = self.programs.get(id).map_or(0, Program::output_end);
@@ -357,12 +357,12 @@ impl Processes {
         if !program.has_terminal() {
             return Err(bad("process is not PTY-backed"));
         }
-        let role = match request.parameters("mode").last() {
+        let role = match request.parameters("mode").last().as_deref() {
             None | Some("writer") => Role::Writer,
             Some("viewer") => Role::Viewer,
             Some(_) => return Err(bad("'mode' is not writer or viewer")),
         };
-        let takeover = match request.parameters("takeover").last() {
+        let takeover = match request.parameters("takeover").last().as_deref() {
             None | Some("0" | "false") => false,
             Some("1" | "true") => true,
             Some(_) => return Err(bad("'takeover' is not 0 or 1")),
