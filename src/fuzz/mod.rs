@@ -16,14 +16,16 @@
 #[cfg(feature = "deflate")]
 mod deflate;
 pub(crate) mod protocol;
+#[cfg(feature = "server")]
+mod server;
 
 #[cfg(feature = "deflate")]
 pub use deflate::deflate;
 pub use protocol::{calls, connection, frame_header, handshake, proxy_header};
 
 #[cfg(feature = "server")]
-pub use crate::server::fuzz::operations;
-#[cfg(feature = "server")]
 pub use crate::service::agent::fuzz::{envelope, router};
 #[cfg(feature = "server")]
 pub use crate::service::process::fuzz::{attachments, control, process_calls};
+#[cfg(feature = "server")]
+pub use server::operations;

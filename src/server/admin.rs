@@ -1,7 +1,5 @@
 //! What an operator asks the server itself: is it alive, is it ready, what does it do.
 
-use serde_json::json;
-
 use super::context::Context;
 use super::id::ClientId;
 use super::metrics;
@@ -47,12 +45,12 @@ const PAGE: usize = 1000;
 pub(super) fn answer<S: Service>(ctx: &Context, service: &S, request: &Request<'_>) -> Response {
     match request.path() {
         // Whoever reads this was answered by the loop.
-        "/healthz" => Response::json(StatusCode::OK, &json!({"status": "ok"})),
+        "/healthz" => Response::json(StatusCode::OK, r#"{"status":"ok"}"#),
         "/readyz" if ctx.is_stopping() => (&Rejection::unavailable("stopping")).into(),
         "/readyz" if !service.is_ready() => {
             (&Rejection::unavailable("a program that is needed is not running")).into()
         }
-        "/readyz" => Response::json(StatusCode::OK, &json!({"status": "ready"})),
+        "/readyz" => Response::json(StatusCode::OK, r#"{"status":"ready"}"#),
         "/metrics" => Response::new(
             StatusCode::OK,
             metrics::CONTENT_TYPE,
@@ -60,9 +58,9 @@ pub(super) fn answer<S: Service>(ctx: &Context, service: &S, request: &Request<'
         ),
         _ => match page(request) {
             Ok((after, most)) => {
-                let mut status = ctx.status_page(after, most);
+                let mut status = ctx.core.status_page(after, most);
                 status.service = service.status();
-                Response::json(StatusCode::OK, &status.to_json())
+                Response::json(StatusCode::OK, status.to_json().to_string())
             }
             Err(rejection) => (&rejection).into(),
         },

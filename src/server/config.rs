@@ -4,9 +4,9 @@ use std::net::Ipv4Addr;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use super::access::Access;
 use super::id::MAX_SLOTS;
 use super::listener::{Listen, Peers};
+use super::policy::Access;
 #[cfg(feature = "deflate")]
 use crate::protocol::deflate::DeflateConfig;
 use crate::protocol::{Limits, Timeouts};

@@ -183,7 +183,7 @@ impl Commands {
 
     /// Carries out what was asked for.
     pub(super) fn run(&self, ctx: &mut Context, service: &impl Service) {
-        ctx.service_id = ServiceId::ALL;
+        ctx.core.service_id = ServiceId::ALL;
         // A command that is sent from here on rings again.
         self.bell.rung.swap(false, Ordering::AcqRel);
         for _ in 0..COMMANDS_PER_TURN {

@@ -157,7 +157,18 @@ impl SourceId {
 
 /// The name of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TimerId(pub(super) u64);
+pub struct TimerId(u64);
+
+impl TimerId {
+    pub(super) fn new(slot: usize, serial: u64) -> Self {
+        debug_assert!(slot < MAX_SLOTS);
+        Self(serial << SLOT_BITS | slot as u64)
+    }
+
+    pub(super) fn slot(self) -> usize {
+        (self.0 as usize) & (MAX_SLOTS - 1)
+    }
+}
 
 /// What a token stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

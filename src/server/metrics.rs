@@ -2,20 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
-use std::time::Duration;
 
-use super::client::Traffic;
+use super::client::{Outcome, Traffic};
 use super::context::Context;
 use super::histogram::Histogram;
 use super::service::Service;
 use crate::protocol::deflate::Compression;
-use crate::protocol::{Cause, CloseReason, Connection, OpCode, Phase, Rejection, StatusCode};
+use crate::protocol::{Cause, CloseReason, OpCode, Rejection, StatusCode, Time};
 use crate::sys;
 
 /// The type of the text exposition format.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What can become of a connection: a client, calls, a request that was refused, or no whole request at all.
+/// The names of [`Outcome`]s, in their order.
 const OUTCOMES: [&str; 4] = ["websocket", "http", "refused", "unused"];
 
 /// Opcodes with the names that RFC 6455 section 11.8 gives them.
@@ -82,18 +81,9 @@ impl Counters {
     }
 
     /// Counts the end of a connection of any kind.
-    pub(super) fn ended(&mut self, traffic: Traffic, connection: &Connection) {
+    pub(super) fn ended(&mut self, traffic: Traffic, outcome: Outcome) {
         self.ended.add(traffic);
-        let outcome = if connection.was_open() {
-            0
-        } else if connection.was_called() {
-            1
-        } else if matches!(connection.phase(), Phase::Answered | Phase::Finished) {
-            2
-        } else {
-            3
-        };
-        self.outcomes[outcome] += 1;
+        self.outcomes[outcome as usize] += 1;
     }
 }
 
@@ -234,11 +224,11 @@ fn label(name: &str, value: &str) -> String {
 /// All metrics of a server and its service.
 pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
     let mut out = Metrics::default();
-    let counters = &ctx.counters;
+    let counters = &ctx.core.env.counters;
     let mut traffic = counters.ended;
     let mut queued = 0;
-    for (id, client) in ctx.registry.iter() {
-        traffic.add(ctx.traffic_of(id, client));
+    for client in ctx.core.registry.iter() {
+        traffic.add(client.traffic);
         queued += client.queued();
     }
     out.gauges(
@@ -250,22 +240,22 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
     out.gauge(
         "outrigger_uptime_seconds",
         "Since the loop began to turn.",
-        ctx.uptime().as_secs_f64(),
+        ctx.now().since(Time::default()).as_secs_f64(),
     );
     out.gauge(
         "outrigger_clients",
         "WebSocket clients.",
-        ctx.registry.client_count(),
+        ctx.core.registry.client_count(),
     );
     out.gauge(
         "outrigger_connections",
         "Connections of every kind, those in their handshake included.",
-        ctx.registry.len(),
+        ctx.core.registry.len(),
     );
     out.gauge(
         "outrigger_pending_calls",
         "HTTP calls that wait for their answer, and streams of events; not this one.",
-        ctx.calls.saturating_sub(1),
+        ctx.core.env.calls.saturating_sub(1),
     );
     out.counter(
         "outrigger_connections_accepted_total",
@@ -311,7 +301,7 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
         "outrigger_received_frames_total",
         "Frames of clients.",
         "opcode",
-        OPCODES.map(|(opcode, name)| (name, ctx.shared.frames.of(opcode))),
+        OPCODES.map(|(opcode, name)| (name, ctx.core.env.protocol.frames.of(opcode))),
     );
     for (name, help, value) in [
         (
@@ -351,7 +341,7 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
             ("accepts", counters.turn_accepts),
         ],
     );
-    if let Some(compression) = &ctx.shared.compression {
+    if let Some(compression) = &ctx.core.env.protocol.compression {
         let counts = compression.counts();
         out.counters(
             "outrigger_compressed_messages_total",
@@ -377,34 +367,38 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
             compression.reserved(),
         );
     }
-    let limits = ctx.config.limits;
+    let limits = ctx.config().limits;
     out.gauges(
         "outrigger_limit",
         "What the server is held to: counts and bytes.",
         "limit",
         [
-            ("max_clients", ctx.config.max_clients),
+            ("max_clients", ctx.config().max_clients),
             (
                 "max_clients_per_address",
-                ctx.config.max_clients_per_address.unwrap_or(0),
+                ctx.config().max_clients_per_address.unwrap_or(0),
             ),
             ("max_head", limits.max_head),
             ("max_headers", limits.max_headers),
             ("max_message", limits.max_message),
-            ("max_outbound", ctx.config.max_outbound),
+            ("max_outbound", ctx.config().max_outbound),
             (
                 "deflate_memory",
-                ctx.shared
+                ctx.core
+                    .env
+                    .protocol
                     .compression
                     .as_ref()
                     .map_or(0, Compression::memory),
             ),
             (
                 "rate_limit",
-                ctx.config.rate_limit.map_or(0, |rate| rate.get() as usize),
+                ctx.config()
+                    .rate_limit
+                    .map_or(0, |rate| rate.get() as usize),
             ),
-            ("turn_bytes", ctx.config.turn_bytes),
-            ("turn_accepts", ctx.config.turn_accepts),
+            ("turn_bytes", ctx.config().turn_bytes),
+            ("turn_accepts", ctx.config().turn_accepts),
         ],
     );
     out.histogram(
@@ -426,10 +420,4 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
     }
     service.metrics(&mut out);
     out.into_text()
-}
-
-impl Context {
-    fn uptime(&self) -> Duration {
-        self.now.since(crate::protocol::Time::default())
-    }
 }

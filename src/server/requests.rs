@@ -1,61 +1,93 @@
-//! Requests: whom they are for, and whether they are answered or upgraded.
+//! Routing of requests: which service handles one, and whether it is upgraded, answered or rejected.
 
 use super::admin;
 use super::context::Context;
+use super::core::Core;
 use super::id::{ClientId, ServiceId};
 use super::service::{Route, Service};
 use crate::protocol::deflate::Offer;
 use crate::protocol::{CloseReason, Rejection, Request, Response, StatusCode};
 
-/// A subprotocol that says nothing: the messages are those of the service.
+/// A subprotocol without a meaning of its own: the messages are those of the service.
 const OWN_PROTOCOL: &str = "outrigger";
 
 /// The longest path of a client, in bytes. It is kept as long as the client is connected.
 const MAX_PATH: usize = 1024;
 
-/// Answers a whole request head, or has the rest of the request come.
+/// Answers a request head, or waits for the request's body.
 pub(super) fn handle_head<S: Service>(
     ctx: &mut Context,
     service: &mut S,
     id: ClientId,
     head: &[u8],
 ) {
-    let max_headers = ctx.config.limits.max_headers;
-    let answered = Request::parse_within(head, max_headers).and_then(|request| {
-        let service_id = if admin::is_for(&request) {
-            ServiceId::ALL
-        } else {
-            service.service_id(&request)
-        };
-        ctx.begin_request(id, &request, service_id);
-        if !admin::is_open(&request) {
-            ctx.check_access(id, &request)?;
-        }
-        ctx.note_authentication(id, &request);
-        let route = if request.is_preflight() {
-            // Who has shown no token may not have one kept.
-            admin::expect_no_body(&request)?;
-            Route::Http
-        } else if admin::is_for(&request) {
-            admin::check(&request)?;
-            Route::Http
-        } else if ctx.is_stopping() && !ctx.is_new(id) {
-            return Err(Rejection::unavailable("stopping").because("stopping"));
-        } else {
-            service.route(&request)?
-        };
-        match route {
-            Route::WebSocket => upgrade(ctx, service, id, &request),
-            Route::Http if ctx.begin_call(id, &request, head, service.max_body(&request))? => {
-                handle_call(ctx, service, id, &request, b"");
-                Ok(())
-            }
-            Route::Http => Ok(()),
-        }
-    });
+    let max_headers = ctx.config().limits.max_headers;
+    let answered = Request::parse_within(head, max_headers)
+        .and_then(|request| route(ctx, service, id, &request, head));
     if let Err(rejection) = answered {
-        ctx.reject(id, &rejection);
+        ctx.core
+            .with(id, |client, env| client.reject(env, &rejection));
     }
+}
+
+/// Checks who makes a request, selects what handles it, and upgrades or answers it.
+fn route<S: Service>(
+    ctx: &mut Context,
+    service: &mut S,
+    id: ClientId,
+    request: &Request<'_>,
+    head: &[u8],
+) -> Result<(), Rejection> {
+    let is_stopping = ctx.is_stopping();
+    ctx.core.service_id = if admin::is_for(request) {
+        ServiceId::ALL
+    } else {
+        service.service_id(request)
+    };
+    let Core {
+        registry,
+        env,
+        listen,
+        service_id,
+        ..
+    } = &mut ctx.core;
+    let Some(client) = registry.get_mut(id) else {
+        return Ok(());
+    };
+    client.service_id = *service_id;
+    let is_new = client.is_new();
+    let access = &env.config.access;
+    let origin = access.known_origin(request, listen);
+    // A stopping server answers no second request.
+    client.begin_request(request, origin.as_deref(), is_stopping);
+    let is_user = client.remote.user().is_some();
+    if !admin::is_open(request) {
+        access.check(request, listen, is_user)?;
+    }
+    client.set_trusted(access.authenticates(request, is_user));
+    let route = if request.is_preflight() {
+        // Memory is not kept for a peer that has shown no token.
+        admin::expect_no_body(request)?;
+        Route::Http
+    } else if admin::is_for(request) {
+        admin::check(request)?;
+        Route::Http
+    } else if is_stopping && !is_new {
+        return Err(Rejection::unavailable("stopping").because("stopping"));
+    } else {
+        service.route(request)?
+    };
+    if route == Route::WebSocket {
+        return upgrade(ctx, service, id, request);
+    }
+    let max_body = service.max_body(request);
+    let begun = ctx.core.with(id, |client, env| {
+        client.begin_call(env, request, head, max_body)
+    });
+    if begun.transpose()? == Some(true) {
+        handle_call(ctx, service, id, request, b"");
+    }
+    Ok(())
 }
 
 pub(super) fn too_many_of_address() -> Rejection {
@@ -66,7 +98,7 @@ fn too_many_clients() -> Rejection {
     Rejection::unavailable("too many clients").because("max_clients")
 }
 
-/// Opens a connection, if the service takes it.
+/// Opens a connection, if the service accepts it.
 fn upgrade<S: Service>(
     ctx: &mut Context,
     service: &mut S,
@@ -78,18 +110,21 @@ fn upgrade<S: Service>(
         let why = format!("the path is longer than {MAX_PATH} bytes");
         return Err(Rejection::new(StatusCode::URI_TOO_LONG, why));
     }
-    if ctx.is_full() {
+    let Some(remote) = ctx.remote(id) else {
+        return Ok(());
+    };
+    if ctx.core.is_full() {
         return Err(too_many_clients());
     }
-    if ctx.has_too_many(id) {
+    if ctx.core.has_too_many(remote) {
         return Err(too_many_of_address());
     }
-    let offer = match &ctx.shared.compression {
+    let offer = match &ctx.core.env.protocol.compression {
         Some(_) => Offer::find(request)?,
         None => None,
     };
     let mut accept = service.accept(ctx, request)?;
-    if let Some(cookie) = &ctx.config.affinity_cookie {
+    if let Some(cookie) = &ctx.config().affinity_cookie {
         accept = accept.field("Set-Cookie", format!("{cookie}; Path=/; HttpOnly"))?;
     }
     // A browser that has to put the token among its subprotocols has to be answered with another of them.
@@ -97,24 +132,27 @@ fn upgrade<S: Service>(
         accept = accept.protocol(OWN_PROTOCOL);
     }
     let mut codec = None;
-    if let Some((compression, offer)) = ctx.shared.compression.as_ref().zip(offer) {
+    if let Some((compression, offer)) = ctx.core.env.protocol.compression.as_ref().zip(offer) {
         let agreed = compression.accept(offer);
         let value = agreed.agreement().to_string();
         accept = accept.field("Sec-WebSocket-Extensions", value)?;
         codec = Some(agreed);
     }
-    ctx.open(id, &upgrade, &accept, request.path(), codec);
-    if let Some(remote) = ctx.remote(id) {
-        log::info!("{id} connected: path={:?} remote={remote}", request.path());
-    }
+    let path = ctx.core.registry.share_path(request.path());
+    ctx.core.registry.count_client();
+    ctx.core.with(id, |client, env| {
+        client.open(env, &upgrade, &accept, path, codec)
+    });
+    log::info!("{id} connected: path={:?} remote={remote}", request.path());
     service.connected(ctx, id, request);
     if ctx.is_stopping() {
-        ctx.close_with(id, CloseReason::shutdown());
+        ctx.core
+            .with(id, |client, env| client.close(env, CloseReason::shutdown()));
     }
     Ok(())
 }
 
-/// Has a whole call answered.
+/// Has a call answered whose body has arrived.
 pub(super) fn handle_call<S: Service>(
     ctx: &mut Context,
     service: &mut S,
@@ -123,23 +161,26 @@ pub(super) fn handle_call<S: Service>(
     body: &[u8],
 ) {
     log::debug!("{id} {} {:?}", request.method(), request.path());
-    let (full, too_many) = (ctx.is_full(), ctx.has_too_many(id));
-    ctx.begin_call_of(id);
+    let is_full = ctx.core.is_full();
+    let has_too_many = ctx
+        .remote(id)
+        .is_some_and(|remote| ctx.core.has_too_many(remote));
+    ctx.core.with(id, |client, env| client.count_call(env));
     if request.is_preflight() {
         ctx.respond(id, &Response::preflight());
     } else if admin::is_for(request) {
-        ctx.service_id = ServiceId::ALL;
+        ctx.core.service_id = ServiceId::ALL;
         let response = admin::answer(ctx, service, request);
         // Each of the clients that it lists costs more than its bytes do.
         ctx.spend(response.body_len() / 80);
         ctx.respond(id, &response);
-    } else if full || too_many {
-        let rejection = if full {
+    } else if is_full || has_too_many {
+        let rejection = if is_full {
             too_many_clients()
         } else {
             too_many_of_address()
         };
-        ctx.counters.counted(&rejection);
+        ctx.core.env.counters.counted(&rejection);
         ctx.respond(id, &Response::from(&rejection));
     } else {
         service.call(ctx, id, request, body);

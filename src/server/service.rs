@@ -171,6 +171,12 @@ pub trait Service {
         let _ = ctx;
     }
 
+    /// Visits every client and caller that the service keeps state for. Debug builds and fuzzers check each against the
+    /// registry after every disconnect.
+    fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
+        let _ = visit;
+    }
+
     /// Whether the loop may end. It is asked after `stopping`, on every turn until the drain timeout.
     fn is_stopped(&self) -> bool {
         true

@@ -1,17 +1,14 @@
-//! File descriptors and timers of the service, in the same loop.
+//! File descriptors that services watch.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::time::Duration;
 
 use mio::unix::SourceFd;
 use mio::{Interest, Registry};
 use slab::Slab;
 
-use super::id::{ServiceId, SourceId, TimerId};
+use super::id::{ServiceId, SourceId};
 use super::service::Readiness;
-use crate::protocol::Time;
 
 /// A watched file descriptor.
 #[derive(Debug)]
@@ -21,15 +18,13 @@ struct Source {
     service_id: ServiceId,
 }
 
-/// All that the service watches and waits for.
+/// Every file descriptor that a service watches.
 #[derive(Debug, Default)]
 pub(super) struct Sources {
     sources: Slab<Source>,
     last_serial: u64,
     /// Sources that asked for another turn, with what they asked for.
     again: Vec<(SourceId, Readiness)>,
-    timers: BTreeSet<(Time, TimerId, ServiceId)>,
-    last_timer: u64,
 }
 
 impl Sources {
@@ -78,38 +73,8 @@ impl Sources {
         std::mem::take(&mut self.again)
     }
 
-    pub(super) fn set_timer(
-        &mut self,
-        service_id: ServiceId,
-        now: Time,
-        after: Duration,
-    ) -> TimerId {
-        self.last_timer += 1;
-        let id = TimerId(self.last_timer);
-        // Not in the present turn, which would never end with a timer that sets itself again.
-        let due = now + after.max(Duration::from_millis(1));
-        self.timers.insert((due, id, service_id));
-        id
-    }
-
-    pub(super) fn cancel_timer(&mut self, id: TimerId) {
-        self.timers.retain(|(_, timer, _)| *timer != id);
-    }
-
-    /// The next timer that has run out, and whose it is.
-    pub(super) fn pop_timer(&mut self, now: Time) -> Option<(TimerId, ServiceId)> {
-        let &(due, id, service_id) = self.timers.first()?;
-        (due <= now).then(|| {
-            self.timers.pop_first();
-            (id, service_id)
-        })
-    }
-
-    /// When a source or a timer wants a turn.
-    pub(super) fn next_turn(&self) -> Option<Time> {
-        if !self.again.is_empty() {
-            return Some(Time::default());
-        }
-        self.timers.first().map(|(due, ..)| *due)
+    /// Whether a source asked for another turn.
+    pub(super) fn has_work(&self) -> bool {
+        !self.again.is_empty()
     }
 }

@@ -5,14 +5,16 @@ use std::io;
 use mio::Poll;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
+use super::Access;
 use super::config::Config;
 use super::context::Context;
+use super::core::Core;
+use super::event_loop::Server;
 use super::handle::Commands;
 use super::id::{CHILDREN, RELOAD, SIGNALS};
 use super::listener::{Listen, ListenAddress, Listener, Peers};
 use super::service::Service;
 use super::signals::Signals;
-use super::{Access, Server};
 use crate::sys::{
     Clock, InheritedSocket, Reaper, become_subreaper, raise_descriptor_limit, take_inherited_socket,
 };
@@ -72,7 +74,9 @@ impl<S: Service> Server<S> {
         let registry = poll.registry().try_clone()?;
         Ok(Self {
             commands: Commands::new(&registry)?,
-            ctx: Context::new(config, registry, listen, clock.now()),
+            ctx: Context {
+                core: Core::new(config, registry, listen, clock.now()),
+            },
             service,
             listeners,
             signals: None,

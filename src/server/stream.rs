@@ -16,7 +16,7 @@ pub(super) enum Stream {
     /// A TCP or unix socket. They are read, written and shut down alike; one variant keeps a client's entry small.
     Socket(TcpStream),
     #[cfg(any(test, fuzzing))]
-    Memory(super::fuzz::MemoryStream),
+    Memory(super::memory_stream::MemoryStream),
 }
 
 impl From<TcpStream> for Stream {

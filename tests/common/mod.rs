@@ -79,7 +79,7 @@ impl Service for Witness {
                 ctx.set_timer(Duration::from_millis(10));
             }
             "/call/stream" => {
-                ctx.begin_stream(caller).expect("it was just called");
+                ctx.begin_stream(caller, &[]).expect("it was just called");
                 let streamed = ctx.stream(caller, b"data: first\n\n");
                 assert_eq!(streamed.is_ok(), request.method() != "HEAD");
             }

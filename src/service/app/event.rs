@@ -4,7 +4,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Map, Value, json};
 
-use crate::server::access::{is_token_protocol, without_token};
+use crate::server::policy::{is_token_protocol, without_token};
 use crate::{Access, ClientId, CloseReason, ListenAddress, Message, Remote, Request, Status};
 
 /// Lines that were said and not yet handed over.

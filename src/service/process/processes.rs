@@ -185,7 +185,7 @@ impl Processes {
             Call::Stream(id) => {
                 let since = self.since(id, request)?;
                 let role = Role::Listener(Details::of(request)?);
-                let _ = ctx.begin_stream_with(caller, &[EVENTS_ARE_JSON]);
+                let _ = ctx.begin_stream(caller, &[EVENTS_ARE_JSON]);
                 if request.method() == "HEAD" {
                     return Ok(None);
                 }

@@ -28,10 +28,11 @@ mod tests {
     use mio::Poll;
     use mio::net::UnixStream;
 
-    use super::*;
     use crate::protocol::Time;
     use crate::server::client::Remote;
-    use crate::server::{Config, Context, Token};
+    use crate::server::core::Core;
+    use crate::server::*;
+    use crate::server::{Config, Token};
 
     #[test]
     fn a_principal_is_the_user_of_our_own_unix_socket_or_whoever_holds_the_token() {
@@ -49,14 +50,10 @@ mod tests {
             config.access.token = token;
             let poll = Poll::new().expect("a poll");
             let registry = poll.registry().try_clone().expect("a registry");
-            let mut ctx = Context::new(config, registry, Vec::new(), Time::default());
+            let mut core = Core::new(config, registry, Vec::new(), Time::default());
             let (stream, _peer) = UnixStream::pair().expect("two sockets");
-            let registered = |_: &mut _, _| Ok::<_, ()>(());
-            let client = ctx
-                .registry
-                .insert(stream.into(), remote, Time::default(), registered)
-                .expect("a client");
-            assert_eq!(ctx.principal(client), principal);
+            let client = core.add_client(stream.into(), remote).expect("a client");
+            assert_eq!(core.principal(client), principal);
         }
         assert!(Principal::Token.is_same(Principal::Token));
         assert!(!Principal::User(0).is_same(Principal::Token));

@@ -24,7 +24,7 @@ const STEP: Duration = Duration::from_millis(20);
 
 /// Clients that have not been closed yet.
 #[derive(Debug, Default)]
-pub(super) struct Farewell {
+pub(super) struct DrainSchedule {
     /// Those whose turn has not come.
     waiting: VecDeque<ClientId>,
     /// Those whose turn has come while the service worked for them.
@@ -45,7 +45,7 @@ pub(super) struct Step {
     close: usize,
 }
 
-impl Farewell {
+impl DrainSchedule {
     /// Begins with these clients.
     pub(super) fn begin(clients: Vec<ClientId>, now: Time, drain_timeout: Duration) -> Self {
         let total = clients.len();
@@ -130,20 +130,20 @@ mod tests {
     }
 
     /// How many clients one step closes if the service works for none.
-    fn closed(farewell: &mut Farewell, millis: u64) -> usize {
+    fn closed(schedule: &mut DrainSchedule, millis: u64) -> usize {
         let now = Time::from_millis(millis);
-        let Some(mut step) = farewell.begin_step(now) else {
+        let Some(mut step) = schedule.begin_step(now) else {
             return 0;
         };
-        std::iter::from_fn(|| farewell.pop_due(&mut step, now)).count()
+        std::iter::from_fn(|| schedule.pop_due(&mut step, now)).count()
     }
 
     #[test]
     fn a_crowd_is_closed_evenly_and_a_handful_at_once() {
         let drain = Duration::from_secs(10);
-        let mut farewell = Farewell::begin(clients(5000), Time::default(), drain);
+        let mut schedule = DrainSchedule::begin(clients(5000), Time::default(), drain);
         let mut told: Vec<_> = (0..=8)
-            .map(|second| closed(&mut farewell, second * 1000))
+            .map(|second| closed(&mut schedule, second * 1000))
             .collect();
         assert_eq!(told.remove(0), 1);
         assert!(
@@ -151,31 +151,31 @@ mod tests {
             "{told:?}"
         );
         assert_eq!(told.iter().sum::<usize>() + 1, 5000);
-        assert!(farewell.is_done() && farewell.next_step().is_none());
+        assert!(schedule.is_done() && schedule.next_step().is_none());
 
-        let mut farewell = Farewell::begin(clients(10), Time::default(), drain);
-        assert_eq!(closed(&mut farewell, 0), 10);
+        let mut schedule = DrainSchedule::begin(clients(10), Time::default(), drain);
+        assert_eq!(closed(&mut schedule, 0), 10);
         // However many there are, the last is closed in time to answer.
-        let mut farewell = Farewell::begin(clients(100_000), Time::default(), drain);
-        assert_eq!(closed(&mut farewell, 8000), 100_000);
+        let mut schedule = DrainSchedule::begin(clients(100_000), Time::default(), drain);
+        assert_eq!(closed(&mut schedule, 8000), 100_000);
     }
 
     #[test]
     fn a_client_that_the_service_works_for_is_closed_when_that_is_done_or_time_runs_out() {
         // The bug: SIGTERM dropped answers that were under way, although the server waits for up to 10 s.
         let drain = Duration::from_secs(10);
-        let mut farewell = Farewell::begin(clients(3), Time::default(), drain);
+        let mut schedule = DrainSchedule::begin(clients(3), Time::default(), drain);
         let mut closed = Vec::new();
         for millis in (0..10_000).step_by(20) {
             let now = Time::from_millis(millis);
-            let Some(mut step) = farewell.begin_step(now) else {
+            let Some(mut step) = schedule.begin_step(now) else {
                 break;
             };
-            while let Some((id, last_call)) = farewell.pop_due(&mut step, now) {
+            while let Some((id, last_call)) = schedule.pop_due(&mut step, now) {
                 // The work for one takes no time, for the second half a second, for the third for ever.
                 let is_working = [false, millis < 500, true][id.slot()];
                 if is_working && !last_call {
-                    farewell.postpone(id);
+                    schedule.postpone(id);
                 } else {
                     closed.push((id.slot(), millis));
                 }

@@ -18,8 +18,8 @@ use std::net::IpAddr;
 
 use uuid::Uuid;
 
-use super::listener::ListenAddress;
 use crate::protocol::{Rejection, Request, StatusCode};
+use crate::server::listener::ListenAddress;
 
 /// The beginning of the name of a subprotocol that carries the token.
 const TOKEN_PROTOCOL: &str = "outrigger.token.";
@@ -85,7 +85,7 @@ pub struct Access {
 impl Access {
     /// Lets a request in, or says why not. `listen` is where the server listens; `unix` says that it came through a
     /// unix socket.
-    pub(super) fn check(
+    pub(in crate::server) fn check(
         &self,
         request: &Request<'_>,
         listen: &[ListenAddress],
@@ -108,7 +108,7 @@ impl Access {
     }
 
     /// Whether a request shows the token, or none is required.
-    pub(super) fn authenticates(&self, request: &Request<'_>, unix: bool) -> bool {
+    pub(in crate::server) fn authenticates(&self, request: &Request<'_>, unix: bool) -> bool {
         match &self.token {
             Some(token) => unix || self.presents(request, token),
             None => true,
@@ -171,7 +171,7 @@ impl Access {
     }
 
     /// The origin of a request, if it has one that may come. The server's own is one whose name it knows as its own.
-    pub(super) fn known_origin<'a>(
+    pub(in crate::server) fn known_origin<'a>(
         &self,
         request: &'a Request<'_>,
         listen: &[ListenAddress],

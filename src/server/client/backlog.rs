@@ -5,9 +5,9 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::stream::Stream;
 use crate::protocol::Time;
 use crate::protocol::deflate::{Codec, Compression, CompressionFailed, Squeeze};
+use crate::server::stream::Stream;
 
 /// Output is gathered into blocks of about this size; larger pieces get a block of their own.
 const BLOCK: usize = 64 << 10;
@@ -49,7 +49,7 @@ impl Block {
 ///                    ^ written bytes of the first block
 /// ```
 #[derive(Debug, Default)]
-pub(super) struct Backlog {
+pub(in crate::server) struct Backlog {
     blocks: VecDeque<Block>,
     /// Bytes of the first block that were written: less than its length, and 0 if there is no block.
     written: usize,
@@ -62,29 +62,34 @@ pub(super) struct Backlog {
     /// While over the limit: how much the peer had taken and when that last changed.
     taken: Option<(u64, Time)>,
     /// Whether the socket was full at the last write, so that an event will tell when it has room.
-    pub(super) blocked: bool,
+    pub(in crate::server) blocked: bool,
     /// Whether the output went over the soft limit and has not drained since.
-    pub(super) congested: bool,
+    pub(in crate::server) congested: bool,
     /// Whether the end of the turn will write.
-    pub(super) dirty: bool,
+    pub(in crate::server) dirty: bool,
     /// Input that was read but not handled, because handling it would have made more output.
-    pub(super) unread: Vec<u8>,
+    pub(in crate::server) unread: Vec<u8>,
 }
 
 impl Backlog {
     /// Bytes of output that wait.
-    pub(super) fn queued(&self) -> usize {
+    pub(in crate::server) fn queued(&self) -> usize {
         self.queued
     }
 
     /// The longest piece that was added since nothing waited: at least the longest message that waits.
-    pub(super) fn largest(&self) -> usize {
+    pub(in crate::server) fn largest(&self) -> usize {
         self.largest
     }
 
     /// Whether the peer, which has taken `delivered` bytes by now, has taken any of them within `patience`. The first
     /// call begins the measurement.
-    pub(super) fn takes_steadily(&mut self, delivered: u64, now: Time, patience: Duration) -> bool {
+    pub(in crate::server) fn takes_steadily(
+        &mut self,
+        delivered: u64,
+        now: Time,
+        patience: Duration,
+    ) -> bool {
         let (taken, since) = *self.taken.get_or_insert((delivered, now));
         if delivered.wrapping_sub(taken) as i64 > 0 {
             self.taken = Some((delivered, now));
@@ -94,12 +99,12 @@ impl Backlog {
     }
 
     /// Whether there is nothing left to keep this for.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::server) fn is_empty(&self) -> bool {
         self.queued == 0 && self.unread.is_empty()
     }
 
     /// Appends whole frames, given in parts of which the first `skip` bytes are written already.
-    pub(super) fn push(&mut self, parts: &[&[u8]], mut skip: usize) {
+    pub(in crate::server) fn push(&mut self, parts: &[&[u8]], mut skip: usize) {
         let total = parts.iter().map(|part| part.len()).sum::<usize>();
         if skip > 0 {
             debug_assert!(self.queued == 0 && skip < total);
@@ -125,7 +130,7 @@ impl Backlog {
     }
 
     /// Appends a frame that other clients share, of which the first `written` bytes are written already.
-    pub(super) fn push_shared(&mut self, frame: Arc<[u8]>, written: usize) {
+    pub(in crate::server) fn push_shared(&mut self, frame: Arc<[u8]>, written: usize) {
         debug_assert!(written < frame.len() && (written == 0 || self.queued == 0));
         if self.queued == 0 {
             self.written = written;
@@ -137,7 +142,7 @@ impl Backlog {
     }
 
     /// Appends a message that has yet to be compressed.
-    pub(super) fn push_squeeze(&mut self, message: Squeeze) {
+    pub(in crate::server) fn push_squeeze(&mut self, message: Squeeze) {
         self.queued += message.remaining();
         self.largest = self.largest.max(message.remaining());
         self.blocks.push_back(Block::Squeeze(message));
@@ -145,19 +150,19 @@ impl Backlog {
     }
 
     /// Whether a message waits to be compressed, so that nothing else may be compressed before it.
-    pub(super) fn has_squeeze(&self) -> bool {
+    pub(in crate::server) fn has_squeeze(&self) -> bool {
         let is_squeeze = |block: &Block| matches!(block, Block::Squeeze(_));
         self.blocks.iter().any(is_squeeze)
     }
 
     /// Whether the next thing to send has to be compressed first.
-    pub(super) fn must_squeeze(&self) -> bool {
+    pub(in crate::server) fn must_squeeze(&self) -> bool {
         matches!(self.blocks.front(), Some(Block::Squeeze(_)))
     }
 
     /// If the next thing to send has to be compressed first, compresses a slice of it and returns how many bytes that
     /// were.
-    pub(super) fn squeeze(
+    pub(in crate::server) fn squeeze(
         &mut self,
         codec: Option<&mut Codec>,
         shared: Option<&mut Compression>,
@@ -184,7 +189,7 @@ impl Backlog {
     }
 
     /// Drops every block that was not begun: what a client that is cut off will not get.
-    pub(super) fn drop_unbegun(&mut self) {
+    pub(in crate::server) fn drop_unbegun(&mut self) {
         self.blocks
             .truncate(usize::from(self.written > 0 || self.begun));
         self.queued = self
@@ -195,7 +200,7 @@ impl Backlog {
     }
 
     /// Writes once and returns how many bytes were taken.
-    pub(super) fn write(&mut self, stream: &mut Stream) -> io::Result<usize> {
+    pub(in crate::server) fn write(&mut self, stream: &mut Stream) -> io::Result<usize> {
         let mut slices = [IoSlice::new(&[]); BLOCKS_PER_WRITE];
         let mut count = 0;
         let mut offered = 0;

@@ -1,0 +1,193 @@
+//! HTTP before the upgrade: answers to calls, streams of events, rejections.
+
+use std::time::SystemTime;
+
+use super::{Client, Connection, Flag};
+use crate::protocol::http::{HttpConnection, HttpState};
+use crate::protocol::{CloseReason, Rejection, Request, Response, StatusCode, Time};
+use crate::server::budget::CALL;
+use crate::server::context::SendError;
+use crate::server::core::Env;
+
+/// The type of a stream of events, as `EventSource` of browsers reads it.
+const EVENT_STREAM: (&str, &str) = ("Content-Type", "text/event-stream");
+
+/// The present time as an HTTP date.
+fn date() -> String {
+    httpdate::fmt_http_date(SystemTime::now())
+}
+
+impl Client {
+    /// Runs an operation on the connection while it is HTTP.
+    fn transmit_http(
+        &mut self,
+        env: &mut Env,
+        operation: impl FnOnce(&mut HttpConnection, Time, &mut Vec<u8>),
+    ) {
+        self.transmit(env, |connection, now, out| {
+            if let Connection::Http(http) = connection {
+                operation(http, now, out);
+            }
+        });
+    }
+
+    fn http_state(&self) -> Option<HttpState> {
+        match &self.connection {
+            Connection::Http(http) => Some(http.state()),
+            Connection::WebSocket(_) => None,
+        }
+    }
+
+    /// Whether a call of this client waits for its answer, or for the rest of it.
+    pub(in crate::server) fn is_answering(&self) -> bool {
+        matches!(&self.connection, Connection::Http(http) if http.is_answering())
+    }
+
+    /// Whether a call of this client has not been answered to the end.
+    pub(in crate::server) fn is_unanswered(&self) -> bool {
+        matches!(&self.connection, Connection::Http(http) if http.is_unanswered())
+    }
+
+    /// Whether a request, or its body, is arriving.
+    pub(in crate::server) fn is_requesting(&self) -> bool {
+        matches!(self.http_state(), Some(HttpState::Head | HttpState::Body))
+    }
+
+    /// Records what a request asks for. `origin` is that of the page that may read the answer.
+    pub(in crate::server) fn begin_request(
+        &mut self,
+        request: &Request<'_>,
+        origin: Option<&str>,
+        is_last: bool,
+    ) {
+        if let Connection::Http(http) = &mut self.connection {
+            http.begin_request(request, origin);
+            if is_last {
+                http.end_keep_alive();
+            }
+        }
+    }
+
+    /// Records whether a request was authenticated. An unauthenticated connection is not kept alive for further
+    /// requests.
+    pub(in crate::server) fn set_trusted(&mut self, trusted: bool) {
+        self.flags.set(Flag::Trusted, trusted);
+        if !trusted && let Connection::Http(http) = &mut self.connection {
+            http.end_keep_alive();
+        }
+    }
+
+    /// Takes a request as a call. Returns whether its body has arrived.
+    pub(in crate::server) fn begin_call(
+        &mut self,
+        env: &mut Env,
+        request: &Request<'_>,
+        head: &[u8],
+        max_body: usize,
+    ) -> Result<bool, Rejection> {
+        let max_body = max_body.min(env.config.limits.max_message);
+        let mut is_whole = Ok(false);
+        self.transmit_http(env, |http, now, out| {
+            is_whole = http.begin_call(now, request, head, max_body, out);
+        });
+        is_whole
+    }
+
+    /// Counts a call that is given to the service.
+    pub(in crate::server) fn count_call(&self, env: &mut Env) {
+        env.calls += 1;
+        env.addresses.add_client(self.remote.ip());
+    }
+
+    /// Counts the end of a call: it was answered to the end, or its caller is gone.
+    pub(in crate::server) fn uncount_call(&self, env: &mut Env) {
+        env.calls = env.calls.saturating_sub(1);
+        env.addresses.remove_client(self.remote.ip());
+    }
+
+    /// Answers a request with an error, after which the connection ends.
+    pub(in crate::server) fn reject(&mut self, env: &mut Env, rejection: &Rejection) {
+        log::info!("{} refused: {rejection} remote={}", self.id, self.remote);
+        env.counters.refused(rejection);
+        self.transmit_http(env, |http, now, out| {
+            http.reject(now, &date(), rejection, out)
+        });
+    }
+
+    /// Answers a call.
+    pub(in crate::server) fn respond(
+        &mut self,
+        env: &mut Env,
+        response: &Response,
+    ) -> Result<(), SendError> {
+        self.expect(HttpState::Answering)?;
+        log::debug!("{} answered: {}", self.id, response.status().0);
+        self.uncount_call(env);
+        env.counters.responded(response.status());
+        env.budget.spend(CALL + response.body_len() / 256);
+        self.transmit_http(env, |http, now, out| {
+            http.respond(now, &date(), response, out)
+        });
+        self.read_on(env);
+        Ok(())
+    }
+
+    /// Begins to answer a call with a stream of events. `fields` are added to the head.
+    pub(in crate::server) fn begin_stream(
+        &mut self,
+        env: &mut Env,
+        fields: &[(&str, &str)],
+    ) -> Result<(), SendError> {
+        self.expect(HttpState::Answering)?;
+        env.counters.responded(StatusCode::OK);
+        let fields = [&[EVENT_STREAM], fields].concat();
+        self.transmit_http(env, |http, now, out| {
+            http.begin_stream(now, &date(), &fields, out)
+        });
+        // The answer to HEAD is complete. The end of a caller whose socket is dead is counted with its disconnect.
+        if !self.is_unanswered() {
+            self.uncount_call(env);
+            self.read_on(env);
+        }
+        Ok(())
+    }
+
+    /// Sends a piece of the stream. A reader that is behind by more than the limit of output is disconnected.
+    pub(in crate::server) fn stream(
+        &mut self,
+        env: &mut Env,
+        bytes: &[u8],
+    ) -> Result<(), SendError> {
+        self.expect(HttpState::Streaming)?;
+        if !self.has_room(env, bytes.len()) {
+            self.abandon(env, CloseReason::slow_consumer());
+            return Err(SendError::SlowConsumer);
+        }
+        self.transmit_http(env, |http, now, out| http.stream(now, bytes, out));
+        Ok(())
+    }
+
+    /// Ends the stream.
+    pub(in crate::server) fn end_stream(&mut self, env: &mut Env) -> Result<(), SendError> {
+        self.expect(HttpState::Streaming)?;
+        self.uncount_call(env);
+        self.transmit_http(env, |http, now, out| http.end_stream(now, out));
+        self.read_on(env);
+        Ok(())
+    }
+
+    fn expect(&self, state: HttpState) -> Result<(), SendError> {
+        if self.http_state() == Some(state) {
+            Ok(())
+        } else {
+            Err(SendError::Gone)
+        }
+    }
+
+    /// Reads the next request, which may have arrived behind the call.
+    fn read_on(&mut self, env: &mut Env) {
+        if !self.flags.has(Flag::Reading) {
+            self.read_again(env);
+        }
+    }
+}

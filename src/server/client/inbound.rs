@@ -1,0 +1,326 @@
+//! Reading: whether a client may be read, what is read, and what it means.
+
+use std::borrow::Cow;
+use std::io;
+use std::net::SocketAddr;
+
+use super::{Client, Connection, Flag};
+use crate::protocol::http::{HttpEvent, HttpState};
+use crate::protocol::{CloseReason, Payload, Rejection};
+use crate::server::core::Env;
+
+pub(in crate::server) use crate::protocol::Input;
+
+/// The first read from a client that sends long messages is this fraction of a long message. It is small, so that most of
+/// the next message can be read directly into its own memory.
+const FIRST_READ_SHARE: usize = 8;
+
+/// The most that is read at once while only control frames may be taken. A data message that was read and has to wait
+/// keeps no more than this.
+const CONTROL_READ: usize = 4 << 10;
+
+/// Whether a client may be read now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::server) enum ReadGate {
+    /// It may be read. If its service takes no messages, only control frames are taken.
+    Ready,
+    /// It may not be read now.
+    Held(Why),
+}
+
+/// Why a client may not be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::server) enum Why {
+    /// Its service takes no messages (paused, or this client is held), and a message is next.
+    /// Ends with `set_paused(false)` or `set_held(false)`.
+    Service,
+    /// Its output went over the soft limit and has not drained since. Ends when the backlog is written.
+    Output,
+    /// Its call has to be answered before the bytes behind it are handled. Ends with the answer.
+    Answer,
+    /// It has used up its share of this turn. Ends with the turn.
+    Turn,
+}
+
+/// The result of one read from a client.
+#[derive(Debug)]
+pub(in crate::server) enum Read {
+    /// Bytes at the front of the buffer.
+    Bytes(usize),
+    /// Bytes in the memory of the message that they belong to.
+    Placed(usize),
+    /// The peer has ended its direction.
+    End,
+    /// There is nothing to read now.
+    Nothing,
+}
+
+/// What a client's bytes mean.
+#[derive(Debug)]
+pub(in crate::server) enum Inbound<'a> {
+    /// A whole message.
+    Message(Payload<'a>),
+    /// A request head that has to be answered.
+    Head(Cow<'a, [u8]>),
+    /// The head and the body of a call that has to be answered.
+    Call(Vec<u8>, Vec<u8>),
+    /// The address behind a proxy; `None` if the connection is the proxy's own.
+    Proxied(Option<SocketAddr>),
+    /// A request that cannot be read.
+    BadRequest(Rejection),
+}
+
+impl Client {
+    /// Whether the client may be read now.
+    #[inline]
+    pub(in crate::server) fn read_gate(&self, env: &Env) -> ReadGate {
+        // A closing connection is always read, and its input discarded: closing a socket with unread data resets the
+        // connection, and the reset destroys what the peer has not read yet.
+        let discards = match &self.connection {
+            Connection::WebSocket(socket) => socket.discards_input(),
+            Connection::Http(http) => {
+                matches!(http.state(), HttpState::Closing | HttpState::Closed)
+            }
+        };
+        if discards {
+            return ReadGate::Ready;
+        }
+        if self.backlog.is_some() && self.is_congested() {
+            return ReadGate::Held(Why::Output);
+        }
+        if let Connection::Http(http) = &self.connection
+            && http.is_answering()
+            && self.has_unread()
+        {
+            return ReadGate::Held(Why::Answer);
+        }
+        if self.holds_messages(env) && (self.has_unread() || self.awaits_data()) {
+            return ReadGate::Held(Why::Service);
+        }
+        if env.is_share_spent() {
+            return ReadGate::Held(Why::Turn);
+        }
+        ReadGate::Ready
+    }
+
+    /// Whether the service takes no messages from this client.
+    #[inline]
+    pub(in crate::server) fn holds_messages(&self, env: &Env) -> bool {
+        // Requests are always read, because some are not for the service. A peer that has ended its direction is read
+        // to find the end of file behind its last bytes.
+        (env.is_paused(self.service_id) && self.was_open())
+            || (self.flags.has(Flag::Held) && !self.flags.has(Flag::HungUp))
+    }
+
+    /// Whether the next byte belongs to a data message.
+    pub(super) fn awaits_data(&self) -> bool {
+        matches!(&self.connection, Connection::WebSocket(socket) if socket.awaits_data())
+    }
+
+    /// Whether input was read that waits to be handled.
+    pub(in crate::server) fn has_unread(&self) -> bool {
+        let backlog = self.backlog.as_ref();
+        backlog.is_some_and(|backlog| !backlog.unread.is_empty())
+    }
+
+    /// Whether a long message is being decompressed, so that `receive` has work without further input.
+    pub(in crate::server) fn is_inflating(&self) -> bool {
+        matches!(&self.connection, Connection::WebSocket(socket) if socket.is_inflating())
+    }
+
+    /// Whether there may be input: in the socket, read already, or being decompressed.
+    pub(super) fn has_input(&self) -> bool {
+        self.flags.has(Flag::Readable) || self.has_unread() || self.is_inflating()
+    }
+
+    /// Whether the socket may have more to read.
+    pub(in crate::server) fn is_readable(&self) -> bool {
+        self.flags.has(Flag::Readable)
+    }
+
+    /// Records that the socket became readable, and whether the peer has ended its direction.
+    pub(in crate::server) fn handle_readable(&mut self, hung_up: bool) {
+        self.flags.set(Flag::Readable, true);
+        if hung_up {
+            self.flags.set(Flag::HungUp, true);
+        }
+    }
+
+    /// Whether the peer has ended its direction and the end of file has not been read.
+    pub(in crate::server) fn is_hung_up(&self) -> bool {
+        self.flags.has(Flag::HungUp)
+    }
+
+    /// Records that the client left the run queue of readable clients.
+    pub(in crate::server) fn leave_queue(&mut self) {
+        self.flags.set(Flag::Queued, false);
+    }
+
+    /// Has the service take messages from this client or not. See [`Context::set_held`](crate::Context::set_held).
+    pub(in crate::server) fn set_held(&mut self, env: &mut Env, held: bool) {
+        if self.flags.set(Flag::Held, held) && !held {
+            self.excuse_silence(env.now);
+            self.read_again(env);
+        }
+    }
+
+    /// Reads what the service held back before, now that the service takes messages again.
+    pub(in crate::server) fn resume(&mut self, env: &mut Env) {
+        if self.has_unread() {
+            self.excuse_silence(env.now);
+            self.restart_ping_window(env);
+        }
+        self.read_again(env);
+    }
+
+    /// Reads at most `most` bytes from the socket, once: into `buffer`, or directly into the long message that they
+    /// belong to.
+    pub(in crate::server) fn read(
+        &mut self,
+        env: &mut Env,
+        buffer: &mut [u8],
+        most: usize,
+    ) -> Read {
+        if !self.flags.has(Flag::Readable) {
+            return Read::Nothing;
+        }
+        let most = if self.holds_messages(env) {
+            most.min(CONTROL_READ)
+        } else {
+            most
+        };
+        let room = match &mut self.connection {
+            Connection::WebSocket(socket) => socket.room(&mut env.protocol),
+            Connection::Http(_) => None,
+        };
+        let is_placed = room.is_some();
+        let space = match room {
+            Some(room) => {
+                let len = room.len().min(most);
+                &mut room[..len]
+            }
+            None if self.flags.has(Flag::SendsLong) => {
+                let first = env.protocol.long_message / FIRST_READ_SHARE;
+                &mut buffer[..most.min(first.max(1))]
+            }
+            None => &mut buffer[..most],
+        };
+        let len = space.len();
+        match self.stream.read(space) {
+            Ok(0) => {
+                self.flags.set(Flag::Readable, false);
+                self.flags.set(Flag::HungUp, false);
+                Read::End
+            }
+            Ok(count) => {
+                self.traffic.bytes_in += count as u64;
+                // A short read has emptied the socket, and the next byte makes a new event. The end of file may have
+                // been announced already.
+                let more = count == len || self.flags.has(Flag::HungUp);
+                self.flags.set(Flag::Readable, more);
+                self.flags.set(Flag::SendsLong, is_placed);
+                if let Connection::WebSocket(socket) = &mut self.connection
+                    && socket.handle_sign_of_life()
+                {
+                    self.rearm(env);
+                }
+                if is_placed {
+                    Read::Placed(count)
+                } else {
+                    Read::Bytes(count)
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.flags.set(Flag::Readable, false);
+                Read::Nothing
+            }
+            Err(error) => {
+                self.flags.set(Flag::Readable, false);
+                self.end(env, CloseReason::read_error(&error));
+                Read::Nothing
+            }
+        }
+    }
+
+    /// Takes bytes until they make an event. `None`: the input is used up, or the rest has to wait. Replies of the
+    /// protocol go to the write buffer.
+    #[inline]
+    pub(in crate::server) fn receive<'a>(
+        &mut self,
+        env: &mut Env,
+        input: &mut Input<'a>,
+    ) -> Option<Inbound<'a>> {
+        let holds = self.holds_messages(env);
+        match &mut self.connection {
+            Connection::WebSocket(_) if holds => {
+                self.receive_control(env, input);
+                None
+            }
+            Connection::WebSocket(socket) => {
+                let payload = socket.receive(env.now, input, &mut env.protocol, &mut env.output)?;
+                self.traffic.messages_in += 1;
+                if env.config.rate_limit.is_some() && self.is_over_rate(env) {
+                    // The rest of its input is discarded up to its CLOSE.
+                    return self.receive(env, input);
+                }
+                Some(Inbound::Message(payload))
+            }
+            Connection::Http(http) => {
+                let event = http.receive(env.now, input, &env.protocol.limits)?;
+                Some(match event {
+                    HttpEvent::Head(head) => Inbound::Head(head),
+                    HttpEvent::Call { head, body } => Inbound::Call(head, body),
+                    HttpEvent::Proxied(address) => Inbound::Proxied(address),
+                    HttpEvent::BadRequest(rejection) => Inbound::BadRequest(rejection),
+                })
+            }
+        }
+    }
+
+    #[cold]
+    fn receive_control(&mut self, env: &mut Env, input: &mut Input<'_>) {
+        if let Connection::WebSocket(socket) = &mut self.connection {
+            socket.receive_control(env.now, input, &mut env.protocol, &mut env.output);
+        }
+    }
+
+    /// Counts a message against the rate limit. A client that is over it is closed.
+    #[cold]
+    fn is_over_rate(&mut self, env: &mut Env) -> bool {
+        let (Connection::WebSocket(socket), Some(rate)) =
+            (&mut self.connection, env.config.rate_limit)
+        else {
+            return false;
+        };
+        let is_over = socket.is_over_rate(rate, env.now);
+        if is_over {
+            socket.close(env.now, CloseReason::rate_limit(), &mut env.output);
+        }
+        is_over
+    }
+
+    /// Takes the input that was kept, into the front of `buffer`, and returns its length.
+    pub(in crate::server) fn take_unread(&mut self, buffer: &mut [u8]) -> usize {
+        let Some(backlog) = self.backlog.as_deref_mut() else {
+            return 0;
+        };
+        let unread = std::mem::take(&mut backlog.unread);
+        if backlog.is_empty() {
+            self.backlog = None;
+        }
+        buffer[..unread.len()].copy_from_slice(&unread);
+        unread.len()
+    }
+
+    /// Keeps input that was read and has to wait.
+    pub(in crate::server) fn keep_unread(&mut self, input: &[u8]) {
+        let backlog = self.backlog.get_or_insert_default();
+        debug_assert!(backlog.unread.is_empty());
+        backlog.unread = input.to_vec();
+    }
+
+    /// Whether the peer has ended its direction, and the service keeps the client for what it still sends.
+    pub(in crate::server) fn is_half_closed(&self) -> bool {
+        matches!(&self.connection, Connection::WebSocket(socket) if socket.is_half_closed())
+    }
+}

@@ -1,0 +1,528 @@
+//! Writing: the one path that output takes to the socket.
+//!
+//! Output is added with [`Client::push`] (a message), [`Client::push_shared`] (a broadcast) or [`Client::transmit`] (the
+//! protocol's own bytes), and [`Client::flush`] writes what waits. In between it lies in one of three places:
+//!
+//! * While the client is being read: in the loop's write buffer, so that the replies to one read leave in one write.
+//! * Otherwise: in the client's backlog until the end of the turn. Large pieces are written at once.
+//! * What the socket does not take: in the backlog until the socket has room.
+
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Client, Connection, Flag};
+use crate::protocol::deflate::{Compression, SLICE, Squeeze};
+use crate::protocol::{CloseReason, Message, SentHeader, Time, WebSocket};
+use crate::server::budget::WRITE;
+use crate::server::config::Config;
+use crate::server::context::SendError;
+use crate::server::core::Env;
+use crate::server::run_queue::News;
+
+/// The size at which the write buffer, or a backlog whose socket is not full, is written.
+pub(in crate::server) const WRITE_BUFFER: usize = 256 << 10;
+
+/// A payload of this size is written from where it lies instead of being copied, if nothing follows it.
+const DIRECT: usize = 16 << 10;
+
+/// A payload of this size is never copied to the write buffer: below it, a copy costs less than another write.
+const LARGE: usize = 128 << 10;
+
+/// The most that is written to one client in one turn of the loop.
+const WRITE_PER_TURN: usize = 1 << 20;
+
+/// The cost of compressing a slice.
+const SQUEEZE: usize = 2000;
+
+/// A broadcast up to this size is copied to each backlog; the clients share a longer one.
+const COPIED: usize = 4 << 10;
+
+/// The limit of output is multiplied by this for a client that keeps reading.
+const STEADY_FACTOR: usize = 4;
+
+/// A client keeps reading if it has taken output within this time.
+const STEADY: Duration = Duration::from_secs(5);
+
+impl Client {
+    /// Sends a message. It leaves at the end of the present turn at the latest, together with the client's other
+    /// output.
+    #[inline]
+    pub(in crate::server) fn push(
+        &mut self,
+        env: &mut Env,
+        message: Message<'_>,
+    ) -> Result<(), SendError> {
+        let payload = message.as_bytes();
+        let is_reading = self.flags.has(Flag::Reading);
+        let waiting = if is_reading { env.output.len() } else { 0 };
+        if (waiting > env.config.soft_outbound || self.backlog.is_some())
+            && !self.make_room(env, payload.len())
+        {
+            return Err(SendError::SlowConsumer);
+        }
+        let Connection::WebSocket(socket) = &mut self.connection else {
+            return Err(SendError::Closing);
+        };
+        if !socket.is_open() {
+            return Err(SendError::Closing);
+        }
+        self.traffic.messages_out += 1;
+        socket.handle_message(env.now);
+        if socket.codec().is_some() && self.push_compressed(env, message) {
+            return Ok(());
+        }
+        let header = SentHeader::new(message.opcode(), payload.len());
+        if is_reading && payload.len() < DIRECT {
+            header.append_with(payload, &mut env.output);
+            if env.output.len() >= WRITE_BUFFER {
+                self.write_output(env);
+            }
+        } else {
+            self.push_frame(env, header, payload);
+        }
+        Ok(())
+    }
+
+    /// Adds a frame to the output, or writes it if it is large.
+    fn push_frame(&mut self, env: &mut Env, header: SentHeader, payload: &[u8]) {
+        let is_reading = self.flags.has(Flag::Reading);
+        let direct = if is_reading && env.has_more_input {
+            LARGE
+        } else {
+            DIRECT
+        };
+        if payload.len() >= direct {
+            self.write(env, &[header.encode().as_slice(), payload]);
+        } else if is_reading {
+            header.append_with(payload, &mut env.output);
+            if env.output.len() >= WRITE_BUFFER {
+                self.write_output(env);
+            }
+        } else {
+            self.enqueue(env, |backlog| {
+                backlog.push(&[header.encode().as_slice(), payload], 0);
+            });
+        }
+    }
+
+    /// Sends a message compressed, if that makes it smaller. A long one is compressed slice by slice when its turn
+    /// comes, and so is every one behind it.
+    fn push_compressed(&mut self, env: &mut Env, message: Message<'_>) -> bool {
+        let payload = message.as_bytes();
+        let waits = self.has_squeeze();
+        let Connection::WebSocket(socket) = &mut self.connection else {
+            return false;
+        };
+        let (Some(compression), Some(codec)) = (&mut env.protocol.compression, socket.codec())
+        else {
+            return false;
+        };
+        if waits || payload.len() > SLICE {
+            if !codec.is_worth_compressing(payload.len(), compression) {
+                return false;
+            }
+            self.write_output(env);
+            let message = Squeeze::new(message.opcode(), payload);
+            self.enqueue(env, |backlog| backlog.push_squeeze(message));
+            return true;
+        }
+        let Some(compressed) = codec.compress(payload, compression) else {
+            return false;
+        };
+        let header = SentHeader::compressed(message.opcode(), compressed.len());
+        self.push_frame(env, header, &compressed);
+        if let Some(compression) = &mut env.protocol.compression {
+            compression.give_back(compressed);
+        }
+        true
+    }
+
+    /// Sends one of the frames of a broadcast. Returns whether the socket was written to.
+    ///
+    /// With `gathers`, the frame is written at the end of the turn, together with others.
+    pub(in crate::server) fn push_shared(
+        &mut self,
+        env: &mut Env,
+        broadcast: &mut Broadcast<'_>,
+        gathers: bool,
+    ) -> bool {
+        let is_behind = self.has_squeeze();
+        let Connection::WebSocket(socket) = &mut self.connection else {
+            return false;
+        };
+        self.traffic.messages_out += 1;
+        socket.handle_message(env.now);
+        let frame = broadcast.frame(socket, &mut env.protocol.compression, is_behind);
+        if self.flags.has(Flag::Reading) {
+            env.output.extend_from_slice(frame);
+            return false;
+        }
+        if gathers || self.queued() > 0 {
+            self.enqueue(env, |backlog| {
+                if frame.len() <= COPIED {
+                    backlog.push(&[frame], 0);
+                } else {
+                    backlog.push_shared(Arc::clone(frame), 0);
+                }
+            });
+            return false;
+        }
+        match self.stream.write(&[IoSlice::new(frame)]) {
+            Ok(written) => {
+                self.traffic.bytes_out += written as u64;
+                if written < frame.len() {
+                    self.keep_rest(env, |backlog| {
+                        backlog.push_shared(Arc::clone(frame), written);
+                    });
+                }
+            }
+            Err(error) => self.abandon(env, CloseReason::write_error(&error)),
+        }
+        true
+    }
+
+    /// Runs an operation of the protocol on the connection and sends the bytes that it produces.
+    pub(super) fn transmit(
+        &mut self,
+        env: &mut Env,
+        operation: impl FnOnce(&mut Connection, Time, &mut Vec<u8>),
+    ) {
+        if self.flags.has(Flag::Reading) {
+            operation(&mut self.connection, env.now, &mut env.output);
+            if env.output.len() >= WRITE_BUFFER {
+                self.write_output(env);
+            }
+        } else {
+            let mut bytes = Vec::new();
+            operation(&mut self.connection, env.now, &mut bytes);
+            if !bytes.is_empty() {
+                self.write(env, &[&bytes]);
+            }
+            self.settle(env);
+        }
+        self.rearm(env);
+    }
+
+    /// Writes the replies to one read.
+    #[inline]
+    pub(in crate::server) fn write_output(&mut self, env: &mut Env) {
+        if self.flags.has(Flag::Reading) && !env.output.is_empty() {
+            let output = std::mem::take(&mut env.output);
+            self.write_now(env, &[&output]);
+            env.output = output;
+            env.output.clear();
+        }
+    }
+
+    /// Writes whole frames behind what is in the write buffer.
+    fn write(&mut self, env: &mut Env, parts: &[&[u8]]) {
+        if self.flags.has(Flag::Reading) && !env.output.is_empty() {
+            let output = std::mem::take(&mut env.output);
+            let mut all = vec![&*output];
+            all.extend_from_slice(parts);
+            self.write_now(env, &all);
+            env.output = output;
+            env.output.clear();
+        } else {
+            self.write_now(env, parts);
+        }
+    }
+
+    /// Writes whole frames, at most four parts. What the socket does not take waits, and so does everything if
+    /// anything waits already.
+    fn write_now(&mut self, env: &mut Env, parts: &[&[u8]]) {
+        if self.queued() > 0 {
+            return self.enqueue(env, |backlog| backlog.push(parts, 0));
+        }
+        let mut slices = [IoSlice::new(&[]); 4];
+        for (slice, part) in slices.iter_mut().zip(parts) {
+            *slice = IoSlice::new(part);
+        }
+        match self.stream.write(&slices[..parts.len()]) {
+            Ok(written) => {
+                self.traffic.bytes_out += written as u64;
+                if written < parts.iter().map(|part| part.len()).sum() {
+                    self.keep_rest(env, |backlog| backlog.push(parts, written));
+                }
+            }
+            Err(error) => self.abandon(env, CloseReason::write_error(&error)),
+        }
+    }
+
+    /// Queues output behind what waits, to be written at the end of the turn.
+    fn enqueue(&mut self, env: &mut Env, add: impl FnOnce(&mut super::Backlog)) {
+        let backlog = self.backlog.get_or_insert_default();
+        add(backlog);
+        backlog.congested |= backlog.queued() > env.config.soft_outbound;
+        if backlog.blocked {
+            return;
+        }
+        // What a service sends in one go may be over the limit although the client would read it.
+        if backlog.queued() >= WRITE_BUFFER && !backlog.must_squeeze() {
+            self.flush(env);
+        } else if !std::mem::replace(&mut backlog.dirty, true) {
+            env.queue.push_dirty(self.id);
+        }
+    }
+
+    /// Queues the rest of a write that the socket did not take whole. A short write leaves the socket full.
+    #[cold]
+    fn keep_rest(&mut self, env: &Env, add: impl FnOnce(&mut super::Backlog)) {
+        let backlog = self.backlog.get_or_insert_default();
+        add(backlog);
+        backlog.blocked = true;
+        backlog.congested |= backlog.queued() > env.config.soft_outbound;
+    }
+
+    /// Records that the socket has room, and writes what waits.
+    pub(in crate::server) fn handle_writable(&mut self, env: &mut Env) {
+        if let Some(backlog) = self.backlog.as_deref_mut() {
+            backlog.blocked = false;
+            self.flush(env);
+        }
+    }
+
+    /// Writes what waits, at most a turn's worth, and takes the next step of closing if all is written.
+    pub(in crate::server) fn flush(&mut self, env: &mut Env) {
+        let Some(backlog) = self.backlog.as_deref_mut() else {
+            return self.settle(env);
+        };
+        backlog.dirty = false;
+        let before = self.traffic.bytes_out;
+        let mut squeezed = 0;
+        while backlog.queued() > 0 {
+            if squeezed < SLICE {
+                let codec = match &mut self.connection {
+                    Connection::WebSocket(socket) => socket.codec(),
+                    Connection::Http(_) => None,
+                };
+                match backlog.squeeze(codec, env.protocol.compression.as_mut()) {
+                    Ok(Some(count)) => {
+                        squeezed += count;
+                        // The compressor may have kept all of it.
+                        continue;
+                    }
+                    Ok(None) => {}
+                    Err(error) => {
+                        let reason = CloseReason::write_error(&io::Error::other(error));
+                        return self.abandon(env, reason);
+                    }
+                }
+            } else if backlog.must_squeeze() {
+                backlog.dirty = true;
+                env.queue.push_dirty(self.id);
+                return env.budget.spend(SQUEEZE + WRITE);
+            }
+            match backlog.write(&mut self.stream) {
+                Ok(written) => {
+                    self.traffic.bytes_out += written as u64;
+                    if backlog.blocked {
+                        break;
+                    }
+                    let total = (self.traffic.bytes_out - before) as usize;
+                    if total >= WRITE_PER_TURN && backlog.queued() > 0 {
+                        backlog.dirty = true;
+                        env.queue.push_dirty(self.id);
+                        return env.budget.spend(WRITE + WRITE_PER_TURN / 2048);
+                    }
+                }
+                Err(error) => return self.abandon(env, CloseReason::write_error(&error)),
+            }
+        }
+        let written = (self.traffic.bytes_out - before) as usize;
+        if backlog.queued() == 0 {
+            let drained = std::mem::take(&mut backlog.congested);
+            if backlog.is_empty() {
+                self.backlog = None;
+            }
+            if drained {
+                env.queue.push_news(self.id, News::Drained);
+                self.read_again(env);
+            }
+        }
+        env.budget.spend(WRITE + written / 2048);
+        self.settle(env);
+    }
+
+    /// Offers the socket what waits, unless the socket is known to be full.
+    pub(super) fn offer(&mut self, env: &mut Env) {
+        self.write_output(env);
+        let backlog = self.backlog.as_ref();
+        if backlog.is_some_and(|backlog| !backlog.blocked) {
+            self.flush(env);
+        }
+    }
+
+    /// Whether the client's input is held back until its output has drained.
+    pub(in crate::server) fn is_congested(&self) -> bool {
+        let backlog = self.backlog.as_ref();
+        backlog.is_some_and(|backlog| backlog.congested)
+    }
+
+    /// Whether a message waits to be compressed, so that nothing else may be compressed before it.
+    fn has_squeeze(&self) -> bool {
+        let backlog = self.backlog.as_ref();
+        backlog.is_some_and(|backlog| backlog.has_squeeze())
+    }
+
+    /// Makes room for a message of `size` bytes. A client that does not keep up, so that there is no room, is cut off.
+    #[cold]
+    fn make_room(&mut self, env: &mut Env, size: usize) -> bool {
+        if !self.is_open() || self.fits(env, size) {
+            return true;
+        }
+        // Perhaps nothing was offered to the socket yet. Only what it does not take counts.
+        self.offer(env);
+        if self.has_room(env, size) {
+            return true;
+        }
+        self.cut_off(env);
+        false
+    }
+
+    /// Whether a message of `size` bytes may be queued without checking whether the client keeps reading.
+    pub(in crate::server) fn fits(&self, env: &Env, size: usize) -> bool {
+        let waiting = self.waiting(env);
+        waiting <= env.config.soft_outbound
+            || self.fits_within(waiting, size, env.config.max_outbound, &env.config)
+    }
+
+    /// Whether another `size` bytes may be queued. The limit is for clients that do not read; it is higher for a client
+    /// that keeps reading.
+    pub(super) fn has_room(&mut self, env: &Env, size: usize) -> bool {
+        if self.fits(env, size) {
+            return true;
+        }
+        let most = STEADY_FACTOR.saturating_mul(env.config.max_outbound);
+        if !self.fits_within(self.waiting(env), size, most, &env.config) {
+            return false;
+        }
+        let delivered = self.delivered();
+        self.backlog
+            .as_deref_mut()
+            .is_none_or(|backlog| backlog.takes_steadily(delivered, env.now, STEADY))
+    }
+
+    /// Whether `size` more bytes keep within `most`. The largest message does not count, so that one message always
+    /// fits, whatever comes before or after it.
+    fn fits_within(&self, waiting: usize, size: usize, most: usize, config: &Config) -> bool {
+        let backlog = self.backlog.as_ref();
+        let largest = backlog.map_or(0, |backlog| backlog.largest());
+        let total = waiting + size;
+        let largest = largest.min(config.limits.max_message).max(size).min(total);
+        total - largest <= most
+    }
+
+    /// Bytes of output that wait anywhere.
+    fn waiting(&self, env: &Env) -> usize {
+        let gathered = if self.flags.has(Flag::Reading) {
+            env.output.len()
+        } else {
+            0
+        };
+        gathered + self.queued()
+    }
+
+    /// Closes a client that does not keep up. What it has not begun to receive is dropped, so that CLOSE follows the
+    /// frames that were begun. See [`Cause::SlowConsumer`](crate::Cause::SlowConsumer).
+    pub(in crate::server) fn cut_off(&mut self, env: &mut Env) {
+        if self.is_answering() {
+            return self.abandon(env, CloseReason::slow_consumer());
+        }
+        if !self.is_open() {
+            // The output of a closing connection ends with its CLOSE.
+            return;
+        }
+        self.write_output(env);
+        if let Some(backlog) = self.backlog.as_deref_mut() {
+            backlog.drop_unbegun();
+        }
+        self.close(env, CloseReason::slow_consumer());
+        self.offer(env);
+    }
+
+    /// Bytes that the peer's system has taken, as far as ours can tell. For a unix socket the count includes overhead,
+    /// so only differences mean something.
+    pub(super) fn delivered(&self) -> u64 {
+        let unsent = self.stream.unsent().unwrap_or(0) as u64;
+        self.traffic.bytes_out.wrapping_sub(unsent)
+    }
+
+    /// Whether the peer's system has taken everything.
+    pub(super) fn is_delivered(&self) -> bool {
+        self.queued() == 0 && self.stream.unsent().unwrap_or(0) == 0
+    }
+
+    /// Begins to measure progress.
+    pub(super) fn mark_delivered(&mut self) {
+        self.delivered_mark = self.delivered() as u32;
+    }
+
+    /// Bytes that the peer's system has taken since progress was last measured. Writing to our own system's buffer is
+    /// no progress: that buffer may grow while the peer reads nothing.
+    pub(super) fn measure_progress(&mut self) -> u32 {
+        let before = self.delivered_mark;
+        self.mark_delivered();
+        let taken = self.delivered_mark.wrapping_sub(before) as i32;
+        taken.max(0) as u32
+    }
+}
+
+/// The frames of a broadcast: one uncompressed, and one for each compression window that a client has negotiated.
+/// Clients share them.
+#[derive(Debug)]
+pub(in crate::server) struct Broadcast<'a> {
+    message: Message<'a>,
+    plain: Arc<[u8]>,
+    /// By the bits of the window. `None` if compression does not make it smaller.
+    compressed: Vec<(u8, Option<Arc<[u8]>>)>,
+}
+
+impl<'a> Broadcast<'a> {
+    pub(in crate::server) fn new(message: Message<'a>) -> Self {
+        let payload = message.as_bytes();
+        let header = SentHeader::new(message.opcode(), payload.len());
+        Self {
+            message,
+            plain: [header.encode().as_slice(), payload].concat().into(),
+            compressed: Vec::new(),
+        }
+    }
+
+    /// The frame for a client. `is_behind` says that a message waits to be compressed for it.
+    fn frame(
+        &mut self,
+        socket: &mut WebSocket,
+        compression: &mut Option<Compression>,
+        is_behind: bool,
+    ) -> &Arc<[u8]> {
+        let (Some(codec), Some(compression)) = (socket.codec(), compression) else {
+            return &self.plain;
+        };
+        // Compressing a long message would hold up the loop, and a message that waits to be compressed comes first.
+        if is_behind || self.message.as_bytes().len() > SLICE {
+            return &self.plain;
+        }
+        let window = codec.window();
+        let known = self.compressed.iter().position(|(bits, _)| *bits == window);
+        let at = known.unwrap_or_else(|| {
+            let payload = self.message.as_bytes();
+            let frame = compression.compress_alone(payload, window).map(|bytes| {
+                let header = SentHeader::compressed(self.message.opcode(), bytes.len());
+                let frame = [header.encode().as_slice(), &bytes].concat().into();
+                compression.give_back(bytes);
+                frame
+            });
+            self.compressed.push((window, frame));
+            self.compressed.len() - 1
+        });
+        match &self.compressed[at].1 {
+            Some(frame) => {
+                codec.note_alone();
+                frame
+            }
+            None => &self.plain,
+        }
+    }
+}

@@ -1,0 +1,469 @@
+//! The state of the loop: clients, what they use together, and what a service waits for.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use mio::Interest;
+
+use super::budget::Budget;
+use super::budget::WRITE;
+use super::client::{Broadcast, Client, Remote, WRITE_BUFFER};
+use super::config::Config;
+use super::id::{ClientId, ServiceId, SourceId, TimerId};
+use super::listener::{ListenAddress, Peers};
+use super::metrics::Counters;
+use super::policy::{Addresses, Principal};
+use super::registry::Registry;
+use super::requests::too_many_of_address;
+use super::run_queue::RunQueue;
+use super::shutdown::Shutdown;
+use super::sources::Sources;
+use super::status::{ClientStatus, Status};
+use super::stream::Stream;
+use super::timers::Timers;
+use crate::protocol::deflate::Compression;
+use crate::protocol::{Message, Shared, Time};
+use crate::sys::trim_heap;
+
+/// How long after the last client has left free memory is returned to the system.
+const TRIM_DELAY: Duration = Duration::from_millis(500);
+
+/// What the clients of a loop use together. Every operation on a client is given it.
+#[derive(Debug)]
+pub(super) struct Env {
+    pub(super) config: Config,
+    /// The time of the present turn.
+    pub(super) now: Time,
+    /// Limits, buffers and compressors of the protocol.
+    pub(super) protocol: Shared,
+    /// The write buffer: replies to the client that is being read. Empty while none is.
+    pub(super) output: Vec<u8>,
+    /// Whether the client that is being read has sent more, so that more replies may follow.
+    pub(super) has_more_input: bool,
+    pub(super) queue: RunQueue,
+    pub(super) budget: Budget,
+    /// What compressed messages had come to when the present client's share began.
+    share_began: u64,
+    pub(super) counters: Counters,
+    pub(super) addresses: Addresses,
+    /// Calls that services have not answered to the end.
+    pub(super) calls: usize,
+    /// The services that take no messages, one bit for each.
+    paused: u64,
+}
+
+impl Env {
+    /// Whether a service takes no messages from its clients.
+    #[inline]
+    pub(super) fn is_paused(&self, service_id: ServiceId) -> bool {
+        self.paused != 0 && self.paused & (ServiceId::ALL.bit() | service_id.bit()) != 0
+    }
+
+    /// Whether the client that is being read has used up its share of the turn: in work, or in decompressed bytes.
+    #[inline]
+    pub(super) fn is_share_spent(&self) -> bool {
+        self.budget.is_client_spent()
+            || (self.protocol.compression.is_some()
+                && self.protocol.decompressed() - self.share_began
+                    >= self.config.turn_bytes.max(1) as u64)
+    }
+
+    /// Begins the share of the next client.
+    pub(super) fn begin_share(&mut self) {
+        self.budget.begin_client();
+        self.share_began = self.protocol.decompressed();
+    }
+}
+
+/// The state of the loop. [`Context`](crate::Context) is what services see of it.
+#[derive(Debug)]
+pub(super) struct Core {
+    pub(super) env: Env,
+    pub(super) registry: Registry,
+    pub(super) timers: Timers,
+    pub(super) sources: Sources,
+    pub(super) shutdown: Shutdown,
+    pub(super) poll: mio::Registry,
+    pub(super) listen: Vec<ListenAddress>,
+    /// The service that is called.
+    pub(super) service_id: ServiceId,
+    /// Broadcasts of this turn.
+    broadcasts: u32,
+    /// The slot after which reading resumes after a pause, so that not always the same client fills a program's queue
+    /// first.
+    resume_behind: usize,
+    /// When to return free memory to the system.
+    trim_at: Option<Time>,
+}
+
+#[cfg(feature = "deflate")]
+fn compression(config: &Config) -> Option<Compression> {
+    config.deflate.map(Compression::new)
+}
+
+#[cfg(not(feature = "deflate"))]
+fn compression(_: &Config) -> Option<Compression> {
+    None
+}
+
+impl Core {
+    pub(super) fn new(
+        config: Config,
+        poll: mio::Registry,
+        listen: Vec<ListenAddress>,
+        now: Time,
+    ) -> Self {
+        Self {
+            registry: Registry::new(),
+            timers: Timers::new(now),
+            env: Env {
+                now,
+                protocol: Shared::new(config.limits, compression(&config)),
+                output: Vec::new(),
+                has_more_input: false,
+                queue: RunQueue::default(),
+                budget: Budget::default(),
+                share_began: 0,
+                counters: Counters::default(),
+                addresses: Addresses::new(config.max_clients_per_address.is_some()),
+                calls: 0,
+                paused: 0,
+                config,
+            },
+            sources: Sources::default(),
+            shutdown: Shutdown::default(),
+            poll,
+            listen,
+            service_id: ServiceId::ALL,
+            broadcasts: 0,
+            resume_behind: 0,
+            trim_at: None,
+        }
+    }
+
+    /// Begins a turn of the loop.
+    pub(super) fn begin_turn(&mut self, now: Time) {
+        self.env.now = now;
+        self.env.budget.begin_turn();
+        self.broadcasts = 0;
+    }
+
+    // Clients.
+
+    /// Runs an operation on a client; nothing if it is gone.
+    pub(super) fn with<R>(
+        &mut self,
+        id: ClientId,
+        operation: impl FnOnce(&mut Client, &mut Env) -> R,
+    ) -> Option<R> {
+        let client = self.registry.get_mut(id)?;
+        Some(operation(client, &mut self.env))
+    }
+
+    /// A client of the service that is called, with what it works with.
+    #[inline]
+    pub(super) fn own(&mut self, id: ClientId) -> Option<(&mut Client, &mut Env)> {
+        let client = self.registry.get_mut(id)?;
+        self.service_id
+            .includes(client.service_id)
+            .then_some((client, &mut self.env))
+    }
+
+    /// A client of the service that is called.
+    pub(super) fn own_ref(&self, id: ClientId) -> Option<&Client> {
+        let client = self.registry.get(id)?;
+        self.service_id
+            .includes(client.service_id)
+            .then_some(client)
+    }
+
+    /// Calls the service of a client from here on.
+    pub(super) fn enter(&mut self, id: ClientId) {
+        let client = self.registry.get(id);
+        self.service_id = client.map_or(ServiceId::ALL, |client| client.service_id);
+    }
+
+    /// Checks a client out of its slot to be read. Returns whether it exists.
+    pub(super) fn begin_read(&mut self, id: ClientId) -> bool {
+        let Some(client) = self.registry.check_out(id) else {
+            return false;
+        };
+        client.set_reading(true);
+        self.service_id = client.service_id;
+        self.env.begin_share();
+        true
+    }
+
+    /// The client that is being read.
+    #[inline]
+    pub(super) fn reading(&mut self) -> Option<(&mut Client, &mut Env)> {
+        Some((self.registry.checked_out()?, &mut self.env))
+    }
+
+    /// Writes the replies to what was read, and puts the client back into its slot.
+    pub(super) fn end_read(&mut self) {
+        let Some((client, env)) = self.reading() else {
+            return;
+        };
+        client.write_output(env);
+        client.set_reading(false);
+        client.settle(env);
+        client.read_again(env);
+        debug_assert!(env.output.is_empty());
+        if env.output.capacity() > 2 * WRITE_BUFFER {
+            env.output = Vec::new();
+        }
+        self.registry.check_in();
+    }
+
+    /// Adds a connection and waits for its request.
+    pub(super) fn add_client(&mut self, stream: Stream, remote: Remote) -> Option<ClientId> {
+        let (now, poll) = (self.env.now, &self.poll);
+        let inserted = self.registry.insert(|id| {
+            let mut client = Client::new(id, stream, remote, now);
+            client.register(poll)?;
+            io::Result::Ok(client)
+        });
+        let id = match inserted {
+            Ok(id) => id,
+            Err(error) => {
+                log::warn!("a connection from {remote} could not be registered: {error}");
+                return None;
+            }
+        };
+        let is_proxy = |proxies: &Peers| proxies.contain(remote);
+        if self.env.config.proxies.iter().any(is_proxy) {
+            self.with(id, |client, _| client.expect_proxy_header());
+        } else {
+            self.count_connection(id);
+        }
+        self.rearm(id);
+        Some(id)
+    }
+
+    /// Counts a connection whose address has just become known, and rejects it if its address has too many. An address
+    /// may have twice as many connections as clients.
+    pub(super) fn count_connection(&mut self, id: ClientId) {
+        let Some(most) = self.env.config.max_clients_per_address else {
+            return;
+        };
+        // Where room is scarce, the peer is not waited for.
+        let is_scarce = self.registry.len() > self.env.config.max_connections() / 2;
+        self.with(id, |client, env| {
+            if client.count_for_address(env) > most.saturating_mul(2) {
+                client.reject(env, &too_many_of_address());
+                if is_scarce {
+                    client.disconnect(env);
+                }
+            }
+        });
+    }
+
+    /// Whether there are as many clients as allowed: WebSocket clients, and calls that wait for answers.
+    pub(super) fn is_full(&self) -> bool {
+        self.registry.client_count() + self.env.calls >= self.env.config.max_clients
+    }
+
+    /// Whether an address has as many clients as allowed, calls that wait for answers included. A unix socket has no
+    /// address.
+    pub(super) fn has_too_many(&self, remote: Remote) -> bool {
+        let most = self.env.config.max_clients_per_address;
+        !remote.is_unix()
+            && most.is_some_and(|most| self.env.addresses.clients(remote.ip()) >= most)
+    }
+
+    /// Pauses or resumes messages from the clients of the service that is called.
+    pub(super) fn set_paused(&mut self, paused: bool) {
+        let (service_id, bit) = (self.service_id, self.service_id.bit());
+        if paused {
+            if let Some(client) = self.registry.checked_out() {
+                self.resume_behind = client.id.slot();
+            }
+            self.env.paused |= bit;
+        } else if self.env.paused & bit != 0 {
+            self.env.paused &= !bit;
+            let mut ids = self.registry.ids();
+            let behind = ids.partition_point(|id| id.slot() <= self.resume_behind);
+            ids.rotate_left(behind);
+            for id in ids {
+                self.with(id, |client, env| {
+                    if service_id.includes(client.service_id) {
+                        client.resume(env);
+                    }
+                });
+            }
+        }
+    }
+
+    /// Sends a message to every client of the service for which `to` says so. Returns how many clients it was sent to.
+    pub(super) fn broadcast(
+        &mut self,
+        message: Message<'_>,
+        mut to: impl FnMut(ClientId, &str) -> bool,
+    ) -> usize {
+        let mut broadcast = Broadcast::new(message);
+        // One broadcast is written as it comes. From the second one of a turn on they are gathered, so that each client
+        // is written to once for all of them.
+        let gathers = self.broadcasts > 0;
+        self.broadcasts += 1;
+        let (mut sent, mut writes) = (0, 0);
+        let mut full = Vec::new();
+        for client in self.registry.iter_mut() {
+            let ours = self.service_id.includes(client.service_id) && client.is_open();
+            if !ours || !to(client.id, client.path()) {
+                continue;
+            }
+            if !client.fits(&self.env, message.as_bytes().len()) {
+                full.push(client.id);
+                continue;
+            }
+            sent += 1;
+            writes += usize::from(client.push_shared(&mut self.env, &mut broadcast, gathers));
+        }
+        self.env.budget.spend(writes * WRITE + sent / 16);
+        // These get another chance, and are cut off if they do not take it.
+        for id in full {
+            let pushed = self.with(id, |client, env| client.push(env, message));
+            sent += usize::from(pushed == Some(Ok(())));
+        }
+        sent
+    }
+
+    // Time.
+
+    /// Sets a client's deadline anew.
+    pub(super) fn rearm(&mut self, id: ClientId) {
+        if let Some(client) = self.registry.get(id) {
+            let deadline = client.deadline(&self.env);
+            self.timers.set_client(&mut self.registry, id, deadline);
+        }
+    }
+
+    /// Returns memory that is kept for reuse to the system. To be called when there are no clients.
+    pub(super) fn give_memory_back(&mut self) {
+        self.env.protocol.clear();
+        self.trim_at.get_or_insert(self.env.now + TRIM_DELAY);
+    }
+
+    /// Returns the heap's free memory to the system if that is due.
+    pub(super) fn trim_if_due(&mut self) {
+        if self.trim_at.is_some_and(|at| self.env.now >= at) {
+            self.trim_at = None;
+            if self.registry.client_count() == 0 {
+                trim_heap();
+            }
+        }
+    }
+
+    /// Whether work is left over for the next turn, so that the loop must not sleep.
+    pub(super) fn has_work(&self) -> bool {
+        self.env.queue.has_work() || self.shutdown.is_asked() || self.sources.has_work()
+    }
+
+    /// When the loop has to turn at the latest.
+    pub(super) fn next_turn(&self) -> Option<Time> {
+        [
+            self.timers.next(),
+            self.shutdown.next_turn(self.env.now),
+            self.trim_at,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// Whether a stopping server still waits for clients, calls, or output on its way.
+    pub(super) fn is_busy(&self) -> bool {
+        self.registry.client_count() > 0
+            || self.env.calls > 0
+            || self.registry.iter().any(|client| client.queued() > 0)
+            || (self.shutdown.awaits_newcomers(self.env.now)
+                && self.registry.iter().any(Client::is_new))
+    }
+
+    /// Records the address behind a proxy. A connection through a unix socket without an address may be anyone's.
+    pub(super) fn set_proxied(&mut self, id: ClientId, address: Option<SocketAddr>) {
+        self.with(id, |client, _| {
+            if let Some(address) = address {
+                log::debug!("{id} is for {address}, through {}", client.remote);
+                client.remote = address.into();
+            } else if client.remote.is_unix() {
+                client.remote = Remote::SHARED_UNIX;
+            }
+        });
+        self.count_connection(id);
+    }
+
+    /// The authenticated owner of a client's connection.
+    pub(super) fn principal(&self, id: ClientId) -> Principal {
+        let client = self.registry.get(id);
+        match client.and_then(|client| client.remote.user()) {
+            Some(user) => Principal::User(user),
+            None if self.env.config.access.token.is_some() => Principal::Token,
+            None => Principal::Nobody,
+        }
+    }
+
+    /// The number of clients of the service that is called, including those that are being closed.
+    pub(super) fn client_count(&self) -> usize {
+        if self.service_id == ServiceId::ALL {
+            return self.registry.client_count();
+        }
+        let ours = |client: &&Client| client.was_open() && client.service_id == self.service_id;
+        self.registry.iter().filter(ours).count()
+    }
+
+    /// The server's status with at most `most` clients: those behind `after` in the order of the registry.
+    pub(super) fn status_page(&self, after: Option<ClientId>, most: usize) -> Status {
+        let ours = self
+            .registry
+            .iter()
+            .filter(|client| client.was_open() && self.service_id.includes(client.service_id));
+        let mut clients = ours
+            .skip_while(|client| after.is_some_and(|after| client.id.slot() <= after.slot()))
+            .peekable();
+        let mut page = Vec::new();
+        while page.len() < most
+            && let Some(client) = clients.next()
+        {
+            page.push(ClientStatus {
+                id: client.id,
+                path: client.path().to_owned(),
+                remote: client.remote,
+                connected: self.env.now.since(client.since()),
+                traffic: client.traffic,
+                queued_bytes: client.queued(),
+            });
+        }
+        Status {
+            client_count: self.client_count(),
+            connections: self.registry.len(),
+            calls: self.env.calls,
+            has_more: clients.peek().is_some(),
+            running: !self.shutdown.is_stopping(),
+            uptime: self.env.now.since(Time::default()),
+            service: serde_json::Map::new(),
+            listen: self.listen.iter().map(ToString::to_string).collect(),
+            clients: page,
+        }
+    }
+
+    /// Watches a file descriptor for the service that is called.
+    pub(super) fn watch(&mut self, fd: impl AsFd, interest: Interest) -> io::Result<SourceId> {
+        self.sources
+            .watch(&self.poll, self.service_id, fd, interest)
+    }
+
+    /// Sets a timer of the service that is called.
+    pub(super) fn set_timer(&mut self, after: Duration) -> TimerId {
+        let Self {
+            timers,
+            registry,
+            env,
+            ..
+        } = self;
+        timers.set_service(registry, self.service_id, env.now, after)
+    }
+}

@@ -1,0 +1,79 @@
+//! A connection in memory, for tests and fuzzers.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, Read, Write};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// A connection in memory: the server has one end, the fuzzer the other.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct MemoryStream(Arc<Mutex<Wire>>);
+
+#[derive(Debug, Default)]
+pub(super) struct Wire {
+    pub(super) to_server: VecDeque<u8>,
+    /// The client ended its direction.
+    pub(super) ended: bool,
+    /// The client reset the connection.
+    pub(super) reset: bool,
+    /// All the server ever wrote.
+    pub(super) from_server: Vec<u8>,
+    /// What the socket still takes.
+    pub(super) room: usize,
+    /// How much of it the client's system has taken, if that is known.
+    pub(super) taken: Option<usize>,
+}
+
+impl MemoryStream {
+    pub(super) fn wire(&self) -> MutexGuard<'_, Wire> {
+        self.0.lock().expect("one thread")
+    }
+
+    /// Bytes that the server wrote and the client's system has not taken.
+    pub(super) fn unsent(&self) -> Option<usize> {
+        let wire = self.wire();
+        wire.taken
+            .map(|taken| wire.from_server.len().saturating_sub(taken))
+    }
+}
+
+impl Read for MemoryStream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut wire = self.wire();
+        if wire.reset {
+            return Err(io::ErrorKind::ConnectionReset.into());
+        }
+        if wire.to_server.is_empty() && !wire.ended {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        wire.to_server.read(buffer)
+    }
+}
+
+impl Write for MemoryStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)])
+    }
+
+    fn write_vectored(&mut self, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
+        let mut wire = self.wire();
+        if wire.reset {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let mut taken = 0;
+        for buffer in buffers {
+            let count = buffer.len().min(wire.room);
+            wire.from_server.extend_from_slice(&buffer[..count]);
+            wire.room -= count;
+            taken += count;
+        }
+        if taken == 0 {
+            Err(io::ErrorKind::WouldBlock.into())
+        } else {
+            Ok(taken)
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

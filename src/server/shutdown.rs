@@ -1,0 +1,206 @@
+//! How a server stops: step by step, its clients first.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use super::core::Core;
+use super::drain_schedule::DrainSchedule;
+use super::event_loop::{Ended, Server};
+use super::id::{ClientId, ServiceId};
+use super::service::Service;
+use crate::protocol::{CloseReason, Time};
+use crate::sys::{reap_orphans, signal_orphans};
+
+/// Signals within this time of the first count as one. A supervisor may send both TERM and INT, and a wrapper may
+/// forward a `^C` that the terminal has sent to this process as well.
+const ONE_SIGNAL: Duration = Duration::from_millis(100);
+
+/// How long a stopping server waits for the requests of connections that it has accepted.
+const NEWCOMERS: Duration = Duration::from_millis(200);
+
+/// How far a server has stopped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum ShutdownState {
+    #[default]
+    Running,
+    /// Stopping was asked for and has not begun.
+    Asked,
+    /// Clients are sent CLOSE and waited for.
+    Draining { until: Time },
+    /// Clients are gone and the service is waited for.
+    Finishing { until: Time },
+    /// The loop ends now.
+    Over,
+}
+
+/// The steps of stopping that are done and to come.
+#[derive(Debug, Default)]
+pub(super) struct Shutdown {
+    state: ShutdownState,
+    /// Until when to wait for the requests of connections that were accepted.
+    newcomers_until: Time,
+    /// Clients that have not been sent CLOSE.
+    schedule: DrainSchedule,
+}
+
+impl Shutdown {
+    /// Asks the server to stop.
+    pub(super) fn stop(&mut self) {
+        if self.state == ShutdownState::Running {
+            self.state = ShutdownState::Asked;
+        }
+    }
+
+    /// Whether the server is being stopped.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.state != ShutdownState::Running
+    }
+
+    /// Whether stopping was asked for and has not begun.
+    pub(super) fn is_asked(&self) -> bool {
+        self.state == ShutdownState::Asked
+    }
+
+    /// Whether the loop ends.
+    pub(super) fn is_over(&self) -> bool {
+        self.state == ShutdownState::Over
+    }
+
+    /// Whether the first requests of connections are still waited for.
+    pub(super) fn awaits_newcomers(&self, now: Time) -> bool {
+        now < self.newcomers_until
+    }
+
+    /// When the next step may be due.
+    pub(super) fn next_turn(&self, now: Time) -> Option<Time> {
+        let until = match self.state {
+            ShutdownState::Draining { .. } if self.awaits_newcomers(now) => {
+                Some(self.newcomers_until)
+            }
+            ShutdownState::Draining { until } | ShutdownState::Finishing { until } => Some(until),
+            ShutdownState::Running | ShutdownState::Asked | ShutdownState::Over => None,
+        };
+        [until, self.schedule.next_step()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+}
+
+impl<S: Service> Server<S> {
+    pub(super) fn handle_signal(&mut self, ended: &mut Ended) {
+        let now = self.ctx.now();
+        let Some(first) = self.signalled else {
+            self.signalled = Some(now);
+            log::info!("signal received: stopping");
+            return self.ctx.stop();
+        };
+        if now.since(first) >= ONE_SIGNAL {
+            log::warn!("second signal received: leaving at once");
+            *ended = Ended::AtOnce;
+            self.leave_at_once();
+        }
+    }
+
+    /// Takes the next step of stopping if it is due.
+    pub(super) fn handle_shutdown(&mut self) {
+        let now = self.ctx.now();
+        let drain_timeout = self.ctx.config().drain_timeout;
+        if self.ctx.core.shutdown.state == ShutdownState::Asked {
+            self.ctx.core.shutdown.state = ShutdownState::Draining {
+                until: now + drain_timeout,
+            };
+            self.ctx.core.shutdown.newcomers_until = now + NEWCOMERS.min(drain_timeout);
+            self.begin_drain();
+        }
+        if let ShutdownState::Draining { until } = self.ctx.core.shutdown.state {
+            self.drain_due_clients();
+            if !self.ctx.core.is_busy() || now >= until {
+                self.end_clients();
+                self.ctx.core.shutdown.state = ShutdownState::Finishing {
+                    until: now + drain_timeout,
+                };
+            }
+        }
+        if let ShutdownState::Finishing { until } = self.ctx.core.shutdown.state
+            && ((self.service.is_stopped() && !self.has_orphans()) || now >= until)
+        {
+            self.ctx.core.shutdown.state = ShutdownState::Over;
+        }
+    }
+
+    /// Whether this process has adopted processes that still run. They are sent TERM.
+    fn has_orphans(&self) -> bool {
+        let left = self.children.is_some() && reap_orphans();
+        if left {
+            signal_orphans(Signal::TERM);
+        }
+        left
+    }
+
+    /// Stops listening and begins to close every client.
+    fn begin_drain(&mut self) {
+        for listener in self.listeners.drain(..) {
+            listener.close(&self.ctx.core.poll);
+        }
+        self.accept_again = None;
+        log::info!("draining {} clients", self.ctx.core.registry.client_count());
+        self.ctx.core.service_id = ServiceId::ALL;
+        self.service.draining(&mut self.ctx);
+        self.reap();
+        let Core { registry, env, .. } = &mut self.ctx.core;
+        let mut scheduled = Vec::new();
+        for client in registry.iter_mut() {
+            if client.is_drained_in_order() {
+                scheduled.push(client.id);
+            } else {
+                client.drain(env);
+            }
+        }
+        self.ctx.core.shutdown.schedule =
+            DrainSchedule::begin(scheduled, env.now, env.config.drain_timeout);
+        self.reap();
+    }
+
+    /// Closes the clients whose turn has come. The turn of a client that waits for the service comes when the service
+    /// is done, or when time runs out.
+    fn drain_due_clients(&mut self) {
+        let now = self.ctx.now();
+        let Some(mut step) = self.ctx.core.shutdown.schedule.begin_step(now) else {
+            return;
+        };
+        while let Some((id, last_call)) = self.ctx.core.shutdown.schedule.pop_due(&mut step, now) {
+            if !last_call && self.is_waiting(id) {
+                self.ctx.core.shutdown.schedule.postpone(id);
+            } else {
+                self.ctx.core.with(id, |client, env| client.drain(env));
+            }
+        }
+        self.reap();
+    }
+
+    /// Ends every connection, then has the service stop. Clients that have not been sent CLOSE are sent it if their
+    /// socket has room.
+    fn end_clients(&mut self) {
+        let end = |core: &mut Core, id: ClientId| {
+            core.with(id, |client, env| {
+                client.close(env, CloseReason::shutdown());
+                client.end(env, CloseReason::shutdown());
+            });
+        };
+        for id in self.ctx.core.registry.ids() {
+            end(&mut self.ctx.core, id);
+        }
+        self.reap();
+        self.ctx.core.service_id = ServiceId::ALL;
+        self.service.stopping(&mut self.ctx);
+    }
+
+    /// Ends the loop without waiting for clients. The service still sees `disconnected` for every client, and
+    /// `stopping`.
+    pub(super) fn leave_at_once(&mut self) {
+        self.end_clients();
+        self.ctx.core.shutdown.state = ShutdownState::Over;
+    }
+}

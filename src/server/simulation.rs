@@ -1,0 +1,380 @@
+//! A whole server in memory under simulated time, for tests and the operation fuzzer.
+//!
+//! Its service records what it is told. After each operation that has to agree with the registry.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use mio::Poll;
+
+use super::client::ReadGate;
+use super::event_loop::Task;
+use super::memory_stream::MemoryStream;
+use super::stream::Stream;
+use super::{ClientId, Config, Context, Ended, Remote, Route, Server, Service};
+use crate::fuzz::protocol::check_server_frames;
+use crate::protocol::{
+    Cause, CloseCode, CloseReason, Limits, Message, Rejection, Request, Response, Shared,
+    StatusCode,
+};
+
+/// Writes down what it is told, and does what the first byte of a message says.
+#[derive(Debug, Default)]
+pub(crate) struct Witness {
+    pub(crate) present: BTreeSet<ClientId>,
+    pub(crate) gone: BTreeSet<ClientId>,
+    /// Who waits for an answer, and whether it is a stream that has begun.
+    pub(crate) calling: BTreeMap<ClientId, bool>,
+    /// How many messages came from whom.
+    pub(crate) told: BTreeMap<ClientId, u64>,
+    /// How each client ended.
+    pub(crate) endings: BTreeMap<ClientId, (Cause, CloseCode)>,
+}
+
+impl Witness {
+    /// Goes on with every call: a stream begins, then ends; other calls are answered.
+    fn answer(&mut self, ctx: &mut Context, with_stream: bool) {
+        for (caller, begun) in std::mem::take(&mut self.calling) {
+            let answered = match (begun, with_stream) {
+                (false, true) => ctx.begin_stream(caller, &[]),
+                (false, false) => ctx.try_respond(caller, &Response::json(StatusCode::OK, "true")),
+                (true, true) => ctx.stream(caller, &[b'x'; 3000]),
+                (true, false) => ctx.end_stream(caller),
+            };
+            // One whose socket is dead is not gone yet: the loop will tell.
+            if with_stream || answered.is_err() {
+                self.calling.insert(caller, begun || with_stream);
+            }
+        }
+    }
+}
+
+impl Service for Witness {
+    fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
+        self.present
+            .iter()
+            .chain(self.calling.keys())
+            .copied()
+            .for_each(visit);
+    }
+
+    fn route(&mut self, request: &Request<'_>) -> Result<Route, Rejection> {
+        match request.path() {
+            "/fuzz" => Ok(Route::WebSocket),
+            _ => Ok(Route::Http),
+        }
+    }
+
+    fn call(&mut self, ctx: &mut Context, caller: ClientId, request: &Request<'_>, body: &[u8]) {
+        assert!(!self.calling.contains_key(&caller), "one call at a time");
+        assert!(body.len() <= 4);
+        self.calling.insert(caller, false);
+        if request.path() == "/now" {
+            self.answer(ctx, false);
+        }
+    }
+
+    fn abandoned(&mut self, ctx: &mut Context, caller: ClientId) {
+        assert!(
+            self.calling.remove(&caller).is_some(),
+            "{caller} had called"
+        );
+        assert!(ctx.end_stream(caller).is_err(), "and is gone");
+    }
+
+    fn connected(&mut self, ctx: &mut Context, client: ClientId, _: &Request<'_>) {
+        assert!(
+            self.present.insert(client) && !self.gone.contains(&client),
+            "{client} connects once"
+        );
+        ctx.send(client, Message::Text("welcome"));
+    }
+
+    fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
+        assert!(
+            self.present.contains(&client),
+            "{client} speaks while it is connected"
+        );
+        let told = self.told.entry(client).or_default();
+        *told += 1;
+        let entry = ctx.core.registry.get(client).expect("it is there");
+        assert!(entry.is_open(), "and is not being closed");
+        assert_eq!(
+            entry.read_gate(&ctx.core.env),
+            ReadGate::Ready,
+            "and its messages are taken"
+        );
+        assert_eq!(entry.traffic.messages_in, *told);
+        let someone = self.present.iter().next().copied().unwrap_or(client);
+        let bytes = message.as_bytes();
+        match bytes.first() {
+            Some(b'c') => ctx.close(client, CloseCode::NORMAL, "asked"),
+            Some(b'o') => ctx.close(someone, CloseCode(4000), "by another"),
+            Some(b'b') => {
+                ctx.broadcast(message, |_, _| true);
+            }
+            Some(b'e') => {
+                ctx.broadcast(message, |id, _| id != client);
+            }
+            Some(b's') => ctx.send(someone, message),
+            Some(b'm') => (0..50).for_each(|_| {
+                ctx.send(client, Message::Binary(&[7; 3000]));
+            }),
+            Some(b'l') => ctx.send(client, Message::Binary(&[8; 40_000])),
+            Some(b'r') => self.answer(ctx, false),
+            Some(b't') => self.answer(ctx, true),
+            Some(b'h') => {
+                // Held until anyone drains or leaves, which may be at once.
+                ctx.set_held(client, true);
+                (0..20).for_each(|_| ctx.send(someone, Message::Binary(&[9; 3000])));
+                ctx.send(client, message);
+            }
+            Some(b'p') => ctx.set_paused(true),
+            Some(b'g') => ctx.set_paused(false),
+            _ => ctx.send(client, message),
+        }
+    }
+
+    fn input_ended(&mut self, _: &mut Context, client: ClientId) -> Duration {
+        assert!(self.present.contains(&client), "{client} is connected");
+        Duration::from_secs(client.serial() % 3)
+    }
+
+    fn drained(&mut self, ctx: &mut Context, client: ClientId) {
+        assert!(
+            self.present.contains(&client) || self.calling.contains_key(&client),
+            "{client} drains while it is connected, or reads an answer"
+        );
+        ctx.send(client, Message::Text("more"));
+        self.let_go(ctx);
+    }
+
+    fn disconnected(&mut self, ctx: &mut Context, client: ClientId, ending: &CloseReason) {
+        assert!(self.present.remove(&client), "{client} was connected");
+        self.endings.insert(client, (ending.cause, ending.code));
+        assert!(self.gone.insert(client), "{client} disconnects once");
+        assert!(
+            ctx.try_send(client, Message::Text("late")).is_err(),
+            "nothing can be sent to who is gone"
+        );
+        ctx.broadcast(Message::Text("someone left"), |_, _| true);
+        self.let_go(ctx);
+    }
+}
+
+impl Witness {
+    fn let_go(&self, ctx: &mut Context) {
+        for client in &self.present {
+            ctx.set_held(*client, false);
+        }
+    }
+}
+
+/// The server, and the peers' ends of its connections.
+pub(crate) struct World {
+    pub(crate) server: Server<Witness>,
+    pub(crate) streams: BTreeMap<ClientId, MemoryStream>,
+    /// Ids that may be gone, for events that come late.
+    pub(crate) old: Vec<ClientId>,
+}
+
+pub(crate) const HEAD: &[u8] =
+    b"GET /fuzz HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+
+impl World {
+    pub(crate) fn new(options: u8) -> io::Result<Self> {
+        let config = Config {
+            max_clients: 2 + usize::from(options % 8),
+            // Nobody has so many, but they are counted.
+            max_clients_per_address: (options & 0x20 != 0).then_some(1000),
+            limits: Limits {
+                max_head: 400,
+                max_headers: 16,
+                max_message: 60_000,
+            },
+            max_outbound: 100_000,
+            turn_bytes: 4096,
+            soft_outbound: 10_000,
+            rate_limit: (options & 0x40 != 0)
+                .then_some(std::num::NonZeroU32::MIN.saturating_add(20)),
+            ..Config::default()
+        };
+        let mut server = Server::new(
+            Poll::new()?,
+            config,
+            Vec::new(),
+            Vec::new(),
+            Witness::default(),
+        )?;
+        if options & 0x80 != 0 {
+            let env = &mut server.ctx.core.env;
+            env.protocol = Shared::new(env.config.limits, None).with_small_thresholds();
+        }
+        Ok(Self {
+            server,
+            streams: BTreeMap::new(),
+            old: Vec::new(),
+        })
+    }
+
+    pub(crate) fn open(&mut self, argument: u8) {
+        let stream = MemoryStream::default();
+        stream.wire().room = usize::from(argument) * 40;
+        let remote = Remote::from(SocketAddr::from(([127, 0, 0, 1], 1)));
+        if self.server.ctx.core.registry.len() >= self.server.ctx.config().max_connections() {
+            return;
+        }
+        let stream_end = Stream::Memory(stream.clone());
+        let Some(id) = self.server.ctx.core.add_client(stream_end, remote) else {
+            return;
+        };
+        self.streams.insert(id, stream);
+        self.old.push(id);
+        if argument & 7 == 7 {
+            let calls: [&[u8]; 4] = [
+                b"GET /now HTTP/1.1\r\nHost: localhost\r\n\r\nGET /later HTTP/1.1\r\nHost: localhost\r\n\r\nGET /now",
+                b"POST /later HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\nbodyGET",
+                b"POST /later HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\nbo",
+                b"GET /later HTTP/1.0\r\nHost: localhost\r\n\r\n",
+            ];
+            self.give(id, calls[usize::from(argument >> 3) % 4]);
+            self.event(id, true, true, false);
+        } else if argument & 1 == 0 {
+            self.give(id, &HEAD[..HEAD.len() - usize::from(argument % 16 == 6)]);
+            self.event(id, true, true, false);
+        }
+    }
+
+    pub(crate) fn stream(&self, id: ClientId) -> &MemoryStream {
+        &self.streams[&id]
+    }
+
+    /// Ends the peer's direction.
+    pub(crate) fn end_input(&self, id: ClientId) {
+        self.stream(id).wire().ended = true;
+    }
+
+    /// Resets the connection.
+    pub(crate) fn reset(&self, id: ClientId) {
+        self.stream(id).wire().reset = true;
+    }
+
+    /// Lets the socket take more.
+    pub(crate) fn add_room(&self, id: ClientId, bytes: usize) {
+        self.stream(id).wire().room += bytes;
+    }
+
+    /// Closes a client as a service does.
+    pub(crate) fn close(&mut self, id: ClientId, code: CloseCode, reason: String) {
+        self.server.ctx.close(id, code, reason);
+    }
+
+    /// Sends the server a signal.
+    pub(crate) fn signal(&mut self) {
+        self.server.handle_signal(&mut Ended::Cleanly);
+    }
+
+    /// Takes the part of a turn that follows its events.
+    pub(crate) fn take_turn(&mut self) {
+        self.server.take_turn();
+    }
+
+    /// Whether the loop has ended.
+    pub(crate) fn is_over(&self) -> bool {
+        self.server.ctx.core.shutdown.is_over()
+    }
+
+    pub(crate) fn give(&self, id: ClientId, bytes: &[u8]) {
+        self.stream(id).wire().to_server.extend(bytes);
+    }
+
+    pub(crate) fn event(&mut self, id: ClientId, readable: bool, writable: bool, hung_up: bool) {
+        self.server.perform(Task::Client {
+            id,
+            readable,
+            writable,
+            hung_up,
+        });
+    }
+
+    pub(crate) fn pass(&mut self, time: Duration) {
+        let before = self.server.ctx.core.env.now;
+        let waited = self.server.timeout().map(|timeout| timeout.min(time));
+        self.server.ctx.core.env.now = before + time;
+        self.server.handle_jump(before, waited);
+    }
+
+    /// What the service was told agrees with the registry, and nobody holds more than they may.
+    pub(crate) fn check(&mut self) {
+        let ctx = &self.server.ctx;
+        let mut present = BTreeSet::new();
+        for client in ctx.core.registry.iter() {
+            let id = client.id;
+            if client.was_open() {
+                present.insert(id);
+            }
+            let most = 4 * ctx.config().max_outbound + ctx.config().limits.max_message + 4096;
+            assert!(
+                client.queued() <= most,
+                "{} bytes wait for {id}",
+                client.queued()
+            );
+            assert!(client.held() <= 2 * ctx.config().limits.max_message + 1024);
+        }
+        assert_eq!(present, self.server.service.present);
+        let calling = ctx
+            .core
+            .registry
+            .iter()
+            .filter(|client| client.is_unanswered());
+        let calling: BTreeSet<_> = calling.map(|client| client.id).collect();
+        assert!(calling.iter().eq(self.server.service.calling.keys()));
+        assert_eq!(calling.len(), ctx.core.env.calls);
+        assert_eq!(present.len(), ctx.core.registry.client_count());
+        assert!(ctx.core.registry.client_count() <= ctx.config().max_clients);
+        for (id, stream) in &self.streams {
+            let wire = stream.wire();
+            if let Some(head) = wire
+                .from_server
+                .windows(4)
+                .position(|bytes| bytes == b"\r\n\r\n")
+                && wire.from_server.starts_with(b"HTTP/1.1 101")
+            {
+                check_server_frames(&wire.from_server[head + 4..]);
+            } else {
+                assert!(
+                    !present.contains(id) || wire.from_server.len() < 200,
+                    "a client has its 101 first"
+                );
+            }
+        }
+        let registry = &ctx.core.registry;
+        self.streams.retain(|id, _| registry.get(*id).is_some());
+    }
+
+    /// Stops the server. Everyone is gone in the end, whatever they do.
+    pub(crate) fn finish(mut self) {
+        self.server.ctx.stop();
+        for _ in 0..100 {
+            self.pass(Duration::from_secs(1));
+            self.server.handle_deadlines();
+            self.server.take_turn();
+            self.check();
+        }
+        assert!(self.server.ctx.core.shutdown.is_over());
+        assert_eq!(self.server.ctx.core.registry.len(), 0, "nobody is left");
+        assert_eq!(
+            self.server.ctx.core.timers.next(),
+            None,
+            "and nothing is waited for"
+        );
+        assert!(
+            self.server.service.present.is_empty(),
+            "and the service knows"
+        );
+        assert!(self.server.service.calling.is_empty(), "of callers too");
+    }
+}
