@@ -100,6 +100,7 @@ impl Deref for Bytes<'_> {
 
 impl Payload<'_> {
     /// Keeps the memory of a message that has been handled for another one.
+    #[inline]
     pub fn recycle(self, buffers: &mut Buffers) {
         match self {
             Self::Text(Cow::Owned(text)) => buffers.give(text.into_bytes()),

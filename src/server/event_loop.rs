@@ -18,12 +18,12 @@ use super::handle::{Commands, Handle};
 use super::id::{ClientId, Origin, ServiceId, SourceId};
 use super::listener::{Accepted, EXHAUSTED_RETRY, ListenAddress, Listener};
 use super::policy::Access;
-use super::requests::{handle_call, handle_head};
+use super::requests::handle_http;
 use super::run_queue::News;
 use super::service::{Readiness, Service};
 use super::signals::Signals;
 use super::timers::Due;
-use crate::protocol::{CloseReason, Rejection, Request, Time, Timeout};
+use crate::protocol::{CloseReason, Rejection, Time, Timeout};
 use crate::sys::{Clock, Reaper};
 
 /// Events taken from the kernel in one turn.
@@ -385,13 +385,8 @@ impl<S: Service> Server<S> {
                     service.message(ctx, id, payload.as_message());
                     payload.recycle(&mut ctx.core.env.protocol.buffers);
                 }
-                Inbound::Head(head) => handle_head(ctx, service, id, &head),
-                Inbound::Call(head, body) => match Request::parse(&head) {
-                    Ok(request) => handle_call(ctx, service, id, &request, &body),
-                    Err(rejection) => client.reject(env, &rejection),
-                },
-                Inbound::Proxied(address) => ctx.core.set_proxied(id, address),
-                Inbound::BadRequest(rejection) => client.reject(env, &rejection),
+                Inbound::OverRate => {}
+                Inbound::Http(event) => handle_http(ctx, service, id, event),
             }
             let Some((client, env)) = ctx.core.reading() else {
                 break;

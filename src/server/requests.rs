@@ -6,6 +6,7 @@ use super::core::Core;
 use super::id::{ClientId, ServiceId};
 use super::service::{Route, Service};
 use crate::protocol::deflate::Offer;
+use crate::protocol::http::HttpEvent;
 use crate::protocol::{CloseReason, Rejection, Request, Response, StatusCode};
 
 /// A subprotocol without a meaning of its own: the messages are those of the service.
@@ -14,13 +15,29 @@ const OWN_PROTOCOL: &str = "outrigger";
 /// The longest path of a client, in bytes. It is kept as long as the client is connected.
 const MAX_PATH: usize = 1024;
 
-/// Answers a request head, or waits for the request's body.
-pub(super) fn handle_head<S: Service>(
+/// Handles what a connection has received before its upgrade.
+#[inline(never)]
+pub(super) fn handle_http<S: Service>(
     ctx: &mut Context,
     service: &mut S,
     id: ClientId,
-    head: &[u8],
+    event: HttpEvent<'_>,
 ) {
+    let rejected = match event {
+        HttpEvent::Head(head) => return handle_head(ctx, service, id, &head),
+        HttpEvent::Call { head, body } => match Request::parse(&head) {
+            Ok(request) => return handle_call(ctx, service, id, &request, &body),
+            Err(rejection) => rejection,
+        },
+        HttpEvent::Proxied(address) => return ctx.core.set_proxied(id, address),
+        HttpEvent::BadRequest(rejection) => rejection,
+    };
+    ctx.core
+        .with(id, |client, env| client.reject(env, &rejected));
+}
+
+/// Answers a request head, or waits for the request's body.
+fn handle_head<S: Service>(ctx: &mut Context, service: &mut S, id: ClientId, head: &[u8]) {
     let max_headers = ctx.config().limits.max_headers;
     let answered = Request::parse_within(head, max_headers)
         .and_then(|request| route(ctx, service, id, &request, head));
@@ -153,7 +170,7 @@ fn upgrade<S: Service>(
 }
 
 /// Has a call answered whose body has arrived.
-pub(super) fn handle_call<S: Service>(
+fn handle_call<S: Service>(
     ctx: &mut Context,
     service: &mut S,
     id: ClientId,

@@ -151,7 +151,7 @@ impl WebSocket {
     /// Returns `None` when the input is used up, when the connection closes, or when a part of a long message was
     /// [decompressed](WebSocket::is_inflating); call it again in the last case. A violation of the protocol writes
     /// CLOSE and changes the state to [`State::Closing`].
-    #[inline]
+    #[inline(always)]
     pub fn receive<'a>(
         &mut self,
         now: Time,

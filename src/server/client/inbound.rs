@@ -1,12 +1,10 @@
 //! Reading: whether a client may be read, what is read, and what it means.
 
-use std::borrow::Cow;
 use std::io;
-use std::net::SocketAddr;
 
 use super::{Client, Connection, Flag};
 use crate::protocol::http::{HttpEvent, HttpState};
-use crate::protocol::{CloseReason, Payload, Rejection};
+use crate::protocol::{CloseReason, Payload};
 use crate::server::core::Env;
 
 pub(in crate::server) use crate::protocol::Input;
@@ -60,14 +58,10 @@ pub(in crate::server) enum Read {
 pub(in crate::server) enum Inbound<'a> {
     /// A whole message.
     Message(Payload<'a>),
-    /// A request head that has to be answered.
-    Head(Cow<'a, [u8]>),
-    /// The head and the body of a call that has to be answered.
-    Call(Vec<u8>, Vec<u8>),
-    /// The address behind a proxy; `None` if the connection is the proxy's own.
-    Proxied(Option<SocketAddr>),
-    /// A request that cannot be read.
-    BadRequest(Rejection),
+    /// A message over the rate limit, which has closed the connection.
+    OverRate,
+    /// An event of HTTP.
+    Http(HttpEvent<'a>),
 }
 
 impl Client {
@@ -244,43 +238,33 @@ impl Client {
 
     /// Takes bytes until they make an event. `None`: the input is used up, or the rest has to wait. Replies of the
     /// protocol go to the write buffer.
-    #[inline]
+    #[inline(always)]
     pub(in crate::server) fn receive<'a>(
         &mut self,
         env: &mut Env,
         input: &mut Input<'a>,
     ) -> Option<Inbound<'a>> {
         let holds = self.holds_messages(env);
-        match &mut self.connection {
-            Connection::WebSocket(_) if holds => {
-                self.receive_control(env, input);
-                None
-            }
-            Connection::WebSocket(socket) => {
-                let payload = socket.receive(env.now, input, &mut env.protocol, &mut env.output)?;
-                self.traffic.messages_in += 1;
-                if env.config.rate_limit.is_some() && self.is_over_rate(env) {
-                    // The rest of its input is discarded up to its CLOSE.
-                    return self.receive(env, input);
-                }
-                Some(Inbound::Message(payload))
-            }
-            Connection::Http(http) => {
-                let event = http.receive(env.now, input, &env.protocol.limits)?;
-                Some(match event {
-                    HttpEvent::Head(head) => Inbound::Head(head),
-                    HttpEvent::Call { head, body } => Inbound::Call(head, body),
-                    HttpEvent::Proxied(address) => Inbound::Proxied(address),
-                    HttpEvent::BadRequest(rejection) => Inbound::BadRequest(rejection),
-                })
-            }
+        let Connection::WebSocket(socket) = &mut self.connection else {
+            return self.receive_http(env, input).map(Inbound::Http);
+        };
+        if holds {
+            socket.receive_control(env.now, input, &mut env.protocol, &mut env.output);
+            return None;
         }
+        let payload = socket.receive(env.now, input, &mut env.protocol, &mut env.output)?;
+        self.traffic.messages_in += 1;
+        if env.config.rate_limit.is_some() && self.is_over_rate(env) {
+            return Some(Inbound::OverRate);
+        }
+        Some(Inbound::Message(payload))
     }
 
-    #[cold]
-    fn receive_control(&mut self, env: &mut Env, input: &mut Input<'_>) {
-        if let Connection::WebSocket(socket) = &mut self.connection {
-            socket.receive_control(env.now, input, &mut env.protocol, &mut env.output);
+    #[inline(never)]
+    fn receive_http<'a>(&mut self, env: &Env, input: &mut Input<'a>) -> Option<HttpEvent<'a>> {
+        match &mut self.connection {
+            Connection::Http(http) => http.receive(env.now, input, &env.protocol.limits),
+            Connection::WebSocket(_) => None,
         }
     }
 
