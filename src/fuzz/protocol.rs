@@ -4,8 +4,8 @@ use crate::protocol::deflate::Offer;
 use crate::protocol::http::find_end;
 use crate::protocol::{
     Accept, CloseCode, CloseReason, FrameCounts, FrameHeader, HttpConnection, HttpEvent, HttpState,
-    Input, Limits, Payload, ProtocolError, Rejection, Request, Response, Shared, State, StatusCode,
-    Time, WebSocket, apply_mask,
+    Input, Limits, Message, Payload, ProtocolError, Rejection, Request, Response, Shared, State,
+    StatusCode, Time, WebSocket, apply_mask,
 };
 
 /// It is always the same time here.
@@ -215,9 +215,9 @@ impl Transcript {
         shared: &mut Shared,
         close_after: Option<usize>,
     ) {
-        self.events.push(match &payload {
-            Payload::Text(text) => format!("text {text}"),
-            Payload::Binary(bytes) => format!("binary {:?}", &bytes[..]),
+        self.events.push(match payload.as_message() {
+            Message::Text(text) => format!("text {text}"),
+            Message::Binary(bytes) => format!("binary {bytes:?}"),
         });
         payload.recycle(&mut shared.buffers);
         if close_after == Some(self.messages) {

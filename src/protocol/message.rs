@@ -1,8 +1,5 @@
 //! Messages, and their assembly from frames that arrive in pieces (RFC 6455 section 5.4).
 
-use std::borrow::Cow;
-use std::ops::Deref;
-
 use super::buffers::{Buffer, Buffers, capacity_for};
 use super::frame::{FrameHeader, OpCode};
 use super::utf8;
@@ -59,80 +56,86 @@ impl<'a> From<&'a Vec<u8>> for Message<'a> {
     }
 }
 
-/// A whole message as it comes out of a connection: where it lay in the input if it came in one piece, in memory of
-/// its own if it had to be put together.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A complete message that was received.
+///
+/// ```
+/// use outrigger::Message;
+/// use outrigger::protocol::Payload;
+///
+/// fn length(payload: &Payload<'_>) -> usize {
+///     match payload.as_message() {
+///         Message::Text(text) => text.chars().count(),
+///         Message::Binary(bytes) => bytes.len(),
+///     }
+/// }
+/// assert_eq!(length(&Payload::Borrowed(Message::Text("é"))), 1);
+/// ```
+#[derive(Clone, Debug)]
+// A tag of its own is cheaper to test than a niche in `OwnedPayload`.
+#[repr(usize)]
 pub enum Payload<'a> {
-    /// Text, valid UTF-8.
-    Text(Cow<'a, str>),
-    /// Any bytes.
-    Binary(Bytes<'a>),
+    /// A message that lies in the input, because it arrived in one piece.
+    Borrowed(Message<'a>),
+    /// A message that was assembled or decompressed, in memory of its own.
+    Owned(OwnedPayload),
 }
 
-impl<'a> From<Message<'a>> for Payload<'a> {
-    fn from(message: Message<'a>) -> Self {
-        match message {
-            Message::Text(text) => Self::Text(Cow::Borrowed(text)),
-            Message::Binary(bytes) => Self::Binary(Bytes::Borrowed(bytes)),
-        }
-    }
+/// The memory of a message that was assembled or decompressed.
+#[derive(Clone, Debug)]
+pub struct OwnedPayload(Memory);
+
+#[derive(Clone, Debug)]
+enum Memory {
+    Text(String),
+    Binary(Buffer),
 }
 
-/// The bytes of a message: where they lay in the input, or in memory of their own.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Bytes<'a> {
-    /// In the input.
-    Borrowed(&'a [u8]),
-    /// Put together.
-    Owned(Buffer),
-}
-
-impl Deref for Bytes<'_> {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
+impl<'a> Payload<'a> {
+    /// The message.
+    #[inline]
+    pub fn as_message(&self) -> Message<'_> {
         match self {
-            Self::Borrowed(bytes) => bytes,
-            Self::Owned(buffer) => buffer,
+            Self::Borrowed(message) => *message,
+            Self::Owned(OwnedPayload(Memory::Text(text))) => Message::Text(text),
+            Self::Owned(OwnedPayload(Memory::Binary(bytes))) => Message::Binary(bytes),
         }
     }
-}
 
-impl Payload<'_> {
-    /// Keeps the memory of a message that has been handled for another one.
+    /// Returns the memory of the message to `buffers` for another message.
+    #[inline]
     pub fn recycle(self, buffers: &mut Buffers) {
-        match self {
-            Self::Text(Cow::Owned(text)) => buffers.give(text.into_bytes()),
-            Self::Binary(Bytes::Owned(buffer)) => buffers.give(buffer.into_memory()),
-            Self::Text(Cow::Borrowed(_)) | Self::Binary(Bytes::Borrowed(_)) => {}
+        if let Self::Owned(payload) = self {
+            buffers.give(payload.into_memory());
         }
+    }
+
+    /// The message in a single, unmasked frame.
+    pub(super) fn whole(opcode: OpCode, payload: &'a [u8]) -> Result<Self, ProtocolError> {
+        let message = if opcode == OpCode::Text {
+            Message::Text(utf8::check(payload)?)
+        } else {
+            Message::Binary(payload)
+        };
+        Ok(Self::Borrowed(message))
     }
 
     /// The message in memory of its own.
     pub(super) fn into_owned(self) -> Payload<'static> {
-        match self {
-            Self::Text(text) => Payload::Text(Cow::Owned(text.into_owned())),
-            Self::Binary(Bytes::Borrowed(bytes)) => Payload::Binary(Bytes::Owned(bytes.into())),
-            Self::Binary(Bytes::Owned(buffer)) => Payload::Binary(Bytes::Owned(buffer)),
-        }
-    }
-
-    /// The message, borrowed.
-    pub fn as_message(&self) -> Message<'_> {
-        match self {
-            Self::Text(text) => Message::Text(text),
-            Self::Binary(bytes) => Message::Binary(bytes),
-        }
+        Payload::Owned(match self {
+            Self::Borrowed(Message::Text(text)) => OwnedPayload(Memory::Text(text.to_owned())),
+            Self::Borrowed(Message::Binary(bytes)) => OwnedPayload(Memory::Binary(bytes.into())),
+            Self::Owned(payload) => payload,
+        })
     }
 }
 
-impl<'a> Payload<'a> {
-    /// The message in a single, unmasked frame.
-    pub(super) fn whole(opcode: OpCode, payload: &'a [u8]) -> Result<Self, ProtocolError> {
-        if opcode == OpCode::Text {
-            return utf8::check(payload).map(|text| Self::Text(Cow::Borrowed(text)));
+impl OwnedPayload {
+    #[inline(never)]
+    fn into_memory(self) -> Vec<u8> {
+        match self.0 {
+            Memory::Text(text) => text.into_bytes(),
+            Memory::Binary(buffer) => buffer.into_memory(),
         }
-        Ok(Self::Binary(Bytes::Borrowed(payload)))
     }
 }
 
@@ -203,9 +206,9 @@ impl Assembly {
         match self {
             Self::Text { text, utf8 } => {
                 utf8.finish()?;
-                Ok(Payload::Text(Cow::Owned(text)))
+                Ok(Payload::Owned(OwnedPayload(Memory::Text(text))))
             }
-            Self::Binary(buffer) => Ok(Payload::Binary(Bytes::Owned(buffer))),
+            Self::Binary(buffer) => Ok(Payload::Owned(OwnedPayload(Memory::Binary(buffer)))),
         }
     }
 }

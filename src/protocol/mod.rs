@@ -41,7 +41,7 @@ pub use handshake::Accept;
 pub use http::{HttpConnection, HttpEvent, HttpState, Rejection, Request, Response, StatusCode};
 pub use input::Input;
 pub use mask::apply_mask;
-pub use message::{Bytes, Message, Payload};
+pub use message::{Message, OwnedPayload, Payload};
 pub use time::{Time, Timeouts};
 pub use timeout::{NextStep, Timeout};
 pub use utf8::Utf8Stream;

@@ -3,7 +3,7 @@
 use super::cold::{Inflating, Partial};
 use super::{Shared, State, WebSocket};
 use crate::protocol::frame::{FrameHeader, OpCode};
-use crate::protocol::message::{Assembly, Bytes, Payload, check_data_frame};
+use crate::protocol::message::{Assembly, Message, Payload, check_data_frame};
 use crate::protocol::{Input, Limits, ProtocolError, Time, apply_mask};
 
 /// The maximum of bytes that are read to their place at once, so that they are unmasked while they are in the
@@ -264,7 +264,7 @@ impl WebSocket {
         }
         if header.fin && header.opcode != OpCode::Continuation {
             if header.compressed {
-                let wire = Payload::Binary(Bytes::Borrowed(payload));
+                let wire = Payload::Borrowed(Message::Binary(payload));
                 return self.decompress(header.opcode, wire, shared);
             }
             return Payload::whole(header.opcode, payload).map(Some);
