@@ -1,7 +1,7 @@
 //! The fuzz target for compression. The unit tests run it too.
 
 use super::protocol::{converse, random_cuts, write_frame_with};
-use crate::protocol::deflate::{Codec, Compression, DeflateConfig, Offer, SLICE, Squeeze};
+use crate::protocol::deflate::{Codec, Compression, DeflateConfig, Offer, Squeeze};
 use crate::protocol::message::Assembly;
 use crate::protocol::{Buffers, Limits, OpCode, Shared};
 
@@ -45,13 +45,14 @@ fn round_trip(mut codec: Codec, min: usize, plan: &[u8]) {
         memory: 0,
         min: Some(min),
     });
+    shared.lower_threshold();
     let mut buffers = Buffers::default();
     let mut rest = plan;
     while let [kind, len, after @ ..] = rest {
         let (bytes, after) = after.split_at(usize::from(*len).min(after.len()));
         rest = after;
         let payload = bytes.repeat(1 + usize::from(kind & 0x7f));
-        let compressed = if kind & 0x80 == 0 && payload.len() > SLICE {
+        let compressed = if kind & 0x80 == 0 && payload.len() > shared.slice() {
             squeezed(&payload, &mut codec, &mut shared)
         } else if kind & 0x80 == 0 {
             codec.compress(&payload, &mut shared)

@@ -8,7 +8,12 @@ use crate::protocol::{
     StatusCode, Time, WebSocket, apply_mask,
 };
 
-/// It is always the same time here.
+/// A request that opens a WebSocket.
+const UPGRADE: &[u8] =
+    b"GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+
+/// The time of every event, as an HTTP date.
 const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 
 /// Any bytes as a request head: the end is found wherever the bytes are cut, and judging it never panics.
@@ -465,10 +470,7 @@ fn conversation(handshake: bool, mut plan: &[u8]) -> Vec<u8> {
         stream.extend_from_slice(head);
         plan = rest;
     } else {
-        stream.extend_from_slice(
-            b"GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-              Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n",
-        );
+        stream.extend_from_slice(UPGRADE);
     }
     while let [kind, len, rest @ ..] = plan {
         plan = rest;
@@ -610,6 +612,60 @@ mod tests {
         let mut random = Random::new(3);
         for _ in 0..5000 {
             connection(&random.bytes(400));
+        }
+    }
+
+    /// The bug: release builds took short cuts for whole and for long messages that no test compiled, because the
+    /// thresholds were lower in tests.
+    #[test]
+    fn thresholds_and_splits_do_not_change_a_conversation() {
+        let mut random = Random::new(4);
+        for round in 0..60u8 {
+            let mut stream = UPGRADE.to_vec();
+            for _ in 0..6 {
+                // Around the release thresholds of 128 KiB for rooms and 64 KiB for kept buffers.
+                let len = match random.below(4) {
+                    0 => random.below(200),
+                    1 => (60 << 10) + random.below(10 << 10),
+                    _ => (120 << 10) + random.below(200 << 10),
+                };
+                let opcode = 1 + u8::from(random.below(4) > 0);
+                let payload: Vec<u8> = (0..len).map(|at| (at % 0x7f) as u8).collect();
+                let cut = random.below(payload.len() + 1);
+                match random.below(4) {
+                    0 => {
+                        write_frame(false, opcode, &payload[..cut], &mut stream);
+                        write_frame(true, 9, b"ping", &mut stream);
+                        write_frame(true, 0, &payload[cut..], &mut stream);
+                    }
+                    // Nothing to continue.
+                    1 if random.below(8) == 0 => write_frame(true, 0, &payload, &mut stream),
+                    _ => write_frame(true, opcode, &payload, &mut stream),
+                }
+            }
+            let limits = Limits::default().with_max_message(300 << 10);
+            let run = |cut: &mut dyn FnMut() -> usize, rooms, small: bool| {
+                let shared = Shared::new(limits, None);
+                let shared = if small {
+                    shared.with_small_thresholds()
+                } else {
+                    shared
+                };
+                converse(&stream, cut, rooms, shared, None)
+            };
+            let whole = run(&mut || usize::MAX, false, false);
+            assert!(whole.messages > 0 || whole.close_reason.is_some());
+            for small in [false, true] {
+                for rooms in [false, true] {
+                    let mut cuts = random_cuts(round, 64 << 10);
+                    let got = run(&mut cuts, rooms, small);
+                    assert!(got == whole, "round {round}: {rooms}, {small}");
+                }
+            }
+            if round == 0 {
+                assert!(run(&mut || 1, true, false) == whole, "byte by byte");
+                assert!(run(&mut || 1, true, true) == whole, "byte by byte");
+            }
         }
     }
 }

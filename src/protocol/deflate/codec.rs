@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use zlib_rs::{Deflate, DeflateConfig as Settings, DeflateFlush, Inflate, InflateFlush, Status};
 
 use super::offer::{Agreement, MAX_WINDOW_BITS, Offer};
-use super::{CompressionCounts, DeflateConfig};
+use super::{CompressionCounts, DeflateConfig, SLICE};
 use crate::protocol::message::Assembly;
 use crate::protocol::{Buffers, ProtocolError};
 
@@ -63,6 +63,7 @@ pub struct Compression {
     counts: CompressionCounts,
     /// The maximum of bytes decompressed from one message at once.
     inflate_slice: usize,
+    slice: usize,
 }
 
 impl Compression {
@@ -77,13 +78,21 @@ impl Compression {
             reserved: Arc::default(),
             counts: CompressionCounts::default(),
             inflate_slice: INFLATE_SLICE,
+            slice: SLICE,
         }
     }
 
-    /// Decompresses less at once, so that short messages are decompressed in several slices.
+    /// Makes slices so short that short messages consist of several.
     #[cfg(any(test, fuzzing))]
-    pub(in crate::protocol) fn lower_threshold(&mut self) {
+    pub(crate) fn lower_threshold(&mut self) {
         self.inflate_slice = 1 << 10;
+        self.slice = 1 << 10;
+    }
+
+    /// The maximum of bytes of a message that are compressed at once. Compress longer messages with
+    /// [`Squeeze`](super::Squeeze).
+    pub fn slice(&self) -> usize {
+        self.slice
     }
 
     /// One connection's side of what an offer comes to. Context takeover is agreed to while there is memory for it.

@@ -26,7 +26,7 @@ pub(crate) struct Unfinished {
 #[derive(Debug)]
 pub struct Squeeze(Infallible);
 
-/// Bytes of a message that are compressed at once.
+/// The maximum of bytes of a message that are compressed at once. There is no compression in this build.
 pub const SLICE: usize = isize::MAX as usize;
 
 /// The compressor refused. There is none in this build.
@@ -95,6 +95,10 @@ impl Compression {
     }
 
     pub fn clear(&mut self) {
+        match self.0 {}
+    }
+
+    pub fn slice(&self) -> usize {
         match self.0 {}
     }
 }

@@ -8,13 +8,8 @@ use zlib_rs::{Deflate, DeflateFlush};
 use super::codec::{Codec, Compression, TAIL, compress_piece};
 use crate::protocol::frame::{OpCode, SentHeader};
 
-/// Bytes of a message that are compressed at once. Longer messages are compressed in slices. Smaller in tests and
-/// fuzzers, which use short messages.
-pub const SLICE: usize = if cfg!(any(test, fuzzing)) {
-    1 << 10
-} else {
-    256 << 10
-};
+/// The maximum of bytes of a message that are compressed at once, by default. See [`Compression::slice`].
+pub const SLICE: usize = 256 << 10;
 
 /// A message that waits to be compressed, or of which a part has been.
 pub struct Squeeze {
@@ -61,7 +56,7 @@ impl Squeeze {
             .deflate
             .get_or_insert_with(|| codec.borrow_deflate(shared));
         let slice = &self.payload[self.at..];
-        let slice = &slice[..slice.len().min(SLICE)];
+        let slice = &slice[..slice.len().min(shared.slice())];
         let last = self.at + slice.len() == self.payload.len();
         let flush = if last {
             DeflateFlush::SyncFlush

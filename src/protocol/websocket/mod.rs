@@ -7,6 +7,7 @@
 
 mod cold;
 mod frames;
+mod inflate;
 mod shared;
 mod timeouts;
 
