@@ -1,11 +1,19 @@
-//! Messages, and their assembly from frames that arrive in pieces (RFC 6455 section 5.4).
+//! Messages, and their assembly from fragments (RFC 6455 section 5.4).
 
 use super::buffers::{Buffer, Buffers, capacity_for};
 use super::frame::{FrameHeader, OpCode};
 use super::utf8;
 use super::{ProtocolError, Utf8Stream};
 
-/// A whole message, borrowed: what a service is given and what it sends.
+/// A complete message, borrowed.
+///
+/// ```
+/// use outrigger::Message;
+///
+/// let message = Message::from("hello");
+/// assert_eq!(message, Message::Text("hello"));
+/// assert_eq!(message.as_bytes(), b"hello");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
     /// Text, valid UTF-8.
@@ -15,7 +23,7 @@ pub enum Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// The payload, as it stands in a frame.
+    /// The payload in bytes.
     pub fn as_bytes(self) -> &'a [u8] {
         match self {
             Self::Text(text) => text.as_bytes(),
@@ -23,7 +31,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// The opcode of a frame that carries the whole message.
+    /// The opcode of a frame that carries the message.
     pub fn opcode(self) -> OpCode {
         match self {
             Self::Text(_) => OpCode::Text,
@@ -109,7 +117,7 @@ impl<'a> Payload<'a> {
         }
     }
 
-    /// The message in a single, unmasked frame.
+    /// The message of a single frame with an unmasked payload.
     pub(super) fn whole(opcode: OpCode, payload: &'a [u8]) -> Result<Self, ProtocolError> {
         let message = if opcode == OpCode::Text {
             Message::Text(utf8::check(payload)?)
@@ -119,7 +127,7 @@ impl<'a> Payload<'a> {
         Ok(Self::Borrowed(message))
     }
 
-    /// The message in memory of its own.
+    /// Copies the message into memory of its own, unless it is there already.
     pub(super) fn into_owned(self) -> Payload<'static> {
         Payload::Owned(match self {
             Self::Borrowed(Message::Text(text)) => OwnedPayload(Memory::Text(text.to_owned())),
@@ -139,7 +147,8 @@ impl OwnedPayload {
     }
 }
 
-/// A message that is still arriving. It holds the bytes that arrived, never room for bytes that were only announced.
+/// A message that is still arriving. Its capacity depends on the bytes that arrived, not on the length that the peer
+/// announced.
 #[derive(Debug)]
 pub(crate) enum Assembly {
     Text { text: String, utf8: Utf8Stream },
@@ -147,7 +156,7 @@ pub(crate) enum Assembly {
 }
 
 impl Assembly {
-    /// A message that begins with a frame of this kind.
+    /// Creates an empty message of this kind.
     pub(crate) fn new(opcode: OpCode) -> Self {
         match opcode {
             OpCode::Text => Self::Text {
@@ -158,7 +167,7 @@ impl Assembly {
         }
     }
 
-    /// The bytes that arrived so far, those of a cut character included.
+    /// The number of bytes so far, including those of an incomplete character.
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Text { text, utf8 } => text.len() + utf8.pending(),
@@ -166,7 +175,7 @@ impl Assembly {
         }
     }
 
-    /// The bytes it has room for.
+    /// The capacity in bytes.
     #[cfg(any(test, fuzzing))]
     pub(super) fn capacity(&self) -> usize {
         match self {
@@ -175,8 +184,7 @@ impl Assembly {
         }
     }
 
-    /// Takes the next unmasked bytes. `most` is the most the whole message can come to: room grows by doubling, but
-    /// not past it.
+    /// Appends unmasked bytes. `most` is the maximum length of the whole message: the capacity doubles, up to `most`.
     pub(crate) fn push(
         &mut self,
         bytes: &[u8],
@@ -201,7 +209,7 @@ impl Assembly {
         }
     }
 
-    /// The whole message.
+    /// Completes the message.
     pub(crate) fn finish(self) -> Result<Payload<'static>, ProtocolError> {
         match self {
             Self::Text { text, utf8 } => {
@@ -213,8 +221,7 @@ impl Assembly {
     }
 }
 
-/// Checks a data frame's header against the message in progress and the most bytes that it may come to, before its payload
-/// is touched.
+/// Checks the header of a data frame against the message that is arriving and its maximum length, `most`.
 pub(super) fn check_data_frame(
     header: &FrameHeader,
     assembly: Option<&Assembly>,
@@ -237,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_never_reserves_more_than_it_can_come_to() {
+    fn the_capacity_of_a_message_stays_below_its_maximum_length() {
         let most = 100_000;
         let mut assembly = Assembly::new(OpCode::Binary);
         for _ in 0..most / 1000 {
@@ -258,11 +265,11 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_counts_the_bytes_of_a_cut_character() {
+    fn the_limit_includes_the_bytes_of_an_incomplete_character() {
         let mut assembly = Assembly::new(OpCode::Text);
         assembly
             .push(b"abc\xe2\x82", 8, &mut Buffers::default())
-            .expect("cut inside a character");
+            .expect("the start of a character");
         let frame = |payload_len| FrameHeader {
             compressed: false,
             fin: true,
