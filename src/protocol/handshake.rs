@@ -172,7 +172,7 @@ pub(super) fn is_token_byte(byte: u8) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::http::{MAX_HEADERS, find_end};
+    use crate::protocol::http::MAX_HEADERS;
 
     const GOOD: &str = "GET /chat?x=1 HTTP/1.1\r\nHost: server.example.com\r\nUpgrade: websocket\r\n\
         Connection: keep-alive, Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
@@ -273,91 +273,6 @@ mod tests {
                 &format!("\r\n{}Host", "X: y\r\n".repeat(MAX_HEADERS))
             ),
             Some(431)
-        );
-    }
-
-    #[test]
-    fn a_target_with_scheme_and_authority_is_reduced_to_its_path() {
-        for (target, path, query) in [
-            ("/", "/", None),
-            ("/a/b?c=d?e", "/a/b", Some("c=d?e")),
-            ("http://h/x?y", "/x", Some("y")),
-            ("ws://h", "/", None),
-            ("/a?b=http://h/c", "/a", Some("b=http://h/c")),
-        ] {
-            let head = format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n");
-            let request = Request::parse(head.as_bytes()).expect("valid");
-            assert_eq!((request.path(), request.query()), (path, query));
-        }
-    }
-
-    #[test]
-    fn ambiguous_requests_are_rejected() {
-        for head in [
-            "GET http://h?x=/healthz HTTP/1.1\r\nHost: h\r\n\r\n",
-            "GET http://other/ HTTP/1.1\r\nHost: h\r\n\r\n",
-            "GET /a#b HTTP/1.1\r\nHost: h\r\n\r\n",
-            "GET / HTTP/1.1\r\nHost: a b/c\r\n\r\n",
-            "GET / HTTP/1.1\r\nHost: a@b\r\n\r\n",
-        ] {
-            let refused = Request::parse(head.as_bytes()).expect_err(head);
-            assert_eq!(refused.status.0, 400, "{head}");
-        }
-    }
-
-    #[test]
-    fn the_end_of_a_head_does_not_depend_on_how_it_is_split() {
-        let bytes = [GOOD.as_bytes(), b"\x81\x80"].concat();
-        for cut in 0..=GOOD.len() {
-            let (held, fresh) = bytes.split_at(cut);
-            let want = if cut == GOOD.len() {
-                None
-            } else {
-                Some(GOOD.len() - cut)
-            };
-            if want.is_some() {
-                assert_eq!(find_end(held, fresh, 1 << 14), Ok(want), "cut at {cut}");
-                assert_eq!(find_end(b"", held, 1 << 14), Ok(None), "cut at {cut}");
-            }
-        }
-    }
-
-    #[test]
-    fn bytes_that_are_not_http_are_rejected_early() {
-        for bytes in [
-            &b"\x16\x03\x01"[..],
-            b"GET / HTTP/1.1\n",
-            b"GET / HTTP/1.1\rX",
-            b"GET /\0",
-            b"\x7f",
-        ] {
-            assert_eq!(
-                find_end(b"", bytes, 1 << 14).map_err(|rejection| rejection.status.0),
-                Err(400),
-                "{bytes:?}"
-            );
-        }
-        let long = vec![b'a'; 101];
-        assert_eq!(find_end(b"", &long[..100], 100), Ok(None));
-        assert_eq!(
-            find_end(b"", &long, 100).map_err(|rejection| rejection.status.0),
-            Err(431)
-        );
-    }
-
-    #[test]
-    fn an_error_response_is_json() {
-        let mut out = Vec::new();
-        Rejection::new(StatusCode::BAD_REQUEST, "a \"quoted\"\nword")
-            .write_response("Sun, 06 Nov 1994 08:49:37 GMT", &mut out);
-        let text = String::from_utf8(out).expect("UTF-8");
-        let (head, body) = text.split_once("\r\n\r\n").expect("a body");
-        assert!(head.contains("\r\nContent-Type: application/json"));
-        assert!(head.contains(&format!("\r\nContent-Length: {}", body.len())));
-        let body: serde_json::Value = serde_json::from_str(body).expect("JSON");
-        assert_eq!(
-            body,
-            serde_json::json!({"type": "error", "message": "a \"quoted\"\nword"})
         );
     }
 

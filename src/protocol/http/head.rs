@@ -379,6 +379,9 @@ fn origin_form(target: &str) -> Option<(&str, Option<&str>)> {
 mod tests {
     use super::*;
 
+    const HEAD: &[u8] =
+        b"GET /chat?x=1 HTTP/1.1\r\nHost: server.example.com\r\nAccept: */*\r\n\r\n";
+
     #[test]
     fn parameters_are_decoded_once() {
         let head = b"GET /?a=%2525&%61=b+c&a=%e4%zz%&b=1&a HTTP/1.1\r\nHost: h\r\n\r\n";
@@ -386,5 +389,74 @@ mod tests {
         let values: Vec<_> = request.parameters("a").collect();
         assert_eq!(values, ["%25", "b+c", "\u{fffd}%zz%", ""]);
         assert_eq!(request.parameters("c").next(), None);
+    }
+
+    #[test]
+    fn a_target_with_scheme_and_authority_is_reduced_to_its_path() {
+        for (target, path, query) in [
+            ("/", "/", None),
+            ("/a/b?c=d?e", "/a/b", Some("c=d?e")),
+            ("http://h/x?y", "/x", Some("y")),
+            ("ws://h", "/", None),
+            ("/a?b=http://h/c", "/a", Some("b=http://h/c")),
+        ] {
+            let head = format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n");
+            let request = Request::parse(head.as_bytes()).expect("valid");
+            assert_eq!((request.path(), request.query()), (path, query));
+        }
+    }
+
+    #[test]
+    fn ambiguous_requests_are_rejected() {
+        for head in [
+            "GET http://h?x=/healthz HTTP/1.1\r\nHost: h\r\n\r\n",
+            "GET http://other/ HTTP/1.1\r\nHost: h\r\n\r\n",
+            "GET /a#b HTTP/1.1\r\nHost: h\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a b/c\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a@b\r\n\r\n",
+        ] {
+            let refused = Request::parse(head.as_bytes()).expect_err(head);
+            assert_eq!(refused.status.0, 400, "{head}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_head_does_not_depend_on_how_it_is_split() {
+        let bytes = [HEAD, b"\x81\x80"].concat();
+        for cut in 0..=HEAD.len() {
+            let (held, fresh) = bytes.split_at(cut);
+            let want = if cut == HEAD.len() {
+                None
+            } else {
+                Some(HEAD.len() - cut)
+            };
+            if want.is_some() {
+                assert_eq!(find_end(held, fresh, 1 << 14), Ok(want), "cut at {cut}");
+                assert_eq!(find_end(b"", held, 1 << 14), Ok(None), "cut at {cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_not_http_are_rejected_early() {
+        for bytes in [
+            &b"\x16\x03\x01"[..],
+            b"GET / HTTP/1.1\n",
+            b"GET / HTTP/1.1\rX",
+            b"GET /\0",
+            b"\x7f",
+        ] {
+            assert_eq!(
+                find_end(b"", bytes, 1 << 14).map_err(|rejection| rejection.status.0),
+                Err(400),
+                "{bytes:?}"
+            );
+        }
+        let long = vec![b'a'; 101];
+        assert_eq!(find_end(b"", &long[..100], 100), Ok(None));
+        assert_eq!(
+            find_end(b"", &long, 100).map_err(|rejection| rejection.status.0),
+            Err(431)
+        );
     }
 }

@@ -396,3 +396,24 @@ pub(in crate::protocol) fn write_field(name: &str, value: &str, out: &mut Vec<u8
         out.extend_from_slice(part.as_bytes());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_response_is_json() {
+        let mut out = Vec::new();
+        Rejection::new(StatusCode::BAD_REQUEST, "a \"quoted\"\nword")
+            .write_response("Sun, 06 Nov 1994 08:49:37 GMT", &mut out);
+        let text = String::from_utf8(out).expect("UTF-8");
+        let (head, body) = text.split_once("\r\n\r\n").expect("a body");
+        assert!(head.contains("\r\nContent-Type: application/json"));
+        assert!(head.contains(&format!("\r\nContent-Length: {}", body.len())));
+        let body: serde_json::Value = serde_json::from_str(body).expect("JSON");
+        assert_eq!(
+            body,
+            serde_json::json!({"type": "error", "message": "a \"quoted\"\nword"})
+        );
+    }
+}
