@@ -1,4 +1,4 @@
-//! The pieces of the protocol by themselves: masking, frame headers, the http::find_end, UTF-8, whole conversations.
+//! The layers of the protocol: masking, frame headers, the handshake, UTF-8, and whole conversations.
 //!
 //! `cargo bench --bench protocol`
 
@@ -6,8 +6,8 @@ use std::hint::black_box;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use outrigger::protocol::{
-    Accept, Connection, Event, FrameHeader, Input, Limits, OpCode, Request, Shared, Time,
-    Utf8Stream, apply_mask, encode_frame, http::find_end,
+    Accept, FrameHeader, Input, Limits, OpCode, Request, Shared, Time, Utf8Stream, WebSocket,
+    apply_mask, encode_frame, http::find_end,
 };
 
 const HEAD: &[u8] = b"GET /chat HTTP/1.1\r\nHost: 127.0.0.1:7070\r\nUser-Agent: Mozilla/5.0 (X11; Linux x86_64)\r\n\
@@ -86,7 +86,7 @@ fn utf8(c: &mut Criterion) {
     }
 }
 
-/// What a read of frames costs from the first byte to the last event.
+/// Receiving all messages of one read.
 fn conversation(c: &mut Criterion) {
     let mut group = c.benchmark_group("conversation");
     for (size, count) in [(20usize, 1usize), (20, 32), (1024, 16), (16384, 1)] {
@@ -102,42 +102,30 @@ fn conversation(c: &mut Criterion) {
             bytes.extend(frame);
         }
         let now = Time::from_millis(0);
-        let mut connection = open_connection(now);
+        let mut websocket = open_websocket(now);
         let (mut shared, mut out) = (Shared::default(), Vec::new());
         group.throughput(Throughput::Elements(count as u64));
         group.bench_function(format!("{count} of {size}"), |b| {
             b.iter(|| {
                 let mut input = Input::new(black_box(&mut bytes));
                 let mut messages = 0;
-                while let Some(Event::Message(_)) =
-                    connection.receive(now, &mut input, &mut shared, &mut out)
+                while let Some(message) = websocket.receive(now, &mut input, &mut shared, &mut out)
                 {
+                    black_box(message.as_message());
                     messages += 1;
                 }
-                // Unmasking in place is undone by doing it again: the frames are as they were every other time, and
-                // their headers always.
+                // The payloads are unmasked in place, so every other iteration sees them masked. The headers do not
+                // change.
                 assert_eq!(messages, count);
             });
         });
     }
 }
 
-fn open_connection(now: Time) -> Connection {
-    let mut connection = Connection::new(now);
-    let mut head = HEAD.to_vec();
-    let mut input = Input::new(&mut head);
-    let (mut shared, mut out) = (Shared::default(), Vec::new());
-    let Some(Event::Head(head)) = connection.receive(now, &mut input, &mut shared, &mut out) else {
-        unreachable!("a whole head")
-    };
-    let request = Request::parse(&head).expect("valid");
-    connection.open(
-        now,
-        &request.upgrade().expect("an upgrade"),
-        &Accept::default(),
-        &mut out,
-    );
-    connection
+fn open_websocket(now: Time) -> WebSocket {
+    let request = Request::parse(HEAD).expect("valid");
+    let upgrade = request.upgrade().expect("an upgrade");
+    WebSocket::accept(now, &upgrade, &Accept::default(), None, &mut Vec::new())
 }
 
 criterion_group!(benches, mask, frame, opening, utf8, conversation);

@@ -1,11 +1,11 @@
-//! The fuzz target for compression. The unit tests run it too.
+//! The fuzz target for compression.
 
 use super::protocol::{converse, random_cuts, write_frame_with};
-use crate::protocol::deflate::{Codec, Compression, DeflateConfig, Offer, SLICE, Squeeze};
+use crate::protocol::deflate::{Codec, Compression, DeflateConfig, Offer, Squeeze};
 use crate::protocol::message::Assembly;
 use crate::protocol::{Buffers, Limits, OpCode, Shared};
 
-/// What is offered beside what the data says.
+/// Offers that are used in addition to those in the data.
 const OFFERS: [&str; 5] = [
     "permessage-deflate",
     "permessage-deflate; client_no_context_takeover",
@@ -14,8 +14,8 @@ const OFFERS: [&str; 5] = [
     "permessage-deflate; server_max_window_bits=8; client_max_window_bits",
 ];
 
-/// Any offer and any compressed messages, cut anywhere: the same events for every cut, memory within the limits, and what
-/// was compressed comes out as it was.
+/// Any offer and any compressed messages: the events do not depend on how the bytes are split, memory stays within the
+/// limits, and decompression restores what was compressed.
 pub fn deflate(data: &[u8]) {
     let [options, cuts, plan @ ..] = data else {
         return;
@@ -28,7 +28,7 @@ pub fn deflate(data: &[u8]) {
     if let Some(offer) = found.flatten() {
         let codec = Compression::new(DeflateConfig::default()).accept(offer);
         let answer = codec.agreement().to_string();
-        // What is answered could be offered in turn, and comes to the same.
+        // The response is a valid offer with the same result.
         let again = Offer::find_in(answer.as_bytes()).flatten();
         let again = again.expect("a valid offer").accept(true, true).to_string();
         assert_eq!(again, answer);
@@ -37,7 +37,7 @@ pub fn deflate(data: &[u8]) {
     let _ = any_messages(offer, found.flatten(), *cuts, plan);
 }
 
-/// What one side compresses the other decompresses, with messages in between that were compressed for others too.
+/// One side decompresses what the other one compressed, including messages that were compressed without a context.
 fn round_trip(mut codec: Codec, min: usize, plan: &[u8]) {
     let mut peer = codec.peer();
     let mut shared = Compression::new(DeflateConfig {
@@ -45,13 +45,14 @@ fn round_trip(mut codec: Codec, min: usize, plan: &[u8]) {
         memory: 0,
         min: Some(min),
     });
+    shared.lower_threshold();
     let mut buffers = Buffers::default();
     let mut rest = plan;
     while let [kind, len, after @ ..] = rest {
         let (bytes, after) = after.split_at(usize::from(*len).min(after.len()));
         rest = after;
         let payload = bytes.repeat(1 + usize::from(kind & 0x7f));
-        let compressed = if kind & 0x80 == 0 && payload.len() > SLICE {
+        let compressed = if kind & 0x80 == 0 && payload.len() > shared.slice() {
             squeezed(&payload, &mut codec, &mut shared)
         } else if kind & 0x80 == 0 {
             codec.compress(&payload, &mut shared)
@@ -79,26 +80,26 @@ fn round_trip(mut codec: Codec, min: usize, plan: &[u8]) {
                     &mut shared,
                     &mut buffers,
                 )
-                .expect("as it was compressed");
+                .expect("valid compressed data");
             match &unfinished {
                 Some(unfinished) => rest = &rest[unfinished.consumed..],
                 None => break,
             }
         }
-        let message = message.finish().expect("any bytes");
+        let message = message.finish().expect("a binary message");
         assert_eq!(message.as_message().as_bytes(), payload);
         shared.give_back(compressed);
     }
 }
 
-/// A message that is compressed in slices: the payloads of its frames, which are what they should be. `None` if it goes
-/// out as it is.
+/// Compresses a message in slices, checks its frames, and returns their payloads. Returns `None` if the message is sent
+/// uncompressed.
 fn squeezed(payload: &[u8], codec: &mut Codec, shared: &mut Compression) -> Option<Vec<u8>> {
     let mut message = Squeeze::new(OpCode::Binary, payload);
     let mut frames = Vec::new();
     while !message
         .next(codec, shared, &mut frames)
-        .expect("a sound compressor")
+        .expect("the compressor works")
     {}
     let mut compressed = Vec::new();
     let mut rest = &frames[..];
@@ -111,7 +112,10 @@ fn squeezed(payload: &[u8], codec: &mut Codec, shared: &mut Compression) -> Opti
             _ => unreachable!("a message of this length in one frame"),
         };
         if is_first && kind == 2 {
-            assert!(last && &rest[begin..] == payload, "it goes out as it is");
+            assert!(
+                last && &rest[begin..] == payload,
+                "the message is sent uncompressed"
+            );
             return None;
         }
         assert_eq!(kind, if is_first { 0x42 } else { 0 });
@@ -125,8 +129,8 @@ fn squeezed(payload: &[u8], codec: &mut Codec, shared: &mut Compression) -> Opti
     }
 }
 
-/// Messages, compressed well or not, whole or in pieces, as they may come from a client.
-/// Returns what was to be seen of well compressed ones, and what was.
+/// Messages of a client, validly compressed or not, in one frame or several. Returns the expected events of validly
+/// compressed messages, and the actual events.
 fn any_messages(
     offer: &[u8],
     found: Option<Offer>,
@@ -159,9 +163,9 @@ fn any_messages(
         sent.push(format!("binary {payload:?}"));
         let text = 1 + (kind >> 3 & 1);
         let compressed = match &mut codec {
-            // What is compressed as it should be.
+            // Valid compressed data.
             Some(codec) if kind & 0x80 == 0 => codec.compress(&payload, &mut compression),
-            // What is not.
+            // Uncompressed data in a compressed message.
             _ => Some(payload.clone()),
         };
         let (first, payload) = match compressed {
@@ -207,23 +211,22 @@ mod tests {
     use crate::random::Random;
 
     #[test]
-    fn compressed_messages_of_every_kind_and_cut() {
+    fn generated_compressed_messages() {
         let mut random = Random::new(51);
         for _ in 0..1500 {
             deflate(&random.bytes(400));
         }
     }
 
-    /// With nothing but well compressed messages each arrives.
     #[test]
-    fn what_is_compressed_arrives() {
+    fn validly_compressed_messages_arrive() {
         let mut random = Random::new(52);
         for offer in OFFERS {
             let found = Offer::find_in(offer.as_bytes()).expect("well formed");
             let mut plan = Vec::new();
             for _ in 0..50 {
                 let bytes = random.bytes(60);
-                // Binary, not damaged.
+                // A valid binary message.
                 plan.extend([random.byte() & 0x7f | 0x08, bytes.len() as u8]);
                 plan.extend(bytes);
             }

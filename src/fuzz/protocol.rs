@@ -4,14 +4,20 @@ use crate::protocol::deflate::Offer;
 use crate::protocol::http::find_end;
 use crate::protocol::{
     Accept, CloseCode, CloseReason, FrameCounts, FrameHeader, HttpConnection, HttpEvent, HttpState,
-    Input, Limits, Payload, ProtocolError, Rejection, Request, Response, Shared, State, StatusCode,
-    Time, WebSocket, apply_mask,
+    Input, Limits, Message, Payload, ProtocolError, Rejection, Request, Response, Shared, State,
+    StatusCode, Time, WebSocket, apply_mask,
 };
 
-/// It is always the same time here.
+/// A request that opens a WebSocket.
+const UPGRADE: &[u8] =
+    b"GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+
+/// The time of every event, as an HTTP date.
 const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 
-/// Any bytes as a request head: the end is found wherever the bytes are cut, and judging it never panics.
+/// Any bytes as a request head: the end of the head does not depend on how the bytes are split, and parsing the head
+/// does not panic.
 pub fn handshake(data: &[u8]) {
     let limit = 4096;
     let whole = find_end(b"", data, limit);
@@ -22,10 +28,10 @@ pub fn handshake(data: &[u8]) {
             assert_eq!(
                 find_end(held, fresh, limit).map(|end| end.map(|end| end + cut)),
                 whole,
-                "cut at {cut}"
+                "split at {cut}"
             );
         } else {
-            assert_eq!(first, whole, "decided before {cut}");
+            assert_eq!(first, whole, "the result is known before {cut}");
         }
     }
 
@@ -48,11 +54,11 @@ pub fn handshake(data: &[u8]) {
     assert_eq!(
         find_end(b"", &out, limit).map(|end| end.is_some()),
         Ok(true),
-        "our own heads are well formed"
+        "the response head is well formed"
     );
 }
 
-/// Any bytes as a frame header: the same outcome for every prefix, and the one that the RFC's own words give.
+/// Any bytes as a frame header: every prefix gives the same result, which is that of a naive parser.
 pub fn frame_header(data: &[u8]) {
     let data = &data[..data.len().min(16)];
     let whole = FrameHeader::parse(data, false);
@@ -64,12 +70,12 @@ pub fn frame_header(data: &[u8]) {
         let early = FrameHeader::parse(&data[..cut], false);
         assert!(
             early == Ok(None) || early == whole,
-            "cut at {cut}: {early:?}, {whole:?}"
+            "split at {cut}: {early:?}, {whole:?}"
         );
     }
 }
 
-/// A frame header read field by field, as section 5.2 draws it.
+/// Parses a frame header bit by bit, as in the figure of RFC 6455 section 5.2.
 fn naive_header(data: &[u8]) -> Result<Option<(u64, usize)>, ProtocolError> {
     let bit = |at: usize| data[at / 8] >> (7 - at % 8) & 1;
     let bits =
@@ -116,8 +122,8 @@ fn naive_header(data: &[u8]) -> Result<Option<(u64, usize)>, ProtocolError> {
     Ok((data.len() >= total).then_some((length, total)))
 }
 
-/// Any bytes as the header of the PROXY protocol: the same address, and the same bytes left for the request, wherever
-/// they are cut.
+/// Any bytes as a PROXY protocol header: neither the address nor the bytes left for the request depend on how the bytes
+/// are split.
 pub fn proxy_header(data: &[u8]) {
     let read = |piece: usize| {
         let now = Time::from_millis(1);
@@ -215,9 +221,9 @@ impl Transcript {
         shared: &mut Shared,
         close_after: Option<usize>,
     ) {
-        self.events.push(match &payload {
-            Payload::Text(text) => format!("text {text}"),
-            Payload::Binary(bytes) => format!("binary {:?}", &bytes[..]),
+        self.events.push(match payload.as_message() {
+            Message::Text(text) => format!("text {text}"),
+            Message::Binary(bytes) => format!("binary {bytes:?}"),
         });
         payload.recycle(&mut shared.buffers);
         if close_after == Some(self.messages) {
@@ -385,8 +391,8 @@ fn ok() -> Response {
     Response::json(StatusCode::OK, "{\"ok\":true}")
 }
 
-/// Any calls one after the other: what was sent in the body arrives, however it is cut into chunks and reads, and what
-/// is no call is refused.
+/// Any sequence of calls: every body arrives as it was sent, however it is split into chunks and reads. Anything else is
+/// rejected.
 pub fn calls(data: &[u8]) {
     let [options, plan @ ..] = data else {
         return;
@@ -403,7 +409,7 @@ pub fn calls(data: &[u8]) {
         let (bytes, after) = after.split_at(usize::from(*len).min(after.len()));
         rest = after;
         if kind & 0xf0 == 0xf0 {
-            // Anything at all, and nothing is expected of what follows.
+            // Arbitrary bytes. The result of what follows is not checked.
             stream.extend_from_slice(bytes);
             sent.push(None);
             continue;
@@ -437,7 +443,7 @@ pub fn calls(data: &[u8]) {
     assert_eq!(run(&mut || 1), whole, "byte by byte");
     let step = 1 + usize::from(*options);
     assert_eq!(run(&mut || step), whole, "{step} bytes at a time");
-    // Up to the first that is not well formed, each call arrives as it was sent.
+    // Up to the first arbitrary bytes, each call arrives as it was sent.
     for (at, call) in sent.iter().enumerate() {
         let Some((path, bytes, last)) = call else {
             break;
@@ -450,13 +456,13 @@ pub fn calls(data: &[u8]) {
             "{seen}"
         );
         if *last {
-            assert_eq!(whole.events.len(), at + 1, "the connection ends with it");
+            assert_eq!(whole.events.len(), at + 1, "no call follows the last one");
             break;
         }
     }
 }
 
-/// Turns a plan into the bytes of a client: mostly valid frames, since random bytes would never get past the first.
+/// Turns a plan into the bytes of a client. Most frames are valid, since random bytes would fail at the first frame.
 fn conversation(handshake: bool, mut plan: &[u8]) -> Vec<u8> {
     let mut stream = Vec::new();
     if handshake {
@@ -465,10 +471,7 @@ fn conversation(handshake: bool, mut plan: &[u8]) -> Vec<u8> {
         stream.extend_from_slice(head);
         plan = rest;
     } else {
-        stream.extend_from_slice(
-            b"GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-              Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n",
-        );
+        stream.extend_from_slice(UPGRADE);
     }
     while let [kind, len, rest @ ..] = plan {
         plan = rest;
@@ -479,7 +482,7 @@ fn conversation(handshake: bool, mut plan: &[u8]) -> Vec<u8> {
             continue;
         }
         let opcode = [0x0, 0x1, 0x2, 0x8, 0x9, 0xa, 0x1, 0x0][usize::from(kind & 7)];
-        // Lengths of every form from few bytes: the payload is repeated.
+        // Repeating the payload gives lengths of every form from short plans.
         let payload = payload.repeat(1 + usize::from(kind >> 3 & 3));
         write_frame(kind & 0x80 == 0, opcode, &payload, &mut stream);
         plan = after;
@@ -487,12 +490,12 @@ fn conversation(handshake: bool, mut plan: &[u8]) -> Vec<u8> {
     stream
 }
 
-/// A client's frame.
+/// Appends a frame of a client.
 pub(crate) fn write_frame(fin: bool, opcode: u8, payload: &[u8], out: &mut Vec<u8>) {
     write_frame_with(u8::from(fin) << 7 | opcode, payload, out);
 }
 
-/// A client's frame with this first byte.
+/// Appends a frame of a client with this first byte.
 pub(crate) fn write_frame_with(first: u8, payload: &[u8], out: &mut Vec<u8>) {
     out.push(first);
     match payload.len() {
@@ -513,15 +516,19 @@ pub(crate) fn write_frame_with(first: u8, payload: &[u8], out: &mut Vec<u8>) {
     apply_mask(&mut out[start..], key);
 }
 
-/// Checks that bytes are frames as a server may send them: unmasked, whole but for the last, nothing after CLOSE.
-/// Returns how many data messages they hold.
+/// Checks the frames that a server sent: they are unmasked, only the last one is incomplete, and nothing follows CLOSE.
+/// Returns the number of data messages.
 #[cfg(feature = "server")]
 pub(crate) fn check_server_frames(mut bytes: &[u8]) -> usize {
     let mut messages = 0;
     while let [first, second, ..] = bytes {
         let opcode = crate::protocol::OpCode::from_bits(first & 0xf).expect("a defined opcode");
-        assert_eq!(first & 0xf0, 0x80, "one frame a message, no reserved bits");
-        assert_eq!(second & 0x80, 0, "not masked");
+        assert_eq!(
+            first & 0xf0,
+            0x80,
+            "one frame per message, no reserved bits"
+        );
+        assert_eq!(second & 0x80, 0, "the frame is unmasked");
         let (header, len) = match second & 0x7f {
             126 if bytes.len() >= 4 => (4, usize::from(u16::from_be_bytes([bytes[2], bytes[3]]))),
             127 if bytes.len() >= 10 => (
@@ -549,7 +556,7 @@ mod tests {
     use crate::random::Random;
 
     #[test]
-    fn handshakes_of_every_kind_and_cut() {
+    fn generated_handshakes() {
         let mut random = Random::new(1);
         let good: &[u8] =
             b"GET /a HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
@@ -566,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn frame_headers_of_every_kind_and_cut() {
+    fn generated_frame_headers() {
         let mut random = Random::new(2);
         for first in 0..=255 {
             for second in 0..=255 {
@@ -580,7 +587,7 @@ mod tests {
     }
 
     #[test]
-    fn proxy_headers_of_every_kind_and_cut() {
+    fn generated_proxy_headers() {
         let mut random = Random::new(41);
         let text = b"PROXY TCP4 192.0.2.1 10.0.0.1 51000 80\r\nGET / HTTP/1.1\r\n";
         let binary = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0cGET /";
@@ -598,7 +605,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_of_every_kind_and_cut() {
+    fn generated_calls() {
         let mut random = Random::new(31);
         for _ in 0..3000 {
             calls(&random.bytes(500));
@@ -606,10 +613,63 @@ mod tests {
     }
 
     #[test]
-    fn conversations_of_every_kind_and_cut() {
+    fn generated_conversations() {
         let mut random = Random::new(3);
         for _ in 0..5000 {
             connection(&random.bytes(400));
+        }
+    }
+
+    /// The bug: no test ran the fast paths at the thresholds of release builds.
+    #[test]
+    fn thresholds_and_splits_do_not_change_a_conversation() {
+        let mut random = Random::new(4);
+        for round in 0..60u8 {
+            let mut stream = UPGRADE.to_vec();
+            for _ in 0..6 {
+                // Lengths around the thresholds of release builds: 128 KiB for rooms, 64 KiB for kept buffers.
+                let len = match random.below(4) {
+                    0 => random.below(200),
+                    1 => (60 << 10) + random.below(10 << 10),
+                    _ => (120 << 10) + random.below(200 << 10),
+                };
+                let opcode = 1 + u8::from(random.below(4) > 0);
+                let payload: Vec<u8> = (0..len).map(|at| (at % 0x7f) as u8).collect();
+                let cut = random.below(payload.len() + 1);
+                match random.below(4) {
+                    0 => {
+                        write_frame(false, opcode, &payload[..cut], &mut stream);
+                        write_frame(true, 9, b"ping", &mut stream);
+                        write_frame(true, 0, &payload[cut..], &mut stream);
+                    }
+                    // A continuation without a message.
+                    1 if random.below(8) == 0 => write_frame(true, 0, &payload, &mut stream),
+                    _ => write_frame(true, opcode, &payload, &mut stream),
+                }
+            }
+            let limits = Limits::default().with_max_message(300 << 10);
+            let run = |cut: &mut dyn FnMut() -> usize, rooms, small: bool| {
+                let shared = Shared::new(limits, None);
+                let shared = if small {
+                    shared.with_small_thresholds()
+                } else {
+                    shared
+                };
+                converse(&stream, cut, rooms, shared, None)
+            };
+            let whole = run(&mut || usize::MAX, false, false);
+            assert!(whole.messages > 0 || whole.close_reason.is_some());
+            for small in [false, true] {
+                for rooms in [false, true] {
+                    let mut cuts = random_cuts(round, 64 << 10);
+                    let got = run(&mut cuts, rooms, small);
+                    assert!(got == whole, "round {round}: {rooms}, {small}");
+                }
+            }
+            if round == 0 {
+                assert!(run(&mut || 1, true, false) == whole, "byte by byte");
+                assert!(run(&mut || 1, true, true) == whole, "byte by byte");
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Memory for messages that are put together, used again and again.
+//! Reusable memory for messages that arrive in several reads.
 //!
-//! A large message that comes in several reads needs memory of its own. Fresh memory costs more than what is done with
-//! it: each page is cleared by the kernel when it is first touched. So the buffer of one message is kept for the next.
+//! The kernel clears each page of fresh memory when it is first touched, which costs more than copying a message into
+//! it. [`Buffers`] therefore keeps the memory of one large message for the next, within limits.
 
 use std::fmt;
 use std::ops::Deref;
@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The capacity of the smallest buffer that is kept.
 const MIN_KEPT: usize = 64 << 10;
 
-/// The most bytes that are kept for messages to come.
+/// The maximum of bytes kept for later messages.
 const MOST_KEPT: usize = 8 << 20;
 
-/// The most bytes that are lent for whole messages of which only the beginning is there. Past that, and for who only
-/// announces long messages, room grows with what comes.
+/// The maximum of bytes lent to messages of which only the beginning has arrived. Other messages grow as they arrive, so
+/// a peer that only announces long messages takes little memory.
 const MOST_LENT: usize = 8 << 20;
 
-/// Buffers without a message.
+/// A pool of memory for messages.
 #[derive(Debug)]
 pub struct Buffers {
     free: Vec<Vec<u8>>,
@@ -39,7 +39,7 @@ impl Default for Buffers {
     }
 }
 
-/// A buffer's share of what is lent, until it is dropped.
+/// The bytes that a buffer borrowed. Dropping the loan returns them to the limit.
 #[derive(Debug)]
 struct Loan {
     lent: Arc<AtomicUsize>,
@@ -53,8 +53,8 @@ impl Drop for Loan {
 }
 
 impl Buffers {
-    /// The smallest buffer that has room for `len` bytes and is at most twice as large; of several, the one that was used
-    /// last, which the processor's caches may still have.
+    /// Takes the smallest buffer with a capacity from `len` to twice `len`. Among equal ones it takes the one that was
+    /// used last, because the processor's caches may still hold it.
     fn take(&mut self, len: usize) -> Option<Vec<u8>> {
         let fitting = self.free.iter().enumerate().rev();
         let (at, _) = fitting
@@ -65,7 +65,7 @@ impl Buffers {
         Some(buffer)
     }
 
-    /// Keeps a buffer for another message, if there is room for it. Its bytes stay as they are until then.
+    /// Keeps a buffer for another message if the limit allows. Its bytes are not cleared.
     pub(super) fn give(&mut self, buffer: Vec<u8>) {
         let capacity = buffer.capacity();
         if capacity >= self.min_kept && self.kept + capacity <= MOST_KEPT {
@@ -74,16 +74,16 @@ impl Buffers {
         }
     }
 
-    /// An empty string with room for `len` bytes.
+    /// Returns an empty string with a capacity of `len` bytes.
     pub(super) fn string(&mut self, len: usize) -> String {
         let mut bytes = self.take_worth(len).unwrap_or_default();
         bytes.clear();
         bytes.reserve_exact(len);
-        // What is empty is UTF-8.
+        // No bytes are valid UTF-8.
         String::from_utf8(bytes).unwrap_or_default()
     }
 
-    /// A buffer for a whole message of `len` bytes, if so much more may be lent.
+    /// Lends a kept buffer for a whole message of `len` bytes, if the limit allows.
     fn borrow(&mut self, len: usize) -> Option<(Vec<u8>, Loan)> {
         let room = MOST_LENT.checked_sub(self.lent.load(Ordering::Relaxed))?;
         if !(self.min_kept..=room / 2).contains(&len) {
@@ -106,29 +106,29 @@ impl Buffers {
         self.min_kept = 256;
     }
 
-    /// Gives all of them back to the system.
+    /// Frees all kept memory.
     pub fn clear(&mut self) {
         self.free = Vec::new();
         self.kept = 0;
     }
 
-    /// Whether there is none.
+    /// Whether no memory is kept.
     pub fn is_empty(&self) -> bool {
         self.free.is_empty()
     }
 }
 
-/// The bytes of a message that is put together, in memory that may have room for more of it.
+/// A message that is being assembled, in memory that may have room for more of it.
 #[derive(Default)]
 pub struct Buffer {
-    /// All that can be written to; what lies behind the message is of messages before.
+    /// The initialized memory. Bytes after the message belong to earlier messages.
     bytes: Vec<u8>,
     filled: usize,
     loan: Option<Loan>,
 }
 
 impl Buffer {
-    /// Appends bytes. `most` is the most that the whole message can come to.
+    /// Appends bytes. `most` is the maximum length of the whole message.
     pub(super) fn push(&mut self, bytes: &[u8], most: usize, buffers: &mut Buffers) {
         let end = self.filled + bytes.len();
         if end > self.bytes.len() {
@@ -144,8 +144,8 @@ impl Buffer {
         self.filled = end;
     }
 
-    /// Where the next bytes can be put, at most `len`, to be followed by [`Buffer::advance`]. It is not empty, and no
-    /// longer than what is there already unless a buffer that is there anyway is lent.
+    /// Returns at most `len` bytes of memory to write the next bytes to. Call [`Buffer::advance`] afterwards. The memory
+    /// is not empty. It is no longer than the message so far, unless a kept buffer is lent.
     pub(super) fn room(&mut self, len: usize, most: usize, buffers: &mut Buffers) -> &mut [u8] {
         let wanted = self.filled + len;
         if wanted > self.bytes.capacity() {
@@ -158,14 +158,14 @@ impl Buffer {
         &mut self.bytes[self.filled..end]
     }
 
-    /// Takes the first `len` bytes of the room as part of the message, and returns them.
+    /// Makes the first `len` bytes of the room part of the message, and returns them.
     pub(super) fn advance(&mut self, len: usize) -> &mut [u8] {
         let begin = self.filled;
         self.filled += len;
         &mut self.bytes[begin..self.filled]
     }
 
-    /// Makes room for `len` bytes in all: the whole message's, if a buffer is there that has it.
+    /// Grows the capacity to at least `len` bytes, or to the whole message if a kept buffer is large enough.
     fn grow(&mut self, len: usize, most: usize, buffers: &mut Buffers) {
         let capacity = self.bytes.capacity();
         if len <= capacity {
@@ -188,7 +188,7 @@ impl Buffer {
         self.loan = loan;
     }
 
-    /// The memory, for another message.
+    /// Returns the memory, to be used for another message.
     pub(super) fn into_memory(self) -> Vec<u8> {
         self.bytes
     }
@@ -241,7 +241,7 @@ impl PartialEq for Buffer {
 
 impl Eq for Buffer {}
 
-/// The capacity for `len` bytes: what there is if they fit, else twice as much, but no more than `most`.
+/// The capacity for `len` bytes: the current `capacity` if they fit, otherwise twice as much, but no more than `most`.
 pub(super) fn capacity_for(len: usize, capacity: usize, most: usize) -> usize {
     if len <= capacity {
         capacity
@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_is_the_same_however_it_comes_and_whatever_was_there_before() {
+    fn a_message_depends_neither_on_its_pieces_nor_on_reused_memory() {
         let bytes: Vec<u8> = (0..400_000u32).map(|at| (at * 7) as u8).collect();
         let mut buffers = Buffers::default();
         for (piece, in_room) in [
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_no_more_than_what_is_there_already() {
+    fn the_room_is_no_longer_than_the_message_so_far() {
         let mut buffers = Buffers::default();
         let mut buffer = Buffer::default();
         buffer.push(&[1; 1000], 1 << 20, &mut buffers);
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lent_has_a_limit_until_it_is_given_back() {
+    fn lending_stops_at_the_limit_until_a_loan_ends() {
         let mut buffers = Buffers::default();
         let mut borrowed = Vec::new();
         loop {
@@ -309,13 +309,16 @@ mod tests {
             let mut buffer = Buffer::default();
             buffer.push(b"x", 1 << 20, &mut buffers);
             if buffer.loan.is_none() {
-                assert!(buffer.bytes.capacity() < 1000, "room for what has come");
+                assert!(
+                    buffer.bytes.capacity() < 1000,
+                    "only room for the bytes that arrived"
+                );
                 break;
             }
             borrowed.push(buffer);
         }
         assert!((1..=8).contains(&borrowed.len()));
-        // A client that leaves drops its message.
+        // A client that disconnects drops its message.
         borrowed.pop();
         let mut buffer = Buffer::default();
         buffer.push(b"x", 1 << 20, &mut buffers);
@@ -323,12 +326,12 @@ mod tests {
         assert_eq!(
             format!("{buffer:?}"),
             "[120]",
-            "and nothing of messages before"
+            "no bytes of earlier messages"
         );
     }
 
     #[test]
-    fn what_is_kept_has_a_limit() {
+    fn keeping_stops_at_the_limit() {
         let mut buffers = Buffers::default();
         buffers.give(Vec::with_capacity(MIN_KEPT - 1));
         assert!(buffers.is_empty());
@@ -337,7 +340,10 @@ mod tests {
         }
         assert!(buffers.kept <= MOST_KEPT && buffers.kept > MOST_KEPT / 2);
         assert!(buffers.take(2 << 20).is_none());
-        assert!(buffers.take(100 << 10).is_none(), "much larger");
+        assert!(
+            buffers.take(100 << 10).is_none(),
+            "the kept buffers are much larger"
+        );
         assert!(buffers.take(1 << 20).is_some());
     }
 }

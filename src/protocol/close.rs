@@ -1,4 +1,4 @@
-//! Why connections end: close codes (RFC 6455 section 7.4), causes, and the CLOSE frame's payload.
+//! Close codes (RFC 6455 section 7.4), the reasons why connections end, and the payload of CLOSE frames.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,29 +11,29 @@ use super::frame::MAX_CONTROL_PAYLOAD;
 pub struct CloseCode(pub u16);
 
 impl CloseCode {
-    /// The purpose was fulfilled.
+    /// The connection served its purpose.
     pub const NORMAL: Self = Self(1000);
-    /// The endpoint goes away: a server that stops, a page that was left, an idle connection.
+    /// The endpoint goes away: the server stops, the user left the page, or the connection was idle.
     pub const GOING_AWAY: Self = Self(1001);
     /// A violation of the protocol.
     pub const PROTOCOL: Self = Self(1002);
-    /// A kind of data that the endpoint cannot take.
+    /// The endpoint does not accept this kind of data.
     pub const UNSUPPORTED: Self = Self(1003);
-    /// There was no code in the CLOSE frame. Never on the wire.
+    /// The CLOSE frame had no code. Never sent.
     pub const NONE: Self = Self(1005);
-    /// There was no CLOSE frame. Never on the wire.
+    /// There was no CLOSE frame. Never sent.
     pub const ABNORMAL: Self = Self(1006);
-    /// Data that does not fit its type, such as text that is not UTF-8.
+    /// The data does not match its type, such as text that is not UTF-8.
     pub const INVALID_DATA: Self = Self(1007);
     /// A violation of the endpoint's policy.
     pub const POLICY: Self = Self(1008);
-    /// A message over the limit.
+    /// The message is over the limit.
     pub const TOO_BIG: Self = Self(1009);
-    /// The server met a condition that it did not expect.
+    /// The server met an unexpected condition.
     pub const INTERNAL: Self = Self(1011);
 
-    /// Whether the code may stand in a CLOSE frame: those that RFC 6455 and the IANA registry define for it, those
-    /// for libraries and frameworks (3000 to 3999) and those for private use (4000 to 4999).
+    /// Whether a CLOSE frame may carry the code: the codes that RFC 6455 and the IANA registry define for it, those for
+    /// libraries and frameworks (3000 to 3999), and those for private use (4000 to 4999).
     pub const fn is_sendable(self) -> bool {
         matches!(self.0, 1000..=1003 | 1007..=1014 | 3000..=4999)
     }
@@ -45,7 +45,7 @@ impl fmt::Display for CloseCode {
     }
 }
 
-/// What ended a connection.
+/// The event that ended a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Cause {
@@ -59,13 +59,13 @@ pub enum Cause {
     WriteError,
     /// The peer violated the protocol.
     ProtocolError,
-    /// No sign of life after a PING.
+    /// The peer sent nothing after a PING.
     PingTimeout,
-    /// No data message for the idle timeout.
+    /// No data message was received or sent for the idle timeout.
     IdleTimeout,
-    /// More unread output than the limit.
+    /// The peer left more output unread than the limit.
     SlowConsumer,
-    /// More messages than the rate limit.
+    /// The peer sent more messages than the rate limit.
     RateLimit,
     /// The service closed it.
     Service,
@@ -89,7 +89,7 @@ impl Cause {
         Self::Shutdown,
     ];
 
-    /// Whether our side ends the connection, with its own CLOSE.
+    /// Whether our side closes the connection, with its own CLOSE frame.
     pub const fn is_ours(self) -> bool {
         match self {
             Self::ProtocolError
@@ -130,19 +130,27 @@ impl fmt::Display for Cause {
     }
 }
 
-/// How a connection ended, as it is told to the service.
+/// Why a connection ended.
+///
+/// ```
+/// use outrigger::{Cause, CloseCode, CloseReason};
+///
+/// let reason = CloseReason::by_service(CloseCode::NORMAL, "done");
+/// assert_eq!(reason.cause, Cause::Service);
+/// assert_eq!(reason.to_string(), "service: 1000 done");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CloseReason {
-    /// What ended it.
+    /// The event that ended the connection.
     pub cause: Cause,
-    /// The close code: the peer's, the one that was sent, or [`CloseCode::ABNORMAL`] where there was no CLOSE frame.
+    /// The close code that the peer sent or that was sent to it; [`CloseCode::ABNORMAL`] without a CLOSE frame.
     pub code: CloseCode,
-    /// The reason that belongs to the code, in words.
+    /// The reason in words.
     pub reason: Cow<'static, str>,
 }
 
 impl CloseReason {
-    /// An ending with a code and a reason.
+    /// Creates a close reason.
     pub fn new(cause: Cause, code: CloseCode, reason: impl Into<Cow<'static, str>>) -> Self {
         Self {
             cause,
@@ -151,7 +159,7 @@ impl CloseReason {
         }
     }
 
-    /// The same ending if our CLOSE was not sent: the peer got no close code.
+    /// Changes the code to [`CloseCode::ABNORMAL`] if it is ours, because our CLOSE frame was not sent.
     #[must_use]
     pub fn without_close(mut self) -> Self {
         if self.cause.is_ours() {
@@ -160,7 +168,7 @@ impl CloseReason {
         self
     }
 
-    /// An ending by a violation of the protocol.
+    /// The peer violated the protocol.
     pub fn protocol_error(error: ProtocolError) -> Self {
         Self::new(Cause::ProtocolError, error.close_code(), error.to_string())
     }
@@ -188,7 +196,7 @@ impl CloseReason {
         )
     }
 
-    /// The peer gave no sign of life after a PING.
+    /// The peer sent nothing after a PING.
     pub fn ping_timeout() -> Self {
         Self::new(
             Cause::PingTimeout,
@@ -197,7 +205,7 @@ impl CloseReason {
         )
     }
 
-    /// No data message went either way for the idle timeout.
+    /// No data message was received or sent for the idle timeout.
     pub fn idle_timeout() -> Self {
         Self::new(Cause::IdleTimeout, CloseCode::GOING_AWAY, "Idle timeout")
     }
@@ -238,10 +246,10 @@ impl fmt::Display for CloseReason {
     }
 }
 
-/// The most bytes of a close reason: what a control frame holds beside the code.
+/// The maximum length of the reason in a CLOSE frame: a control frame's payload without the code.
 pub(crate) const MAX_REASON: usize = MAX_CONTROL_PAYLOAD - 2;
 
-/// Reads a CLOSE frame's payload (RFC 6455 section 5.5.1): nothing, or a code and a reason in UTF-8.
+/// Parses the payload of a CLOSE frame (RFC 6455 section 5.5.1): nothing, or a code and a reason in UTF-8.
 pub(super) fn parse_close(payload: &[u8]) -> Result<(CloseCode, &str), ProtocolError> {
     match payload {
         [] => Ok((CloseCode::NONE, "")),
@@ -257,8 +265,8 @@ pub(super) fn parse_close(payload: &[u8]) -> Result<(CloseCode, &str), ProtocolE
     }
 }
 
-/// The payload of a CLOSE frame: empty for a code that may not be sent, and a reason cut to what fits, never inside a
-/// character.
+/// The payload of a CLOSE frame. It is empty if the code must not be sent. A long reason is truncated between two
+/// characters.
 pub(super) fn close_payload(code: CloseCode, reason: &str) -> Vec<u8> {
     if !code.is_sendable() {
         return Vec::new();
@@ -273,7 +281,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_that_may_not_be_sent_never_reach_the_wire() {
+    fn reserved_codes_are_never_sent() {
         for code in (0..1000).chain([1004, 1005, 1006, 1015, 1016, 1100, 2000, 2999, 5000, 65535]) {
             assert!(!CloseCode(code).is_sendable(), "{code}");
             assert_eq!(close_payload(CloseCode(code), "why"), b"");
@@ -287,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_reason_is_cut_between_characters() {
+    fn a_long_reason_is_truncated_between_characters() {
         let payload = close_payload(CloseCode::NORMAL, &"é".repeat(100));
         assert_eq!(
             payload.len(),

@@ -1,24 +1,24 @@
-//! What a peer can do wrong once the connection is open, and the close code that answers it.
+//! The violations of RFC 6455 that a peer can make, and the close code for each.
 
 use std::fmt;
 
 use super::close::CloseCode;
 
-/// A violation of RFC 6455 by the peer. Each is answered with a CLOSE frame; [`ProtocolError::close_code`] says which.
+/// A violation of RFC 6455 or RFC 7692 by the peer. The answer is a CLOSE frame with [`ProtocolError::close_code`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ProtocolError {
     /// RSV1, RSV2 or RSV3 set without an extension that defines it there (section 5.2).
     ReservedBits,
-    /// An opcode that no one has defined (section 5.2).
+    /// An undefined opcode (section 5.2).
     ReservedOpcode(u8),
-    /// A frame from a client without masking (section 5.1).
+    /// An unmasked frame from a client (section 5.1).
     Unmasked,
     /// A control frame without FIN (section 5.5).
     FragmentedControl,
     /// A control frame with more than 125 bytes of payload (section 5.5).
     ControlTooLong,
-    /// A length that a shorter form could have carried (section 5.2).
+    /// A length that is not encoded in its shortest form (section 5.2).
     NonMinimalLength,
     /// A 64-bit length with its most significant bit set (section 5.2).
     LengthTopBit,
@@ -26,7 +26,7 @@ pub enum ProtocolError {
     UnexpectedContinuation,
     /// A new message inside an unfinished one (section 5.4).
     ExpectedContinuation,
-    /// A compressed message that is not DEFLATE (RFC 7692 section 7.2.2).
+    /// A compressed message that is not valid DEFLATE data (RFC 7692 section 7.2.2).
     InvalidCompression,
     /// A text message or a close reason that is not UTF-8 (section 8.1).
     InvalidUtf8,
@@ -34,12 +34,12 @@ pub enum ProtocolError {
     MessageTooBig,
     /// A CLOSE frame with one byte of payload (section 5.5.1).
     TruncatedClose,
-    /// A CLOSE frame with a code that may not be sent (section 7.4).
+    /// A CLOSE frame with a code that must not be sent (section 7.4).
     InvalidCloseCode(u16),
 }
 
 impl ProtocolError {
-    /// The code of the CLOSE frame that answers this error.
+    /// The code of the CLOSE frame that answers the violation.
     pub fn close_code(self) -> CloseCode {
         match self {
             Self::ReservedBits

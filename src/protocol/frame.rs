@@ -2,7 +2,7 @@
 
 use super::ProtocolError;
 
-/// The most payload of a control frame (RFC 6455 section 5.5).
+/// The maximum payload length of a control frame (RFC 6455 section 5.5).
 pub(super) const MAX_CONTROL_PAYLOAD: usize = 125;
 
 /// The longest header of a frame from a client: two bytes, a 64-bit length and a masking key.
@@ -11,26 +11,26 @@ pub(super) const MAX_HEADER: usize = 14;
 /// The longest header of a frame to a client, which has no masking key.
 const MAX_SENT_HEADER: usize = 10;
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum OpCode {
-    /// A further part of a message.
+    /// The next fragment of a message.
     Continuation = 0x0,
-    /// The first part of a text message.
+    /// A text message, or its first fragment.
     Text = 0x1,
-    /// The first part of a binary message.
+    /// A binary message, or its first fragment.
     Binary = 0x2,
     /// The closing handshake.
     Close = 0x8,
-    /// A question for a sign of life.
+    /// A request for a PONG.
     Ping = 0x9,
     /// The answer to a PING.
     Pong = 0xa,
 }
 
 impl OpCode {
-    /// The opcode with these four bits, if it is defined.
+    /// The opcode with this value, if it is defined.
     pub const fn from_bits(bits: u8) -> Option<Self> {
         Some(match bits {
             0x0 => Self::Continuation,
@@ -43,7 +43,7 @@ impl OpCode {
         })
     }
 
-    /// Whether the frame is a control frame, which may come between the parts of a message.
+    /// Whether the frame is a control frame. Control frames may come between the fragments of a message.
     pub const fn is_control(self) -> bool {
         self as u8 & 0x8 != 0
     }
@@ -54,9 +54,9 @@ impl OpCode {
 pub struct FrameHeader {
     /// Whether this is the last frame of its message.
     pub fin: bool,
-    /// What the frame is.
+    /// The kind of the frame.
     pub opcode: OpCode,
-    /// Whether it begins a compressed message: RSV1 (RFC 7692 section 6).
+    /// RSV1: whether the frame begins a compressed message (RFC 7692 section 6).
     pub compressed: bool,
     /// The masking key. A frame from a client always has one.
     pub mask: [u8; 4],
@@ -65,11 +65,11 @@ pub struct FrameHeader {
 }
 
 impl FrameHeader {
-    /// Reads a header from the front of `bytes`: the header and its own length, or `None` while it is incomplete.
+    /// Parses a header at the front of `bytes`. Returns the header and its length, or `None` if it is incomplete.
     ///
-    /// An error is reported by the first byte that makes it certain, so what comes of a header does not depend on how
-    /// it was cut. Whether the frame may come *now* is for message assembly to say. `compresses` says whether
-    /// permessage-deflate was agreed on.
+    /// An error is reported at the first byte that causes it, so the result does not depend on how the header is split.
+    /// The parser does not check whether the frame is allowed in the current state of the connection. `compresses` is
+    /// true if permessage-deflate was negotiated.
     pub fn parse(bytes: &[u8], compresses: bool) -> Result<Option<(Self, usize)>, ProtocolError> {
         let Some(&first) = bytes.first() else {
             return Ok(None);
@@ -160,7 +160,7 @@ impl HeaderBytes {
     }
 }
 
-/// The header of an unfragmented, unmasked frame: what a server sends.
+/// The header of a frame to a client, which is not masked.
 #[derive(Clone, Copy, Debug)]
 pub struct SentHeader {
     first: u8,
@@ -168,7 +168,7 @@ pub struct SentHeader {
 }
 
 impl SentHeader {
-    /// The header of a message that is sent as it is.
+    /// The header of an uncompressed message in one frame.
     pub const fn new(opcode: OpCode, payload_len: usize) -> Self {
         Self {
             first: 0x80 | opcode as u8,
@@ -176,7 +176,7 @@ impl SentHeader {
         }
     }
 
-    /// The same for a compressed message: with RSV1.
+    /// The header of a compressed message in one frame: RSV1 is set.
     pub const fn compressed(opcode: OpCode, payload_len: usize) -> Self {
         Self {
             first: 0xc0 | opcode as u8,
@@ -184,7 +184,7 @@ impl SentHeader {
         }
     }
 
-    /// The header of a fragment of a compressed message. The first one has the message's opcode.
+    /// The header of a fragment of a compressed message. The first fragment has the opcode of the message.
     pub const fn fragment(opcode: Option<OpCode>, last: bool, payload_len: usize) -> Self {
         let kind = match opcode {
             Some(opcode) => 0x40 | opcode as u8,
@@ -196,7 +196,7 @@ impl SentHeader {
         }
     }
 
-    /// The header by itself.
+    /// Encodes the header.
     pub fn encode(self) -> HeaderBytes {
         let mut bytes = [0; MAX_SENT_HEADER];
         bytes[0] = self.first;
@@ -219,10 +219,10 @@ impl SentHeader {
         HeaderBytes { bytes, len }
     }
 
-    /// Appends the header and the payload that it was made for.
+    /// Appends the header and its payload.
     ///
-    /// The short forms go from registers to their place: put together in memory first, the header could not be read
-    /// back before the payload's own bytes are out of the processor's store queue.
+    /// Short headers are written from registers. Assembling them in memory first would stall the copy until the
+    /// processor's store queue is drained.
     #[inline(always)]
     pub fn append_with(self, payload: &[u8], out: &mut Vec<u8>) {
         debug_assert_eq!(self.payload_len, payload.len());
@@ -240,7 +240,7 @@ impl SentHeader {
 
 /// Appends an unfragmented, unmasked frame to `out`.
 ///
-/// Out of line: what is in line for a service's messages is not needed for the few control frames.
+/// Not inlined, because control frames are rare.
 #[inline(never)]
 pub fn encode_frame(opcode: OpCode, payload: &[u8], out: &mut Vec<u8>) {
     SentHeader::new(opcode, payload.len()).append_with(payload, out);
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_are_read_in_their_three_forms() {
+    fn the_three_forms_of_a_length_are_parsed() {
         let key = [9, 8, 7, 6];
         for (form, want) in [
             (&[0x81, 0x80 | 125][..], 125),
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn each_violation_is_refused_from_the_header() {
+    fn each_violation_is_detected_in_the_header() {
         for (bytes, error) in [
             (&[0xc1][..], ProtocolError::ReservedBits),
             (&[0xa1], ProtocolError::ReservedBits),
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn encoded_headers_use_the_shortest_form() {
+    fn encoded_lengths_have_the_shortest_form() {
         for (len, want) in [
             (0, &[0x82, 0][..]),
             (125, &[0x82, 125]),

@@ -1,18 +1,27 @@
-//! A cursor over bytes that were read.
+//! A cursor over bytes received from the peer.
 
-/// Bytes that were read and not yet used, handed out from the front.
+/// Bytes that were received and not yet consumed.
 ///
-/// The bytes are mutable because frames are unmasked where they lie. What is taken keeps the lifetime of the buffer
-/// itself, so an event can borrow from it while the connection goes on to the next frame.
+/// The bytes are mutable because payloads are unmasked in place. Taken bytes have the lifetime of the buffer, so a
+/// message can borrow from it while the connection consumes the next frame.
+///
+/// ```
+/// use outrigger::protocol::Input;
+///
+/// let mut buffer = *b"abcdef";
+/// let mut input = Input::new(&mut buffer);
+/// let taken = input.take(4);
+/// assert_eq!((&*taken, input.peek()), (&b"abcd"[..], &b"ef"[..]));
+/// ```
 #[derive(Debug, Default)]
 pub struct Input<'a> {
     rest: &'a mut [u8],
-    /// Bytes that are not in `rest` but in the room of a message.
+    /// The number of bytes that are in the room of a message instead of `rest`.
     placed: usize,
 }
 
 impl<'a> Input<'a> {
-    /// A cursor at the front of `bytes`.
+    /// Creates a cursor at the start of `bytes`.
     pub fn new(bytes: &'a mut [u8]) -> Self {
         Self {
             rest: bytes,
@@ -20,7 +29,9 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Input of `count` bytes that were read into the memory that [`WebSocket::room`](super::WebSocket::room) returned.
+    /// Creates input of `count` bytes that were read into the memory that
+    /// [`WebSocket::room`](super::WebSocket::room) returned. Pass it to the next call of
+    /// [`WebSocket::receive`](super::WebSocket::receive).
     pub fn placed(count: usize) -> Self {
         Self {
             rest: &mut [],
@@ -33,17 +44,17 @@ impl<'a> Input<'a> {
         self.rest.len() + self.placed
     }
 
-    /// Whether nothing is left.
+    /// Whether no bytes are left.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What is left, without taking it.
+    /// The bytes that are left, without taking them.
     pub fn peek(&self) -> &[u8] {
         self.rest
     }
 
-    /// Takes the next `count` bytes, or all that is left if that is less.
+    /// Takes the next `count` bytes, or all that are left if there are fewer.
     pub fn take(&mut self, count: usize) -> &'a mut [u8] {
         let rest = std::mem::take(&mut self.rest);
         let (taken, rest) = rest.split_at_mut(count.min(rest.len()));
@@ -51,7 +62,7 @@ impl<'a> Input<'a> {
         taken
     }
 
-    /// Drops all that is left.
+    /// Discards all bytes that are left.
     pub fn clear(&mut self) {
         self.rest = &mut [];
         self.placed = 0;

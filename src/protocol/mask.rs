@@ -5,8 +5,8 @@ use crate::sys::xor_words;
 /// Applies a masking key to `payload` in place and returns the key, rotated to where the next byte of the same frame
 /// continues. Masking and unmasking are the same operation.
 ///
-/// The loop runs over whole words so that the compiler can use vector registers; short payloads and ends go by four
-/// bytes, then one.
+/// The loop processes whole words, so that the compiler can use vector registers. The rest is processed by four bytes
+/// and then byte by byte.
 #[inline]
 pub fn apply_mask(payload: &mut [u8], key: [u8; 4]) -> [u8; 4] {
     let word = u32::from_ne_bytes(key);
@@ -14,7 +14,7 @@ pub fn apply_mask(payload: &mut [u8], key: [u8; 4]) -> [u8; 4] {
 
     let (words, tail) = payload.as_chunks_mut::<8>();
     xor_words(words, wide);
-    // Whole words are a multiple of four bytes, so the key still begins at its first byte here.
+    // Whole words are a multiple of four bytes, so the key is not rotated here.
     let tail = match tail.split_first_chunk_mut::<4>() {
         Some((bytes, tail)) => {
             *bytes = (u32::from_ne_bytes(*bytes) ^ word).to_ne_bytes();
@@ -35,7 +35,7 @@ pub fn apply_mask(payload: &mut [u8], key: [u8; 4]) -> [u8; 4] {
 mod tests {
     use super::*;
 
-    /// RFC 6455 section 5.3 as it is written: `j = i MOD 4`, `transformed[i] = original[i] XOR key[j]`.
+    /// The formula of RFC 6455 section 5.3: `j = i MOD 4`, `transformed[i] = original[i] XOR key[j]`.
     fn naive(payload: &[u8], key: [u8; 4]) -> Vec<u8> {
         payload
             .iter()

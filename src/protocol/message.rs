@@ -1,14 +1,19 @@
-//! Messages, and their assembly from frames that arrive in pieces (RFC 6455 section 5.4).
-
-use std::borrow::Cow;
-use std::ops::Deref;
+//! Messages, and their assembly from fragments (RFC 6455 section 5.4).
 
 use super::buffers::{Buffer, Buffers, capacity_for};
 use super::frame::{FrameHeader, OpCode};
 use super::utf8;
 use super::{ProtocolError, Utf8Stream};
 
-/// A whole message, borrowed: what a service is given and what it sends.
+/// A complete message, borrowed.
+///
+/// ```
+/// use outrigger::Message;
+///
+/// let message = Message::from("hello");
+/// assert_eq!(message, Message::Text("hello"));
+/// assert_eq!(message.as_bytes(), b"hello");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
     /// Text, valid UTF-8.
@@ -18,7 +23,7 @@ pub enum Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// The payload, as it stands in a frame.
+    /// The payload in bytes.
     pub fn as_bytes(self) -> &'a [u8] {
         match self {
             Self::Text(text) => text.as_bytes(),
@@ -26,7 +31,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// The opcode of a frame that carries the whole message.
+    /// The opcode of a frame that carries the message.
     pub fn opcode(self) -> OpCode {
         match self {
             Self::Text(_) => OpCode::Text,
@@ -59,85 +64,91 @@ impl<'a> From<&'a Vec<u8>> for Message<'a> {
     }
 }
 
-/// A whole message as it comes out of a connection: where it lay in the input if it came in one piece, in memory of
-/// its own if it had to be put together.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A complete message that was received.
+///
+/// ```
+/// use outrigger::Message;
+/// use outrigger::protocol::Payload;
+///
+/// fn length(payload: &Payload<'_>) -> usize {
+///     match payload.as_message() {
+///         Message::Text(text) => text.chars().count(),
+///         Message::Binary(bytes) => bytes.len(),
+///     }
+/// }
+/// assert_eq!(length(&Payload::Borrowed(Message::Text("é"))), 1);
+/// ```
+#[derive(Clone, Debug)]
+// A tag of its own is cheaper to test than a niche in `OwnedPayload`.
+#[repr(usize)]
 pub enum Payload<'a> {
-    /// Text, valid UTF-8.
-    Text(Cow<'a, str>),
-    /// Any bytes.
-    Binary(Bytes<'a>),
+    /// A message that lies in the input, because it arrived in one piece.
+    Borrowed(Message<'a>),
+    /// A message that was assembled or decompressed, in memory of its own.
+    Owned(OwnedPayload),
 }
 
-impl<'a> From<Message<'a>> for Payload<'a> {
-    fn from(message: Message<'a>) -> Self {
-        match message {
-            Message::Text(text) => Self::Text(Cow::Borrowed(text)),
-            Message::Binary(bytes) => Self::Binary(Bytes::Borrowed(bytes)),
-        }
-    }
-}
+/// The memory of a message that was assembled or decompressed.
+#[derive(Clone, Debug)]
+pub struct OwnedPayload(Memory);
 
-/// The bytes of a message: where they lay in the input, or in memory of their own.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Bytes<'a> {
-    /// In the input.
-    Borrowed(&'a [u8]),
-    /// Put together.
-    Owned(Buffer),
-}
-
-impl Deref for Bytes<'_> {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match self {
-            Self::Borrowed(bytes) => bytes,
-            Self::Owned(buffer) => buffer,
-        }
-    }
-}
-
-impl Payload<'_> {
-    /// Keeps the memory of a message that has been handled for another one.
-    #[inline]
-    pub fn recycle(self, buffers: &mut Buffers) {
-        match self {
-            Self::Text(Cow::Owned(text)) => buffers.give(text.into_bytes()),
-            Self::Binary(Bytes::Owned(buffer)) => buffers.give(buffer.into_memory()),
-            Self::Text(Cow::Borrowed(_)) | Self::Binary(Bytes::Borrowed(_)) => {}
-        }
-    }
-
-    /// The message in memory of its own.
-    pub(super) fn into_owned(self) -> Payload<'static> {
-        match self {
-            Self::Text(text) => Payload::Text(Cow::Owned(text.into_owned())),
-            Self::Binary(Bytes::Borrowed(bytes)) => Payload::Binary(Bytes::Owned(bytes.into())),
-            Self::Binary(Bytes::Owned(buffer)) => Payload::Binary(Bytes::Owned(buffer)),
-        }
-    }
-
-    /// The message, borrowed.
-    pub fn as_message(&self) -> Message<'_> {
-        match self {
-            Self::Text(text) => Message::Text(text),
-            Self::Binary(bytes) => Message::Binary(bytes),
-        }
-    }
+#[derive(Clone, Debug)]
+enum Memory {
+    Text(String),
+    Binary(Buffer),
 }
 
 impl<'a> Payload<'a> {
-    /// The message in a single, unmasked frame.
-    pub(super) fn whole(opcode: OpCode, payload: &'a [u8]) -> Result<Self, ProtocolError> {
-        if opcode == OpCode::Text {
-            return utf8::check(payload).map(|text| Self::Text(Cow::Borrowed(text)));
+    /// The message.
+    #[inline]
+    pub fn as_message(&self) -> Message<'_> {
+        match self {
+            Self::Borrowed(message) => *message,
+            Self::Owned(OwnedPayload(Memory::Text(text))) => Message::Text(text),
+            Self::Owned(OwnedPayload(Memory::Binary(bytes))) => Message::Binary(bytes),
         }
-        Ok(Self::Binary(Bytes::Borrowed(payload)))
+    }
+
+    /// Returns the memory of the message to `buffers` for another message.
+    #[inline]
+    pub fn recycle(self, buffers: &mut Buffers) {
+        if let Self::Owned(payload) = self {
+            buffers.give(payload.into_memory());
+        }
+    }
+
+    /// The message of a single frame with an unmasked payload.
+    pub(super) fn whole(opcode: OpCode, payload: &'a [u8]) -> Result<Self, ProtocolError> {
+        let message = if opcode == OpCode::Text {
+            Message::Text(utf8::check(payload)?)
+        } else {
+            Message::Binary(payload)
+        };
+        Ok(Self::Borrowed(message))
+    }
+
+    /// Copies the message into memory of its own, unless it is there already.
+    pub(super) fn into_owned(self) -> Payload<'static> {
+        Payload::Owned(match self {
+            Self::Borrowed(Message::Text(text)) => OwnedPayload(Memory::Text(text.to_owned())),
+            Self::Borrowed(Message::Binary(bytes)) => OwnedPayload(Memory::Binary(bytes.into())),
+            Self::Owned(payload) => payload,
+        })
     }
 }
 
-/// A message that is still arriving. It holds the bytes that arrived, never room for bytes that were only announced.
+impl OwnedPayload {
+    #[inline(never)]
+    fn into_memory(self) -> Vec<u8> {
+        match self.0 {
+            Memory::Text(text) => text.into_bytes(),
+            Memory::Binary(buffer) => buffer.into_memory(),
+        }
+    }
+}
+
+/// A message that is still arriving. Its capacity depends on the bytes that arrived, not on the length that the peer
+/// announced.
 #[derive(Debug)]
 pub(crate) enum Assembly {
     Text { text: String, utf8: Utf8Stream },
@@ -145,7 +156,7 @@ pub(crate) enum Assembly {
 }
 
 impl Assembly {
-    /// A message that begins with a frame of this kind.
+    /// Creates an empty message of this kind.
     pub(crate) fn new(opcode: OpCode) -> Self {
         match opcode {
             OpCode::Text => Self::Text {
@@ -156,7 +167,7 @@ impl Assembly {
         }
     }
 
-    /// The bytes that arrived so far, those of a cut character included.
+    /// The number of bytes so far, including those of an incomplete character.
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Text { text, utf8 } => text.len() + utf8.pending(),
@@ -164,7 +175,7 @@ impl Assembly {
         }
     }
 
-    /// The bytes it has room for.
+    /// The capacity in bytes.
     #[cfg(any(test, fuzzing))]
     pub(super) fn capacity(&self) -> usize {
         match self {
@@ -173,8 +184,7 @@ impl Assembly {
         }
     }
 
-    /// Takes the next unmasked bytes. `most` is the most the whole message can come to: room grows by doubling, but
-    /// not past it.
+    /// Appends unmasked bytes. `most` is the maximum length of the whole message: the capacity doubles, up to `most`.
     pub(crate) fn push(
         &mut self,
         bytes: &[u8],
@@ -199,20 +209,19 @@ impl Assembly {
         }
     }
 
-    /// The whole message.
+    /// Completes the message.
     pub(crate) fn finish(self) -> Result<Payload<'static>, ProtocolError> {
         match self {
             Self::Text { text, utf8 } => {
                 utf8.finish()?;
-                Ok(Payload::Text(Cow::Owned(text)))
+                Ok(Payload::Owned(OwnedPayload(Memory::Text(text))))
             }
-            Self::Binary(buffer) => Ok(Payload::Binary(Bytes::Owned(buffer))),
+            Self::Binary(buffer) => Ok(Payload::Owned(OwnedPayload(Memory::Binary(buffer)))),
         }
     }
 }
 
-/// Checks a data frame's header against the message in progress and the most bytes that it may come to, before its payload
-/// is touched.
+/// Checks the header of a data frame against the message that is arriving and its maximum length, `most`.
 pub(super) fn check_data_frame(
     header: &FrameHeader,
     assembly: Option<&Assembly>,
@@ -235,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_never_reserves_more_than_it_can_come_to() {
+    fn the_capacity_of_a_message_stays_below_its_maximum_length() {
         let most = 100_000;
         let mut assembly = Assembly::new(OpCode::Binary);
         for _ in 0..most / 1000 {
@@ -256,11 +265,11 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_counts_the_bytes_of_a_cut_character() {
+    fn the_limit_includes_the_bytes_of_an_incomplete_character() {
         let mut assembly = Assembly::new(OpCode::Text);
         assembly
             .push(b"abc\xe2\x82", 8, &mut Buffers::default())
-            .expect("cut inside a character");
+            .expect("the start of a character");
         let frame = |payload_len| FrameHeader {
             compressed: false,
             fin: true,

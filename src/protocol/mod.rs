@@ -1,21 +1,66 @@
-//! RFC 6455 without any input or output: bytes and time come in as arguments, events and bytes go out.
+//! The server's side of RFC 6455 without I/O: the caller passes in bytes and the time, and gets events and bytes.
 //!
-//! Nothing here knows a socket, a clock, a log or the event loop, so a whole conversation runs in a unit test or a
-//! fuzzer with simulated time. The layers, each usable alone:
+//! The protocol uses no socket, clock, log or event loop, so a whole conversation runs in a unit test or a fuzzer with
+//! simulated time. To use it in an event loop of your own, build the crate with `default-features = false`.
+//!
+//! An [`HttpConnection`] parses requests. It answers HTTP calls. When a request is a WebSocket handshake,
+//! [`WebSocket::accept`] replaces it with a [`WebSocket`]:
 //!
 //! ```text
-//! bytes -> proxy (where a proxy has them from)
-//!       -> http (request head, body; responses) -> handshake (decision, 101 response)
-//!       -> frame (header) -> mask -> utf8 -> message (assembly, limits)
-//!       -> connection: one state machine that holds them together and writes PONG and CLOSE itself
+//! bytes -> HttpConnection: proxy (PROXY protocol) -> http (request head and body, responses)
+//!            |  handshake (checks the request, writes the 101 response)
+//!            v
+//! bytes -> WebSocket: frame (header) -> mask -> utf8, deflate -> message (assembly, limits)
 //! ```
 //!
-//! The contract of [`HttpConnection`] and [`WebSocket`], on which everything above relies:
+//! ```
+//! use outrigger::protocol::{
+//!     Accept, HttpConnection, HttpEvent, Input, Limits, Message, OpCode, Request, Shared, Time, WebSocket,
+//!     encode_frame,
+//! };
 //!
-//! * *Splitting is invisible*: any division of the same bytes into calls gives the same events and the same output.
-//! * *Refused from the header*: a frame that may not come is refused before a byte of its payload is stored.
-//! * *Nothing for nobody*: a connection between two messages owns no heap memory.
-//! * *An ending is set once*: the first reason for which a connection ends is the one that is told.
+//! let now = Time::from_millis(0);
+//! let mut shared = Shared::new(Limits::default(), None);
+//! let mut out = Vec::new(); // To be written to the socket.
+//!
+//! // The first bytes from the socket are an HTTP request.
+//! let mut bytes = *b"GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+//!     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+//! let mut http = HttpConnection::new(now);
+//! let mut input = Input::new(&mut bytes);
+//! let Some(HttpEvent::Head(head)) = http.receive(now, &mut input, &shared.limits) else {
+//!     panic!("the head is complete");
+//! };
+//! let request = Request::parse(&head)?;
+//! let upgrade = request.upgrade()?;
+//! let mut websocket = WebSocket::accept(now, &upgrade, &Accept::default(), None, &mut out);
+//! assert!(out.starts_with(b"HTTP/1.1 101 "));
+//! out.clear();
+//!
+//! // The next bytes are frames: here a text message, masked with zeros, and a PING.
+//! let mut bytes = *b"\x81\x85\0\0\0\0hello\x89\x80\0\0\0\0";
+//! let mut input = Input::new(&mut bytes);
+//! while let Some(payload) = websocket.receive(now, &mut input, &mut shared, &mut out) {
+//!     let message = payload.as_message();
+//!     assert_eq!(message, Message::Text("hello"));
+//!     encode_frame(message.opcode(), message.as_bytes(), &mut out);
+//!     payload.recycle(&mut shared.buffers);
+//! }
+//! assert_eq!(out, b"\x81\x05hello\x8a\x00"); // The echo, and the PONG.
+//! # Ok::<(), outrigger::Rejection>(())
+//! ```
+//!
+//! The naming of methods is the same on both types: `receive` consumes input, `handle_*` informs the connection of an
+//! event, plain verbs (`respond`, `close`) act on it, and `deadline` and `next_step` tell the caller what to do. After
+//! every call, write `out` to the socket, and when it is written do [what `next_step` says](NextStep). Call
+//! `handle_timeout` when `deadline` has passed.
+//!
+//! Callers can rely on these properties:
+//!
+//! * *Splitting does not matter.* However the same bytes are divided among calls, the events and the output are the same.
+//! * *Violations are detected early.* A frame that is not allowed is rejected before its payload is stored.
+//! * *Idle connections are small.* Between two messages, a connection without compression owns no heap memory.
+//! * *The first close reason stands.* Later ones do not replace it.
 
 mod buffers;
 mod close;
@@ -41,13 +86,13 @@ pub use handshake::Accept;
 pub use http::{HttpConnection, HttpEvent, HttpState, Rejection, Request, Response, StatusCode};
 pub use input::Input;
 pub use mask::apply_mask;
-pub use message::{Bytes, Message, Payload};
+pub use message::{Message, OwnedPayload, Payload};
 pub use time::{Time, Timeouts};
 pub use timeout::{NextStep, Timeout};
 pub use utf8::Utf8Stream;
 pub use websocket::{FrameCounts, Shared, State, WebSocket};
 
-/// What a peer may make a connection hold.
+/// The limits on what a peer can make a connection hold.
 ///
 /// ```
 /// use outrigger::Limits;
@@ -58,11 +103,11 @@ pub use websocket::{FrameCounts, Shared, State, WebSocket};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// The most bytes of a request head, its final empty line included. More is answered with 431.
+    /// The maximum length of a request head in bytes, including its final empty line. A longer head is answered with 431.
     pub max_head: usize,
-    /// The most fields of a request head, at most [`http::MAX_HEADERS`]. More are answered with 431.
+    /// The maximum number of fields of a request head, at most [`http::MAX_HEADERS`]. More fields are answered with 431.
     pub max_headers: usize,
-    /// The most bytes of one message's payload, however many frames it comes in. More closes with 1009.
+    /// The maximum length of a message in bytes, over all its frames. A longer message closes the connection with 1009.
     pub max_message: usize,
 }
 
@@ -106,8 +151,7 @@ impl Default for Limits {
     }
 }
 
-// A head must at least hold the smallest handshake a browser sends, and a message limit below one control frame's
-// payload would make CLOSE reasons unsendable in the other direction.
+// The handshake of a browser must fit the limit of a head, and a control frame the limit of a message.
 const _: () = assert!(
     Limits::MAX_HEADERS <= http::MAX_HEADERS
         && Limits::MAX_HEAD >= 1 << 10

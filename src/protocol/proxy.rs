@@ -1,50 +1,51 @@
-//! The PROXY protocol, versions 1 and 2: what a proxy says of a connection before it passes it on.
+//! The PROXY protocol, versions 1 and 2: a header in which a proxy names the address of the client.
 //!
-//! It is HAProxy's `proxy-protocol.txt`. A header comes first on the connection, in text (1) or binary (2), and names the
-//! address that the client has come from. Whoever may connect to us can write one, so it is expected from proxies that
-//! are known, and then it has to come: a header is never guessed.
+//! The specification is HAProxy's `proxy-protocol.txt`. The header is the first thing on the connection, as text
+//! (version 1) or binary (version 2). Anyone who can connect can send one, so the header is read only from known
+//! proxies, and from those it is required.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The most bytes of a header of version 1, its line end included (section 2.1).
+/// The maximum length of a version 1 header with its line end (section 2.1).
 const MAX_TEXT: usize = 107;
 
-/// The most bytes of a header of version 2 here. It has 16, an address of at most 216, and what else the proxy wants to say.
+/// The maximum length of a version 2 header: 16 bytes, addresses of at most 216 bytes, and extensions.
 pub const MAX_HEADER: usize = 4096;
 
-/// What version 1 begins with.
+/// The signature of version 1.
 const TEXT: &[u8] = b"PROXY ";
 
-/// What version 2 begins with (section 2.2).
+/// The signature of version 2 (section 2.2).
 const BINARY: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
-/// Bytes before the address in version 2.
+/// The number of bytes before the addresses in version 2.
 const FIXED: usize = 16;
 
-/// How far a header has come.
+/// The result of parsing the start of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// It is incomplete and has at least so many bytes more.
+    /// The header is incomplete. At least this many bytes are missing.
     More(usize),
-    /// It is whole. Without an address the connection is the proxy's own, or of a kind that has none that we know.
+    /// The header is complete. The address is `None` if the connection is the proxy's own or the address family is
+    /// unknown.
     Whole(Option<SocketAddr>),
 }
 
-/// The bytes are no header of the PROXY protocol.
+/// The bytes are not a PROXY protocol header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProxyError;
 
 impl fmt::Display for ProxyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a header of the PROXY protocol is expected from this address")
+        f.write_str("a PROXY protocol header is required from this address")
     }
 }
 
 impl std::error::Error for ProxyError {}
 
-/// Looks at the beginning of a connection that a proxy passes on. It is to be called again with as many bytes more as
-/// it says, and never with any behind the header.
+/// Parses the start of a connection from a proxy. After [`Progress::More`], call it again with that many more bytes.
+/// `held` never contains bytes after the header.
 pub fn read_header(held: &[u8]) -> Result<Progress, ProxyError> {
     let begins = |with: &[u8]| held.iter().zip(with).all(|(one, other)| one == other);
     if held.is_empty() {
@@ -58,7 +59,7 @@ pub fn read_header(held: &[u8]) -> Result<Progress, ProxyError> {
     }
 }
 
-/// `PROXY TCP4 192.0.2.1 192.0.2.2 51000 443\r\n`, or `PROXY UNKNOWN` and anything up to the end of the line.
+/// Parses `PROXY TCP4 192.0.2.1 192.0.2.2 51000 443\r\n`, or `PROXY UNKNOWN` and any text up to the end of the line.
 fn read_text(held: &[u8]) -> Result<Progress, ProxyError> {
     if held.last() != Some(&b'\n') {
         return if held.len() < MAX_TEXT {
@@ -131,14 +132,14 @@ fn read_binary(held: &[u8]) -> Result<Progress, ProxyError> {
     }
 }
 
-/// The first bytes of what has to have at least this length.
+/// The first `N` bytes, if there are at least `least`.
 fn first<const N: usize>(bytes: &[u8], least: usize) -> Result<[u8; N], ProxyError> {
     let enough = bytes.len() >= least;
     let first = enough.then(|| bytes.first_chunk()).flatten();
     first.copied().ok_or(ProxyError)
 }
 
-/// Nobody comes from the address that is none.
+/// Accepts an address unless it is unspecified, such as 0.0.0.0.
 fn whole(ip: IpAddr, port: u16) -> Result<Progress, ProxyError> {
     if ip.to_canonical().is_unspecified() {
         return Err(ProxyError);
@@ -150,7 +151,7 @@ fn whole(ip: IpAddr, port: u16) -> Result<Progress, ProxyError> {
 mod tests {
     use super::*;
 
-    /// Reads a header as it is read from a connection: never more bytes than were asked for.
+    /// Parses a header as a connection does: with no more bytes than requested.
     fn read(bytes: &[u8]) -> Result<(usize, Option<SocketAddr>), Option<ProxyError>> {
         let mut len = 0;
         loop {
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_may_be_the_proxys_own() {
+    fn connections_of_the_proxy_itself_have_no_address() {
         for bytes in [
             b"PROXY UNKNOWN\r\n".to_vec(),
             b"PROXY UNKNOWN ffff:f...f:ffff ffff 65535 65535\r\n".to_vec(),
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused() {
+    fn malformed_headers_are_rejected() {
         for bytes in [
             b"GET / HTTP/1.1\r\n".to_vec(),
             b"PROXY\tTCP4".to_vec(),

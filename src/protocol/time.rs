@@ -1,14 +1,14 @@
-//! Time as the protocol sees it: a number that comes in.
+//! Points in time, which the caller passes in, and time limits.
 
 use std::ops::Add;
 use std::time::Duration;
 
-/// A point in time: milliseconds since an origin that the caller chose and that never changes.
+/// A point in time, in milliseconds since an origin that the caller chooses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(u64);
 
 impl Time {
-    /// The point that lies `millis` milliseconds after the origin.
+    /// The point in time `millis` milliseconds after the origin.
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis)
     }
@@ -18,7 +18,7 @@ impl Time {
         self.0
     }
 
-    /// How long ago `earlier` was; zero if it is not in the past.
+    /// The time since `earlier`; zero if `earlier` is later.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(self.0.saturating_sub(earlier.0))
     }
@@ -27,7 +27,7 @@ impl Time {
 impl Add<Duration> for Time {
     type Output = Self;
 
-    /// Rounds up to whole milliseconds, so that nothing passes early.
+    /// Rounds up to whole milliseconds, so that no deadline passes early.
     fn add(self, duration: Duration) -> Self {
         let millis = duration
             .saturating_add(Duration::from_nanos(999_999))
@@ -39,7 +39,7 @@ impl Add<Duration> for Time {
     }
 }
 
-/// How long a connection may take for each thing; `None` turns a limit off.
+/// The time limits of a connection. `None` turns a limit off.
 ///
 /// ```
 /// use std::time::Duration;
@@ -57,11 +57,11 @@ pub struct Timeouts {
     pub handshake: Option<Duration>,
     /// Between two PINGs.
     pub ping_interval: Option<Duration>,
-    /// From a PING to any byte from the peer.
+    /// From a PING to the next byte from the peer.
     pub ping_timeout: Option<Duration>,
     /// Without a data message in either direction.
     pub idle: Option<Duration>,
-    /// From our CLOSE, or an error response, to the end of the TCP connection.
+    /// From our CLOSE frame or last HTTP response to the end of the TCP connection.
     pub close: Option<Duration>,
 }
 
@@ -103,7 +103,7 @@ impl Timeouts {
 }
 
 impl Default for Timeouts {
-    /// 10 s, 20 s, 20 s, off and 5 s.
+    /// Handshake 10 s, PING interval 20 s, PING timeout 20 s, no idle timeout, close 5 s.
     fn default() -> Self {
         Self {
             handshake: Some(Duration::from_secs(10)),

@@ -1,12 +1,12 @@
-//! UTF-8 that arrives in pieces, RFC 3629 and RFC 6455 section 8.1.
+//! Validation of UTF-8 that arrives in pieces, RFC 3629 and RFC 6455 section 8.1.
 
 use super::ProtocolError;
 use crate::sys::ascii_text;
 
-/// Text shorter than this is first asked whether it is ASCII, as most is: on so little, vectors do not pay.
+/// Below this length, an ASCII check is faster than vector instructions.
 const SHORT: usize = 64;
 
-/// The text of bytes that are all there.
+/// Validates complete text.
 pub(super) fn check(bytes: &[u8]) -> Result<&str, ProtocolError> {
     if bytes.len() < SHORT
         && let Some(text) = ascii_text(bytes)
@@ -16,16 +16,17 @@ pub(super) fn check(bytes: &[u8]) -> Result<&str, ProtocolError> {
     simdutf8::basic::from_utf8(bytes).map_err(|_| ProtocolError::InvalidUtf8)
 }
 
-/// Validates text that arrives in pieces cut at any byte, and refuses it at the first byte that makes it invalid.
+/// Validates text that arrives in pieces. Pieces may end inside a character. Invalid text is rejected at the first byte
+/// that makes it invalid.
 #[derive(Debug, Default)]
 pub struct Utf8Stream {
-    /// The first bytes of a character whose last bytes have not arrived: `tail[..len]`, at most three.
+    /// The first bytes of an incomplete character: `tail[..len]`, at most three.
     tail: [u8; 4],
     len: u8,
 }
 
 impl Utf8Stream {
-    /// Takes the next piece and appends its complete characters to `text`.
+    /// Validates the next piece and appends its complete characters to `text`.
     pub fn push(&mut self, mut piece: &[u8], text: &mut String) -> Result<(), ProtocolError> {
         while self.len > 0 {
             let Some((&byte, rest)) = piece.split_first() else {
@@ -56,7 +57,7 @@ impl Utf8Stream {
         }
     }
 
-    /// How many bytes of an incomplete character are held.
+    /// The number of bytes held of an incomplete character.
     pub fn pending(&self) -> usize {
         usize::from(self.len)
     }
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_refused_at_the_first_byte_that_makes_it_invalid() {
+    fn invalid_text_is_rejected_at_the_first_invalid_byte() {
         let cases: [&[u8]; 12] = [
             b"plain",
             "κόσμε, \u{10ffff}\u{d7ff}\u{e000}".as_bytes(),
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cut_of_valid_text_gives_the_text_back() {
+    fn valid_text_may_be_split_anywhere() {
         let text = "aé€😀 ".repeat(3) + "\u{7ff}\u{800}\u{ffff}\u{10000}";
         for first in 0..=text.len() {
             for second in first..=text.len() {

@@ -1,4 +1,4 @@
-//! Compressors and decompressors, of one connection and of all.
+//! Compressors and decompressors: those of one connection, and those that connections share.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,40 +7,40 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use zlib_rs::{Deflate, DeflateConfig as Settings, DeflateFlush, Inflate, InflateFlush, Status};
 
 use super::offer::{Agreement, MAX_WINDOW_BITS, Offer};
-use super::{CompressionCounts, DeflateConfig};
+use super::{CompressionCounts, DeflateConfig, SLICE};
 use crate::protocol::message::Assembly;
 use crate::protocol::{Buffers, ProtocolError};
 
-/// The end of what a sender flushes, which is left out of each message (RFC 7692 section 7.2.1).
+/// The bytes at the end of a flush, which are removed from each message (RFC 7692 section 7.2.1).
 pub(super) const TAIL: [u8; 4] = [0, 0, 0xff, 0xff];
 
-/// A block that is not the last, is stored as it is, and has nothing in it (RFC 1951 section 3.2.4).
+/// An empty stored block that is not the last one (RFC 1951 section 3.2.4).
 const EMPTY_BLOCK: [u8; 5] = [0, 0, 0, 0xff, 0xff];
 
-/// Decompressed bytes are handed on in pieces of at most this size.
+/// The size of the buffer for decompressed bytes.
 const PIECE: usize = 16 << 10;
 
 /// The maximum of bytes decompressed from one message at once.
 const INFLATE_SLICE: usize = 512 << 10;
 
-/// zlib's measure of how much is gathered before a block is written. More costs memory and helps only long messages.
+/// zlib's measure of how much is collected before a block is written. A higher level costs memory and helps only long
+/// messages.
 const MEM_LEVEL: i32 = 5;
 
-/// What a decompressor takes, and a compressor beside its window: measured, and held to by a test.
+/// The memory of a decompressor, and of a compressor without its window. Measured; a test checks them.
 const INFLATE_BYTES: usize = 48 << 10;
 const DEFLATE_BYTES: usize = 146 << 10;
 
-/// The most room that is made for compressed bytes at once: zlib counts in 32 bits.
+/// The maximum of bytes reserved for output at once, because zlib counts in 32 bits.
 const STEP: usize = 1 << 30;
 
-/// What is kept of the room for compressed messages.
+/// The maximum capacity kept for compressed messages.
 const KEPT: usize = 256 << 10;
 
-/// The smallest window that zlib-rs compresses raw data with, in bits. Distances in it are at most 250, so it stands in
-/// for 8 bits as well.
+/// The smallest window of zlib-rs for raw data, in bits. Its distances are at most 250, so it also serves for 8 bits.
 const MIN_WINDOW_BITS: u8 = 9;
 
-/// The window to compress with where so many bits are agreed on.
+/// The window to compress with, given the agreed one.
 fn window(agreed: Option<u8>) -> u8 {
     agreed.unwrap_or(MAX_WINDOW_BITS).max(MIN_WINDOW_BITS)
 }
@@ -50,23 +50,24 @@ fn deflate_bytes(window: u8) -> usize {
     DEFLATE_BYTES + (4 << window)
 }
 
-/// What compression needs that the connections of a loop can share.
+/// The compressors that all connections of an event loop share, and the memory that connections reserve.
 pub struct Compression {
     config: DeflateConfig,
-    /// For messages without context, by window.
+    /// The compressors for messages without context, by window.
     deflates: [Option<Box<Deflate>>; MAX_WINDOW_BITS as usize + 1],
     inflate: Option<Box<Inflate>>,
     piece: Vec<u8>,
-    /// Room for a compressed message, while none is being sent.
+    /// The buffer for a compressed message. It is empty while the buffer is in use.
     room: Vec<u8>,
     reserved: Arc<AtomicUsize>,
     counts: CompressionCounts,
     /// The maximum of bytes decompressed from one message at once.
     inflate_slice: usize,
+    slice: usize,
 }
 
 impl Compression {
-    /// Nothing is allocated before it is needed.
+    /// Creates the shared state. Compressors are allocated when they are first needed.
     pub fn new(config: DeflateConfig) -> Self {
         Self {
             config,
@@ -77,16 +78,24 @@ impl Compression {
             reserved: Arc::default(),
             counts: CompressionCounts::default(),
             inflate_slice: INFLATE_SLICE,
+            slice: SLICE,
         }
     }
 
-    /// Decompresses less at once, so that short messages are decompressed in several slices.
+    /// Makes slices so short that short messages consist of several.
     #[cfg(any(test, fuzzing))]
-    pub(in crate::protocol) fn lower_threshold(&mut self) {
+    pub(crate) fn lower_threshold(&mut self) {
         self.inflate_slice = 1 << 10;
+        self.slice = 1 << 10;
     }
 
-    /// One connection's side of what an offer comes to. Context takeover is agreed to while there is memory for it.
+    /// The maximum of bytes of a message that are compressed at once. Compress longer messages with
+    /// [`Squeeze`](super::Squeeze).
+    pub fn slice(&self) -> usize {
+        self.slice
+    }
+
+    /// Accepts an offer for a connection. Context takeover is granted if there is memory for it.
     pub fn accept(&self, offer: Offer) -> Codec {
         let mut reservation = Reservation {
             total: Arc::clone(&self.reserved),
@@ -107,8 +116,8 @@ impl Compression {
         }
     }
 
-    /// Compresses a message by itself, for a connection with this window. `None` if it is better sent as it is. The bytes
-    /// are to be given back with [`Compression::give_back`].
+    /// Compresses a message without a context, for connections with this window. Returns `None` if the message is better
+    /// sent uncompressed. Return the bytes with [`Compression::give_back`] after use.
     pub fn compress_alone(&mut self, payload: &[u8], window: u8) -> Option<Vec<u8>> {
         if payload.len() < self.config.min(false) {
             return None;
@@ -126,41 +135,41 @@ impl Compression {
         Some(out)
     }
 
-    /// Room for a compressed message, to be given back.
+    /// Takes the buffer for a compressed message. Return it with [`Compression::give_back`].
     pub(super) fn take_room(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.room)
     }
 
-    /// Takes the room of a compressed message back.
+    /// Takes back the buffer of a compressed message.
     pub fn give_back(&mut self, mut room: Vec<u8>) {
         room.clear();
         room.shrink_to(KEPT);
         self.room = room;
     }
 
-    /// Counts a message that was compressed.
+    /// Counts a compressed message.
     pub(super) fn count_out(&mut self, plain: usize, compressed: usize) {
         self.counts.messages_out += 1;
         self.counts.plain_out += plain as u64;
         self.counts.compressed_out += compressed as u64;
     }
 
-    /// What was done so far.
+    /// The messages and bytes so far.
     pub fn counts(&self) -> CompressionCounts {
         self.counts
     }
 
-    /// Bytes that connections with context takeover have reserved.
+    /// The number of bytes that connections with context takeover have reserved.
     pub fn reserved(&self) -> usize {
         self.reserved.load(Ordering::Relaxed)
     }
 
-    /// The most bytes that they may reserve.
+    /// The maximum of [`Compression::reserved`].
     pub fn memory(&self) -> usize {
         self.config.memory
     }
 
-    /// Gives what is shared back to the system. It is made anew when it is needed.
+    /// Frees the shared compressors and buffers. They are created again when they are needed.
     pub fn clear(&mut self) {
         self.deflates = Default::default();
         self.inflate = None;
@@ -178,14 +187,14 @@ impl fmt::Debug for Compression {
     }
 }
 
-/// Memory that a connection may come to use, until it is dropped.
+/// Memory that a connection may use. Dropping it releases the reservation.
 struct Reservation {
     total: Arc<AtomicUsize>,
     bytes: usize,
 }
 
 impl Reservation {
-    /// Reserves more; false if that would be more than `most` in all.
+    /// Reserves `bytes` more. Returns false if the total would exceed `most`.
     fn add(&mut self, bytes: usize, most: usize) -> bool {
         let fits = self.total.load(Ordering::Relaxed).saturating_add(bytes) <= most;
         if fits {
@@ -204,7 +213,7 @@ impl Drop for Reservation {
 
 /// A partly decompressed message.
 pub(crate) struct Unfinished {
-    /// Bytes that were consumed of those that were given.
+    /// The number of bytes consumed in this slice.
     pub(crate) consumed: usize,
     inflate: Box<Inflate>,
 }
@@ -215,19 +224,18 @@ impl fmt::Debug for Unfinished {
     }
 }
 
-/// One connection's compression. Its own compressors are made with the first message that needs them.
+/// The compression of one connection. Its compressors are created with the first message that needs them.
 pub struct Codec {
     agreement: Agreement,
     inflate: Option<Box<Inflate>>,
     deflate: Option<Box<Deflate>>,
-    /// Whether the peer has had a compressed message that did not come from `deflate`, so that distances back over it
-    /// would be wrong.
+    /// Whether the peer received a compressed message that `deflate` did not produce, so that `deflate` must be reset.
     has_gap: bool,
     reservation: Reservation,
 }
 
 impl Codec {
-    /// What was agreed on.
+    /// The negotiated parameters.
     pub fn agreement(&self) -> Agreement {
         self.agreement
     }
@@ -237,13 +245,13 @@ impl Codec {
         window(self.agreement.server_max_window_bits)
     }
 
-    /// Notes that the peer is sent a message that was compressed by itself.
+    /// Records that the peer is sent a message that was compressed without a context.
     pub fn note_alone(&mut self) {
         self.has_gap = true;
     }
 
-    /// Compresses a message. `None` if it is better sent as it is. The bytes are to be given back with
-    /// [`Compression::give_back`].
+    /// Compresses a message. Returns `None` if it is better sent uncompressed. Return the bytes with
+    /// [`Compression::give_back`] after use.
     pub fn compress(&mut self, payload: &[u8], shared: &mut Compression) -> Option<Vec<u8>> {
         if !self.agreement.server_context_takeover {
             return shared.compress_alone(payload, self.window());
@@ -260,27 +268,27 @@ impl Codec {
         }
         let mut out = std::mem::take(&mut shared.room);
         if !compress(deflate, payload, &mut out) {
-            // Nothing of it is sent, and nothing may refer to it.
+            // The message is not sent, so later messages must not refer to it.
             self.has_gap = true;
             shared.give_back(out);
             return None;
         }
-        // It is sent even if it has grown a little: what follows refers to it.
+        // The message is sent even if it became longer, because later messages refer to it.
         shared.count_out(payload.len(), out.len());
         Some(out)
     }
 
-    /// Whether messages may refer to earlier ones of this side.
+    /// Whether sent messages may refer to earlier ones.
     pub(super) fn keeps_context(&self) -> bool {
         self.agreement.server_context_takeover
     }
 
-    /// Whether a message of this length is compressed at all.
+    /// Whether a message of this length is compressed.
     pub fn is_worth_compressing(&self, len: usize, shared: &Compression) -> bool {
         len >= shared.config.min(self.keeps_context())
     }
 
-    /// Lends the compressor for a message that is compressed in slices.
+    /// Takes the compressor for a message that is compressed in slices.
     pub(super) fn borrow_deflate(&mut self, shared: &mut Compression) -> Box<Deflate> {
         let (level, window) = (shared.config.level, self.window());
         let slot = if self.keeps_context() {
@@ -306,8 +314,8 @@ impl Codec {
         *slot = Some(deflate);
     }
 
-    /// Decompresses a message, as far as the limit allows, and at most `inflate_slice` bytes of it at once. Returns
-    /// what is left to do, to be given back together with the bytes that were not consumed.
+    /// Decompresses up to about `inflate_slice` bytes of a message. Returns `None` when the message is complete.
+    /// Otherwise call it again with the returned state and the bytes that were not consumed.
     pub(crate) fn decompress(
         &mut self,
         bytes: &[u8],
@@ -368,7 +376,7 @@ impl Codec {
             let consumed = bytes.len() - rest.len();
             return Ok(Some(Unfinished { consumed, inflate }));
         }
-        // After a whole message the next block may begin, and an empty one is nothing. In the middle of a block the same
+        // A complete message ends between two blocks, where an empty block produces no output. Inside a block, the same
         // bytes would be content.
         let (piece, mut block) = (&mut shared.piece, &EMPTY_BLOCK[..]);
         decompress(&mut inflate, &mut block, piece, usize::MAX, &mut |piece| {
@@ -388,7 +396,7 @@ impl Codec {
         Ok(None)
     }
 
-    /// Gives its memory back, once no message is received or sent any more.
+    /// Frees the compressors and the reservation when the connection closes.
     pub(in crate::protocol) fn release(&mut self) {
         self.inflate = None;
         self.deflate = None;
@@ -397,7 +405,7 @@ impl Codec {
         reservation.total.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// The other side of the same agreement.
+    /// The codec of the peer.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn peer(&self) -> Self {
         let agreement = self.agreement;
@@ -418,7 +426,7 @@ impl Codec {
         }
     }
 
-    /// Bytes of memory of its own.
+    /// The memory of the compressors of this connection.
     #[cfg(any(test, fuzzing))]
     pub(in crate::protocol) fn held(&self) -> usize {
         let deflate = self.deflate.as_ref().map(|_| deflate_bytes(self.window()));
@@ -446,7 +454,7 @@ fn new_deflate(level: u8, window: u8) -> Box<Deflate> {
     }))
 }
 
-/// Compresses a message into `out`, in place of what was there. False if the compressor refuses, which it does not.
+/// Compresses a message and replaces the content of `out`. Returns false if the compressor fails, which is not expected.
 fn compress(deflate: &mut Deflate, payload: &[u8], out: &mut Vec<u8>) -> bool {
     if !compress_piece(deflate, payload, DeflateFlush::SyncFlush, out) {
         return false;
@@ -456,8 +464,8 @@ fn compress(deflate: &mut Deflate, payload: &[u8], out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Compresses a part of a message into `out`, in place of what was there. Without a flush the compressor may keep some or
-/// all of it.
+/// Compresses a part of a message and replaces the content of `out`. Without a flush, the compressor may keep some or
+/// all of the output.
 pub(super) fn compress_piece(
     deflate: &mut Deflate,
     mut payload: &[u8],
@@ -467,7 +475,7 @@ pub(super) fn compress_piece(
     out.clear();
     loop {
         let begin = out.len();
-        // More than what cannot be made shorter grows to. Where it is not enough there is another turn.
+        // Enough for incompressible data. If it is not, the loop continues.
         let room = payload.len() + payload.len() / 8 + 128;
         out.resize(begin + room.min(STEP), 0);
         let (read, written) = (deflate.total_in(), deflate.total_out());
@@ -478,15 +486,15 @@ pub(super) fn compress_piece(
         payload = &payload[(deflate.total_in() - read) as usize..];
         let is_full = begin + written == out.len();
         out.truncate(begin + written);
-        // Room that is left over means that everything was flushed, of what was taken.
+        // If there is room left, the compressor has flushed everything that it consumed.
         if !is_full && payload.is_empty() {
             return true;
         }
     }
 }
 
-/// Decompresses `bytes` and passes on the output piece by piece. Returns whether that was everything: it stops after
-/// `most` bytes of output, and leaves unconsumed input in `bytes`.
+/// Decompresses `bytes` and passes the output to `sink`. Returns true if all input was consumed. Otherwise it stopped
+/// after `most` bytes of output, and `bytes` has the rest of the input.
 fn decompress(
     inflate: &mut Inflate,
     bytes: &mut &[u8],
@@ -504,7 +512,7 @@ fn decompress(
         total += written;
         match status {
             Err(_) => return Err(ProtocolError::InvalidCompression),
-            // A last block: what follows is a stream of its own (RFC 7692 section 7.2.3.4).
+            // After a last block, a new stream begins (RFC 7692 section 7.2.3.4).
             Ok(Status::StreamEnd) => inflate.reset(false),
             Ok(Status::Ok | Status::BufError) => {}
         }
@@ -515,7 +523,7 @@ fn decompress(
             return Ok(false);
         }
         if status == Ok(Status::BufError) {
-            // Neither input nor room is lacking: it does not go on.
+            // There is input and room for output, but no progress.
             return Err(ProtocolError::InvalidCompression);
         }
     }

@@ -1,18 +1,19 @@
 //! Compressed messages: the extension permessage-deflate, RFC 7692.
 //!
-//! [`Offer`] is what a client proposes in its handshake, [`Agreement`] what the two settle on; both are plain data. A
-//! [`Codec`] is one connection's side of the agreement, and [`Compression`] what the connections of a loop share:
-//! compressors for those that keep no context, and a count of what those that do have reserved.
+//! An [`Offer`] is the client's proposal in the handshake, and an [`Agreement`] is the result. A [`Codec`] compresses and
+//! decompresses for one connection. A [`Compression`] is shared by all connections of an event loop: it has the
+//! compressors of connections without context takeover, and the count of memory that the others reserve.
 //!
-//! A compressor with its context is a third of a megabyte, a hundred times what an idle connection takes otherwise. So
-//! context takeover is agreed to only while its memory fits a limit; the others borrow one compressor in turn. What goes
-//! to many clients is compressed once, without a context, for all of them.
+//! A compressor with its context takes a third of a megabyte, which is far more than an idle connection takes otherwise.
+//! Context takeover is therefore granted only while its memory fits a limit. The other connections share one compressor.
+//! A message to many clients is compressed once for all of them, without a context.
 //!
-//! Work is done in slices: a long message that comes is decompressed over several turns, and one that is sent is a
-//! [`Squeeze`], compressed fragment by fragment as the socket takes it.
+//! Long messages are processed in slices. A received message is decompressed in several calls of
+//! [`WebSocket::receive`](super::WebSocket::receive). A sent message is a [`Squeeze`], which compresses it fragment by
+//! fragment as the socket accepts it.
 //!
-//! The compressor itself, zlib-rs, is behind the cargo feature `deflate`. Without it [`Compression`] cannot be made and
-//! everything that needs one is compiled away.
+//! The compressor, zlib-rs, is behind the cargo feature `deflate`. Without the feature, a [`Compression`] cannot be
+//! created, and the code that needs one is compiled away.
 
 #[cfg(feature = "deflate")]
 mod codec;
@@ -31,28 +32,29 @@ pub use offer::{Agreement, Offer};
 #[cfg(feature = "deflate")]
 pub use squeeze::{CompressionFailed, SLICE, Squeeze};
 
-/// How messages are compressed.
+/// The settings of compression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeflateConfig {
-    /// From 1, fast, to 9, small.
+    /// The compression level, from 1 (fastest) to 9 (smallest).
     pub level: u8,
-    /// The most bytes that connections with context takeover reserve in all. Further ones are given none.
+    /// The maximum of bytes that all connections with context takeover reserve. Further connections get no context
+    /// takeover.
     pub memory: usize,
-    /// Messages shorter than this go out as they are; `None` for [`DeflateConfig::MIN`] where a context is kept, and
-    /// [`DeflateConfig::MIN_ALONE`] where a message is compressed by itself.
+    /// Messages shorter than this are sent uncompressed. `None` stands for [`DeflateConfig::MIN`] with context takeover
+    /// and [`DeflateConfig::MIN_ALONE`] without.
     pub min: Option<usize>,
 }
 
 impl DeflateConfig {
-    /// The default for [`DeflateConfig::level`]: where JSON shrinks by four fifths for a third of what zlib's usual level
-    /// costs.
+    /// The default for [`DeflateConfig::level`]. It makes JSON smaller by four fifths at a third of the cost of zlib's
+    /// default level.
     pub const LEVEL: u8 = 3;
-    /// The default for [`DeflateConfig::memory`]: 64 MiB, some 200 connections.
+    /// The default for [`DeflateConfig::memory`]: 64 MiB, enough for about 200 connections.
     pub const MEMORY: usize = 64 << 20;
-    /// The shortest message that is worth compressing after others like it.
+    /// The length of the shortest message that is compressed with context takeover.
     pub const MIN: usize = 64;
-    /// The shortest message that is worth compressing by itself.
+    /// The length of the shortest message that is compressed without context takeover.
     pub const MIN_ALONE: usize = 512;
 
     /// Sets [`DeflateConfig::level`].
@@ -76,7 +78,7 @@ impl DeflateConfig {
         self
     }
 
-    /// The shortest message that is compressed, with a context or without.
+    /// The length of the shortest message that is compressed.
     #[cfg(feature = "deflate")]
     fn min(&self, has_context: bool) -> usize {
         let usual = if has_context {
@@ -84,7 +86,7 @@ impl DeflateConfig {
         } else {
             Self::MIN_ALONE
         };
-        // Nothing comes of compressing nothing.
+        // An empty message is never compressed.
         self.min.unwrap_or(usual).max(1)
     }
 }
@@ -105,14 +107,14 @@ impl Default for DeflateConfig {
 pub struct CompressionCounts {
     /// Compressed messages received.
     pub messages_in: u64,
-    /// Their bytes on the wire, without headers.
+    /// The size of these messages on the wire, without headers.
     pub compressed_in: u64,
-    /// Their bytes as messages.
+    /// The size of these messages after decompression.
     pub plain_in: u64,
-    /// Compressed messages sent. One that goes to many clients is counted once.
+    /// Compressed messages sent. A message to many clients counts once.
     pub messages_out: u64,
-    /// Their bytes as messages.
+    /// The size of these messages before compression.
     pub plain_out: u64,
-    /// Their bytes on the wire, without headers.
+    /// The size of these messages on the wire, without headers.
     pub compressed_out: u64,
 }

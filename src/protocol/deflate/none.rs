@@ -1,4 +1,5 @@
-//! In place of the compressors in a build without them: there is none, so nothing can be done with one.
+//! Replaces the compressors in a build without the feature `deflate`. The types have no values, so no method can be
+//! called.
 
 use std::convert::Infallible;
 
@@ -7,29 +8,29 @@ use super::offer::{Agreement, Offer};
 use crate::protocol::message::Assembly;
 use crate::protocol::{Buffers, OpCode, ProtocolError};
 
-/// What compression needs that the connections of a loop can share. There is none in this build.
+/// The compressors that connections share. There are no values of this type in this build.
 #[derive(Debug)]
 pub struct Compression(Infallible);
 
-/// One connection's compression. There is none in this build.
+/// The compression of one connection. There are no values of this type in this build.
 #[derive(Debug)]
 pub struct Codec(Infallible);
 
-/// A partly decompressed message. There is none in this build.
+/// A partly decompressed message. There are no values of this type in this build.
 #[derive(Debug)]
 pub(crate) struct Unfinished {
     pub(crate) consumed: usize,
     _never: Infallible,
 }
 
-/// A message that waits to be compressed. There is none in this build.
+/// A message that is being compressed. There are no values of this type in this build.
 #[derive(Debug)]
 pub struct Squeeze(Infallible);
 
-/// Bytes of a message that are compressed at once.
+/// The maximum of bytes of a message that are compressed at once. There is no compression in this build.
 pub const SLICE: usize = isize::MAX as usize;
 
-/// The compressor refused. There is none in this build.
+/// The compressor failed. There are no values of this type in this build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompressionFailed(Infallible);
 
@@ -43,11 +44,11 @@ impl std::error::Error for CompressionFailed {}
 
 #[allow(
     missing_docs,
-    reason = "documented where they do something, and of the same form"
+    reason = "the documentation is in the build with the feature"
 )]
 impl Squeeze {
     pub fn new(_: OpCode, _: &[u8]) -> Self {
-        unreachable!("there is no codec that would ask for it")
+        unreachable!("without a codec, no message is compressed")
     }
 
     pub fn remaining(&self) -> usize {
@@ -67,7 +68,7 @@ impl Squeeze {
 #[allow(
     missing_docs,
     clippy::needless_pass_by_ref_mut,
-    reason = "documented where they do something, and of the same form"
+    reason = "the documentation is in the build with the feature"
 )]
 impl Compression {
     pub fn accept(&self, _: Offer) -> Codec {
@@ -97,12 +98,16 @@ impl Compression {
     pub fn clear(&mut self) {
         match self.0 {}
     }
+
+    pub fn slice(&self) -> usize {
+        match self.0 {}
+    }
 }
 
 #[allow(
     missing_docs,
     clippy::needless_pass_by_ref_mut,
-    reason = "documented where they do something, and of the same form"
+    reason = "the documentation is in the build with the feature"
 )]
 impl Codec {
     pub fn agreement(&self) -> Agreement {

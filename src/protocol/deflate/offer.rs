@@ -1,4 +1,4 @@
-//! What is offered and what is agreed on, RFC 7692 sections 5 and 7.1.
+//! The negotiation of permessage-deflate, RFC 7692 sections 5 and 7.1.
 
 use std::fmt;
 
@@ -12,39 +12,39 @@ const NAME: &[u8] = b"permessage-deflate";
 #[cfg(feature = "deflate")]
 pub(super) const MAX_WINDOW_BITS: u8 = 15;
 
-/// An offer of a client that can be agreed to.
+/// An acceptable offer of a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offer {
-    /// The server is to compress each message by itself.
+    /// The client asks the server to compress each message without a context.
     server_no_context_takeover: bool,
-    /// The client may be told to compress each message by itself, or does anyway.
+    /// The client compresses each message without a context.
     client_no_context_takeover: bool,
-    /// The largest window the server may use, in bits.
+    /// The largest window that the server may use, in bits.
     server_max_window_bits: Option<u8>,
-    /// The client can be told its largest window; if it says one itself, it uses no larger one.
+    /// Present if the client accepts a limit on its window. The value is the largest window that the client uses.
     client_max_window_bits: Option<Option<u8>>,
 }
 
-/// What the two sides have settled on.
+/// The negotiated parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreement {
-    /// Whether the server's messages refer to its earlier ones.
+    /// Whether messages of the server may refer to earlier ones.
     pub server_context_takeover: bool,
-    /// Whether the client's messages refer to its earlier ones.
+    /// Whether messages of the client may refer to earlier ones.
     pub client_context_takeover: bool,
-    /// The largest window of the server, in bits, from 8 to 15. It is named in the answer if the offer named one.
+    /// The largest window of the server, in bits, from 8 to 15. The response contains it if the offer did.
     pub server_max_window_bits: Option<u8>,
-    /// The largest window of the client, if it named one.
+    /// The largest window of the client, if the offer contained one.
     pub client_max_window_bits: Option<u8>,
 }
 
 impl Offer {
-    /// The first offer in a request that can be agreed to. Offers of other extensions, and those with parameters that
-    /// are unknown, repeated or wrong, are passed over (RFC 7692 section 7.1).
+    /// Finds the first acceptable offer in a request. Skips offers of other extensions and offers with unknown, repeated
+    /// or invalid parameters (RFC 7692 section 7.1).
     ///
     /// # Errors
     ///
-    /// A field that is not in the form of RFC 6455 section 9.1 fails the handshake with 400.
+    /// The field does not have the syntax of RFC 6455 section 9.1. The rejection has status 400.
     pub fn find(request: &Request<'_>) -> Result<Option<Self>, Rejection> {
         let lines = request
             .headers()
@@ -62,11 +62,11 @@ impl Offer {
         Ok(found)
     }
 
-    /// The same for one line; `None` if it is malformed.
+    /// Finds the first acceptable offer in one line of the field. Returns `None` if the line is malformed.
     pub(crate) fn find_in(value: &[u8]) -> Option<Option<Self>> {
         let mut found = None;
         let mut cursor = Cursor { rest: value };
-        // Empty elements count for nothing, RFC 9110 section 5.6.1.2.
+        // Empty elements are ignored, RFC 9110 section 5.6.1.2.
         while cursor.skip_separators() {
             let name = cursor.token()?;
             let mut offer = (name == NAME).then(Self::default);
@@ -87,7 +87,7 @@ impl Offer {
         Some(found)
     }
 
-    /// With one parameter more; `None` if it makes the offer one that has to be declined.
+    /// Adds a parameter. Returns `None` if the parameter makes the offer unacceptable.
     fn with(mut self, key: &[u8], value: Option<&[u8]>) -> Option<Self> {
         let is_new = match (key, value) {
             (b"server_no_context_takeover", None) => {
@@ -112,7 +112,7 @@ impl Offer {
         is_new.then_some(self)
     }
 
-    /// What is answered to it: all that it asks for, and context takeover no further than there is memory for.
+    /// Accepts the offer. `server_may_keep` and `client_may_keep` say whether there is memory for context takeover.
     pub fn accept(self, server_may_keep: bool, client_may_keep: bool) -> Agreement {
         Agreement {
             server_context_takeover: server_may_keep && !self.server_no_context_takeover,
@@ -122,20 +122,20 @@ impl Offer {
         }
     }
 
-    /// Whether the server is asked to keep no context.
+    /// Whether the client asks the server for messages without a context.
     #[cfg(feature = "deflate")]
     pub(super) fn asks_for_no_server_context(self) -> bool {
         self.server_no_context_takeover
     }
 
-    /// Whether the client says that it keeps no context.
+    /// Whether the client sends messages without a context.
     #[cfg(feature = "deflate")]
     pub(super) fn asks_for_no_client_context(self) -> bool {
         self.client_no_context_takeover
     }
 }
 
-/// From 8 to 15, in decimal without leading zeros: RFC 7692 section 7.1.2.
+/// Parses a number from 8 to 15, in decimal without leading zeros (RFC 7692 section 7.1.2).
 fn window_bits(value: &[u8]) -> Option<u8> {
     match value {
         [digit @ b'8'..=b'9'] => Some(digit - b'0'),
@@ -145,7 +145,7 @@ fn window_bits(value: &[u8]) -> Option<u8> {
 }
 
 impl fmt::Display for Agreement {
-    /// As the value of `Sec-WebSocket-Extensions` in the response.
+    /// Writes the value of `Sec-WebSocket-Extensions` in the response.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("permessage-deflate")?;
         if !self.server_context_takeover {
@@ -164,7 +164,7 @@ impl fmt::Display for Agreement {
     }
 }
 
-/// A place in a field's value. White space is skipped before each thing that is looked for.
+/// A parser of a field's value. It skips white space before each element.
 struct Cursor<'a> {
     rest: &'a [u8],
 }
@@ -181,7 +181,7 @@ impl<'a> Cursor<'a> {
         self.rest.is_empty()
     }
 
-    /// Skips commas. Returns whether anything follows.
+    /// Skips commas. Returns true unless the end is reached.
     fn skip_separators(&mut self) -> bool {
         while self.take(b',') {}
         !self.is_at_end()
@@ -206,7 +206,7 @@ impl<'a> Cursor<'a> {
         (!token.is_empty()).then_some(token)
     }
 
-    /// A token, or a quoted string that stands for one.
+    /// Parses a token or a quoted string that contains one.
     fn value(&mut self) -> Option<Vec<u8>> {
         if !self.take(b'"') {
             return self.token().map(<[u8]>::to_vec);
@@ -240,10 +240,10 @@ mod tests {
     }
 
     #[test]
-    fn each_offer_has_its_answer() {
+    fn each_offer_has_its_response() {
         for (offer, answer) in [
             ("permessage-deflate", Some("permessage-deflate")),
-            // What Chromium and Firefox send.
+            // Chromium and Firefox send this.
             (
                 "permessage-deflate; client_max_window_bits",
                 Some("permessage-deflate"),
@@ -260,7 +260,7 @@ mod tests {
                 "permessage-deflate; server_no_context_takeover; server_max_window_bits=\"1\\2\"",
                 Some("permessage-deflate; server_no_context_takeover; server_max_window_bits=12"),
             ),
-            // The first that can be agreed to.
+            // The first acceptable offer.
             (
                 "x-webkit-deflate-frame, permessage-deflate; server_max_window_bits=7, , permessage-deflate; server_max_window_bits=15",
                 Some("permessage-deflate; server_max_window_bits=15"),
@@ -269,7 +269,7 @@ mod tests {
                 "permessage-bzip2; level=\"9\", permessage-deflate",
                 Some("permessage-deflate"),
             ),
-            // Parameters that are unknown, wrong or there twice decline the offer.
+            // Unknown, invalid or repeated parameters.
             ("permessage-deflate; mux", None),
             ("permessage-deflate; server_max_window_bits", None),
             ("permessage-deflate; server_max_window_bits=16", None),
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_list_of_extensions_is_refused() {
+    fn malformed_lists_of_extensions_are_rejected() {
         for malformed in [
             ";",
             "permessage-deflate;",
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn without_memory_no_context_is_kept() {
+    fn without_memory_there_is_no_context_takeover() {
         let offer = Offer::default();
         assert_eq!(
             offer.accept(false, false).to_string(),

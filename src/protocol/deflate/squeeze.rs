@@ -1,5 +1,5 @@
-//! Long messages are compressed a slice at a time, while they are sent: as the fragments of one message (RFC 7692
-//! section 7.2.1), each made when the socket has room for it.
+//! Compression of long messages while they are sent, as fragments of one message (RFC 7692 section 7.2.1). Each
+//! fragment is compressed when the socket has room for it.
 
 use std::fmt;
 
@@ -8,30 +8,25 @@ use zlib_rs::{Deflate, DeflateFlush};
 use super::codec::{Codec, Compression, TAIL, compress_piece};
 use crate::protocol::frame::{OpCode, SentHeader};
 
-/// Bytes of a message that are compressed at once. Longer messages are compressed in slices. Smaller in tests and
-/// fuzzers, which use short messages.
-pub const SLICE: usize = if cfg!(any(test, fuzzing)) {
-    1 << 10
-} else {
-    256 << 10
-};
+/// The maximum of bytes of a message that are compressed at once, by default. See [`Compression::slice`].
+pub const SLICE: usize = 256 << 10;
 
-/// A message that waits to be compressed, or of which a part has been.
+/// A long message that is compressed a slice at a time.
 pub struct Squeeze {
     opcode: OpCode,
     payload: Vec<u8>,
-    /// Bytes of the payload that were compressed.
+    /// The number of bytes of the payload that were compressed.
     at: usize,
-    /// Whether its first frame has been made.
+    /// Whether the first frame was written.
     begun: bool,
-    /// The compressor, from the first slice to the last: nothing else may be compressed with it meanwhile.
+    /// The compressor, held from the first slice to the last, so that no other message uses it.
     deflate: Option<Box<Deflate>>,
-    /// Bytes of the frames' payloads so far.
+    /// The number of compressed bytes so far.
     compressed: usize,
 }
 
 impl Squeeze {
-    /// A message of which nothing has been compressed.
+    /// Copies a message to compress.
     pub fn new(opcode: OpCode, payload: &[u8]) -> Self {
         Self {
             opcode,
@@ -43,13 +38,17 @@ impl Squeeze {
         }
     }
 
-    /// Bytes that have not been compressed.
+    /// The number of bytes that are not compressed yet.
     pub fn remaining(&self) -> usize {
         self.payload.len() - self.at
     }
 
-    /// Compresses the next slice and appends its frame to `out`; nothing if the compressor keeps all of it for the next.
-    /// Returns whether that was the last. An error leaves a message that cannot be completed.
+    /// Compresses the next slice and appends its frame to `out`. There is no frame if the compressor keeps all of the
+    /// output for the next slice. Returns true after the last slice.
+    ///
+    /// # Errors
+    ///
+    /// The compressor failed. The message cannot be completed.
     pub fn next(
         &mut self,
         codec: &mut Codec,
@@ -61,7 +60,7 @@ impl Squeeze {
             .deflate
             .get_or_insert_with(|| codec.borrow_deflate(shared));
         let slice = &self.payload[self.at..];
-        let slice = &slice[..slice.len().min(SLICE)];
+        let slice = &slice[..slice.len().min(shared.slice())];
         let last = self.at + slice.len() == self.payload.len();
         let flush = if last {
             DeflateFlush::SyncFlush
@@ -114,7 +113,7 @@ impl fmt::Debug for Squeeze {
     }
 }
 
-/// The compressor failed. This does not happen unless memory is corrupted or the input invalid.
+/// The compressor failed, which is not expected for any input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompressionFailed;
 

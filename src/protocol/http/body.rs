@@ -1,42 +1,36 @@
-//! The body of a request, put together as it arrives (RFC 9112 sections 6 and 7).
+//! The body of a request, assembled as it arrives (RFC 9112 sections 6 and 7).
 
 use super::head::Framing;
 use super::response::{Rejection, StatusCode};
 use crate::protocol::Input;
 
-/// The most bytes of chunk extensions and trailer fields, over a whole body. They are read past.
+/// The maximum of bytes of chunk extensions and trailer fields in a body. They are ignored.
 const MAX_ASIDE: usize = 4096;
 
-/// What comes next.
+/// The element that the parser expects next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
-    /// Bytes of the body: this many of a fixed length.
+    /// This many bytes of a body with Content-Length.
     Fixed(usize),
-    /// A digit of a chunk's size; whether there was one already.
-    Size {
-        size: usize,
-        begun: bool,
-    },
-    /// White space behind a chunk's size.
+    /// A digit of a chunk's size. `begun` is true after the first digit.
+    Size { size: usize, begun: bool },
+    /// White space after a chunk's size.
     Space(usize),
     /// The rest of a chunk's line.
     Extension(usize),
     /// The line feed after a chunk's size.
     SizeEnd(usize),
-    /// Bytes of a chunk.
+    /// This many bytes of a chunk.
     Chunk(usize),
-    /// The line end after a chunk.
+    /// The carriage return after a chunk.
     ChunkCr,
+    /// The line feed after a chunk.
     ChunkLf,
-    /// A trailer field, or the empty line; whether this line has any bytes.
-    Trailer {
-        empty: bool,
-    },
-    /// The line feed after a trailer field or the empty line.
-    TrailerEnd {
-        empty: bool,
-    },
-    /// Nothing.
+    /// A trailer field or the final empty line. `empty` is true at the start of the line.
+    Trailer { empty: bool },
+    /// The line feed after a trailer field or the final empty line.
+    TrailerEnd { empty: bool },
+    /// The body is complete.
     Done,
 }
 
@@ -50,7 +44,11 @@ pub struct Body {
 }
 
 impl Body {
-    /// A body of at most `max` bytes. One whose length is known to be more is refused at once.
+    /// Creates an empty body.
+    ///
+    /// # Errors
+    ///
+    /// The length is known and over `max` bytes.
     pub fn new(framing: Framing, max: usize) -> Result<Self, Rejection> {
         let next = match framing {
             Framing::Length(0) => Next::Done,
@@ -71,23 +69,27 @@ impl Body {
         })
     }
 
-    /// Whether all of it is there.
+    /// Whether the body is complete.
     pub fn is_complete(&self) -> bool {
         self.next == Next::Done
     }
 
-    /// The body.
+    /// The bytes of the body.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
 
-    /// Bytes of memory that it takes.
+    /// The capacity in bytes.
     #[cfg(any(test, fuzzing))]
     pub(in crate::protocol) fn capacity(&self) -> usize {
         self.bytes.capacity()
     }
 
-    /// Takes what belongs to the body from the input.
+    /// Consumes the next part of the body from the input.
+    ///
+    /// # Errors
+    ///
+    /// The body is malformed or too long.
     pub fn push(&mut self, input: &mut Input<'_>) -> Result<(), Rejection> {
         while self.next != Next::Done && !input.is_empty() {
             match self.next {
@@ -120,7 +122,7 @@ impl Body {
         piece.len()
     }
 
-    /// One byte of what stands between the chunks.
+    /// Parses one byte between the chunks.
     fn step(&mut self, byte: u8) -> Result<Next, Rejection> {
         let malformed = || Rejection::new(StatusCode::BAD_REQUEST, "malformed chunked body");
         Ok(match (self.next, byte) {
@@ -209,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_is_the_same_however_it_is_cut() {
+    fn a_body_does_not_depend_on_how_it_is_split() {
         let chunked = b"5\r\nhello\r\n00b ;ext=\"x\"\r\n, world 123\r\n0\r\nTrailer: y\r\n\r\nNEXT";
         for cut in 1..chunked.len() {
             let (body, taken) = read(Framing::Chunked, chunked, cut).expect("a body");
@@ -221,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_or_too_large_is_refused() {
+    fn malformed_and_long_bodies_are_rejected() {
         let chunked = |bytes: &[u8]| read(Framing::Chunked, bytes, 3).err();
         for bad in [
             &b"\r\n"[..],

@@ -1,14 +1,13 @@
-//! The head of a request: found in the stream, read, and checked for what every request is refused for.
+//! The head of a request: finds its end, parses it, and checks the rules that apply to every request.
 
 use std::borrow::Cow;
 
 use super::response::{Rejection, StatusCode};
 
-/// The most header fields of a request that can be allowed.
+/// The upper bound of [`Limits::max_headers`](crate::Limits::max_headers).
 pub const MAX_HEADERS: usize = 128;
 
-/// Fields that may come once: a second one means that someone between us and the client reads the request
-/// differently than we do.
+/// Fields that must not be repeated. A proxy could interpret a repeated field differently than this server.
 const SINGLETONS: [&str; 9] = [
     "host",
     "origin",
@@ -21,17 +20,21 @@ const SINGLETONS: [&str; 9] = [
     "sec-websocket-accept",
 ];
 
-/// How a request's body is delimited, RFC 9112 section 6.
+/// How the body of a request is delimited, RFC 9112 section 6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// This many bytes; none, if the request says nothing of a body.
+    /// By its length in bytes. The length is 0 if the request does not mention a body.
     Length(u64),
-    /// Chunks, with an empty one at the end.
+    /// By chunks, of which the last one is empty.
     Chunked,
 }
 
-/// Looks for the end of a request head in `fresh`, the bytes after `held`: how many of them belong to the head, or
-/// `None` while it is incomplete. Refuses it at the first byte that no head may contain, or past `max_head` bytes.
+/// Finds the end of a request head in `fresh`, the bytes that follow `held`. Returns how many of them belong to the head,
+/// or `None` if the head is incomplete.
+///
+/// # Errors
+///
+/// The head contains a byte that is not allowed, or it is longer than `max_head` bytes.
 pub fn find_end(held: &[u8], fresh: &[u8], max_head: usize) -> Result<Option<usize>, Rejection> {
     const END: u32 = u32::from_be_bytes(*b"\r\n\r\n");
     let mut last = held[held.len().saturating_sub(4)..]
@@ -46,7 +49,7 @@ pub fn find_end(held: &[u8], fresh: &[u8], max_head: usize) -> Result<Option<usi
             )
             .because("head_size"));
         }
-        // A line ends with CR LF and nothing else. Control characters mean that this is no HTTP: TLS, for example.
+        // A line ends only with CR LF. Control characters show that the bytes are not HTTP, but TLS for example.
         let after_cr = last & 0xff == u32::from(b'\r');
         if after_cr != (byte == b'\n')
             || (byte < 0x20 && !matches!(byte, b'\r' | b'\n' | b'\t'))
@@ -62,7 +65,20 @@ pub fn find_end(held: &[u8], fresh: &[u8], max_head: usize) -> Result<Option<usi
     Ok(None)
 }
 
-/// A request head, read but not yet judged. Everything borrows from the bytes of the head.
+/// A parsed request head. It borrows from the bytes of the head.
+///
+/// ```
+/// use outrigger::Request;
+///
+/// let head = b"GET /chat?room=1 HTTP/1.1\r\nHost: localhost\r\nAccept: text/html, text/plain\r\n\r\n";
+/// let request = Request::parse(head)?;
+/// assert_eq!((request.method(), request.path()), ("GET", "/chat"));
+/// assert_eq!(request.parameters("room").next().as_deref(), Some("1"));
+/// assert_eq!(request.header("host"), Some(&b"localhost"[..]));
+/// assert_eq!(request.list("accept").count(), 2);
+/// assert!(!request.wants_websocket());
+/// # Ok::<(), outrigger::Rejection>(())
+/// ```
 #[derive(Debug)]
 pub struct Request<'a> {
     method: &'a str,
@@ -74,12 +90,16 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Reads a whole head, its empty line included, with at most [`MAX_HEADERS`] fields.
+    /// Parses a complete head, including the empty line at its end, with at most [`MAX_HEADERS`] fields.
+    ///
+    /// # Errors
+    ///
+    /// The response to a request that is malformed, ambiguous or too large.
     pub fn parse(head: &'a [u8]) -> Result<Self, Rejection> {
         Self::parse_within(head, MAX_HEADERS)
     }
 
-    /// Reads a whole head with at most so many fields.
+    /// Parses a complete head with at most `max_headers` fields. See [`Request::parse`].
     pub fn parse_within(head: &'a [u8], max_headers: usize) -> Result<Self, Rejection> {
         let bad = |message: &'static str| Rejection::new(StatusCode::BAD_REQUEST, message);
         let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
@@ -124,11 +144,11 @@ impl<'a> Request<'a> {
             header_count,
         };
         request.check_fields()?;
-        // Section 3.2.2 of RFC 9112 has the target win over Host; one of them is wrong where they differ.
+        // RFC 9112 section 3.2.2 prefers the target to Host. If they differ, the request is ambiguous.
         if let (Some(authority), Some(host)) = (authority, request.header("host"))
             && !host.eq_ignore_ascii_case(authority.as_bytes())
         {
-            return Err(bad("Host is not the target's"));
+            return Err(bad("Host differs from the request target"));
         }
         Ok(request)
     }
@@ -138,31 +158,31 @@ impl<'a> Request<'a> {
         self.method
     }
 
-    /// The path, as it was sent, without the query.
+    /// The path without the query, not decoded.
     pub fn path(&self) -> &'a str {
         self.path
     }
 
-    /// The query, as it was sent, without the question mark.
+    /// The query without the question mark, not decoded.
     pub fn query(&self) -> Option<&'a str> {
         self.query
     }
 
-    /// The header fields in the order they came.
+    /// The header fields in their order.
     pub fn headers(&self) -> impl Iterator<Item = (&'a str, &'a [u8])> {
         self.headers[..self.header_count]
             .iter()
             .map(|header| (header.name, header.value))
     }
 
-    /// The value of the first field of this name, without regard to case.
+    /// The value of the first field with this name. Names are not case-sensitive.
     pub fn header(&self, name: &str) -> Option<&'a [u8]> {
         self.headers()
             .find(|(field, _)| field.eq_ignore_ascii_case(name))
             .map(|(_, value)| value)
     }
 
-    /// The elements of a field that is a list (RFC 9110 section 5.6.1), over all its lines.
+    /// The elements of all fields with this name, for a field whose value is a list (RFC 9110 section 5.6.1).
     pub fn list<'r>(&'r self, name: &'r str) -> impl Iterator<Item = &'a str> + 'r {
         self.headers()
             .filter(move |(field, _)| field.eq_ignore_ascii_case(name))
@@ -172,7 +192,7 @@ impl<'a> Request<'a> {
             .filter(|element| !element.is_empty())
     }
 
-    /// Whether the peer wants to send another request on the connection. HTTP/1.0 gets one answer.
+    /// Whether the connection stays open after the response. It never does with HTTP/1.0.
     pub fn keeps_alive(&self) -> bool {
         self.minor_version >= 1
             && !self
@@ -180,12 +200,12 @@ impl<'a> Request<'a> {
                 .any(|token| token.eq_ignore_ascii_case("close"))
     }
 
-    /// Whether the peer can be answered in chunks: it speaks HTTP/1.1.
+    /// Whether the response may be chunked, which requires HTTP/1.1.
     pub fn takes_chunks(&self) -> bool {
         self.minor_version >= 1
     }
 
-    /// Whether the body comes only after a 100 response (RFC 9110 section 10.1.1).
+    /// Whether the client waits for a 100 response before it sends the body (RFC 9110 section 10.1.1).
     pub fn expects_continue(&self) -> bool {
         self.minor_version >= 1
             && self
@@ -193,13 +213,13 @@ impl<'a> Request<'a> {
                 .is_some_and(|value| value.eq_ignore_ascii_case(b"100-continue"))
     }
 
-    /// Whether it asks for an upgrade to WebSocket, well or badly.
+    /// Whether the request asks for an upgrade to WebSocket. The handshake may still be invalid.
     pub fn wants_websocket(&self) -> bool {
         self.list("upgrade")
             .any(|token| token.eq_ignore_ascii_case("websocket"))
     }
 
-    /// Whether a browser asks whether a page of another origin may make a call (CORS-preflight request, Fetch standard).
+    /// Whether the request is a CORS preflight request: a browser asks if a page of another origin may make a call.
     pub fn is_preflight(&self) -> bool {
         self.method() == "OPTIONS"
             && self.header("origin").is_some()
@@ -229,8 +249,11 @@ impl<'a> Request<'a> {
             .map(|(_, value)| percent_decode(value))
     }
 
-    /// How the body is delimited. What could be read in two ways is refused, as it is how requests are smuggled past
-    /// proxies (RFC 9112 section 11.2).
+    /// How the body is delimited.
+    ///
+    /// # Errors
+    ///
+    /// The fields are malformed or ambiguous. Ambiguous requests could be smuggled past proxies (RFC 9112 section 11.2).
     pub fn framing(&self) -> Result<Framing, Rejection> {
         let bad = |message: &'static str| Err(Rejection::new(StatusCode::BAD_REQUEST, message));
         let length = self.header("content-length");
@@ -247,21 +270,21 @@ impl<'a> Request<'a> {
             };
         };
         if length.is_some() {
-            return bad("Content-Length and Transfer-Encoding exclude each other");
+            return bad("Content-Length and Transfer-Encoding cannot be combined");
         }
         if self.minor_version < 1 {
-            return bad("Transfer-Encoding needs HTTP/1.1");
+            return bad("Transfer-Encoding requires HTTP/1.1");
         }
         if !coding.eq_ignore_ascii_case(b"chunked") {
             return Err(Rejection::new(
                 StatusCode::NOT_IMPLEMENTED,
-                "the only transfer coding is chunked",
+                "the only supported transfer coding is chunked",
             ));
         }
         Ok(Framing::Chunked)
     }
 
-    /// What every request is refused for.
+    /// Checks the fields that every request must or must not have.
     fn check_fields(&self) -> Result<(), Rejection> {
         let bad = |message: String| Err(Rejection::new(StatusCode::BAD_REQUEST, message));
         let mut seen = [false; SINGLETONS.len()];
@@ -276,7 +299,7 @@ impl<'a> Request<'a> {
                 return bad(format!("duplicate field {}", SINGLETONS[at]));
             }
         }
-        // RFC 9112 section 3.2: a request of HTTP/1.1 without Host, or with several, is answered with 400.
+        // RFC 9112 section 3.2: an HTTP/1.1 request without Host, or with several, is answered with 400.
         if self.minor_version >= 1 && self.header("host").is_none() {
             return bad("Host is missing".to_owned());
         }
@@ -287,8 +310,8 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Whether a request line ends with a version of HTTP, if one that is not spoken here. Anything else behind the second
-/// space means that the target has a space in it.
+/// Whether a request line ends with an HTTP version, supported or not. If anything else follows the second space, the
+/// target contains a space.
 fn names_version(head: &[u8]) -> bool {
     let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
     let version = line.splitn(3, |byte| *byte == b' ').nth(2);
@@ -296,7 +319,7 @@ fn names_version(head: &[u8]) -> bool {
     version.is_some_and(|digits| matches!(digits, [b'0'..=b'9', b'.', b'0'..=b'9'] | [b'0'..=b'9']))
 }
 
-/// Whether a field may be a host and a port, by its characters (RFC 3986 section 3.2). It may be empty.
+/// Whether a value has only characters that a host and a port can have (RFC 3986 section 3.2). It may be empty.
 fn is_host(value: &[u8]) -> bool {
     value
         .iter()
@@ -329,8 +352,8 @@ fn percent_decode(text: &str) -> Cow<'_, str> {
     Cow::Owned(String::from_utf8_lossy(&decoded).into_owned())
 }
 
-/// The path and query of a request target, and the authority before it, where a proxy left that (RFC 9112 section 3.2).
-/// The other forms are for CONNECT and OPTIONS.
+/// Splits a request target into path with query, and the authority if there is one (RFC 9112 section 3.2). Returns `None`
+/// for the forms of CONNECT and OPTIONS.
 fn origin_form(target: &str) -> Option<(&str, Option<&str>)> {
     if target.contains('#') {
         return None;
@@ -356,6 +379,9 @@ fn origin_form(target: &str) -> Option<(&str, Option<&str>)> {
 mod tests {
     use super::*;
 
+    const HEAD: &[u8] =
+        b"GET /chat?x=1 HTTP/1.1\r\nHost: server.example.com\r\nAccept: */*\r\n\r\n";
+
     #[test]
     fn parameters_are_decoded_once() {
         let head = b"GET /?a=%2525&%61=b+c&a=%e4%zz%&b=1&a HTTP/1.1\r\nHost: h\r\n\r\n";
@@ -363,5 +389,74 @@ mod tests {
         let values: Vec<_> = request.parameters("a").collect();
         assert_eq!(values, ["%25", "b+c", "\u{fffd}%zz%", ""]);
         assert_eq!(request.parameters("c").next(), None);
+    }
+
+    #[test]
+    fn a_target_with_scheme_and_authority_is_reduced_to_its_path() {
+        for (target, path, query) in [
+            ("/", "/", None),
+            ("/a/b?c=d?e", "/a/b", Some("c=d?e")),
+            ("http://h/x?y", "/x", Some("y")),
+            ("ws://h", "/", None),
+            ("/a?b=http://h/c", "/a", Some("b=http://h/c")),
+        ] {
+            let head = format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n");
+            let request = Request::parse(head.as_bytes()).expect("valid");
+            assert_eq!((request.path(), request.query()), (path, query));
+        }
+    }
+
+    #[test]
+    fn ambiguous_requests_are_rejected() {
+        for head in [
+            "GET http://h?x=/healthz HTTP/1.1\r\nHost: h\r\n\r\n",
+            "GET http://other/ HTTP/1.1\r\nHost: h\r\n\r\n",
+            "GET /a#b HTTP/1.1\r\nHost: h\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a b/c\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a@b\r\n\r\n",
+        ] {
+            let refused = Request::parse(head.as_bytes()).expect_err(head);
+            assert_eq!(refused.status.0, 400, "{head}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_head_does_not_depend_on_how_it_is_split() {
+        let bytes = [HEAD, b"\x81\x80"].concat();
+        for cut in 0..=HEAD.len() {
+            let (held, fresh) = bytes.split_at(cut);
+            let want = if cut == HEAD.len() {
+                None
+            } else {
+                Some(HEAD.len() - cut)
+            };
+            if want.is_some() {
+                assert_eq!(find_end(held, fresh, 1 << 14), Ok(want), "cut at {cut}");
+                assert_eq!(find_end(b"", held, 1 << 14), Ok(None), "cut at {cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_not_http_are_rejected_early() {
+        for bytes in [
+            &b"\x16\x03\x01"[..],
+            b"GET / HTTP/1.1\n",
+            b"GET / HTTP/1.1\rX",
+            b"GET /\0",
+            b"\x7f",
+        ] {
+            assert_eq!(
+                find_end(b"", bytes, 1 << 14).map_err(|rejection| rejection.status.0),
+                Err(400),
+                "{bytes:?}"
+            );
+        }
+        let long = vec![b'a'; 101];
+        assert_eq!(find_end(b"", &long[..100], 100), Ok(None));
+        assert_eq!(
+            find_end(b"", &long, 100).map_err(|rejection| rejection.status.0),
+            Err(431)
+        );
     }
 }

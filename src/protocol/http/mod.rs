@@ -1,8 +1,8 @@
-//! HTTP/1.1 as far as a server of a few calls needs it (RFC 9110, RFC 9112): heads, bodies, responses.
+//! A subset of HTTP/1.1 (RFC 9110, RFC 9112) for handshakes and calls: request heads, bodies and responses.
 //!
 //! ```text
-//! bytes -> head (Request: method, path, fields, framing) -> body (length or chunks, up to a limit) -> a service
-//! a service -> Response, whole or as a stream of events -> bytes
+//! bytes -> head (Request: method, path, fields, framing) -> body (length or chunks, up to a limit) -> service
+//! service -> Response, complete or as a stream of events -> bytes
 //! ```
 
 mod body;

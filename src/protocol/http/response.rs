@@ -1,4 +1,4 @@
-//! Responses: what was asked for, or why not.
+//! Responses, and rejections that become responses.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,45 +10,45 @@ use super::json;
 pub struct StatusCode(pub u16);
 
 impl StatusCode {
-    /// 101: the connection goes on as a WebSocket.
+    /// 101: the connection becomes a WebSocket.
     pub const SWITCHING_PROTOCOLS: Self = Self(101);
-    /// 200: what was asked for.
+    /// 200: success.
     pub const OK: Self = Self(200);
-    /// 204: yes, and nothing to say.
+    /// 204: success, without a body.
     pub const NO_CONTENT: Self = Self(204);
-    /// 400: the request cannot be understood.
+    /// 400: the request is malformed.
     pub const BAD_REQUEST: Self = Self(400);
     /// 401: credentials are missing or wrong.
     pub const UNAUTHORIZED: Self = Self(401);
-    /// 403: this client, origin or host may not.
+    /// 403: the client, origin or host is not allowed.
     pub const FORBIDDEN: Self = Self(403);
-    /// 404: there is nothing at this path.
+    /// 404: nothing exists at this path.
     pub const NOT_FOUND: Self = Self(404);
-    /// 405: not with this method.
+    /// 405: the method is not allowed.
     pub const METHOD_NOT_ALLOWED: Self = Self(405);
-    /// 408: the head took too long.
+    /// 408: the request took too long to arrive.
     pub const REQUEST_TIMEOUT: Self = Self(408);
-    /// 409: not in the present state.
+    /// 409: the request does not fit the current state.
     pub const CONFLICT: Self = Self(409);
-    /// 411: a body needs a length.
+    /// 411: the body has no length.
     pub const LENGTH_REQUIRED: Self = Self(411);
     /// 413: the body is over the limit.
     pub const CONTENT_TOO_LARGE: Self = Self(413);
     /// 414: the target is over the limit.
     pub const URI_TOO_LONG: Self = Self(414);
-    /// 415: not a body of this type.
+    /// 415: the type of the body is not supported.
     pub const UNSUPPORTED_MEDIA_TYPE: Self = Self(415);
-    /// 426: only as a WebSocket.
+    /// 426: the path is available only as a WebSocket.
     pub const UPGRADE_REQUIRED: Self = Self(426);
     /// 431: the head is over the limit.
     pub const HEADERS_TOO_LARGE: Self = Self(431);
     /// 500: the server failed.
     pub const INTERNAL: Self = Self(500);
-    /// 501: a part of HTTP that is not spoken here.
+    /// 501: the request uses a part of HTTP that is not supported.
     pub const NOT_IMPLEMENTED: Self = Self(501);
-    /// 503: not now.
+    /// 503: the server cannot answer at the moment.
     pub const UNAVAILABLE: Self = Self(503);
-    /// 505: not this version of HTTP.
+    /// 505: the HTTP version is not supported.
     pub const VERSION_NOT_SUPPORTED: Self = Self(505);
 
     /// The reason phrase.
@@ -80,7 +80,7 @@ impl StatusCode {
 }
 
 impl StatusCode {
-    /// A name for metrics.
+    /// The label in metrics.
     const fn reason_label(self) -> &'static str {
         match self.0 {
             400 => "bad_request",
@@ -104,23 +104,30 @@ impl StatusCode {
     }
 }
 
-/// Why a request was refused, and the response that says so.
+/// An HTTP error: why a request is rejected, and the response for it.
+///
+/// ```
+/// use outrigger::{Rejection, StatusCode};
+///
+/// let rejection = Rejection::new(StatusCode::CONFLICT, "the room is full").detail("8 of 8 players");
+/// assert_eq!(rejection.to_string(), "409 the room is full: 8 of 8 players");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
     /// The status of the response.
     pub status: StatusCode,
-    /// What is wrong, for the JSON body.
+    /// The error message, which is part of the JSON body.
     pub message: Cow<'static, str>,
-    /// More than the message says, for who looks into it.
+    /// Further information for debugging.
     detail: Option<String>,
-    /// A field that belongs to the status, such as `Allow`.
+    /// A field that the status requires, such as `Allow`.
     field: Option<(&'static str, &'static str)>,
-    /// What it is counted as.
+    /// The label in metrics.
     reason: &'static str,
 }
 
 impl Rejection {
-    /// A rejection with a status and a message for the client.
+    /// Creates a rejection with a status and a message for the client.
     pub fn new(status: StatusCode, message: impl Into<Cow<'static, str>>) -> Self {
         Self {
             status,
@@ -131,7 +138,7 @@ impl Rejection {
         }
     }
 
-    /// 404 for a path that nothing serves.
+    /// 404 for a path that no service has.
     pub fn not_found() -> Self {
         Self::new(StatusCode::NOT_FOUND, "nothing is served at this path")
     }
@@ -142,32 +149,32 @@ impl Rejection {
             .because("handshake_timeout")
     }
 
-    /// 405 with the methods that there are.
+    /// 405 with the allowed methods.
     pub fn method_not_allowed(allow: &'static str) -> Self {
         Self::new(
             StatusCode::METHOD_NOT_ALLOWED,
-            format!("this takes {allow} only"),
+            format!("the only methods allowed here are: {allow}"),
         )
         .field("Allow", allow)
     }
 
-    /// 503 with a reason, to be tried again.
+    /// 503 with a message. The client should try again.
     pub fn unavailable(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::UNAVAILABLE, message).field("Retry-After", "1")
     }
 
-    /// Has it counted as this in the metrics, rather than by its status: a few words in snake case.
+    /// Sets the label in metrics: a few words in snake case. The default is derived from the status.
     pub fn because(mut self, reason: &'static str) -> Self {
         self.reason = reason;
         self
     }
 
-    /// What it is counted as.
+    /// The label in metrics.
     pub fn reason(&self) -> &'static str {
         self.reason
     }
 
-    /// Adds what is more than the message says.
+    /// Adds further information to the body.
     pub fn detail(mut self, detail: impl Into<String>) -> Self {
         self.detail = Some(detail.into());
         self
@@ -180,7 +187,7 @@ impl Rejection {
         self
     }
 
-    /// Appends the response: a JSON body of the right type and length, after which the connection is closed.
+    /// Appends the response, which has a JSON body and closes the connection. `date` is the current time as an HTTP date.
     pub fn write_response(&self, date: &str, out: &mut Vec<u8>) {
         let terms = Terms {
             ending: Ending::Close,
@@ -222,30 +229,37 @@ impl From<&Rejection> for Response {
     }
 }
 
-/// What a response has beside what it says.
+/// The properties of a response that depend on the request and the connection.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::protocol) struct Terms<'a> {
     pub(in crate::protocol) ending: Ending,
-    /// Whether the body is left out: the method was HEAD.
+    /// Whether the body is omitted because the method is HEAD.
     pub(in crate::protocol) head_only: bool,
     /// Whether a body of unknown length is sent in chunks.
     pub(in crate::protocol) chunked: bool,
-    /// The origin of the page which may read it, if it is a page that has asked.
+    /// The origin of the page that may read the response.
     pub(in crate::protocol) origin: Option<&'a str>,
-    /// When it is made, as an HTTP date (RFC 9110 section 5.6.7).
+    /// The current time as an HTTP date (RFC 9110 section 5.6.7).
     pub(in crate::protocol) date: &'a str,
 }
 
-/// What follows a response.
+/// What happens to the connection after a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::protocol) enum Ending {
-    /// Perhaps another request.
+    /// It stays open for another request.
     KeepAlive,
-    /// The end of the connection.
+    /// It is closed.
     Close,
 }
 
 /// A response with a body.
+///
+/// ```
+/// use outrigger::{Response, StatusCode};
+///
+/// let response = Response::json(StatusCode::OK, "{\"ok\":true}").field("Allow", "GET");
+/// assert_eq!(response.status(), StatusCode::OK);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
     status: StatusCode,
@@ -255,7 +269,7 @@ pub struct Response {
 }
 
 impl Response {
-    /// A response with any body.
+    /// Creates a response with any body.
     pub fn new(
         status: StatusCode,
         content_type: &'static str,
@@ -269,21 +283,21 @@ impl Response {
         }
     }
 
-    /// A response whose body is JSON text. The text is sent as it is.
+    /// Creates a response whose body is JSON text. The text is not checked.
     pub fn json(status: StatusCode, body: impl Into<String>) -> Self {
         Self::new(status, "application/json", body.into().into_bytes())
     }
 
-    /// The answer to a page that asks beforehand whether it may make a call (a CORS preflight): it may.
+    /// Creates the response that allows a CORS preflight request.
     pub fn preflight() -> Self {
         Self::new(StatusCode::NO_CONTENT, "", b"".as_slice())
             .field("Access-Control-Allow-Methods", "GET, HEAD, POST")
-            // The asterisk does not mean this one.
+            // The asterisk does not include Authorization.
             .field("Access-Control-Allow-Headers", "Authorization, *")
             .field("Access-Control-Max-Age", "600")
     }
 
-    /// Adds a field. Neither may have line feeds in it.
+    /// Adds a field. Neither name nor value may contain a line feed.
     pub fn field(mut self, name: &'static str, value: &'static str) -> Self {
         debug_assert!(!name.contains(['\r', '\n']) && !value.contains(['\r', '\n']));
         self.fields.push((name, value));
@@ -313,13 +327,13 @@ impl Response {
         if upgrades {
             write_field("Upgrade", "websocket", out);
         }
-        // RFC 9110 section 8.6: these two have neither a length nor a body.
+        // RFC 9110 section 8.6: responses with these codes have neither a length nor a body.
         let bodiless = matches!(self.status.0, 204 | 304);
         if !bodiless {
             write_field("Content-Type", self.content_type, out);
             write_field("Content-Length", &self.body.len().to_string(), out);
         }
-        // What a call says is true when it is made, and for who made it.
+        // A response is valid only for this request.
         write_field("Cache-Control", "no-store", out);
         for (name, value) in &self.fields {
             write_field(name, value, out);
@@ -331,8 +345,8 @@ impl Response {
     }
 }
 
-/// Appends the head of a response whose body is streamed: in chunks, or up to the end of the connection. `fields`
-/// describe the body.
+/// Appends the head of a response with a stream of events. The stream is chunked, or ends with the connection. `fields`
+/// describe the stream.
 pub(in crate::protocol) fn write_stream_head(
     fields: &[(&str, &str)],
     terms: Terms<'_>,
@@ -346,7 +360,7 @@ pub(in crate::protocol) fn write_stream_head(
         write_field(name, value, out);
     }
     write_field("Cache-Control", "no-store", out);
-    // Proxies that gather responses would keep events back.
+    // Tells proxies not to buffer the stream, which would delay events.
     write_field("X-Accel-Buffering", "no", out);
     if terms.chunked {
         write_field("Transfer-Encoding", "chunked", out);
@@ -354,7 +368,7 @@ pub(in crate::protocol) fn write_stream_head(
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends what every response begins with. A page of the origin may read it.
+/// Appends the status line and the fields that every response has.
 fn write_beginning(status: StatusCode, terms: Terms<'_>, out: &mut Vec<u8>) {
     write_status_line(status, out);
     write_field("Date", terms.date, out);
@@ -364,7 +378,7 @@ fn write_beginning(status: StatusCode, terms: Terms<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends a chunk. An empty one would be the end, and is left out.
+/// Appends a chunk. An empty chunk would end the body, so it is omitted.
 pub(in crate::protocol) fn write_chunk(bytes: &[u8], out: &mut Vec<u8>) {
     if !bytes.is_empty() {
         out.extend_from_slice(format!("{:x}\r\n", bytes.len()).as_bytes());
@@ -380,5 +394,26 @@ fn write_status_line(status: StatusCode, out: &mut Vec<u8>) {
 pub(in crate::protocol) fn write_field(name: &str, value: &str, out: &mut Vec<u8>) {
     for part in [name, ": ", value, "\r\n"] {
         out.extend_from_slice(part.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_response_is_json() {
+        let mut out = Vec::new();
+        Rejection::new(StatusCode::BAD_REQUEST, "a \"quoted\"\nword")
+            .write_response("Sun, 06 Nov 1994 08:49:37 GMT", &mut out);
+        let text = String::from_utf8(out).expect("UTF-8");
+        let (head, body) = text.split_once("\r\n\r\n").expect("a body");
+        assert!(head.contains("\r\nContent-Type: application/json"));
+        assert!(head.contains(&format!("\r\nContent-Length: {}", body.len())));
+        let body: serde_json::Value = serde_json::from_str(body).expect("JSON");
+        assert_eq!(
+            body,
+            serde_json::json!({"type": "error", "message": "a \"quoted\"\nword"})
+        );
     }
 }

@@ -1,9 +1,9 @@
 //! The receive path: frames from any input, assembled into messages.
 
-use super::cold::{Inflating, Partial};
+use super::cold::Partial;
 use super::{Shared, State, WebSocket};
 use crate::protocol::frame::{FrameHeader, OpCode};
-use crate::protocol::message::{Assembly, Bytes, Payload, check_data_frame};
+use crate::protocol::message::{Assembly, Message, Payload, check_data_frame};
 use crate::protocol::{Input, Limits, ProtocolError, Time, apply_mask};
 
 /// The maximum of bytes that are read to their place at once, so that they are unmasked while they are in the
@@ -65,8 +65,7 @@ impl WebSocket {
         partial.message.take()?.finish().ok()
     }
 
-    /// Whether a data frame is arriving, so that all that comes next is its payload, or a data message is being
-    /// decompressed.
+    /// Whether the next bytes belong to the data frame that is arriving, or a message is being decompressed.
     pub fn awaits_data(&self) -> bool {
         self.state == State::Open
             && self.partial().is_some_and(|partial| {
@@ -89,8 +88,8 @@ impl WebSocket {
                 || (between_frames && first.is_some_and(|byte| !is_control(*byte))))
     }
 
-    /// Takes frames until one completes a message or the input is used up; with `control_only`, until the next one is
-    /// a data frame.
+    /// Consumes frames until a message is complete or the input is used up. With `control_only`, stops before the next
+    /// data frame.
     pub(super) fn receive_frames<'a>(
         &mut self,
         now: Time,
@@ -116,7 +115,7 @@ impl WebSocket {
             }
             if self.state == State::Closed {
                 // "After sending a control frame indicating the connection should be closed, a peer does not send any
-                // further data": what comes after the peer's CLOSE is not looked at.
+                // further data". Input after the peer's CLOSE is discarded.
                 input.clear();
                 break;
             }
@@ -155,7 +154,7 @@ impl WebSocket {
         Ok(None)
     }
 
-    /// Goes on with an incomplete header, frame or message.
+    /// Continues an incomplete header, frame or message.
     fn receive_rest<'a>(
         &mut self,
         now: Time,
@@ -194,7 +193,7 @@ impl WebSocket {
         Ok(None)
     }
 
-    /// Notes a frame whose payload has not all come.
+    /// Begins a frame whose payload is not all in the input.
     fn begin_frame(&mut self, mut partial: Box<Partial>, header: FrameHeader) {
         if matches!(header.opcode, OpCode::Text | OpCode::Binary) && self.state == State::Open {
             Self::begin_message(&mut partial, header);
@@ -203,7 +202,7 @@ impl WebSocket {
         self.set_partial(partial);
     }
 
-    /// Takes what has come of the payload of an incomplete frame.
+    /// Consumes the next part of the payload of an incomplete frame.
     fn receive_payload<'a>(
         &mut self,
         now: Time,
@@ -241,7 +240,7 @@ impl WebSocket {
         Ok(None)
     }
 
-    /// Handles a frame all of whose payload lies in the input. `partial` holds the message it may belong to.
+    /// Handles a frame whose whole payload is in the input. `partial` holds the message that the frame may continue.
     fn receive_whole_frame<'a>(
         &mut self,
         now: Time,
@@ -264,8 +263,8 @@ impl WebSocket {
         }
         if header.fin && header.opcode != OpCode::Continuation {
             if header.compressed {
-                let wire = Payload::Binary(Bytes::Borrowed(payload));
-                return self.decompress(header.opcode, wire, shared);
+                let wire = Payload::Borrowed(Message::Binary(payload));
+                return self.inflate(header.opcode, wire, shared);
             }
             return Payload::whole(header.opcode, payload).map(Some);
         }
@@ -283,7 +282,7 @@ impl WebSocket {
         Ok(None)
     }
 
-    /// Begins to put a message together.
+    /// Begins a message that arrives in several frames or reads.
     fn begin_message(partial: &mut Partial, header: FrameHeader) {
         let opcode = if header.compressed {
             OpCode::Binary
@@ -294,8 +293,7 @@ impl WebSocket {
         partial.compressed = header.compressed.then_some(header.opcode);
     }
 
-    /// Puts a piece to the message that is arriving. `rest` is what is to come of the message, this piece included, if
-    /// that is known.
+    /// Appends a piece to the message. `rest` is the number of bytes from this piece to the end of the message, if known.
     fn push(
         partial: &mut Partial,
         piece: &[u8],
@@ -312,7 +310,7 @@ impl WebSocket {
         }
     }
 
-    /// The message that has all come.
+    /// Completes the message.
     fn finish(
         &mut self,
         partial: Partial,
@@ -325,96 +323,15 @@ impl WebSocket {
         let Some(opcode) = partial.compressed else {
             return Ok(Some(message));
         };
-        self.decompress(opcode, message, shared)
+        self.inflate(opcode, message, shared)
     }
 
-    /// Decompresses a message all of which has come. `None` if it is so long that the rest is left for later.
-    fn decompress(
-        &mut self,
-        opcode: OpCode,
-        wire: Payload<'_>,
-        shared: &mut Shared,
-    ) -> Result<Option<Payload<'static>>, ProtocolError> {
-        let mut message = Assembly::new(opcode);
-        let (Some(codec), Some(compression)) = (self.codec(), &mut shared.compression) else {
-            return Ok(None);
-        };
-        let (most, buffers) = (shared.limits.max_message, &mut shared.buffers);
-        let bytes = wire.as_message().as_bytes();
-        let unfinished = codec.decompress(bytes, None, &mut message, most, compression, buffers)?;
-        let Some(unfinished) = unfinished else {
-            wire.recycle(buffers);
-            return message.finish().map(Some);
-        };
-        self.set_partial(Box::new(Partial {
-            inflating: Some(Box::new(Inflating {
-                at: unfinished.consumed,
-                wire: wire.into_owned(),
-                message,
-                unfinished,
-            })),
-            ..Partial::default()
-        }));
-        Ok(None)
-    }
-
-    /// Decompresses the next slice of a long message.
-    fn inflate_more(
-        &mut self,
-        shared: &mut Shared,
-    ) -> Result<Option<Payload<'static>>, ProtocolError> {
-        let Some(partial) = self.take_partial() else {
-            return Ok(None);
-        };
-        let (Some(inflating), Some(codec), Some(compression)) =
-            (partial.inflating, self.codec(), &mut shared.compression)
-        else {
-            return Ok(None);
-        };
-        let Inflating {
-            wire,
-            at,
-            mut message,
-            unfinished,
-        } = *inflating;
-        let (most, buffers) = (shared.limits.max_message, &mut shared.buffers);
-        let unfinished = codec.decompress(
-            &wire.as_message().as_bytes()[at..],
-            Some(unfinished),
-            &mut message,
-            most,
-            compression,
-            buffers,
-        )?;
-        let Some(unfinished) = unfinished else {
-            wire.recycle(buffers);
-            return message.finish().map(Some);
-        };
-        self.set_partial(Box::new(Partial {
-            inflating: Some(Box::new(Inflating {
-                at: at + unfinished.consumed,
-                wire,
-                message,
-                unfinished,
-            })),
-            ..Partial::default()
-        }));
-        Ok(None)
-    }
-
-    /// Whether a long message is being decompressed, so that [`WebSocket::receive`] has something to do without further
-    /// input.
-    pub fn is_inflating(&self) -> bool {
-        self.partial()
-            .is_some_and(|partial| partial.inflating.is_some())
-    }
-
-    /// Whether messages may come compressed.
+    /// Whether compression was negotiated.
     fn compresses(&self) -> bool {
         self.cold.as_ref().is_some_and(|cold| cold.codec.is_some())
     }
 
-    /// Refuses a frame that may not come now. While closing, data is thrown away, so anything may come.
+    /// Rejects a frame that is not allowed in the current state. While closing, data frames are discarded unchecked.
     fn check_header(
         &self,
         header: &FrameHeader,
@@ -437,8 +354,8 @@ fn is_control(first: u8) -> bool {
     first & 0x08 != 0
 }
 
-/// The most bytes that a message may have on the wire. What cannot be made shorter grows when it is compressed, by a few
-/// bytes for each block and each flush of the sender's.
+/// The maximum length of a message on the wire. Compression makes incompressible data longer, by a few bytes for each
+/// block and each flush.
 fn most_of_wire(is_compressed: bool, limits: &Limits) -> usize {
     let most = limits.max_message;
     if is_compressed {

@@ -7,6 +7,7 @@
 
 mod cold;
 mod frames;
+mod inflate;
 mod shared;
 mod timeouts;
 
@@ -17,7 +18,7 @@ use super::close::{Cause, CloseReason, close_payload, parse_close};
 use super::deflate::Codec;
 use super::frame::{OpCode, encode_frame};
 use super::handshake::{Accept, Upgrade};
-use super::message::{Bytes, Payload};
+use super::message::{Message, Payload};
 use super::{Input, NextStep, ProtocolError, Time, apply_mask, utf8};
 
 /// The state of a [`WebSocket`], RFC 6455 sections 4.1 and 7.1. The state CONNECTING is an
@@ -162,26 +163,24 @@ impl WebSocket {
         // The common case: nothing is incomplete, and a whole message lies in one frame of less than 64 KiB.
         if self.state == State::Open
             && self.cold.is_none()
-            && let Some((is_text, header_len, len)) = whole_message(input.peek())
-            && header_len + len <= input.len()
+            && let Some((opcode, header_len, len)) = whole_message(input.peek())
+            && header_len + len <= input.peek().len()
             && len <= shared.limits.max_message
             && let (header, payload) = input.take(header_len + len).split_at_mut(header_len)
             && let Some(mask) = header.last_chunk()
         {
             apply_mask(payload, *mask);
             self.last_message = now;
-            if !is_text {
+            if opcode == OpCode::Binary {
                 shared.frames.count(OpCode::Binary);
-                return Some(Payload::Binary(Bytes::Borrowed(payload)));
+                return Some(Payload::Borrowed(Message::Binary(payload)));
             }
             shared.frames.count(OpCode::Text);
-            return match utf8::check(payload) {
-                Ok(text) => Some(Payload::Text(text.into())),
-                Err(error) => {
-                    self.fail(now, error, input, out);
-                    None
-                }
+            let Ok(text) = utf8::check(payload) else {
+                self.fail(now, ProtocolError::InvalidUtf8, input, out);
+                return None;
             };
+            return Some(Payload::Borrowed(Message::Text(text)));
         }
         self.receive_any(now, input, shared, out, false)
     }
@@ -303,19 +302,26 @@ impl WebSocket {
     }
 }
 
-/// The header of a data frame of less than 64 KiB that is a whole, uncompressed message: whether it is text, the length
-/// of the header, and the length of the payload.
+/// Reads the header of a data frame of less than 64 KiB that is a whole, uncompressed message. Returns the opcode, the
+/// length of the header and the length of the payload.
 #[inline(always)]
-fn whole_message(bytes: &[u8]) -> Option<(bool, usize, usize)> {
+fn whole_message(bytes: &[u8]) -> Option<(OpCode, usize, usize)> {
+    let opcode = |first| {
+        if first == 0x82 {
+            OpCode::Binary
+        } else {
+            OpCode::Text
+        }
+    };
     match *bytes {
         [first @ (0x81 | 0x82), length @ 0x80..=0xfd, ..] => {
-            Some((first == 0x81, 6, usize::from(length & 0x7f)))
+            Some((opcode(first), 6, usize::from(length & 0x7f)))
         }
         [first @ (0x81 | 0x82), 0xfe, high, low, ..] => {
             match usize::from(u16::from_be_bytes([high, low])) {
                 // The length is not in its shortest form.
                 ..126 => None,
-                len => Some((first == 0x81, 8, len)),
+                len => Some((opcode(first), 8, len)),
             }
         }
         _ => None,

@@ -1,4 +1,4 @@
-//! Signs of life, and what is done when they stay away.
+//! The time limits of an open connection: PINGs, the idle timeout, the end of input, and the message rate.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -8,19 +8,20 @@ use super::{State, WebSocket};
 use crate::protocol::{CloseReason, OpCode, Time, Timeout, Timeouts, encode_frame};
 
 impl WebSocket {
-    /// Notes that bytes came from the peer: a sign of life. Returns whether one was being waited for, so that there is
-    /// a new deadline.
+    /// Records that bytes arrived from the peer. Returns true if a PONG was awaited, so that the deadline changes.
     pub fn handle_sign_of_life(&mut self) -> bool {
         !std::mem::replace(&mut self.heard, true)
     }
 
-    /// Notes that a data message went either way.
+    /// Records that a data message was sent. [`WebSocket::receive`] records messages that it returns.
+    #[inline]
     pub fn handle_message(&mut self, now: Time) {
         self.last_message = now;
     }
 
-    /// Counts a message against a limit of so many in a second, and says whether it is over: the generic cell rate
-    /// algorithm with one second's worth of burst.
+    /// Counts a message against a limit of `rate` messages per second. Returns true if the message exceeds the limit.
+    ///
+    /// This is the generic cell rate algorithm with a burst of one second's messages.
     pub fn is_over_rate(&mut self, rate: NonZeroU32, now: Time) -> bool {
         let now = now.as_millis() * 1000;
         let cold = self.cold.get_or_insert_default();
@@ -28,7 +29,7 @@ impl WebSocket {
         cold.due - now > 1_000_000
     }
 
-    /// What the peer does cannot be seen at the moment: its time limits begin again, and no PONG is missed.
+    /// Restarts the idle timeout and cancels an awaited PONG, because the caller did not read from the peer.
     pub fn excuse_silence(&mut self, now: Time) {
         if self.state == State::Open {
             self.last_message = now;
@@ -36,12 +37,12 @@ impl WebSocket {
         }
     }
 
-    /// Restarts the time limit because the peer has taken output since it began. A missing PONG is still awaited, since
-    /// the PING may be queued behind that output.
+    /// Restarts the current time limit, because the peer has accepted output. A missing PONG is still awaited: the PING
+    /// may be queued behind that output.
     pub fn handle_progress(&mut self, now: Time) {
         match self.state {
             State::Open => self.pinged = now,
-            _ => self.since = now,
+            State::Closing | State::Closed => self.since = now,
         }
         if let Some(cold) = &mut self.cold
             && let Some(half_closed) = &mut cold.half_closed
@@ -50,9 +51,11 @@ impl WebSocket {
         }
     }
 
-    /// Records that the peer has ended its direction of an open connection, and keeps it for this long without
-    /// progress. No more signs of life can arrive. `owed` is the value of the caller's byte counter at which the peer
-    /// has everything that was sent so far: see [`WebSocket::owed`].
+    /// Records that the peer has ended its direction of an open connection. PINGs stop, and the connection is kept
+    /// until the peer accepts no output for `patience`.
+    ///
+    /// `owed` is the value of the caller's byte counter at which the peer has everything that was sent so far. See
+    /// [`WebSocket::owed`].
     pub fn end_input(&mut self, now: Time, patience: Duration, owed: u64) {
         if self.state == State::Open {
             self.take_partial();
@@ -64,7 +67,7 @@ impl WebSocket {
         }
     }
 
-    /// What was given to [`WebSocket::end_input`], if the peer has ended its direction.
+    /// The value that was passed to [`WebSocket::end_input`], if the peer has ended its direction.
     pub fn owed(&self) -> Option<u64> {
         self.half_closed().map(|half_closed| half_closed.owed)
     }
@@ -78,81 +81,74 @@ impl WebSocket {
         self.cold.as_ref()?.half_closed
     }
 
-    /// Gives the peer a fresh ping window, as after the machine was suspended.
+    /// Restarts the time until the next PING and cancels an awaited PONG, for example after the machine was suspended.
     pub fn restart_ping_window(&mut self, now: Time) {
         self.pinged = now;
         self.heard = true;
     }
 
-    /// When [`WebSocket::handle_timeout`] is to be called, if ever.
+    /// When to call [`WebSocket::handle_timeout`], if at all.
     pub fn deadline(&self, timeouts: &Timeouts) -> Option<Time> {
         let after =
             |start: Time, duration: Option<Duration>| duration.map(|duration| start + duration);
-        match self.state {
-            State::Open
-                if let Some(HalfClosed {
-                    since, patience, ..
-                }) = self.half_closed() =>
-            {
-                Some(since + patience)
-            }
-            State::Open => {
-                let ping = after(
-                    self.pinged,
-                    if self.heard {
-                        timeouts.ping_interval
-                    } else {
-                        timeouts.ping_timeout
-                    },
-                );
-                let idle = after(self.last_message, timeouts.idle);
-                [ping, idle].into_iter().flatten().min()
-            }
-            State::Closing | State::Closed => after(self.since, timeouts.close),
+        if self.state != State::Open {
+            return after(self.since, timeouts.close);
         }
+        if let Some(half_closed) = self.half_closed() {
+            return Some(half_closed.since + half_closed.patience);
+        }
+        let ping = if self.heard {
+            timeouts.ping_interval
+        } else {
+            timeouts.ping_timeout
+        };
+        let deadlines = [
+            after(self.pinged, ping),
+            after(self.last_message, timeouts.idle),
+        ];
+        deadlines.into_iter().flatten().min()
     }
 
-    /// Does what the passed deadline asks for; a PING goes to `out`.
+    /// Handles a deadline that has passed. A PING is written to `out`.
     pub fn handle_timeout(&mut self, now: Time, timeouts: &Timeouts, out: &mut Vec<u8>) -> Timeout {
         if let Some(cold) = &mut self.cold
             && cold.due <= now.as_millis() * 1000
         {
-            // What came so long ago counts no more.
+            // The messages so far no longer count against the rate limit.
             cold.due = 0;
             self.shrink();
         }
         let passed = |start: Time, duration: Option<Duration>| {
             duration.is_some_and(|duration| now >= start + duration)
         };
-        match self.state {
-            State::Open
-                if let Some(HalfClosed {
-                    since, patience, ..
-                }) = self.half_closed() =>
-            {
-                if now >= since + patience {
-                    Timeout::Gone(CloseReason::eof())
-                } else {
-                    Timeout::Continue
-                }
-            }
-            State::Open if !self.heard && passed(self.pinged, timeouts.ping_timeout) => {
-                Timeout::Gone(CloseReason::ping_timeout())
-            }
-            State::Open if passed(self.last_message, timeouts.idle) => Timeout::Idle,
-            State::Open if self.heard && passed(self.pinged, timeouts.ping_interval) => {
-                encode_frame(OpCode::Ping, b"", out);
-                self.pinged = now;
-                // Without a ping timeout the PING only keeps proxies awake and nothing is waited for.
-                self.heard = timeouts.ping_timeout.is_none();
-                Timeout::Continue
-            }
-            State::Closing | State::Closed if passed(self.since, timeouts.close) => {
-                // The close reason was recorded earlier, and this one does not replace it.
+        if self.state != State::Open {
+            // The close reason was recorded earlier, and this one does not replace it.
+            return if passed(self.since, timeouts.close) {
                 Timeout::Gone(CloseReason::eof())
-            }
-            _ => Timeout::Continue,
+            } else {
+                Timeout::Continue
+            };
         }
+        if let Some(half_closed) = self.half_closed() {
+            return if now >= half_closed.since + half_closed.patience {
+                Timeout::Gone(CloseReason::eof())
+            } else {
+                Timeout::Continue
+            };
+        }
+        if !self.heard && passed(self.pinged, timeouts.ping_timeout) {
+            return Timeout::Gone(CloseReason::ping_timeout());
+        }
+        if passed(self.last_message, timeouts.idle) {
+            return Timeout::Idle;
+        }
+        if self.heard && passed(self.pinged, timeouts.ping_interval) {
+            encode_frame(OpCode::Ping, b"", out);
+            self.pinged = now;
+            // Without a ping timeout, the PING only keeps proxies awake and no PONG is awaited.
+            self.heard = timeouts.ping_timeout.is_none();
+        }
+        Timeout::Continue
     }
 }
 
@@ -161,24 +157,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rate_limit_lets_a_seconds_worth_through_and_then_one_by_one() {
+    fn the_rate_limit_allows_a_burst_of_one_second() {
         let rate = NonZeroU32::new(10).expect("not zero");
-        let mut connection = WebSocket::opened(Time::default(), None);
+        let mut websocket = WebSocket::opened(Time::default(), None);
         let at = Time::from_millis;
         for _ in 0..10 {
-            assert!(!connection.is_over_rate(rate, at(5000)));
+            assert!(!websocket.is_over_rate(rate, at(5000)));
         }
         assert!(
-            connection.is_over_rate(rate, at(5000)),
-            "the eleventh in one instant"
+            websocket.is_over_rate(rate, at(5000)),
+            "the eleventh message at the same time"
         );
         assert!(
-            !connection.is_over_rate(rate, at(5300)),
-            "and again after the time of two"
+            !websocket.is_over_rate(rate, at(5300)),
+            "300 ms make room for three messages, of which two are used up"
         );
-        connection.handle_timeout(at(6199), &Timeouts::default(), &mut Vec::new());
-        assert!(connection.cold.is_some(), "what counts is kept");
-        connection.handle_timeout(at(6200), &Timeouts::default(), &mut Vec::new());
-        assert!(connection.cold.is_none(), "and then forgotten");
+        websocket.handle_timeout(at(6199), &Timeouts::default(), &mut Vec::new());
+        assert!(websocket.cold.is_some(), "the messages still count");
+        websocket.handle_timeout(at(6200), &Timeouts::default(), &mut Vec::new());
+        assert!(websocket.cold.is_none(), "the state is freed");
     }
 }
