@@ -55,10 +55,15 @@ pub(super) struct Env {
 }
 
 impl Env {
-    /// Whether a service takes no messages from its clients.
+    /// Whether any service takes no messages.
     #[inline]
+    pub(super) fn is_any_paused(&self) -> bool {
+        self.paused != 0
+    }
+
+    /// Whether a service takes no messages from its clients.
     pub(super) fn is_paused(&self, service_id: ServiceId) -> bool {
-        self.paused != 0 && self.paused & (ServiceId::ALL.bit() | service_id.bit()) != 0
+        self.paused & (ServiceId::ALL.bit() | service_id.bit()) != 0
     }
 
     /// Whether the client that is being read has used up its share of the turn: in work, or in decompressed bytes.

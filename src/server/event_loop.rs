@@ -65,6 +65,29 @@ pub struct Server<S> {
     pub(super) buffer: Box<[u8]>,
 }
 
+/// Takes the next event from a client's input and calls the service with it. Returns whether there was one.
+#[inline(never)]
+fn receive<S: Service>(
+    ctx: &mut Context,
+    service: &mut S,
+    id: ClientId,
+    input: &mut Input<'_>,
+) -> bool {
+    let Some((client, env)) = ctx.core.reading() else {
+        return false;
+    };
+    match client.receive(env, input) {
+        None => return false,
+        Some(Inbound::Message(payload)) => {
+            service.message(ctx, id, payload.as_message());
+            payload.recycle(&mut ctx.core.env.protocol.buffers);
+        }
+        Some(Inbound::OverRate) => {}
+        Some(Inbound::Http(event)) => handle_http(ctx, service, id, event),
+    }
+    true
+}
+
 /// How a server ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
@@ -376,17 +399,10 @@ impl<S: Service> Server<S> {
             Read::End | Read::Nothing => return,
         };
         while let Some((client, env)) = ctx.core.reading() {
-            let Some(event) = client.receive(env, &mut input) else {
+            if let Some(message) = client.receive_whole(env, &mut input) {
+                service.message(ctx, id, message);
+            } else if !receive(ctx, service, id, &mut input) {
                 break;
-            };
-            env.has_more_input = !input.is_empty();
-            match event {
-                Inbound::Message(payload) => {
-                    service.message(ctx, id, payload.as_message());
-                    payload.recycle(&mut ctx.core.env.protocol.buffers);
-                }
-                Inbound::OverRate => {}
-                Inbound::Http(event) => handle_http(ctx, service, id, event),
             }
             let Some((client, env)) = ctx.core.reading() else {
                 break;

@@ -152,7 +152,7 @@ impl WebSocket {
     /// Returns `None` when the input is used up, when the connection closes, or when a part of a long message was
     /// [decompressed](WebSocket::is_inflating); call it again in the last case. A violation of the protocol writes
     /// CLOSE and changes the state to [`State::Closing`].
-    #[inline(always)]
+    #[inline]
     pub fn receive<'a>(
         &mut self,
         now: Time,
@@ -160,29 +160,43 @@ impl WebSocket {
         shared: &mut Shared,
         out: &mut Vec<u8>,
     ) -> Option<Payload<'a>> {
-        // The common case: nothing is incomplete, and a whole message lies in one frame of less than 64 KiB.
-        if self.state == State::Open
-            && self.cold.is_none()
-            && let Some((opcode, header_len, len)) = whole_message(input.peek())
-            && header_len + len <= input.peek().len()
-            && len <= shared.limits.max_message
-            && let (header, payload) = input.take(header_len + len).split_at_mut(header_len)
-            && let Some(mask) = header.last_chunk()
-        {
-            apply_mask(payload, *mask);
-            self.last_message = now;
-            if opcode == OpCode::Binary {
-                shared.frames.count(OpCode::Binary);
-                return Some(Payload::Borrowed(Message::Binary(payload)));
-            }
-            shared.frames.count(OpCode::Text);
-            let Ok(text) = utf8::check(payload) else {
-                self.fail(now, ProtocolError::InvalidUtf8, input, out);
-                return None;
-            };
-            return Some(Payload::Borrowed(Message::Text(text)));
+        if let Some(message) = self.receive_whole(now, input, shared, out) {
+            return Some(Payload::Borrowed(message));
         }
         self.receive_any(now, input, shared, out, false)
+    }
+
+    /// The prologue of [`WebSocket::receive`] for the common case: nothing is incomplete, and a whole message lies in one
+    /// frame of less than 64 KiB. `None` for everything else, which `receive` handles.
+    #[inline(always)]
+    pub(crate) fn receive_whole<'a>(
+        &mut self,
+        now: Time,
+        input: &mut Input<'a>,
+        shared: &mut Shared,
+        out: &mut Vec<u8>,
+    ) -> Option<Message<'a>> {
+        if self.state != State::Open || self.cold.is_some() {
+            return None;
+        }
+        let (opcode, header_len, len) = whole_message(input.peek())?;
+        if header_len + len > input.peek().len() || len > shared.limits.max_message {
+            return None;
+        }
+        let (header, payload) = input.take(header_len + len).split_at_mut(header_len);
+        apply_mask(payload, *header.last_chunk()?);
+        self.last_message = now;
+        shared.frames.count(opcode);
+        if opcode == OpCode::Binary {
+            return Some(Message::Binary(payload));
+        }
+        match utf8::check(payload) {
+            Ok(text) => Some(Message::Text(text)),
+            Err(error) => {
+                self.fail(now, error, input, out);
+                None
+            }
+        }
     }
 
     /// Consumes control frames, up to the next data frame, and answers PING and CLOSE. For a caller that cannot take

@@ -4,7 +4,7 @@ use std::io;
 
 use super::{Client, Connection, Flag};
 use crate::protocol::http::{HttpEvent, HttpState};
-use crate::protocol::{CloseReason, Payload};
+use crate::protocol::{CloseReason, Message, Payload};
 use crate::server::core::Env;
 
 pub(in crate::server) use crate::protocol::Input;
@@ -88,7 +88,7 @@ impl Client {
         {
             return ReadGate::Held(Why::Answer);
         }
-        if self.holds_messages(env) && (self.has_unread() || self.awaits_data()) {
+        if (self.has_unread() || self.awaits_data()) && self.holds_messages(env) {
             return ReadGate::Held(Why::Service);
         }
         if env.is_share_spent() {
@@ -98,8 +98,13 @@ impl Client {
     }
 
     /// Whether the service takes no messages from this client.
-    #[inline]
+    #[inline(always)]
     pub(in crate::server) fn holds_messages(&self, env: &Env) -> bool {
+        (env.is_any_paused() || self.flags.has(Flag::Held)) && self.holds_its_messages(env)
+    }
+
+    #[inline(never)]
+    fn holds_its_messages(&self, env: &Env) -> bool {
         // Requests are always read, because some are not for the service. A peer that has ended its direction is read
         // to find the end of file behind its last bytes.
         (env.is_paused(self.service_id) && self.was_open())
@@ -236,9 +241,28 @@ impl Client {
         }
     }
 
+    /// The prologue of [`Client::receive`] for the common case: a message that lies whole at the front of the input.
+    /// `None` for everything else, which `receive` handles.
+    #[inline(always)]
+    pub(in crate::server) fn receive_whole<'a>(
+        &mut self,
+        env: &mut Env,
+        input: &mut Input<'a>,
+    ) -> Option<Message<'a>> {
+        if self.holds_messages(env) || env.config.rate_limit.is_some() {
+            return None;
+        }
+        let Connection::WebSocket(socket) = &mut self.connection else {
+            return None;
+        };
+        let message = socket.receive_whole(env.now, input, &mut env.protocol, &mut env.output)?;
+        self.traffic.messages_in += 1;
+        env.has_more_input = !input.is_empty();
+        Some(message)
+    }
+
     /// Takes bytes until they make an event. `None`: the input is used up, or the rest has to wait. Replies of the
     /// protocol go to the write buffer.
-    #[inline(always)]
     pub(in crate::server) fn receive<'a>(
         &mut self,
         env: &mut Env,
@@ -254,13 +278,13 @@ impl Client {
         }
         let payload = socket.receive(env.now, input, &mut env.protocol, &mut env.output)?;
         self.traffic.messages_in += 1;
+        env.has_more_input = !input.is_empty();
         if env.config.rate_limit.is_some() && self.is_over_rate(env) {
             return Some(Inbound::OverRate);
         }
         Some(Inbound::Message(payload))
     }
 
-    #[inline(never)]
     fn receive_http<'a>(&mut self, env: &Env, input: &mut Input<'a>) -> Option<HttpEvent<'a>> {
         match &mut self.connection {
             Connection::Http(http) => http.receive(env.now, input, &env.protocol.limits),

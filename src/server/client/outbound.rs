@@ -47,7 +47,7 @@ const STEADY: Duration = Duration::from_secs(5);
 impl Client {
     /// Sends a message. It leaves at the end of the present turn at the latest, together with the client's other
     /// output.
-    #[inline]
+    #[inline(always)]
     pub(in crate::server) fn push(
         &mut self,
         env: &mut Env,
@@ -85,6 +85,7 @@ impl Client {
     }
 
     /// Adds a frame to the output, or writes it if it is large.
+    #[inline(never)]
     fn push_frame(&mut self, env: &mut Env, header: SentHeader, payload: &[u8]) {
         let is_reading = self.flags.has(Flag::Reading);
         let direct = if is_reading && env.has_more_input {
@@ -108,6 +109,7 @@ impl Client {
 
     /// Sends a message compressed, if that makes it smaller. A long one is compressed slice by slice when its turn
     /// comes, and so is every one behind it.
+    #[inline(never)]
     fn push_compressed(&mut self, env: &mut Env, message: Message<'_>) -> bool {
         let payload = message.as_bytes();
         let waits = self.has_squeeze();
@@ -205,7 +207,7 @@ impl Client {
     }
 
     /// Writes the replies to one read.
-    #[inline]
+    #[inline(never)]
     pub(in crate::server) fn write_output(&mut self, env: &mut Env) {
         if self.flags.has(Flag::Reading) && !env.output.is_empty() {
             let output = std::mem::take(&mut env.output);
