@@ -23,6 +23,8 @@ mod codec;
 mod offer;
 #[cfg(feature = "deflate")]
 mod squeeze;
+#[cfg(feature = "deflate")]
+mod zlib;
 
 pub(super) use codec::Unfinished;
 pub use codec::{Codec, Compression};
@@ -71,7 +73,7 @@ impl DeflateConfig {
         self
     }
 
-    /// Sets [`DeflateConfig::min`].
+    /// Sets the field `min`.
     #[must_use]
     pub fn with_min(mut self, bytes: impl Into<Option<usize>>) -> Self {
         self.min = bytes.into();
