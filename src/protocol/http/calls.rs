@@ -14,7 +14,7 @@ const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
 /// The properties of a request that its response depends on.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Call {
+pub(super) struct CallOptions {
     /// Whether the service has the request and has not completed the response.
     pub(super) unanswered: bool,
     /// Whether the connection continues after the response.
@@ -32,9 +32,9 @@ impl HttpConnection {
     pub fn begin_request(&mut self, request: &Request<'_>, origin: Option<&str>) {
         debug_assert_eq!(self.state, HttpState::Head);
         if let Some(origin) = origin {
-            self.cold.get_or_insert_default().origin = Some(origin.into());
+            self.request.get_or_insert_default().origin = Some(origin.into());
         }
-        self.call = Call {
+        self.call = CallOptions {
             unanswered: false,
             keep_alive: request.keeps_alive(),
             head_only: request.method() == "HEAD",
@@ -71,9 +71,9 @@ impl HttpConnection {
         if request.expects_continue() {
             out.extend_from_slice(CONTINUE);
         }
-        let cold = self.cold.get_or_insert_default();
-        cold.head = head.to_vec();
-        cold.body = Some(body);
+        let request = self.request.get_or_insert_default();
+        request.head = head.to_vec();
+        request.body = Some(body);
         self.state = HttpState::Body;
         self.since = now;
         Ok(false)
@@ -164,7 +164,7 @@ impl HttpConnection {
     }
 
     fn terms<'a>(&'a self, date: &'a str) -> Terms<'a> {
-        let cold = self.cold.as_ref();
+        let request = self.request.as_ref();
         Terms {
             ending: if self.call.keep_alive {
                 Ending::KeepAlive
@@ -173,7 +173,7 @@ impl HttpConnection {
             },
             head_only: self.call.head_only,
             chunked: self.call.chunked,
-            origin: cold.and_then(|cold| cold.origin.as_deref()),
+            origin: request.and_then(|request| request.origin.as_deref()),
             date,
         }
     }
@@ -187,8 +187,8 @@ impl HttpConnection {
         self.call.unanswered = false;
         self.called = true;
         self.since = now;
-        if let Some(cold) = &mut self.cold {
-            cold.origin = None;
+        if let Some(request) = &mut self.request {
+            request.origin = None;
         }
         self.shrink();
     }

@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::body::Body;
-use super::calls::Call;
+use super::calls::CallOptions;
 use super::head::find_end;
 use super::response::{Rejection, StatusCode};
 use crate::protocol::proxy::{self, Progress};
@@ -60,7 +60,7 @@ pub enum HttpEvent<'a> {
 
 /// State that exists only while a request arrives or is answered.
 #[derive(Debug, Default)]
-pub(super) struct ColdState {
+pub(super) struct RequestState {
     /// Whether a PROXY protocol header is arriving.
     pub(super) proxied: bool,
     /// The bytes of an incomplete request head or PROXY protocol header, or the head of the call whose body arrives.
@@ -71,7 +71,7 @@ pub(super) struct ColdState {
     pub(super) origin: Option<Box<str>>,
 }
 
-impl ColdState {
+impl RequestState {
     /// Whether a head or a body is incomplete.
     fn is_partial(&self) -> bool {
         self.proxied || !self.head.is_empty() || self.body.is_some()
@@ -86,7 +86,7 @@ impl ColdState {
 #[derive(Debug)]
 pub struct HttpConnection {
     /// `None` while the connection is idle, so that an idle connection owns no heap memory.
-    pub(super) cold: Option<Box<ColdState>>,
+    pub(super) request: Option<Box<RequestState>>,
     /// When the current state began.
     pub(super) since: Time,
     /// When bytes were last written to the stream of events.
@@ -94,26 +94,26 @@ pub struct HttpConnection {
     pub(super) state: HttpState,
     /// Whether an earlier call was answered.
     pub(super) called: bool,
-    pub(super) call: Call,
+    pub(super) call: CallOptions,
 }
 
 impl HttpConnection {
     /// Creates a connection that waits for its first byte.
     pub fn new(now: Time) -> Self {
         Self {
-            cold: None,
+            request: None,
             since: now,
             streamed: now,
             state: HttpState::Head,
             called: false,
-            call: Call::default(),
+            call: CallOptions::default(),
         }
     }
 
     /// Requires a PROXY protocol header before the first request.
     pub fn expect_proxy_header(&mut self) {
         debug_assert!(self.is_new());
-        self.cold.get_or_insert_default().proxied = true;
+        self.request.get_or_insert_default().proxied = true;
     }
 
     /// The current state.
@@ -136,7 +136,7 @@ impl HttpConnection {
         limits: &Limits,
     ) -> Option<HttpEvent<'a>> {
         let event = match self.state {
-            HttpState::Head if self.cold.as_ref().is_some_and(|cold| cold.proxied) => {
+            HttpState::Head if self.request.as_ref().is_some_and(|request| request.proxied) => {
                 self.receive_proxy_header(input)
             }
             HttpState::Head => self.receive_head(now, input, limits),
@@ -153,12 +153,12 @@ impl HttpConnection {
 
     /// Collects the PROXY protocol header.
     fn receive_proxy_header<'a>(&mut self, input: &mut Input<'a>) -> Option<HttpEvent<'a>> {
-        let cold = self.cold.get_or_insert_default();
+        let request = self.request.get_or_insert_default();
         let event = loop {
-            match proxy::read_header(&cold.head) {
+            match proxy::read_header(&request.head) {
                 Ok(Progress::Whole(address)) => break HttpEvent::Proxied(address),
                 Ok(Progress::More(_)) if input.is_empty() => return None,
-                Ok(Progress::More(count)) => cold.head.extend_from_slice(input.take(count)),
+                Ok(Progress::More(count)) => request.head.extend_from_slice(input.take(count)),
                 Err(error) => {
                     input.clear();
                     let rejection = Rejection::new(StatusCode::BAD_REQUEST, error.to_string());
@@ -177,9 +177,9 @@ impl HttpConnection {
         input: &mut Input<'a>,
         limits: &Limits,
     ) -> Option<HttpEvent<'a>> {
-        let cold = self.cold.as_deref_mut();
-        let mut held = cold
-            .map(|cold| std::mem::take(&mut cold.head))
+        let request = self.request.as_deref_mut();
+        let mut held = request
+            .map(|request| std::mem::take(&mut request.head))
             .unwrap_or_default();
         // A server ignores empty lines before a request (RFC 9112 section 2.2).
         while held.len() < 2 && (held.is_empty() || held == b"\r") {
@@ -196,7 +196,7 @@ impl HttpConnection {
             // The time limit of a further request begins with its first byte.
             self.since = now;
         }
-        self.call = Call::default();
+        self.call = CallOptions::default();
         match find_end(&held, input.peek(), limits.max_head) {
             Ok(Some(len)) if held.is_empty() => {
                 Some(HttpEvent::Head(Cow::Borrowed(input.take(len))))
@@ -208,7 +208,7 @@ impl HttpConnection {
             Ok(None) => {
                 held.extend_from_slice(input.take(input.len()));
                 if !held.is_empty() {
-                    self.cold.get_or_insert_default().head = held;
+                    self.request.get_or_insert_default().head = held;
                 }
                 None
             }
@@ -221,8 +221,8 @@ impl HttpConnection {
 
     /// Collects the body of a call.
     fn receive_body<'a>(&mut self, now: Time, input: &mut Input<'a>) -> Option<HttpEvent<'a>> {
-        let cold = self.cold.as_deref_mut()?;
-        let body = cold.body.as_mut()?;
+        let request = self.request.as_deref_mut()?;
+        let body = request.body.as_mut()?;
         if let Err(rejection) = body.push(input) {
             input.clear();
             return Some(HttpEvent::BadRequest(rejection));
@@ -230,8 +230,8 @@ impl HttpConnection {
         if !body.is_complete() {
             return None;
         }
-        let head = std::mem::take(&mut cold.head);
-        let body = cold.body.take()?.into_bytes();
+        let head = std::mem::take(&mut request.head);
+        let body = request.body.take()?.into_bytes();
         self.state = HttpState::Answering;
         self.call.unanswered = true;
         self.since = now;
@@ -314,30 +314,36 @@ impl HttpConnection {
     }
 
     pub(super) fn is_partial(&self) -> bool {
-        self.cold.as_ref().is_some_and(|cold| cold.is_partial())
+        self.request
+            .as_ref()
+            .is_some_and(|request| request.is_partial())
     }
 
     /// Drops an incomplete head or body.
     pub(super) fn drop_partial(&mut self) {
-        if let Some(cold) = &mut self.cold {
-            cold.proxied = false;
-            cold.head = Vec::new();
-            cold.body = None;
+        if let Some(request) = &mut self.request {
+            request.proxied = false;
+            request.head = Vec::new();
+            request.body = None;
         }
     }
 
-    /// Frees the memory of the cold state if it is empty.
+    /// Frees the memory of the request state if it is empty.
     pub(super) fn shrink(&mut self) {
-        if self.cold.as_ref().is_some_and(|cold| cold.is_empty()) {
-            self.cold = None;
+        if self
+            .request
+            .as_ref()
+            .is_some_and(|request| request.is_empty())
+        {
+            self.request = None;
         }
     }
 
     /// The bytes of memory that the peer made the connection hold.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn held(&self) -> usize {
-        self.cold.as_ref().map_or(0, |cold| {
-            cold.head.capacity() + cold.body.as_ref().map_or(0, Body::capacity)
+        self.request.as_ref().map_or(0, |request| {
+            request.head.capacity() + request.body.as_ref().map_or(0, Body::capacity)
         })
     }
 }
