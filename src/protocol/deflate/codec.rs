@@ -18,7 +18,7 @@ const EMPTY_BLOCK: [u8; 5] = [0, 0, 0, 0xff, 0xff];
 /// The size of the buffer for decompressed bytes.
 const PIECE: usize = 16 << 10;
 
-/// The maximum of bytes decompressed from one message at once.
+/// The maximum number of bytes decompressed from one message at once.
 const INFLATE_SLICE: usize = 512 << 10;
 
 /// The memory of a decompressor, and of a compressor without its window. Measured; a test checks them.
@@ -52,7 +52,7 @@ pub struct Compression {
     room: Vec<u8>,
     reserved: Arc<AtomicUsize>,
     counts: CompressionCounts,
-    /// The maximum of bytes decompressed from one message at once.
+    /// The maximum number of bytes decompressed from one message at once.
     inflate_slice: usize,
     slice: usize,
 }
@@ -80,7 +80,7 @@ impl Compression {
         self.slice = 1 << 10;
     }
 
-    /// The maximum of bytes of a message that are compressed at once. Compress longer messages with
+    /// The maximum number of bytes of a message that are compressed at once. Compress longer messages with
     /// [`Squeeze`](super::Squeeze).
     pub fn slice(&self) -> usize {
         self.slice

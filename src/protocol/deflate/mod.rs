@@ -40,7 +40,7 @@ pub use squeeze::{CompressionFailed, SLICE, Squeeze};
 pub struct DeflateConfig {
     /// The compression level, from 1 (fastest) to 9 (smallest).
     pub level: u8,
-    /// The maximum of bytes that all connections with context takeover reserve. Further connections get no context
+    /// The maximum number of bytes that all connections with context takeover reserve. Further connections get no context
     /// takeover.
     pub memory: usize,
     /// Messages shorter than this are sent uncompressed. `None` stands for [`DeflateConfig::MIN`] with context takeover

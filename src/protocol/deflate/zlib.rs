@@ -11,7 +11,7 @@ pub(super) const TAIL: [u8; 4] = [0, 0, 0xff, 0xff];
 /// messages.
 const MEM_LEVEL: i32 = 5;
 
-/// The maximum of bytes reserved for output at once, because zlib counts in 32 bits.
+/// The maximum number of bytes reserved for output at once, because zlib counts in 32 bits.
 const STEP: usize = 1 << 30;
 
 /// Creates a compressor for raw data.

@@ -3,7 +3,7 @@
 use super::body::Body;
 use super::connection::{HttpConnection, HttpState};
 use super::head::Request;
-use super::response::{Ending, Rejection, Response, Terms, write_chunk, write_stream_head};
+use super::response::{AfterResponse, Rejection, Response, Terms, write_chunk, write_stream_head};
 use crate::protocol::Time;
 
 /// The interim response to a client that waits before it sends the body (RFC 9110 section 15.2.1).
@@ -86,7 +86,7 @@ impl HttpConnection {
             HttpState::Head | HttpState::Body | HttpState::Answering
         ));
         let terms = Terms {
-            ending: Ending::Close,
+            after: AfterResponse::Close,
             ..self.terms(date)
         };
         Response::from(rejection).write(terms, out);
@@ -166,10 +166,10 @@ impl HttpConnection {
     fn terms<'a>(&'a self, date: &'a str) -> Terms<'a> {
         let request = self.request.as_ref();
         Terms {
-            ending: if self.call.keep_alive {
-                Ending::KeepAlive
+            after: if self.call.keep_alive {
+                AfterResponse::KeepAlive
             } else {
-                Ending::Close
+                AfterResponse::Close
             },
             head_only: self.call.head_only,
             chunked: self.call.chunked,

@@ -94,7 +94,7 @@ impl<'a> Request<'a> {
     ///
     /// # Errors
     ///
-    /// The response to a request that is malformed, ambiguous or too large.
+    /// The request is malformed, ambiguous or too large. The error is the response to it.
     pub fn parse(head: &'a [u8]) -> Result<Self, Rejection> {
         Self::parse_within(head, MAX_HEADERS)
     }

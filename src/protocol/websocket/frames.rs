@@ -6,7 +6,7 @@ use crate::protocol::frame::{FrameHeader, OpCode};
 use crate::protocol::message::{Assembly, Message, Payload, check_data_frame};
 use crate::protocol::{Input, Limits, ProtocolError, Time, apply_mask};
 
-/// The maximum of bytes that are read to their place at once, so that they are unmasked while they are in the
+/// The maximum number of bytes that are read into a room at once, so that they are unmasked while they are in the
 /// processor's cache.
 const ROOM: usize = 256 << 10;
 
