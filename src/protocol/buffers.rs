@@ -14,8 +14,8 @@ const MIN_KEPT: usize = 64 << 10;
 /// The maximum number of bytes kept for later messages.
 const MOST_KEPT: usize = 8 << 20;
 
-/// The maximum number of bytes lent to messages of which only the beginning has arrived. Other messages grow as they arrive, so
-/// a peer that only announces long messages takes little memory.
+/// The maximum number of bytes lent to messages of which only the beginning has arrived. Other messages grow as they
+/// arrive, so a peer that only announces long messages takes little memory.
 const MOST_LENT: usize = 8 << 20;
 
 /// A pool of memory for messages.

@@ -40,8 +40,8 @@ pub use squeeze::{CompressionFailed, SLICE, Squeeze};
 pub struct DeflateConfig {
     /// The compression level, from 1 (fastest) to 9 (smallest).
     pub level: u8,
-    /// The maximum number of bytes that all connections with context takeover reserve. Further connections get no context
-    /// takeover.
+    /// The maximum number of bytes that all connections with context takeover reserve. Further connections get no
+    /// context takeover.
     pub memory: usize,
     /// Messages shorter than this are sent uncompressed. `None` stands for [`DeflateConfig::MIN`] with context takeover
     /// and [`DeflateConfig::MIN_ALONE`] without.

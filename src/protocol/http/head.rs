@@ -352,8 +352,8 @@ fn percent_decode(text: &str) -> Cow<'_, str> {
     Cow::Owned(String::from_utf8_lossy(&decoded).into_owned())
 }
 
-/// Splits a request target into path with query, and the authority if there is one (RFC 9112 section 3.2). Returns `None`
-/// for the forms of CONNECT and OPTIONS.
+/// Splits a request target into path with query, and the authority if there is one (RFC 9112 section 3.2). Returns
+/// `None` for the forms of CONNECT and OPTIONS.
 fn origin_form(target: &str) -> Option<(&str, Option<&str>)> {
     if target.contains('#') {
         return None;

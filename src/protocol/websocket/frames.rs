@@ -293,7 +293,8 @@ impl WebSocket {
         partial.compressed = header.compressed.then_some(header.opcode);
     }
 
-    /// Appends a piece to the message. `rest` is the number of bytes from this piece to the end of the message, if known.
+    /// Appends a piece to the message. `rest` is the number of bytes from this piece to the end of the message, if
+    /// known.
     fn push(
         partial: &mut Partial,
         piece: &[u8],
