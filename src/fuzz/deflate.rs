@@ -1,6 +1,7 @@
 //! The fuzz target for compression.
 
-use super::protocol::{converse, random_cuts, write_frame_with};
+use super::conversation::{converse, random_cuts};
+use super::protocol::write_frame_with;
 use crate::protocol::deflate::{Codec, Compression, DeflateConfig, Offer, Squeeze};
 use crate::protocol::message::Assembly;
 use crate::protocol::{Buffers, Limits, OpCode, Shared};

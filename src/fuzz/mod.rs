@@ -13,15 +13,17 @@
 //! | [`envelope`], [`router`] | JSON-RPC lines | ids are mapped back; no call is lost |
 //! | [`attachments`], [`control`], [`process_calls`] | requests to processes | no panic; limits hold |
 
+mod conversation;
 #[cfg(feature = "deflate")]
 mod deflate;
 pub(crate) mod protocol;
 #[cfg(feature = "server")]
 mod server;
 
+pub use conversation::{calls, connection};
 #[cfg(feature = "deflate")]
 pub use deflate::deflate;
-pub use protocol::{calls, connection, frame_header, handshake, proxy_header};
+pub use protocol::{frame_header, handshake, proxy_header};
 
 #[cfg(feature = "server")]
 pub use crate::service::agent::fuzz::{envelope, router};

@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The capacity of the smallest buffer that is kept.
 const MIN_KEPT: usize = 64 << 10;
 
-/// The maximum of bytes kept for later messages.
+/// The maximum number of bytes kept for later messages.
 const MOST_KEPT: usize = 8 << 20;
 
-/// The maximum of bytes lent to messages of which only the beginning has arrived. Other messages grow as they arrive, so
-/// a peer that only announces long messages takes little memory.
+/// The maximum number of bytes lent to messages of which only the beginning has arrived. Other messages grow as they
+/// arrive, so a peer that only announces long messages takes little memory.
 const MOST_LENT: usize = 8 << 20;
 
 /// A pool of memory for messages.
@@ -79,7 +79,7 @@ impl Buffers {
         let mut bytes = self.take_worth(len).unwrap_or_default();
         bytes.clear();
         bytes.reserve_exact(len);
-        // No bytes are valid UTF-8.
+        // An empty sequence of bytes is valid UTF-8.
         String::from_utf8(bytes).unwrap_or_default()
     }
 

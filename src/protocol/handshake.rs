@@ -62,7 +62,7 @@ impl<'a> Request<'a> {
     ///
     /// # Errors
     ///
-    /// The response to a request that is not.
+    /// The request is not a valid handshake. The error is the response to it.
     pub fn upgrade(&self) -> Result<Upgrade<'a>, Rejection> {
         let bad = |message: &'static str| Err(Rejection::new(StatusCode::BAD_REQUEST, message));
         if self.method() != "GET" {

@@ -57,7 +57,7 @@
 //!
 //! Callers can rely on these properties:
 //!
-//! * *Splitting does not matter.* However the same bytes are divided among calls, the events and the output are the same.
+//! * *Splitting does not matter.* The events and the output do not depend on how the bytes are divided among calls.
 //! * *Violations are detected early.* A frame that is not allowed is rejected before its payload is stored.
 //! * *Idle connections are small.* Between two messages, a connection without compression owns no heap memory.
 //! * *The first close reason stands.* Later ones do not replace it.
@@ -103,7 +103,7 @@ pub use websocket::{FrameCounts, Shared, State, WebSocket};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// The maximum length of a request head in bytes, including its final empty line. A longer head is answered with 431.
+    /// The maximum length of a request head in bytes, including the empty line. A longer head is answered with 431.
     pub max_head: usize,
     /// The maximum number of fields of a request head, at most [`http::MAX_HEADERS`]. More fields are answered with 431.
     pub max_headers: usize,

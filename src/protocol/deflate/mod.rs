@@ -23,6 +23,8 @@ mod codec;
 mod offer;
 #[cfg(feature = "deflate")]
 mod squeeze;
+#[cfg(feature = "deflate")]
+mod zlib;
 
 pub(super) use codec::Unfinished;
 pub use codec::{Codec, Compression};
@@ -38,8 +40,8 @@ pub use squeeze::{CompressionFailed, SLICE, Squeeze};
 pub struct DeflateConfig {
     /// The compression level, from 1 (fastest) to 9 (smallest).
     pub level: u8,
-    /// The maximum of bytes that all connections with context takeover reserve. Further connections get no context
-    /// takeover.
+    /// The maximum number of bytes that all connections with context takeover reserve. Further connections get no
+    /// context takeover.
     pub memory: usize,
     /// Messages shorter than this are sent uncompressed. `None` stands for [`DeflateConfig::MIN`] with context takeover
     /// and [`DeflateConfig::MIN_ALONE`] without.
@@ -71,7 +73,7 @@ impl DeflateConfig {
         self
     }
 
-    /// Sets [`DeflateConfig::min`].
+    /// Sets the field `min`.
     #[must_use]
     pub fn with_min(mut self, bytes: impl Into<Option<usize>>) -> Self {
         self.min = bytes.into();

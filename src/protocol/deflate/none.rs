@@ -27,7 +27,7 @@ pub(crate) struct Unfinished {
 #[derive(Debug)]
 pub struct Squeeze(Infallible);
 
-/// The maximum of bytes of a message that are compressed at once. There is no compression in this build.
+/// The maximum number of bytes of a message that are compressed at once. There is no compression in this build.
 pub const SLICE: usize = isize::MAX as usize;
 
 /// The compressor failed. There are no values of this type in this build.

@@ -5,10 +5,11 @@ use std::fmt;
 
 use zlib_rs::{Deflate, DeflateFlush};
 
-use super::codec::{Codec, Compression, TAIL, compress_piece};
+use super::codec::{Codec, Compression};
+use super::zlib::{TAIL, compress_piece};
 use crate::protocol::frame::{OpCode, SentHeader};
 
-/// The maximum of bytes of a message that are compressed at once, by default. See [`Compression::slice`].
+/// The maximum number of bytes of a message that are compressed at once, by default. See [`Compression::slice`].
 pub const SLICE: usize = 256 << 10;
 
 /// A long message that is compressed a slice at a time.

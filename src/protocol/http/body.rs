@@ -4,7 +4,7 @@ use super::head::Framing;
 use super::response::{Rejection, StatusCode};
 use crate::protocol::Input;
 
-/// The maximum of bytes of chunk extensions and trailer fields in a body. They are ignored.
+/// The maximum number of bytes of chunk extensions and trailer fields in a body. They are ignored.
 const MAX_ASIDE: usize = 4096;
 
 /// The element that the parser expects next.

@@ -16,18 +16,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::body::Body;
-use super::head::{Request, find_end};
-use super::response::{
-    Ending, Rejection, Response, StatusCode, Terms, write_chunk, write_stream_head,
-};
+use super::calls::CallOptions;
+use super::head::find_end;
+use super::response::{Rejection, StatusCode};
 use crate::protocol::proxy::{self, Progress};
 use crate::protocol::{CloseReason, Input, Limits, NextStep, Time, Timeout, Timeouts};
-
-/// The interim response to a client that waits before it sends the body (RFC 9110 section 15.2.1).
-const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
-
-/// The end of a chunked body.
-const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
 /// The state of an [`HttpConnection`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,33 +58,20 @@ pub enum HttpEvent<'a> {
     BadRequest(Rejection),
 }
 
-/// The properties of a request that its response depends on.
-#[derive(Clone, Copy, Debug, Default)]
-struct Call {
-    /// Whether the service has the request and has not completed the response.
-    unanswered: bool,
-    /// Whether the connection continues after the response.
-    keep_alive: bool,
-    /// Whether the response has no body because the method is HEAD.
-    head_only: bool,
-    /// Whether a body of unknown length is sent in chunks.
-    chunked: bool,
-}
-
 /// State that exists only while a request arrives or is answered.
 #[derive(Debug, Default)]
-struct ColdState {
+pub(super) struct RequestState {
     /// Whether a PROXY protocol header is arriving.
-    proxied: bool,
+    pub(super) proxied: bool,
     /// The bytes of an incomplete request head or PROXY protocol header, or the head of the call whose body arrives.
-    head: Vec<u8>,
+    pub(super) head: Vec<u8>,
     /// The body of a call.
-    body: Option<Body>,
+    pub(super) body: Option<Body>,
     /// The origin of the page that may read the response.
-    origin: Option<Box<str>>,
+    pub(super) origin: Option<Box<str>>,
 }
 
-impl ColdState {
+impl RequestState {
     /// Whether a head or a body is incomplete.
     fn is_partial(&self) -> bool {
         self.proxied || !self.head.is_empty() || self.body.is_some()
@@ -102,38 +82,38 @@ impl ColdState {
     }
 }
 
-/// The server's side of a connection as long as it speaks HTTP.
+/// The server's side of a connection before it becomes a WebSocket. See [the module](crate::protocol) for an example.
 #[derive(Debug)]
 pub struct HttpConnection {
     /// `None` while the connection is idle, so that an idle connection owns no heap memory.
-    cold: Option<Box<ColdState>>,
+    pub(super) request: Option<Box<RequestState>>,
     /// When the current state began.
-    since: Time,
+    pub(super) since: Time,
     /// When bytes were last written to the stream of events.
-    streamed: Time,
-    state: HttpState,
+    pub(super) streamed: Time,
+    pub(super) state: HttpState,
     /// Whether an earlier call was answered.
-    called: bool,
-    call: Call,
+    pub(super) called: bool,
+    pub(super) call: CallOptions,
 }
 
 impl HttpConnection {
     /// Creates a connection that waits for its first byte.
     pub fn new(now: Time) -> Self {
         Self {
-            cold: None,
+            request: None,
             since: now,
             streamed: now,
             state: HttpState::Head,
             called: false,
-            call: Call::default(),
+            call: CallOptions::default(),
         }
     }
 
     /// Requires a PROXY protocol header before the first request.
     pub fn expect_proxy_header(&mut self) {
         debug_assert!(self.is_new());
-        self.cold.get_or_insert_default().proxied = true;
+        self.request.get_or_insert_default().proxied = true;
     }
 
     /// The current state.
@@ -156,7 +136,7 @@ impl HttpConnection {
         limits: &Limits,
     ) -> Option<HttpEvent<'a>> {
         let event = match self.state {
-            HttpState::Head if self.cold.as_ref().is_some_and(|cold| cold.proxied) => {
+            HttpState::Head if self.request.as_ref().is_some_and(|request| request.proxied) => {
                 self.receive_proxy_header(input)
             }
             HttpState::Head => self.receive_head(now, input, limits),
@@ -173,12 +153,12 @@ impl HttpConnection {
 
     /// Collects the PROXY protocol header.
     fn receive_proxy_header<'a>(&mut self, input: &mut Input<'a>) -> Option<HttpEvent<'a>> {
-        let cold = self.cold.get_or_insert_default();
+        let request = self.request.get_or_insert_default();
         let event = loop {
-            match proxy::read_header(&cold.head) {
+            match proxy::read_header(&request.head) {
                 Ok(Progress::Whole(address)) => break HttpEvent::Proxied(address),
                 Ok(Progress::More(_)) if input.is_empty() => return None,
-                Ok(Progress::More(count)) => cold.head.extend_from_slice(input.take(count)),
+                Ok(Progress::More(count)) => request.head.extend_from_slice(input.take(count)),
                 Err(error) => {
                     input.clear();
                     let rejection = Rejection::new(StatusCode::BAD_REQUEST, error.to_string());
@@ -197,9 +177,9 @@ impl HttpConnection {
         input: &mut Input<'a>,
         limits: &Limits,
     ) -> Option<HttpEvent<'a>> {
-        let cold = self.cold.as_deref_mut();
-        let mut held = cold
-            .map(|cold| std::mem::take(&mut cold.head))
+        let request = self.request.as_deref_mut();
+        let mut held = request
+            .map(|request| std::mem::take(&mut request.head))
             .unwrap_or_default();
         // A server ignores empty lines before a request (RFC 9112 section 2.2).
         while held.len() < 2 && (held.is_empty() || held == b"\r") {
@@ -216,7 +196,7 @@ impl HttpConnection {
             // The time limit of a further request begins with its first byte.
             self.since = now;
         }
-        self.call = Call::default();
+        self.call = CallOptions::default();
         match find_end(&held, input.peek(), limits.max_head) {
             Ok(Some(len)) if held.is_empty() => {
                 Some(HttpEvent::Head(Cow::Borrowed(input.take(len))))
@@ -228,7 +208,7 @@ impl HttpConnection {
             Ok(None) => {
                 held.extend_from_slice(input.take(input.len()));
                 if !held.is_empty() {
-                    self.cold.get_or_insert_default().head = held;
+                    self.request.get_or_insert_default().head = held;
                 }
                 None
             }
@@ -241,8 +221,8 @@ impl HttpConnection {
 
     /// Collects the body of a call.
     fn receive_body<'a>(&mut self, now: Time, input: &mut Input<'a>) -> Option<HttpEvent<'a>> {
-        let cold = self.cold.as_deref_mut()?;
-        let body = cold.body.as_mut()?;
+        let request = self.request.as_deref_mut()?;
+        let body = request.body.as_mut()?;
         if let Err(rejection) = body.push(input) {
             input.clear();
             return Some(HttpEvent::BadRequest(rejection));
@@ -250,149 +230,12 @@ impl HttpConnection {
         if !body.is_complete() {
             return None;
         }
-        let head = std::mem::take(&mut cold.head);
-        let body = cold.body.take()?.into_bytes();
+        let head = std::mem::take(&mut request.head);
+        let body = request.body.take()?.into_bytes();
         self.state = HttpState::Answering;
         self.call.unanswered = true;
         self.since = now;
         Some(HttpEvent::Call { head, body })
-    }
-
-    /// Records the properties of a request that its response depends on. Call it before the request is answered.
-    ///
-    /// `origin` is the origin of the page that makes the request, if that page may read the response.
-    pub fn begin_request(&mut self, request: &Request<'_>, origin: Option<&str>) {
-        debug_assert_eq!(self.state, HttpState::Head);
-        if let Some(origin) = origin {
-            self.cold.get_or_insert_default().origin = Some(origin.into());
-        }
-        self.call = Call {
-            unanswered: false,
-            keep_alive: request.keeps_alive(),
-            head_only: request.method() == "HEAD",
-            chunked: request.takes_chunks(),
-        };
-    }
-
-    /// Closes the connection after the response to the current request.
-    pub fn end_keep_alive(&mut self) {
-        self.call.keep_alive = false;
-    }
-
-    /// Accepts a request as a call. Returns true if the request is complete and can be answered now. Otherwise
-    /// [`HttpEvent::Call`] follows when the body is complete.
-    ///
-    /// # Errors
-    ///
-    /// The length of the body is malformed or over `max_body` bytes. Pass the error to [`HttpConnection::reject`].
-    pub fn begin_call(
-        &mut self,
-        now: Time,
-        request: &Request<'_>,
-        head: &[u8],
-        max_body: usize,
-        out: &mut Vec<u8>,
-    ) -> Result<bool, Rejection> {
-        debug_assert_eq!(self.state, HttpState::Head);
-        let body = Body::new(request.framing()?, max_body)?;
-        self.call.unanswered = body.is_complete();
-        if body.is_complete() {
-            self.state = HttpState::Answering;
-            return Ok(true);
-        }
-        if request.expects_continue() {
-            out.extend_from_slice(CONTINUE);
-        }
-        let cold = self.cold.get_or_insert_default();
-        cold.head = head.to_vec();
-        cold.body = Some(body);
-        self.state = HttpState::Body;
-        self.since = now;
-        Ok(false)
-    }
-
-    /// Answers a request with an error. The connection ends after it. `date` is the current time as an HTTP date.
-    pub fn reject(&mut self, now: Time, date: &str, rejection: &Rejection, out: &mut Vec<u8>) {
-        debug_assert!(matches!(
-            self.state,
-            HttpState::Head | HttpState::Body | HttpState::Answering
-        ));
-        let terms = Terms {
-            ending: Ending::Close,
-            ..self.terms(date)
-        };
-        Response::from(rejection).write(terms, out);
-        self.call.unanswered = false;
-        self.drop_partial();
-        self.state = HttpState::Closing;
-        self.since = now;
-    }
-
-    /// Answers a call. `date` is the current time as an HTTP date.
-    pub fn respond(&mut self, now: Time, date: &str, response: &Response, out: &mut Vec<u8>) {
-        debug_assert_eq!(self.state, HttpState::Answering);
-        response.write(self.terms(date), out);
-        self.end_call(now);
-    }
-
-    /// Begins to answer a call with a stream of events. If the method is HEAD, the response has no body and ends here.
-    ///
-    /// `date` is the current time as an HTTP date. `fields` describe the stream.
-    pub fn begin_stream(
-        &mut self,
-        now: Time,
-        date: &str,
-        fields: &[(&str, &str)],
-        out: &mut Vec<u8>,
-    ) {
-        debug_assert_eq!(self.state, HttpState::Answering);
-        write_stream_head(fields, self.terms(date), out);
-        if self.call.head_only {
-            return self.end_call(now);
-        }
-        self.state = HttpState::Streaming;
-        self.since = now;
-        self.streamed = now;
-    }
-
-    /// Appends bytes to the stream.
-    pub fn stream(&mut self, now: Time, bytes: &[u8], out: &mut Vec<u8>) {
-        debug_assert_eq!(self.state, HttpState::Streaming);
-        self.streamed = now;
-        if self.call.chunked {
-            write_chunk(bytes, out);
-        } else {
-            out.extend_from_slice(bytes);
-        }
-    }
-
-    /// Ends the stream.
-    pub fn end_stream(&mut self, now: Time, out: &mut Vec<u8>) {
-        debug_assert_eq!(self.state, HttpState::Streaming);
-        if self.call.chunked {
-            out.extend_from_slice(LAST_CHUNK);
-        }
-        self.end_call(now);
-    }
-
-    /// Whether a call waits for its response or for the rest of it.
-    pub fn is_answering(&self) -> bool {
-        matches!(self.state, HttpState::Answering | HttpState::Streaming)
-    }
-
-    /// Whether the first request has not arrived completely.
-    pub fn is_new(&self) -> bool {
-        self.state == HttpState::Head && !self.called
-    }
-
-    /// Whether a call was made, answered or not.
-    pub fn was_called(&self) -> bool {
-        self.called || self.call.unanswered
-    }
-
-    /// Whether a call still has no complete response.
-    pub fn is_unanswered(&self) -> bool {
-        self.call.unanswered
     }
 
     /// Skips the next comment of the stream, because other output is queued.
@@ -470,61 +313,37 @@ impl HttpConnection {
         }
     }
 
-    fn is_partial(&self) -> bool {
-        self.cold.as_ref().is_some_and(|cold| cold.is_partial())
+    pub(super) fn is_partial(&self) -> bool {
+        self.request
+            .as_ref()
+            .is_some_and(|request| request.is_partial())
     }
 
     /// Drops an incomplete head or body.
-    fn drop_partial(&mut self) {
-        if let Some(cold) = &mut self.cold {
-            cold.proxied = false;
-            cold.head = Vec::new();
-            cold.body = None;
+    pub(super) fn drop_partial(&mut self) {
+        if let Some(request) = &mut self.request {
+            request.proxied = false;
+            request.head = Vec::new();
+            request.body = None;
         }
     }
 
-    /// Frees the memory of the cold state if it is empty.
-    fn shrink(&mut self) {
-        if self.cold.as_ref().is_some_and(|cold| cold.is_empty()) {
-            self.cold = None;
+    /// Frees the memory of the request state if it is empty.
+    pub(super) fn shrink(&mut self) {
+        if self
+            .request
+            .as_ref()
+            .is_some_and(|request| request.is_empty())
+        {
+            self.request = None;
         }
-    }
-
-    fn terms<'a>(&'a self, date: &'a str) -> Terms<'a> {
-        let cold = self.cold.as_ref();
-        Terms {
-            ending: if self.call.keep_alive {
-                Ending::KeepAlive
-            } else {
-                Ending::Close
-            },
-            head_only: self.call.head_only,
-            chunked: self.call.chunked,
-            origin: cold.and_then(|cold| cold.origin.as_deref()),
-            date,
-        }
-    }
-
-    fn end_call(&mut self, now: Time) {
-        self.state = if self.call.keep_alive {
-            HttpState::Head
-        } else {
-            HttpState::Closing
-        };
-        self.call.unanswered = false;
-        self.called = true;
-        self.since = now;
-        if let Some(cold) = &mut self.cold {
-            cold.origin = None;
-        }
-        self.shrink();
     }
 
     /// The bytes of memory that the peer made the connection hold.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn held(&self) -> usize {
-        self.cold.as_ref().map_or(0, |cold| {
-            cold.head.capacity() + cold.body.as_ref().map_or(0, Body::capacity)
+        self.request.as_ref().map_or(0, |request| {
+            request.head.capacity() + request.body.as_ref().map_or(0, Body::capacity)
         })
     }
 }

@@ -94,7 +94,7 @@ impl<'a> Request<'a> {
     ///
     /// # Errors
     ///
-    /// The response to a request that is malformed, ambiguous or too large.
+    /// The request is malformed, ambiguous or too large. The error is the response to it.
     pub fn parse(head: &'a [u8]) -> Result<Self, Rejection> {
         Self::parse_within(head, MAX_HEADERS)
     }
@@ -352,8 +352,8 @@ fn percent_decode(text: &str) -> Cow<'_, str> {
     Cow::Owned(String::from_utf8_lossy(&decoded).into_owned())
 }
 
-/// Splits a request target into path with query, and the authority if there is one (RFC 9112 section 3.2). Returns `None`
-/// for the forms of CONNECT and OPTIONS.
+/// Splits a request target into path with query, and the authority if there is one (RFC 9112 section 3.2). Returns
+/// `None` for the forms of CONNECT and OPTIONS.
 fn origin_form(target: &str) -> Option<(&str, Option<&str>)> {
     if target.contains('#') {
         return None;

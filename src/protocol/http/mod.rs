@@ -6,6 +6,7 @@
 //! ```
 
 mod body;
+mod calls;
 mod connection;
 mod head;
 mod json;

@@ -153,7 +153,7 @@ impl Rejection {
     pub fn method_not_allowed(allow: &'static str) -> Self {
         Self::new(
             StatusCode::METHOD_NOT_ALLOWED,
-            format!("the only methods allowed here are: {allow}"),
+            format!("allowed methods: {allow}"),
         )
         .field("Allow", allow)
     }
@@ -190,7 +190,7 @@ impl Rejection {
     /// Appends the response, which has a JSON body and closes the connection. `date` is the current time as an HTTP date.
     pub fn write_response(&self, date: &str, out: &mut Vec<u8>) {
         let terms = Terms {
-            ending: Ending::Close,
+            after: AfterResponse::Close,
             head_only: false,
             chunked: false,
             origin: None,
@@ -232,7 +232,7 @@ impl From<&Rejection> for Response {
 /// The properties of a response that depend on the request and the connection.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::protocol) struct Terms<'a> {
-    pub(in crate::protocol) ending: Ending,
+    pub(in crate::protocol) after: AfterResponse,
     /// Whether the body is omitted because the method is HEAD.
     pub(in crate::protocol) head_only: bool,
     /// Whether a body of unknown length is sent in chunks.
@@ -245,7 +245,7 @@ pub(in crate::protocol) struct Terms<'a> {
 
 /// What happens to the connection after a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::protocol) enum Ending {
+pub(in crate::protocol) enum AfterResponse {
     /// It stays open for another request.
     KeepAlive,
     /// It is closed.
@@ -318,11 +318,11 @@ impl Response {
     pub(in crate::protocol) fn write(&self, terms: Terms<'_>, out: &mut Vec<u8>) {
         write_beginning(self.status, terms, out);
         let upgrades = self.status == StatusCode::UPGRADE_REQUIRED;
-        match (terms.ending, upgrades) {
-            (Ending::Close, true) => write_field("Connection", "Upgrade, close", out),
-            (Ending::Close, false) => write_field("Connection", "close", out),
-            (Ending::KeepAlive, true) => write_field("Connection", "Upgrade", out),
-            (Ending::KeepAlive, false) => {}
+        match (terms.after, upgrades) {
+            (AfterResponse::Close, true) => write_field("Connection", "Upgrade, close", out),
+            (AfterResponse::Close, false) => write_field("Connection", "close", out),
+            (AfterResponse::KeepAlive, true) => write_field("Connection", "Upgrade", out),
+            (AfterResponse::KeepAlive, false) => {}
         }
         if upgrades {
             write_field("Upgrade", "websocket", out);
@@ -353,7 +353,7 @@ pub(in crate::protocol) fn write_stream_head(
     out: &mut Vec<u8>,
 ) {
     write_beginning(StatusCode::OK, terms, out);
-    if terms.ending == Ending::Close {
+    if terms.after == AfterResponse::Close {
         write_field("Connection", "close", out);
     }
     for (name, value) in fields {

@@ -6,7 +6,7 @@ use crate::protocol::frame::{FrameHeader, OpCode};
 use crate::protocol::message::{Assembly, Message, Payload, check_data_frame};
 use crate::protocol::{Input, Limits, ProtocolError, Time, apply_mask};
 
-/// The maximum of bytes that are read to their place at once, so that they are unmasked while they are in the
+/// The maximum number of bytes that are read into a room at once, so that they are unmasked while they are in the
 /// processor's cache.
 const ROOM: usize = 256 << 10;
 
@@ -293,7 +293,8 @@ impl WebSocket {
         partial.compressed = header.compressed.then_some(header.opcode);
     }
 
-    /// Appends a piece to the message. `rest` is the number of bytes from this piece to the end of the message, if known.
+    /// Appends a piece to the message. `rest` is the number of bytes from this piece to the end of the message, if
+    /// known.
     fn push(
         partial: &mut Partial,
         piece: &[u8],

@@ -33,7 +33,7 @@ pub enum State {
     Closed,
 }
 
-/// The server's side of a WebSocket connection.
+/// The server's side of a WebSocket connection. See [the module](crate::protocol) for an example.
 #[derive(Debug)]
 pub struct WebSocket {
     /// `None` between two messages, so that an idle connection without compression owns no heap memory.

@@ -31,7 +31,7 @@ pub struct Shared {
     pub buffers: Buffers,
     /// The compressors; `None` if the extension is off.
     pub compression: Option<Compression>,
-    /// The length from which the bytes of a message can be [read to their place](super::WebSocket::room).
+    /// The length from which the bytes of a message can be [read directly into its memory](super::WebSocket::room).
     pub(crate) long_message: usize,
 }
 

@@ -1,0 +1,195 @@
+//! HTTP calls on a connection: requests that are answered instead of upgraded, one after the other.
+
+use super::body::Body;
+use super::connection::{HttpConnection, HttpState};
+use super::head::Request;
+use super::response::{AfterResponse, Rejection, Response, Terms, write_chunk, write_stream_head};
+use crate::protocol::Time;
+
+/// The interim response to a client that waits before it sends the body (RFC 9110 section 15.2.1).
+const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+/// The end of a chunked body.
+const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
+
+/// The properties of a request that its response depends on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct CallOptions {
+    /// Whether the service has the request and has not completed the response.
+    pub(super) unanswered: bool,
+    /// Whether the connection continues after the response.
+    pub(super) keep_alive: bool,
+    /// Whether the response has no body because the method is HEAD.
+    pub(super) head_only: bool,
+    /// Whether a body of unknown length is sent in chunks.
+    pub(super) chunked: bool,
+}
+
+impl HttpConnection {
+    /// Records the properties of a request that its response depends on. Call it before the request is answered.
+    ///
+    /// `origin` is the origin of the page that makes the request, if that page may read the response.
+    pub fn begin_request(&mut self, request: &Request<'_>, origin: Option<&str>) {
+        debug_assert_eq!(self.state, HttpState::Head);
+        if let Some(origin) = origin {
+            self.request.get_or_insert_default().origin = Some(origin.into());
+        }
+        self.call = CallOptions {
+            unanswered: false,
+            keep_alive: request.keeps_alive(),
+            head_only: request.method() == "HEAD",
+            chunked: request.takes_chunks(),
+        };
+    }
+
+    /// Closes the connection after the response to the current request.
+    pub fn end_keep_alive(&mut self) {
+        self.call.keep_alive = false;
+    }
+
+    /// Accepts a request as a call. Returns true if the request is complete and can be answered now. Otherwise
+    /// [`HttpEvent::Call`](super::HttpEvent::Call) follows when the body is complete.
+    ///
+    /// # Errors
+    ///
+    /// The length of the body is malformed or over `max_body` bytes. Pass the error to [`HttpConnection::reject`].
+    pub fn begin_call(
+        &mut self,
+        now: Time,
+        request: &Request<'_>,
+        head: &[u8],
+        max_body: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, Rejection> {
+        debug_assert_eq!(self.state, HttpState::Head);
+        let body = Body::new(request.framing()?, max_body)?;
+        self.call.unanswered = body.is_complete();
+        if body.is_complete() {
+            self.state = HttpState::Answering;
+            return Ok(true);
+        }
+        if request.expects_continue() {
+            out.extend_from_slice(CONTINUE);
+        }
+        let request = self.request.get_or_insert_default();
+        request.head = head.to_vec();
+        request.body = Some(body);
+        self.state = HttpState::Body;
+        self.since = now;
+        Ok(false)
+    }
+
+    /// Answers a request with an error. The connection ends after it. `date` is the current time as an HTTP date.
+    pub fn reject(&mut self, now: Time, date: &str, rejection: &Rejection, out: &mut Vec<u8>) {
+        debug_assert!(matches!(
+            self.state,
+            HttpState::Head | HttpState::Body | HttpState::Answering
+        ));
+        let terms = Terms {
+            after: AfterResponse::Close,
+            ..self.terms(date)
+        };
+        Response::from(rejection).write(terms, out);
+        self.call.unanswered = false;
+        self.drop_partial();
+        self.state = HttpState::Closing;
+        self.since = now;
+    }
+
+    /// Answers a call. `date` is the current time as an HTTP date.
+    pub fn respond(&mut self, now: Time, date: &str, response: &Response, out: &mut Vec<u8>) {
+        debug_assert_eq!(self.state, HttpState::Answering);
+        response.write(self.terms(date), out);
+        self.end_call(now);
+    }
+
+    /// Begins to answer a call with a stream of events. If the method is HEAD, the response has no body and ends here.
+    ///
+    /// `date` is the current time as an HTTP date. `fields` describe the stream.
+    pub fn begin_stream(
+        &mut self,
+        now: Time,
+        date: &str,
+        fields: &[(&str, &str)],
+        out: &mut Vec<u8>,
+    ) {
+        debug_assert_eq!(self.state, HttpState::Answering);
+        write_stream_head(fields, self.terms(date), out);
+        if self.call.head_only {
+            return self.end_call(now);
+        }
+        self.state = HttpState::Streaming;
+        self.since = now;
+        self.streamed = now;
+    }
+
+    /// Appends bytes to the stream.
+    pub fn stream(&mut self, now: Time, bytes: &[u8], out: &mut Vec<u8>) {
+        debug_assert_eq!(self.state, HttpState::Streaming);
+        self.streamed = now;
+        if self.call.chunked {
+            write_chunk(bytes, out);
+        } else {
+            out.extend_from_slice(bytes);
+        }
+    }
+
+    /// Ends the stream.
+    pub fn end_stream(&mut self, now: Time, out: &mut Vec<u8>) {
+        debug_assert_eq!(self.state, HttpState::Streaming);
+        if self.call.chunked {
+            out.extend_from_slice(LAST_CHUNK);
+        }
+        self.end_call(now);
+    }
+
+    /// Whether a call waits for its response or for the rest of it.
+    pub fn is_answering(&self) -> bool {
+        matches!(self.state, HttpState::Answering | HttpState::Streaming)
+    }
+
+    /// Whether the first request has not arrived completely.
+    pub fn is_new(&self) -> bool {
+        self.state == HttpState::Head && !self.called
+    }
+
+    /// Whether a call was made, answered or not.
+    pub fn was_called(&self) -> bool {
+        self.called || self.call.unanswered
+    }
+
+    /// Whether a call still has no complete response.
+    pub fn is_unanswered(&self) -> bool {
+        self.call.unanswered
+    }
+
+    fn terms<'a>(&'a self, date: &'a str) -> Terms<'a> {
+        let request = self.request.as_ref();
+        Terms {
+            after: if self.call.keep_alive {
+                AfterResponse::KeepAlive
+            } else {
+                AfterResponse::Close
+            },
+            head_only: self.call.head_only,
+            chunked: self.call.chunked,
+            origin: request.and_then(|request| request.origin.as_deref()),
+            date,
+        }
+    }
+
+    fn end_call(&mut self, now: Time) {
+        self.state = if self.call.keep_alive {
+            HttpState::Head
+        } else {
+            HttpState::Closing
+        };
+        self.call.unanswered = false;
+        self.called = true;
+        self.since = now;
+        if let Some(request) = &mut self.request {
+            request.origin = None;
+        }
+        self.shrink();
+    }
+}
