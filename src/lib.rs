@@ -67,13 +67,5 @@ pub use server::{
     Traffic,
 };
 
-/// Entry points of the fuzz targets.
 #[cfg(any(test, fuzzing))]
-pub mod fuzz {
-    #[cfg(feature = "deflate")]
-    pub use crate::protocol::deflate::fuzz::deflate;
-    pub use crate::protocol::fuzz::{calls, connection, frame_header, handshake, proxy_header};
-    pub use crate::server::fuzz::operations;
-    pub use crate::service::agent::fuzz::{envelope, router};
-    pub use crate::service::process::fuzz::{attachments, control, process_calls};
-}
+pub mod fuzz;

@@ -887,7 +887,7 @@ fn what_a_background_process_writes_within_the_linger_time_is_not_lost() {
     server.signal(Signal::TERM);
     let (_, log) = server.wait_and_read_log();
     assert!(
-        log.contains("exited with code 4; others still hold its output open"),
+        log.contains("exited with code 4; other processes still hold its output open"),
         "{log}"
     );
 }

@@ -472,7 +472,7 @@ fn what_comes_within_the_linger_time_comes_before_the_exit() {
     server.signal(Signal::TERM);
     let (_, log) = server.wait_and_read_log();
     assert!(
-        log.contains("exited with code 4; others still hold its output open"),
+        log.contains("exited with code 4; other processes still hold its output open"),
         "{log}"
     );
 }

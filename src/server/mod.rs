@@ -18,6 +18,7 @@ pub(crate) mod access;
 mod admin;
 mod backlog;
 mod client;
+mod clock;
 mod config;
 mod context;
 mod deadlines;
@@ -63,6 +64,7 @@ pub use service::{Readiness, Route, Service};
 pub use status::{ClientStatus, Status};
 
 use self::client::{Client, Flags};
+use self::clock::Clock;
 use self::context::Life;
 use self::handle::Commands;
 use self::id::Origin;
@@ -70,7 +72,7 @@ use self::listener::{Accepted, EXHAUSTED_RETRY, Listener};
 use self::signals::Signals;
 use self::stream::Stream;
 use crate::protocol::{CloseReason, Rejection, Time, Timeout};
-use crate::sys::{Clock, Reaper};
+use crate::sys::Reaper;
 
 /// Events taken from the kernel in one turn.
 const EVENTS_PER_TURN: usize = 1024;

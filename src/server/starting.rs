@@ -5,6 +5,7 @@ use std::io;
 use mio::Poll;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
+use super::clock::Clock;
 use super::config::Config;
 use super::context::Context;
 use super::handle::Commands;
@@ -14,7 +15,7 @@ use super::service::Service;
 use super::signals::Signals;
 use super::{Access, Server};
 use crate::sys::{
-    Clock, InheritedSocket, Reaper, become_subreaper, raise_descriptor_limit, take_inherited_socket,
+    InheritedSocket, Reaper, become_subreaper, raise_descriptor_limit, take_inherited_socket,
 };
 
 /// Descriptors needed beside those of clients: standard streams, the loop's own, listeners, pipes of a service.
