@@ -37,7 +37,7 @@ impl ReaderModel {
 
 /// The output of a program, and its readers.
 #[derive(Debug, Default)]
-struct Model {
+struct ReadersModel {
     written: Vec<(u8, OutputStream)>,
     readers: BTreeMap<ClientId, ReaderModel>,
     congested: BTreeSet<ClientId>,
@@ -49,7 +49,7 @@ struct Model {
     unsent: bool,
 }
 
-impl Model {
+impl ReadersModel {
     fn reader(&mut self, reader: ClientId, role: Role) -> &mut ReaderModel {
         let seen = self.readers.get_mut(&reader).expect("it was attached");
         assert!(!seen.is_done(), "{reader} gets nothing after its end");
@@ -58,7 +58,7 @@ impl Model {
     }
 }
 
-impl ReaderOutput for Model {
+impl ReaderOutput for ReadersModel {
     fn is_congested(&self, reader: ClientId) -> bool {
         self.congested.contains(&reader)
     }
@@ -125,12 +125,13 @@ impl ReaderOutput for Model {
 pub fn attachments(data: &[u8]) {
     let [options, plan @ ..] = data else { return };
     let mut attachments = Attachments::new(4096 + usize::from(options >> 4) * 100);
-    let mut model = Model {
+    let mut model = ReadersModel {
         room: 1 + usize::from(options & 7),
-        ..Model::default()
+        ..ReadersModel::default()
     };
     let mut next = 1;
     let mut writer_began = 0;
+    let mut ended_streams = BTreeSet::new();
     for pair in plan.chunks_exact(2) {
         let (operation, argument) = (pair[0], usize::from(pair[1]));
         let clients: Vec<ClientId> = model.readers.keys().copied().collect();
@@ -204,6 +205,18 @@ pub fn attachments(data: &[u8]) {
             _ => {}
         }
         check(&attachments, &model, writer_began);
+        ended_streams.extend(attachments.take_ended_streams());
+        let listeners = |seen: &ReaderModel| matches!(seen.role, Role::Listener(_)) && seen.exit;
+        let missing = model
+            .readers
+            .iter()
+            .find(|(client, seen)| listeners(seen) && !ended_streams.contains(client));
+        assert!(missing.is_none(), "{missing:?} has an ended stream");
+        let known = |client| model.readers.get(client).is_none_or(listeners);
+        assert!(
+            ended_streams.iter().all(known),
+            "only listeners that were sent the exit"
+        );
     }
     // Readers that read everything get to the end.
     attachments.pump_all(&mut model);
@@ -222,7 +235,7 @@ pub fn attachments(data: &[u8]) {
     );
 }
 
-fn check(attachments: &Attachments, model: &Model, writer_began: u64) {
+fn check(attachments: &Attachments, model: &ReadersModel, writer_began: u64) {
     let end = attachments.end();
     assert_eq!(end, model.written.len() as u64);
     for (client, seen) in &model.readers {

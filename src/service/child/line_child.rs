@@ -4,7 +4,7 @@ use std::io;
 use std::ops::ControlFlow;
 use std::process::{Command, ExitStatus, Stdio};
 
-use super::describe;
+use super::exit_status::describe;
 use super::supervisor::{Escalation, StopPlan, Supervisor};
 use crate::service::lines::Line;
 use crate::service::pipe::{LineReader, PipeState, Writer};

@@ -58,13 +58,13 @@ impl StopPlan {
 
 /// How far stopping has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum StopStep {
     Asked { until: Time },
     Terminated { until: Time },
     Killed { again: Option<Time> },
 }
 
-impl Step {
+impl StopStep {
     fn deadline(self) -> Option<Time> {
         match self {
             Self::Asked { until } | Self::Terminated { until } => Some(until),
@@ -83,14 +83,14 @@ pub(crate) struct ExitRecord {
 
 /// The states of the picture in the parent module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ChildState {
     Running,
     /// It runs and has been asked to exit.
-    Stopping(Step),
+    Stopping(StopStep),
     /// It has exited and has been reaped.
     Exited(ExitRecord),
     /// It has exited, and what it has left behind is being stopped.
-    StoppingLeftovers(ExitRecord, Step),
+    StoppingLeftovers(ExitRecord, StopStep),
 }
 
 /// How the exit is noticed.
@@ -122,7 +122,7 @@ pub(crate) enum Escalation {
 pub(crate) struct Supervisor {
     process: ChildProcess,
     exit_watch: Option<ExitWatch>,
-    state: State,
+    state: ChildState,
     plan: StopPlan,
     /// When the process is killed.
     time_limit: Option<Time>,
@@ -151,7 +151,7 @@ impl Supervisor {
         Ok(Self {
             process,
             exit_watch: Some(exit_watch),
-            state: State::Running,
+            state: ChildState::Running,
             plan,
             time_limit: time_limit.map(|limit| ctx.now() + limit),
             timed_out: false,
@@ -179,8 +179,8 @@ impl Supervisor {
     /// How the process exited, if it has.
     pub(crate) fn exit(&self) -> Option<ExitRecord> {
         match self.state {
-            State::Running | State::Stopping(_) => None,
-            State::Exited(exit) | State::StoppingLeftovers(exit, _) => Some(exit),
+            ChildState::Running | ChildState::Stopping(_) => None,
+            ChildState::Exited(exit) | ChildState::StoppingLeftovers(exit, _) => Some(exit),
         }
     }
 
@@ -188,7 +188,7 @@ impl Supervisor {
     pub(crate) fn is_stopping(&self) -> bool {
         matches!(
             self.state,
-            State::Stopping(_) | State::StoppingLeftovers(..)
+            ChildState::Stopping(_) | ChildState::StoppingLeftovers(..)
         )
     }
 
@@ -204,8 +204,8 @@ impl Supervisor {
             Some(ExitWatch::Descriptor { .. }) | None => None,
         };
         let step = match self.state {
-            State::Stopping(step) | State::StoppingLeftovers(_, step) => step.deadline(),
-            State::Running | State::Exited(_) => None,
+            ChildState::Stopping(step) | ChildState::StoppingLeftovers(_, step) => step.deadline(),
+            ChildState::Running | ChildState::Exited(_) => None,
         };
         [poll, step, self.time_limit].into_iter().flatten().min()
     }
@@ -228,10 +228,10 @@ impl Supervisor {
             at: ctx.now(),
         };
         self.state = match (self.state, self.plan.leftovers) {
-            (State::Stopping(step), Leftovers::StopTree { .. }) => {
-                State::StoppingLeftovers(exit, step)
+            (ChildState::Stopping(step), Leftovers::StopTree { .. }) => {
+                ChildState::StoppingLeftovers(exit, step)
             }
-            _ => State::Exited(exit),
+            _ => ChildState::Exited(exit),
         };
         self.time_limit = None;
         self.unwatch(ctx);
@@ -255,7 +255,8 @@ impl Supervisor {
             self.process.signal_group(Signal::KILL);
             return Some(Escalation::TimedOut);
         }
-        let (State::Stopping(step) | State::StoppingLeftovers(_, step)) = &mut self.state else {
+        let (ChildState::Stopping(step) | ChildState::StoppingLeftovers(_, step)) = &mut self.state
+        else {
             return None;
         };
         if step.deadline().is_none_or(|at| now < at) {
@@ -266,16 +267,16 @@ impl Supervisor {
             Leftovers::StopTree { kill_interval } => Some(now + kill_interval),
         };
         let (next, signal, escalation) = match step {
-            Step::Asked { .. } => {
+            StopStep::Asked { .. } => {
                 let until = now + self.plan.term_grace;
                 let escalation = Some(Escalation::Terminated);
-                (Step::Terminated { until }, Signal::TERM, escalation)
+                (StopStep::Terminated { until }, Signal::TERM, escalation)
             }
-            Step::Terminated { .. } => {
+            StopStep::Terminated { .. } => {
                 let escalation = Some(Escalation::Killed);
-                (Step::Killed { again }, Signal::KILL, escalation)
+                (StopStep::Killed { again }, Signal::KILL, escalation)
             }
-            Step::Killed { .. } => (Step::Killed { again }, Signal::KILL, None),
+            StopStep::Killed { .. } => (StopStep::Killed { again }, Signal::KILL, None),
         };
         *step = next;
         self.signal_all(signal);
@@ -285,13 +286,13 @@ impl Supervisor {
     /// Begins to stop the process: HUP if the plan says so, then TERM, then KILL. Stopping a process tree goes on after
     /// the exit of the process.
     pub(crate) fn stop(&mut self, now: Time) {
-        let step = Step::Asked {
+        let step = StopStep::Asked {
             until: now + self.plan.ask_grace,
         };
         self.state = match (self.state, self.plan.leftovers) {
-            (State::Running, _) => State::Stopping(step),
-            (State::Exited(exit), Leftovers::StopTree { .. }) => {
-                State::StoppingLeftovers(exit, step)
+            (ChildState::Running, _) => ChildState::Stopping(step),
+            (ChildState::Exited(exit), Leftovers::StopTree { .. }) => {
+                ChildState::StoppingLeftovers(exit, step)
             }
             _ => return,
         };
@@ -325,5 +326,80 @@ impl Supervisor {
             // The source must be unwatched before its descriptor is closed.
             ctx.unwatch(source);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sleeper(plan: StopPlan, time_limit: Option<Time>) -> Supervisor {
+        let mut command = Command::new("sh");
+        command.args(["-c", "trap '' HUP TERM; while :; do sleep 1000; done"]);
+        let process = ChildProcess::start(&mut command, StartOptions::default());
+        Supervisor {
+            process: process.expect("it starts"),
+            exit_watch: None,
+            state: ChildState::Running,
+            plan,
+            time_limit,
+            timed_out: false,
+            tree_signal: None,
+        }
+    }
+
+    #[test]
+    fn each_step_of_stopping_follows_after_its_grace() {
+        let seconds = |count: u64| Time::from_millis(count * 1000);
+        let mut child = sleeper(StopPlan::CLOSE_INPUT, None);
+        assert_eq!(child.deadline(), None);
+        child.stop(seconds(10));
+        assert_eq!(child.deadline(), Some(seconds(12)));
+        assert_eq!(child.escalate(seconds(11)), None);
+        assert_eq!(child.escalate(seconds(12)), Some(Escalation::Terminated));
+        assert_eq!(child.deadline(), Some(seconds(17)));
+        child.stop(seconds(13));
+        assert_eq!(child.deadline(), Some(seconds(17)), "stop has no effect");
+        assert_eq!(child.escalate(seconds(17)), Some(Escalation::Killed));
+        assert_eq!((child.deadline(), child.take_tree_signal()), (None, None));
+
+        let mut program = sleeper(StopPlan::HANG_UP, None);
+        program.stop(seconds(10));
+        assert_eq!(program.take_tree_signal(), Some(Signal::HUP));
+        assert_eq!(program.escalate(seconds(11)), Some(Escalation::Terminated));
+        assert_eq!(program.take_tree_signal(), Some(Signal::TERM));
+        assert_eq!(program.escalate(seconds(15)), Some(Escalation::Killed));
+        for again in [16, 17] {
+            assert_eq!(program.take_tree_signal(), Some(Signal::KILL));
+            assert_eq!(program.deadline(), Some(seconds(again)));
+            assert_eq!(program.escalate(seconds(again)), None);
+        }
+    }
+
+    #[test]
+    fn a_process_tree_is_stopped_after_the_exit_of_its_program() {
+        let now = Time::from_millis(1000);
+        let exit = ExitRecord {
+            status: None,
+            at: now,
+        };
+        for (plan, stops) in [(StopPlan::CLOSE_INPUT, false), (StopPlan::HANG_UP, true)] {
+            let mut child = sleeper(plan, None);
+            child.state = ChildState::Exited(exit);
+            child.stop(now);
+            assert_eq!((child.is_stopping(), child.exit()), (stops, Some(exit)));
+            assert_eq!(child.deadline().is_some(), stops);
+        }
+    }
+
+    #[test]
+    fn a_process_is_killed_at_its_time_limit() {
+        let limit = Time::from_millis(500);
+        let mut child = sleeper(StopPlan::HANG_UP, Some(limit));
+        assert_eq!(child.deadline(), Some(limit));
+        assert_eq!(child.escalate(Time::from_millis(499)), None);
+        assert_eq!(child.escalate(limit), Some(Escalation::TimedOut));
+        assert!(child.timed_out() && !child.is_stopping());
+        assert_eq!(child.deadline(), None);
     }
 }

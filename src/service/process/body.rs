@@ -57,9 +57,9 @@ enum FieldValue<'a> {
 
 /// The fields of a JSON body. `null` means the same as an absent field.
 #[derive(Debug)]
-pub(super) struct Fields<'a>(Vec<(&'static str, Option<FieldValue<'a>>)>);
+pub(super) struct BodyFields<'a>(Vec<(&'static str, Option<FieldValue<'a>>)>);
 
-impl<'a> Fields<'a> {
+impl<'a> BodyFields<'a> {
     pub(super) fn read(body: &'a [u8], schema: &Schema) -> Result<Self, Rejection> {
         let mut json = serde_json::Deserializer::from_slice(body);
         let fields = FieldsVisitor { schema };
@@ -329,7 +329,7 @@ mod tests {
     #[test]
     fn fields_are_read_with_their_types() {
         let body = br#" {"text":"a\u00e9","flag":true,"number":-1.5,"words":["x",""],"variables":{"A":"1","B":""}} "#;
-        let fields = Fields::read(body, SCHEMA).expect("valid");
+        let fields = BodyFields::read(body, SCHEMA).expect("valid");
         assert_eq!(fields.text("text"), Some("a\u{e9}"));
         assert!(fields.flag("flag"));
         assert_eq!(fields.number("number"), Some(-1.5));
@@ -337,7 +337,7 @@ mod tests {
         let variables = [("A", "1"), ("B", "")].map(|(name, value)| (name.into(), value.into()));
         assert_eq!(fields.variables("variables"), variables);
         let body = br#"{"text":null,"flag":null,"number":null,"words":null,"variables":null}"#;
-        let fields = Fields::read(body, SCHEMA).expect("null means absent");
+        let fields = BodyFields::read(body, SCHEMA).expect("null means absent");
         assert!(SCHEMA.iter().all(|(name, _)| !fields.has(name)));
     }
 
@@ -396,7 +396,7 @@ mod tests {
             ("{} {}", "not JSON"),
             (r#"{"text":"\ud800"}"#, "not JSON"),
         ] {
-            let rejection = Fields::read(body.as_bytes(), SCHEMA).expect_err(body);
+            let rejection = BodyFields::read(body.as_bytes(), SCHEMA).expect_err(body);
             assert!(
                 rejection.message.contains(says),
                 "{body}: {}",
@@ -418,7 +418,7 @@ mod tests {
         let variables = format!(r#"{{"variables":{{{}"#, many(&pair));
         for body in [words, variables] {
             // The incomplete rest of the body is not read.
-            let rejection = Fields::read(body.as_bytes(), SCHEMA).expect_err("too many");
+            let rejection = BodyFields::read(body.as_bytes(), SCHEMA).expect_err("too many");
             assert!(
                 rejection.message.contains("more than 10000"),
                 "{}",
@@ -426,7 +426,7 @@ mod tests {
             );
         }
         let unknown = format!("{{{}", many(&pair));
-        let rejection = Fields::read(unknown.as_bytes(), SCHEMA).expect_err("unknown");
+        let rejection = BodyFields::read(unknown.as_bytes(), SCHEMA).expect_err("unknown");
         assert!(
             rejection.message.contains("column 4"),
             "{}",

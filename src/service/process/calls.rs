@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use uuid::Uuid;
 
 use super::attach::Role;
-use super::body::{FieldType, Fields, Schema, bad_request};
+use super::body::{BodyFields, FieldType, Schema, bad_request};
 use super::messages::dimension;
 use super::program::MARK;
 use crate::sys::{Account, TerminalSize};
@@ -164,7 +164,7 @@ fn missing(name: &str) -> Rejection {
 
 /// Reads the body of `stdin`.
 pub(crate) fn read_data(body: &[u8]) -> Result<Vec<u8>, Rejection> {
-    let fields = Fields::read(body, STDIN)?;
+    let fields = BodyFields::read(body, STDIN)?;
     let text = fields.text("data_b64").ok_or_else(|| missing("data_b64"))?;
     BASE64_STANDARD
         .decode(text)
@@ -173,7 +173,7 @@ pub(crate) fn read_data(body: &[u8]) -> Result<Vec<u8>, Rejection> {
 
 /// Reads the body of `resize`.
 pub(crate) fn read_size(body: &[u8]) -> Result<TerminalSize, Rejection> {
-    let fields = Fields::read(body, RESIZE)?;
+    let fields = BodyFields::read(body, RESIZE)?;
     for name in ["rows", "cols"] {
         if !fields.has(name) {
             return Err(missing(name));
@@ -183,7 +183,7 @@ pub(crate) fn read_size(body: &[u8]) -> Result<TerminalSize, Rejection> {
 }
 
 /// Reads a terminal's size. Absent dimensions have their defaults.
-fn size(fields: &Fields<'_>) -> Result<TerminalSize, Rejection> {
+fn size(fields: &BodyFields<'_>) -> Result<TerminalSize, Rejection> {
     let read = |name: &str, usual| match fields.number(name) {
         None => Ok(usual),
         Some(number) if number.fract() == 0.0 && (1.0..=65535.0).contains(&number) => {
@@ -202,7 +202,7 @@ fn size(fields: &Fields<'_>) -> Result<TerminalSize, Rejection> {
 
 /// Reads the body of `kill`.
 pub(crate) fn read_signal(body: &[u8]) -> Result<Signal, Rejection> {
-    let fields = Fields::read(body, KILL)?;
+    let fields = BodyFields::read(body, KILL)?;
     let name = fields.text("signal").ok_or_else(|| missing("signal"))?;
     Ok(match name.strip_prefix("SIG").unwrap_or(name) {
         "TERM" => Signal::TERM,
@@ -215,12 +215,12 @@ pub(crate) fn read_signal(body: &[u8]) -> Result<Signal, Rejection> {
 
 /// Reads the body of `spawn`.
 pub(crate) fn read_spawn(body: &[u8]) -> Result<RunRequest, Rejection> {
-    read_run(&Fields::read(body, SPAWN)?)
+    read_run(&BodyFields::read(body, SPAWN)?)
 }
 
 /// Reads the body of `exec`. Returns the program, and the limit for each of its output streams, which is at most `most`.
 pub(crate) fn read_exec(body: &[u8], most: usize) -> Result<(RunRequest, usize), Rejection> {
-    let fields = Fields::read(body, EXEC)?;
+    let fields = BodyFields::read(body, EXEC)?;
     let limit = match fields.number("max_output_bytes") {
         None => DEFAULT_CAPTURE.min(most),
         Some(number) if number.fract() == 0.0 && (0.0..=most as f64).contains(&number) => {
@@ -234,7 +234,7 @@ pub(crate) fn read_exec(body: &[u8], most: usize) -> Result<(RunRequest, usize),
     Ok((read_run(&fields)?, limit))
 }
 
-fn read_run(fields: &Fields<'_>) -> Result<RunRequest, Rejection> {
+fn read_run(fields: &BodyFields<'_>) -> Result<RunRequest, Rejection> {
     let name = fields.text("command").filter(|name| !name.is_empty());
     let mut command = vec![name.ok_or_else(|| missing("command"))?.to_owned()];
     command.extend_from_slice(fields.words("args"));
@@ -274,7 +274,7 @@ fn read_run(fields: &Fields<'_>) -> Result<RunRequest, Rejection> {
 }
 
 /// The account to run the program as; `None` for the server's own.
-fn account(fields: &Fields<'_>) -> Result<Option<Account>, Rejection> {
+fn account(fields: &BodyFields<'_>) -> Result<Option<Account>, Rejection> {
     let wanted = match (fields.text("as_user"), fields.flag("as_root")) {
         (None, false) => return Ok(None),
         (Some(wanted), false) => wanted,
@@ -466,7 +466,7 @@ mod tests {
         }
     }
 
-    /// The bug: the limit of each output was `--max-message`, so that thirty callers could hold a gigabyte.
+    /// The bug: the limit of each output was the message limit, so that thirty callers could hold a gigabyte.
     #[test]
     fn exec_takes_output_up_to_the_limit_in_its_body() {
         let limit = |more: &str| {

@@ -8,14 +8,15 @@
 //!                                     Sink: Attachments (scrollback, readers) or the output of one call
 //! ```
 //!
-//! [`Control`] and [`AttachEvent`] are the text messages between an attached client and the server.
+//! [`Control`] and [`AttachEvent`] are the text messages between an attached client and the server; see [`messages`].
 
 pub(crate) mod attach;
 mod body;
 pub(crate) mod calls;
 pub(crate) mod events;
+mod exec;
 pub(crate) mod exit;
-mod messages;
+pub mod messages;
 mod processes;
 pub(crate) mod program;
 mod programs;

@@ -1,6 +1,6 @@
 //! The process API: starts, watches, signals and attaches to processes over HTTP.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -13,14 +13,15 @@ use super::calls::{
     read_signal, read_size, read_spawn, since,
 };
 use super::events::Details;
+use super::exec::ExecCalls;
 use super::program::{Launch, Program};
 use super::programs::Programs;
-use super::responses::{executed, spawned, status, summary};
-use super::sink::{CollectedOutput, ExecBudget, Sink};
+use super::responses::{spawned, status, summary};
+use super::sink::Sink;
 use crate::service::Endpoint;
 use crate::{
     Accept, ClientId, CloseReason, Context, Message, Metrics, Readiness, Rejection, Request,
-    Response, Route, Service, SourceId, StatusCode, Time, TimerId,
+    Response, Route, Service, SourceId, StatusCode, TimerId,
 };
 
 /// The header field that tells the content type of a stream's events.
@@ -28,9 +29,6 @@ const EVENTS_ARE_JSON: (&str, &str) = ("X-SSE-Content-Type", "application/json")
 
 /// How long a client that has half-closed its connection is kept while it has unread output and takes nothing.
 const CATCHING_UP: Duration = Duration::from_secs(5);
-
-/// After this many bytes of output, no more `exec` calls are answered in one turn of the loop.
-const ANSWERED_PER_TURN: usize = 1 << 20;
 
 /// The maximum of processes that are kept, as a multiple of the maximum of running ones.
 const EXITED_PER_RUNNING: usize = 4;
@@ -61,13 +59,7 @@ pub struct Processes {
     programs: Programs,
     /// Calls whose processes are started in later turns, in the order of arrival.
     waiting: VecDeque<Start>,
-    /// The `exec` calls that wait for the exit of their process.
-    callers: HashMap<ClientId, Uuid>,
-    /// The processes of `callers` that have finished, in the order in which the calls are answered.
-    finished: VecDeque<Uuid>,
-    /// The turn in which `exec` calls were last answered, and the bytes of output in the answers.
-    answered: (Time, usize),
-    exec_budget: ExecBudget,
+    exec_calls: ExecCalls,
     started: u64,
     stopping: bool,
 }
@@ -96,10 +88,7 @@ impl Processes {
         Self {
             programs: Programs::default(),
             waiting: VecDeque::new(),
-            callers: HashMap::new(),
-            finished: VecDeque::new(),
-            answered: (Time::default(), 0),
-            exec_budget: ExecBudget::new(config.max_exec_output),
+            exec_calls: ExecCalls::new(config.max_exec_output),
             config,
             started: 0,
             stopping: false,
@@ -205,8 +194,8 @@ impl Processes {
         if running + self.waiting.len() >= self.config.max_processes {
             return Err(Rejection::unavailable("too many processes"));
         }
-        if start.exec.is_some() && self.exec_budget.is_full() {
-            return Err(exec_budget_exhausted());
+        if start.exec.is_some() {
+            self.exec_calls.check_budget()?;
         }
         self.waiting.push_back(start);
         self.start_waiting(ctx);
@@ -243,10 +232,7 @@ impl Processes {
             linger: self.config.linger,
         };
         let sink = match exec {
-            Some((limit, details)) => {
-                let budget = self.exec_budget.clone();
-                Sink::Collected(CollectedOutput::new(caller, details, limit, budget))
-            }
+            Some((limit, details)) => self.exec_calls.sink(caller, limit, details),
             None => Sink::Shared(Attachments::new(self.config.scrollback)),
         };
         let answer = match self.programs.start(ctx, launch, sink) {
@@ -254,7 +240,7 @@ impl Processes {
                 self.started += 1;
                 self.remove_oldest(ctx);
                 if exec.is_some() {
-                    self.callers.insert(caller, id);
+                    self.exec_calls.insert(caller, id);
                     return;
                 }
                 let program = self.programs.get(id).ok_or_else(no_process);
@@ -351,47 +337,16 @@ impl Processes {
                 let at = ctx.now() + self.config.retention;
                 self.programs.expire(ctx, id, at);
             } else {
-                self.finished.push_back(id);
+                self.exec_calls.finish(id);
             }
         }
-        self.answer_finished(ctx);
-    }
-
-    /// Answers `exec` calls whose processes have finished, up to the limit of one turn.
-    fn answer_finished(&mut self, ctx: &mut Context) {
-        if self.answered.0 != ctx.now() {
-            self.answered = (ctx.now(), 0);
-        }
-        while !self.finished.is_empty() {
-            if self.answered.1 >= ANSWERED_PER_TURN {
-                return self.programs.wake(ctx);
-            }
-            // It has been removed already if its caller is gone.
-            let program = self.finished.pop_front();
-            let program = program.and_then(|id| self.programs.remove(ctx, id));
-            let Some(program) = program else { continue };
-            if let Sink::Collected(output) = &program.sink
-                && self.callers.remove(&output.caller).is_some()
-            {
-                self.answered.1 += output.stdout.len() + output.stderr.len();
-                let answer = if output.exceeded_budget() {
-                    Response::from(&exec_budget_exhausted())
-                } else {
-                    executed(&program, output, ctx.now())
-                };
-                ctx.respond(output.caller, &answer);
-            }
-        }
+        self.exec_calls.answer_finished(ctx, &mut self.programs);
     }
 }
 
 /// Whether a process is visible to all clients: it was not started by `exec`.
 fn is_shared(program: &Program) -> bool {
     matches!(program.sink, Sink::Shared(_))
-}
-
-fn exec_budget_exhausted() -> Rejection {
-    Rejection::unavailable("too much output is held for all exec calls together")
 }
 
 impl Service for Processes {
@@ -427,7 +382,7 @@ impl Service for Processes {
     }
 
     fn abandoned(&mut self, ctx: &mut Context, caller: ClientId) {
-        if let Some(id) = self.callers.remove(&caller) {
+        if let Some(id) = self.exec_calls.abandon(caller) {
             log::info!("the caller of process {id} disconnected: KILL");
             self.programs.remove(ctx, id);
         }
@@ -437,7 +392,7 @@ impl Service for Processes {
     }
 
     fn is_waiting(&self, _: &Context, client: ClientId) -> bool {
-        self.callers.contains_key(&client)
+        self.exec_calls.contains(client)
             || self.waiting.iter().any(|start| start.caller == client)
             || (self.stopping && self.programs.delivers_to(client))
     }
@@ -496,7 +451,7 @@ impl Service for Processes {
 
     fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
         self.programs.clients(visit);
-        self.callers.keys().copied().for_each(&mut *visit);
+        self.exec_calls.clients(visit);
         self.waiting.iter().for_each(|start| visit(start.caller));
     }
 
