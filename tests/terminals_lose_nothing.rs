@@ -219,8 +219,9 @@ fn no_process_is_left_when_the_client_disconnects() {
     for pid in left {
         expect_no_trace(pid);
     }
+    // A starting server may hold a descriptor for a moment, so that the first count is one higher.
     eventually("the descriptors are closed", || {
-        open_files(server.pid()) == files
+        open_files(server.pid()) <= files
     });
 }
 
