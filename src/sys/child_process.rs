@@ -81,7 +81,7 @@ const RESET: [NixSignal; 10] = [
     NixSignal::SIGTTOU,
 ];
 
-/// The first descriptor behind the standard streams.
+/// The first descriptor after the standard streams.
 const FIRST_DESCRIPTOR: RawFd = 3;
 
 /// Settings of a new child process beyond those of [`Command`].

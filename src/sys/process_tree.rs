@@ -111,7 +111,7 @@ impl ProcessTrees {
         }
     }
 
-    /// Forgets a program.
+    /// Removes the tree of a program.
     pub(crate) fn remove(&mut self, program: Uuid) {
         if let Some(tree) = self.trees.remove(&program) {
             for pid in tree.members.keys() {
