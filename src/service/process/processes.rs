@@ -53,6 +53,24 @@ pub struct ProcessesConfig {
 }
 
 /// A service whose clients start processes over HTTP. The processes outlive the clients.
+/// [`messages`](super::messages) describes what attached clients send and receive.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use outrigger::service::{Processes, ProcessesConfig};
+///
+/// let processes = Processes::new(ProcessesConfig {
+///     endpoint: "/process".parse()?,
+///     scrollback: 1 << 20,
+///     retention: Duration::from_secs(600),
+///     max_processes: 64,
+///     max_exec_output: 64 << 20,
+///     linger: Duration::from_millis(250),
+///     pass_env: Vec::new(),
+/// });
+/// # Ok::<(), outrigger::service::ParseEndpointError>(())
+/// ```
 #[derive(Debug)]
 pub struct Processes {
     config: ProcessesConfig,

@@ -51,7 +51,26 @@ pub struct TerminalConfig {
 }
 
 /// A service that runs a program on its own terminal for each client. The program is stopped when its client
-/// disconnects.
+/// disconnects. [`messages`](super::messages) describes what clients send and receive.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use outrigger::service::{Terminal, TerminalConfig};
+///
+/// let terminal = Terminal::new(TerminalConfig {
+///     endpoint: "/terminal".parse()?,
+///     command: vec!["bash".to_owned(), "--login".to_owned()],
+///     cwd: Some("/tmp".to_owned()),
+///     env: vec![("LANG".to_owned(), "C.UTF-8".to_owned())],
+///     user: None,
+///     read_only: false,
+///     once: false,
+///     linger: Duration::from_millis(250),
+///     pass_env: Vec::new(),
+/// })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Terminal {
     config: TerminalConfig,
