@@ -1,4 +1,4 @@
-//! `outrigger app`: events in, commands out, in both forms, and what happens when either side misbehaves.
+//! `outrigger app`: events out and commands in, over a child's pipes or the server's own streams, and misbehaving peers.
 
 mod common;
 
@@ -11,13 +11,13 @@ use common::{BINARY, CLOSE, TEXT, Wire, frame};
 use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
 
-/// A program of shell commands behind `app`.
+/// Starts `app` with a shell script as its program.
 fn app(options: &[&str], script: &str) -> Program {
     Program::start(&[&["app"][..], options, &["--", "sh", "-c", script]].concat())
 }
 
 #[test]
-fn events_go_out_and_commands_come_in_on_our_own_streams() {
+fn events_and_commands_use_standard_output_and_input() {
     let mut app = Program::start(&[
         "app",
         "--subprotocol",
@@ -69,7 +69,7 @@ fn events_go_out_and_commands_come_in_on_our_own_streams() {
 
     app.command(json!({"cmd": "send", "client": client, "text": "τ"}));
     app.command(json!({"cmd": "send", "client": client, "binary": "AQID"}));
-    app.write(""); // An empty line is nothing.
+    app.write(""); // An empty line is ignored.
     app.command(json!({"cmd": "status", "id": {"any": 7}}));
     let received = [wire.read_frame(), wire.read_frame()];
     assert_eq!(
@@ -107,7 +107,7 @@ fn events_go_out_and_commands_come_in_on_our_own_streams() {
 }
 
 #[test]
-fn a_broadcast_leaves_out_who_it_is_told_to() {
+fn a_broadcast_skips_the_clients_in_except() {
     let mut app = Program::start(&["app"]);
     let address = app.address_of_event();
     let mut wires: Vec<_> = ["/a", "/a", "/b"]
@@ -134,7 +134,7 @@ fn a_broadcast_leaves_out_who_it_is_told_to() {
 }
 
 #[test]
-fn a_bad_line_gives_one_error_with_its_number_and_nothing_else_happens() {
+fn an_invalid_line_causes_one_error_event_with_its_number() {
     let mut app = Program::start(&["app", "--max-message", "1000"]);
     let mut wire = Wire::connect(app.address_of_event(), "/");
     let client = app.event_of("connect")["client"]
@@ -199,16 +199,16 @@ fn a_bad_line_gives_one_error_with_its_number_and_nothing_else_happens() {
     assert_eq!(
         wire.read_frame().payload,
         b"still here",
-        "and this is the first it hears"
+        "this is the first message"
     );
 }
 
 #[test]
-fn a_line_may_be_longer_than_a_message_but_not_endless() {
+fn a_line_may_be_longer_than_a_message_up_to_a_limit() {
     let mut app = Program::start(&["app", "--max-message", "1000"]);
     let mut wire = Wire::connect(app.address_of_event(), "/");
     let client = app.event_of("connect")["client"].clone();
-    // A message of the limit is longer in base64.
+    // A message of maximum length is longer in base64.
     let whole = "AAAA".repeat(333);
     app.command(json!({"cmd": "send", "client": client, "binary": whole}));
     assert_eq!(wire.read_frame().payload.len(), 999);
@@ -227,9 +227,9 @@ fn a_line_may_be_longer_than_a_message_but_not_endless() {
 }
 
 #[test]
-fn a_program_that_does_not_read_is_read_and_its_answers_do_not_pile_up() {
-    // The bug: every bad line queued an answer, and `yes` took 140 MB a second. Its output was no longer read then, which
-    // was a bug too: see the next test.
+fn answers_to_a_program_that_does_not_read_are_bounded() {
+    // The bug: every invalid line queued an answer, and `yes` used up 140 MB a second. The first fix stopped reading the
+    // program's output, which was a bug too: see the next test.
     for script in [
         "exec yes",
         "exec yes '{\"cmd\":\"status\",\"id\":\"0123456789\"}'",
@@ -251,15 +251,15 @@ fn a_program_that_does_not_read_is_read_and_its_answers_do_not_pile_up() {
             assert!(resident < 64 << 10, "{script}: {resident} kB");
             read > 4 << 20
         });
-        // Nobody else is held up.
+        // Other clients are still served.
         assert_eq!(common::call(address, "GET", "/healthz", None).0, 200);
     }
 }
 
 #[test]
-fn a_program_far_behind_that_is_answered_is_still_read() {
-    // The bug: over 1 MiB of waiting events, an answer stopped the reading of commands until the program had read most of
-    // them. A program that writes a command for each event could not, since nobody read its commands.
+fn commands_are_read_while_a_program_is_far_behind() {
+    // The bug: with more than 1 MiB of queued events, an answer paused the reading of commands until the program had read
+    // most of the events. A program that writes a command for each event deadlocked.
     let gate = TraceFile::new("behind-gate");
     let script = r#"read -r listening; read -r first; read -r second
         client=${first#*\"client\":\"}; client=${client%%\"*}
@@ -305,8 +305,8 @@ fn a_program_far_behind_that_is_answered_is_still_read() {
 }
 
 #[test]
-fn a_program_is_told_of_its_errors_until_they_are_all_it_writes() {
-    // The bug: a program that prints what it reads was told that this is no command, which it printed, for ever.
+fn error_events_stop_when_every_line_is_invalid() {
+    // The bug: a program that echoes its input got an error event for it, echoed that, and so on without end.
     let trace = TraceFile::new("stray");
     let script = format!(
         "while read -r line; do echo \"got $line\"; echo line >>{}; done",
@@ -336,7 +336,7 @@ fn a_program_is_told_of_its_errors_until_they_are_all_it_writes() {
 }
 
 #[test]
-fn a_valid_command_has_errors_reported_again() {
+fn errors_are_reported_again_after_a_valid_command() {
     let mut app = Program::start(&["app", "--log", "off"]);
     app.address_of_event();
     for _ in 0..150 {
@@ -368,8 +368,8 @@ fn a_valid_command_has_errors_reported_again() {
 }
 
 #[test]
-fn the_first_signal_is_not_the_second_because_the_end_of_input_came_before() {
-    // The bug: draining by other means counted as a first signal, so that SIGTERM cut everyone off.
+fn the_first_signal_after_the_end_of_input_does_not_cut_clients_off() {
+    // The bug: draining for another reason counted as the first signal, so that SIGTERM disconnected all clients at once.
     let mut app = Program::start(&["app", "--close-timeout", "1h"]);
     let mut wire = Wire::connect(app.address_of_event(), "/");
     app.event_of("connect");
@@ -384,8 +384,8 @@ fn the_first_signal_is_not_the_second_because_the_end_of_input_came_before() {
 }
 
 #[test]
-fn a_program_is_missed_even_where_the_end_of_children_is_ignored() {
-    // The bug: with SIGCHLD ignored the kernel waits for the child itself, and nobody knew that it had ended.
+fn the_exit_of_a_program_is_noticed_even_if_sigchld_is_ignored() {
+    // The bug: with SIGCHLD ignored, the kernel reaps the child, and the server did not notice its exit.
     let mut command = std::process::Command::new("sh");
     let script = "trap '' CHLD; exec \"$0\" app --listen 127.0.0.1:0 --no-auth -- sh -c 'exit 3'";
     let mut app = Program::spawn(command.args(["-c", script, env!("CARGO_BIN_EXE_outrigger")]));
@@ -396,7 +396,7 @@ fn a_program_is_missed_even_where_the_end_of_children_is_ignored() {
 }
 
 #[test]
-fn both_streams_may_be_one_socket() {
+fn standard_input_and_output_may_be_one_socket() {
     // The bug: at the end of input the socket became blocking again, and the output hung on a full socket.
     use std::io::{BufRead, Write};
     use std::os::unix::net::UnixStream;
@@ -424,7 +424,7 @@ fn both_streams_may_be_one_socket() {
     for _ in 0..100 {
         wire.send_frame(TEXT, &[b'x'; 10_000]);
     }
-    // More than the socket takes waits when the input ends.
+    // At the end of input, more output waits than the socket takes.
     (&ours)
         .write_all(b"{\"cmd\":\"status\",\"id\":1}\n")
         .expect("it reads");
@@ -440,7 +440,7 @@ fn both_streams_may_be_one_socket() {
 }
 
 #[test]
-fn the_programs_death_is_1011_for_clients_and_exit_code_1() {
+fn when_the_program_exits_clients_get_1011_and_the_exit_code_is_1() {
     for (script, says) in [
         (
             "while read line; do case $line in *die*) exit 3;; esac; done",
@@ -470,7 +470,7 @@ fn the_programs_death_is_1011_for_clients_and_exit_code_1() {
 }
 
 #[test]
-fn what_a_program_said_last_is_still_done() {
+fn commands_before_the_programs_exit_are_executed() {
     let script =
         r#"read listening; read connect; echo '{"cmd":"broadcast","text":"last words"}'; exit 7"#;
     let mut app = app(&[], script);
@@ -482,7 +482,7 @@ fn what_a_program_said_last_is_still_done() {
 }
 
 #[test]
-fn a_program_that_asks_for_shutdown_is_a_clean_stop() {
+fn a_shutdown_command_stops_the_server_cleanly() {
     let script =
         r#"read listening; read connect; echo '{"cmd":"shutdown"}'; while read line; do :; done"#;
     let mut app = app(&[], script);
@@ -493,7 +493,7 @@ fn a_program_that_asks_for_shutdown_is_a_clean_stop() {
 }
 
 #[test]
-fn a_restarted_program_knows_nothing_of_the_old_ones_clients() {
+fn a_restarted_program_gets_no_events_of_earlier_clients() {
     let log = TraceFile::new("restart");
     let script = format!(
         "echo start >>{0}; while read line; do echo \"$line\" >>{0}; case $line in *die*) exit 1;; esac; done",
@@ -504,7 +504,7 @@ fn a_restarted_program_knows_nothing_of_the_old_ones_clients() {
     let mut first = Wire::connect(address, "/first");
     first.send_frame(TEXT, b"die");
     assert_eq!(first.read_close(), (1011, "Program exited".to_owned()));
-    // Until the program is back, the answer is 503.
+    // New clients get 503 until the program runs again.
     first.send_close(1011);
     let mut second = loop {
         let mut wire = Wire::open(address);
@@ -534,7 +534,7 @@ fn a_restarted_program_knows_nothing_of_the_old_ones_clients() {
 }
 
 #[test]
-fn a_program_that_keeps_ending_is_given_up() {
+fn a_program_that_keeps_exiting_is_not_restarted_forever() {
     let mut app = app(&["--restart"], "exit 9");
     app.address();
     let (status, log) = app.wait_and_read_log();
@@ -547,7 +547,7 @@ fn a_program_that_keeps_ending_is_given_up() {
 }
 
 #[test]
-fn a_signal_lets_the_program_finish_and_takes_what_it_left_behind() {
+fn on_a_signal_the_program_finishes_and_its_background_processes_are_killed() {
     let note = TraceFile::new("signal");
     let script = format!(
         "sleep 1000 & echo $! >{0}; while read line; do :; done; echo finished >>{0}",
@@ -564,15 +564,15 @@ fn a_signal_lets_the_program_finish_and_takes_what_it_left_behind() {
     let (left_behind, finished) = noted.split_once('\n').expect("two lines");
     assert_eq!(
         finished, "finished\n",
-        "its input ended and it went on to its end"
+        "it reads the end of its input and finishes"
     );
     let left_behind = Pid::from_raw(left_behind.parse().expect("a number")).expect("a pid");
     expect_gone(left_behind);
 }
 
 #[test]
-fn a_program_that_does_not_read_holds_its_clients_back_and_loses_nothing() {
-    // It reads nothing until a file appears, and then counts the messages.
+fn clients_wait_for_a_program_that_does_not_read_and_lose_nothing() {
+    // The program reads nothing until a file appears, and then counts the messages.
     let gate = TraceFile::new("gate");
     let script = format!(
         "until [ -e {} ]; do sleep 0.05; done; n=0; while read -r line; do case $line in *\\\"message\\\"*) n=$((n+1));; \
@@ -593,7 +593,7 @@ fn a_program_that_does_not_read_holds_its_clients_back_and_loses_nothing() {
         }
         writer.send(&frame(true, TEXT, b"last"));
     });
-    // PINGs come while it waits and are not answered: a paused client's silence is not held against it.
+    // The client does not answer PINGs while it is paused, and is not disconnected for that.
     for _ in 0..30 {
         assert_eq!(wire.read_frame().opcode, common::PING);
     }
@@ -604,7 +604,7 @@ fn a_program_that_does_not_read_holds_its_clients_back_and_loses_nothing() {
         if frame.opcode == TEXT {
             break frame.payload;
         }
-        // While the other thread writes, its frames are the signs of life, and nothing may come between their bytes.
+        // The frames of the writing thread keep the connection alive. No other frame may be sent between their bytes.
         if writing.is_finished() {
             wire.send_frame(common::PONG, b"");
         }
@@ -614,8 +614,8 @@ fn a_program_that_does_not_read_holds_its_clients_back_and_loses_nothing() {
 }
 
 #[test]
-fn a_reader_of_events_that_goes_away_is_a_failure() {
-    // Standard output is a pipe whose reader leaves after the first line.
+fn a_closed_standard_output_is_a_failure() {
+    // Standard output is a pipe whose reader exits after the first line.
     let (reader, writer) = std::io::pipe().expect("a pipe");
     let mut app = std::process::Command::new(env!("CARGO_BIN_EXE_outrigger"))
         .args([
@@ -645,7 +645,7 @@ fn a_reader_of_events_that_goes_away_is_a_failure() {
 }
 
 #[test]
-fn each_connect_has_one_disconnect_whatever_a_crowd_does() {
+fn each_connect_event_has_one_disconnect_event() {
     let mut app = Program::start(&["app", "--log", "off"]);
     let address = app.address_of_event();
     let ways: [fn(Wire); 6] = [

@@ -1,4 +1,4 @@
-//! `outrigger processes`: spawn, watch, signal and attach, and the errors of each.
+//! `outrigger processes`: spawn, watch, signal, attach, and their errors.
 
 mod common;
 
@@ -44,8 +44,8 @@ fn attach(address: SocketAddr, id: &str, query: &str) -> Wire {
     Wire::connect(address, &format!("/process/{id}/attach{query}"))
 }
 
-/// The answer to an attach that is refused.
-fn refused(address: SocketAddr, id: &str, query: &str) -> (String, Value) {
+/// The answer to an attach request that is rejected.
+fn rejected(address: SocketAddr, id: &str, query: &str) -> (String, Value) {
     let mut wire = Wire::open(address);
     wire.send(&request(&format!("/process/{id}/attach{query}")));
     let (head, body) = wire.read_response();
@@ -57,7 +57,7 @@ fn refused(address: SocketAddr, id: &str, query: &str) -> (String, Value) {
     (head[9..12].to_owned(), body["message"].clone())
 }
 
-/// All that comes until CLOSE.
+/// Reads until CLOSE: the output, the events and the close code.
 fn read_all(wire: &mut Wire) -> (Vec<u8>, Vec<String>, u16) {
     let (mut output, mut events) = (Vec::new(), Vec::new());
     loop {
@@ -95,7 +95,7 @@ fn wait_for_exit(address: SocketAddr, id: &str) -> Value {
 fn a_process_is_spawned_watched_and_killed() {
     let (_server, address) = processes(&[]);
     let (id, _) = spawn(address, script("sleep 1000"));
-    // One that has just begun may have no memory yet.
+    // A process that has just started may have no memory yet.
     eventually("it runs", || {
         let running = state(address, &id);
         assert_eq!(running["state"], "running");
@@ -146,7 +146,7 @@ fn exec_answers_with_all_the_output() {
     let piped = |text: &str| json!({"command": "sh", "args": ["-c", text]});
     let (code, stdout, stderr, _) = run(piped("echo out; echo err >&2; exit 5"));
     assert_eq!((code, &*stdout, &*stderr), (json!(5), "out\n", "err\n"));
-    // Input is at its end, variables and directory are as asked.
+    // Input is empty, and variables and directory are those of the call.
     let mut body = piped("cat; echo $NAME; pwd");
     body["env"] = json!({"NAME": "value"});
     body["cwd"] = json!("/");
@@ -166,9 +166,9 @@ fn exec_answers_with_all_the_output() {
         run(script("test -t 0 && test -t 1 && echo yes")).1,
         "yes\r\n"
     );
-    // A process that it leaves behind holds its output open, and the answer does not wait for it.
+    // The answer does not wait for a background process that holds the output open.
     assert_eq!(run(piped("sleep 1000 & echo hi")).1, "hi\n");
-    // It is not one of the processes that are watched.
+    // It is not in the list of processes.
     assert_eq!(
         call(address, "GET", "/process", None).1,
         json!({"processes": []})
@@ -176,7 +176,7 @@ fn exec_answers_with_all_the_output() {
 }
 
 #[test]
-fn exec_ends_a_process_that_writes_without_end() {
+fn exec_kills_a_process_that_exceeds_its_output_limit() {
     let (_server, address) = processes(&["--max-message", "100000"]);
     let body = json!({"command": "sh", "args": ["-c", "echo begun >&2; yes"]});
     let (status, answer) = call(address, "POST", "/process/exec?details=1", Some(body));
@@ -192,7 +192,7 @@ fn exec_ends_a_process_that_writes_without_end() {
 }
 
 #[test]
-fn who_leaves_before_exec_is_done_takes_the_process_along() {
+fn the_process_of_an_exec_is_killed_when_its_caller_disconnects() {
     let (_server, address) = processes(&[]);
     let pids = TraceFile::new("exec-left");
     let text = format!(
@@ -213,7 +213,7 @@ fn who_leaves_before_exec_is_done_takes_the_process_along() {
 }
 
 #[test]
-fn output_is_kept_while_nobody_is_attached() {
+fn output_is_kept_while_no_client_is_attached() {
     let (_server, address) = processes(&["--scrollback", "100000"]);
     let (id, _) = spawn(
         address,
@@ -243,7 +243,7 @@ fn output_is_kept_while_nobody_is_attached() {
     let (output, events, _) = read_all(&mut attach(address, &id, &format!("?since={since}")));
     assert_eq!((&*output, events.len()), (&all[since..], 1), "no gap");
     let beyond = format!("?since={}", all.len() + 1);
-    assert_eq!(refused(address, &id, &beyond).0, "400");
+    assert_eq!(rejected(address, &id, &beyond).0, "400");
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn there_is_one_writer_and_any_number_of_viewers() {
     let mut writer = attach(address, &id, "");
     until(&mut writer, "ready");
     let why = json!("process already has an active attach session");
-    assert_eq!(refused(address, &id, ""), ("409".to_owned(), why.clone()));
+    assert_eq!(rejected(address, &id, ""), ("409".to_owned(), why.clone()));
     let mut viewers: Vec<_> = (0..3)
         .map(|_| attach(address, &id, "?mode=viewer"))
         .collect();
@@ -272,7 +272,7 @@ fn there_is_one_writer_and_any_number_of_viewers() {
     for viewer in &mut viewers {
         until(viewer, "ready\r\n<hello>");
     }
-    // Directly after the close the next one gets in.
+    // The next writer is accepted directly after the close.
     writer.send_close(1000);
     assert_eq!(writer.read_close().0, 1000);
     let mut second = attach(address, &id, "");
@@ -282,9 +282,9 @@ fn there_is_one_writer_and_any_number_of_viewers() {
     second.send_frame(BINARY, b"too late\n");
     third.send_frame(BINARY, b"mine\n");
     until(&mut third, "<mine>");
-    assert_eq!(refused(address, &id, "").1, why);
+    assert_eq!(rejected(address, &id, "").1, why);
     third.reset();
-    // A connection that broke is gone as soon as the server hears of it.
+    // A broken connection is removed as soon as the server notices.
     eventually("the place is free", || {
         let mut wire = Wire::open(address);
         wire.send(&request(&format!("/process/{id}/attach")));
@@ -293,10 +293,10 @@ fn there_is_one_writer_and_any_number_of_viewers() {
 }
 
 #[test]
-fn an_attach_may_bring_a_size() {
+fn an_attach_request_can_set_the_terminal_size() {
     let (_server, address) = processes(&[]);
     let (id, _) = spawn(address, script("read line; stty size"));
-    assert_eq!(refused(address, &id, "?rows=0").0, "400");
+    assert_eq!(rejected(address, &id, "?rows=0").0, "400");
     let mut wire = attach(address, &id, "?rows=33&cols=99");
     wire.send_frame(BINARY, b"\n");
     let (output, _, _) = read_all(&mut wire);
@@ -307,7 +307,7 @@ fn an_attach_may_bring_a_size() {
 }
 
 #[test]
-fn of_many_that_race_one_gets_in() {
+fn only_one_of_many_concurrent_writers_is_accepted() {
     let (_server, address) = processes(&[]);
     let (id, _) = spawn(address, script("sleep 1000"));
     for _ in 0..5 {
@@ -327,7 +327,7 @@ fn of_many_that_race_one_gets_in() {
 }
 
 #[test]
-fn a_stream_of_events_has_both_outputs_and_the_end() {
+fn a_stream_of_events_has_both_outputs_and_the_exit() {
     let (_server, address) = processes(&[]);
     let (id, _) = spawn(
         address,
@@ -371,7 +371,7 @@ fn a_stream_of_events_has_both_outputs_and_the_end() {
         events.last(),
         Some(&json!({"event": "exit", "exit_code": 9}))
     );
-    // A reader that comes back says what it has seen.
+    // A reader that reconnects continues after the last event that it has seen.
     let mut wire = Wire::open(address);
     wire.send(
         format!("GET /process/{id}/stdout/stream HTTP/1.0\r\nHost: localhost\r\nLast-Event-ID: 8\r\n\r\n").as_bytes(),
@@ -389,9 +389,9 @@ fn a_stream_of_events_has_both_outputs_and_the_end() {
     );
     assert!(wire.read_head().starts_with("HTTP/1.1 200 "));
     wire.expect_end();
-    // Pipes are no terminal.
+    // A process with pipes has no terminal.
     assert_eq!(
-        refused(address, &id, ""),
+        rejected(address, &id, ""),
         ("400".to_owned(), json!("process is not PTY-backed"))
     );
 }
@@ -506,7 +506,7 @@ fn every_error_has_its_status_and_is_json() {
     let mut wire = Wire::open(address);
     wire.send(b"POST /process/spawn HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}");
     assert!(wire.read_response().0.starts_with("HTTP/1.1 415 "));
-    // Only what is written to a process may be long.
+    // Only the body of `stdin` may be long.
     let id = spawn(address, json!({"command": "sleep", "args": ["1000"]})).0;
     for (path, length, status) in [
         ("/process/spawn".to_owned(), (1 << 20) + 1, "413"),
@@ -529,7 +529,7 @@ fn every_error_has_its_status_and_is_json() {
 }
 
 #[test]
-fn input_that_nobody_takes_is_not_called_written() {
+fn input_that_a_process_does_not_take_is_rejected() {
     let (_server, address) = processes(&[]);
     let (id, _) = spawn(
         address,
@@ -563,7 +563,7 @@ fn input_that_nobody_takes_is_not_called_written() {
 }
 
 #[test]
-fn an_exited_process_is_forgotten_in_time_and_there_is_a_limit() {
+fn exited_processes_expire_and_running_ones_are_limited() {
     let (_server, address) = processes(&["--retention", "100ms", "--max-processes", "2"]);
     let (id, _) = spawn(address, json!({"command": "true"}));
     eventually("it is forgotten", || {
@@ -584,7 +584,7 @@ fn an_exited_process_is_forgotten_in_time_and_there_is_a_limit() {
 }
 
 #[test]
-fn a_process_outlives_its_client_and_not_its_server() {
+fn a_process_outlives_its_client_but_not_the_server() {
     let (mut server, address) = processes(&[]);
     let (id, pid) = spawn(
         address,
@@ -602,10 +602,10 @@ fn a_process_outlives_its_client_and_not_its_server() {
     expect_gone(pid);
 }
 
-/// Answers had fields that the schema of the API they follow forbids (`signal`, `timed_out`, `truncated`), processes that
-/// had ended were a conflict that it does not know, and streams did not say what their events are.
+/// The bug: answers had fields that the schema of the kernel-images API forbids (`signal`, `timed_out`, `truncated`), calls
+/// to exited processes got a status that it does not have, and streams did not state the type of their events.
 #[test]
-fn answers_have_the_fields_that_clients_of_kernel_images_know_and_no_others() {
+fn answers_have_only_the_fields_of_the_kernel_images_api() {
     let (_server, address) = processes(&[]);
     let expect = |call_and_answer: (u16, Value), fields: &[&str]| {
         let (status, answer) = call_and_answer;
@@ -674,9 +674,9 @@ fn answers_have_the_fields_that_clients_of_kernel_images_know_and_no_others() {
     );
 }
 
-/// `exec` took up to `--max-message` of each output, and nothing counted what all calls held together.
+/// The bug: the limit of each output was `--max-message`, and there was no limit for all calls together.
 #[test]
-fn exec_takes_no_more_output_than_it_was_told_and_than_there_is_room_for() {
+fn exec_limits_the_output_of_a_call_and_of_all_calls() {
     let (_server, address) = processes(&["--max-exec-output", "300000"]);
     let exec = |script: &str, most: usize| {
         let body = json!({"command": "sh", "args": ["-c", script], "max_output_bytes": most});
@@ -696,7 +696,7 @@ fn exec_takes_no_more_output_than_it_was_told_and_than_there_is_room_for() {
     let (head, answer) = exec("yes", 1000);
     assert!(head.contains(truncated), "{head}");
     assert_eq!((stdout(&answer), &answer["exit_code"]), (1000, &json!(137)));
-    // More than there is room for is no answer, and what was held is given back.
+    // Output over the total limit is rejected, and its memory is free again.
     for _ in 0..3 {
         let (head, answer) = exec("yes", 1_000_000);
         assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
@@ -707,9 +707,9 @@ fn exec_takes_no_more_output_than_it_was_told_and_than_there_is_room_for() {
     }
 }
 
-/// All processes that were asked for in one turn of the loop were started in it.
+/// The bug: all processes that were requested in one turn of the loop were started in that turn.
 #[test]
-fn processes_that_are_asked_for_at_once_are_all_started() {
+fn processes_that_are_requested_at_once_are_all_started() {
     let (server, address) = processes(&["--max-processes", "60"]);
     let mut wires: Vec<Wire> = (0..60).map(|_| Wire::open(address)).collect();
     for (at, wire) in wires.iter_mut().enumerate() {
@@ -733,9 +733,9 @@ fn processes_that_are_asked_for_at_once_are_all_started() {
     drop(server);
 }
 
-/// A call whose process had not been started yet, and whose caller left, is not started for nobody.
+/// A process is not started if its caller disconnects while the call waits.
 #[test]
-fn who_leaves_early_leaves_nothing_behind() {
+fn a_waiting_call_is_dropped_when_its_caller_disconnects() {
     let (_server, address) = processes(&["--max-processes", "50"]);
     for _ in 0..3 {
         let wires: Vec<Wire> = (0..50)
@@ -753,10 +753,10 @@ fn who_leaves_early_leaves_nothing_behind() {
     }
 }
 
-/// Programs had every descriptor that was open before the server, its raised limit of descriptors, and no
-/// `OUTRIGGER_TOKEN` even where the caller had given one.
+/// The bug: programs inherited the server's own inherited descriptors and its raised descriptor limit, and did not get
+/// `OUTRIGGER_TOKEN` even if the call set it.
 #[test]
-fn a_process_inherits_what_it_should_and_nothing_else() {
+fn a_process_inherits_only_its_streams_and_the_original_limit() {
     let script = "exec 7</dev/null 9>/dev/null; ulimit -Sn 300; \
         OUTRIGGER_TOKEN=secret-of-the-server exec \"$0\" processes --listen 127.0.0.1:0";
     let mut command = std::process::Command::new("sh");
@@ -774,7 +774,7 @@ fn a_process_inherits_what_it_should_and_nothing_else() {
     };
     let script = "ulimit -Sn; echo ${OUTRIGGER_TOKEN-none}; exec ls /proc/self/fd";
     let mut body = json!({"command": "sh", "args": ["-c", script]});
-    // The fourth descriptor is the directory itself.
+    // Descriptor 3 is the open directory.
     assert_eq!(exec(body.clone()), "300\nnone\n0\n1\n2\n3\n");
     body["env"] = json!({"OUTRIGGER_TOKEN": "the callers own"});
     assert_eq!(exec(body.clone()), "300\nthe callers own\n0\n1\n2\n3\n");
@@ -783,7 +783,7 @@ fn a_process_inherits_what_it_should_and_nothing_else() {
         exec(body).split_whitespace().collect::<Vec<_>>(),
         ["300", "the", "callers", "own", "0", "1", "2", "3"]
     );
-    // The same is true of an app, and of every other program.
+    // The same holds for the program of `app`.
     let trace = TraceFile::new("inherits");
     let program = format!(
         "ulimit -Sn >{0}; (exec ls /proc/self/fd) >>{0}; cat >&2",
@@ -798,9 +798,9 @@ fn a_process_inherits_what_it_should_and_nothing_else() {
     });
 }
 
-/// A process of another user had all of the server's environment: of root's, its secrets too.
+/// The bug: a process of another user inherited the whole environment of the server, including root's secrets.
 #[test]
-fn a_process_of_another_user_has_the_environment_of_a_login() {
+fn a_process_of_another_user_has_a_login_environment() {
     let script = "SECRET=1 PASSED=2 LC_TEST=3 LANG=C.UTF-8 exec \"$0\" processes --listen 127.0.0.1:0 --no-auth --pass-env PASSED";
     let mut command = std::process::Command::new("sh");
     command.args(["-c", script, env!("CARGO_BIN_EXE_outrigger")]);
@@ -820,7 +820,7 @@ fn a_process_of_another_user_has_the_environment_of_a_login() {
     assert_eq!(status, 200, "{answer}");
     assert!(
         lines(&answer).contains(&"SECRET=1".to_owned()),
-        "our own user has it all"
+        "the server's own user has the whole environment"
     );
     if !rustix::process::geteuid().is_root() {
         let (status, answer) = exec(json!("nobody"));
@@ -833,7 +833,7 @@ fn a_process_of_another_user_has_the_environment_of_a_login() {
     let names: std::collections::BTreeSet<String> = lines(&answer)[2..]
         .iter()
         .filter_map(|line| line.split_once('='))
-        // What the shell itself sets.
+        // Variables that the shell itself sets.
         .filter(|(name, _)| !matches!(*name, "PWD" | "OLDPWD" | "SHLVL" | "_" | "TERM"))
         .map(|(name, _)| name.to_owned())
         .collect();
@@ -854,7 +854,7 @@ fn a_process_of_another_user_has_the_environment_of_a_login() {
         expected.iter().collect::<Vec<_>>()
     );
     let (uid, gid) = (lines(&answer)[0].clone(), lines(&answer)[1].clone());
-    // The same user by its number, and with another group.
+    // The same user by number, with another group.
     let (_, answer) = exec(json!(uid));
     assert_eq!(lines(&answer)[..2], [uid.clone(), gid]);
     let (_, answer) = exec(json!(format!("{uid}:12345")));
@@ -864,9 +864,9 @@ fn a_process_of_another_user_has_the_environment_of_a_login() {
     }
 }
 
-/// What a background process wrote after the end of its leader was lost, silently and however long one would have waited.
+/// The bug: output of a background process after the exit of its parent was lost without a log line.
 #[test]
-fn what_a_background_process_writes_within_the_linger_time_is_not_lost() {
+fn output_of_a_background_process_within_the_linger_time_is_not_lost() {
     let (_server, address) = processes(&["--linger", "1000s"]);
     let body = json!({"command": "sh", "args": ["-c", "(sleep 0.5; echo LATE) & exit 4"]});
     let (status, answer) = call(address, "POST", "/process/exec", Some(body));
@@ -887,14 +887,14 @@ fn what_a_background_process_writes_within_the_linger_time_is_not_lost() {
     server.signal(Signal::TERM);
     let (_, log) = server.wait_and_read_log();
     assert!(
-        log.contains("exited with code 4; others still hold its output open"),
+        log.contains("exited with code 4; other processes still hold its output open"),
         "{log}"
     );
 }
 
-/// A stopping server left callers of `exec` without answers, and readers without a process's last output and exit.
+/// The bug: a stopping server did not answer `exec` calls, and did not send readers the last output and the exit.
 #[test]
-fn a_stopping_server_answers_exec_and_tells_readers_the_end() {
+fn a_stopping_server_answers_exec_and_sends_readers_the_exit() {
     let (mut server, address) = processes(&[]);
     let trace = TraceFile::new("exec-stopping");
     let text = format!("echo $$ >>{}; sleep 0.5; echo done", trace.path());

@@ -1,4 +1,4 @@
-//! `outrigger terminal`: every byte, the exit code after it, and nothing left when the client goes.
+//! `outrigger terminal`: no output is lost, the exit comes after it, and no process outlives its client.
 
 mod common;
 
@@ -10,12 +10,12 @@ use common::traces::{TraceFile, eventually, expect_gone, expect_no_trace, is_zom
 use common::{BINARY, CLOSE, TEXT, Wire, call, request};
 use rustix::process::{Pid, Signal, test_kill_process};
 
-/// Terminals that run a script.
+/// Starts a terminal server that runs a script.
 fn terminal(options: &[&str], script: &str) -> Program {
     Program::start(&[&["terminal"][..], options, &["--", "sh", "-c", script]].concat())
 }
 
-/// All that comes until CLOSE: the output, the events, the code and reason.
+/// Reads until CLOSE: the output, the events, and the close code.
 fn read_all(wire: &mut Wire) -> (Vec<u8>, Vec<String>, u16) {
     let (mut output, mut events) = (Vec::new(), Vec::new());
     loop {
@@ -37,7 +37,7 @@ fn read_all(wire: &mut Wire) -> (Vec<u8>, Vec<String>, u16) {
     }
 }
 
-/// Reads output until a text appears in it.
+/// Reads output until it contains a text.
 fn read_until(wire: &mut Wire, text: &str) -> String {
     let mut output = String::new();
     while !output.contains(text) {
@@ -49,8 +49,8 @@ fn read_until(wire: &mut Wire, text: &str) -> String {
 }
 
 #[test]
-fn a_client_that_has_shut_down_its_side_gets_the_last_output_and_the_exit_code() {
-    // The bug: it was taken to be gone, and what the program wrote from then on was dropped.
+fn a_half_closed_client_gets_the_last_output_and_the_exit_code() {
+    // The bug: the client was treated as gone, and later output of the program was dropped.
     let server = terminal(
         &[],
         "trap 'echo last; exit 3' HUP; echo ready; while :; do sleep 0.05; done",
@@ -101,7 +101,7 @@ fn input_size_and_signals_reach_the_program() {
     wire.send_frame(TEXT, br#"{"type":"resize","rows":50,"cols":132}"#);
     wire.send_frame(BINARY, b"stty size\n");
     read_until(&mut wire, "50 132");
-    // In an interactive shell ^C ends the line; in a program it ends the program.
+    // ^C cancels the line of an interactive shell, and ends a program.
     wire.send_frame(BINARY, b"exec sh -c 'echo started; exec sleep 1000'\n");
     read_until(&mut wire, "started\r\n");
     wire.send_frame(BINARY, b"\x03");
@@ -117,7 +117,7 @@ fn input_size_and_signals_reach_the_program() {
 }
 
 #[test]
-fn what_is_no_control_message_is_ignored_and_its_length_logged() {
+fn unknown_text_is_ignored_and_only_its_length_is_logged() {
     let mut server = terminal(&[], "read line; exit 0");
     let mut wire = Wire::connect(server.address(), "/terminal");
     wire.send_frame(TEXT, br#"{"type":"resize","rows":0,"cols":80}"#);
@@ -128,13 +128,13 @@ fn what_is_no_control_message_is_ignored_and_its_length_logged() {
     let (_, log) = server.wait_and_read_log();
     let warnings: Vec<&str> = log.lines().filter(|line| line.contains("WARN")).collect();
     assert_eq!(warnings.len(), 2, "{log}");
-    // The bug: the text was in the log, and it may be what somebody types.
+    // The bug: the log had the text, which may be typed input.
     assert!(warnings[0].contains("a text message of 36 bytes"), "{log}");
     assert!(!log.contains("rows") && !log.contains("xxx"), "{log}");
 }
 
 #[test]
-fn a_request_for_an_impossible_size_is_refused() {
+fn a_request_for_an_invalid_size_is_rejected() {
     let server = terminal(&[], "true");
     let address = server.address();
     for query in ["rows=0", "cols=65536", "rows=-1", "cols=", "rows=x"] {
@@ -159,7 +159,7 @@ fn a_slow_reader_gets_every_byte() {
     );
     let address = server.address();
     let mut wire = Wire::connect(address, "/terminal");
-    // It reads nothing until the program has to wait for it; then everything.
+    // The client does not read until the program waits for it. Then it reads everything.
     let mut first = [0; 10];
     wire.stream.read_exact(&mut first).expect("output comes");
     eventually("the program waits for its reader", || {
@@ -198,9 +198,9 @@ fn a_slow_reader_gets_every_byte() {
 }
 
 #[test]
-fn nothing_is_left_when_the_client_goes() {
+fn no_process_is_left_when_the_client_disconnects() {
     let pids = TraceFile::new("terminal-left");
-    // Ignores HUP and TERM; leaves the session; stops itself; hides its origin; and a job in the background.
+    // Processes that ignore HUP and TERM, leave the session, stop themselves, or hide their origin, and a background job.
     let script = format!(
         "trap '' HUP TERM; echo $$ >>{0}; \
          setsid sh -c 'trap \"\" HUP TERM; echo $$ >>{0}; while :; do sleep 1000; done' & \
@@ -219,13 +219,14 @@ fn nothing_is_left_when_the_client_goes() {
     for pid in left {
         expect_no_trace(pid);
     }
+    // A starting server may hold a descriptor for a moment, so that the first count is one higher.
     eventually("the descriptors are closed", || {
-        open_files(server.pid()) == files
+        open_files(server.pid()) <= files
     });
 }
 
 #[test]
-fn input_that_the_program_does_not_read_hides_neither_its_end_nor_the_clients() {
+fn unread_input_does_not_delay_the_exit_or_the_disconnect() {
     let pids = TraceFile::new("terminal-flood");
     let script = format!(
         "stty raw -echo; echo $$ >>{}; echo ready; sleep $TIME",
@@ -242,7 +243,7 @@ fn input_that_the_program_does_not_read_hides_neither_its_end_nor_the_clients() 
             wire.reset();
             expect_gone(pids.pids(1)[0]);
         } else {
-            // Its CLOSE lies behind input that nobody reads any more.
+            // The client's CLOSE comes after input that the program does not read.
             let (_, events, code) = read_all(&mut wire);
             assert_eq!((events.len(), code), (1, 1000));
         }
@@ -250,7 +251,7 @@ fn input_that_the_program_does_not_read_hides_neither_its_end_nor_the_clients() 
 }
 
 #[test]
-fn signals_that_are_ignored_here_are_not_ignored_there() {
+fn programs_do_not_inherit_ignored_signals() {
     let script = "trap '' HUP INT QUIT; exec \"$0\" terminal --listen 127.0.0.1:0 --no-auth -- sh -c 'grep SigIgn /proc/self/status'";
     let mut command = std::process::Command::new("sh");
     command.args(["-c", script, env!("CARGO_BIN_EXE_outrigger")]);
@@ -260,12 +261,12 @@ fn signals_that_are_ignored_here_are_not_ignored_there() {
     let output = String::from_utf8_lossy(&output);
     let ignored = output.trim().rsplit_once('\t').expect("a mask").1;
     let ignored = u64::from_str_radix(ignored, 16).expect("in base 16");
-    // Signals 32 and 33 are the C library's own, and nobody can set them.
+    // Signals 32 and 33 belong to the C library and cannot be set.
     assert_eq!(ignored & 0x7fff_ffff, 0, "{output}");
 }
 
 #[test]
-fn nothing_is_left_when_the_server_is_stopped() {
+fn no_process_is_left_when_the_server_stops() {
     let pids = TraceFile::new("terminal-stop");
     let script = format!(
         "trap '' HUP TERM; echo $$ >>{0}; (setsid sh -c 'echo $$ >>{0}; exec sleep 1000' &); while :; do sleep 1000; done",
@@ -275,7 +276,7 @@ fn nothing_is_left_when_the_server_is_stopped() {
     let mut wire = Wire::connect(server.address(), "/terminal");
     let left = pids.pids(2);
     server.signal(Signal::TERM);
-    // The program ends first, however unwilling, and its client is told how.
+    // The program is killed first, and the client gets its exit.
     let (_, events, code) = read_all(&mut wire);
     assert_eq!(code, 1000);
     assert!(events[0].contains("SIGKILL"), "{events:?}");
@@ -331,7 +332,7 @@ fn a_background_process_that_holds_the_terminal_does_not_hold_the_exit() {
 }
 
 #[test]
-fn read_only_once_and_a_program_that_cannot_be_started() {
+fn read_only_and_once_work_and_a_failed_start_is_reported() {
     let mut server = terminal(
         &["--read-only", "--once"],
         "read -t 1 line 2>/dev/null; sleep 0.2; echo \"got:$line\"",
@@ -345,7 +346,7 @@ fn read_only_once_and_a_program_that_cannot_be_started() {
     wire.send_frame(CLOSE, b"");
     assert_eq!(server.wait().code(), Some(0), "it was for one client");
 
-    // It is found when the server starts, and then it does not run.
+    // The program exists when the server starts, but cannot be executed.
     let script = TraceFile::new("terminal-script");
     std::fs::write(script.path(), "#!/no/such/interpreter\n").expect("a file");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -359,7 +360,7 @@ fn read_only_once_and_a_program_that_cannot_be_started() {
 }
 
 #[test]
-fn what_is_typed_into_a_read_only_terminal_is_ignored() {
+fn a_read_only_terminal_ignores_input() {
     let server = terminal(
         &["--read-only"],
         "stty -echo; echo ready; (sleep 0.5; kill $$) & read line; echo \"got:$line\"",
@@ -375,21 +376,22 @@ fn what_is_typed_into_a_read_only_terminal_is_ignored() {
     assert!(events[0].contains("SIGTERM"), "{events:?}");
 }
 
-/// All programs whose clients came in one turn of the loop were started in it: a thousand took 2.6 seconds.
+/// The bug: the programs of all clients that connected in one turn of the loop were started in that turn, which took 2.6
+/// seconds for a thousand.
 #[test]
-fn clients_that_come_at_once_each_get_a_program_and_nothing_typed_early_is_lost() {
+fn clients_that_connect_at_once_each_get_a_program_and_lose_no_input() {
     let server = terminal(&[], "stty -echo; read line; echo \"got:$line\"; exit 5");
     let address = server.address();
     let mut wires: Vec<Wire> = (0..60).map(|_| Wire::open(address)).collect();
     for (at, wire) in wires.iter_mut().enumerate() {
-        // What is typed comes together with the request.
+        // The input arrives together with the request.
         let mut bytes = request("/terminal");
         let typed = format!("{at}\n");
         bytes.extend([0x80 | BINARY, 0x80 | typed.len() as u8, 0, 0, 0, 0]);
         bytes.extend(typed.as_bytes());
         wire.send(&bytes);
     }
-    // Some leave before their turn.
+    // Some clients disconnect before their programs start.
     let leaving: Vec<Wire> = (0..10).map(|_| wires.remove(20)).collect();
     leaving.into_iter().for_each(Wire::reset);
     let kept = (0..20).chain(30..60);
@@ -409,10 +411,10 @@ fn clients_that_come_at_once_each_get_a_program_and_nothing_typed_early_is_lost(
     });
 }
 
-/// Each terminal that was dropped looked for what it had left behind by itself, and a program whose name is not UTF-8 was
-/// taken for gone.
+/// The bug: each closed terminal walked the process table by itself, and a process whose name is not UTF-8 counted as
+/// exited.
 #[test]
-fn nothing_is_left_of_many_terminals_that_are_dropped_at_once() {
+fn no_process_is_left_when_many_clients_disconnect_at_once() {
     let pids = TraceFile::new("terminal-crowd");
     let script = format!(
         "for i in 1 2 3; do setsid sh -c 'trap \"\" HUP TERM; echo $$ >>{0}; while :; do sleep 1000; done' & done; \
@@ -433,9 +435,9 @@ fn nothing_is_left_of_many_terminals_that_are_dropped_at_once() {
 }
 
 #[test]
-fn a_process_whose_name_is_no_text_does_not_outlive_its_terminal() {
+fn a_process_whose_name_is_not_utf8_does_not_outlive_its_terminal() {
     let pids = TraceFile::new("terminal-name");
-    // The name of a process is the beginning of that of its file, which may be any bytes.
+    // The name of a process is the start of its file name, which may be any bytes.
     let name = [b"\xff\xfe-", std::process::id().to_string().as_bytes()].concat();
     let file = std::env::temp_dir().join(std::ffi::OsString::from_vec(name));
     let name = file.as_os_str().as_bytes();
@@ -454,9 +456,9 @@ fn a_process_whose_name_is_no_text_does_not_outlive_its_terminal() {
     expect_no_trace(left[0]);
 }
 
-/// What is written behind the end of the program by others was given 250 ms, whatever one needed.
+/// The bug: output of background processes after the program's exit was read for a fixed 250 ms.
 #[test]
-fn what_comes_within_the_linger_time_comes_before_the_exit() {
+fn output_within_the_linger_time_comes_before_the_exit() {
     let script = "(trap '' HUP; sleep 0.5; echo LATE) & sleep 0.1; exit 4";
     let server = terminal(&["--linger", "1000s"], script);
     let mut wire = Wire::connect(server.address(), "/terminal");
@@ -472,12 +474,12 @@ fn what_comes_within_the_linger_time_comes_before_the_exit() {
     server.signal(Signal::TERM);
     let (_, log) = server.wait_and_read_log();
     assert!(
-        log.contains("exited with code 4; others still hold its output open"),
+        log.contains("exited with code 4; other processes still hold its output open"),
         "{log}"
     );
 }
 
-/// A stopping server closed its terminals at once, and their programs' last output and exit codes were lost.
+/// The bug: a stopping server closed its terminals at once, and the last output and exit codes were lost.
 #[test]
 fn a_stopping_server_delivers_the_last_output_and_the_exit() {
     let script =

@@ -1,4 +1,4 @@
-//! Any control message.
+//! Any text as a control message.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

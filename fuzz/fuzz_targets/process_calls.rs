@@ -1,4 +1,4 @@
-//! Any body of a process call.
+//! Any path and body of a process call.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

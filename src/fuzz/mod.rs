@@ -16,6 +16,8 @@
 mod conversation;
 #[cfg(feature = "deflate")]
 mod deflate;
+#[cfg(feature = "server")]
+mod process;
 pub(crate) mod protocol;
 #[cfg(feature = "server")]
 mod server;
@@ -28,6 +30,6 @@ pub use protocol::{frame_header, handshake, proxy_header};
 #[cfg(feature = "server")]
 pub use crate::service::agent::fuzz::{envelope, router};
 #[cfg(feature = "server")]
-pub use crate::service::process::fuzz::{attachments, control, process_calls};
+pub use process::{attachments, control, process_calls};
 #[cfg(feature = "server")]
 pub use server::operations;

@@ -12,6 +12,7 @@ use mio::event::Event as Readied;
 use mio::{Events, Poll};
 
 use super::client::{Inbound, Input, Read, ReadGate, Why};
+use super::clock::Clock;
 use super::context::Context;
 use super::core::Core;
 use super::handle::{Commands, Handle};
@@ -24,7 +25,7 @@ use super::service::{Readiness, Service};
 use super::signals::Signals;
 use super::timers::Due;
 use crate::protocol::{CloseReason, Rejection, Time, Timeout};
-use crate::sys::{Clock, Reaper};
+use crate::sys::Reaper;
 
 /// Events taken from the kernel in one turn.
 const EVENTS_PER_TURN: usize = 1024;

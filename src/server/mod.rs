@@ -16,6 +16,7 @@
 mod admin;
 mod budget;
 mod client;
+mod clock;
 mod config;
 mod context;
 mod core;

@@ -6,6 +6,7 @@ use mio::Poll;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use super::Access;
+use super::clock::Clock;
 use super::config::Config;
 use super::context::Context;
 use super::core::Core;
@@ -16,7 +17,7 @@ use super::listener::{Listen, ListenAddress, Listener, Peers};
 use super::service::Service;
 use super::signals::Signals;
 use crate::sys::{
-    Clock, InheritedSocket, Reaper, become_subreaper, raise_descriptor_limit, take_inherited_socket,
+    InheritedSocket, Reaper, become_subreaper, raise_descriptor_limit, take_inherited_socket,
 };
 
 /// Descriptors needed beside those of clients: standard streams, the loop's own, listeners, pipes of a service.

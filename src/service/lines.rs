@@ -1,49 +1,40 @@
-//! Lines out of a stream of bytes that is cut anywhere.
+//! Splits a stream of bytes into lines, whatever pieces it arrives in.
 
-/// A line, or what is known of one that is too long.
+use std::ops::ControlFlow;
+
+/// A line, or a part of a line over the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Line<'a> {
     /// A line without its line feed (and carriage return).
     Whole(&'a [u8]),
-    /// The first bytes of a line over the limit, told as soon as it is over.
+    /// The first bytes of a line over the limit, as soon as it exceeds the limit.
     TooLong(&'a [u8]),
-    /// A piece of that line, which is thrown away; all of them together are the line.
+    /// A piece of a line over the limit. All pieces together are the whole line, including its first bytes.
     Skipped(&'a [u8]),
-    /// The end of that line.
+    /// The end of a line over the limit.
     SkippedEnd,
 }
 
-/// Whether more lines are wanted now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flow {
-    /// The next one, if there is one.
-    GoOn,
-    /// None until reading is resumed.
-    Stop,
+/// Breaks if either breaks.
+fn both(one: ControlFlow<()>, other: ControlFlow<()>) -> ControlFlow<()> {
+    if one.is_break() { one } else { other }
 }
 
-impl Flow {
-    /// Stops if either does.
-    fn and(self, other: Self) -> Self {
-        if self == Self::Stop { self } else { other }
-    }
-}
-
-/// How many bytes are shown of a line that is too long.
+/// The maximum length of [`Line::TooLong`].
 const SHOWN: usize = 100;
 
-/// Splits a stream into lines and numbers them from 1. What it holds never exceeds the limit.
+/// Splits a stream into lines and numbers them from 1. It never buffers more than the limit.
 #[derive(Debug)]
 pub(crate) struct LineSplitter {
     limit: usize,
     held: Vec<u8>,
-    /// Whether the rest of the present line is thrown away.
+    /// Whether the current line is over the limit.
     skipping: bool,
     number: u64,
 }
 
 impl LineSplitter {
-    /// A splitter for lines of at most `limit` bytes.
+    /// Accepts lines of at most `limit` bytes.
     pub(crate) fn new(limit: usize) -> Self {
         Self {
             limit,
@@ -53,19 +44,19 @@ impl LineSplitter {
         }
     }
 
-    /// Takes the next piece and calls `line` with each line it completes and the line's number, until that says to
-    /// stop. Returns how many bytes were taken: all, or up to the line after which it stopped.
+    /// Takes the next piece and calls `line` with the number and the text of each line that it completes, until `line`
+    /// breaks. Returns the number of bytes taken: all, or those up to the end of the line that broke.
     pub(crate) fn push(
         &mut self,
         piece: &[u8],
-        mut line: impl FnMut(u64, Line<'_>) -> Flow,
+        mut line: impl FnMut(u64, Line<'_>) -> ControlFlow<()>,
     ) -> usize {
         let mut taken = 0;
         while let Some(at) = piece[taken..].iter().position(|&byte| byte == b'\n') {
             let part = &piece[taken..taken + at];
             taken += at + 1;
-            let flow = self.take(part, &mut line).and(self.end(&mut line));
-            if flow == Flow::Stop {
+            let flow = both(self.take(part, &mut line), self.end(&mut line));
+            if flow.is_break() {
                 return taken;
             }
         }
@@ -73,15 +64,19 @@ impl LineSplitter {
         piece.len()
     }
 
-    /// The stream has ended: a last line may lack its line feed.
-    pub(crate) fn finish(&mut self, mut line: impl FnMut(u64, Line<'_>) -> Flow) {
+    /// Completes a last line without a line feed at the end of the stream.
+    pub(crate) fn finish(&mut self, mut line: impl FnMut(u64, Line<'_>) -> ControlFlow<()>) {
         if !self.held.is_empty() || self.skipping {
             let _ = self.end(&mut line);
         }
     }
 
-    /// Adds to the present line.
-    fn take(&mut self, bytes: &[u8], line: &mut impl FnMut(u64, Line<'_>) -> Flow) -> Flow {
+    /// Adds bytes to the current line.
+    fn take(
+        &mut self,
+        bytes: &[u8],
+        line: &mut impl FnMut(u64, Line<'_>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
         let number = self.number + 1;
         if self.skipping {
             return line(number, Line::Skipped(bytes));
@@ -90,16 +85,18 @@ impl LineSplitter {
             self.skipping = true;
             let held = std::mem::take(&mut self.held);
             let shown: Vec<u8> = held.iter().chain(bytes).take(SHOWN).copied().collect();
-            return line(number, Line::TooLong(&shown))
-                .and(line(number, Line::Skipped(&held)))
-                .and(line(number, Line::Skipped(bytes)));
+            let flow = both(
+                line(number, Line::TooLong(&shown)),
+                line(number, Line::Skipped(&held)),
+            );
+            return both(flow, line(number, Line::Skipped(bytes)));
         }
         self.held.extend_from_slice(bytes);
-        Flow::GoOn
+        ControlFlow::Continue(())
     }
 
-    /// Ends the present line.
-    fn end(&mut self, line: &mut impl FnMut(u64, Line<'_>) -> Flow) -> Flow {
+    /// Completes the current line.
+    fn end(&mut self, line: &mut impl FnMut(u64, Line<'_>) -> ControlFlow<()>) -> ControlFlow<()> {
         self.number += 1;
         let whole = self.held.strip_suffix(b"\r").unwrap_or(&self.held);
         let flow = if std::mem::take(&mut self.skipping) {
@@ -131,20 +128,20 @@ mod tests {
                     Line::Whole(bytes) => text(bytes),
                     Line::TooLong(bytes) => {
                         assert!(skipped.replace(Vec::new()).is_none() && bytes.len() <= SHOWN);
-                        return Flow::Stop;
+                        return ControlFlow::Break(());
                     }
                     Line::Skipped(bytes) => {
                         let skipped = skipped.as_mut().expect("a line that is too long");
                         skipped.extend_from_slice(bytes);
-                        return Flow::Stop;
+                        return ControlFlow::Break(());
                     }
                     Line::SkippedEnd => {
                         format!("TOO LONG {}", text(&skipped.take().expect("its pieces")))
                     }
                 },
             ));
-            // Stopping and going on is the same as not stopping.
-            Flow::Stop
+            // Breaking after each line and pushing the rest gives the same lines as not breaking.
+            ControlFlow::Break(())
         };
         for piece in pieces {
             let mut taken = 0;
@@ -157,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn any_cut_gives_the_same_lines() {
+    fn lines_do_not_depend_on_the_pieces() {
         let bytes = b"one\ntwo\r\n\n12345678901\nfive\n12345678901";
         let want = split(&[bytes], 10);
         assert_eq!(want[0], (1, "one".into()));
@@ -173,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_the_limit_passes_and_one_more_byte_does_not() {
+    fn a_line_may_be_as_long_as_the_limit_and_no_longer() {
         assert_eq!(split(&[b"1234567890\n"], 10), [(1, "1234567890".into())]);
         assert_eq!(
             split(&[b"12345678901\nx"], 10),

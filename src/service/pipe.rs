@@ -1,32 +1,33 @@
-//! Pipes to and from a program, in the loop.
+//! Non-blocking pipes to and from a program: a reader that yields lines, and a writer with a queue.
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use mio::Interest;
 use rustix::io::Errno;
 
-use super::lines::{Flow, Line, LineSplitter};
+use super::lines::{Line, LineSplitter};
 use crate::sys::NonblockingFd;
 use crate::{Context, Readiness, SourceId, TimerId};
 
-/// Bytes read in one turn.
+/// The maximum bytes read at a time.
 const READ: usize = 64 << 10;
 
-/// Between two looks at something that has no readiness: a file.
+/// The interval between reads of a regular file, which has no readiness events.
 const FILE_PAUSE: Duration = Duration::from_millis(1);
 
-/// How a descriptor tells that it is ready.
+/// What causes the next read or write of a descriptor.
 #[derive(Debug)]
-enum Readying {
-    /// By events.
+enum Trigger {
+    /// A readiness event.
     Source(SourceId),
-    /// Not at all, as with a file, which always is: a timer gives it its turns.
+    /// A timer, if one is set. A regular file is always ready and has no readiness events.
     Timer(Option<TimerId>),
 }
 
-impl Readying {
+impl Trigger {
     fn watch(ctx: &mut Context, fd: &NonblockingFd, interest: Interest) -> io::Result<Self> {
         match ctx.watch(fd, interest) {
             Ok(source) => Ok(Self::Source(source)),
@@ -66,137 +67,180 @@ impl Readying {
     }
 }
 
-/// Whether more will come.
+/// The state of a pipe after a read or a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stream {
+pub(crate) enum PipeState {
     /// The other end is open.
     Open,
-    /// It is closed, or failed.
-    Ended,
+    /// The other end is closed, or the pipe has failed.
+    Closed,
 }
 
-/// Lines from a program.
+/// Bytes that wait to be written.
+#[derive(Debug, Default)]
+pub(crate) struct ByteQueue {
+    bytes: Vec<u8>,
+    /// How many of `bytes` have been written.
+    written: usize,
+}
+
+impl ByteQueue {
+    /// The buffer, to append to.
+    pub(crate) fn bytes(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// The number of bytes that wait.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len() - self.written
+    }
+
+    /// The bytes that wait.
+    pub(crate) fn unwritten(&self) -> &[u8] {
+        &self.bytes[self.written..]
+    }
+
+    /// Notes that the first `count` bytes that wait have been written.
+    pub(crate) fn advance(&mut self, count: usize) {
+        self.written += count;
+    }
+
+    /// Frees the space of written bytes, and the buffer if it is empty and larger than `capacity`.
+    pub(crate) fn compact(&mut self, capacity: usize) {
+        if self.len() == 0 {
+            self.bytes.clear();
+            self.written = 0;
+            if self.bytes.capacity() > capacity {
+                self.bytes = Vec::new();
+            }
+        } else if self.written > self.bytes.len() / 2 {
+            self.bytes.drain(..self.written);
+            self.written = 0;
+        }
+    }
+}
+
+/// Reads lines from a program.
 #[derive(Debug)]
 pub(crate) struct LineReader {
     fd: NonblockingFd,
-    readying: Readying,
+    trigger: Trigger,
     lines: LineSplitter,
-    /// What was read and not taken when it was told to stop.
+    /// Bytes that were read but not passed on when a line paused the reader.
     rest: Vec<u8>,
-    stopped: bool,
+    paused: bool,
 }
 
 impl LineReader {
     /// Reads lines of at most `limit` bytes.
     pub(crate) fn new(ctx: &mut Context, fd: NonblockingFd, limit: usize) -> io::Result<Self> {
-        let mut readying = Readying::watch(ctx, &fd, Interest::READABLE)?;
-        if matches!(readying, Readying::Timer(_)) {
-            readying.again(ctx, Readiness::default());
+        let mut trigger = Trigger::watch(ctx, &fd, Interest::READABLE)?;
+        if matches!(trigger, Trigger::Timer(_)) {
+            trigger.again(ctx, Readiness::default());
         }
         Ok(Self {
             fd,
-            readying,
+            trigger,
             lines: LineSplitter::new(limit),
             rest: Vec::new(),
-            stopped: false,
+            paused: false,
         })
     }
 
-    /// What its events come from, unless it is a file.
+    /// The source of its events; `None` for a file.
     pub(crate) fn source(&self) -> Option<SourceId> {
-        self.readying.source()
+        self.trigger.source()
     }
 
     /// Whether an event is for this reader.
     pub(crate) fn is(&self, source: SourceId) -> bool {
-        self.readying.is(source)
+        self.trigger.is(source)
     }
 
-    /// Whether a timer is this reader's.
+    /// Whether a timer belongs to this reader.
     pub(crate) fn is_timer(&self, timer: TimerId) -> bool {
-        self.readying.is_timer(timer)
+        self.trigger.is_timer(timer)
     }
 
-    /// Reads a turn's worth and calls `line` with each line. Where that says to stop, nothing more is read until
-    /// [`LineReader::resume`].
+    /// Reads once and calls `line` with each line. If `line` breaks, the reader pauses until [`LineReader::resume`].
     pub(crate) fn read(
         &mut self,
         ctx: &mut Context,
-        mut line: impl FnMut(&mut Context, u64, Line<'_>) -> Flow,
-    ) -> Stream {
-        if self.stopped {
-            return Stream::Open;
+        mut line: impl FnMut(&mut Context, u64, Line<'_>) -> ControlFlow<()>,
+    ) -> PipeState {
+        if self.paused {
+            return PipeState::Open;
         }
         if !self.rest.is_empty() {
             let rest = std::mem::take(&mut self.rest);
             self.take(ctx, &rest, &mut line);
             self.again(ctx);
-            return Stream::Open;
+            return PipeState::Open;
         }
         let mut buffer = [MaybeUninit::uninit(); READ];
         match self.fd.read(&mut buffer) {
             Ok([]) => {
                 self.lines.finish(|number, text| line(ctx, number, text));
-                return Stream::Ended;
+                return PipeState::Closed;
             }
             Ok(bytes) => self.take(ctx, bytes, &mut line),
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => return self.wait(ctx),
             Err(error) => {
                 log::debug!("reading from a program failed: {error}");
-                return Stream::Ended;
+                return PipeState::Closed;
             }
         }
         self.again(ctx);
-        Stream::Open
+        PipeState::Open
     }
 
     fn take(
         &mut self,
         ctx: &mut Context,
         bytes: &[u8],
-        line: &mut impl FnMut(&mut Context, u64, Line<'_>) -> Flow,
+        line: &mut impl FnMut(&mut Context, u64, Line<'_>) -> ControlFlow<()>,
     ) {
-        let mut stopped = false;
+        let mut paused = false;
         let taken = self.lines.push(bytes, |number, text| {
             let flow = line(ctx, number, text);
-            stopped |= flow == Flow::Stop;
+            paused |= flow.is_break();
             flow
         });
-        self.stopped |= stopped;
+        self.paused |= paused;
         self.rest = bytes[taken..].to_vec();
     }
 
-    /// Goes on after `line` said to stop.
+    /// Continues after `line` has paused the reader.
     pub(crate) fn resume(&mut self, ctx: &mut Context) {
-        if std::mem::take(&mut self.stopped) {
+        if std::mem::take(&mut self.paused) {
             self.again(ctx);
         }
     }
 
-    /// Reads all that a program has written that has ended meanwhile: to the end, or until there is nothing, where
-    /// another process still holds the pipe. Nothing stops it.
+    /// Reads the remaining output of a program that has exited: to the end, or until the pipe is empty if another process
+    /// still holds it. `line` cannot pause it.
     pub(crate) fn read_rest(
         &mut self,
         ctx: &mut Context,
-        mut line: impl FnMut(&mut Context, u64, Line<'_>) -> Flow,
+        mut line: impl FnMut(&mut Context, u64, Line<'_>) -> ControlFlow<()>,
     ) {
-        // A pipe holds at most a megabyte, unless an administrator allowed more; who goes on writing is not waited for.
+        // A pipe holds a megabyte at most by default. The bound keeps a process that goes on writing from blocking the loop.
         for _ in 0..2 * (1 << 20) / READ {
-            self.stopped = false;
-            let ended = self.read(ctx, |ctx, number, text| {
-                line(ctx, number, text);
-                Flow::GoOn
+            self.paused = false;
+            let state = self.read(ctx, |ctx, number, text| {
+                let _ = line(ctx, number, text);
+                ControlFlow::Continue(())
             });
-            if ended == Stream::Ended {
+            if state == PipeState::Closed {
                 return;
             }
         }
     }
 
     fn again(&mut self, ctx: &mut Context) {
-        if !self.stopped {
-            self.readying.again(
+        if !self.paused {
+            self.trigger.again(
                 ctx,
                 Readiness {
                     readable: true,
@@ -206,75 +250,72 @@ impl LineReader {
         }
     }
 
-    /// Nothing to read now: a file is looked at again later, anything else tells.
-    fn wait(&mut self, ctx: &mut Context) -> Stream {
-        if matches!(self.readying, Readying::Timer(_)) {
+    /// Handles a read without data: a file is read again later; other descriptors cause an event.
+    fn wait(&mut self, ctx: &mut Context) -> PipeState {
+        if matches!(self.trigger, Trigger::Timer(_)) {
             self.again(ctx);
         }
-        Stream::Open
+        PipeState::Open
     }
 
-    /// Ends reading. The descriptor stays as it is until this is dropped.
+    /// Stops reading. The descriptor stays open until this is dropped.
     pub(crate) fn close(&mut self, ctx: &mut Context) {
-        self.stopped = true;
-        self.readying.unwatch(ctx);
+        self.paused = true;
+        self.trigger.unwatch(ctx);
     }
 }
 
-/// Bytes to a program, queued while it does not read.
+/// Writes bytes to a program, and queues them while it does not read.
 #[derive(Debug)]
 pub(crate) struct Writer {
     fd: NonblockingFd,
-    readying: Readying,
-    queue: Vec<u8>,
-    /// Bytes of the queue that were written.
-    written: usize,
+    trigger: Trigger,
+    queue: ByteQueue,
+    /// Whether writing has failed.
     broken: bool,
-    /// Whether a turn was asked for to write what was queued.
-    asked: bool,
+    /// Whether a write is scheduled.
+    scheduled: bool,
 }
 
 impl Writer {
     /// Writes to a descriptor.
     pub(crate) fn new(ctx: &mut Context, fd: NonblockingFd) -> io::Result<Self> {
-        let readying = Readying::watch(ctx, &fd, Interest::WRITABLE)?;
+        let trigger = Trigger::watch(ctx, &fd, Interest::WRITABLE)?;
         Ok(Self {
             fd,
-            readying,
-            queue: Vec::new(),
-            written: 0,
+            trigger,
+            queue: ByteQueue::default(),
             broken: false,
-            asked: false,
+            scheduled: false,
         })
     }
 
-    /// What its events come from, unless it is a file.
+    /// The source of its events; `None` for a file.
     pub(crate) fn source(&self) -> Option<SourceId> {
-        self.readying.source()
+        self.trigger.source()
     }
 
     /// Whether an event is for this writer.
     pub(crate) fn is(&self, source: SourceId) -> bool {
-        self.readying.is(source)
+        self.trigger.is(source)
     }
 
-    /// Whether a timer is this writer's.
+    /// Whether a timer belongs to this writer.
     pub(crate) fn is_timer(&self, timer: TimerId) -> bool {
-        self.readying.is_timer(timer)
+        self.trigger.is_timer(timer)
     }
 
-    /// The queue, to append to; `written_to` has to follow.
+    /// The queue, to append to. Call [`Writer::written_to`] afterwards.
     pub(crate) fn queue(&mut self) -> &mut Vec<u8> {
-        &mut self.queue
+        self.queue.bytes()
     }
 
-    /// Has what was appended written in the next turn, together with what follows until then.
+    /// Schedules a write for the next turn of the loop, so that everything appended until then is written at once.
     pub(crate) fn written_to(&mut self, ctx: &mut Context) {
         if self.broken {
-            self.queue.clear();
-            self.written = 0;
-        } else if !std::mem::replace(&mut self.asked, true) {
-            self.readying.again(
+            self.queue = ByteQueue::default();
+        } else if !std::mem::replace(&mut self.scheduled, true) {
+            self.trigger.again(
                 ctx,
                 Readiness {
                     readable: false,
@@ -284,43 +325,33 @@ impl Writer {
         }
     }
 
-    /// Bytes that wait.
+    /// The number of queued bytes.
     pub(crate) fn queued(&self) -> usize {
-        self.queue.len() - self.written
+        self.queue.len()
     }
 
-    /// Writes what the other end takes. `Ended` if it takes nothing any more; what is queued is lost then.
-    pub(crate) fn write(&mut self) -> Stream {
-        self.asked = false;
-        while self.written < self.queue.len() {
-            match self.fd.write(&self.queue[self.written..]) {
-                Ok(count) => self.written += count,
+    /// Writes as much as the pipe takes. On failure it drops the queue and returns `Closed`.
+    pub(crate) fn write(&mut self) -> PipeState {
+        self.scheduled = false;
+        while self.queue.len() > 0 {
+            match self.fd.write(self.queue.unwritten()) {
+                Ok(count) => self.queue.advance(count),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => {
                     log::debug!("writing to a program failed: {error}");
                     self.broken = true;
-                    self.queue = Vec::new();
-                    self.written = 0;
-                    return Stream::Ended;
+                    self.queue = ByteQueue::default();
+                    return PipeState::Closed;
                 }
             }
         }
-        if self.written == self.queue.len() {
-            self.queue.clear();
-            self.written = 0;
-            if self.queue.capacity() > 4 * READ {
-                self.queue = Vec::new();
-            }
-        } else if self.written > self.queue.len() / 2 {
-            self.queue.drain(..self.written);
-            self.written = 0;
-        }
-        Stream::Open
+        self.queue.compact(4 * READ);
+        PipeState::Open
     }
 
-    /// Ends writing: the program reads an end after what was written.
+    /// Closes the pipe: the program reads end of file after the written bytes.
     pub(crate) fn close(self, ctx: &mut Context) {
-        self.readying.unwatch(ctx);
+        self.trigger.unwatch(ctx);
     }
 }

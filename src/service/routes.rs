@@ -170,6 +170,12 @@ impl Service for Routes {
         }
     }
 
+    fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
+        for mounted in &self.services {
+            mounted.service.clients(visit);
+        }
+    }
+
     fn is_ready(&self) -> bool {
         self.services
             .iter()

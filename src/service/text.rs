@@ -1,7 +1,7 @@
-//! Text of others in our own log.
+//! Untrusted text in the log.
 
-/// Text of unknown origin for one line of the log: control characters are escaped, so that it can be neither two lines
-/// nor a command to a terminal.
+/// Escapes the control characters of untrusted text, so that it stays on one line of the log and cannot control a
+/// terminal.
 pub(crate) fn printable(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for character in String::from_utf8_lossy(bytes).chars() {

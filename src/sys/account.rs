@@ -1,4 +1,4 @@
-//! User accounts: whom a program runs as.
+//! User accounts that programs can run as.
 
 use std::ffi::CString;
 use std::io;
@@ -6,14 +6,14 @@ use std::io;
 use nix::unistd::{self, User, getgrouplist};
 use rustix::process::{Gid, Uid, getegid, geteuid};
 
-/// Where programs are looked for, unless the caller says otherwise: as login has it for root, and for others.
+/// The default search paths for programs, those of login(1): for root, and for other users.
 const ROOT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const USER_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// The shell of an account that names none.
+/// The shell of an account whose entry names none.
 const SHELL: &str = "/bin/sh";
 
-/// A user with the groups that login would give.
+/// A user with the groups that login(1) would set.
 #[derive(Clone, Debug)]
 pub(crate) struct Account {
     pub(crate) name: String,
@@ -25,12 +25,12 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    /// The account that `wanted` stands for: a name or the number of a user, and behind a colon the number of a group in
-    /// place of the user's own. `None` if there is no such user.
+    /// Finds an account by `USER` or `USER:GROUP`, where `USER` is a name or a number and `GROUP` is a number that
+    /// replaces the user's own group. Returns `None` if the user does not exist.
     ///
     /// # Errors
     ///
-    /// A group that is not a number, or accounts that cannot be read.
+    /// The group is not a number, or the user database cannot be read.
     pub(crate) fn find(wanted: &str) -> io::Result<Option<Self>> {
         let (user, group) = match wanted.split_once(':') {
             Some((user, group)) => (user, Some(parse_id(group).ok_or_else(bad_group)?)),
@@ -66,7 +66,7 @@ impl Account {
         }))
     }
 
-    /// The variables that login sets in the environment.
+    /// The environment variables that login(1) sets.
     pub(crate) fn environment(&self) -> [(&'static str, &str); 5] {
         let path = if self.uid.is_root() {
             ROOT_PATH
@@ -82,18 +82,18 @@ impl Account {
         ]
     }
 
-    /// Whether this process runs as the account already. `wanted` is what it was found by.
+    /// Whether this process already runs as the account. `wanted` is the text that the account was found by.
     pub(crate) fn is_ours(&self, wanted: &str) -> bool {
         geteuid() == self.uid && (!wanted.contains(':') || getegid() == self.gid)
     }
 
-    /// Whether this process may become another.
+    /// Whether this process may switch to another account.
     pub(crate) fn may_change() -> bool {
         geteuid().is_root()
     }
 }
 
-/// A number of a user or group. The largest one means "none" to the system.
+/// Parses the number of a user or group. The system reserves the largest number for "none".
 fn parse_id(text: &str) -> Option<u32> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     let number = text.parse().ok().filter(|_| digits);
@@ -108,7 +108,7 @@ fn bad_group() -> io::Error {
 mod tests {
     use super::*;
 
-    /// It took names only, where the process API that it follows takes numbers too.
+    /// The bug: only names were accepted.
     #[test]
     fn a_user_is_found_by_name_by_number_and_with_a_group() {
         let find = |wanted| Account::find(wanted).expect("accounts are read");
@@ -119,8 +119,8 @@ mod tests {
         assert_eq!(ids("root:7"), Some((0, 7)));
         let groups = find("root:7").expect("root").groups;
         assert!(groups.contains(&Gid::from_raw(7)), "{groups:?}");
-        for nobody in ["", "no such user", "4294967295", "-1", "+0", "#0"] {
-            assert!(find(nobody).is_none(), "{nobody:?}");
+        for unknown in ["", "no such user", "4294967295", "-1", "+0", "#0"] {
+            assert!(find(unknown).is_none(), "{unknown:?}");
         }
         for bad in ["root:", "root:wheel", "0:-1", "0:4294967295", ":0x"] {
             assert!(Account::find(bad).is_err(), "{bad:?}");

@@ -2,28 +2,9 @@
 
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::protocol::Time;
-
-/// A clock that starts at its creation, never goes back, and goes on while the machine is suspended, so that a
-/// suspend shows as a jump.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Clock {
-    origin: u64,
-}
-
-impl Clock {
-    /// A clock whose [`Time`] is zero now.
-    pub(crate) fn start() -> Self {
-        Self { origin: millis() }
-    }
-
-    /// The time now.
-    pub(crate) fn now(self) -> Time {
-        Time::from_millis(millis().saturating_sub(self.origin))
-    }
-}
-
-fn millis() -> u64 {
+/// Milliseconds on a clock that never goes back and that keeps running while the machine is suspended, so that a
+/// suspend shows as a jump. Where it starts is up to the system.
+pub(crate) fn monotonic_millis() -> u64 {
     #[cfg(target_os = "linux")]
     const CLOCK: ClockId = ClockId::Boottime;
     #[cfg(not(target_os = "linux"))]

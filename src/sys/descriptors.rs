@@ -1,4 +1,4 @@
-//! File descriptors as a resource that runs out.
+//! File descriptors: their limit, their inheritance, and access to them without blocking.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -15,40 +15,40 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::termios::isatty;
 
-/// The limit before it was raised.
+/// The soft limit before it was raised.
 static ORIGINAL: OnceLock<Rlimit> = OnceLock::new();
 
-/// The most descriptors that are gone through one by one where the system cannot mark a range of them.
+/// The maximum of descriptors that are marked one by one where the system cannot mark a range.
 const MOST_ONE_BY_ONE: RawFd = 1 << 16;
 
-/// The limit of open files that this process was started with, if it was raised since. Programs get it back: one that
-/// closes all descriptors there could be, or that uses `select`, suffers from a limit of a million.
+/// The limit of open files that this process was started with, if it was raised since. Child processes get it back,
+/// because a limit of a million harms programs that use `select` or that close every possible descriptor.
 pub(crate) fn original_descriptor_limit() -> Option<Rlimit> {
     ORIGINAL.get().copied()
 }
 
-/// Makes the next `exec` close every descriptor from `first` on. It makes system calls and nothing else, so it may run
-/// between fork and exec. `original` is the limit of open files before it was raised.
+/// Makes the next `exec` close every descriptor from `first` on. It only makes system calls, so it may run between fork
+/// and exec. `original` is the limit of open files before it was raised.
 pub(super) fn close_on_exec_from(first: RawFd, original: Option<Rlimit>) {
     if mark_range(first) {
         return;
     }
-    // What we have opened ourselves closes on exec already. What was open before us lies below the limit of that time.
+    // Descriptors that this process opened are close-on-exec already. Inherited ones lie below the original limit.
     let limit = original.unwrap_or_else(|| getrlimit(Resource::Nofile));
     let end = limit.current.and_then(|end| RawFd::try_from(end).ok());
     for number in first..end.map_or(MOST_ONE_BY_ONE, |end| end.min(MOST_ONE_BY_ONE)) {
-        // SAFETY: it is borrowed for one call, which fails if it is not open.
+        // SAFETY: the descriptor is borrowed for one call, which fails if it is not open.
         #[allow(unsafe_code)]
         let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
         let _ = fcntl_setfd(borrowed, FdFlags::CLOEXEC);
     }
 }
 
-/// Marks all at once. Returns whether the system can.
+/// Marks a range with one system call. Returns whether the system supports it.
 #[cfg(target_os = "linux")]
 fn mark_range(first: RawFd) -> bool {
     use nix::libc::{CLOSE_RANGE_CLOEXEC, SYS_close_range, c_uint, syscall};
-    // SAFETY: the call changes flags of descriptors, and no memory. It fails before Linux 5.11.
+    // SAFETY: the call changes flags of descriptors and touches no memory. It fails before Linux 5.11.
     #[allow(unsafe_code)]
     let result = unsafe {
         syscall(
@@ -61,13 +61,13 @@ fn mark_range(first: RawFd) -> bool {
     result == 0
 }
 
-/// There is no such call on this system.
+/// This system has no such call.
 #[cfg(not(target_os = "linux"))]
 fn mark_range(_: RawFd) -> bool {
     false
 }
 
-/// Raises the soft limit of open files to the hard limit, as servers do, and returns what it is then.
+/// Raises the soft limit of open files to the hard limit and returns the new soft limit.
 pub(crate) fn raise_descriptor_limit() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     if limit.current == limit.maximum {
@@ -78,7 +78,7 @@ pub(crate) fn raise_descriptor_limit() -> u64 {
         maximum: limit.maximum,
     };
     let now = if setrlimit(Resource::Nofile, raised).is_ok() {
-        // Of several servers in one process the first one has raised it.
+        // With several servers in one process, the first one has raised it.
         let _ = ORIGINAL.set(limit);
         raised
     } else {
@@ -87,8 +87,8 @@ pub(crate) fn raise_descriptor_limit() -> u64 {
     now.current.unwrap_or(u64::MAX)
 }
 
-/// Whether an error of `accept` means that the process or the machine is out of something, so that trying again at
-/// once would only spin.
+/// Whether an error of `accept` means that the process or the machine is out of a resource, so that an immediate retry
+/// would spin.
 pub(crate) fn is_exhausted(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),
@@ -96,53 +96,53 @@ pub(crate) fn is_exhausted(error: &io::Error) -> bool {
     )
 }
 
-/// Bytes that were written to a socket and that its peer has not taken yet, where the system tells.
+/// Bytes that were written to a socket and that its peer has not acknowledged; `None` where the system does not tell.
 #[cfg(target_os = "linux")]
 pub(crate) fn unsent_bytes(socket: impl AsFd) -> Option<usize> {
     use nix::libc::TIOCOUTQ;
     use rustix::ioctl::{Getter, Opcode, ioctl};
-    // SAFETY: on a socket the call writes one `int` to where it is told to and does nothing else.
+    // SAFETY: on a socket, the call writes one `int` to the address that `Getter` passes, and nothing else.
     #[allow(unsafe_code)]
     let unsent: i32 =
         unsafe { ioctl(socket, Getter::<{ TIOCOUTQ as Opcode }, i32>::new()) }.ok()?;
     usize::try_from(unsent).ok()
 }
 
-/// There is no such question on this system.
+/// This system does not tell.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn unsent_bytes(_: impl AsFd) -> Option<usize> {
     None
 }
 
-/// How a descriptor is kept from blocking.
+/// How calls on a descriptor are kept from blocking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Means {
-    /// The open file is not shared, and is in non-blocking mode.
+enum BlockingGuard {
+    /// The open file description belongs to this process alone and has `O_NONBLOCK`.
     Flag,
-    /// A socket: each call says that it is not to block.
+    /// A socket: each call passes `MSG_DONTWAIT`.
     EachCall,
-    /// It is polled before each call, and at most this many bytes are written at once.
-    Asking(usize),
-    /// A regular file: it never blocks.
+    /// It is polled before each call, and one call writes at most this many bytes.
+    Poll(usize),
+    /// A regular file, which never blocks.
     None,
 }
 
-/// A descriptor that is read and written without blocking. A shared descriptor keeps its flags: `O_NONBLOCK` belongs to
-/// the open file description, so it would also affect a shell with the same terminal, or another program that writes to
-/// the same pipe.
+/// A descriptor that is read and written without blocking. The flags of a shared descriptor are left alone:
+/// `O_NONBLOCK` belongs to the open file description, so it would also affect a shell on the same terminal, or another
+/// program that writes to the same pipe.
 #[derive(Debug)]
 pub struct NonblockingFd {
     fd: OwnedFd,
-    means: Means,
+    guard: BlockingGuard,
 }
 
 impl NonblockingFd {
-    /// Takes over a descriptor that nobody else has, such as our end of a new pipe.
+    /// Takes ownership of a descriptor that no other process shares, such as one end of a new pipe.
     pub(crate) fn own(fd: OwnedFd) -> io::Result<Self> {
         fcntl_setfl(&fd, fcntl_getfl(&fd)? | OFlags::NONBLOCK)?;
         Ok(Self {
             fd,
-            means: Means::Flag,
+            guard: BlockingGuard::Flag,
         })
     }
 
@@ -150,7 +150,7 @@ impl NonblockingFd {
     ///
     /// # Errors
     ///
-    /// If there is no such descriptor, or the process is out of them.
+    /// The descriptor is not open, or the process is out of descriptors.
     pub fn shared(fd: impl AsFd) -> io::Result<Self> {
         let fd = fd.as_fd();
         let kind = FileType::from_raw_mode(fstat(fd)?.st_mode);
@@ -160,18 +160,18 @@ impl NonblockingFd {
         {
             return Ok(Self {
                 fd,
-                means: Means::Flag,
+                guard: BlockingGuard::Flag,
             });
         }
         Ok(Self {
             fd: fd.try_clone_to_owned()?,
-            means: match kind {
-                FileType::Socket => Means::EachCall,
-                // A descriptor that polls as writable takes at least this much.
-                FileType::Fifo => Means::Asking(PIPE_BUF),
-                _ if terminal => Means::Asking(1),
-                FileType::CharacterDevice => Means::Asking(PIPE_BUF),
-                _ => Means::None,
+            guard: match kind {
+                FileType::Socket => BlockingGuard::EachCall,
+                // A pipe that polls as writable takes at least this much.
+                FileType::Fifo => BlockingGuard::Poll(PIPE_BUF),
+                _ if terminal => BlockingGuard::Poll(1),
+                FileType::CharacterDevice => BlockingGuard::Poll(PIPE_BUF),
+                _ => BlockingGuard::None,
             },
         })
     }
@@ -181,30 +181,32 @@ impl NonblockingFd {
         &self,
         buffer: &'a mut [MaybeUninit<u8>],
     ) -> rustix::io::Result<&'a mut [u8]> {
-        if self.means == Means::EachCall {
+        if self.guard == BlockingGuard::EachCall {
             return recv(&self.fd, buffer, RecvFlags::DONTWAIT).map(|((read, _), _)| read);
         }
-        self.ask(PollFlags::IN)?;
+        self.check_ready(PollFlags::IN)?;
         rustix::io::read(&self.fd, buffer).map(|(read, _)| read)
     }
 
-    /// Writes as much as is taken at once.
+    /// Writes as many bytes as there is room for.
     ///
     /// # Errors
     ///
-    /// [`io::ErrorKind::WouldBlock`] if there is no room now, and any other error of the system call.
+    /// [`io::ErrorKind::WouldBlock`] if there is no room, and any other error of the system call.
     pub fn write(&self, bytes: &[u8]) -> io::Result<usize> {
-        let written = match self.means {
-            Means::EachCall => send(&self.fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL),
-            Means::Asking(most) => self
-                .ask(PollFlags::OUT)
+        let written = match self.guard {
+            BlockingGuard::EachCall => {
+                send(&self.fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+            }
+            BlockingGuard::Poll(most) => self
+                .check_ready(PollFlags::OUT)
                 .and_then(|()| rustix::io::write(&self.fd, &bytes[..bytes.len().min(most)])),
-            Means::Flag | Means::None => rustix::io::write(&self.fd, bytes),
+            BlockingGuard::Flag | BlockingGuard::None => rustix::io::write(&self.fd, bytes),
         };
         Ok(written?)
     }
 
-    /// Waits until it is writable, at most this long. A signal ends the wait.
+    /// Waits until the descriptor is writable, for `most` at most. A signal ends the wait.
     ///
     /// # Errors
     ///
@@ -220,11 +222,11 @@ impl NonblockingFd {
         }
     }
 
-    /// Polls whether a call would block, if the kind of descriptor requires it.
-    fn ask(&self, events: PollFlags) -> rustix::io::Result<()> {
+    /// Fails with `AGAIN` if a call would block, for descriptors that are polled before each call.
+    fn check_ready(&self, events: PollFlags) -> rustix::io::Result<()> {
         let mut fds = [PollFd::new(&self.fd, events)];
-        match self.means {
-            Means::Asking(_) if poll(&mut fds, Some(&Timespec::default()))? == 0 => {
+        match self.guard {
+            BlockingGuard::Poll(_) if poll(&mut fds, Some(&Timespec::default()))? == 0 => {
                 Err(Errno::AGAIN)
             }
             _ => Ok(()),
@@ -238,15 +240,15 @@ impl AsFd for NonblockingFd {
     }
 }
 
-/// What a pipe takes in one piece, or not at all (POSIX asks for 512 at least, Linux has 4096).
+/// The number of bytes that a pipe takes atomically (at least 512 in POSIX, 4096 on Linux).
 const PIPE_BUF: usize = 4096;
 
-/// Opens what a descriptor names once more, for this process alone and without blocking. That may be forbidden, and a pipe
-/// without a reader cannot be opened.
+/// Opens the file behind a descriptor again, for this process alone and without blocking. Returns `None` if that is
+/// forbidden, or if it is a pipe without a reader.
 #[cfg(target_os = "linux")]
 fn reopen(fd: BorrowedFd<'_>) -> Option<OwnedFd> {
     use std::os::fd::AsRawFd;
-    /// `/dev/ptmx`: to open that is to make a new terminal.
+    /// `/dev/ptmx`, which makes a new terminal each time it is opened.
     const NEW_TERMINAL: (u32, u32) = (5, 2);
     let stat = fstat(fd).ok()?;
     if (major(stat.st_rdev), minor(stat.st_rdev)) == NEW_TERMINAL {
@@ -261,7 +263,7 @@ fn reopen(fd: BorrowedFd<'_>) -> Option<OwnedFd> {
     same.then_some(own)
 }
 
-/// Elsewhere a descriptor that is opened by its number is the same one.
+/// Elsewhere, opening a descriptor by its number gives the same open file description.
 #[cfg(not(target_os = "linux"))]
 fn reopen(_: BorrowedFd<'_>) -> Option<OwnedFd> {
     None
@@ -276,9 +278,9 @@ mod tests {
     }
 
     #[test]
-    fn what_others_share_stays_as_it_is() {
-        // The bug: O_NONBLOCK was set on pipes and sockets that the process was started with, and whoever else had them
-        // got errors instead of waiting.
+    fn shared_descriptors_keep_their_flags() {
+        // The bug: O_NONBLOCK was set on inherited pipes and sockets, and other processes that shared them got errors
+        // instead of waiting.
         let (reader, writer) = io::pipe().expect("a pipe");
         let (one, other) = std::os::unix::net::UnixStream::pair().expect("a pair");
         for shared in [writer.as_fd(), one.as_fd()] {
@@ -302,18 +304,18 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_that_is_asked_first_does_not_block_either() {
+    fn a_polled_descriptor_does_not_block() {
         let (reader, writer) = io::pipe().expect("a pipe");
-        let asked = |fd: OwnedFd, most| NonblockingFd {
+        let polled = |fd: OwnedFd, most| NonblockingFd {
             fd,
-            means: Means::Asking(most),
+            guard: BlockingGuard::Poll(most),
         };
-        let writer = asked(writer.into(), PIPE_BUF);
+        let writer = polled(writer.into(), PIPE_BUF);
         while writer
             .write(&[0; 9000])
             .is_ok_and(|written| written == PIPE_BUF)
         {}
-        let reader = asked(reader.into(), 1);
+        let reader = polled(reader.into(), 1);
         let mut buffer = [MaybeUninit::uninit(); 4096];
         while reader.read(&mut buffer).is_ok() {}
         assert_eq!(

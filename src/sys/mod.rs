@@ -1,21 +1,21 @@
-//! What the operating system offers beyond the standard library, behind safe functions.
+//! Safe functions for what the operating system offers beyond the standard library.
 //!
-//! This is the only place for `unsafe` code: everywhere else it is denied.
+//! This is the only module with `unsafe` code; everywhere else it is denied. It depends on no other module of the crate.
 
 #[cfg(feature = "server")]
 mod account;
+#[cfg(feature = "server")]
+mod child_process;
 #[cfg(feature = "server")]
 mod clock;
 #[cfg(feature = "server")]
 mod descriptors;
 #[cfg(feature = "server")]
-mod families;
-#[cfg(feature = "server")]
 mod memory;
 #[cfg(feature = "server")]
 mod orphans;
 #[cfg(feature = "server")]
-mod process;
+mod process_tree;
 #[cfg(feature = "server")]
 mod pty;
 #[cfg(feature = "server")]
@@ -26,23 +26,23 @@ mod wide;
 #[cfg(feature = "server")]
 pub(crate) use account::Account;
 #[cfg(feature = "server")]
-pub(crate) use clock::Clock;
+pub(crate) use child_process::{ChildProcess, StartOptions, code_or_signal, exit_descriptor};
+#[cfg(feature = "server")]
+pub(crate) use clock::monotonic_millis;
 #[cfg(feature = "server")]
 pub use descriptors::NonblockingFd;
 #[cfg(feature = "server")]
 pub(crate) use descriptors::{is_exhausted, raise_descriptor_limit, unsent_bytes};
-#[cfg(feature = "server")]
-pub(crate) use families::Families;
 #[cfg(feature = "server")]
 pub(crate) use memory::trim_heap;
 #[cfg(feature = "server")]
 pub use orphans::kill_orphans;
 #[cfg(feature = "server")]
 pub(crate) use orphans::{
-    Reaper, SystemProcesses, become_subreaper, reap_orphans, signal_orphans, usage,
+    Reaper, SystemProcessTable, become_subreaper, reap_orphans, signal_orphans, usage,
 };
 #[cfg(feature = "server")]
-pub(crate) use process::{Beginning, Process, code_or_signal, exit_descriptor};
+pub(crate) use process_tree::ProcessTrees;
 #[cfg(feature = "server")]
 pub use pty::TerminalSize;
 #[cfg(feature = "server")]

@@ -1,7 +1,7 @@
-//! Processes whose parents have ended: what a program that forked twice has left behind.
+//! Orphans: processes whose parents have exited, such as those of a program that forked twice.
 //!
-//! On Linux they become children of ours; `/proc` tells of them. Elsewhere they are the system's, and there is nothing
-//! to be found here.
+//! On Linux this process adopts them as a subreaper and finds them through `/proc`. Elsewhere the system's init adopts
+//! them, and the lists here are empty.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -14,22 +14,22 @@ use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, kill_process, waitid};
 use uuid::Uuid;
 
-use super::families::{Looked, ProcessTable};
-use super::process::{dropped, exit_descriptor, ours, reap_dropped, to_pid};
+use super::child_process::{dropped, exit_descriptor, ours, reap_dropped, to_pid};
+use super::process_tree::{ProcessInfo, ProcessTable};
 
-/// The maximum of orphans that are checked in one turn of the loop, and the maximum that are reaped.
-const ASKED_PER_TURN: usize = 512;
+/// The maximum of orphans that are checked in one turn of the loop.
+const CHECKED_PER_TURN: usize = 512;
+/// The maximum of orphans that are reaped in one turn of the loop.
 const REAPED_PER_TURN: usize = 32;
 
-/// How long killed processes and what they leave behind are waited for at the end of the server.
-const KILL_TAKES: Duration = Duration::from_secs(5);
+/// The maximum time that [`kill_orphans`] waits.
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The program of each orphan, as far as it was read. The pid of an orphan is not reused until it is reaped here, so
-/// the entry stays valid until then.
+/// The program that each orphan belongs to, for the orphans whose environment has been read. The pid of an orphan is not
+/// reused until the orphan is reaped here, so an entry stays valid until then.
 static MARKS: Mutex<Option<HashMap<Pid, Option<Uuid>>>> = Mutex::new(None);
 
-/// Makes this process the parent of every descendant whose own parent ends, so that none can escape.
-/// [`Server::adopt_orphans`](crate::Server::adopt_orphans) waits for them.
+/// Makes this process the parent of every descendant whose own parent exits. The caller has to reap these orphans.
 pub(crate) fn become_subreaper() -> io::Result<()> {
     #[cfg(target_os = "linux")]
     rustix::process::set_child_subreaper(Some(getpid()))?;
@@ -53,7 +53,7 @@ fn children_of(pid: Pid) -> Vec<Pid> {
         .collect()
 }
 
-/// The children of ours that others have left to us, those that have ended included.
+/// The adopted children of this process, including those that have exited.
 fn orphans() -> Vec<Pid> {
     let children = children_of(getpid());
     let ours = ours();
@@ -61,44 +61,44 @@ fn orphans() -> Vec<Pid> {
     children.into_iter().filter(|pid| !is_ours(pid)).collect()
 }
 
-fn with_descendants(mut family: Vec<Pid>) -> Vec<Pid> {
+fn with_descendants(mut tree: Vec<Pid>) -> Vec<Pid> {
     let mut at = 0;
-    while let Some(pid) = family.get(at) {
-        family.extend(children_of(*pid));
+    while let Some(pid) = tree.get(at) {
+        tree.extend(children_of(*pid));
         at += 1;
     }
-    family
+    tree
 }
 
-/// Reaps orphans that have ended, a bounded number at a time: with thousands of them, the kernel takes milliseconds for
-/// the list alone.
+/// Reaps orphans that have exited, a bounded number at a time. With thousands of orphans, the kernel takes milliseconds
+/// for the list alone.
 #[derive(Debug, Default)]
 pub(crate) struct Reaper {
-    /// Those that have not been asked since the list was made.
+    /// Orphans that have not been checked since the list was made.
     pending: Vec<Pid>,
-    /// Whether one has ended since the list was made.
+    /// Whether a child has exited since the list was made.
     outdated: bool,
 }
 
 impl Reaper {
-    /// A process has ended: SIGCHLD.
+    /// Notes that a child has exited: SIGCHLD.
     pub(crate) fn child_has_ended(&mut self) {
         self.outdated = true;
     }
 
-    /// Whether there is more to be done in the next turn.
+    /// Whether work is left for the next turn.
     pub(crate) fn has_work(&self) -> bool {
         self.outdated || !self.pending.is_empty()
     }
 
-    /// Checks as many orphans as one turn allows, and reaps our own dropped children. Returns whether any had ended.
+    /// Checks as many orphans as one turn allows, and reaps dropped children. Returns whether any orphan had exited.
     pub(crate) fn reap(&mut self) -> bool {
         reap_dropped();
         if self.pending.is_empty() && std::mem::take(&mut self.outdated) {
             self.pending = orphans();
         }
         let mut reaped = 0;
-        for _ in 0..ASKED_PER_TURN {
+        for _ in 0..CHECKED_PER_TURN {
             let Some(pid) = self.pending.pop() else { break };
             reaped += usize::from(!runs(pid));
             if reaped == REAPED_PER_TURN {
@@ -109,7 +109,7 @@ impl Reaper {
     }
 }
 
-/// Waits for an orphan if it has ended. Returns whether it runs.
+/// Reaps an orphan if it has exited. Returns whether it still runs.
 fn runs(orphan: Pid) -> bool {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
     let runs = matches!(waitid(WaitId::Pid(orphan), options), Ok(None));
@@ -119,7 +119,7 @@ fn runs(orphan: Pid) -> bool {
     runs
 }
 
-/// Waits for all orphans that have ended, without waiting for others. Returns whether any are left.
+/// Reaps all orphans that have exited. Does not block. Returns whether any are left.
 pub(crate) fn reap_orphans() -> bool {
     reap_dropped();
     orphans().into_iter().filter(|pid| runs(*pid)).count() > 0
@@ -130,8 +130,8 @@ fn with_marks<T>(act: impl FnOnce(&mut HashMap<Pid, Option<Uuid>>) -> T) -> T {
     act(marks.get_or_insert_default())
 }
 
-/// The value of a variable in a process's environment: `None` if it has no environment to be read, as while it
-/// executes another program.
+/// The id in a variable of a process's environment. The outer `None` means that the environment cannot be read now, as
+/// while the process executes another program.
 fn mark_of(pid: Pid, variable: &str) -> Option<Option<Uuid>> {
     let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_pid())).ok()?;
     if environment.is_empty() {
@@ -144,14 +144,14 @@ fn mark_of(pid: Pid, variable: &str) -> Option<Option<Uuid>> {
     }))
 }
 
-/// The system's own table of processes. What a program has left behind is known by a variable in its environment.
+/// The process table of the system. An orphan is assigned to a program by a variable in its environment.
 #[derive(Debug)]
-pub(crate) struct SystemProcesses {
-    /// The variable whose value is the id of the program.
+pub(crate) struct SystemProcessTable {
+    /// The environment variable that holds the id of the program.
     pub(crate) variable: &'static str,
 }
 
-impl ProcessTable for SystemProcesses {
+impl ProcessTable for SystemProcessTable {
     fn orphans(&mut self) -> Vec<Pid> {
         let orphans = orphans();
         let present: HashSet<Pid> = orphans.iter().copied().collect();
@@ -170,37 +170,37 @@ impl ProcessTable for SystemProcesses {
         })
     }
 
-    fn look(&mut self, pid: Pid) -> Option<Looked> {
+    fn look(&mut self, pid: Pid) -> Option<ProcessInfo> {
         let stat = Stat::read(pid).filter(Stat::is_alive)?;
         let children = if stat.threads == 1 {
             children_of_thread(pid, &pid.as_raw_pid().to_string())
         } else {
             children_of(pid)
         };
-        Some(Looked {
+        Some(ProcessInfo {
             started: stat.started,
             children,
         })
     }
 
     fn signal(&mut self, pid: Pid, signal: Signal) {
-        // One that has ended meanwhile is no error. One that has stopped itself has to go on to end.
+        // A process that has exited meanwhile is not an error. A stopped process has to continue to handle the signal.
         let _ = kill_process(pid, signal);
         let _ = kill_process(pid, Signal::CONT);
     }
 }
 
-/// What `/proc` says of a process.
+/// Fields of `/proc/PID/stat`.
 #[derive(Debug)]
 struct Stat {
     /// The state of its first thread.
     state: u8,
     threads: u64,
-    /// When it was started, in the system's own unit.
+    /// Start time in clock ticks since boot.
     started: u64,
     /// Processor time, in clock ticks.
     ticks: u64,
-    /// Pages of memory that it holds.
+    /// Resident pages of memory.
     pages: u64,
 }
 
@@ -210,13 +210,13 @@ impl Stat {
         Self::parse(&stat)
     }
 
-    /// Reads the fields of proc_pid_stat(5). The name stands in parentheses and may be any bytes, parentheses included;
-    /// everything behind it is ASCII.
+    /// Parses proc_pid_stat(5). The name stands in parentheses and may contain any bytes, including parentheses;
+    /// everything after it is ASCII.
     fn parse(stat: &[u8]) -> Option<Self> {
         let name_end = stat.iter().rposition(|byte| *byte == b')')?;
         let rest = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
         let mut fields = rest.split_whitespace();
-        // The state is field 3, and each `nth` goes on behind the one before.
+        // The state is field 3, and each `nth` continues after the previous one.
         let state = *fields.next()?.as_bytes().first()?;
         let mut number = |skipped: usize| fields.nth(skipped)?.parse::<u64>().ok();
         let ticks = number(10)? + number(0)?;
@@ -229,47 +229,47 @@ impl Stat {
         })
     }
 
-    /// Whether any of its threads runs. A process whose first thread has ended is shown as a zombie while others run.
+    /// Whether any thread runs. A process whose first thread has exited is shown as a zombie while other threads run.
     fn is_alive(&self) -> bool {
         !matches!(self.state, b'Z' | b'X') || self.threads > 1
     }
 }
 
-/// Waits for the end of an orphan, at most this long.
-fn wait_a_moment(pid: Pid, most: Duration) {
+/// Waits until a process has exited, for `most` at most.
+fn wait_for_exit(pid: Pid, most: Duration) {
     if let Ok(Some(fd)) = exit_descriptor(pid.as_raw_pid() as u32) {
         let timeout = Timespec::try_from(most).ok();
         let _ = poll(&mut [PollFd::new(&fd, PollFlags::IN)], timeout.as_ref());
     }
 }
 
-/// Sends a signal to every orphan and all that descends from it.
+/// Sends a signal to every orphan and its descendants.
 pub(crate) fn signal_orphans(signal: Signal) {
     for pid in with_descendants(orphans()) {
-        // One that has ended meanwhile is no error. One that has stopped itself has to go on to end.
+        // A process that has exited meanwhile is not an error. A stopped process has to continue to handle the signal.
         let _ = kill_process(pid, signal);
         let _ = kill_process(pid, Signal::CONT);
     }
 }
 
-/// Kills every process that was left to this one, with all that descends from them, and waits until they have ended:
-/// the last act of a program whose server [adopts orphans](crate::Server::adopt_orphans).
+/// Kills all orphans and their descendants, and waits up to five seconds until they have exited. A program whose server
+/// adopts orphans calls this last.
 pub fn kill_orphans() {
-    let deadline = Instant::now() + KILL_TAKES;
-    // What a killed process leaves behind is ours in the next round.
+    let deadline = Instant::now() + KILL_TIMEOUT;
+    // The children of a killed process are orphans in the next round.
     while Instant::now() < deadline {
         signal_orphans(Signal::KILL);
-        // Our own children that were dropped were killed then.
+        // Dropped children have been killed already.
         let Some(pid) = orphans().into_iter().chain(dropped()).next() else {
             return;
         };
-        wait_a_moment(pid, deadline.saturating_duration_since(Instant::now()));
+        wait_for_exit(pid, deadline.saturating_duration_since(Instant::now()));
         reap_orphans();
     }
-    log::warn!("processes are left that do not end even when they are killed");
+    log::warn!("some processes have not exited after KILL");
 }
 
-/// What a process has used: processor time, and bytes of memory that it holds now.
+/// The processor time that a process has used, and its resident memory in bytes.
 pub(crate) fn usage(pid: u32) -> Option<(Duration, u64)> {
     let stat = Stat::read(to_pid(pid)?)?;
     let cpu = Duration::from_secs_f64(stat.ticks as f64 / clock_ticks_per_second() as f64);
@@ -280,17 +280,17 @@ pub(crate) fn usage(pid: u32) -> Option<(Duration, u64)> {
 mod tests {
     use super::*;
 
-    /// A name that is not UTF-8 made a process look dead, and so did a first thread that had ended before the others:
-    /// such processes outlived their terminals.
+    /// The bug: a process counted as dead if its name was not UTF-8 or its first thread had exited before the others, and
+    /// outlived its terminal.
     #[test]
-    fn a_process_of_any_name_and_with_any_thread_left_is_alive() {
+    fn a_process_with_any_name_and_any_running_thread_is_alive() {
         // Fields 14 and 15 are times, 22 is the start, 24 the memory.
         let rest = |state: &str, threads: u64| {
             format!("{state} 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 {threads} 21 22 23 24 25")
         };
         let stat = |name: &[u8], rest: &str| {
             let bytes = [b"77 (", name, b") ", rest.as_bytes()].concat();
-            let stat = Stat::parse(&bytes).expect("the form of a stat");
+            let stat = Stat::parse(&bytes).expect("a valid stat");
             assert_eq!((stat.started, stat.ticks, stat.pages), (22, 14 + 15, 24));
             (stat.is_alive(), stat.threads)
         };

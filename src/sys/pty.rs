@@ -18,14 +18,14 @@ pub struct TerminalSize {
 }
 
 impl Default for TerminalSize {
-    /// What terminals have been since they were paper: 24 by 80.
+    /// The traditional size, 24 by 80.
     fn default() -> Self {
         Self { rows: 24, cols: 80 }
     }
 }
 
-/// Opens a pseudoterminal: our side, which does not block, and the program's. Neither is inherited by programs that
-/// are started meanwhile.
+/// Opens a pseudoterminal. Returns the server's side, which is non-blocking, and the program's side. Both are
+/// close-on-exec, so no other program inherits them.
 pub(crate) fn open_pty(size: TerminalSize) -> io::Result<(OwnedFd, OwnedFd)> {
     let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY)?;
     fcntl_setfd(&ours, FdFlags::CLOEXEC)?;
@@ -37,7 +37,7 @@ pub(crate) fn open_pty(size: TerminalSize) -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((ours, theirs))
 }
 
-/// By the descriptor itself: what `/dev/pts` shows here may be another's.
+/// Opens the program's side by the descriptor itself. A path below `/dev/pts` may belong to another mount namespace.
 #[cfg(target_os = "linux")]
 fn open_other_side(ours: &OwnedFd) -> io::Result<OwnedFd> {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
@@ -52,7 +52,7 @@ fn open_other_side(ours: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(open(name, flags, Mode::empty())?)
 }
 
-/// Tells a terminal its size; the programs in its foreground get SIGWINCH.
+/// Sets the size of a terminal. The kernel sends SIGWINCH to its foreground process group.
 pub(crate) fn set_terminal_size(fd: impl AsFd, size: TerminalSize) -> io::Result<()> {
     let size = Winsize {
         ws_row: size.rows,
@@ -63,16 +63,16 @@ pub(crate) fn set_terminal_size(fd: impl AsFd, size: TerminalSize) -> io::Result
     Ok(tcsetwinsize(fd, size)?)
 }
 
-/// Reads what a program wrote, from our end of a terminal or a pipe. Returns how many bytes came; none means that no
-/// program has the other end open and everything written to it was read.
+/// Reads a program's output from the server's end of a terminal or a pipe. Returns the number of bytes; zero means that
+/// no process has the other end open and that all output has been read.
 ///
 /// # Errors
 ///
-/// Those of read(2), `AGAIN` among them. Linux's end, EIO, is not one.
+/// Those of read(2), including `AGAIN`. EIO, with which Linux reports the end of a terminal, counts as zero bytes.
 pub(crate) fn read_output(fd: BorrowedFd<'_>, spare: &mut [u8]) -> rustix::io::Result<usize> {
     match rustix::io::read(fd, &mut *spare) {
-        // Linux looks for input first and whether the other end is open second. What was written and closed in between,
-        // while we were held up, is still there: only a read that began after the end was seen can tell.
+        // Linux first looks for input and then checks whether the other end is open. Output that was written and closed
+        // in between is still there, so EIO counts only if a second read returns it as well.
         Err(Errno::IO) => match rustix::io::read(fd, spare) {
             Err(Errno::IO) => Ok(0),
             result => result,

@@ -1,4 +1,4 @@
-//! Sockets that the standard library cannot make as they are needed.
+//! Listening sockets with options that the standard library does not offer, and inherited sockets.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,11 +12,11 @@ use rustix::net::sockopt::{
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with};
 use rustix::process::umask;
 
-/// Connections that may wait in the kernel to be taken. The kernel has a limit of its own below it.
+/// The maximum of connections that wait in the kernel to be accepted. The kernel may apply a lower limit.
 const BACKLOG: i32 = 4096;
 
-/// A listening TCP socket that does not block. With `share`, other processes may listen on the same port, and the kernel
-/// deals connections out to all of them.
+/// Opens a non-blocking listening TCP socket. With `share`, other processes can listen on the same port, and the kernel
+/// distributes connections among them.
 pub(crate) fn tcp_listener(address: SocketAddr, share: bool) -> io::Result<OwnedFd> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,
@@ -25,7 +25,7 @@ pub(crate) fn tcp_listener(address: SocketAddr, share: bool) -> io::Result<Owned
     let socket = socket_with(family, SocketType::STREAM, SocketFlags::empty(), None)?;
     fcntl_setfd(&socket, FdFlags::CLOEXEC)?;
     fcntl_setfl(&socket, fcntl_getfl(&socket)? | OFlags::NONBLOCK)?;
-    // A port whose last connections are not forgotten yet can be taken again.
+    // Connections in TIME_WAIT do not keep the port from being bound again.
     set_socket_reuseaddr(&socket, true)?;
     if share {
         set_socket_reuseport(&socket, true)?;
@@ -35,31 +35,31 @@ pub(crate) fn tcp_listener(address: SocketAddr, share: bool) -> io::Result<Owned
     Ok(socket)
 }
 
-/// A listening socket that somebody else has opened.
+/// A listening socket that was opened by the process that started this one.
 #[derive(Debug)]
 pub(crate) enum InheritedSocket {
     Tcp(OwnedFd),
     Unix(OwnedFd),
 }
 
-/// Takes over a listening socket that this process was started with.
+/// Takes ownership of a listening socket that this process was started with.
 pub(crate) fn take_inherited_socket(number: RawFd) -> io::Result<InheritedSocket> {
     let invalid = |why: &str| io::Error::new(io::ErrorKind::InvalidInput, why.to_owned());
     if number < 3 {
-        return Err(invalid("the standard streams are no listening sockets"));
+        return Err(invalid("the standard streams are not listening sockets"));
     }
-    // SAFETY: this is called before anything else is opened, and once for a number, so nothing in this process owns it; the
-    // standard streams, which others use, are excluded above. That it is open at all is asked next.
+    // SAFETY: this is called before anything else is opened, and once for each number, so nothing in this process owns the
+    // descriptor. The standard streams, which other code uses, are excluded above. Whether it is open is checked next.
     #[allow(unsafe_code)]
     let borrowed = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
     fcntl_getfd(borrowed)?;
     if !socket_acceptconn(borrowed).unwrap_or(false) {
-        return Err(invalid("it is no listening socket"));
+        return Err(invalid("not a listening socket"));
     }
     if socket_type(borrowed)? != SocketType::STREAM {
-        return Err(invalid("it is no stream socket"));
+        return Err(invalid("not a stream socket"));
     }
-    // SAFETY: as above, and it is open.
+    // SAFETY: nothing else owns the descriptor, as above, and `fcntl_getfd` has shown that it is open.
     #[allow(unsafe_code)]
     let socket = unsafe { OwnedFd::from_raw_fd(number) };
     fcntl_setfd(&socket, FdFlags::CLOEXEC)?;
@@ -67,21 +67,22 @@ pub(crate) fn take_inherited_socket(number: RawFd) -> io::Result<InheritedSocket
     match socket_domain(&socket)? {
         AddressFamily::INET | AddressFamily::INET6 => Ok(InheritedSocket::Tcp(socket)),
         AddressFamily::UNIX => Ok(InheritedSocket::Unix(socket)),
-        _ => Err(invalid("it is neither a TCP nor a unix socket")),
+        _ => Err(invalid("neither a TCP nor a unix socket")),
     }
 }
 
-/// Keeps descriptors that this process was started with from the programs that it starts.
+/// Marks inherited descriptors as close-on-exec, so that programs started by this process do not inherit them. Skips
+/// the standard streams.
 pub fn keep_from_children(numbers: std::ops::Range<RawFd>) {
     for number in numbers.filter(|number| *number >= 3) {
-        // SAFETY: it is borrowed for one call, which fails if it is not open.
+        // SAFETY: the descriptor is borrowed for one call, which fails if it is not open.
         #[allow(unsafe_code)]
         let borrowed = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
         let _ = fcntl_setfd(borrowed, FdFlags::CLOEXEC);
     }
 }
 
-/// Does something while new files are for our own user alone.
+/// Runs `act` with a umask under which new files are accessible to this user alone.
 pub(crate) fn with_private_umask<T>(act: impl FnOnce() -> T) -> T {
     let before = umask(rustix::fs::Mode::from_raw_mode(0o177));
     let done = act();

@@ -1,9 +1,9 @@
-//! Text out of bytes, without looking at each byte by itself.
+//! Conversion of ASCII bytes to text, several bytes at a time.
 
-/// The text of bytes that are all ASCII; `None` if any is not.
+/// The bytes as text; `None` if any byte is not ASCII.
 #[inline]
 pub(crate) fn ascii_text(bytes: &[u8]) -> Option<&str> {
-    // SAFETY: ASCII is UTF-8.
+    // SAFETY: `then` runs the closure only if all bytes are ASCII, which is valid UTF-8.
     #[allow(unsafe_code)]
     bytes
         .is_ascii()
@@ -15,7 +15,7 @@ mod tests {
     use super::ascii_text;
 
     #[test]
-    fn text_is_what_the_standard_library_says_if_it_is_ascii() {
+    fn ascii_bytes_become_the_same_text_as_in_the_standard_library() {
         for len in 0..70 {
             let mut bytes = vec![b'~'; len];
             assert_eq!(ascii_text(&bytes), std::str::from_utf8(&bytes).ok());

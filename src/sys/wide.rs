@@ -1,21 +1,21 @@
-//! Vector registers that not every processor of a target has.
+//! XOR in the widest vector registers of the processor, which are chosen at run time.
 
-/// The fewest words for which a further function is worth its call.
+/// The minimum number of words for which the call of the AVX2 version pays off.
 const WORTH_A_CALL: usize = 16;
 
-/// Changes each of `words` by exclusive or with `word`, in the widest registers that this processor has.
+/// XORs each of `words` with `word`, in the widest registers of this processor.
 #[inline]
 pub(crate) fn xor_words(words: &mut [[u8; 8]], word: u64) {
     #[cfg(target_arch = "x86_64")]
     if words.len() >= WORTH_A_CALL && is_x86_feature_detected!("avx2") {
-        // SAFETY: AVX2 is there, and that is all the function asks for.
+        // SAFETY: the function only requires AVX2, which has just been detected.
         #[allow(unsafe_code)]
         return unsafe { xor_words_avx2(words, word) };
     }
     xor_each(words, word);
 }
 
-/// The same loop, compiled for 32 bytes at a time.
+/// The loop of [`xor_each`], compiled for 32 bytes at a time.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn xor_words_avx2(words: &mut [[u8; 8]], word: u64) {

@@ -1,6 +1,7 @@
 //! One agent process for each connection: messages are passed through as they are.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::ControlFlow;
 
 use super::answer::{code, error, refusal_of};
 use super::envelope::{Envelope, EnvelopeError, Kind, member};
@@ -11,7 +12,7 @@ use super::{
     AgentConfig, AgentProtocol, Ear, HIGH_WATER, Heard, LOW_WATER, MAX_UNREAD, push_line, shown,
 };
 use crate::service::child::{Child, ChildEvent, describe};
-use crate::service::lines::{Flow, Line};
+use crate::service::lines::Line;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Readiness, Rejection,
     Request, Route, Service, SourceId, TimerId,
@@ -135,7 +136,7 @@ impl AgentPerClient {
         handle: impl FnOnce(
             &mut Child,
             &mut Context,
-            &mut dyn FnMut(&mut Context, u64, Line<'_>) -> Flow,
+            &mut dyn FnMut(&mut Context, u64, Line<'_>) -> ControlFlow<()>,
         ) -> ChildEvent,
     ) -> bool {
         let Some(process) = self.processes.get_mut(&client) else {
@@ -147,9 +148,9 @@ impl AgentPerClient {
             pass_on(ctx, client, waiting, ear.hear(line), &mut refused);
             // The agent's output waits for a client that does not keep up.
             if ctx.is_congested(client) {
-                Flow::Stop
+                ControlFlow::Break(())
             } else {
-                Flow::GoOn
+                ControlFlow::Continue(())
             }
         });
         if let Some(stdin) = process.child.stdin().filter(|_| !refused.is_empty()) {
@@ -330,12 +331,12 @@ impl Service for AgentPerClient {
     fn metrics(&self, out: &mut Metrics) {
         out.gauge(
             "outrigger_processes_running",
-            "Programs that run, those that are being ended included.",
+            "Running programs, including those that are being stopped.",
             self.processes.len(),
         );
         out.counter(
             "outrigger_processes_started_total",
-            "Programs that were started.",
+            "Programs started.",
             self.started,
         );
     }

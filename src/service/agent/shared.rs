@@ -1,5 +1,6 @@
 //! One agent process for all clients: the router between its streams and them.
 
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -7,7 +8,7 @@ use uuid::Uuid;
 use super::router::{Router, RouterLimits, Wires};
 use super::{AgentConfig, AgentProtocol, Ear, HIGH_WATER, Heard, LOW_WATER, MAX_UNREAD, push_line};
 use crate::service::child::{Child, ChildEvent, code_and_signal, describe};
-use crate::service::lines::{Flow, Line};
+use crate::service::lines::Line;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Readiness, Rejection,
     Request, Route, Service, SourceId, Time, TimerId,
@@ -215,7 +216,7 @@ impl Agent {
         handle: impl FnOnce(
             &mut Child,
             &mut Context,
-            &mut dyn FnMut(&mut Context, u64, Line<'_>) -> Flow,
+            &mut dyn FnMut(&mut Context, u64, Line<'_>) -> ControlFlow<()>,
         ) -> ChildEvent,
     ) {
         let Process::Running(child) = &mut self.process else {
@@ -241,7 +242,7 @@ impl Agent {
                     router.handle_unreadable(now, salvaged, why, &mut outlets)
                 }
             }
-            Flow::GoOn
+            ControlFlow::Continue(())
         });
         self.handle_child(ctx, event);
     }

@@ -5,6 +5,7 @@ mod command;
 mod event;
 mod peer;
 
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use self::answers::Answers;
@@ -12,7 +13,7 @@ use self::command::{Command, Fields, Text};
 use self::event::Events;
 use self::peer::{Happened, Peer};
 use super::Endpoint;
-use super::lines::{Flow, Line};
+use super::lines::Line;
 use super::text::printable;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Message, Readiness, Rejection, Request,
@@ -359,7 +360,7 @@ struct Turn<'a> {
 
 impl Turn<'_> {
     /// Executes a line. An invalid line causes one `error` event and nothing else.
-    fn run(&mut self, ctx: &mut Context, number: u64, line: Line<'_>) -> Flow {
+    fn run(&mut self, ctx: &mut Context, number: u64, line: Line<'_>) -> ControlFlow<()> {
         match line {
             Line::Whole(bytes) if bytes.trim_ascii().is_empty() => {}
             Line::Whole(bytes) => match Fields::read(bytes) {
@@ -384,7 +385,7 @@ impl Turn<'_> {
                 }
             },
             // The beginning of the line was all that is told.
-            Line::Skipped(_) | Line::SkippedEnd => return Flow::GoOn,
+            Line::Skipped(_) | Line::SkippedEnd => return ControlFlow::Continue(()),
             Line::TooLong(bytes) => {
                 let message = format!("the line is over {} bytes", line_limit(ctx));
                 log::warn!(
@@ -397,9 +398,9 @@ impl Turn<'_> {
         self.answers.tell(ctx, self.events, self.room);
         self.lines += 1;
         if self.lines.is_multiple_of(TURN_LINES) || ctx.is_turn_spent() {
-            Flow::Stop
+            ControlFlow::Break(())
         } else {
-            Flow::GoOn
+            ControlFlow::Continue(())
         }
     }
 }

@@ -1,10 +1,11 @@
 //! Who the events go to and the commands come from.
 
 use std::io;
+use std::ops::ControlFlow;
 
 use crate::service::child::{Child, ChildEvent, describe};
-use crate::service::lines::{Flow, Line};
-use crate::service::pipe::{LineReader, Stream, Writer};
+use crate::service::lines::Line;
+use crate::service::pipe::{LineReader, PipeState, Writer};
 use crate::sys::NonblockingFd;
 use crate::{Context, SourceId, TimerId};
 
@@ -65,7 +66,7 @@ impl Peer {
         &mut self,
         ctx: &mut Context,
         source: SourceId,
-        line: impl FnMut(&mut Context, u64, Line<'_>) -> Flow,
+        line: impl FnMut(&mut Context, u64, Line<'_>) -> ControlFlow<()>,
     ) -> Happened {
         match self {
             Self::Program(child) => child.handle_ready(ctx, source, line).into(),
@@ -89,7 +90,7 @@ impl Peer {
         &mut self,
         ctx: &mut Context,
         timer: TimerId,
-        line: impl FnMut(&mut Context, u64, Line<'_>) -> Flow,
+        line: impl FnMut(&mut Context, u64, Line<'_>) -> ControlFlow<()>,
     ) -> Happened {
         match self {
             Self::Program(child) => child.handle_timer(ctx, timer, line).into(),
@@ -143,7 +144,7 @@ impl From<ChildEvent> for Happened {
 }
 
 fn write(output: &mut Writer, broken: &mut bool) -> Happened {
-    if output.write() == Stream::Ended && !std::mem::replace(broken, true) {
+    if output.write() == PipeState::Closed && !std::mem::replace(broken, true) {
         return Happened::OutputEnded;
     }
     Happened::Nothing
@@ -152,9 +153,9 @@ fn write(output: &mut Writer, broken: &mut bool) -> Happened {
 fn read(
     ctx: &mut Context,
     input: &mut LineReader,
-    line: impl FnMut(&mut Context, u64, Line<'_>) -> Flow,
+    line: impl FnMut(&mut Context, u64, Line<'_>) -> ControlFlow<()>,
 ) -> Happened {
-    if input.read(ctx, line) == Stream::Open {
+    if input.read(ctx, line) == PipeState::Open {
         return Happened::Nothing;
     }
     input.close(ctx);

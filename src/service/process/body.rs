@@ -1,7 +1,7 @@
-//! Parses bodies of calls field by field, each by its expected type.
+//! Parses the JSON bodies of calls field by field, each with its expected type.
 //!
-//! A body is refused at the first field that is unknown, repeated or of another type. Nothing else is built, so memory
-//! is bounded by the length of the body.
+//! A body is rejected at the first field that is unknown, repeated or of the wrong type. Only the fields are built, so
+//! memory is bounded by the length of the body.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -9,15 +9,14 @@ use std::fmt;
 
 use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
-use super::api::bad;
-use crate::Rejection;
+use crate::{Rejection, StatusCode};
 
-/// The maximum of arguments and of variables: the kernel would refuse more later.
+/// The maximum of arguments and of variables. The kernel would reject more later.
 const MAX_WORDS: usize = 10_000;
 
-/// What a field may be.
+/// The type of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum FieldType {
     Text,
     Flag,
     Number,
@@ -27,7 +26,7 @@ pub(super) enum Kind {
     Variables,
 }
 
-impl Kind {
+impl FieldType {
     fn expected(self) -> &'static str {
         match self {
             Self::Text => "a string",
@@ -39,11 +38,16 @@ impl Kind {
     }
 }
 
-/// The fields that a body may have.
-pub(super) type Schema = [(&'static str, Kind)];
+/// A rejection with 400.
+pub(super) fn bad_request(message: impl Into<Cow<'static, str>>) -> Rejection {
+    Rejection::new(StatusCode::BAD_REQUEST, message)
+}
+
+/// The fields that a body may have, with their types.
+pub(super) type Schema = [(&'static str, FieldType)];
 
 #[derive(Debug, PartialEq)]
-enum Value<'a> {
+enum FieldValue<'a> {
     Text(Cow<'a, str>),
     Flag(bool),
     Number(f64),
@@ -51,11 +55,11 @@ enum Value<'a> {
     Variables(Vec<(String, String)>),
 }
 
-/// The fields of a JSON body. One that is `null` is as good as absent.
+/// The fields of a JSON body. `null` means the same as an absent field.
 #[derive(Debug)]
-pub(super) struct Fields<'a>(Vec<(&'static str, Option<Value<'a>>)>);
+pub(super) struct BodyFields<'a>(Vec<(&'static str, Option<FieldValue<'a>>)>);
 
-impl<'a> Fields<'a> {
+impl<'a> BodyFields<'a> {
     pub(super) fn read(body: &'a [u8], schema: &Schema) -> Result<Self, Rejection> {
         let mut json = serde_json::Deserializer::from_slice(body);
         let fields = FieldsVisitor { schema };
@@ -64,11 +68,11 @@ impl<'a> Fields<'a> {
             .and_then(|fields| json.end().map(|()| fields));
         fields.map(Self).map_err(|error| {
             let what = if error.is_data() { "valid" } else { "JSON" };
-            bad(format!("the body is not {what}: {error}"))
+            bad_request(format!("the body is not {what}: {error}"))
         })
     }
 
-    fn get(&self, name: &str) -> Option<&Value<'a>> {
+    fn get(&self, name: &str) -> Option<&FieldValue<'a>> {
         let mut fields = self.0.iter();
         fields.find(|(given, _)| *given == name)?.1.as_ref()
     }
@@ -79,32 +83,32 @@ impl<'a> Fields<'a> {
 
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         match self.get(name) {
-            Some(Value::Text(text)) => Some(text),
+            Some(FieldValue::Text(text)) => Some(text),
             _ => None,
         }
     }
 
     pub(super) fn flag(&self, name: &str) -> bool {
-        matches!(self.get(name), Some(Value::Flag(true)))
+        matches!(self.get(name), Some(FieldValue::Flag(true)))
     }
 
     pub(super) fn number(&self, name: &str) -> Option<f64> {
         match self.get(name) {
-            Some(Value::Number(number)) => Some(*number),
+            Some(FieldValue::Number(number)) => Some(*number),
             _ => None,
         }
     }
 
     pub(super) fn words(&self, name: &str) -> &[String] {
         match self.get(name) {
-            Some(Value::Words(words)) => words,
+            Some(FieldValue::Words(words)) => words,
             _ => &[],
         }
     }
 
     pub(super) fn variables(&self, name: &str) -> &[(String, String)] {
         match self.get(name) {
-            Some(Value::Variables(variables)) => variables,
+            Some(FieldValue::Variables(variables)) => variables,
             _ => &[],
         }
     }
@@ -115,7 +119,7 @@ struct FieldsVisitor<'s> {
 }
 
 impl<'de> Visitor<'de> for FieldsVisitor<'_> {
-    type Value = Vec<(&'static str, Option<Value<'de>>)>;
+    type Value = Vec<(&'static str, Option<FieldValue<'de>>)>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a JSON object")
@@ -123,21 +127,21 @@ impl<'de> Visitor<'de> for FieldsVisitor<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut fields: Self::Value = Vec::new();
-        while let Some((name, kind)) = map.next_key_seed(NameSeed(self.schema))? {
+        while let Some((name, field_type)) = map.next_key_seed(NameSeed(self.schema))? {
             if fields.iter().any(|(given, _)| *given == name) {
                 return Err(de::Error::custom(format_args!("{name:?} is given twice")));
             }
-            fields.push((name, map.next_value_seed(ValueSeed { name, kind })?));
+            fields.push((name, map.next_value_seed(ValueSeed { name, field_type })?));
         }
         Ok(fields)
     }
 }
 
-/// Reads the name of a field.
+/// Deserializes the name of a field.
 struct NameSeed<'s>(&'s Schema);
 
 impl<'de> DeserializeSeed<'de> for NameSeed<'_> {
-    type Value = (&'static str, Kind);
+    type Value = (&'static str, FieldType);
 
     fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<Self::Value, D::Error> {
         json.deserialize_str(self)
@@ -145,7 +149,7 @@ impl<'de> DeserializeSeed<'de> for NameSeed<'_> {
 }
 
 impl Visitor<'_> for NameSeed<'_> {
-    type Value = (&'static str, Kind);
+    type Value = (&'static str, FieldType);
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the name of a field")
@@ -164,32 +168,32 @@ impl Visitor<'_> for NameSeed<'_> {
     }
 }
 
-/// Reads the value of a field.
+/// Deserializes the value of a field.
 struct ValueSeed {
     name: &'static str,
-    kind: Kind,
+    field_type: FieldType,
 }
 
 impl ValueSeed {
     fn only<'de, E: de::Error>(
         &self,
-        kind: Kind,
-        value: Value<'de>,
+        field_type: FieldType,
+        value: FieldValue<'de>,
         unexpected: de::Unexpected<'_>,
-    ) -> Result<Option<Value<'de>>, E> {
-        if self.kind == kind {
+    ) -> Result<Option<FieldValue<'de>>, E> {
+        if self.field_type == field_type {
             Ok(Some(value))
         } else {
             Err(E::invalid_type(unexpected, self))
         }
     }
 
-    fn text<'de, E: de::Error>(&self, text: Cow<'de, str>) -> Result<Option<Value<'de>>, E> {
-        if self.kind != Kind::Text {
+    fn text<'de, E: de::Error>(&self, text: Cow<'de, str>) -> Result<Option<FieldValue<'de>>, E> {
+        if self.field_type != FieldType::Text {
             return Err(E::invalid_type(de::Unexpected::Other("string"), self));
         }
         no_zero_byte(self.name, &text)?;
-        Ok(Some(Value::Text(text)))
+        Ok(Some(FieldValue::Text(text)))
     }
 }
 
@@ -201,7 +205,7 @@ fn no_zero_byte<E: de::Error>(name: &str, text: &str) -> Result<(), E> {
 }
 
 impl<'de> DeserializeSeed<'de> for ValueSeed {
-    type Value = Option<Value<'de>>;
+    type Value = Option<FieldValue<'de>>;
 
     fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<Self::Value, D::Error> {
         json.deserialize_any(self)
@@ -209,10 +213,10 @@ impl<'de> DeserializeSeed<'de> for ValueSeed {
 }
 
 impl<'de> Visitor<'de> for ValueSeed {
-    type Value = Option<Value<'de>>;
+    type Value = Option<FieldValue<'de>>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} to be {}", self.name, self.kind.expected())
+        write!(f, "{:?} to be {}", self.name, self.field_type.expected())
     }
 
     fn visit_unit<E: de::Error>(self) -> Result<Self::Value, E> {
@@ -228,26 +232,30 @@ impl<'de> Visitor<'de> for ValueSeed {
     }
 
     fn visit_bool<E: de::Error>(self, flag: bool) -> Result<Self::Value, E> {
-        self.only(Kind::Flag, Value::Flag(flag), de::Unexpected::Bool(flag))
+        self.only(
+            FieldType::Flag,
+            FieldValue::Flag(flag),
+            de::Unexpected::Bool(flag),
+        )
     }
 
     fn visit_u64<E: de::Error>(self, number: u64) -> Result<Self::Value, E> {
-        let value = Value::Number(number as f64);
-        self.only(Kind::Number, value, de::Unexpected::Unsigned(number))
+        let value = FieldValue::Number(number as f64);
+        self.only(FieldType::Number, value, de::Unexpected::Unsigned(number))
     }
 
     fn visit_i64<E: de::Error>(self, number: i64) -> Result<Self::Value, E> {
-        let value = Value::Number(number as f64);
-        self.only(Kind::Number, value, de::Unexpected::Signed(number))
+        let value = FieldValue::Number(number as f64);
+        self.only(FieldType::Number, value, de::Unexpected::Signed(number))
     }
 
     fn visit_f64<E: de::Error>(self, number: f64) -> Result<Self::Value, E> {
-        let value = Value::Number(number);
-        self.only(Kind::Number, value, de::Unexpected::Float(number))
+        let value = FieldValue::Number(number);
+        self.only(FieldType::Number, value, de::Unexpected::Float(number))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-        if self.kind != Kind::Words {
+        if self.field_type != FieldType::Words {
             return Err(de::Error::invalid_type(de::Unexpected::Seq, &self));
         }
         let mut words: Vec<String> = Vec::new();
@@ -258,11 +266,11 @@ impl<'de> Visitor<'de> for ValueSeed {
             }
             words.push(word);
         }
-        Ok(Some(Value::Words(words)))
+        Ok(Some(FieldValue::Words(words)))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        if self.kind != Kind::Variables {
+        if self.field_type != FieldType::Variables {
             return Err(de::Error::invalid_type(de::Unexpected::Map, &self));
         }
         let mut names: HashSet<String> = HashSet::new();
@@ -278,11 +286,11 @@ impl<'de> Visitor<'de> for ValueSeed {
             }
             variables.push((name, map.next_value_seed(WordSeed(&self))?));
         }
-        Ok(Some(Value::Variables(variables)))
+        Ok(Some(FieldValue::Variables(variables)))
     }
 }
 
-/// Reads a string inside of a field.
+/// Deserializes a string inside a field.
 struct WordSeed<'f>(&'f ValueSeed);
 
 impl<'de> DeserializeSeed<'de> for WordSeed<'_> {
@@ -311,17 +319,17 @@ mod tests {
     use super::*;
 
     const SCHEMA: &Schema = &[
-        ("text", Kind::Text),
-        ("flag", Kind::Flag),
-        ("number", Kind::Number),
-        ("words", Kind::Words),
-        ("variables", Kind::Variables),
+        ("text", FieldType::Text),
+        ("flag", FieldType::Flag),
+        ("number", FieldType::Number),
+        ("words", FieldType::Words),
+        ("variables", FieldType::Variables),
     ];
 
     #[test]
-    fn each_field_is_what_it_may_be() {
+    fn fields_are_read_with_their_types() {
         let body = br#" {"text":"a\u00e9","flag":true,"number":-1.5,"words":["x",""],"variables":{"A":"1","B":""}} "#;
-        let fields = Fields::read(body, SCHEMA).expect("valid");
+        let fields = BodyFields::read(body, SCHEMA).expect("valid");
         assert_eq!(fields.text("text"), Some("a\u{e9}"));
         assert!(fields.flag("flag"));
         assert_eq!(fields.number("number"), Some(-1.5));
@@ -329,14 +337,14 @@ mod tests {
         let variables = [("A", "1"), ("B", "")].map(|(name, value)| (name.into(), value.into()));
         assert_eq!(fields.variables("variables"), variables);
         let body = br#"{"text":null,"flag":null,"number":null,"words":null,"variables":null}"#;
-        let fields = Fields::read(body, SCHEMA).expect("null is as good as absent");
+        let fields = BodyFields::read(body, SCHEMA).expect("null means absent");
         assert!(SCHEMA.iter().all(|(name, _)| !fields.has(name)));
     }
 
-    /// Of a key that came twice the last one counted, and an unknown one was ignored, so that a caller who had misspelt a
-    /// limit ran without one.
+    /// The bug: the last of several equal keys counted and unknown keys were ignored, so that a call with a misspelt limit
+    /// ran without a limit.
     #[test]
-    fn what_is_unknown_or_comes_twice_is_refused() {
+    fn unknown_and_repeated_fields_are_rejected() {
         for (body, says) in [
             (
                 r#"{"texts":"a"}"#,
@@ -388,7 +396,7 @@ mod tests {
             ("{} {}", "not JSON"),
             (r#"{"text":"\ud800"}"#, "not JSON"),
         ] {
-            let rejection = Fields::read(body.as_bytes(), SCHEMA).expect_err(body);
+            let rejection = BodyFields::read(body.as_bytes(), SCHEMA).expect_err(body);
             assert!(
                 rejection.message.contains(says),
                 "{body}: {}",
@@ -398,9 +406,9 @@ mod tests {
         }
     }
 
-    /// A body of 16 MB of tiny keys became a tree of 1.6 GB.
+    /// The bug: a body of 16 MB of tiny keys was parsed into a tree of 1.6 GB.
     #[test]
-    fn a_body_is_refused_at_the_first_entry_too_many() {
+    fn a_body_is_rejected_at_the_first_entry_too_many() {
         let many = |entry: &dyn Fn(usize) -> String| {
             let entries: Vec<String> = (0..=MAX_WORDS).map(entry).collect();
             entries.join(",")
@@ -409,8 +417,8 @@ mod tests {
         let pair = |at: usize| format!(r#""{at}":"""#);
         let variables = format!(r#"{{"variables":{{{}"#, many(&pair));
         for body in [words, variables] {
-            // What comes behind is not even read.
-            let rejection = Fields::read(body.as_bytes(), SCHEMA).expect_err("too many");
+            // The incomplete rest of the body is not read.
+            let rejection = BodyFields::read(body.as_bytes(), SCHEMA).expect_err("too many");
             assert!(
                 rejection.message.contains("more than 10000"),
                 "{}",
@@ -418,7 +426,7 @@ mod tests {
             );
         }
         let unknown = format!("{{{}", many(&pair));
-        let rejection = Fields::read(unknown.as_bytes(), SCHEMA).expect_err("unknown");
+        let rejection = BodyFields::read(unknown.as_bytes(), SCHEMA).expect_err("unknown");
         assert!(
             rejection.message.contains("column 4"),
             "{}",

@@ -1,74 +1,83 @@
-//! The process API: spawn, watch, signal and attach to processes over HTTP.
+//! The process API: starts, watches, signals and attaches to processes over HTTP.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::api::{
-    Call, Details, RunRequest, bad, check_content_type, executed, no_process, read_data, read_exec,
-    read_signal, read_size, read_spawn, size_of, spawned, status, summary,
-};
 use super::attach::{Attachments, Role};
+use super::body::bad_request;
+use super::calls::{
+    AttachQuery, Call, RunRequest, check_content_type, no_process, read_data, read_exec,
+    read_signal, read_size, read_spawn, since,
+};
+use super::events::Details;
+use super::exec::ExecCalls;
 use super::program::{Launch, Program};
 use super::programs::Programs;
-use super::sink::{AllGathered, Gathered, Sink};
+use super::responses::{spawned, status, summary};
+use super::sink::Sink;
 use crate::service::Endpoint;
-use crate::sys::TerminalSize;
 use crate::{
     Accept, ClientId, CloseReason, Context, Message, Metrics, Readiness, Rejection, Request,
-    Response, Route, Service, SourceId, StatusCode, Time, TimerId,
+    Response, Route, Service, SourceId, StatusCode, TimerId,
 };
 
-/// Says what the events of a stream are.
+/// The header field that tells the content type of a stream's events.
 const EVENTS_ARE_JSON: (&str, &str) = ("X-SSE-Content-Type", "application/json");
 
-/// How long a program that has expired is still kept for who reads it.
-pub(super) const READING_ON: Duration = Duration::from_secs(5);
-
-/// How long a client that has ended its direction and has unread output is kept while it takes nothing.
+/// How long a client that has half-closed its connection is kept while it has unread output and takes nothing.
 const CATCHING_UP: Duration = Duration::from_secs(5);
 
-/// Bytes of output after which no more calls are answered with output in one turn of the loop.
-const ANSWERED_PER_TURN: usize = 1 << 20;
-
-/// Exited processes that are kept, as many times as there may be running ones.
+/// The maximum of processes that are kept, as a multiple of the maximum of running ones.
 const EXITED_PER_RUNNING: usize = 4;
 
 /// The settings of the process API.
 #[derive(Clone, Debug)]
 pub struct ProcessesConfig {
-    /// Where it is found.
+    /// The path of the API.
     pub endpoint: Endpoint,
-    /// Bytes of a process's output that are kept.
+    /// The bytes of output that are kept of each process.
     pub scrollback: usize,
-    /// How long an exited process stays visible.
+    /// How long an exited process is kept.
     pub retention: Duration,
-    /// The most processes that run at once.
+    /// The maximum of processes that run at once.
     pub max_processes: usize,
-    /// Bytes of output that are held for all `exec` calls together. A call for whose output there is no room gets 503.
+    /// The maximum bytes of output that are held for all `exec` calls together. A call whose output exceeds it gets 503.
     pub max_exec_output: usize,
-    /// How long output is read after a process's end, where one that it has started holds it open.
+    /// How long output is read after a process's exit if another process holds the output open.
     pub linger: Duration,
     /// Variables of the server's environment that processes of other users get too.
     pub pass_env: Vec<String>,
 }
 
-/// Processes that clients start, and that outlive them.
+/// A service whose clients start processes over HTTP. The processes outlive the clients.
+/// [`messages`](super::messages) describes what attached clients send and receive.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use outrigger::service::{Processes, ProcessesConfig};
+///
+/// let processes = Processes::new(ProcessesConfig {
+///     endpoint: "/process".parse()?,
+///     scrollback: 1 << 20,
+///     retention: Duration::from_secs(600),
+///     max_processes: 64,
+///     max_exec_output: 64 << 20,
+///     linger: Duration::from_millis(250),
+///     pass_env: Vec::new(),
+/// });
+/// # Ok::<(), outrigger::service::ParseEndpointError>(())
+/// ```
 #[derive(Debug)]
 pub struct Processes {
     config: ProcessesConfig,
     programs: Programs,
-    /// Calls whose processes are to be started in later turns, in the order in which they came.
+    /// Calls whose processes are started in later turns, in the order of arrival.
     waiting: VecDeque<Start>,
-    /// Calls that wait for a process's end.
-    callers: HashMap<ClientId, Uuid>,
-    /// Processes of these calls that have ended, in the order in which they are answered.
-    ended: VecDeque<Uuid>,
-    /// The turn in which calls were last answered with output, and with how many bytes of it.
-    answered: (Time, usize),
-    gathered: AllGathered,
+    exec_calls: ExecCalls,
     started: u64,
     stopping: bool,
 }
@@ -78,32 +87,26 @@ pub struct Processes {
 struct Start {
     caller: ClientId,
     request: RunRequest,
-    /// What `exec` takes of each output, and what it answers; `None` for `spawn`.
+    /// For `exec`, the limit of each output stream and the fields of the answer; `None` for `spawn`.
     exec: Option<(usize, Details)>,
 }
 
-/// How a client wants to be attached.
+/// A valid attach request.
 #[derive(Clone, Copy, Debug)]
 struct AttachRequest {
     id: Uuid,
-    role: Role,
+    query: AttachQuery,
     since: u64,
-    takeover: bool,
-    /// The terminal's new size, if the client says one.
-    size: Option<TerminalSize>,
 }
 
 impl Processes {
-    /// An API without processes.
+    /// Creates the service, without processes.
     pub fn new(mut config: ProcessesConfig) -> Self {
         config.endpoint = config.endpoint.with_subtree();
         Self {
             programs: Programs::default(),
             waiting: VecDeque::new(),
-            callers: HashMap::new(),
-            ended: VecDeque::new(),
-            answered: (Time::default(), 0),
-            gathered: AllGathered::new(config.max_exec_output),
+            exec_calls: ExecCalls::new(config.max_exec_output),
             config,
             started: 0,
             stopping: false,
@@ -127,7 +130,7 @@ impl Processes {
         }
     }
 
-    /// Whether there is a process of this id that was not started for an answer only.
+    /// Whether a process with this id exists that was not started by `exec`.
     fn is_visible(&self, id: Uuid) -> bool {
         self.programs.get(id).is_some_and(is_shared)
     }
@@ -149,7 +152,7 @@ impl Processes {
                     request: read_spawn(body)?,
                     exec: None,
                 };
-                return self.take(ctx, start).map(|()| None);
+                return self.enqueue(ctx, start).map(|()| None);
             }
             Call::Exec => {
                 let details = Details::of(request)?;
@@ -159,7 +162,7 @@ impl Processes {
                     request,
                     exec: Some((limit, details)),
                 };
-                return self.take(ctx, start).map(|()| None);
+                return self.enqueue(ctx, start).map(|()| None);
             }
             Call::Status(id) => {
                 let program = self.programs.get(id).ok_or_else(no_process)?;
@@ -175,7 +178,7 @@ impl Processes {
                 let size = read_size(body)?;
                 let program = self.running(id)?;
                 if !program.has_terminal() {
-                    return Err(bad("process is not PTY-backed"));
+                    return Err(bad_request("process is not PTY-backed"));
                 }
                 program.resize(size).map_err(|error| {
                     Rejection::new(StatusCode::INTERNAL, format!("resizing failed: {error}"))
@@ -183,10 +186,10 @@ impl Processes {
                 ok()
             }
             Call::Stream(id) => {
-                let since = self.since(id, request)?;
+                let since = since(request, self.output_end(id))?;
                 let role = Role::Listener(Details::of(request)?);
-                let _ = ctx.begin_stream(caller, &[EVENTS_ARE_JSON]);
-                if request.method() == "HEAD" {
+                let begun = ctx.begin_stream(caller, &[EVENTS_ARE_JSON]);
+                if begun.is_err() || request.method() == "HEAD" {
                     return Ok(None);
                 }
                 self.programs.attach(ctx, id, caller, role, since);
@@ -196,8 +199,8 @@ impl Processes {
         }))
     }
 
-    /// Has a process started for a call: now, or in a later turn if enough were started in this one.
-    fn take(&mut self, ctx: &mut Context, start: Start) -> Result<(), Rejection> {
+    /// Starts a process for a call, in this turn if its limit allows that, otherwise in a later one.
+    fn enqueue(&mut self, ctx: &mut Context, start: Start) -> Result<(), Rejection> {
         if self.stopping {
             return Err(Rejection::unavailable("stopping"));
         }
@@ -209,15 +212,15 @@ impl Processes {
         if running + self.waiting.len() >= self.config.max_processes {
             return Err(Rejection::unavailable("too many processes"));
         }
-        if start.exec.is_some() && self.gathered.is_full() {
-            return Err(no_room());
+        if start.exec.is_some() {
+            self.exec_calls.check_budget()?;
         }
         self.waiting.push_back(start);
         self.start_waiting(ctx);
         Ok(())
     }
 
-    /// Starts as many processes as may be started in this turn.
+    /// Starts waiting processes, up to the limit of one turn.
     fn start_waiting(&mut self, ctx: &mut Context) {
         while !self.waiting.is_empty() && self.programs.may_start(ctx) {
             if let Some(start) = self.waiting.pop_front() {
@@ -226,7 +229,7 @@ impl Processes {
         }
     }
 
-    /// Starts a process, and answers the call unless it waits for the process's end.
+    /// Starts a process. Answers the call unless it is an `exec`.
     fn start(&mut self, ctx: &mut Context, start: Start) {
         let Start {
             caller,
@@ -247,18 +250,15 @@ impl Processes {
             linger: self.config.linger,
         };
         let sink = match exec {
-            Some((limit, details)) => {
-                let all = self.gathered.clone();
-                Sink::Gathered(Gathered::new(caller, details, limit, all))
-            }
+            Some((limit, details)) => self.exec_calls.sink(caller, limit, details),
             None => Sink::Shared(Attachments::new(self.config.scrollback)),
         };
         let answer = match self.programs.start(ctx, launch, sink) {
             Ok(id) => {
                 self.started += 1;
-                self.forget_oldest(ctx);
+                self.remove_oldest(ctx);
                 if exec.is_some() {
-                    self.callers.insert(caller, id);
+                    self.exec_calls.insert(caller, id);
                     return;
                 }
                 let program = self.programs.get(id).ok_or_else(no_process);
@@ -274,8 +274,8 @@ impl Processes {
         ctx.respond(caller, &answer);
     }
 
-    /// Keeps the number of exited processes within bounds.
-    fn forget_oldest(&mut self, ctx: &mut Context) {
+    /// Removes the oldest exited process if there are too many.
+    fn remove_oldest(&mut self, ctx: &mut Context) {
         if self.programs.len() <= self.config.max_processes * EXITED_PER_RUNNING {
             return;
         }
@@ -303,7 +303,7 @@ impl Processes {
         Response::json(StatusCode::OK, json!({"processes": programs}).to_string())
     }
 
-    /// A process that has not ended.
+    /// A process that has not exited.
     fn running(&self, id: Uuid) -> Result<&Program, Rejection> {
         let program = self.programs.get(id).ok_or_else(no_process)?;
         if program.exit().is_some() {
@@ -317,12 +317,11 @@ impl Processes {
         if self.running(id)?.is_behind() {
             return Err(Rejection::unavailable("process does not read its input"));
         }
-        let mut taken = false;
-        self.programs.with(ctx, id, |program, ctx| {
-            taken = program.push_input(ctx, data)
-        });
-        if !taken {
-            return Err(bad("process has closed its input"));
+        let mut open = false;
+        self.programs
+            .with(ctx, id, |program, ctx| open = program.push_input(ctx, data));
+        if !open {
+            return Err(bad_request("process has closed its input"));
         }
         Ok(Response::json(
             StatusCode::OK,
@@ -330,23 +329,8 @@ impl Processes {
         ))
     }
 
-    /// From which offset a reader wants output: `since`, or what a browser that comes back says.
-    fn since(&self, id: Uuid, request: &Request<'_>) -> Result<u64, Rejection> {
-        let last = request
-            .header("last-event-id")
-            .and_then(|value| std::str::from_utf8(value).ok());
-        let Some(since) = request.parameters("since").last().or(last.map(Into::into)) else {
-            return Ok(0);
-        };
-        let end = self.programs.get(id).map_or(0, Program::output_end);
-        let since = Some(since)
-            .filter(|since| since.bytes().all(|byte| byte.is_ascii_digit()))
-            .and_then(|since| since.parse().ok())
-            .ok_or_else(|| bad("'since' is not an offset"))?;
-        if since > end {
-            return Err(bad("'since' is beyond the output"));
-        }
-        Ok(since)
+    fn output_end(&self, id: Uuid) -> u64 {
+        self.programs.get(id).map_or(0, Program::output_end)
     }
 
     fn read_attach(&self, request: &Request<'_>) -> Result<AttachRequest, Rejection> {
@@ -355,78 +339,32 @@ impl Processes {
         };
         let program = self.programs.get(id).ok_or_else(no_process)?;
         if !program.has_terminal() {
-            return Err(bad("process is not PTY-backed"));
+            return Err(bad_request("process is not PTY-backed"));
         }
-        let role = match request.parameters("mode").last().as_deref() {
-            None | Some("writer") => Role::Writer,
-            Some("viewer") => Role::Viewer,
-            Some(_) => return Err(bad("'mode' is not writer or viewer")),
-        };
-        let takeover = match request.parameters("takeover").last().as_deref() {
-            None | Some("0" | "false") => false,
-            Some("1" | "true") => true,
-            Some(_) => return Err(bad("'takeover' is not 0 or 1")),
-        };
-        let sized = ["rows", "cols"]
-            .iter()
-            .any(|name| request.parameters(name).next().is_some());
         Ok(AttachRequest {
-            size: sized.then(|| size_of(request)).transpose()?,
             id,
-            role,
-            since: self.since(id, request)?,
-            takeover,
+            query: AttachQuery::read(request)?,
+            since: since(request, program.output_end())?,
         })
     }
 
-    /// Answers calls whose processes have ended, and has ended processes forgotten in time.
+    /// Handles the processes that have finished: answers their `exec` calls, and lets the others expire.
     fn follow_up(&mut self, ctx: &mut Context) {
         for id in self.programs.take_finished() {
             if self.is_visible(id) {
                 let at = ctx.now() + self.config.retention;
                 self.programs.expire(ctx, id, at);
             } else {
-                self.ended.push_back(id);
+                self.exec_calls.finish(id);
             }
         }
-        self.answer_ended(ctx);
-    }
-
-    /// Answers as many calls whose processes have ended as may be answered in this turn.
-    fn answer_ended(&mut self, ctx: &mut Context) {
-        if self.answered.0 != ctx.now() {
-            self.answered = (ctx.now(), 0);
-        }
-        while !self.ended.is_empty() {
-            if self.answered.1 >= ANSWERED_PER_TURN {
-                return self.programs.wake(ctx);
-            }
-            // It is gone already if its caller is.
-            let program = self.ended.pop_front();
-            let program = program.and_then(|id| self.programs.remove(ctx, id));
-            let Some(program) = program else { continue };
-            if let Sink::Gathered(output) = &program.sink
-                && self.callers.remove(&output.caller).is_some()
-            {
-                self.answered.1 += output.stdout.len() + output.stderr.len();
-                let answer = if output.had_no_room() {
-                    Response::from(&no_room())
-                } else {
-                    executed(&program, output, ctx.now())
-                };
-                ctx.respond(output.caller, &answer);
-            }
-        }
+        self.exec_calls.answer_finished(ctx, &mut self.programs);
     }
 }
 
-/// Whether a process can be watched: it was not started by `exec`.
+/// Whether a process is visible to all clients: it was not started by `exec`.
 fn is_shared(program: &Program) -> bool {
     matches!(program.sink, Sink::Shared(_))
-}
-
-fn no_room() -> Rejection {
-    Rejection::unavailable("too much output is held for all exec calls together")
 }
 
 impl Service for Processes {
@@ -462,8 +400,8 @@ impl Service for Processes {
     }
 
     fn abandoned(&mut self, ctx: &mut Context, caller: ClientId) {
-        if let Some(id) = self.callers.remove(&caller) {
-            log::info!("the caller of process {id} is gone: KILL");
+        if let Some(id) = self.exec_calls.abandon(caller) {
+            log::info!("the caller of process {id} disconnected: KILL");
             self.programs.remove(ctx, id);
         }
         self.waiting.retain(|start| start.caller != caller);
@@ -472,7 +410,7 @@ impl Service for Processes {
     }
 
     fn is_waiting(&self, _: &Context, client: ClientId) -> bool {
-        self.callers.contains_key(&client)
+        self.exec_calls.contains(client)
             || self.waiting.iter().any(|start| start.caller == client)
             || (self.stopping && self.programs.delivers_to(client))
     }
@@ -486,7 +424,7 @@ impl Service for Processes {
             .programs
             .get_mut(attach.id)
             .and_then(|program| program.sink.attachments()?.writer());
-        if attach.role == Role::Writer && !attach.takeover && writer.is_some() {
+        if attach.query.role == Role::Writer && !attach.query.takeover && writer.is_some() {
             let why = "process already has an active attach session";
             return Err(Rejection::new(StatusCode::CONFLICT, why));
         }
@@ -494,20 +432,14 @@ impl Service for Processes {
     }
 
     fn connected(&mut self, ctx: &mut Context, client: ClientId, request: &Request<'_>) {
-        if let Ok(AttachRequest {
-            id,
-            role,
-            since,
-            size,
-            ..
-        }) = self.read_attach(request)
-        {
-            if let (Role::Writer, Some(size), Some(program)) = (role, size, self.programs.get(id))
+        if let Ok(AttachRequest { id, query, since }) = self.read_attach(request) {
+            if let (Role::Writer, Some(size), Some(program)) =
+                (query.role, query.size, self.programs.get(id))
                 && let Err(error) = program.resize(size)
             {
                 log::debug!("resizing the terminal of {client} failed: {error}");
             }
-            self.programs.attach(ctx, id, client, role, since);
+            self.programs.attach(ctx, id, client, query.role, since);
         }
         self.follow_up(ctx);
     }
@@ -535,6 +467,12 @@ impl Service for Processes {
         self.follow_up(ctx);
     }
 
+    fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
+        self.programs.clients(visit);
+        self.exec_calls.clients(visit);
+        self.waiting.iter().for_each(|start| visit(start.caller));
+    }
+
     fn ready(&mut self, ctx: &mut Context, source: SourceId, readiness: Readiness) {
         self.programs.ready(ctx, source, readiness);
         self.follow_up(ctx);
@@ -547,7 +485,7 @@ impl Service for Processes {
     }
 
     fn orphans_changed(&mut self, ctx: &mut Context) {
-        self.programs.look_around(ctx);
+        self.programs.orphans_changed(ctx);
     }
 
     fn status(&self) -> serde_json::Map<String, Value> {
@@ -566,7 +504,7 @@ impl Service for Processes {
     fn metrics(&self, out: &mut Metrics) {
         out.gauge(
             "outrigger_processes_running",
-            "Programs that run, those that are being ended included.",
+            "Running programs, including those that are being stopped.",
             self.programs
                 .iter()
                 .filter(|program| program.exit().is_none())
@@ -574,25 +512,24 @@ impl Service for Processes {
         );
         out.counter(
             "outrigger_processes_started_total",
-            "Programs that were started.",
+            "Programs started.",
             self.started,
         );
     }
 
-    /// Ends all processes except those whose callers wait for their exit. Attached clients get the output until the
-    /// end.
+    /// Stops all processes except those of `exec` calls. Attached clients get the rest of the output and the exit.
     fn draining(&mut self, ctx: &mut Context) {
         self.stopping = true;
         for start in std::mem::take(&mut self.waiting) {
             let rejection = Rejection::unavailable("stopping");
             ctx.respond(start.caller, &Response::from(&rejection));
         }
-        self.programs.end_those(ctx, is_shared);
+        self.programs.stop_those(ctx, is_shared);
     }
 
     fn stopping(&mut self, ctx: &mut Context) {
         self.stopping = true;
-        self.programs.end_all(ctx);
+        self.programs.stop_all(ctx);
     }
 
     fn is_stopped(&self) -> bool {

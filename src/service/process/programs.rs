@@ -1,7 +1,7 @@
-//! All programs of a service: whose event is whose, what is due when, who reads which.
+//! The programs of a service: passes events to them, keeps their deadlines, and knows which client reads which program.
 //!
-//! Work that many clients can cause at once is done in bounded pieces, one in a turn of the loop: starting programs, and
-//! looking for what programs that are being ended have left behind.
+//! Work that many clients can cause at once is done in bounded steps, one in each turn of the loop: starting programs,
+//! and walking the process trees of programs that are being stopped.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -10,68 +10,75 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::attach::Role;
-use super::control::{self, Control};
+use super::messages::Control;
 use super::program::{Launch, MARK, Program};
-use super::sink::{Sink, Sockets};
-use crate::sys::{Families, SystemProcesses};
+use super::sink::{ContextOutput, Sink};
+use crate::sys::{ProcessTrees, SystemProcessTable};
 use crate::{ClientId, Context, Message, Readiness, SourceId, Time, TimerId};
 
-/// The most programs that are started in one turn of the loop. Each is waited for until the system has given it a
-/// processor to execute on, which takes milliseconds where many want one.
+/// The maximum of programs that are started in one turn of the loop. Starting one blocks until the new process executes
+/// its program, which takes milliseconds on a busy machine.
 const STARTS_PER_TURN: usize = 1;
 
-/// The most processes that are looked at in one turn of the loop, at some 100 microseconds each.
-const LOOKS_PER_TURN: usize = 24;
+/// The maximum of processes that a walk visits in one turn of the loop, at about 100 microseconds each.
+const VISITS_PER_TURN: usize = 24;
 
-/// The shortest time that is waited for: until the next turn.
+/// The shortest timer: until the next turn of the loop.
 const NEXT_TURN: Duration = Duration::from_millis(1);
 
-/// Between the end of one walk through the processes and the next.
+/// The pause between the end of one walk and the start of the next.
 const WALK_PAUSE: Duration = Duration::from_millis(20);
+
+/// How much longer an expired program is kept for its readers.
+const READER_GRACE: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 struct Entry {
     program: Program,
-    /// All that its events come from, for it to be forgotten.
+    /// All sources that it had at its start.
     sources: Vec<SourceId>,
-    /// Clients that have attached and are not gone.
-    readers: BTreeSet<ClientId>,
-    /// When it is forgotten after its end.
+    /// When it is removed after its exit.
     expires: Option<Time>,
-    /// Its place among the deadlines.
+    /// Its key in `Programs::deadlines`.
     deadline: Option<Time>,
-    /// Whether its end was seen.
-    ended: bool,
-    /// Whether its end was told.
-    told: bool,
-    /// Whether it was told that nothing of it is left.
-    told_gone: bool,
+    /// Whether its exit has been noticed.
+    exited: bool,
+    /// Whether it has been added to `Programs::finished`.
+    reported_finished: bool,
+    /// Whether it has been added to `Programs::gone`.
+    reported_gone: bool,
 }
 
-/// Programs by their ids.
+/// The programs of a service by their ids.
+///
+/// A service calls `ready`, `timer`, `message`, `drained` and `detach` for its events, and takes the results with
+/// `take_finished` and `take_gone`.
 #[derive(Debug, Default)]
 pub(crate) struct Programs {
     entries: HashMap<Uuid, Entry>,
     sources: HashMap<SourceId, Uuid>,
+    /// The program of each client that is attached. A listener is removed when its stream ends, any other client when it
+    /// disconnects, which may be after its program is removed.
     readers: HashMap<ClientId, Uuid>,
     deadlines: BTreeSet<(Time, Uuid)>,
     /// The timer for the first deadline.
     timer: Option<(Time, TimerId)>,
     finished: Vec<Uuid>,
     gone: Vec<Uuid>,
-    /// The turn in which programs were last started, and how many.
+    /// The turn in which programs were last started, and their number.
     starts: (Time, usize),
-    /// When the service goes on with what it has put off.
+    /// When the service continues work that it has put off.
     wake_at: Option<Time>,
-    /// What programs that are being ended have started.
-    families: Families,
-    /// When the next piece of a walk is due, and the earliest time of another walk.
+    /// The process trees of programs that are being stopped.
+    trees: ProcessTrees,
+    /// When the next step of a walk is due.
     walk_at: Option<Time>,
-    rested_at: Time,
+    /// The earliest time of the next walk.
+    next_walk: Time,
 }
 
 impl Programs {
-    /// Whether another program may be started in this turn. If not, the service's timer comes in the next one.
+    /// Whether another program may be started in this turn. If not, the service's timer expires in the next turn.
     pub(crate) fn may_start(&mut self, ctx: &mut Context) -> bool {
         let now = ctx.now();
         if self.starts.0 != now {
@@ -97,7 +104,7 @@ impl Programs {
         launch: Launch,
         sink: Sink,
     ) -> io::Result<Uuid> {
-        // One that cannot be started has cost as much.
+        // A failed start counts as well, since it takes as much time.
         self.starts.1 += 1;
         let program = Program::start(ctx, launch, sink)?;
         let id = program.id;
@@ -107,12 +114,11 @@ impl Programs {
         let entry = Entry {
             program,
             sources,
-            readers: BTreeSet::new(),
             expires: None,
             deadline: None,
-            ended: false,
-            told: false,
-            told_gone: false,
+            exited: false,
+            reported_finished: false,
+            reported_gone: false,
         };
         self.entries.insert(id, entry);
         self.settle(ctx, id);
@@ -139,23 +145,31 @@ impl Programs {
         self.entries.values_mut().map(|entry| &mut entry.program)
     }
 
+    /// Visits the clients that are attached, and the callers of programs whose output is collected.
+    pub(crate) fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
+        self.readers.keys().copied().for_each(&mut *visit);
+        for entry in self.entries.values() {
+            entry.program.sink.clients(visit);
+        }
+    }
+
     /// The program that a client is attached to.
     pub(crate) fn read_by(&self, client: ClientId) -> Option<Uuid> {
         self.readers.get(&client).copied()
     }
 
-    /// Programs that have ended, with all their output read, since the last call.
+    /// Takes the programs that have finished since the last call: they have exited, and all their output has been read.
     pub(crate) fn take_finished(&mut self) -> Vec<Uuid> {
         std::mem::take(&mut self.finished)
     }
 
-    /// Takes the programs that have ended as requested, without readers and without remaining processes, since the last
-    /// call.
+    /// Takes the programs that have been stopped completely since the last call: they have no readers and no processes
+    /// left.
     pub(crate) fn take_gone(&mut self) -> Vec<Uuid> {
         std::mem::take(&mut self.gone)
     }
 
-    /// Whether nothing is left of any program that was to end.
+    /// Whether no process is left of any program.
     pub(crate) fn are_gone(&self) -> bool {
         self.entries
             .iter()
@@ -163,10 +177,10 @@ impl Programs {
     }
 
     fn is_gone(&self, id: Uuid, entry: &Entry) -> bool {
-        entry.program.is_finished() && (!entry.program.is_ending() || self.families.is_gone(id))
+        entry.program.is_finished() && (!entry.program.is_stopping() || self.trees.is_gone(id))
     }
 
-    /// Forgets a program at a time, unless someone still reads it then.
+    /// Removes a program at the given time, or later while it has readers.
     pub(crate) fn expire(&mut self, ctx: &mut Context, id: Uuid, at: Time) {
         if let Some(entry) = self.entries.get_mut(&id) {
             entry.expires = Some(at);
@@ -174,24 +188,21 @@ impl Programs {
         self.settle(ctx, id);
     }
 
-    /// Takes a program out. It is killed if it still runs.
+    /// Removes a program. Dropping it kills it if it still runs.
     pub(crate) fn remove(&mut self, ctx: &mut Context, id: Uuid) -> Option<Program> {
         let mut entry = self.entries.remove(&id)?;
         for source in &entry.sources {
             self.sources.remove(source);
         }
-        entry.program.forget(ctx);
-        for reader in &entry.readers {
-            self.readers.remove(reader);
-        }
-        self.families.remove(id);
+        entry.program.unwatch(ctx);
+        self.trees.remove(id);
         if let Some(deadline) = entry.deadline {
             self.deadlines.remove(&(deadline, id));
         }
         Some(entry.program)
     }
 
-    /// Does something to a program, and what follows from it.
+    /// Changes a program, and updates what depends on it.
     pub(crate) fn with(
         &mut self,
         ctx: &mut Context,
@@ -204,64 +215,65 @@ impl Programs {
         }
     }
 
-    /// Ends a program and what it leaves behind, step by step.
-    pub(crate) fn end(&mut self, ctx: &mut Context, id: Uuid) {
-        self.with(ctx, id, |program, ctx| program.end(ctx.now()));
+    /// Stops a program and all that it has started: HUP, then TERM, then KILL.
+    pub(crate) fn stop(&mut self, ctx: &mut Context, id: Uuid) {
+        self.with(ctx, id, |program, ctx| program.stop(ctx.now()));
     }
 
-    /// Looks again for what programs that are being ended have left behind.
-    pub(crate) fn look_around(&mut self, ctx: &mut Context) {
-        self.families.look_again();
+    /// Orphans have exited: walks the process trees again.
+    pub(crate) fn orphans_changed(&mut self, ctx: &mut Context) {
+        self.trees.mark_outdated();
         self.plan_walk(ctx);
     }
 
-    /// Schedules a piece of a walk for a later turn, if one is needed.
+    /// Schedules a step of a walk for a later turn, if one is needed.
     fn plan_walk(&mut self, ctx: &mut Context) {
-        if self.walk_at.is_none() && self.families.has_work() {
-            self.walk_at = Some((ctx.now() + NEXT_TURN).max(self.rested_at));
+        if self.walk_at.is_none() && self.trees.has_work() {
+            self.walk_at = Some((ctx.now() + NEXT_TURN).max(self.next_walk));
             self.arm(ctx);
         }
     }
 
-    /// Makes a piece of a walk.
+    /// Makes a step of a walk.
     fn walk(&mut self, ctx: &mut Context) {
-        let mut table = SystemProcesses { variable: MARK };
-        if self.families.walk(&mut table, LOOKS_PER_TURN) {
-            self.rested_at = ctx.now() + WALK_PAUSE;
+        let mut table = SystemProcessTable { variable: MARK };
+        if self.trees.walk(&mut table, VISITS_PER_TURN) {
+            self.next_walk = ctx.now() + WALK_PAUSE;
             let ids: Vec<Uuid> = self.entries.keys().copied().collect();
-            ids.into_iter().for_each(|id| self.tell_gone(id));
+            ids.into_iter().for_each(|id| self.report_gone(id));
         }
         self.plan_walk(ctx);
     }
 
-    fn tell_gone(&mut self, id: Uuid) {
+    fn report_gone(&mut self, id: Uuid) {
         let Some(entry) = self.entries.get(&id) else {
             return;
         };
-        let ends = entry.program.is_ending() && !entry.program.sink.is_read();
-        if ends && !entry.told_gone && self.is_gone(id, entry) {
+        let stops = entry.program.is_stopping() && !entry.program.sink.is_read();
+        if stops && !entry.reported_gone && self.is_gone(id, entry) {
             self.gone.push(id);
             if let Some(entry) = self.entries.get_mut(&id) {
-                entry.told_gone = true;
+                entry.reported_gone = true;
             }
         }
     }
 
-    pub(crate) fn end_all(&mut self, ctx: &mut Context) {
-        self.end_those(ctx, |_| true);
+    /// Stops all programs.
+    pub(crate) fn stop_all(&mut self, ctx: &mut Context) {
+        self.stop_those(ctx, |_| true);
     }
 
-    /// Ends those of which this is true.
-    pub(crate) fn end_those(&mut self, ctx: &mut Context, which: impl Fn(&Program) -> bool) {
+    /// Stops the programs for which `which` is true.
+    pub(crate) fn stop_those(&mut self, ctx: &mut Context, which: impl Fn(&Program) -> bool) {
         let entries = self.entries.iter();
         let ids: Vec<Uuid> = entries
             .filter(|(_, entry)| which(&entry.program))
             .map(|(id, _)| *id)
             .collect();
-        ids.into_iter().for_each(|id| self.end(ctx, id));
+        ids.into_iter().for_each(|id| self.stop(ctx, id));
     }
 
-    /// Whether a client still has to be sent output of a program, or its end.
+    /// Whether a client still has to be sent output or the exit of its program.
     pub(crate) fn delivers_to(&self, client: ClientId) -> bool {
         let program = self.read_by(client).and_then(|id| self.get(id));
         program.is_some_and(|program| program.sink.is_read_by(client))
@@ -277,24 +289,20 @@ impl Programs {
         role: Role,
         since: u64,
     ) {
-        if let Some(entry) = self.entries.get_mut(&id) {
-            entry.readers.insert(client);
+        if self.entries.contains_key(&id) {
             self.readers.insert(client, id);
         }
         self.with(ctx, id, |program, ctx| {
             if let Some(attachments) = program.sink.attachments() {
-                attachments.attach(client, role, since, &mut Sockets(ctx));
+                attachments.attach(client, role, since, &mut ContextOutput(ctx));
             }
             program.read_all(ctx);
         });
     }
 
-    /// A client is gone. Returns the program that it was attached to.
+    /// Removes a client that is gone. Returns the program that it was attached to.
     pub(crate) fn detach(&mut self, ctx: &mut Context, client: ClientId) -> Option<Uuid> {
         let id = self.readers.remove(&client)?;
-        if let Some(entry) = self.entries.get_mut(&id) {
-            entry.readers.remove(&client);
-        }
         self.with(ctx, id, |program, ctx| {
             if let Some(attachments) = program.sink.attachments() {
                 attachments.detach(client);
@@ -304,20 +312,20 @@ impl Programs {
         Some(id)
     }
 
-    /// A client has room again.
+    /// Sends more output to a client whose earlier output has drained.
     pub(crate) fn drained(&mut self, ctx: &mut Context, client: ClientId) {
         let Some(id) = self.read_by(client) else {
             return;
         };
         self.with(ctx, id, |program, ctx| {
             if let Some(attachments) = program.sink.attachments() {
-                attachments.pump(client, &mut Sockets(ctx));
+                attachments.pump(client, &mut ContextOutput(ctx));
             }
             program.read_all(ctx);
         });
     }
 
-    /// Handles what an attached client sends: binary is input, text is control.
+    /// Handles a message of an attached client: binary is input, text is a [`Control`] message.
     pub(crate) fn message(
         &mut self,
         ctx: &mut Context,
@@ -335,25 +343,25 @@ impl Programs {
                 .is_some_and(|attachments| attachments.writer() == Some(client));
             match message {
                 Message::Binary(_) if read_only || !writes => {
-                    log::debug!("{client} may not write: input ignored");
+                    log::debug!("{client} is not the writer: input ignored");
                 }
                 Message::Binary(bytes) => {
-                    // Who is behind with much is not read any more, so what waits is little more than a message.
+                    // While much input waits the client is not read, so the queue is bounded.
                     program.push_input(ctx, bytes);
                 }
-                Message::Text(text) => match control::parse(text) {
+                Message::Text(text) => match Control::parse(text) {
                     Some(Control::Resize(size)) if writes => {
                         if let Err(error) = program.resize(size) {
                             log::debug!("resizing the terminal of {client} failed: {error}");
                         }
                     }
                     Some(Control::Resize(_)) => {
-                        log::debug!("{client} only watches: resize ignored");
+                        log::debug!("{client} is not the writer: resize ignored");
                     }
                     None => {
-                        // It may be what was typed, passwords too, so it is not shown.
+                        // The text is not logged because it may be typed input, such as a password.
                         log::warn!(
-                            "{client} sent a text message of {} bytes that is no control message; ignored",
+                            "{client} sent a text message of {} bytes that is not a control message: ignored",
                             text.len()
                         );
                     }
@@ -400,37 +408,36 @@ impl Programs {
                     self.remove(ctx, id);
                     continue;
                 }
-                // Who still reads is waited for once more.
-                entry.expires = Some(now + super::processes::READING_ON);
+                entry.expires = Some(now + READER_GRACE);
             }
             self.settle(ctx, id);
         }
         self.arm(ctx);
     }
 
-    /// Does what follows from any change of a program: whether its writer is read, its deadline, its end.
+    /// Updates what depends on a program after any change: whether its writer is read, its deadline, its exit.
     fn settle(&mut self, ctx: &mut Context, id: Uuid) {
         let Some(entry) = self.entries.get_mut(&id) else {
             return;
         };
-        if let Some(signal) = entry.program.take_pending_signal() {
-            let head = entry.program.exit().is_none().then(|| entry.program.pid());
-            self.families.end(id, head, signal);
+        if let Some(signal) = entry.program.take_tree_signal() {
+            let root = entry.program.exit().is_none().then(|| entry.program.pid());
+            self.trees.signal(id, root, signal);
         }
-        if entry.program.exit().is_some() && !std::mem::replace(&mut entry.ended, true) {
-            self.families.head_has_ended(id);
+        if entry.program.exit().is_some() && !std::mem::replace(&mut entry.exited, true) {
+            self.trees.root_has_exited(id);
         }
-        if entry.program.is_finished() && !std::mem::replace(&mut entry.told, true) {
+        if entry.program.is_finished() && !std::mem::replace(&mut entry.reported_finished, true) {
             self.finished.push(id);
         }
         let behind = entry.program.is_behind();
-        let writer = entry
-            .program
-            .sink
-            .attachments()
-            .and_then(|readers| readers.writer());
-        if let Some(writer) = writer {
-            ctx.set_held(writer, behind);
+        if let Some(attachments) = entry.program.sink.attachments() {
+            if let Some(writer) = attachments.writer() {
+                ctx.set_held(writer, behind);
+            }
+            for listener in attachments.take_ended_streams() {
+                self.readers.remove(&listener);
+            }
         }
         let next = [entry.program.deadline(), entry.expires]
             .into_iter()
@@ -442,7 +449,7 @@ impl Programs {
             }
             self.deadlines.extend(next.map(|next| (next, id)));
         }
-        self.tell_gone(id);
+        self.report_gone(id);
         self.plan_walk(ctx);
         self.arm(ctx);
     }

@@ -1,21 +1,21 @@
-//! The last bytes of a program's output, by their offsets from the beginning.
+//! A ring buffer with the last bytes of a program's output, addressed by their offsets from the beginning.
 
 use std::collections::VecDeque;
 
-/// Memory for output grows from this to the capacity.
-const FIRST: usize = 4096;
+/// The initial size of the buffer, which grows up to its capacity.
+const MIN_SIZE: usize = 4096;
 
-/// The most changes between the two streams that are kept. A program that changes with every byte keeps less output.
+/// The maximum of changes between the two streams. Less output is kept of a program that changes with every byte.
 const MAX_RUNS: usize = 16 << 10;
 
-/// Where output was written to.
+/// The stream that output was written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stream {
+pub(crate) enum OutputStream {
     Stdout,
     Stderr,
 }
 
-impl Stream {
+impl OutputStream {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Stdout => "stdout",
@@ -24,18 +24,19 @@ impl Stream {
     }
 }
 
-/// Output of one stream, up to where the other one goes on.
+/// Consecutive output of one stream.
 #[derive(Debug)]
 struct Run {
-    stream: Stream,
+    stream: OutputStream,
+    /// The offset after its last byte.
     end: u64,
 }
 
-/// A ring that is written by reading into it, and read by offset.
+/// A ring buffer that output is read into, and that is read by offset.
 ///
 /// ```text
 ///  offset:  0 ......... start ................ end
-///           forgotten   [ kept, capacity at most ]
+///           dropped     [ kept, capacity at most ]
 ///  memory:  [ newest .. end | start .. oldest ]      offset modulo capacity
 /// ```
 #[derive(Debug)]
@@ -52,14 +53,14 @@ impl Scrollback {
     pub(crate) fn new(capacity: usize) -> Self {
         Self {
             memory: Vec::new(),
-            capacity: capacity.max(FIRST),
+            capacity: capacity.max(MIN_SIZE),
             start: 0,
             end: 0,
             runs: VecDeque::new(),
         }
     }
 
-    /// How many bytes are kept at most.
+    /// The maximum number of bytes that are kept.
     pub(crate) fn capacity(&self) -> usize {
         self.capacity
     }
@@ -74,11 +75,11 @@ impl Scrollback {
         self.end
     }
 
-    /// Room for up to `most` bytes of output, at least one. It is where the oldest output lies: what is written here has
-    /// to be committed.
+    /// Space for at least one and up to `most` bytes of output. It may overlap the oldest output, so bytes written here
+    /// must be committed.
     pub(crate) fn spare(&mut self, most: usize) -> &mut [u8] {
         if self.end == self.memory.len() as u64 && self.memory.len() < self.capacity {
-            let size = (self.memory.len() * 2).clamp(FIRST, self.capacity);
+            let size = (self.memory.len() * 2).clamp(MIN_SIZE, self.capacity);
             self.memory.resize(size, 0);
         }
         let at = self.position(self.end);
@@ -86,8 +87,8 @@ impl Scrollback {
         &mut self.memory[at..at + most.clamp(1, room)]
     }
 
-    /// Takes the first `count` bytes of `spare` as output.
-    pub(crate) fn commit(&mut self, stream: Stream, count: usize) {
+    /// Adds the first `count` bytes of `spare` to the output.
+    pub(crate) fn commit(&mut self, stream: OutputStream, count: usize) {
         if count == 0 {
             return;
         }
@@ -110,12 +111,12 @@ impl Scrollback {
         }
     }
 
-    /// Output from an offset on that lies in one piece and is of one stream, at most `most` bytes. Empty at the end.
-    pub(crate) fn piece(&self, from: u64, most: usize) -> (Stream, &[u8]) {
+    /// Output of one stream from an offset on, contiguous and up to `most` bytes. Empty at the end.
+    pub(crate) fn piece(&self, from: u64, most: usize) -> (OutputStream, &[u8]) {
         debug_assert!((self.start..=self.end).contains(&from));
         let at = self.runs.partition_point(|run| run.end <= from);
         let Some(run) = self.runs.get(at) else {
-            return (Stream::Stdout, &[]);
+            return (OutputStream::Stdout, &[]);
         };
         let position = self.position(from);
         let length = ((run.end - from) as usize)
@@ -124,7 +125,7 @@ impl Scrollback {
         (run.stream, &self.memory[position..position + length])
     }
 
-    /// Gives back memory that is not needed: nothing more will come.
+    /// Frees unused memory after the last output.
     pub(crate) fn seal(&mut self) {
         if self.memory.len() < self.capacity {
             self.memory.truncate(self.end as usize);
@@ -133,7 +134,7 @@ impl Scrollback {
         }
     }
 
-    /// Where an offset lies. Memory that is still growing has never been written twice.
+    /// The position of an offset in the buffer. A buffer that still grows has not wrapped around yet.
     fn position(&self, offset: u64) -> usize {
         (offset % self.memory.len().max(1) as u64) as usize
     }
@@ -145,16 +146,16 @@ mod tests {
     use crate::random::Random;
 
     #[test]
-    fn what_is_kept_is_the_end_of_what_was_written() {
+    fn the_last_bytes_of_the_output_are_kept() {
         let mut random = Random::new(71);
         for capacity in [4096, 5000, 10_000] {
             let mut ring = Scrollback::new(capacity);
-            let mut all: Vec<(u8, Stream)> = Vec::new();
+            let mut all: Vec<(u8, OutputStream)> = Vec::new();
             for _ in 0..400 {
                 let stream = if random.below(5) == 0 {
-                    Stream::Stderr
+                    OutputStream::Stderr
                 } else {
-                    Stream::Stdout
+                    OutputStream::Stdout
                 };
                 let spare = ring.spare(1 + random.below(300));
                 let count = random.below(spare.len() + 1);
@@ -182,22 +183,22 @@ mod tests {
     }
 
     #[test]
-    fn little_output_takes_little_memory() {
+    fn memory_is_bounded_by_the_output() {
         let mut ring = Scrollback::new(1 << 20);
         ring.spare(10)[..5].copy_from_slice(b"hello");
-        ring.commit(Stream::Stdout, 5);
+        ring.commit(OutputStream::Stdout, 5);
         ring.seal();
         assert_eq!(ring.memory.len(), 5);
-        assert_eq!(ring.piece(1, 100), (Stream::Stdout, &b"ello"[..]));
-        // A program that changes between its streams all the time makes the list of changes no longer.
+        assert_eq!(ring.piece(1, 100), (OutputStream::Stdout, &b"ello"[..]));
+        // A program that changes its stream with every byte does not grow the list of runs without bound.
         let mut ring = Scrollback::new(1 << 20);
         for at in 0..100_000 {
             ring.spare(1)[0] = b'x';
             ring.commit(
                 if at % 2 == 0 {
-                    Stream::Stdout
+                    OutputStream::Stdout
                 } else {
-                    Stream::Stderr
+                    OutputStream::Stderr
                 },
                 1,
             );

@@ -1,14 +1,15 @@
-//! A program on a terminal of its own for each client.
+//! A program on its own terminal for each client.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::api::{find_account, size_of};
 use super::attach::{Attachments, Role};
+use super::calls::{find_account, size_of};
+use super::messages::AttachEvent;
 use super::program::{Launch, MARK};
 use super::programs::Programs;
 use super::sink::Sink;
@@ -19,59 +20,78 @@ use crate::{
     Request, Route, Service, SourceId, TimerId,
 };
 
-/// Output that is kept for a client that is behind. Nobody else comes to read it.
+/// The output that is kept for a client that is behind. A terminal has no other readers.
 const SCROLLBACK: usize = 128 << 10;
 
-/// How long a client that has ended its direction is kept while it takes nothing. Its program has ended by then.
+/// How long a client that has half-closed its connection is kept while it takes no output. Its program has exited by
+/// then.
 const LAST_OUTPUT: Duration = Duration::from_secs(10);
 
-/// The settings of terminals.
+/// The settings of a [`Terminal`] service.
 #[derive(Clone, Debug)]
 pub struct TerminalConfig {
-    /// Where they are found.
+    /// The path of the service.
     pub endpoint: Endpoint,
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// Where it is started.
+    /// The working directory of the program.
     pub cwd: Option<String>,
-    /// Variables that are added to its environment.
+    /// Variables that are added to the environment of the program.
     pub env: Vec<(String, String)>,
-    /// Who runs it, unless it is us.
+    /// The user that the program runs as; `None` for the server's own.
     pub user: Option<String>,
-    /// Whether clients only watch.
+    /// Whether input of clients is ignored.
     pub read_only: bool,
-    /// Whether the server stops with the first client.
+    /// Whether the server accepts one client only and stops when that disconnects.
     pub once: bool,
-    /// How long output is read after the program's end, where one that it has started holds the terminal open.
+    /// How long output is read after the program's exit if another process holds the terminal open.
     pub linger: Duration,
     /// Variables of the server's environment that a program of another user gets too.
     pub pass_env: Vec<String>,
 }
 
-/// Terminals that end with their clients.
+/// A service that runs a program on its own terminal for each client. The program is stopped when its client
+/// disconnects. [`messages`](super::messages) describes what clients send and receive.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use outrigger::service::{Terminal, TerminalConfig};
+///
+/// let terminal = Terminal::new(TerminalConfig {
+///     endpoint: "/terminal".parse()?,
+///     command: vec!["bash".to_owned(), "--login".to_owned()],
+///     cwd: Some("/tmp".to_owned()),
+///     env: vec![("LANG".to_owned(), "C.UTF-8".to_owned())],
+///     user: None,
+///     read_only: false,
+///     once: false,
+///     linger: Duration::from_millis(250),
+///     pass_env: Vec::new(),
+/// })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Terminal {
     config: TerminalConfig,
-    /// Who runs them, unless it is us.
+    /// The account that the programs run as; `None` for the server's own.
     account: Option<Account>,
     programs: Programs,
-    /// Clients whose programs are to be started in later turns, in the order in which they came. Those that have left
-    /// meanwhile have no size.
-    waiting: VecDeque<ClientId>,
-    sizes: HashMap<ClientId, TerminalSize>,
-    /// Whether a client has come.
+    /// Clients whose programs are started in later turns, in the order of arrival, with the sizes of their terminals.
+    waiting: VecDeque<(ClientId, TerminalSize)>,
+    /// Whether a client has connected.
     used: bool,
     started: u64,
-    /// Whether the server stops, so that clients only get what is still to come.
+    /// Whether the server stops, so that no more programs are started.
     draining: bool,
 }
 
 impl Terminal {
-    /// Terminals that are opened as clients come.
+    /// Creates the service.
     ///
     /// # Errors
     ///
-    /// A user that does not exist, or that we may not become; a variable that the server sets itself.
+    /// The user does not exist or may not be switched to, or `env` has a variable that the server sets itself.
     pub fn new(config: TerminalConfig) -> io::Result<Self> {
         let account = match &config.user {
             Some(name) => {
@@ -88,7 +108,6 @@ impl Terminal {
             account,
             programs: Programs::default(),
             waiting: VecDeque::new(),
-            sizes: HashMap::new(),
             used: false,
             started: 0,
             draining: false,
@@ -110,14 +129,10 @@ impl Terminal {
         }
     }
 
-    /// Starts as many programs as may be started in this turn.
+    /// Starts programs of waiting clients, up to the limit of one turn.
     fn start_waiting(&mut self, ctx: &mut Context) {
-        while let Some(&client) = self.waiting.front() {
-            if self.sizes.contains_key(&client) && !self.programs.may_start(ctx) {
-                return;
-            }
-            self.waiting.pop_front();
-            if let Some(size) = self.sizes.remove(&client) {
+        while !self.waiting.is_empty() && self.programs.may_start(ctx) {
+            if let Some((client, size)) = self.waiting.pop_front() {
                 ctx.set_held(client, false);
                 self.start(ctx, client, size);
             }
@@ -138,16 +153,16 @@ impl Terminal {
                     "cannot start {:?} for {client}: {error}",
                     self.config.command[0]
                 );
-                let why = format!("failed to start process: {error}");
-                let event = json!({"type": "error", "message": why});
-                ctx.send(client, Message::Text(&event.to_string()));
+                let message = format!("failed to start process: {error}");
+                let event = AttachEvent::Error { message }.to_json();
+                ctx.send(client, Message::Text(&event));
                 ctx.close(client, CloseCode::INTERNAL, "failed to start process");
             }
         }
     }
 
-    /// Forgets programs whose clients are gone and of which nothing is left.
-    fn forget_gone(&mut self, ctx: &mut Context) {
+    /// Removes programs whose clients are gone and that have no processes left.
+    fn remove_gone(&mut self, ctx: &mut Context) {
         for id in self.programs.take_gone() {
             self.programs.remove(ctx, id);
         }
@@ -163,14 +178,14 @@ impl Service for Terminal {
         size_of(request)?;
         if self.used && self.config.once {
             return Err(Rejection::unavailable(
-                "this terminal was for one client only",
+                "this terminal accepts one client only",
             ));
         }
         if self.draining {
             return Err(Rejection::unavailable("stopping").because("stopping"));
         }
-        // Programs may outlive their clients for the few seconds that they are given to end.
-        if self.programs.len() + self.sizes.len() >= ctx.config().max_clients {
+        // Programs may outlive their clients for the few seconds until they are killed.
+        if self.programs.len() + self.waiting.len() >= ctx.config().max_clients {
             return Err(Rejection::unavailable("too many terminals"));
         }
         Ok(Accept::default())
@@ -178,11 +193,10 @@ impl Service for Terminal {
 
     fn connected(&mut self, ctx: &mut Context, client: ClientId, request: &Request<'_>) {
         self.used = true;
-        // What it types before its program runs waits.
+        // Input waits until the program runs.
         ctx.set_held(client, true);
-        self.sizes
-            .insert(client, size_of(request).unwrap_or_default());
-        self.waiting.push_back(client);
+        let size = size_of(request).unwrap_or_default();
+        self.waiting.push_back((client, size));
         self.start_waiting(ctx);
     }
 
@@ -195,11 +209,11 @@ impl Service for Terminal {
         self.programs.drained(ctx, client);
     }
 
-    /// Nothing more will be typed, so the program is hung up on. Its last output and its end still go to the client.
+    /// There will be no more input, so the program is stopped. The client still gets its last output and its exit.
     fn input_ended(&mut self, ctx: &mut Context, client: ClientId) -> Duration {
         match self.programs.read_by(client) {
             Some(id) if self.programs.delivers_to(client) => {
-                self.programs.end(ctx, id);
+                self.programs.stop(ctx, id);
                 LAST_OUTPUT
             }
             _ => Duration::ZERO,
@@ -207,31 +221,37 @@ impl Service for Terminal {
     }
 
     fn disconnected(&mut self, ctx: &mut Context, client: ClientId, _: &CloseReason) {
-        self.sizes.remove(&client);
         if let Some(id) = self.programs.detach(ctx, client) {
-            self.programs.end(ctx, id);
+            self.programs.stop(ctx, id);
+        } else {
+            self.waiting.retain(|(waiting, _)| *waiting != client);
         }
-        self.forget_gone(ctx);
+        self.remove_gone(ctx);
         if self.config.once {
             ctx.stop();
         }
     }
 
+    fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
+        self.programs.clients(visit);
+        self.waiting.iter().for_each(|(client, _)| visit(*client));
+    }
+
     fn ready(&mut self, ctx: &mut Context, source: SourceId, readiness: Readiness) {
         self.programs.ready(ctx, source, readiness);
         self.programs.take_finished();
-        self.forget_gone(ctx);
+        self.remove_gone(ctx);
     }
 
     fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
         self.programs.timer(ctx, timer);
         self.programs.take_finished();
-        self.forget_gone(ctx);
+        self.remove_gone(ctx);
         self.start_waiting(ctx);
     }
 
     fn orphans_changed(&mut self, ctx: &mut Context) {
-        self.programs.look_around(ctx);
+        self.programs.orphans_changed(ctx);
     }
 
     fn status(&self) -> serde_json::Map<String, Value> {
@@ -242,36 +262,35 @@ impl Service for Terminal {
     fn metrics(&self, out: &mut Metrics) {
         out.gauge(
             "outrigger_processes_running",
-            "Programs that run, those that are being ended included.",
+            "Running programs, including those that are being stopped.",
             self.programs.len(),
         );
         out.counter(
             "outrigger_processes_started_total",
-            "Programs that were started.",
+            "Programs started.",
             self.started,
         );
     }
 
-    /// Whether the last output of a client's program, and its end, are on their way.
+    /// Whether a client still has to be sent the last output and the exit of its program.
     fn is_waiting(&self, _: &Context, client: ClientId) -> bool {
         let program = self.programs.read_by(client);
         let program = program.and_then(|id| self.programs.get(id));
-        program.is_some_and(|program| program.is_ending() || self.draining)
+        program.is_some_and(|program| program.is_stopping() || self.draining)
             && self.programs.delivers_to(client)
     }
 
-    /// Ends all programs. Their clients get the output until the end, and the exit.
+    /// Stops all programs. Their clients get the rest of the output and the exit.
     fn draining(&mut self, ctx: &mut Context) {
         self.draining = true;
-        self.waiting.clear();
-        for (client, _) in std::mem::take(&mut self.sizes) {
+        for (client, _) in std::mem::take(&mut self.waiting) {
             ctx.set_held(client, false);
         }
-        self.programs.end_all(ctx);
+        self.programs.stop_all(ctx);
     }
 
     fn stopping(&mut self, ctx: &mut Context) {
-        self.programs.end_all(ctx);
+        self.programs.stop_all(ctx);
     }
 
     fn is_stopped(&self) -> bool {

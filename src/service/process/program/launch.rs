@@ -1,82 +1,84 @@
-//! How a program begins.
+//! What a program is started with: its command, environment, account, and terminal or pipes.
 
 use std::ffi::CString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use mio::Interest;
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use uuid::Uuid;
 
-use super::streams::{Input, Output};
-use super::{EXIT_POLL, Ending, Linger, Program};
-use crate::service::process::scrollback::Stream;
-use crate::service::process::sink::Sink;
-use crate::sys::{Account, Beginning, Process, TerminalSize, exit_descriptor, open_pty};
-use crate::{Context, Time};
+use crate::sys::{Account, StartOptions, TerminalSize, open_pty};
 
-/// The variable in a program's environment by which what it leaves behind is known as its own.
+/// The environment variable that marks the processes of a program, so that those that it leaves behind can be found.
 pub(crate) const MARK: &str = "OUTRIGGER_PROCESS_ID";
 
-/// What a terminal says it is, unless the caller knows better.
+/// The default of the variable `TERM` for a program with a terminal.
 const TERM: &str = "xterm-256color";
 
-/// What is to be started.
+/// A program to be started.
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {
     pub(crate) id: Uuid,
     /// The program and its arguments.
     pub(crate) command: Vec<String>,
     pub(crate) cwd: Option<String>,
-    /// Added to our own environment, or to the one that login gives to `account`.
+    /// Variables that are added to the server's environment, or to the login environment of `account`.
     pub(crate) env: Vec<(String, String)>,
-    /// Who runs it, unless it is us.
+    /// The account to run as; `None` for the server's own.
     pub(crate) account: Option<Account>,
-    /// Variables of our own environment that `account` gets too.
+    /// Variables of the server's environment that `account` gets too.
     pub(crate) pass_env: Vec<String>,
     /// The size of its terminal; `None` for pipes.
     pub(crate) terminal: Option<TerminalSize>,
-    /// Whether it can be written to. Without, a program with pipes reads an end at once.
+    /// Whether it has an input. Without one, a program with pipes reads end of file at once.
     pub(crate) takes_input: bool,
-    /// After which it is killed.
+    /// The time after which it is killed.
     pub(crate) timeout: Option<Duration>,
-    /// How long output is read after its end, where another process holds the other side open.
+    /// How long output is read after the program's exit if another process holds the output open.
     pub(crate) linger: Duration,
 }
 
-impl Program {
-    /// Starts a program.
-    pub(crate) fn start(ctx: &mut Context, launch: Launch, sink: Sink) -> io::Result<Self> {
-        let [name, args @ ..] = &*launch.command else {
+/// A command that is ready to be started.
+#[derive(Debug)]
+pub(super) struct PreparedLaunch {
+    /// It holds the program's side of the terminal open until it is dropped.
+    pub(super) command: Command,
+    pub(super) options: StartOptions,
+    /// The server's side of the terminal.
+    pub(super) terminal: Option<OwnedFd>,
+}
+
+impl Launch {
+    /// Sets up the command, and opens its terminal if it has one.
+    pub(super) fn prepare(&self) -> io::Result<PreparedLaunch> {
+        let [name, args @ ..] = &*self.command else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
         let mut command = Command::new(name);
         command.args(args);
-        if let Some(account) = &launch.account {
-            set_login_environment(&mut command, account, &launch.pass_env);
+        if let Some(account) = &self.account {
+            set_login_environment(&mut command, account, &self.pass_env);
         }
-        if launch.terminal.is_some() {
+        if self.terminal.is_some() {
             command.env("TERM", TERM);
         }
-        command.envs(launch.env).env(MARK, launch.id.to_string());
-        let mut terminal = None;
-        match launch.terminal {
+        let env = self.env.iter().map(|(name, value)| (name, value));
+        command.envs(env).env(MARK, self.id.to_string());
+        let terminal = match self.terminal {
             Some(size) => {
-                let (ours, theirs) = open_pty(size)?;
-                if let Some(account) = &launch.account {
-                    rustix::fs::fchown(&theirs, Some(account.uid), None)?;
+                let (server_side, program_side) = open_pty(size)?;
+                if let Some(account) = &self.account {
+                    rustix::fs::fchown(&program_side, Some(account.uid), None)?;
                 }
                 command
-                    .stdin(theirs.try_clone()?)
-                    .stdout(theirs.try_clone()?)
-                    .stderr(theirs);
-                terminal = Some(Arc::new(ours));
+                    .stdin(program_side.try_clone()?)
+                    .stdout(program_side.try_clone()?)
+                    .stderr(program_side);
+                Some(server_side)
             }
             None => {
-                let stdin = if launch.takes_input {
+                let stdin = if self.takes_input {
                     Stdio::piped()
                 } else {
                     Stdio::null()
@@ -85,90 +87,24 @@ impl Program {
                     .stdin(stdin)
                     .stdout(Stdio::piped())
                     .stderr(Stdio::piped());
+                None
             }
-        }
-        let beginning = Beginning {
+        };
+        let options = StartOptions {
             terminal: terminal.is_some(),
-            account: launch.account,
-            cwd: launch.cwd.map(CString::new).transpose()?,
+            account: self.account.clone(),
+            cwd: self.cwd.clone().map(CString::new).transpose()?,
         };
-        let process = Process::start(&mut command, beginning)?;
-        // Our copies of the program's side, without which its end could not be seen.
-        drop(command);
-        let now = ctx.now();
-        let mut program = Self {
-            id: launch.id,
-            command: launch.command,
-            started: SystemTime::now(),
-            started_at: now,
-            process,
-            exit_watch: None,
-            exit_poll: None,
-            outputs: Vec::new(),
-            input: None,
-            has_terminal: terminal.is_some(),
+        Ok(PreparedLaunch {
+            command,
+            options,
             terminal,
-            gathered: 0,
-            sent_at: Time::default(),
-            send_at: None,
-            linger_for: launch.linger,
-            linger: Linger::No,
-            ending: Ending::No,
-            pending_signal: None,
-            kill_at: launch.timeout.map(|timeout| now + timeout),
-            timed_out: false,
-            exit: None,
-            exited_at: now,
-            sink,
-        };
-        if let Err(error) = program.watch(ctx) {
-            program.forget(ctx);
-            return Err(error);
-        }
-        log::info!(
-            "started {:?}, pid {}, id {}",
-            program.command[0],
-            program.pid(),
-            program.id
-        );
-        Ok(program)
-    }
-
-    /// Has the loop wait for its streams and its end.
-    fn watch(&mut self, ctx: &mut Context) -> io::Result<()> {
-        if let Some(terminal) = &self.terminal {
-            let source = ctx.watch(terminal, Interest::READABLE | Interest::WRITABLE)?;
-            self.outputs
-                .push(Output::new(Arc::clone(terminal), source, Stream::Stdout));
-            self.input = Some(Input::new(Arc::clone(terminal), source));
-        } else {
-            let [stdin, stdout, stderr] = self.process.streams();
-            for (pipe, stream) in [(stdout, Stream::Stdout), (stderr, Stream::Stderr)] {
-                if let Some(pipe) = pipe {
-                    let pipe = nonblocking(pipe)?;
-                    let source = ctx.watch(&pipe, Interest::READABLE)?;
-                    self.outputs.push(Output::new(pipe, source, stream));
-                }
-            }
-            if let Some(pipe) = stdin {
-                let pipe = nonblocking(pipe)?;
-                let source = ctx.watch(&pipe, Interest::WRITABLE)?;
-                self.input = Some(Input::new(pipe, source));
-            }
-        }
-        match exit_descriptor(self.pid())? {
-            Some(fd) => {
-                let source = ctx.watch(&fd, Interest::READABLE)?;
-                self.exit_watch = Some((fd, source));
-            }
-            None => self.exit_poll = Some(ctx.now() + EXIT_POLL),
-        }
-        Ok(())
+        })
     }
 }
 
-/// Gives a program the login environment of its user, with our language and terminal variables, and with the variables
-/// that the operator names. The rest of our environment is not passed to other users.
+/// Gives a program the login environment of its account, with the server's language and terminal variables and those in
+/// `pass`. The rest of the server's environment is not passed to other users.
 fn set_login_environment(command: &mut Command, account: &Account, pass: &[String]) {
     command.env_clear();
     for (name, value) in std::env::vars_os() {
@@ -186,10 +122,4 @@ fn set_login_environment(command: &mut Command, account: &Account, pass: &[Strin
             command.env(name, value);
         }
     }
-}
-
-/// Our end of a pipe, which does not block. The other end is the program's and stays as it is.
-fn nonblocking(pipe: OwnedFd) -> io::Result<Arc<OwnedFd>> {
-    fcntl_setfl(&pipe, fcntl_getfl(&pipe)? | OFlags::NONBLOCK)?;
-    Ok(Arc::new(pipe))
 }

@@ -1,172 +1,212 @@
-//! A program with its terminal or pipes in the loop: what it writes, what it reads, and how it ends.
+//! A program on a terminal or pipes: its output goes to a [`Sink`], its input comes from clients, and a [`Supervisor`]
+//! owns its process.
 
 mod launch;
 mod streams;
 
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use rustix::io::Errno;
 use rustix::process::Signal;
 use uuid::Uuid;
 
+use self::launch::PreparedLaunch;
 pub(crate) use self::launch::{Launch, MARK};
-use self::streams::{Input, Output, Part};
-use super::Exit;
+use self::streams::{InputPipe, OutputPipe, watch_terminal};
+use super::exit::ProgramExit;
+use super::scrollback::OutputStream;
 use super::sink::Sink;
-use crate::sys::Process;
+use crate::service::child::{Escalation, StopPlan, Supervisor};
+use crate::service::pipe::PipeState;
+use crate::sys::{TerminalSize, set_terminal_size};
 use crate::{Context, Readiness, SourceId, Time};
 
-/// The most that is read of it then, if it never stops.
+/// The maximum bytes of output that are read in one turn of the loop. They become one message.
+const READ_PER_TURN: usize = 64 << 10;
+
+/// The maximum bytes of output that are read after the linger time, if the output never pauses.
 const LINGER_BYTES: usize = 1 << 20;
 
-/// From the hangup to TERM, and to KILL.
-const TERM_AFTER: Duration = Duration::from_secs(1);
-const KILL_AFTER: Duration = Duration::from_secs(5);
-/// Between two rounds of KILL, for what killed processes leave behind.
-const KILL_AGAIN: Duration = Duration::from_secs(1);
+/// Output that follows other output sooner than this is collected, so that a flood of small writes makes few messages.
+const BATCH_TIME: Duration = Duration::from_millis(1);
 
-/// Between two looks for the end where the system cannot tell of it.
-const EXIT_POLL: Duration = Duration::from_millis(50);
-
-/// Until when output is read although the program has ended.
+/// How long output is still read after the exit, while another process holds the output open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Linger {
-    /// It runs.
-    No,
+    /// The program runs.
+    NotStarted,
+    /// It has exited. Output is read until this time.
     Until(Time),
-    /// The time is over; so many bytes are still taken, up to the first time that there is nothing.
-    Over(usize),
+    /// The time is over. Up to this many bytes are still read, until the output is empty for the first time.
+    Draining(usize),
+    /// All output is read, and the exit has been sent.
+    Done,
 }
 
-/// What is being done to end it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ending {
-    No,
-    /// It was told that its terminal is gone.
-    HungUp {
-        since: Time,
-    },
-    Terminated {
-        since: Time,
-    },
-    Killed {
-        again: Time,
-    },
-}
-
-/// A program and its streams.
+/// A program with its streams.
+///
+/// `handle_ready` and `handle_timeout` take events, the latter when [`Program::deadline`] has passed.
 #[derive(Debug)]
 pub(crate) struct Program {
     pub(crate) id: Uuid,
     pub(crate) command: Vec<String>,
     pub(crate) started: SystemTime,
-    pub(crate) started_at: Time,
-    process: Process,
-    exit_watch: Option<(OwnedFd, SourceId)>,
-    exit_poll: Option<Time>,
-    outputs: Vec<Output>,
-    input: Option<Input>,
+    started_at: Time,
+    supervisor: Supervisor,
+    outputs: Vec<OutputPipe>,
+    input: Option<InputPipe>,
     terminal: Option<Arc<OwnedFd>>,
     has_terminal: bool,
-    /// Bytes that were read and not sent on yet.
-    gathered: usize,
-    /// When output was last sent on.
+    /// The bytes in the sink that are not sent to readers yet.
+    unsent: usize,
     sent_at: Time,
-    /// When what was gathered is sent on at the latest.
+    /// When `unsent` bytes are sent at the latest.
     send_at: Option<Time>,
-    /// How long output is still read after its end, where another process holds the other side open.
     linger_for: Duration,
     linger: Linger,
-    ending: Ending,
-    /// The next signal for everything that it has started.
-    pending_signal: Option<Signal>,
-    kill_at: Option<Time>,
-    timed_out: bool,
-    exit: Option<Exit>,
-    exited_at: Time,
     pub(crate) sink: Sink,
 }
 
 impl Program {
-    // Questions.
+    /// Starts a program.
+    pub(crate) fn start(ctx: &mut Context, launch: Launch, sink: Sink) -> io::Result<Self> {
+        let PreparedLaunch {
+            mut command,
+            options,
+            terminal,
+        } = launch.prepare()?;
+        let plan = StopPlan::HANG_UP;
+        let supervisor = Supervisor::start(ctx, &mut command, options, plan, launch.timeout)?;
+        // Close the program's side of the terminal here. Otherwise the end of the output could not be seen.
+        drop(command);
+        let mut program = Self {
+            id: launch.id,
+            command: launch.command,
+            started: SystemTime::now(),
+            started_at: ctx.now(),
+            supervisor,
+            outputs: Vec::new(),
+            input: None,
+            has_terminal: terminal.is_some(),
+            terminal: terminal.map(Arc::new),
+            unsent: 0,
+            sent_at: Time::default(),
+            send_at: None,
+            linger_for: launch.linger,
+            linger: Linger::NotStarted,
+            sink,
+        };
+        if let Err(error) = program.watch(ctx) {
+            program.unwatch(ctx);
+            return Err(error);
+        }
+        log::info!(
+            "started {:?}, pid {}, id {}",
+            program.command[0],
+            program.pid(),
+            program.id
+        );
+        Ok(program)
+    }
+
+    /// Watches the program's streams.
+    fn watch(&mut self, ctx: &mut Context) -> io::Result<()> {
+        if let Some(terminal) = &self.terminal {
+            let (input, output) = watch_terminal(ctx, terminal)?;
+            self.input = Some(input);
+            self.outputs.push(output);
+            return Ok(());
+        }
+        let [stdin, stdout, stderr] = self.supervisor.take_pipes();
+        for (pipe, stream) in [
+            (stdout, OutputStream::Stdout),
+            (stderr, OutputStream::Stderr),
+        ] {
+            if let Some(pipe) = pipe {
+                self.outputs.push(OutputPipe::watch(ctx, pipe, stream)?);
+            }
+        }
+        if let Some(pipe) = stdin {
+            self.input = Some(InputPipe::watch(ctx, pipe)?);
+        }
+        Ok(())
+    }
+
+    // State.
 
     pub(crate) fn pid(&self) -> u32 {
-        self.process.id()
+        self.supervisor.pid()
     }
 
     pub(crate) fn has_terminal(&self) -> bool {
         self.has_terminal
     }
 
-    /// The offset behind the last byte of its output.
+    /// The offset after the last byte of its output.
     pub(crate) fn output_end(&self) -> u64 {
         self.sink.end()
     }
 
-    /// How it ended, if it has.
-    pub(crate) fn exit(&self) -> Option<Exit> {
-        self.exit
+    /// How the program ended, if it has exited.
+    pub(crate) fn exit(&self) -> Option<ProgramExit> {
+        self.supervisor.exit().map(|exit| exit.status.into())
     }
 
+    /// Whether the program was killed because of its timeout.
     pub(crate) fn timed_out(&self) -> bool {
-        self.timed_out
+        self.supervisor.timed_out()
     }
 
-    /// How long it has run.
+    /// How long the program has run.
     pub(crate) fn ran(&self, now: Time) -> Duration {
-        let end = if self.exit.is_some() {
-            self.exited_at
-        } else {
-            now
-        };
-        end.since(self.started_at)
+        self.exited_at().unwrap_or(now).since(self.started_at)
     }
 
-    /// When it ended.
-    pub(crate) fn exited_at(&self) -> Time {
-        self.exited_at
+    /// When the program exited, if it has.
+    pub(crate) fn exited_at(&self) -> Option<Time> {
+        self.supervisor.exit().map(|exit| exit.at)
     }
 
-    /// Whether it has ended and all it wrote was read.
+    /// Whether the program has exited and all its output has been read.
     pub(crate) fn is_finished(&self) -> bool {
-        self.exit.is_some() && self.outputs.is_empty()
+        self.supervisor.exit().is_some() && self.outputs.is_empty()
     }
 
-    /// Whether it was told to end.
-    pub(crate) fn is_ending(&self) -> bool {
-        self.ending != Ending::No
+    /// Whether the program is being stopped, with all that it has started.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.supervisor.is_stopping()
     }
 
-    /// The signal for everything that it has started, if it has changed since the last call.
-    pub(crate) fn take_pending_signal(&mut self) -> Option<Signal> {
-        self.pending_signal.take()
+    /// Takes the signal for everything that the program has started, if there is a new one.
+    pub(crate) fn take_tree_signal(&mut self) -> Option<Signal> {
+        self.supervisor.take_tree_signal()
     }
 
-    /// What its events come from.
+    /// The sources of the program's events. That of a terminal comes twice.
     pub(crate) fn sources(&self) -> impl Iterator<Item = SourceId> {
         let outputs = self.outputs.iter().map(|output| output.source);
         let input = self.input.as_ref().map(|input| input.source);
-        let exit = self.exit_watch.as_ref().map(|(_, source)| *source);
-        outputs.chain(input).chain(exit)
+        outputs.chain(input).chain(self.supervisor.exit_source())
     }
 
-    /// When [`Program::handle_timeout`] is to be called, if ever.
+    /// When [`Program::handle_timeout`] has to be called, if ever.
     pub(crate) fn deadline(&self) -> Option<Time> {
         let linger = match self.linger {
             Linger::Until(until) => Some(until),
-            Linger::No | Linger::Over(_) => None,
+            Linger::NotStarted | Linger::Draining(_) | Linger::Done => None,
         };
-        let ending = match self.ending {
-            Ending::No => None,
-            Ending::HungUp { since } => Some(since + TERM_AFTER),
-            Ending::Terminated { since } => Some(since + KILL_AFTER),
-            Ending::Killed { again } => Some(again),
-        };
-        [self.exit_poll, self.send_at, linger, ending, self.kill_at]
+        [self.supervisor.deadline(), self.send_at, linger]
             .into_iter()
             .flatten()
             .min()
+    }
+
+    /// Whether so much input is queued that no more should be taken.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.input.as_ref().is_some_and(InputPipe::is_behind)
     }
 
     // Events.
@@ -178,12 +218,8 @@ impl Program {
         source: SourceId,
         readiness: Readiness,
     ) {
-        if self
-            .exit_watch
-            .as_ref()
-            .is_some_and(|(_, exit)| *exit == source)
-        {
-            self.check_exit(ctx);
+        if self.supervisor.exit_source() == Some(source) && self.supervisor.check_exit(ctx) {
+            self.handle_exit(ctx);
         }
         if readiness.writable
             && let Some(input) = self.input.as_mut().filter(|input| input.source == source)
@@ -202,131 +238,201 @@ impl Program {
         }
     }
 
-    /// Does what the passed deadline asks for.
+    /// Handles the deadlines that have passed.
     pub(crate) fn handle_timeout(&mut self, ctx: &mut Context) {
         let now = ctx.now();
-        if self.exit_poll.is_some_and(|at| now >= at) {
-            self.exit_poll = Some(now + EXIT_POLL);
-            self.check_exit(ctx);
+        if self.supervisor.poll_exit(ctx) {
+            self.handle_exit(ctx);
         }
         if self.send_at.is_some_and(|at| now >= at) {
-            self.send_on(ctx);
+            self.send(ctx);
             self.read_all(ctx);
         }
-        if self.kill_at.is_some_and(|at| now >= at) {
-            self.kill_at = None;
-            self.timed_out = true;
-            log::info!("process {} ran out of time: KILL", self.id);
-            self.process.signal_group(Signal::KILL);
+        match self.supervisor.escalate(now) {
+            Some(Escalation::TimedOut) => {
+                log::info!("process {} ran longer than its timeout: KILL", self.id);
+            }
+            Some(Escalation::Killed) => {
+                log::info!("process {} did not exit after HUP and TERM: KILL", self.id);
+            }
+            Some(Escalation::Terminated) | None => {}
         }
         if matches!(self.linger, Linger::Until(until) if now >= until) {
-            if let Some(exit) = self.exit {
+            if let Some(exit) = self.exit() {
                 log::info!(
-                    "process {} {exit}; others still hold its output open after {:?}, and their later output is lost",
+                    "process {} {exit}; other processes still hold its output open after {:?}, and their later output \
+                     is lost",
                     self.id,
                     self.linger_for
                 );
             }
-            self.linger = Linger::Over(LINGER_BYTES);
-            // Whether there is something has to be asked once more.
-            for output in &mut self.outputs {
-                output.readable = true;
-            }
-            self.read_all(ctx);
-        }
-        match self.ending {
-            Ending::HungUp { since } if now >= since + TERM_AFTER => {
-                self.ending = Ending::Terminated { since };
-                self.signal_everything(Signal::TERM);
-            }
-            Ending::Terminated { since } if now >= since + KILL_AFTER => {
-                log::info!("process {} did not end with HUP and TERM: KILL", self.id);
-                self.ending = Ending::Killed {
-                    again: now + KILL_AGAIN,
-                };
-                self.signal_everything(Signal::KILL);
-            }
-            Ending::Killed { again } if now >= again => {
-                self.ending = Ending::Killed {
-                    again: now + KILL_AGAIN,
-                };
-                self.signal_everything(Signal::KILL);
-            }
-            _ => {}
+            self.linger = Linger::Draining(LINGER_BYTES);
+            self.read_rest(ctx);
         }
     }
 
-    fn check_exit(&mut self, ctx: &mut Context) {
-        if self.exit.is_some() || !self.process.has_ended() {
-            return;
-        }
-        if self.ending != Ending::No {
-            // Once it was waited for, the group's number may be another's.
-            self.process.signal_group(Signal::HUP);
-        }
-        let exit = Exit::from(self.process.wait());
-        log::info!("process {} {exit}", self.id);
-        self.exit = Some(exit);
-        self.exited_at = ctx.now();
-        self.kill_at = None;
-        self.exit_poll = None;
-        if let Some((_, source)) = self.exit_watch.take() {
-            ctx.unwatch(source);
+    fn handle_exit(&mut self, ctx: &mut Context) {
+        if let Some(exit) = self.exit() {
+            log::info!("process {} {exit}", self.id);
         }
         if let Some(input) = self.input.take() {
-            self.forget_source(ctx, input.source, Part::Input);
+            self.release(ctx, input.source);
         }
-        // What it wrote is there now; what others write that hold the other side open may still come.
+        // The program's own output is in the pipes now. Processes that hold them open may write more.
         self.linger = Linger::Until(ctx.now() + self.linger_for);
-        for output in &mut self.outputs {
-            output.readable = true;
-        }
-        self.read_all(ctx);
+        self.read_rest(ctx);
         self.check_finished(ctx);
     }
 
+    /// Sends the exit once all output has been read.
     fn check_finished(&mut self, ctx: &mut Context) {
-        if let Some(exit) = self.exit
+        if let Some(exit) = self.exit()
             && self.outputs.is_empty()
-            && self.linger != Linger::No
+            && matches!(self.linger, Linger::Until(_) | Linger::Draining(_))
         {
-            self.linger = Linger::No;
+            self.linger = Linger::Done;
             self.terminal = None;
             self.sink.handle_exit(ctx, exit);
         }
     }
 
-    /// Ends what the loop waits for.
-    pub(crate) fn forget(&mut self, ctx: &mut Context) {
+    /// Stops watching the program.
+    pub(crate) fn unwatch(&mut self, ctx: &mut Context) {
         let sources: Vec<SourceId> = self.sources().collect();
-        // A terminal's source stands there twice; the second time it is not found.
+        // Unwatching the source of a terminal a second time has no effect.
         sources.into_iter().for_each(|source| ctx.unwatch(source));
         self.outputs.clear();
         self.input = None;
-        self.exit_watch = None;
+        self.supervisor.unwatch(ctx);
     }
 
-    // The end.
+    // Output.
 
-    /// Sends a signal to its process group.
+    /// Continues to read, after readers have caught up or the writer has changed.
+    pub(crate) fn read_all(&mut self, ctx: &mut Context) {
+        for at in (0..self.outputs.len()).rev() {
+            if self.outputs[at].readable {
+                self.read_output(ctx, at);
+            }
+        }
+    }
+
+    /// Reads all outputs, even if no event has reported output.
+    fn read_rest(&mut self, ctx: &mut Context) {
+        for output in &mut self.outputs {
+            output.readable = true;
+        }
+        self.read_all(ctx);
+    }
+
+    /// Reads an output, up to the limit of one turn.
+    fn read_output(&mut self, ctx: &mut Context, at: usize) {
+        let output = &mut self.outputs[at];
+        let mut left = READ_PER_TURN;
+        let mut closed = false;
+        while left > 0 && self.sink.wants_output() {
+            let spare = self.sink.spare(left);
+            match output.read(spare) {
+                Ok(0) => closed = true,
+                Ok(count) => {
+                    self.sink.commit(output.stream, count);
+                    self.unsent += count;
+                    left -= count;
+                    if let Linger::Draining(bytes) = &mut self.linger {
+                        *bytes = bytes.saturating_sub(count);
+                        closed = *bytes == 0;
+                    }
+                }
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => {
+                    output.readable = false;
+                    closed = matches!(self.linger, Linger::Draining(_));
+                    break;
+                }
+                Err(error) => {
+                    log::debug!("reading from process {} failed: {error}", self.id);
+                    closed = true;
+                }
+            }
+            if closed {
+                break;
+            }
+        }
+        if self.sink.is_over_limit() && self.supervisor.exit().is_none() {
+            log::info!("process {} exceeded its output limit: KILL", self.id);
+            self.supervisor.signal(Signal::KILL);
+        }
+        let now = ctx.now();
+        if closed || self.unsent >= self.sink.batch() || now.since(self.sent_at) > BATCH_TIME {
+            self.send(ctx);
+        } else if self.unsent > 0 && self.send_at.is_none() {
+            self.send_at = Some(now + BATCH_TIME);
+        }
+        if closed {
+            let output = self.outputs.swap_remove(at);
+            self.release(ctx, output.source);
+            self.check_finished(ctx);
+        } else if self.outputs[at].readable && self.sink.wants_output() {
+            let readiness = Readiness {
+                readable: true,
+                writable: false,
+            };
+            ctx.again(self.outputs[at].source, readiness);
+        }
+    }
+
+    /// Sends new output to the readers.
+    fn send(&mut self, ctx: &mut Context) {
+        self.sink.pump(ctx);
+        self.unsent = 0;
+        self.sent_at = ctx.now();
+        self.send_at = None;
+    }
+
+    /// Unwatches a source unless the input or an output still uses it.
+    fn release(&self, ctx: &mut Context, source: SourceId) {
+        if !self.sources().any(|used| used == source) {
+            ctx.unwatch(source);
+        }
+    }
+
+    // Commands.
+
+    /// Queues input. Returns whether the program's input is open.
+    pub(crate) fn push_input(&mut self, ctx: &mut Context, bytes: &[u8]) -> bool {
+        let Some(input) = &mut self.input else {
+            return false;
+        };
+        input.push(bytes);
+        self.write_input(ctx);
+        self.input.is_some()
+    }
+
+    fn write_input(&mut self, ctx: &mut Context) {
+        if let Some(input) = &mut self.input
+            && input.write() == PipeState::Closed
+        {
+            let source = input.source;
+            self.input = None;
+            self.release(ctx, source);
+        }
+    }
+
+    /// Sets the size of the terminal, if the program has one.
+    pub(crate) fn resize(&self, size: TerminalSize) -> io::Result<()> {
+        match &self.terminal {
+            Some(terminal) => set_terminal_size(terminal.as_fd(), size),
+            None => Ok(()),
+        }
+    }
+
+    /// Sends a signal to the process group.
     pub(crate) fn signal(&self, signal: Signal) {
-        self.process.signal_group(signal);
+        self.supervisor.signal(signal);
     }
 
-    /// Ends it and all that it has left behind: HUP, then TERM, then KILL.
-    pub(crate) fn end(&mut self, now: Time) {
-        if self.ending == Ending::No {
-            self.ending = Ending::HungUp { since: now };
-            self.signal_everything(Signal::HUP);
-        }
-    }
-
-    /// Sends a signal to its group at once, and to everything else that it has started as soon as that is found.
-    fn signal_everything(&mut self, signal: Signal) {
-        // One that has stopped itself has to go on to end.
-        for signal in [signal, Signal::CONT] {
-            self.process.signal_group(signal);
-        }
-        self.pending_signal = Some(signal);
+    /// Stops the program and all that it has started: HUP, then TERM, then KILL.
+    pub(crate) fn stop(&mut self, now: Time) {
+        self.supervisor.stop(now);
     }
 }

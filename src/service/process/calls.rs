@@ -1,24 +1,23 @@
-//! The bodies and paths of the process API.
+//! The calls of the process API: their paths, queries and bodies.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use rustix::process::Signal;
-use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::body::{Fields, Kind, Schema};
-use super::control::dimension;
-use super::program::{MARK, Program};
-use super::sink::Gathered;
-use crate::sys::{Account, TerminalSize, usage};
-use crate::{Rejection, Request, Response, StatusCode, Time};
+use super::attach::Role;
+use super::body::{BodyFields, FieldType, Schema, bad_request};
+use super::messages::dimension;
+use super::program::MARK;
+use crate::sys::{Account, TerminalSize};
+use crate::{Rejection, Request, StatusCode};
 
-/// What `exec` takes of each output of a program, unless its caller says otherwise.
-const CAPTURE: usize = 1 << 20;
+/// The default limit of `exec` for each output stream of a program.
+const DEFAULT_CAPTURE: usize = 1 << 20;
 
-/// The longest body of a call, but for that of `stdin`.
+/// The maximum length of a body, except for that of `stdin`.
 const MAX_BODY: usize = 1 << 20;
 
 /// A call of the API.
@@ -36,7 +35,7 @@ pub(crate) enum Call {
 }
 
 impl Call {
-    /// The call that a method and a path below the endpoint stand for.
+    /// Parses a method and a path below the endpoint.
     pub(crate) fn read(method: &str, below: &str) -> Result<Self, Rejection> {
         let segments: Vec<&str> = below.split('/').collect();
         let (call, allow) = match *segments {
@@ -58,7 +57,7 @@ impl Call {
         }
     }
 
-    /// The process that it names.
+    /// The process that the call names.
     pub(crate) fn id(self) -> Option<Uuid> {
         match self {
             Self::List | Self::Spawn | Self::Exec => None,
@@ -71,7 +70,7 @@ impl Call {
         }
     }
 
-    /// The longest body that it may have.
+    /// The maximum length of its body.
     pub(crate) fn max_body(self) -> usize {
         match self {
             Self::Stdin(_) => usize::MAX,
@@ -79,7 +78,7 @@ impl Call {
         }
     }
 
-    /// Whether it has a body.
+    /// Whether the call has a body.
     pub(crate) fn has_body(self) -> bool {
         matches!(
             self,
@@ -88,7 +87,7 @@ impl Call {
     }
 }
 
-/// Ids are written in one way: the one they were given out in.
+/// Parses an id. Only the hyphenated form, in which ids are given out, is accepted.
 fn parse_id(text: &str) -> Result<Uuid, Rejection> {
     let hyphenated = text.len() == 36;
     Uuid::try_parse(text)
@@ -101,17 +100,13 @@ pub(crate) fn no_process() -> Rejection {
     Rejection::new(StatusCode::NOT_FOUND, "process not found")
 }
 
-pub(crate) fn bad(message: impl Into<std::borrow::Cow<'static, str>>) -> Rejection {
-    Rejection::new(StatusCode::BAD_REQUEST, message)
-}
-
-/// Whether a body that is JSON may be coming, before it has come.
+/// Rejects a request whose head does not announce a JSON body.
 pub(crate) fn check_content_type(request: &Request<'_>) -> Result<(), Rejection> {
     let length = request.header("content-length").unwrap_or(b"0");
     if length.iter().all(|digit| *digit == b'0') && request.header("transfer-encoding").is_none() {
-        return Err(bad("a JSON body is required"));
+        return Err(bad_request("a JSON body is required"));
     }
-    // A browser sends this type across origins only after it has asked whether it may.
+    // A browser sends this type to another origin only after a CORS preflight.
     let media_type = request
         .header("content-type")
         .and_then(|value| value.split(|byte| *byte == b';').next())
@@ -124,31 +119,12 @@ pub(crate) fn check_content_type(request: &Request<'_>) -> Result<(), Rejection>
     } else {
         Err(Rejection::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "the Content-Type has to be application/json",
+            "the Content-Type must be application/json",
         ))
     }
 }
 
-/// Whether answers have fields that the process API of kernel-images does not know: `?details=1`. Its schema allows no
-/// others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Details {
-    Usual,
-    All,
-}
-
-impl Details {
-    /// What a request asks for.
-    pub(crate) fn of(request: &Request<'_>) -> Result<Self, Rejection> {
-        match request.parameters("details").last().as_deref() {
-            None | Some("0" | "false") => Ok(Self::Usual),
-            Some("1" | "true") => Ok(Self::All),
-            Some(_) => Err(bad("'details' is not 0 or 1")),
-        }
-    }
-}
-
-/// What is to be run.
+/// The program that a call starts.
 #[derive(Clone, Debug)]
 pub(crate) struct RunRequest {
     pub(crate) command: Vec<String>,
@@ -159,46 +135,45 @@ pub(crate) struct RunRequest {
     pub(crate) timeout: Option<Duration>,
 }
 
-/// The fields of `stdin`, `kill` and `resize`.
-const STDIN: &Schema = &[("data_b64", Kind::Text)];
-const KILL: &Schema = &[("signal", Kind::Text)];
-const RESIZE: &Schema = &[("rows", Kind::Number), ("cols", Kind::Number)];
+const STDIN: &Schema = &[("data_b64", FieldType::Text)];
+const KILL: &Schema = &[("signal", FieldType::Text)];
+const RESIZE: &Schema = &[("rows", FieldType::Number), ("cols", FieldType::Number)];
 
-/// Those of `spawn`, and of `exec`, which has one more.
+/// `exec` has one field more than `spawn`.
 const SPAWN: &Schema = EXEC.split_at(EXEC.len() - 1).0;
 const EXEC: &Schema = &[
-    ("command", Kind::Text),
-    ("args", Kind::Words),
-    ("cwd", Kind::Text),
-    ("env", Kind::Variables),
-    ("as_user", Kind::Text),
-    ("as_root", Kind::Flag),
-    ("timeout_sec", Kind::Number),
-    ("allocate_tty", Kind::Flag),
-    ("rows", Kind::Number),
-    ("cols", Kind::Number),
-    ("max_output_bytes", Kind::Number),
+    ("command", FieldType::Text),
+    ("args", FieldType::Words),
+    ("cwd", FieldType::Text),
+    ("env", FieldType::Variables),
+    ("as_user", FieldType::Text),
+    ("as_root", FieldType::Flag),
+    ("timeout_sec", FieldType::Number),
+    ("allocate_tty", FieldType::Flag),
+    ("rows", FieldType::Number),
+    ("cols", FieldType::Number),
+    ("max_output_bytes", FieldType::Number),
 ];
 
-/// The longest timeout; a longer one is treated as none.
-const LONGEST: Duration = Duration::from_secs(1_000_000_000);
+/// The maximum timeout. A longer one means no timeout.
+const MAX_TIMEOUT: Duration = Duration::from_secs(1_000_000_000);
 
 fn missing(name: &str) -> Rejection {
-    bad(format!("{name:?} is missing"))
+    bad_request(format!("{name:?} is missing"))
 }
 
-/// Base64: the body of `stdin`.
-pub(super) fn read_data(body: &[u8]) -> Result<Vec<u8>, Rejection> {
-    let fields = Fields::read(body, STDIN)?;
+/// Reads the body of `stdin`.
+pub(crate) fn read_data(body: &[u8]) -> Result<Vec<u8>, Rejection> {
+    let fields = BodyFields::read(body, STDIN)?;
     let text = fields.text("data_b64").ok_or_else(|| missing("data_b64"))?;
     BASE64_STANDARD
         .decode(text)
-        .map_err(|error| bad(format!("\"data_b64\" is not base64: {error}")))
+        .map_err(|error| bad_request(format!("\"data_b64\" is not base64: {error}")))
 }
 
-/// Both dimensions: the body of `resize`.
-pub(super) fn read_size(body: &[u8]) -> Result<TerminalSize, Rejection> {
-    let fields = Fields::read(body, RESIZE)?;
+/// Reads the body of `resize`.
+pub(crate) fn read_size(body: &[u8]) -> Result<TerminalSize, Rejection> {
+    let fields = BodyFields::read(body, RESIZE)?;
     for name in ["rows", "cols"] {
         if !fields.has(name) {
             return Err(missing(name));
@@ -207,14 +182,16 @@ pub(super) fn read_size(body: &[u8]) -> Result<TerminalSize, Rejection> {
     size(&fields)
 }
 
-/// A terminal's size; absent dimensions have their defaults.
-fn size(fields: &Fields<'_>) -> Result<TerminalSize, Rejection> {
+/// Reads a terminal's size. Absent dimensions have their defaults.
+fn size(fields: &BodyFields<'_>) -> Result<TerminalSize, Rejection> {
     let read = |name: &str, usual| match fields.number(name) {
         None => Ok(usual),
         Some(number) if number.fract() == 0.0 && (1.0..=65535.0).contains(&number) => {
             Ok(number as u16)
         }
-        Some(_) => Err(bad(format!("{name:?} is not a number from 1 to 65535"))),
+        Some(_) => Err(bad_request(format!(
+            "{name:?} is not a number from 1 to 65535"
+        ))),
     };
     let usual = TerminalSize::default();
     Ok(TerminalSize {
@@ -223,62 +200,62 @@ fn size(fields: &Fields<'_>) -> Result<TerminalSize, Rejection> {
     })
 }
 
-/// The signal of a `kill`.
-pub(super) fn read_signal(body: &[u8]) -> Result<Signal, Rejection> {
-    let fields = Fields::read(body, KILL)?;
+/// Reads the body of `kill`.
+pub(crate) fn read_signal(body: &[u8]) -> Result<Signal, Rejection> {
+    let fields = BodyFields::read(body, KILL)?;
     let name = fields.text("signal").ok_or_else(|| missing("signal"))?;
     Ok(match name.strip_prefix("SIG").unwrap_or(name) {
         "TERM" => Signal::TERM,
         "KILL" => Signal::KILL,
         "INT" => Signal::INT,
         "HUP" => Signal::HUP,
-        _ => return Err(bad("\"signal\" is not one of TERM, KILL, INT, HUP")),
+        _ => return Err(bad_request("\"signal\" is not one of TERM, KILL, INT, HUP")),
     })
 }
 
-/// The body of `spawn`.
-pub(super) fn read_spawn(body: &[u8]) -> Result<RunRequest, Rejection> {
-    read_run(&Fields::read(body, SPAWN)?)
+/// Reads the body of `spawn`.
+pub(crate) fn read_spawn(body: &[u8]) -> Result<RunRequest, Rejection> {
+    read_run(&BodyFields::read(body, SPAWN)?)
 }
 
-/// The body of `exec`: what is to be run, and how much of each of its outputs is taken, at most `most`.
-pub(super) fn read_exec(body: &[u8], most: usize) -> Result<(RunRequest, usize), Rejection> {
-    let fields = Fields::read(body, EXEC)?;
+/// Reads the body of `exec`. Returns the program, and the limit for each of its output streams, which is at most `most`.
+pub(crate) fn read_exec(body: &[u8], most: usize) -> Result<(RunRequest, usize), Rejection> {
+    let fields = BodyFields::read(body, EXEC)?;
     let limit = match fields.number("max_output_bytes") {
-        None => CAPTURE.min(most),
+        None => DEFAULT_CAPTURE.min(most),
         Some(number) if number.fract() == 0.0 && (0.0..=most as f64).contains(&number) => {
             number as usize
         }
         Some(_) => {
             let why = format!("\"max_output_bytes\" is not a number from 0 to {most}");
-            return Err(bad(why));
+            return Err(bad_request(why));
         }
     };
     Ok((read_run(&fields)?, limit))
 }
 
-fn read_run(fields: &Fields<'_>) -> Result<RunRequest, Rejection> {
+fn read_run(fields: &BodyFields<'_>) -> Result<RunRequest, Rejection> {
     let name = fields.text("command").filter(|name| !name.is_empty());
     let mut command = vec![name.ok_or_else(|| missing("command"))?.to_owned()];
     command.extend_from_slice(fields.words("args"));
     let env = fields.variables("env");
     for (name, _) in env {
         if name.is_empty() || name.contains('=') {
-            return Err(bad(format!(
+            return Err(bad_request(format!(
                 "\"env\": {name:?} is not the name of a variable"
             )));
         }
         if name == MARK {
-            return Err(bad(format!("\"env\": {MARK} is set by the server")));
+            return Err(bad_request(format!("\"env\": {MARK} is set by the server")));
         }
     }
     let cwd = fields.text("cwd");
     if let Some(cwd) = cwd {
         if !cwd.starts_with('/') {
-            return Err(bad("\"cwd\" is not an absolute path"));
+            return Err(bad_request("\"cwd\" is not an absolute path"));
         }
         if !std::path::Path::new(cwd).is_dir() {
-            return Err(bad("\"cwd\" is not a directory"));
+            return Err(bad_request("\"cwd\" is not a directory"));
         }
     }
     let timeout = fields
@@ -292,29 +269,33 @@ fn read_run(fields: &Fields<'_>) -> Result<RunRequest, Rejection> {
         env: env.to_vec(),
         account: account(fields)?,
         terminal: fields.flag("allocate_tty").then_some(size),
-        timeout: timeout.filter(|timeout| *timeout <= LONGEST),
+        timeout: timeout.filter(|timeout| *timeout <= MAX_TIMEOUT),
     })
 }
 
-/// The account to run the program as, unless it is our own.
-fn account(fields: &Fields<'_>) -> Result<Option<Account>, Rejection> {
+/// The account to run the program as; `None` for the server's own.
+fn account(fields: &BodyFields<'_>) -> Result<Option<Account>, Rejection> {
     let wanted = match (fields.text("as_user"), fields.flag("as_root")) {
         (None, false) => return Ok(None),
         (Some(wanted), false) => wanted,
         (None, true) => "root",
-        (Some(_), true) => return Err(bad("\"as_user\" and \"as_root\" exclude each other")),
+        (Some(_), true) => {
+            return Err(bad_request(
+                "\"as_user\" and \"as_root\" exclude each other",
+            ));
+        }
     };
     find_account(wanted)
 }
 
-/// The size that a request asks for.
+/// The terminal size in the query of a request.
 pub(crate) fn size_of(request: &Request<'_>) -> Result<TerminalSize, Rejection> {
     let read = |name: &str, usual: u16| {
         let Some(text) = request.parameters(name).last() else {
             return Ok(usual);
         };
-        let number: Option<u16> = text.parse::<u64>().ok().and_then(|n| dimension(&n.into()));
-        number.ok_or_else(|| bad(format!("'{name}' is not a number from 1 to 65535")))
+        let number: Option<u16> = text.parse::<u64>().ok().and_then(dimension);
+        number.ok_or_else(|| bad_request(format!("'{name}' is not a number from 1 to 65535")))
     };
     let usual = TerminalSize::default();
     Ok(TerminalSize {
@@ -323,122 +304,74 @@ pub(crate) fn size_of(request: &Request<'_>) -> Result<TerminalSize, Rejection> 
     })
 }
 
-/// The account that a user's name or number stands for, unless we run as it already.
+/// The query of an attach request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AttachQuery {
+    pub(super) role: Role,
+    pub(super) takeover: bool,
+    /// The new size of the terminal, if the client sends one.
+    pub(super) size: Option<TerminalSize>,
+}
+
+impl AttachQuery {
+    pub(super) fn read(request: &Request<'_>) -> Result<Self, Rejection> {
+        let role = match request.parameters("mode").last().as_deref() {
+            None | Some("writer") => Role::Writer,
+            Some("viewer") => Role::Viewer,
+            Some(_) => return Err(bad_request("'mode' is not writer or viewer")),
+        };
+        let takeover = match request.parameters("takeover").last().as_deref() {
+            None | Some("0" | "false") => false,
+            Some("1" | "true") => true,
+            Some(_) => return Err(bad_request("'takeover' is not 0 or 1")),
+        };
+        let sized = ["rows", "cols"]
+            .iter()
+            .any(|name| request.parameters(name).next().is_some());
+        Ok(Self {
+            role,
+            takeover,
+            size: sized.then(|| size_of(request)).transpose()?,
+        })
+    }
+}
+
+/// The offset from which a reader wants output, where the output ends at `end`: `since`, or the `Last-Event-ID` of a
+/// browser that reconnects.
+pub(super) fn since(request: &Request<'_>, end: u64) -> Result<u64, Rejection> {
+    let last = request
+        .header("last-event-id")
+        .and_then(|value| std::str::from_utf8(value).ok());
+    let Some(since) = request.parameters("since").last().or(last.map(Into::into)) else {
+        return Ok(0);
+    };
+    let since = Some(since)
+        .filter(|since| since.bytes().all(|byte| byte.is_ascii_digit()))
+        .and_then(|since| since.parse().ok())
+        .ok_or_else(|| bad_request("'since' is not an offset"))?;
+    if since > end {
+        return Err(bad_request("'since' is beyond the output"));
+    }
+    Ok(since)
+}
+
+/// Finds an account by name or number. Returns `None` if the server already runs as it.
 pub(crate) fn find_account(wanted: &str) -> Result<Option<Account>, Rejection> {
     let account = Account::find(wanted).map_err(|error| {
         let why = format!("looking up user {wanted:?} failed: {error}");
         match error.kind() {
-            std::io::ErrorKind::InvalidInput => bad(why),
+            std::io::ErrorKind::InvalidInput => bad_request(why),
             _ => Rejection::new(StatusCode::INTERNAL, why),
         }
     })?;
-    let account = account.ok_or_else(|| bad(format!("there is no user {wanted:?}")))?;
+    let account = account.ok_or_else(|| bad_request(format!("there is no user {wanted:?}")))?;
     if account.is_ours(wanted) {
         Ok(None)
     } else if Account::may_change() {
         Ok(Some(account))
     } else {
-        Err(bad("only root can run programs as another user"))
+        Err(bad_request("only root can run programs as another user"))
     }
-}
-
-/// One entry of the list.
-pub(crate) fn summary(program: &mut Program, now: Time) -> Value {
-    let exit = program.exit();
-    let attached = program
-        .sink
-        .attachments()
-        .map(|readers| (readers.writer().is_some(), readers.reader_count()));
-    let (writer, readers) = attached.unwrap_or_default();
-    json!({
-        "process_id": program.id.to_string(),
-        "pid": program.pid(),
-        "command": program.command[0],
-        "args": program.command[1..],
-        "tty": program.has_terminal(),
-        "started_at": rfc3339(program.started),
-        "running_s": program.ran(now).as_secs_f64(),
-        "state": if exit.is_some() { "exited" } else { "running" },
-        "exit_code": exit.map(|exit| exit.code),
-        "signal": exit.and_then(|exit| exit.signal),
-        "attached": writer,
-        "readers": readers,
-    })
-}
-
-/// The answer to `spawn`.
-pub(crate) fn spawned(program: &Program) -> Response {
-    let body = json!({
-        "process_id": program.id.to_string(),
-        "pid": program.pid(),
-        "started_at": rfc3339(program.started),
-    });
-    Response::json(StatusCode::OK, body.to_string())
-}
-
-/// The answer to `status`.
-pub(crate) fn status(program: &Program, now: Time, details: Details) -> Response {
-    let exit = program.exit();
-    let used = if exit.is_none() {
-        usage(program.pid())
-    } else {
-        None
-    };
-    let (cpu, memory) = used.unwrap_or_default();
-    let ran = program.ran(now).as_secs_f64().max(0.001);
-    let percent = (cpu.as_secs_f64() / ran * 1000.0).round() / 10.0;
-    let mut body = json!({
-        "state": if exit.is_some() { "exited" } else { "running" },
-        "exit_code": exit.map(|exit| exit.code),
-        "cpu_pct": percent,
-        "mem_bytes": memory,
-    });
-    if details == Details::All {
-        body["signal"] = exit.and_then(|exit| exit.signal).into();
-        body["timed_out"] = program.timed_out().into();
-    }
-    Response::json(StatusCode::OK, body.to_string())
-}
-
-/// The answer to `exec`.
-pub(crate) fn executed(program: &Program, output: &Gathered, now: Time) -> Response {
-    let exit = program.exit();
-    let truncated = output.is_truncated();
-    let mut others = json!({
-        "exit_code": exit.map(|exit| exit.code),
-        "duration_ms": program.ran(now).as_millis() as u64,
-    });
-    if output.details == Details::All {
-        others["signal"] = exit.and_then(|exit| exit.signal).into();
-        others["timed_out"] = program.timed_out().into();
-        others["truncated"] = truncated.into();
-    }
-    // Output may be long. It is encoded to its place; nothing in it has to be escaped.
-    let mut body = others.to_string();
-    body.pop();
-    body.reserve(100 + (output.stdout.len() + output.stderr.len()) * 4 / 3);
-    for (name, bytes) in [
-        ("stdout_b64", &output.stdout),
-        ("stderr_b64", &output.stderr),
-    ] {
-        body.push_str(",\"");
-        body.push_str(name);
-        body.push_str("\":\"");
-        BASE64_STANDARD.encode_string(bytes, &mut body);
-        body.push('"');
-    }
-    body.push('}');
-    let response = Response::new(StatusCode::OK, "application/json", body.into_bytes());
-    if truncated {
-        // The fields of the body are fixed, and output that was cut has to be told from all of it.
-        response.field("X-Outrigger-Truncated", "true")
-    } else {
-        response
-    }
-}
-
-fn rfc3339(time: SystemTime) -> String {
-    humantime::format_rfc3339_millis(time).to_string()
 }
 
 #[cfg(test)]
@@ -446,7 +379,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_and_ids_are_read_strictly() {
+    fn paths_and_ids_are_parsed_strictly() {
         let id = Uuid::new_v4();
         let read =
             |method, below: &str| Call::read(method, below).map_err(|rejection| rejection.status.0);
@@ -477,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_says_what_is_wrong_with_it() {
+    fn an_invalid_body_is_rejected_with_the_reason() {
         let message = |body: &str| {
             let rejection = read_spawn(body.as_bytes()).expect_err(body);
             assert_eq!(rejection.status.0, 400, "{body}");
@@ -533,9 +466,9 @@ mod tests {
         }
     }
 
-    /// An answer took up to `--max-message` of each output, so that thirty callers could hold a gigabyte.
+    /// The bug: the limit of each output was the message limit, so that thirty callers could hold a gigabyte.
     #[test]
-    fn exec_takes_as_much_output_as_it_is_told() {
+    fn exec_takes_output_up_to_the_limit_in_its_body() {
         let limit = |more: &str| {
             let body = format!(r#"{{"command":"sh"{more}}}"#);
             read_exec(body.as_bytes(), 16 << 20).map(|(_, limit)| limit)
@@ -552,6 +485,6 @@ mod tests {
             assert!(rejection.message.contains("from 0 to 16777216"));
         }
         let small = read_exec(br#"{"command":"sh"}"#, 1000).expect("valid");
-        assert_eq!(small.1, 1000, "a smaller server takes less");
+        assert_eq!(small.1, 1000, "the server's limit is smaller");
     }
 }

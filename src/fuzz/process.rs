@@ -1,61 +1,77 @@
-//! Operations on the readers of a program: attach, output, exit, detach, takeover, readers that do not read.
+//! Fuzz entry points of the process services: the readers of a program, control messages, and calls.
 //!
-//! The model is simple: all output that there ever was, and for each reader what it was sent. After each operation what
-//! a reader got has to be a piece of the whole, from where it began, with every gap announced.
+//! The model of the readers is all output of the program, and what each reader was sent. After each operation, a reader
+//! must have got the output from its start on, in order, with every gap announced. The readers that the code knows must
+//! be those of the model.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Exit;
-use super::api::Details;
-use super::attach::{Attachments, Role, Wires};
-use super::control::{Control, parse};
-use super::scrollback::Stream;
+use crate::service::process::Control;
+use crate::service::process::attach::{Attachments, ReaderOutput, Role};
+use crate::service::process::calls::{
+    Call, read_data, read_exec, read_signal, read_size, read_spawn,
+};
+use crate::service::process::events::Details;
+use crate::service::process::exit::ProgramExit;
+use crate::service::process::scrollback::OutputStream;
 use crate::{ClientId, CloseCode};
 
-/// What a reader was sent.
+/// A reader in the model.
 #[derive(Debug)]
-struct Seen {
+struct ReaderModel {
     role: Role,
-    /// The offset that it has reached.
+    /// The offset after the last byte that it was sent.
     at: u64,
+    /// Whether it was sent the exit.
     exit: bool,
-    /// Whether it was cut off or taken over: nothing more comes.
+    /// Whether it was cut off or taken over.
     ended: bool,
 }
 
-/// All readers as the model sees them.
+impl ReaderModel {
+    /// Whether nothing more may be sent to it.
+    fn is_done(&self) -> bool {
+        self.exit || self.ended
+    }
+}
+
+/// The output of a program, and its readers.
 #[derive(Debug, Default)]
-struct Model {
-    written: Vec<(u8, Stream)>,
-    seen: BTreeMap<ClientId, Seen>,
+struct ReadersModel {
+    written: Vec<(u8, OutputStream)>,
+    readers: BTreeMap<ClientId, ReaderModel>,
     congested: BTreeSet<ClientId>,
-    /// How many messages each takes before it is congested.
+    /// The number of messages after which a reader is congested.
     room: usize,
     sent: BTreeMap<ClientId, usize>,
     exited: bool,
-    /// Whether output was written that was not sent on.
-    gathered: bool,
+    /// Whether there is output that has not been sent.
+    unsent: bool,
 }
 
-impl Model {
-    fn reader(&mut self, reader: ClientId, role: Role) -> &mut Seen {
-        let seen = self.seen.get_mut(&reader).expect("it was attached");
-        assert!(
-            !seen.exit && !seen.ended,
-            "{reader} gets nothing after its end"
-        );
+impl ReadersModel {
+    fn reader(&mut self, reader: ClientId, role: Role) -> &mut ReaderModel {
+        let seen = self.readers.get_mut(&reader).expect("it was attached");
+        assert!(!seen.is_done(), "{reader} gets nothing after its end");
         assert_eq!(seen.role, role);
         seen
     }
 }
 
-impl Wires for Model {
+impl ReaderOutput for ReadersModel {
     fn is_congested(&self, reader: ClientId) -> bool {
         self.congested.contains(&reader)
     }
 
-    fn output(&mut self, reader: ClientId, role: Role, stream: Stream, bytes: &[u8], end: u64) {
-        assert!(!self.congested.contains(&reader), "{reader} has enough");
+    fn output(
+        &mut self,
+        reader: ClientId,
+        role: Role,
+        stream: OutputStream,
+        bytes: &[u8],
+        end: u64,
+    ) {
+        assert!(!self.congested.contains(&reader), "{reader} is congested");
         let from = self.reader(reader, role).at;
         let to = from + bytes.len() as u64;
         assert!(!bytes.is_empty() && to == end);
@@ -63,7 +79,7 @@ impl Wires for Model {
         assert!(
             whole.iter().map(|(byte, _)| byte).eq(bytes)
                 && whole.iter().all(|(_, of)| *of == stream),
-            "{reader} gets what was written from {from} on"
+            "{reader} gets the output from {from} on"
         );
         self.reader(reader, role).at = to;
         let sent = self.sent.entry(reader).or_default();
@@ -76,17 +92,17 @@ impl Wires for Model {
     fn gap(&mut self, reader: ClientId, role: Role, from: u64, to: u64) {
         assert!(from < to && to <= self.written.len() as u64);
         let seen = self.reader(reader, role);
-        assert_eq!(seen.at, from, "a gap begins where {reader} stands");
+        assert_eq!(seen.at, from, "a gap begins at the position of {reader}");
         seen.at = to;
     }
 
-    fn exit(&mut self, reader: ClientId, role: Role, _: Exit) {
+    fn exit(&mut self, reader: ClientId, role: Role, _: ProgramExit) {
         let all = self.written.len() as u64;
         let exited = self.exited;
         let seen = self.reader(reader, role);
         assert!(
             exited && seen.at == all,
-            "the end comes after the last byte"
+            "the exit comes after the last byte"
         );
         seen.exit = true;
     }
@@ -97,36 +113,37 @@ impl Wires for Model {
 
     fn close(&mut self, reader: ClientId, code: CloseCode, _: &str) {
         assert_eq!(code, CloseCode(4001));
-        if let Some(seen) = self.seen.get_mut(&reader) {
+        if let Some(seen) = self.readers.get_mut(&reader) {
             assert_eq!(seen.role, Role::Writer);
-            // One that has its end is being closed already.
+            // A writer that was sent the exit is being closed already.
             seen.ended = !seen.exit;
         }
     }
 }
 
-/// Any operations on the readers of a program.
+/// Applies any operations to the readers of a program: attach, output, exit, detach, takeover, congestion.
 pub fn attachments(data: &[u8]) {
     let [options, plan @ ..] = data else { return };
     let mut attachments = Attachments::new(4096 + usize::from(options >> 4) * 100);
-    let mut model = Model {
+    let mut model = ReadersModel {
         room: 1 + usize::from(options & 7),
-        ..Model::default()
+        ..ReadersModel::default()
     };
     let mut next = 1;
     let mut writer_began = 0;
+    let mut ended_streams = BTreeSet::new();
     for pair in plan.chunks_exact(2) {
         let (operation, argument) = (pair[0], usize::from(pair[1]));
-        let clients: Vec<ClientId> = model.seen.keys().copied().collect();
+        let clients: Vec<ClientId> = model.readers.keys().copied().collect();
         let chosen = clients.get(argument % clients.len().max(1)).copied();
         match (operation % 8, chosen) {
             (0 | 1, _) | (2, None) if !model.exited => {
                 let stream = if operation & 0x80 == 0 {
-                    Stream::Stdout
+                    OutputStream::Stdout
                 } else {
-                    Stream::Stderr
+                    OutputStream::Stderr
                 };
-                // The program waits for the writer, and for nobody else.
+                // The program waits for the writer and for no other reader.
                 if attachments.wants_output() {
                     let spare = attachments.spare(argument * 20);
                     let count = spare.len().min(argument * 20);
@@ -136,18 +153,18 @@ pub fn attachments(data: &[u8]) {
                     }
                     attachments.commit(stream, count);
                 }
-                // Output may be gathered for a while.
+                // Output may be collected for a while.
                 if operation & 0x20 == 0 {
                     attachments.pump_all(&mut model);
-                    model.gathered = false;
+                    model.unsent = false;
                 } else {
-                    model.gathered = true;
+                    model.unsent = true;
                 }
             }
             (3 | 4, _) => {
                 let role = [Role::Writer, Role::Viewer, Role::Listener(Details::All)][argument % 3];
                 let taken = attachments.writer().is_some();
-                // Without a takeover a second writer is refused before it comes here.
+                // Without a takeover, a second writer is rejected before it is attached.
                 if role == Role::Writer && taken && operation & 0x40 == 0 {
                     continue;
                 }
@@ -155,13 +172,13 @@ pub fn attachments(data: &[u8]) {
                 next += 1;
                 let end = attachments.end();
                 let since = end.min(argument as u64 * 50);
-                let seen = Seen {
+                let seen = ReaderModel {
                     role,
                     at: since,
                     exit: false,
                     ended: false,
                 };
-                model.seen.insert(client, seen);
+                model.readers.insert(client, seen);
                 attachments.attach(client, role, since, &mut model);
                 if role == Role::Writer {
                     assert_eq!(attachments.writer(), Some(client));
@@ -170,7 +187,7 @@ pub fn attachments(data: &[u8]) {
             }
             (5, Some(client)) => {
                 attachments.detach(client);
-                model.seen.remove(&client);
+                model.readers.remove(&client);
                 model.congested.remove(&client);
                 assert_ne!(attachments.writer(), Some(client));
             }
@@ -179,7 +196,7 @@ pub fn attachments(data: &[u8]) {
             }
             (7, _) if argument > 250 && !model.exited => {
                 model.exited = true;
-                let exit = Exit {
+                let exit = ProgramExit {
                     code: 7,
                     signal: None,
                 };
@@ -188,14 +205,26 @@ pub fn attachments(data: &[u8]) {
             _ => {}
         }
         check(&attachments, &model, writer_began);
+        ended_streams.extend(attachments.take_ended_streams());
+        let listeners = |seen: &ReaderModel| matches!(seen.role, Role::Listener(_)) && seen.exit;
+        let missing = model
+            .readers
+            .iter()
+            .find(|(client, seen)| listeners(seen) && !ended_streams.contains(client));
+        assert!(missing.is_none(), "{missing:?} has an ended stream");
+        let known = |client| model.readers.get(client).is_none_or(listeners);
+        assert!(
+            ended_streams.iter().all(known),
+            "only listeners that were sent the exit"
+        );
     }
-    // Whoever reads to the end gets there.
+    // Readers that read everything get to the end.
     attachments.pump_all(&mut model);
-    for client in model.seen.keys().copied().collect::<Vec<_>>() {
+    for client in model.readers.keys().copied().collect::<Vec<_>>() {
         while model.congested.remove(&client) {
             attachments.pump(client, &mut model);
         }
-        let seen = &model.seen[&client];
+        let seen = &model.readers[&client];
         assert!(seen.ended || seen.at == model.written.len() as u64);
         assert_eq!(seen.exit, model.exited && !seen.ended);
         attachments.detach(client);
@@ -206,52 +235,53 @@ pub fn attachments(data: &[u8]) {
     );
 }
 
-fn check(attachments: &Attachments, model: &Model, writer_began: u64) {
+fn check(attachments: &Attachments, model: &ReadersModel, writer_began: u64) {
     let end = attachments.end();
     assert_eq!(end, model.written.len() as u64);
-    for (client, seen) in &model.seen {
-        let done = seen.exit || seen.ended;
-        let waits = !done && (seen.at < end || model.exited);
+    for (client, seen) in &model.readers {
+        let waits = !seen.is_done() && (seen.at < end || model.exited);
         assert!(
-            !waits || model.gathered || model.congested.contains(client),
-            "{client} has room and gets all there is"
+            !waits || model.unsent || model.congested.contains(client),
+            "{client} is not congested and gets all output"
         );
     }
     if let Some(seen) = attachments
         .writer()
-        .and_then(|writer| model.seen.get(&writer))
+        .and_then(|writer| model.readers.get(&writer))
     {
         let start = attachments.output().start();
         assert!(
             seen.at >= start || start == writer_began,
-            "the writer misses nothing"
+            "the writer misses no output"
         );
     }
     let writers = model
-        .seen
+        .readers
         .values()
         .filter(|seen| seen.role == Role::Writer && !seen.ended && !seen.exit);
     assert!(writers.count() <= 1, "one writer");
+    let mut known = BTreeSet::new();
+    attachments.clients(&mut |client| assert!(known.insert(client), "{client} is visited once"));
+    let live = model.readers.iter().filter(|(_, seen)| !seen.is_done());
+    assert!(
+        live.map(|(client, _)| client).eq(&known),
+        "no other readers"
+    );
 }
 
-/// Any text as a control message: taken only if it says all that a resize says.
+/// Parses any text as a control message. A resize must survive a round trip.
 pub fn control(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
     };
-    if let Some(Control::Resize(size)) = parse(text) {
+    if let Some(control @ Control::Resize(size)) = Control::parse(text) {
         assert!(size.rows > 0 && size.cols > 0 && text.contains("resize"));
-        let again = format!(
-            r#"{{"type":"resize","rows":{},"cols":{}}}"#,
-            size.rows, size.cols
-        );
-        assert_eq!(parse(&again), Some(Control::Resize(size)));
+        assert_eq!(Control::parse(&control.to_json()), Some(control));
     }
 }
 
-/// Any bytes as the path and body of a call: read or refused, never a panic.
+/// Parses any bytes as the path and the body of a call.
 pub fn process_calls(data: &[u8]) {
-    use super::api::{Call, read_data, read_exec, read_signal, read_size, read_spawn};
     let (path, body) = data.split_at(data.len().min(60));
     if let Ok(path) = std::str::from_utf8(path)
         && let Ok(call) = Call::read("POST", path)
@@ -266,7 +296,7 @@ pub fn process_calls(data: &[u8]) {
     });
     assert!(
         spawned.is_err() || executed.is_ok(),
-        "exec takes all that spawn takes"
+        "exec accepts every body that spawn accepts"
     );
     for request in [spawned, executed].into_iter().flatten() {
         assert!(!request.command[0].is_empty());
@@ -285,7 +315,7 @@ mod tests {
     use crate::random::Random;
 
     #[test]
-    fn operations_of_every_kind() {
+    fn random_operations_on_readers() {
         let mut random = Random::new(72);
         for _ in 0..600 {
             attachments(&random.bytes(400));
@@ -293,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn control_messages_and_bodies_of_every_kind() {
+    fn random_control_messages_and_calls() {
         let mut random = Random::new(73);
         for good in [
             &br#"{"type":"resize","rows":24,"cols":80}"#[..],

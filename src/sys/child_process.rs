@@ -1,5 +1,4 @@
-//! Child processes beyond what the standard library does: how they begin, how they end, and those that were left to
-//! us by others.
+//! Child processes in sessions of their own: how they start, and how they are signalled and reaped.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -19,19 +18,20 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use super::account::Account;
 use super::descriptors::{close_on_exec_from, original_descriptor_limit};
 
-/// Variables that are for us and not for the programs that we start: our secret, and the sockets we were given.
-const OUR_OWN: [&str; 4] = [
+/// Environment variables that child processes do not inherit: the server's secret, and its inherited sockets.
+const PRIVATE_VARIABLES: [&str; 4] = [
     "OUTRIGGER_TOKEN",
     "LISTEN_FDS",
     "LISTEN_PID",
     "LISTEN_FDNAMES",
 ];
 
-/// The children that were started here and not waited for yet. Any other child of this process was left to it.
+/// The children that were started here and are not reaped yet. Any other child of this process is an orphan that it
+/// has adopted.
 static OURS: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
-/// Those of them whose [`Process`] was dropped before they ended. They were killed, and they are waited for once they
-/// have ended.
+/// The children whose [`ChildProcess`] was dropped before they exited. They have been killed, and are reaped once they
+/// have exited.
 static DROPPED: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
 pub(super) fn ours() -> MutexGuard<'static, BTreeSet<u32>> {
@@ -39,16 +39,16 @@ pub(super) fn ours() -> MutexGuard<'static, BTreeSet<u32>> {
 }
 
 fn lock(pids: &'static Mutex<BTreeSet<u32>>) -> MutexGuard<'static, BTreeSet<u32>> {
-    // A set of numbers is whole whoever panicked.
+    // A panic cannot leave a set of numbers in an invalid state.
     pids.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The dropped children that have not been waited for.
+/// The dropped children that have not been reaped.
 pub(super) fn dropped() -> Vec<Pid> {
     lock(&DROPPED).iter().copied().filter_map(to_pid).collect()
 }
 
-/// Waits for the dropped children that have ended, without waiting for others.
+/// Reaps the dropped children that have exited. Does not block.
 pub(super) fn reap_dropped() {
     let mut dropped = lock(&DROPPED);
     if dropped.is_empty() {
@@ -66,8 +66,8 @@ pub(super) fn reap_dropped() {
     });
 }
 
-/// Signals that a program may find ignored because whoever started us ignored them: `nohup`, a script in the
-/// background. It gets them as they are by nature.
+/// Signals that are reset to their default action in a child. The process that started the server may have ignored them,
+/// as `nohup` and background jobs of scripts do, and ignored signals are inherited.
 const RESET: [NixSignal; 10] = [
     NixSignal::SIGHUP,
     NixSignal::SIGINT,
@@ -81,38 +81,38 @@ const RESET: [NixSignal; 10] = [
     NixSignal::SIGTTOU,
 ];
 
-/// The first descriptor behind the standard streams.
+/// The first descriptor after the standard streams.
 const FIRST_DESCRIPTOR: RawFd = 3;
 
-/// How a process begins.
+/// Settings of a new child process beyond those of [`Command`].
 #[derive(Debug, Default)]
-pub(crate) struct Beginning {
-    /// Whether its standard input is the terminal that controls it.
+pub(crate) struct StartOptions {
+    /// Whether its standard input becomes its controlling terminal.
     pub(crate) terminal: bool,
-    /// Whom it runs as, unless that is us.
+    /// The account to run as; `None` for the server's own.
     pub(crate) account: Option<Account>,
-    /// Where it starts, by the rights of the one it runs as.
+    /// The working directory, entered with the rights of the account.
     pub(crate) cwd: Option<CString>,
 }
 
-/// A child process that leads a session and a process group of its own; it cannot leave them. The group is killed if
-/// this is dropped before the process was waited for. Dropping never blocks: a process that has not ended by then is
-/// waited for when SIGCHLD tells of its end, or when the next process is started.
+/// A child process that leads a session and a process group of its own.
+///
+/// Dropping it before the process is reaped kills the group. Dropping never blocks: a process that has not exited by then
+/// is reaped on SIGCHLD, or when the next process is started.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub(crate) struct ChildProcess {
     child: Child,
-    waited: bool,
+    reaped: bool,
 }
 
-impl Process {
-    /// Starts a process. It is killed when the thread that started it ends, however that ends.
+impl ChildProcess {
+    /// Starts a process. On Linux, the kernel kills it when the thread that started it ends.
     ///
-    /// It inherits its standard streams and no other descriptor, the descriptor limit that this process was started
-    /// with, and our environment without the variables that are for us alone. One of these that `command` sets itself
-    /// is the caller's, and is passed on.
-    pub(crate) fn start(command: &mut Command, beginning: Beginning) -> io::Result<Self> {
+    /// It inherits its standard streams and no other descriptor, the original descriptor limit, and the server's
+    /// environment except for [`PRIVATE_VARIABLES`]. Variables that `command` sets are passed on in any case.
+    pub(crate) fn start(command: &mut Command, options: StartOptions) -> io::Result<Self> {
         reap_dropped();
-        for variable in OUR_OWN {
+        for variable in PRIVATE_VARIABLES {
             let mut set = command.get_envs().filter(|(_, value)| value.is_some());
             if !set.any(|(name, _)| name == variable) {
                 command.env_remove(variable);
@@ -122,7 +122,7 @@ impl Process {
         let limit = original_descriptor_limit();
         let prepare = move || {
             setsid()?;
-            if beginning.terminal {
+            if options.terminal {
                 ioctl_tiocsctty(rustix::stdio::stdin())?;
             }
             close_on_exec_from(FIRST_DESCRIPTOR, limit);
@@ -130,25 +130,24 @@ impl Process {
                 setrlimit(Resource::Nofile, limit)?;
             }
             for reset in RESET {
-                // SAFETY: no handler of ours is replaced that anything in this process still needs.
+                // SAFETY: this runs in the child, which is about to execute another program and needs no handler.
                 #[allow(unsafe_code)]
                 unsafe {
                     signal(reset, SigHandler::SigDfl)?;
                 }
             }
-            if let Some(account) = &beginning.account {
+            if let Some(account) = &options.account {
                 set_thread_groups(&account.groups)?;
                 set_thread_res_gid(account.gid, account.gid, account.gid)?;
                 set_thread_res_uid(account.uid, account.uid, account.uid)?;
             }
-            if let Some(cwd) = &beginning.cwd {
+            if let Some(cwd) = &options.cwd {
                 chdir(cwd)?;
             }
             die_with(parent)
         };
-        // SAFETY: between fork and exec only this thread exists in the child, and whatever another one held in the
-        // parent is held for ever. The closure makes system calls and nothing else: no allocation, no lock. What it
-        // captured was allocated before.
+        // SAFETY: between fork and exec, only this thread exists in the child, and a lock that another thread held stays
+        // locked. The closure only makes system calls: it does not allocate or lock. Its captures were allocated before.
         #[allow(unsafe_code)]
         unsafe {
             command.pre_exec(prepare);
@@ -157,7 +156,7 @@ impl Process {
         ours().insert(child.id());
         Ok(Self {
             child,
-            waited: false,
+            reaped: false,
         })
     }
 
@@ -165,8 +164,8 @@ impl Process {
         self.child.id()
     }
 
-    /// The standard streams that were asked for as pipes.
-    pub(crate) fn streams(&mut self) -> [Option<OwnedFd>; 3] {
+    /// Takes the server's ends of standard input, output and error, for those that are pipes.
+    pub(crate) fn take_pipes(&mut self) -> [Option<OwnedFd>; 3] {
         [
             self.child.stdin.take().map(Into::into),
             self.child.stdout.take().map(Into::into),
@@ -174,60 +173,62 @@ impl Process {
         ]
     }
 
-    /// Whether it has ended. It stays a zombie, and the number of its group its own, until it is waited for.
-    pub(crate) fn has_ended(&self) -> bool {
-        has_ended(self.id())
+    /// Whether the process has exited. Until it is reaped it stays a zombie, and its pid and group are not reused.
+    pub(crate) fn has_exited(&self) -> bool {
+        has_exited(self.id())
     }
 
-    /// Waits for its end, which takes as long as it takes. Nobody knows how it ended where another part of the system
-    /// has waited for it.
-    pub(crate) fn wait(&mut self) -> Option<ExitStatus> {
+    /// Reaps the process. Blocks until it has exited. Returns `None` if it has been reaped elsewhere, so that its status
+    /// is unknown.
+    pub(crate) fn reap(&mut self) -> Option<ExitStatus> {
         let status = self.child.wait().ok();
-        self.waited = true;
+        self.reaped = true;
         ours().remove(&self.id());
         status
     }
 
-    /// Sends a signal to its group, unless it was waited for: the group may be another's then.
+    /// Sends a signal to the process group. Does nothing once the process is reaped, when the number of the group may
+    /// have been reused.
     pub(crate) fn signal_group(&self, signal: Signal) {
-        if !self.waited {
+        if !self.reaped {
             signal_group(self.id(), signal);
         }
     }
 }
 
-impl Drop for Process {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
-        if self.waited {
+        if self.reaped {
             return;
         }
         self.signal_group(Signal::KILL);
-        // It may take a moment to end, or never end if the kernel blocks it. The loop must not wait for it.
+        // The process may exit later, or never if it hangs in the kernel. The loop must not wait for it.
         lock(&DROPPED).insert(self.id());
         reap_dropped();
     }
 }
 
-/// Has the kernel kill this process when its parent ends.
+/// Has the kernel kill this process when its parent exits.
 #[cfg(target_os = "linux")]
 fn die_with(parent: Pid) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     if getppid() == Some(parent) {
         Ok(())
     } else {
-        // It was too late for the signal.
+        // The parent exited before the signal was set.
         Err(io::ErrorKind::Interrupted.into())
     }
 }
 
-/// Nothing like it on this system.
+/// This system has no such signal.
 #[cfg(not(target_os = "linux"))]
 fn die_with(_parent: Pid) -> io::Result<()> {
     let _ = getppid;
     Ok(())
 }
 
-/// A descriptor that becomes readable when the child process `pid` has ended.
+/// Opens a descriptor that becomes readable when the child process `pid` has exited. Returns `None` where the system has
+/// no such descriptors, so that the exit must be polled for.
 #[cfg(target_os = "linux")]
 pub(crate) fn exit_descriptor(pid: u32) -> io::Result<Option<OwnedFd>> {
     use rustix::io::Errno;
@@ -235,25 +236,25 @@ pub(crate) fn exit_descriptor(pid: u32) -> io::Result<Option<OwnedFd>> {
     let pid = to_pid(pid).ok_or(io::ErrorKind::InvalidInput)?;
     match pidfd_open(pid, PidfdFlags::NONBLOCK) {
         Ok(fd) => Ok(Some(fd)),
-        // A kernel before 5.10, or a sandbox that does not know the call.
+        // A kernel before 5.10, or a sandbox without the call.
         Err(Errno::NOSYS | Errno::INVAL | Errno::PERM) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
 
-/// There is no such descriptor on this system: the end has to be asked for now and then.
+/// This system has no such descriptors.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn exit_descriptor(_pid: u32) -> io::Result<Option<OwnedFd>> {
     Ok(None)
 }
 
-fn has_ended(pid: u32) -> bool {
+fn has_exited(pid: u32) -> bool {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-    // An error means that there is no such child: where SIGCHLD is ignored, the kernel has waited for it.
+    // An error means that there is no such child: the kernel reaps children where SIGCHLD is ignored.
     to_pid(pid).is_none_or(|pid| !matches!(waitid(WaitId::Pid(pid), options), Ok(None)))
 }
 
-/// Sends a signal to the process group that the child `pid` leads. A group that is gone is no error.
+/// Sends a signal to the process group that the child `pid` leads. A group that no longer exists is not an error.
 fn signal_group(pid: u32, signal: Signal) {
     if let Some(pid) = to_pid(pid)
         && let Err(error) = kill_process_group(pid, signal)
@@ -266,7 +267,7 @@ pub(super) fn to_pid(pid: u32) -> Option<Pid> {
     i32::try_from(pid).ok().and_then(Pid::from_raw)
 }
 
-/// How a process ended: its code, or the number of the signal that killed it.
+/// The exit code of a process, or as an error the number of the signal that killed it.
 pub(crate) fn code_or_signal(status: ExitStatus) -> Result<i32, i32> {
     match status.code() {
         Some(code) => Ok(code),
@@ -280,30 +281,30 @@ mod tests {
 
     use super::*;
 
-    fn sleeper() -> Process {
+    fn sleeper() -> ChildProcess {
         let mut command = Command::new("sleep");
         command.arg("1000");
-        Process::start(&mut command, Beginning::default()).expect("it starts")
+        ChildProcess::start(&mut command, StartOptions::default()).expect("it starts")
     }
 
     fn expect_reaped(pid: u32) {
         let deadline = Instant::now() + Duration::from_secs(30);
         while ours().contains(&pid) {
-            assert!(Instant::now() < deadline, "process {pid} is waited for");
+            assert!(Instant::now() < deadline, "process {pid} is reaped");
             reap_dropped();
             std::thread::yield_now();
         }
         assert!(to_pid(pid).is_some_and(|pid| !dropped().contains(&pid)));
     }
 
-    /// The loop stood still for half a second for each process that was dropped and did not end at once.
+    /// The bug: the loop blocked for half a second for each dropped process that did not exit at once.
     #[test]
-    fn a_dropped_process_is_killed_and_waited_for_once_it_has_ended() {
+    fn a_dropped_process_is_killed_and_reaped_once_it_has_exited() {
         let process = sleeper();
         let pid = process.id();
         drop(process);
         expect_reaped(pid);
-        // A process that cannot be killed is left for later.
+        // A process that does not exit is kept for later.
         let process = sleeper();
         let pid = process.id();
         std::mem::forget(process);

@@ -1,0 +1,260 @@
+//! A child process that exchanges lines over its standard streams.
+
+use std::io;
+use std::ops::ControlFlow;
+use std::process::{Command, ExitStatus, Stdio};
+
+use super::exit_status::describe;
+use super::supervisor::{Escalation, StopPlan, Supervisor};
+use crate::service::lines::Line;
+use crate::service::pipe::{LineReader, PipeState, Writer};
+use crate::service::text::printable;
+use crate::sys::{NonblockingFd, StartOptions};
+use crate::{Context, SourceId, Time, TimerId};
+
+/// The maximum bytes of a line of standard error that go into the log.
+const LOG_LINE: usize = 4096;
+
+/// A running program. Its standard error goes into the log.
+#[derive(Debug)]
+pub(crate) struct Child {
+    name: String,
+    supervisor: Supervisor,
+    stdin: Option<Writer>,
+    stdout: Option<LineReader>,
+    stderr: Option<LineReader>,
+    /// The timer for the supervisor's deadline.
+    timer: Option<(Time, TimerId)>,
+}
+
+/// The result of an event for a child.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum ChildEvent {
+    /// The event belongs to something else.
+    NotMine,
+    /// The event is handled, and the program still runs.
+    Handled,
+    /// The program has exited, and all its output has been passed on. The status is unknown if another part of the
+    /// system has reaped the process.
+    Exited(Option<ExitStatus>),
+}
+
+impl Child {
+    /// Starts a program. Its lines may have up to `limit` bytes.
+    pub(crate) fn spawn(ctx: &mut Context, command: &[String], limit: usize) -> io::Result<Self> {
+        let [name, args @ ..] = command else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        let mut command = Command::new(name);
+        command
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let options = StartOptions::default();
+        let plan = StopPlan::CLOSE_INPUT;
+        let supervisor =
+            Supervisor::start(ctx, &mut command, options, plan, None).map_err(|error| {
+                io::Error::new(error.kind(), format!("cannot start {name:?}: {error}"))
+            })?;
+        let mut child = Self {
+            name: name.clone(),
+            supervisor,
+            stdin: None,
+            stdout: None,
+            stderr: None,
+            timer: None,
+        };
+        if let Err(error) = child.watch_pipes(ctx, limit) {
+            // Dropping the child kills the process but does not unwatch its descriptors.
+            child.unwatch(ctx);
+            return Err(error);
+        }
+        child.arm(ctx);
+        log::info!("started {name:?}, pid {}", child.supervisor.pid());
+        Ok(child)
+    }
+
+    fn watch_pipes(&mut self, ctx: &mut Context, limit: usize) -> io::Result<()> {
+        let [stdin, stdout, stderr] = self.supervisor.take_pipes();
+        if let Some(pipe) = stdin {
+            self.stdin = Some(Writer::new(ctx, NonblockingFd::own(pipe)?)?);
+        }
+        if let Some(pipe) = stdout {
+            self.stdout = Some(LineReader::new(ctx, NonblockingFd::own(pipe)?, limit)?);
+        }
+        if let Some(pipe) = stderr {
+            self.stderr = Some(LineReader::new(ctx, NonblockingFd::own(pipe)?, LOG_LINE)?);
+        }
+        Ok(())
+    }
+
+    /// Continues to read the program's output after a line has paused it.
+    pub(crate) fn resume(&mut self, ctx: &mut Context) {
+        if let Some(stdout) = &mut self.stdout {
+            stdout.resume(ctx);
+        }
+    }
+
+    /// Whether the program runs but has closed its input or output, so that it cannot answer any more.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.supervisor.exit().is_none() && (self.stdin.is_none() || self.stdout.is_none())
+    }
+
+    /// The sources of the child's events.
+    pub(crate) fn sources(&self) -> impl Iterator<Item = SourceId> {
+        let stdin = self.stdin.as_ref().and_then(Writer::source);
+        let readers = [self.stdout.as_ref(), self.stderr.as_ref()];
+        let readers = readers.map(|reader| reader.and_then(LineReader::source));
+        let exit = self.supervisor.exit_source();
+        [stdin, readers[0], readers[1], exit].into_iter().flatten()
+    }
+
+    /// The program's input, unless it is closed.
+    pub(crate) fn stdin(&mut self) -> Option<&mut Writer> {
+        self.stdin.as_mut()
+    }
+
+    /// Handles readiness. Calls `line` with each line of standard output; `Break` pauses the output until
+    /// [`Child::resume`].
+    pub(crate) fn handle_ready(
+        &mut self,
+        ctx: &mut Context,
+        source: SourceId,
+        mut line: impl FnMut(&mut Context, u64, Line<'_>) -> ControlFlow<()>,
+    ) -> ChildEvent {
+        if self.stdin.as_ref().is_some_and(|stdin| stdin.is(source)) {
+            self.write(ctx);
+        } else if self.stdout.as_ref().is_some_and(|stdout| stdout.is(source)) {
+            read(ctx, &mut self.stdout, &mut line);
+        } else if self.stderr.as_ref().is_some_and(|stderr| stderr.is(source)) {
+            read(ctx, &mut self.stderr, log_line);
+        } else if self.supervisor.exit_source() == Some(source) {
+            if self.supervisor.check_exit(ctx) {
+                return self.finish(ctx, line);
+            }
+        } else {
+            return ChildEvent::NotMine;
+        }
+        ChildEvent::Handled
+    }
+
+    /// Handles a timer.
+    pub(crate) fn handle_timer(
+        &mut self,
+        ctx: &mut Context,
+        timer: TimerId,
+        line: impl FnMut(&mut Context, u64, Line<'_>) -> ControlFlow<()>,
+    ) -> ChildEvent {
+        if self.timer.is_none_or(|(_, own)| own != timer) {
+            return ChildEvent::NotMine;
+        }
+        self.timer = None;
+        if self.supervisor.poll_exit(ctx) {
+            return self.finish(ctx, line);
+        }
+        match self.supervisor.escalate(ctx.now()) {
+            Some(Escalation::Terminated) => {
+                log::info!(
+                    "{:?} did not exit when its input was closed: TERM",
+                    self.name
+                );
+            }
+            Some(Escalation::Killed) => log::warn!("{:?} did not exit after TERM: KILL", self.name),
+            Some(Escalation::TimedOut) | None => {}
+        }
+        self.arm(ctx);
+        ChildEvent::Handled
+    }
+
+    /// Writes queued input, and closes the input afterwards if the program is being stopped.
+    fn write(&mut self, ctx: &mut Context) {
+        let Some(stdin) = &mut self.stdin else { return };
+        let closed = stdin.write() == PipeState::Closed;
+        if closed {
+            log::warn!("{:?} does not read its input any more", self.name);
+        }
+        if (closed || (self.supervisor.is_stopping() && stdin.queued() == 0))
+            && let Some(stdin) = self.stdin.take()
+        {
+            stdin.close(ctx);
+        }
+    }
+
+    /// Stops the program: closes its input once queued input is written; TERM and KILL follow if it does not exit.
+    pub(crate) fn stop(&mut self, ctx: &mut Context) {
+        if self.supervisor.exit().is_none() && !self.supervisor.is_stopping() {
+            self.supervisor.stop(ctx.now());
+            self.arm(ctx);
+            self.write(ctx);
+        }
+    }
+
+    /// Passes on the rest of the output of a program that has exited.
+    fn finish(
+        &mut self,
+        ctx: &mut Context,
+        mut line: impl FnMut(&mut Context, u64, Line<'_>) -> ControlFlow<()>,
+    ) -> ChildEvent {
+        if let Some(stdout) = &mut self.stdout {
+            stdout.read_rest(ctx, &mut line);
+        }
+        if let Some(stderr) = &mut self.stderr {
+            stderr.read_rest(ctx, log_line);
+        }
+        self.unwatch(ctx);
+        let status = self.supervisor.exit().and_then(|exit| exit.status);
+        log::info!("{:?} {}", self.name, describe(status));
+        ChildEvent::Exited(status)
+    }
+
+    /// Sets the timer for the supervisor's deadline.
+    fn arm(&mut self, ctx: &mut Context) {
+        let deadline = self.supervisor.deadline();
+        if self.timer.map(|(at, _)| at) == deadline {
+            return;
+        }
+        if let Some((_, timer)) = self.timer.take() {
+            ctx.cancel_timer(timer);
+        }
+        self.timer = deadline.map(|at| (at, ctx.set_timer(at.since(ctx.now()))));
+    }
+
+    fn unwatch(&mut self, ctx: &mut Context) {
+        if let Some(stdin) = self.stdin.take() {
+            stdin.close(ctx);
+        }
+        for mut reader in [self.stdout.take(), self.stderr.take()]
+            .into_iter()
+            .flatten()
+        {
+            reader.close(ctx);
+        }
+        self.supervisor.unwatch(ctx);
+        if let Some((_, timer)) = self.timer.take() {
+            ctx.cancel_timer(timer);
+        }
+    }
+}
+
+fn read(
+    ctx: &mut Context,
+    reader: &mut Option<LineReader>,
+    line: impl FnMut(&mut Context, u64, Line<'_>) -> ControlFlow<()>,
+) {
+    let Some(open) = reader else { return };
+    if open.read(ctx, line) == PipeState::Closed {
+        open.close(ctx);
+        *reader = None;
+    }
+}
+
+/// Writes a line of a program's standard error to the log.
+fn log_line(_: &mut Context, _: u64, line: Line<'_>) -> ControlFlow<()> {
+    match line {
+        Line::Whole(bytes) => log::info!(target: "program", "{}", printable(bytes)),
+        Line::TooLong(bytes) => log::info!(target: "program", "{} ... (cut)", printable(bytes)),
+        Line::Skipped(_) | Line::SkippedEnd => {}
+    }
+    ControlFlow::Continue(())
+}

@@ -1,0 +1,405 @@
+//! The life of a child process: its start, its exit, and how it is stopped.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
+
+use mio::Interest;
+use rustix::process::Signal;
+
+use crate::sys::{ChildProcess, StartOptions, exit_descriptor};
+use crate::{Context, SourceId, Time};
+
+/// The interval between checks for the exit where the system does not report it.
+const EXIT_POLL: Duration = Duration::from_millis(50);
+
+/// How a process is stopped: the first request, then TERM, then KILL.
+#[derive(Debug)]
+pub(crate) struct StopPlan {
+    /// The signal that asks the process to exit; `None` if its owner asks by closing its input.
+    ask: Option<Signal>,
+    /// From the request to TERM.
+    ask_grace: Duration,
+    /// From TERM to KILL.
+    term_grace: Duration,
+    leftovers: Leftovers,
+}
+
+/// What happens to the processes that a process has started, when it exits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leftovers {
+    /// The rest of its process group is killed when it exits.
+    KillGroup,
+    /// They live on until the process is stopped. Then each signal is for the whole process tree, and KILL is repeated
+    /// in this interval, for processes that a killed one has left behind.
+    StopTree { kill_interval: Duration },
+}
+
+impl StopPlan {
+    /// For a process that exits when its input is closed.
+    pub(crate) const CLOSE_INPUT: Self = Self {
+        ask: None,
+        ask_grace: Duration::from_secs(2),
+        term_grace: Duration::from_secs(5),
+        leftovers: Leftovers::KillGroup,
+    };
+
+    /// For a program on a terminal, with everything that it has started.
+    pub(crate) const HANG_UP: Self = Self {
+        ask: Some(Signal::HUP),
+        ask_grace: Duration::from_secs(1),
+        term_grace: Duration::from_secs(4),
+        leftovers: Leftovers::StopTree {
+            kill_interval: Duration::from_secs(1),
+        },
+    };
+}
+
+/// How far stopping has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StopStep {
+    Asked { until: Time },
+    Terminated { until: Time },
+    Killed { again: Option<Time> },
+}
+
+impl StopStep {
+    fn deadline(self) -> Option<Time> {
+        match self {
+            Self::Asked { until } | Self::Terminated { until } => Some(until),
+            Self::Killed { again } => again,
+        }
+    }
+}
+
+/// How and when a process exited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ExitRecord {
+    /// Unknown if another part of the system has reaped the process.
+    pub(crate) status: Option<ExitStatus>,
+    pub(crate) at: Time,
+}
+
+/// The states of the picture in the parent module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ChildState {
+    Running,
+    /// It runs and has been asked to exit.
+    Stopping(StopStep),
+    /// It has exited and has been reaped.
+    Exited(ExitRecord),
+    /// It has exited, and what it has left behind is being stopped.
+    StoppingLeftovers(ExitRecord, StopStep),
+}
+
+/// How the exit is noticed.
+#[derive(Debug)]
+enum ExitWatch {
+    /// The descriptor becomes readable.
+    Descriptor { _fd: OwnedFd, source: SourceId },
+    /// The system reports nothing; the next check is due at this time.
+    Poll(Time),
+}
+
+/// What was done about a deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Escalation {
+    /// The process got KILL because its time limit is over.
+    TimedOut,
+    /// The process got TERM because it has not exited when it was asked to.
+    Terminated,
+    /// The process got KILL because it has not exited after TERM.
+    Killed,
+}
+
+/// Owns a child process from its start to its exit. Dropping it kills the process group.
+///
+/// `is_*`, `exit` and `deadline` ask; `check_exit`, `poll_exit` and `escalate` handle events; `stop` and `signal` are
+/// commands. The owner calls `check_exit` when [`Supervisor::exit_source`] is ready, and `poll_exit` and `escalate` when
+/// [`Supervisor::deadline`] has passed.
+#[derive(Debug)]
+pub(crate) struct Supervisor {
+    process: ChildProcess,
+    exit_watch: Option<ExitWatch>,
+    state: ChildState,
+    plan: StopPlan,
+    /// When the process is killed.
+    time_limit: Option<Time>,
+    timed_out: bool,
+    /// The signal for the process tree that the owner has not taken yet.
+    tree_signal: Option<Signal>,
+}
+
+impl Supervisor {
+    /// Starts a process and watches for its exit. It is killed after `time_limit`.
+    pub(crate) fn start(
+        ctx: &mut Context,
+        command: &mut Command,
+        options: StartOptions,
+        plan: StopPlan,
+        time_limit: Option<Duration>,
+    ) -> io::Result<Self> {
+        let process = ChildProcess::start(command, options)?;
+        let exit_watch = match exit_descriptor(process.id())? {
+            Some(fd) => {
+                let source = ctx.watch(&fd, Interest::READABLE)?;
+                ExitWatch::Descriptor { _fd: fd, source }
+            }
+            None => ExitWatch::Poll(ctx.now() + EXIT_POLL),
+        };
+        Ok(Self {
+            process,
+            exit_watch: Some(exit_watch),
+            state: ChildState::Running,
+            plan,
+            time_limit: time_limit.map(|limit| ctx.now() + limit),
+            timed_out: false,
+            tree_signal: None,
+        })
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Takes the server's ends of standard input, output and error, for those that are pipes.
+    pub(crate) fn take_pipes(&mut self) -> [Option<OwnedFd>; 3] {
+        self.process.take_pipes()
+    }
+
+    /// The source whose readiness means that the process has exited, where the system reports it.
+    pub(crate) fn exit_source(&self) -> Option<SourceId> {
+        match self.exit_watch {
+            Some(ExitWatch::Descriptor { source, .. }) => Some(source),
+            Some(ExitWatch::Poll(_)) | None => None,
+        }
+    }
+
+    /// How the process exited, if it has.
+    pub(crate) fn exit(&self) -> Option<ExitRecord> {
+        match self.state {
+            ChildState::Running | ChildState::Stopping(_) => None,
+            ChildState::Exited(exit) | ChildState::StoppingLeftovers(exit, _) => Some(exit),
+        }
+    }
+
+    /// Whether the process, or what it has left behind, is being stopped.
+    pub(crate) fn is_stopping(&self) -> bool {
+        matches!(
+            self.state,
+            ChildState::Stopping(_) | ChildState::StoppingLeftovers(..)
+        )
+    }
+
+    /// Whether the process was killed because its time limit was over.
+    pub(crate) fn timed_out(&self) -> bool {
+        self.timed_out
+    }
+
+    /// When `poll_exit` and `escalate` have to be called, if ever.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        let poll = match self.exit_watch {
+            Some(ExitWatch::Poll(at)) => Some(at),
+            Some(ExitWatch::Descriptor { .. }) | None => None,
+        };
+        let step = match self.state {
+            ChildState::Stopping(step) | ChildState::StoppingLeftovers(_, step) => step.deadline(),
+            ChildState::Running | ChildState::Exited(_) => None,
+        };
+        [poll, step, self.time_limit].into_iter().flatten().min()
+    }
+
+    /// Reaps the process if it has exited. Returns whether it has exited since the last call.
+    pub(crate) fn check_exit(&mut self, ctx: &mut Context) -> bool {
+        if self.exit().is_some() || !self.process.has_exited() {
+            return false;
+        }
+        // The group must be signalled before the process is reaped: its number may be reused afterwards.
+        match self.plan.leftovers {
+            Leftovers::KillGroup => self.process.signal_group(Signal::KILL),
+            Leftovers::StopTree { .. } if self.is_stopping() => {
+                self.process.signal_group(Signal::HUP);
+            }
+            Leftovers::StopTree { .. } => {}
+        }
+        let exit = ExitRecord {
+            status: self.process.reap(),
+            at: ctx.now(),
+        };
+        self.state = match (self.state, self.plan.leftovers) {
+            (ChildState::Stopping(step), Leftovers::StopTree { .. }) => {
+                ChildState::StoppingLeftovers(exit, step)
+            }
+            _ => ChildState::Exited(exit),
+        };
+        self.time_limit = None;
+        self.unwatch(ctx);
+        true
+    }
+
+    /// Like [`Supervisor::check_exit`], if a check is due where the system does not report the exit.
+    pub(crate) fn poll_exit(&mut self, ctx: &mut Context) -> bool {
+        match &mut self.exit_watch {
+            Some(ExitWatch::Poll(at)) if ctx.now() >= *at => *at = ctx.now() + EXIT_POLL,
+            _ => return false,
+        }
+        self.check_exit(ctx)
+    }
+
+    /// Takes the next step of stopping, or enforces the time limit, if that is due.
+    pub(crate) fn escalate(&mut self, now: Time) -> Option<Escalation> {
+        if self.time_limit.is_some_and(|at| now >= at) {
+            self.time_limit = None;
+            self.timed_out = true;
+            self.process.signal_group(Signal::KILL);
+            return Some(Escalation::TimedOut);
+        }
+        let (ChildState::Stopping(step) | ChildState::StoppingLeftovers(_, step)) = &mut self.state
+        else {
+            return None;
+        };
+        if step.deadline().is_none_or(|at| now < at) {
+            return None;
+        }
+        let again = match self.plan.leftovers {
+            Leftovers::KillGroup => None,
+            Leftovers::StopTree { kill_interval } => Some(now + kill_interval),
+        };
+        let (next, signal, escalation) = match step {
+            StopStep::Asked { .. } => {
+                let until = now + self.plan.term_grace;
+                let escalation = Some(Escalation::Terminated);
+                (StopStep::Terminated { until }, Signal::TERM, escalation)
+            }
+            StopStep::Terminated { .. } => {
+                let escalation = Some(Escalation::Killed);
+                (StopStep::Killed { again }, Signal::KILL, escalation)
+            }
+            StopStep::Killed { .. } => (StopStep::Killed { again }, Signal::KILL, None),
+        };
+        *step = next;
+        self.signal_all(signal);
+        escalation
+    }
+
+    /// Begins to stop the process: HUP if the plan says so, then TERM, then KILL. Stopping a process tree goes on after
+    /// the exit of the process.
+    pub(crate) fn stop(&mut self, now: Time) {
+        let step = StopStep::Asked {
+            until: now + self.plan.ask_grace,
+        };
+        self.state = match (self.state, self.plan.leftovers) {
+            (ChildState::Running, _) => ChildState::Stopping(step),
+            (ChildState::Exited(exit), Leftovers::StopTree { .. }) => {
+                ChildState::StoppingLeftovers(exit, step)
+            }
+            _ => return,
+        };
+        if let Some(signal) = self.plan.ask {
+            self.signal_all(signal);
+        }
+    }
+
+    /// Sends a signal to the process group, unless the process has been reaped.
+    pub(crate) fn signal(&self, signal: Signal) {
+        self.process.signal_group(signal);
+    }
+
+    /// Takes the signal that the process tree has to get beyond the process group, if there is a new one.
+    pub(crate) fn take_tree_signal(&mut self) -> Option<Signal> {
+        self.tree_signal.take()
+    }
+
+    fn signal_all(&mut self, signal: Signal) {
+        self.process.signal_group(signal);
+        // A stopped process has to continue to handle the signal.
+        self.process.signal_group(Signal::CONT);
+        if matches!(self.plan.leftovers, Leftovers::StopTree { .. }) {
+            self.tree_signal = Some(signal);
+        }
+    }
+
+    /// Stops watching for the exit.
+    pub(crate) fn unwatch(&mut self, ctx: &mut Context) {
+        if let Some(ExitWatch::Descriptor { source, _fd }) = self.exit_watch.take() {
+            // The source must be unwatched before its descriptor is closed.
+            ctx.unwatch(source);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sleeper(plan: StopPlan, time_limit: Option<Time>) -> Supervisor {
+        let mut command = Command::new("sh");
+        command.args(["-c", "trap '' HUP TERM; while :; do sleep 1000; done"]);
+        let process = ChildProcess::start(&mut command, StartOptions::default());
+        Supervisor {
+            process: process.expect("it starts"),
+            exit_watch: None,
+            state: ChildState::Running,
+            plan,
+            time_limit,
+            timed_out: false,
+            tree_signal: None,
+        }
+    }
+
+    #[test]
+    fn each_step_of_stopping_follows_after_its_grace() {
+        let seconds = |count: u64| Time::from_millis(count * 1000);
+        let mut child = sleeper(StopPlan::CLOSE_INPUT, None);
+        assert_eq!(child.deadline(), None);
+        child.stop(seconds(10));
+        assert_eq!(child.deadline(), Some(seconds(12)));
+        assert_eq!(child.escalate(seconds(11)), None);
+        assert_eq!(child.escalate(seconds(12)), Some(Escalation::Terminated));
+        assert_eq!(child.deadline(), Some(seconds(17)));
+        child.stop(seconds(13));
+        assert_eq!(child.deadline(), Some(seconds(17)), "stop has no effect");
+        assert_eq!(child.escalate(seconds(17)), Some(Escalation::Killed));
+        assert_eq!((child.deadline(), child.take_tree_signal()), (None, None));
+
+        let mut program = sleeper(StopPlan::HANG_UP, None);
+        program.stop(seconds(10));
+        assert_eq!(program.take_tree_signal(), Some(Signal::HUP));
+        assert_eq!(program.escalate(seconds(11)), Some(Escalation::Terminated));
+        assert_eq!(program.take_tree_signal(), Some(Signal::TERM));
+        assert_eq!(program.escalate(seconds(15)), Some(Escalation::Killed));
+        for again in [16, 17] {
+            assert_eq!(program.take_tree_signal(), Some(Signal::KILL));
+            assert_eq!(program.deadline(), Some(seconds(again)));
+            assert_eq!(program.escalate(seconds(again)), None);
+        }
+    }
+
+    #[test]
+    fn a_process_tree_is_stopped_after_the_exit_of_its_program() {
+        let now = Time::from_millis(1000);
+        let exit = ExitRecord {
+            status: None,
+            at: now,
+        };
+        for (plan, stops) in [(StopPlan::CLOSE_INPUT, false), (StopPlan::HANG_UP, true)] {
+            let mut child = sleeper(plan, None);
+            child.state = ChildState::Exited(exit);
+            child.stop(now);
+            assert_eq!((child.is_stopping(), child.exit()), (stops, Some(exit)));
+            assert_eq!(child.deadline().is_some(), stops);
+        }
+    }
+
+    #[test]
+    fn a_process_is_killed_at_its_time_limit() {
+        let limit = Time::from_millis(500);
+        let mut child = sleeper(StopPlan::HANG_UP, Some(limit));
+        assert_eq!(child.deadline(), Some(limit));
+        assert_eq!(child.escalate(Time::from_millis(499)), None);
+        assert_eq!(child.escalate(limit), Some(Escalation::TimedOut));
+        assert!(child.timed_out() && !child.is_stopping());
+        assert_eq!(child.deadline(), None);
+    }
+}

@@ -1,0 +1,108 @@
+//! The `exec` calls that wait for the exit of their process, and their answers.
+
+use std::collections::{HashMap, VecDeque};
+
+use uuid::Uuid;
+
+use super::events::Details;
+use super::programs::Programs;
+use super::responses::executed;
+use super::sink::{CollectedOutput, ExecBudget, Sink};
+use crate::{ClientId, Context, Rejection, Response, Time};
+
+/// After this many bytes of output, no more calls are answered in one turn of the loop.
+const ANSWERED_PER_TURN: usize = 1 << 20;
+
+/// The `exec` calls of a service.
+#[derive(Debug)]
+pub(super) struct ExecCalls {
+    /// The process of each caller.
+    callers: HashMap<ClientId, Uuid>,
+    /// The processes that have finished, in the order in which the calls are answered.
+    finished: VecDeque<Uuid>,
+    /// The turn in which calls were last answered, and the bytes of output in the answers.
+    answered: (Time, usize),
+    budget: ExecBudget,
+}
+
+impl ExecCalls {
+    /// Limits the output that is held for all calls together.
+    pub(super) fn new(max_output: usize) -> Self {
+        Self {
+            callers: HashMap::new(),
+            finished: VecDeque::new(),
+            answered: (Time::default(), 0),
+            budget: ExecBudget::new(max_output),
+        }
+    }
+
+    /// Rejects a new call while too much output is held.
+    pub(super) fn check_budget(&self) -> Result<(), Rejection> {
+        if self.budget.is_full() {
+            return Err(budget_exhausted());
+        }
+        Ok(())
+    }
+
+    /// A sink that collects up to `limit` bytes of each output stream for a caller.
+    pub(super) fn sink(&self, caller: ClientId, limit: usize, details: Details) -> Sink {
+        let budget = self.budget.clone();
+        Sink::Collected(CollectedOutput::new(caller, details, limit, budget))
+    }
+
+    /// Adds a call whose process has been started.
+    pub(super) fn insert(&mut self, caller: ClientId, process: Uuid) {
+        self.callers.insert(caller, process);
+    }
+
+    /// Whether a caller waits for the exit of its process.
+    pub(super) fn contains(&self, caller: ClientId) -> bool {
+        self.callers.contains_key(&caller)
+    }
+
+    /// Visits the callers that wait.
+    pub(super) fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
+        self.callers.keys().copied().for_each(visit);
+    }
+
+    /// Removes the call of a caller that is gone. Returns its process.
+    pub(super) fn abandon(&mut self, caller: ClientId) -> Option<Uuid> {
+        self.callers.remove(&caller)
+    }
+
+    /// Notes that a process has finished. Its call is answered by [`ExecCalls::answer_finished`].
+    pub(super) fn finish(&mut self, process: Uuid) {
+        self.finished.push_back(process);
+    }
+
+    /// Answers calls whose processes have finished, up to the limit of one turn, and removes the processes.
+    pub(super) fn answer_finished(&mut self, ctx: &mut Context, programs: &mut Programs) {
+        if self.answered.0 != ctx.now() {
+            self.answered = (ctx.now(), 0);
+        }
+        while !self.finished.is_empty() {
+            if self.answered.1 >= ANSWERED_PER_TURN {
+                return programs.wake(ctx);
+            }
+            // The process has been removed already if its caller is gone.
+            let program = self.finished.pop_front();
+            let program = program.and_then(|id| programs.remove(ctx, id));
+            let Some(program) = program else { continue };
+            if let Sink::Collected(output) = &program.sink
+                && self.callers.remove(&output.caller).is_some()
+            {
+                self.answered.1 += output.stdout.len() + output.stderr.len();
+                let answer = if output.exceeded_budget() {
+                    Response::from(&budget_exhausted())
+                } else {
+                    executed(&program, output, ctx.now())
+                };
+                ctx.respond(output.caller, &answer);
+            }
+        }
+    }
+}
+
+fn budget_exhausted() -> Rejection {
+    Rejection::unavailable("too much output is held for all exec calls together")
+}

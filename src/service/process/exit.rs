@@ -1,0 +1,53 @@
+//! How a program ended.
+
+use std::fmt;
+use std::process::ExitStatus;
+
+use super::messages::AttachEvent;
+use crate::sys::code_or_signal;
+
+/// How a program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ProgramExit {
+    /// The exit code; 128 plus the number of the signal that killed the program, as shells count.
+    pub(crate) code: i32,
+    /// The name of the signal that killed the program.
+    pub(crate) signal: Option<&'static str>,
+}
+
+/// The exit code if the status of a program is unknown.
+const UNKNOWN: i32 = 255;
+
+impl From<Option<ExitStatus>> for ProgramExit {
+    fn from(status: Option<ExitStatus>) -> Self {
+        match status.map(code_or_signal) {
+            Some(Ok(code)) => Self { code, signal: None },
+            Some(Err(signal)) => Self {
+                code: 128 + signal,
+                signal: Some(signal_hook::low_level::signal_name(signal).unwrap_or("unknown")),
+            },
+            None => Self {
+                code: UNKNOWN,
+                signal: None,
+            },
+        }
+    }
+}
+
+impl From<ProgramExit> for AttachEvent {
+    fn from(exit: ProgramExit) -> Self {
+        Self::Exit {
+            code: exit.code,
+            signal: exit.signal.map(str::to_owned),
+        }
+    }
+}
+
+impl fmt::Display for ProgramExit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.signal {
+            Some(signal) => write!(f, "was killed by {signal}"),
+            None => write!(f, "exited with code {}", self.code),
+        }
+    }
+}

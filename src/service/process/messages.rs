@@ -1,0 +1,197 @@
+//! The text messages of the attach protocol, for client authors.
+//!
+//! A client of [`Terminal`](super::Terminal), or one that attaches to a process of [`Processes`](super::Processes),
+//! sends the program's input as binary messages and receives its output as binary messages. Text messages are JSON: a
+//! client sends a [`Control`], and the server sends an [`AttachEvent`]. Both sides ignore text that they do not know.
+
+use serde_json::{Value, json};
+
+use crate::sys::TerminalSize;
+
+/// The maximum length of a text message that is parsed.
+const MAX_CONTROL: usize = 1024;
+
+/// A text message from a client to the server.
+///
+/// ```
+/// use outrigger::service::process::{Control, TerminalSize};
+///
+/// let resize = Control::Resize(TerminalSize { rows: 24, cols: 80 });
+/// assert_eq!(resize.to_json(), r#"{"type":"resize","rows":24,"cols":80}"#);
+/// assert_eq!(Control::parse(&resize.to_json()), Some(resize));
+/// assert_eq!(Control::parse("hello"), None);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Control {
+    /// The terminal has a new size: `{"type":"resize","rows":24,"cols":80}`.
+    Resize(TerminalSize),
+}
+
+impl Control {
+    /// Parses a message. Returns `None` if it is not a control message, or is longer than 1024 bytes.
+    pub fn parse(text: &str) -> Option<Self> {
+        if text.len() > MAX_CONTROL {
+            return None;
+        }
+        let message: Value = serde_json::from_str(text).ok()?;
+        match message.get("type")?.as_str()? {
+            "resize" => Some(Self::Resize(TerminalSize {
+                rows: dimension(message.get("rows")?.as_u64()?)?,
+                cols: dimension(message.get("cols")?.as_u64()?)?,
+            })),
+            _ => None,
+        }
+    }
+
+    /// The message as JSON.
+    pub fn to_json(self) -> String {
+        match self {
+            Self::Resize(TerminalSize { rows, cols }) => {
+                format!(r#"{{"type":"resize","rows":{rows},"cols":{cols}}}"#)
+            }
+        }
+    }
+}
+
+/// A text message from the server to an attached client.
+///
+/// ```
+/// use outrigger::service::process::AttachEvent;
+///
+/// let event = AttachEvent::parse(r#"{"type":"exit","exitCode":143,"signal":"SIGTERM"}"#);
+/// assert_eq!(event, Some(AttachEvent::Exit { code: 143, signal: Some("SIGTERM".into()) }));
+///
+/// let exit = AttachEvent::Exit { code: 0, signal: None };
+/// assert_eq!(exit.to_json(), r#"{"type":"exit","exitCode":0}"#);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AttachEvent {
+    /// The program has exited, and all its output has been sent. CLOSE 1000 follows.
+    Exit {
+        /// The exit code, or 128 plus the number of the signal that killed the program. 255 if it is unknown.
+        code: i32,
+        /// The name of the signal that killed the program.
+        signal: Option<String>,
+    },
+    /// The output between two offsets is no longer kept, so that it is not sent.
+    Gap {
+        /// The offset of the first missing byte.
+        from: u64,
+        /// The offset of the first byte after the gap.
+        to: u64,
+    },
+    /// The program could not be started. CLOSE 1011 follows.
+    Error {
+        /// The reason.
+        message: String,
+    },
+}
+
+impl AttachEvent {
+    /// Parses a message. Returns `None` if it is not one of these.
+    pub fn parse(text: &str) -> Option<Self> {
+        let message: Value = serde_json::from_str(text).ok()?;
+        let text = |name| Some(message.get(name)?.as_str()?.to_owned());
+        let offset = |name| message.get(name)?.as_u64();
+        match message.get("type")?.as_str()? {
+            "exit" => Some(Self::Exit {
+                code: i32::try_from(message.get("exitCode")?.as_i64()?).ok()?,
+                signal: text("signal"),
+            }),
+            "gap" => Some(Self::Gap {
+                from: offset("from")?,
+                to: offset("to")?,
+            }),
+            "error" => Some(Self::Error {
+                message: text("message")?,
+            }),
+            _ => None,
+        }
+    }
+
+    /// The message as JSON.
+    pub fn to_json(&self) -> String {
+        match self {
+            Self::Exit { code, signal: None } => format!(r#"{{"type":"exit","exitCode":{code}}}"#),
+            Self::Exit {
+                code,
+                signal: Some(signal),
+            } => {
+                let signal = Value::from(signal.as_str());
+                format!(r#"{{"type":"exit","exitCode":{code},"signal":{signal}}}"#)
+            }
+            Self::Gap { from, to } => format!(r#"{{"type":"gap","from":{from},"to":{to}}}"#),
+            Self::Error { message } => json!({"type": "error", "message": message}).to_string(),
+        }
+    }
+}
+
+/// The number of rows or columns of a terminal: 1 to 65535.
+pub(super) fn dimension(number: u64) -> Option<u16> {
+    u16::try_from(number).ok().filter(|number| *number > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_complete_resize_is_a_control_message() {
+        assert_eq!(
+            Control::parse(r#"{"type":"resize","rows":1,"cols":65535}"#),
+            Some(Control::Resize(TerminalSize {
+                rows: 1,
+                cols: 65535
+            }))
+        );
+        for bad in [
+            "",
+            "resize",
+            "[]",
+            r#"{"type":"resize"}"#,
+            r#"{"type":"resize","rows":0,"cols":80}"#,
+            r#"{"type":"resize","rows":24,"cols":65536}"#,
+            r#"{"type":"resize","rows":-1,"cols":80}"#,
+            r#"{"type":"resize","rows":24.5,"cols":80}"#,
+            r#"{"type":"resize","rows":"24","cols":80}"#,
+            r#"{"type":"other","rows":24,"cols":80}"#,
+            r#"{"type":1}"#,
+        ] {
+            assert_eq!(Control::parse(bad), None, "{bad}");
+        }
+        let padded = format!(
+            r#"{{"type":"resize","rows":24,"cols":80{}}}"#,
+            " ".repeat(MAX_CONTROL)
+        );
+        assert_eq!(Control::parse(&padded), None, "too long");
+    }
+
+    #[test]
+    fn each_event_is_parsed_from_its_own_json() {
+        let signal = Some("SIGKILL".to_owned());
+        for (event, json) in [
+            (
+                AttachEvent::Exit { code: 137, signal },
+                r#"{"type":"exit","exitCode":137,"signal":"SIGKILL"}"#,
+            ),
+            (
+                AttachEvent::Gap { from: 7, to: 9 },
+                r#"{"type":"gap","from":7,"to":9}"#,
+            ),
+            (
+                AttachEvent::Error {
+                    message: "no \"x\"".to_owned(),
+                },
+                r#"{"message":"no \"x\"","type":"error"}"#,
+            ),
+        ] {
+            assert_eq!(event.to_json(), json);
+            assert_eq!(AttachEvent::parse(json), Some(event));
+        }
+        for bad in ["", "[]", r#"{"type":"exit"}"#, r#"{"type":"gap","from":1}"#] {
+            assert_eq!(AttachEvent::parse(bad), None, "{bad}");
+        }
+    }
+}
