@@ -49,6 +49,8 @@
 
 pub use sys::{NonblockingFd, TerminalSize, keep_from_children, kill_orphans};
 
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod protocol;
 #[cfg(test)]
 mod random;
@@ -66,14 +68,3 @@ pub use server::{
     Route, SendError, Server, Service, ServiceId, SourceId, Status, Stopped, TimerId, Token,
     Traffic,
 };
-
-/// Entry points of the fuzz targets.
-#[cfg(any(test, fuzzing))]
-pub mod fuzz {
-    #[cfg(feature = "deflate")]
-    pub use crate::protocol::deflate::fuzz::deflate;
-    pub use crate::protocol::fuzz::{calls, connection, frame_header, handshake, proxy_header};
-    pub use crate::server::fuzz::operations;
-    pub use crate::service::agent::fuzz::{envelope, router};
-    pub use crate::service::process::fuzz::{attachments, control, process_calls};
-}

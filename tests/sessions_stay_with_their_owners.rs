@@ -14,7 +14,7 @@ use common::agent::{Client, error_code, example_agent};
 use common::program::Program;
 use common::traces::{TraceFile, eventually};
 use common::{PING, PONG, Wire, request};
-use outrigger::service::agent::{AgentProtocol, RestartLimit};
+use outrigger::service::agent::AgentProtocol;
 use outrigger::service::{Agent, AgentConfig, AgentPerClient};
 use outrigger::{Config, Handle, Server, Service};
 use serde_json::{Value, json};
@@ -225,17 +225,10 @@ impl Drop for Served {
 }
 
 fn config(command: &[&str], protocol: AgentProtocol, sessions_may_idle: bool) -> AgentConfig {
-    AgentConfig {
-        endpoint: "/acp".parse().expect("an endpoint"),
-        command: command.iter().map(|&word| word.to_owned()).collect(),
-        protocol,
-        grace: None,
-        restart_limit: RestartLimit {
-            count: 5,
-            window: Duration::from_secs(60),
-        },
-        sessions_may_idle,
-    }
+    let endpoint = "/acp".parse().expect("an endpoint");
+    let mut config = AgentConfig::new(endpoint, command.iter().copied()).with_protocol(protocol);
+    config.sessions_may_idle = sessions_may_idle;
+    config
 }
 
 #[test]

@@ -151,6 +151,12 @@ pub trait Service {
         let _ = ctx;
     }
 
+    /// Visits every client and caller that the service keeps state for. Debug builds and fuzzers check each against the
+    /// registry after every disconnect.
+    fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
+        let _ = visit;
+    }
+
     /// What the service says about itself, beside what the server knows: fields of [`Status`](crate::Status).
     fn status(&self) -> serde_json::Map<String, serde_json::Value> {
         serde_json::Map::new()
