@@ -86,7 +86,7 @@ struct Sent {
 
 /// The messages on their way, and what each client may get.
 #[derive(Default)]
-struct Model {
+struct RouterModel {
     agent_has: Vec<Sent>,
     /// The request ids for which each client expects a response.
     expected: BTreeMap<ClientId, Vec<String>>,
@@ -106,7 +106,7 @@ struct Model {
     owners: HashMap<String, (Principal, HashSet<String>)>,
 }
 
-impl Model {
+impl RouterModel {
     /// Records the client that got a token as the owner of a session.
     fn note_token(&mut self, session: &str, is_new: bool) {
         for (client, token) in std::mem::take(&mut self.tokens) {
@@ -142,7 +142,7 @@ fn sessions_named(params: &serde_json::Value) -> HashSet<String> {
     named
 }
 
-impl RouterOutput for Model {
+impl RouterOutput for RouterModel {
     fn initialize_agent(&mut self, parts: &[&str]) {
         self.to_agent(parts);
     }
@@ -152,7 +152,7 @@ impl RouterOutput for Model {
         let envelope = Envelope::parse(&text).expect("the agent gets valid messages");
         let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         let params = &value["params"];
-        let client = params["who"].as_str();
+        let client = params["client"].as_str();
         let client: Option<ClientId> = client.and_then(|client| client.parse().ok());
         let method = value["method"].as_str().unwrap_or_default();
         if let Some(client) = client {
@@ -278,7 +278,7 @@ pub fn router(data: &[u8]) {
             .then_some(grace),
     };
     let mut router = Router::new(limits);
-    let mut model = Model::default();
+    let mut model = RouterModel::default();
     let mut present: Vec<ClientId> = Vec::new();
     let (mut next_client, mut now) = (1u64, Time::from_millis(1));
     let mut sessions = 0u64;
@@ -316,7 +316,11 @@ pub fn router(data: &[u8]) {
                     _ => spelled,
                 };
                 // The response to `initialize` goes to all clients.
-                let key = if method == "initialize" { "any" } else { "who" };
+                let key = if method == "initialize" {
+                    "any"
+                } else {
+                    "client"
+                };
                 let is_notification = operation % 5 == 0;
                 let with_id = if is_notification {
                     // An ambiguous notification gets an error response without an id.
@@ -490,7 +494,7 @@ pub fn router(data: &[u8]) {
 /// Checks that the messages to the agent name no session of another client, and claim none of another owner.
 fn check_passed(
     router: &Router,
-    model: &mut Model,
+    model: &mut RouterModel,
     before: &HashMap<String, Option<ClientId>>,
     token: &str,
 ) {
@@ -523,7 +527,7 @@ fn check_passed(
 }
 
 /// Checks that the messages for a session went to its client.
-fn check_updates(router: &Router, model: &mut Model) {
+fn check_updates(router: &Router, model: &mut RouterModel) {
     for (client, session) in model.updates.drain(..) {
         if !session.is_empty() {
             assert_eq!(router.owner_of(&session), Some(client));

@@ -18,7 +18,7 @@ const MAX_CLIENT_REQUESTS: usize = 1024;
 const MAX_AGENT_REQUESTS: usize = 256;
 const MAX_SESSIONS: usize = 256;
 const MAX_ALL_SESSIONS: usize = 16_384;
-/// A session whose record does not fit could be loaded by other clients, so records are plentiful and small.
+/// Once this limit is reached, unknown sessions can no longer be loaded, so it is high.
 const MAX_ENDED_SESSIONS: usize = 1_000_000;
 
 /// The state of the agent process.

@@ -10,7 +10,7 @@
 //! * A request is passed on under an upstream id, which is never reused. Its response goes back under the id that the
 //!   sender wrote, byte for byte.
 //!
-//! `handle_*` methods take input. All other methods only read.
+//! `handle_*` methods take input. The other methods are getters, except `drain` and `take_new_deadline`.
 
 mod early_messages;
 mod ended_sessions;
@@ -146,7 +146,7 @@ struct AgentRequest {
 
 /// The router's counters since its start.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counters {
+pub(crate) struct RouterCounters {
     /// Requests of clients that concern sessions, other than prompts.
     pub(crate) session_requests: u64,
     pub(crate) prompts: u64,
@@ -189,7 +189,7 @@ pub(crate) struct Router {
     is_draining: bool,
     /// The last upstream id.
     last_id: u64,
-    counters: Counters,
+    counters: RouterCounters,
 }
 
 impl Router {
@@ -210,7 +210,7 @@ impl Router {
             is_draining: false,
             initialize: Initialize::Never,
             last_id: 0,
-            counters: Counters::default(),
+            counters: RouterCounters::default(),
         }
     }
 
@@ -255,7 +255,7 @@ impl Router {
         self.controller_of(session)
     }
 
-    pub(crate) fn counters(&self) -> Counters {
+    pub(crate) fn counters(&self) -> RouterCounters {
         self.counters
     }
 

@@ -4,11 +4,11 @@ use super::*;
 
 #[test]
 fn a_token_opens_one_session_once() {
-    let mut world = World::with(1);
-    (2..=4).for_each(|number| world.join_as(number, Principal::User(2)));
-    world.clear();
-    let token = world.session(1, "s");
-    let other = world.session(1, "keeps");
+    let mut sim = Simulation::with(1);
+    (2..=4).for_each(|number| sim.join_as(number, Principal::User(2)));
+    sim.clear();
+    let token = sim.session(1, "s");
+    let other = sim.session(1, "keeps");
     assert_ne!(token, other);
     let resume = |token: &str| {
         request(
@@ -17,92 +17,92 @@ fn a_token_opens_one_session_once() {
             &json!({"sessionId": "s", "_meta": {"outrigger": {"resumeToken": token}}}),
         )
     };
-    world.disconnect(1);
-    world.client_sends(2, &resume("guess"));
-    world.client_sends(2, &resume(&other));
-    world.client_sends(2, &request("5", "session/load", &json!({"sessionId": "s"})));
+    sim.disconnect(1);
+    sim.client_sends(2, &resume("guess"));
+    sim.client_sends(2, &resume(&other));
+    sim.client_sends(2, &request("5", "session/load", &json!({"sessionId": "s"})));
     assert!(
-        world.output.clients[&client(2)]
+        sim.output.clients[&client(2)]
             .iter()
             .all(|text| text.contains("-32010"))
     );
 
-    world.client_sends(2, &resume(&token));
+    sim.client_sends(2, &resume(&token));
     // The new owner gets the messages that precede the response.
-    world.agent_sends(&notification("session/update", &json!({"sessionId": "s"})));
-    assert_eq!(world.client_received(2)["method"], "session/update");
-    let id = world
+    sim.agent_sends(&notification("session/update", &json!({"sessionId": "s"})));
+    assert_eq!(sim.client_received(2)["method"], "session/update");
+    let id = sim
         .output
         .agent
         .last()
         .and_then(|line| serde_json::from_str::<Value>(line).ok())
         .expect("JSON")["id"]
         .clone();
-    world.agent_sends(&json!({"jsonrpc": "2.0", "id": id, "result": null}).to_string());
-    let fresh = world.token(2);
+    sim.agent_sends(&json!({"jsonrpc": "2.0", "id": id, "result": null}).to_string());
+    let fresh = sim.token(2);
     assert_ne!(fresh, token);
-    world.client_sends(3, &resume(&token));
+    sim.client_sends(3, &resume(&token));
     assert_eq!(
-        code(&world.client_received(3)),
+        code(&sim.client_received(3)),
         -32010,
         "a used token opens nothing"
     );
 
-    world.disconnect(2);
-    world.now = world.now + GRACE + Duration::from_secs(1);
-    world.router.handle_timeout(world.now);
+    sim.disconnect(2);
+    sim.now = sim.now + GRACE + Duration::from_secs(1);
+    sim.router.handle_timeout(sim.now);
     assert_eq!(
-        (world.router.session_count(), world.router.ended_count()),
+        (sim.router.session_count(), sim.router.ended_count()),
         (0, 2),
         "after the grace period, only the records of both are left"
     );
-    world.client_sends(
+    sim.client_sends(
         4,
         &request("5", "session/prompt", &json!({"sessionId": "s"})),
     );
-    assert_eq!(code(&world.client_received(4)), -32010);
+    assert_eq!(code(&sim.client_received(4)), -32010);
 }
 
 #[test]
 fn a_load_that_the_agent_rejects_changes_nothing() {
-    let mut world = World::with(2);
-    let token = world.session(1, "s");
-    world.disconnect(1);
+    let mut sim = Simulation::with(2);
+    let token = sim.session(1, "s");
+    sim.disconnect(1);
     let load = request(
         "5",
         "session/load",
         &json!({"sessionId": "s", "_meta": {"outrigger": {"resumeToken": token}}}),
     );
-    world.client_sends(2, &load);
-    let id = world.agent_received()["id"].clone();
-    world.agent_sends(
+    sim.client_sends(2, &load);
+    let id = sim.agent_received()["id"].clone();
+    sim.agent_sends(
         &json!({"jsonrpc": "2.0", "id": id, "error": {"code": -1, "message": "not now"}})
             .to_string(),
     );
-    assert_eq!(world.client_received(2)["error"]["message"], "not now");
-    world.client_sends(
+    assert_eq!(sim.client_received(2)["error"]["message"], "not now");
+    sim.client_sends(
         2,
         &request("6", "session/prompt", &json!({"sessionId": "s"})),
     );
     assert_eq!(
-        code(&world.client_received(2)),
+        code(&sim.client_received(2)),
         -32010,
         "the session is not the client's"
     );
-    world.client_sends(2, &load);
-    world.agent_answers(&json!({}));
+    sim.client_sends(2, &load);
+    sim.agent_answers(&json!({}));
     assert!(
-        world.client_received(2)["result"].is_object(),
+        sim.client_received(2)["result"].is_object(),
         "the token still works"
     );
     // A session that was unknown before is unknown again.
-    world.client_sends(
+    sim.client_sends(
         2,
         &request("7", "session/load", &json!({"sessionId": "unknown"})),
     );
-    world.disconnect(2);
+    sim.disconnect(2);
     assert_eq!(
-        world.router.session_count(),
+        sim.router.session_count(),
         1,
         "only the loaded session is kept for its owner"
     );
@@ -132,14 +132,14 @@ fn a_token_is_added_to_a_result_of_any_shape() {
             r#"{"sessionId":"s","_meta":{"outrigger":{"resumeToken":"T"}}}"#,
         ),
     ] {
-        let mut world = World::with(1);
-        world.client_sends(1, &request("1", "session/new", &json!({})));
-        let id = world.agent_received()["id"].clone();
-        world.agent_sends(&format!(
+        let mut sim = Simulation::with(1);
+        sim.client_sends(1, &request("1", "session/new", &json!({})));
+        let id = sim.agent_received()["id"].clone();
+        sim.agent_sends(&format!(
             r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#
         ));
-        let token = world.token(1);
-        let got = world.output.clients[&client(1)]
+        let token = sim.token(1);
+        let got = sim.output.clients[&client(1)]
             .last()
             .expect("an answer")
             .replace(&token, "T");
@@ -154,72 +154,72 @@ fn a_token_is_added_to_a_result_of_any_shape() {
 fn a_late_response_to_a_claim_affects_only_that_claim() {
     // The bug: the response to A's load arrived after A had closed the session and B had loaded it, and A got B's token.
     for success in [true, false] {
-        let mut world = World::with(2);
-        world.client_sends(1, &claim("1", "session/load", "s", None));
-        let slow = world.agent_received()["id"].clone();
-        world.client_sends(
+        let mut sim = Simulation::with(2);
+        sim.client_sends(1, &claim("1", "session/load", "s", None));
+        let slow = sim.agent_received()["id"].clone();
+        sim.client_sends(
             1,
             &request("2", "session/close", &json!({"sessionId": "s"})),
         );
-        world.agent_answers(&json!({}));
-        world.client_sends(2, &claim("3", "session/load", "s", None));
-        world.agent_answers(&json!({}));
-        let token = world.token(2);
+        sim.agent_answers(&json!({}));
+        sim.client_sends(2, &claim("3", "session/load", "s", None));
+        sim.agent_answers(&json!({}));
+        let token = sim.token(2);
         let answer = if success {
             json!({"jsonrpc": "2.0", "id": slow, "result": {}})
         } else {
             json!({"jsonrpc": "2.0", "id": slow, "error": {"code": 1, "message": "no"}})
         };
-        world.agent_sends(&answer.to_string());
+        sim.agent_sends(&answer.to_string());
         assert!(
-            !world.output.clients[&client(1)]
+            !sim.output.clients[&client(1)]
                 .iter()
                 .any(|text| text.contains(&token))
         );
-        assert_eq!(world.router.owner_of("s"), Some(client(2)));
+        assert_eq!(sim.router.owner_of("s"), Some(client(2)));
     }
 }
 
 #[test]
 fn an_unconfirmed_claim_does_not_reserve_a_session_name() {
     // The bug: the router itself answered `session/resume` for any session.
-    let mut world = World::with(2);
-    world.client_sends(2, &claim("1", "session/resume", "s9", None));
+    let mut sim = Simulation::with(2);
+    sim.client_sends(2, &claim("1", "session/resume", "s9", None));
     assert_eq!(
-        world.agent_received()["method"],
+        sim.agent_received()["method"],
         "session/resume",
         "the agent gets the request"
     );
-    let token = world.session(1, "s9");
+    let token = sim.session(1, "s9");
     assert!(
         !token.is_empty(),
         "a new session of that name belongs to its creator"
     );
-    assert_eq!(world.router.owner_of("s9"), Some(client(1)));
+    assert_eq!(sim.router.owner_of("s9"), Some(client(1)));
 }
 
 #[test]
 fn a_client_that_disconnects_while_it_reloads_its_session_still_owns_it() {
-    let mut world = World::with(1);
-    world.join_as(2, Principal::User(2));
-    world.session(1, "s");
-    world.client_sends(1, &claim("1", "session/load", "s", None));
-    world.disconnect(1);
-    world.client_sends(2, &claim("1", "session/load", "s", None));
-    assert_eq!(code(&world.client_received(2)), -32010);
-    assert!(world.router.take_new_deadline(), "the grace period begins");
+    let mut sim = Simulation::with(1);
+    sim.join_as(2, Principal::User(2));
+    sim.session(1, "s");
+    sim.client_sends(1, &claim("1", "session/load", "s", None));
+    sim.disconnect(1);
+    sim.client_sends(2, &claim("1", "session/load", "s", None));
+    assert_eq!(code(&sim.client_received(2)), -32010);
+    assert!(sim.router.take_new_deadline(), "the grace period begins");
 }
 
 #[test]
 fn a_session_created_for_a_disconnected_client_belongs_to_its_principal() {
-    let mut world = World::with(1);
-    world.join_as(2, Principal::User(2));
-    world.connect(3);
-    world.client_sends(3, &request("0", "initialize", &json!({})));
-    world.session(1, "s");
-    world.client_sends(1, &request("1", "session/fork", &json!({"sessionId": "s"})));
-    world.disconnect(1);
-    let line = world
+    let mut sim = Simulation::with(1);
+    sim.join_as(2, Principal::User(2));
+    sim.connect(3);
+    sim.client_sends(3, &request("0", "initialize", &json!({})));
+    sim.session(1, "s");
+    sim.client_sends(1, &request("1", "session/fork", &json!({"sessionId": "s"})));
+    sim.disconnect(1);
+    let line = sim
         .output
         .agent
         .iter()
@@ -227,13 +227,13 @@ fn a_session_created_for_a_disconnected_client_belongs_to_its_principal() {
         .cloned()
         .expect("a request");
     let id = serde_json::from_str::<Value>(&line).expect("JSON")["id"].clone();
-    world.agent_sends(
+    sim.agent_sends(
         &json!({"jsonrpc": "2.0", "id": id, "result": {"sessionId": "fork"}}).to_string(),
     );
-    world.client_sends(2, &claim("1", "session/load", "fork", None));
-    assert_eq!(code(&world.client_received(2)), -32010);
-    world.client_sends(3, &claim("1", "session/load", "fork", None));
-    assert_eq!(world.agent_received()["method"], "session/load");
+    sim.client_sends(2, &claim("1", "session/load", "fork", None));
+    assert_eq!(code(&sim.client_received(2)), -32010);
+    sim.client_sends(3, &claim("1", "session/load", "fork", None));
+    assert_eq!(sim.agent_received()["method"], "session/load");
 }
 
 #[test]
@@ -246,17 +246,17 @@ fn only_the_principal_or_the_token_opens_a_session_in_each_state() {
             for other in principals {
                 for with_token in [true, false] {
                     let what = format!("{state} {owner:?} {other:?} {with_token}");
-                    let (mut world, token) = world_with(state, owner);
-                    world.join_as(2, other);
-                    world.clear();
+                    let (mut sim, token) = sim_with_session(state, owner);
+                    sim.join_as(2, other);
+                    sim.clear();
                     let allowed = match state {
                         "controlled" => false,
                         "unknown" => true,
                         _ => with_token || (owner == other && owner != Principal::Nobody),
                     };
-                    world.client_sends(2, &request("3", "session/list", &json!({})));
-                    world.agent_answers(&json!({"sessions": [{"sessionId": "s"}]}));
-                    let listed = world.client_received(2)["result"]["sessions"]
+                    sim.client_sends(2, &request("3", "session/list", &json!({})));
+                    sim.agent_answers(&json!({"sessions": [{"sessionId": "s"}]}));
+                    let listed = sim.client_received(2)["result"]["sessions"]
                         .as_array()
                         .map(Vec::len);
                     let is_same = owner == other && owner != Principal::Nobody;
@@ -270,24 +270,24 @@ fn only_the_principal_or_the_token_opens_a_session_in_each_state() {
                         "_vendor/x",
                         "session/fork",
                     ] {
-                        world.client_sends(2, &request("4", method, &json!({"sessionId": "s"})));
-                        assert_eq!(code(&world.client_received(2)), -32010, "{what} {method}");
+                        sim.client_sends(2, &request("4", method, &json!({"sessionId": "s"})));
+                        assert_eq!(code(&sim.client_received(2)), -32010, "{what} {method}");
                     }
-                    world.clear();
+                    sim.clear();
                     let token = with_token.then_some(&*token);
-                    world.client_sends(2, &claim("5", "session/load", "s", token));
-                    assert_eq!(world.output.agent.len(), usize::from(allowed), "{what}");
+                    sim.client_sends(2, &claim("5", "session/load", "s", token));
+                    assert_eq!(sim.output.agent.len(), usize::from(allowed), "{what}");
                     if !allowed {
-                        assert_eq!(code(&world.client_received(2)), -32010, "{what}");
+                        assert_eq!(code(&sim.client_received(2)), -32010, "{what}");
                         continue;
                     }
-                    world.agent_answers(&json!({}));
-                    assert_eq!(world.router.owner_of("s"), Some(client(2)), "{what}");
+                    sim.agent_answers(&json!({}));
+                    assert_eq!(sim.router.owner_of("s"), Some(client(2)), "{what}");
                     // The session now belongs to the principal of client 2.
-                    world.disconnect(2);
-                    world.join_as(3, Principal::User(9));
-                    world.client_sends(3, &claim("5", "session/load", "s", None));
-                    assert_eq!(code(&world.client_received(3)), -32010, "{what}");
+                    sim.disconnect(2);
+                    sim.join_as(3, Principal::User(9));
+                    sim.client_sends(3, &claim("5", "session/load", "s", None));
+                    assert_eq!(code(&sim.client_received(3)), -32010, "{what}");
                 }
             }
         }
@@ -300,31 +300,30 @@ fn a_failed_load_restores_the_session_in_each_state() {
     for state in STATES.into_iter().filter(|state| *state != "controlled") {
         for end in ["rejected", "client disconnected", "agent exited"] {
             let what = format!("{state}, {end}");
-            let (mut world, token) = world_with(state, Principal::Nobody);
-            let known = (world.router.session_count(), world.router.ended_count());
-            world.join_as(2, Principal::Nobody);
-            world.client_sends(2, &claim("5", "session/load", "s", Some(&token)));
-            let id = world.agent_received()["id"].clone();
+            let (mut sim, token) = sim_with_session(state, Principal::Nobody);
+            let known = (sim.router.session_count(), sim.router.ended_count());
+            sim.join_as(2, Principal::Nobody);
+            sim.client_sends(2, &claim("5", "session/load", "s", Some(&token)));
+            let id = sim.agent_received()["id"].clone();
             match end {
                 "rejected" => {
                     let no = json!({"code": 1, "message": "no"});
-                    world
-                        .agent_sends(&json!({"jsonrpc": "2.0", "id": id, "error": no}).to_string());
+                    sim.agent_sends(&json!({"jsonrpc": "2.0", "id": id, "error": no}).to_string());
                 }
-                "client disconnected" => world.disconnect(2),
-                _ => world.router.handle_agent_exited("{}", &mut world.output),
+                "client disconnected" => sim.disconnect(2),
+                _ => sim.router.handle_agent_exited("{}", &mut sim.output),
             }
-            let now = (world.router.session_count(), world.router.ended_count());
+            let now = (sim.router.session_count(), sim.router.ended_count());
             assert_eq!(now, known, "{what}");
-            world.join_as(3, Principal::Token);
-            world.clear();
-            world.client_sends(3, &claim("6", "session/load", "s", None));
-            let denied = !world.output.clients.is_empty();
+            sim.join_as(3, Principal::Token);
+            sim.clear();
+            sim.client_sends(3, &claim("6", "session/load", "s", None));
+            let denied = !sim.output.clients.is_empty();
             assert_eq!(denied, state != "unknown", "{what}: another client");
-            world.join_as(4, Principal::Nobody);
-            world.clear();
-            world.client_sends(4, &claim("7", "session/load", "s", Some(&token)));
-            let asked = world.output.agent.len();
+            sim.join_as(4, Principal::Nobody);
+            sim.clear();
+            sim.client_sends(4, &claim("7", "session/load", "s", Some(&token)));
+            let asked = sim.output.agent.len();
             assert_eq!(
                 asked,
                 usize::from(state != "unknown"),
@@ -333,40 +332,40 @@ fn a_failed_load_restores_the_session_in_each_state() {
         }
     }
     // A session that its client reloads after an exit of the agent stays with the client after a second exit.
-    let mut world = World::with(2);
-    world.session(1, "s");
+    let mut sim = Simulation::with(2);
+    sim.session(1, "s");
     for _ in 0..2 {
-        world.router.handle_agent_exited("{}", &mut world.output);
-        world.router.handle_agent_started(&mut world.output);
-        world.agent_answers(&json!({"protocolVersion": 1}));
-        world.client_sends(1, &claim("1", "session/load", "s", None));
+        sim.router.handle_agent_exited("{}", &mut sim.output);
+        sim.router.handle_agent_started(&mut sim.output);
+        sim.agent_answers(&json!({"protocolVersion": 1}));
+        sim.client_sends(1, &claim("1", "session/load", "s", None));
     }
-    assert_eq!(world.router.owner_of("s"), Some(client(1)));
-    world.client_sends(2, &claim("1", "session/load", "s", None));
-    assert_eq!(code(&world.client_received(2)), -32010);
+    assert_eq!(sim.router.owner_of("s"), Some(client(1)));
+    sim.client_sends(2, &claim("1", "session/load", "s", None));
+    assert_eq!(code(&sim.client_received(2)), -32010);
 }
 
 #[test]
 fn a_token_does_not_open_a_controlled_session_and_the_error_says_why() {
-    let mut world = World::with(2);
-    let token = world.session(1, "s");
-    world.session(1, "other");
-    world.client_sends(2, &claim("5", "session/load", "s", Some(&token)));
-    let heard = world.client_received(2);
+    let mut sim = Simulation::with(2);
+    let token = sim.session(1, "s");
+    sim.session(1, "other");
+    sim.client_sends(2, &claim("5", "session/load", "s", Some(&token)));
+    let heard = sim.client_received(2);
     assert_eq!(code(&heard), -32010);
     assert!(
         heard["error"]["data"]
             .as_str()
             .is_some_and(|why| why.contains("another connection"))
     );
-    world.client_sends(2, &claim("6", "session/load", "unknown", Some(&token)));
-    world.agent_answers(&json!({}));
-    world.disconnect(1);
-    world.client_sends(2, &claim("7", "session/load", "s", Some(&token)));
-    world.agent_answers(&json!({}));
-    assert_eq!(world.router.owner_of("s"), Some(client(2)));
+    sim.client_sends(2, &claim("6", "session/load", "unknown", Some(&token)));
+    sim.agent_answers(&json!({}));
+    sim.disconnect(1);
+    sim.client_sends(2, &claim("7", "session/load", "s", Some(&token)));
+    sim.agent_answers(&json!({}));
+    assert_eq!(sim.router.owner_of("s"), Some(client(2)));
     assert_eq!(
-        world.router.owner_of("other"),
+        sim.router.owner_of("other"),
         None,
         "the other session is detached"
     );
@@ -376,61 +375,61 @@ fn a_token_does_not_open_a_controlled_session_and_the_error_says_why() {
 fn a_token_works_until_its_successor_is_used_or_the_client_sends_a_message() {
     // The bug: a token became invalid with a response that its owner never read, because the connection was lost.
     for ends in [false, true] {
-        let mut world = World::with(1);
-        let first = world.session(1, "s");
-        world.disconnect(1);
-        let cut = |world: &mut World, number: u64| {
-            world.disconnect(number);
+        let mut sim = Simulation::with(1);
+        let first = sim.session(1, "s");
+        sim.disconnect(1);
+        let cut = |sim: &mut Simulation, number: u64| {
+            sim.disconnect(number);
             if ends {
-                world.now = world.now + GRACE + Duration::from_secs(1);
-                world.router.handle_timeout(world.now);
+                sim.now = sim.now + GRACE + Duration::from_secs(1);
+                sim.router.handle_timeout(sim.now);
             }
         };
-        let open = |world: &mut World, number: u64, token: &str| {
-            world.join_as(number, Principal::Nobody);
-            world.client_sends(number, &claim("5", "session/load", "s", Some(token)));
-            let denied = code(&world.client_received(number)) == -32010;
+        let open = |sim: &mut Simulation, number: u64, token: &str| {
+            sim.join_as(number, Principal::Nobody);
+            sim.client_sends(number, &claim("5", "session/load", "s", Some(token)));
+            let denied = code(&sim.client_received(number)) == -32010;
             (!denied).then(|| {
-                world.agent_answers(&json!({}));
-                world.token(number)
+                sim.agent_answers(&json!({}));
+                sim.token(number)
             })
         };
         for number in 2..5 {
-            let unread = open(&mut world, number, &first).expect("the new token was never read");
+            let unread = open(&mut sim, number, &first).expect("the new token was never read");
             assert_ne!(unread, first);
-            cut(&mut world, number);
+            cut(&mut sim, number);
         }
-        let second = open(&mut world, 5, &first).expect("it still works");
-        cut(&mut world, 5);
+        let second = open(&mut sim, 5, &first).expect("it still works");
+        cut(&mut sim, 5);
         // The second token is used.
-        let third = open(&mut world, 6, &second).expect("it works");
-        cut(&mut world, 6);
-        assert_eq!(open(&mut world, 7, &first), None, "invalid");
-        let again = open(&mut world, 8, &second).expect("the third token was not read");
+        let third = open(&mut sim, 6, &second).expect("it works");
+        cut(&mut sim, 6);
+        assert_eq!(open(&mut sim, 7, &first), None, "invalid");
+        let again = open(&mut sim, 8, &second).expect("the third token was not read");
         assert!(ends || again == third);
         // The client sends a message, so it has read the response with the token.
-        world.client_sends(
+        sim.client_sends(
             8,
             &notification("session/cancel", &json!({"sessionId": "s"})),
         );
-        cut(&mut world, 8);
-        assert_eq!(open(&mut world, 9, &second), None, "invalid");
-        assert!(open(&mut world, 10, &again).is_some());
+        cut(&mut sim, 8);
+        assert_eq!(open(&mut sim, 9, &second), None, "invalid");
+        assert!(open(&mut sim, 10, &again).is_some());
     }
 }
 
 #[test]
 fn a_session_loaded_for_a_disconnected_client_belongs_to_its_principal() {
-    let mut world = World::with(1);
-    world.join_as(2, Principal::User(2));
-    world.join_as(3, Principal::Token);
-    world.client_sends(1, &claim("1", "session/load", "old", None));
-    let id = world.agent_received()["id"].clone();
-    world.disconnect(1);
-    world.agent_sends(&json!({"jsonrpc": "2.0", "id": id, "result": null}).to_string());
-    world.client_sends(2, &claim("1", "session/load", "old", None));
-    assert_eq!(code(&world.client_received(2)), -32010);
-    world.clear();
-    world.client_sends(3, &claim("1", "session/load", "old", None));
-    assert_eq!(world.output.agent.len(), 1);
+    let mut sim = Simulation::with(1);
+    sim.join_as(2, Principal::User(2));
+    sim.join_as(3, Principal::Token);
+    sim.client_sends(1, &claim("1", "session/load", "old", None));
+    let id = sim.agent_received()["id"].clone();
+    sim.disconnect(1);
+    sim.agent_sends(&json!({"jsonrpc": "2.0", "id": id, "result": null}).to_string());
+    sim.client_sends(2, &claim("1", "session/load", "old", None));
+    assert_eq!(code(&sim.client_received(2)), -32010);
+    sim.clear();
+    sim.client_sends(3, &claim("1", "session/load", "old", None));
+    assert_eq!(sim.output.agent.len(), 1);
 }

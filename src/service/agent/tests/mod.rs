@@ -48,7 +48,7 @@ impl RouterOutput for RecordedOutput {
 }
 
 /// A router with its output and its clock.
-struct World {
+struct Simulation {
     router: Router,
     output: RecordedOutput,
     now: Time,
@@ -60,7 +60,7 @@ fn client(number: u64) -> ClientId {
     format!("c{number}").parse().expect("an id")
 }
 
-impl World {
+impl Simulation {
     fn new() -> Self {
         let limits = RouterLimits {
             client_requests: 16,
@@ -82,21 +82,21 @@ impl World {
         }
     }
 
-    /// A world with an agent of another protocol and connected clients 1 to `clients`.
+    /// A simulation with an agent of another protocol and connected clients 1 to `clients`.
     fn jsonrpc(clients: u64) -> Self {
         let mut limits = Self::new().router.limits();
         limits.acp = false;
-        let mut world = Self::with_limits(limits);
-        (1..=clients).for_each(|number| world.connect(number));
-        world
+        let mut sim = Self::with_limits(limits);
+        (1..=clients).for_each(|number| sim.connect(number));
+        sim
     }
 
-    /// A world with the initialized clients 1 to `clients`.
+    /// A simulation with the initialized clients 1 to `clients`.
     fn with(clients: u64) -> Self {
-        let mut world = Self::new();
+        let mut sim = Self::new();
         for number in 1..=clients {
-            world.connect(number);
-            world.client_sends(
+            sim.connect(number);
+            sim.client_sends(
                 number,
                 &request(
                     "\"init\"",
@@ -105,13 +105,13 @@ impl World {
                 ),
             );
             if number == 1 {
-                world.agent_answers(
+                sim.agent_answers(
                     &json!({"protocolVersion": 1, "agentCapabilities": {"loadSession": true}}),
                 );
             }
         }
-        world.clear();
-        world
+        sim.clear();
+        sim
     }
 
     /// Connects a client that has shown the server's token.
@@ -236,41 +236,41 @@ const STATES: [&str; 7] = [
     "unknown",
 ];
 
-/// A world in which client 1 created the session "s", which is now in this state. Also returns the session's token.
-fn world_with(state: &str, owner: Principal) -> (World, String) {
-    let mut limits = World::new().router.limits();
+/// A simulation in which client 1 created the session "s", which is now in this state. Also returns the session's token.
+fn sim_with_session(state: &str, owner: Principal) -> (Simulation, String) {
+    let mut limits = Simulation::new().router.limits();
     if state == "detached without a grace period" {
         limits.grace = None;
     }
-    let mut world = World::with_limits(limits);
-    world.connect_as(1, owner);
-    world.client_sends(1, &request("0", "initialize", &json!({})));
-    world.agent_answers(&json!({"protocolVersion": 1, "agentCapabilities": {"loadSession": true}}));
+    let mut sim = Simulation::with_limits(limits);
+    sim.connect_as(1, owner);
+    sim.client_sends(1, &request("0", "initialize", &json!({})));
+    sim.agent_answers(&json!({"protocolVersion": 1, "agentCapabilities": {"loadSession": true}}));
     if state == "unknown" {
-        return (world, "none".to_owned());
+        return (sim, "none".to_owned());
     }
-    let token = world.session(1, "s");
+    let token = sim.session(1, "s");
     match state {
         "controlled" => {}
         "closed" => {
-            world.client_sends(
+            sim.client_sends(
                 1,
                 &request("8", "session/close", &json!({"sessionId": "s"})),
             );
-            world.agent_answers(&json!({}));
+            sim.agent_answers(&json!({}));
         }
         "lost and detached" => {
-            world.router.handle_agent_exited("{}", &mut world.output);
-            world.router.handle_agent_started(&mut world.output);
-            world.agent_answers(&json!({"protocolVersion": 1}));
-            world.disconnect(1);
+            sim.router.handle_agent_exited("{}", &mut sim.output);
+            sim.router.handle_agent_started(&mut sim.output);
+            sim.agent_answers(&json!({"protocolVersion": 1}));
+            sim.disconnect(1);
         }
-        _ => world.disconnect(1),
+        _ => sim.disconnect(1),
     }
     if state == "detached and past its grace period" {
-        world.now = world.now + GRACE + Duration::from_secs(1);
-        world.router.handle_timeout(world.now);
-        assert_eq!(world.router.session_count(), 0);
+        sim.now = sim.now + GRACE + Duration::from_secs(1);
+        sim.router.handle_timeout(sim.now);
+        assert_eq!(sim.router.session_count(), 0);
     }
-    (world, token)
+    (sim, token)
 }

@@ -5,73 +5,73 @@ use super::*;
 #[test]
 fn the_agents_messages_reach_only_the_sessions_owner() {
     for method in AGENT_METHODS {
-        let mut world = World::with(3);
-        world.session(1, "a");
-        world.session(2, "b");
-        world.clear();
-        world.agent_sends(&notification(method, &json!({"sessionId": "b", "x": 1})));
+        let mut sim = Simulation::with(3);
+        sim.session(1, "a");
+        sim.session(2, "b");
+        sim.clear();
+        sim.agent_sends(&notification(method, &json!({"sessionId": "b", "x": 1})));
         assert_eq!(
-            world.output.clients.keys().copied().collect::<Vec<_>>(),
+            sim.output.clients.keys().copied().collect::<Vec<_>>(),
             [client(2)],
             "{method}"
         );
-        world.agent_sends(&notification(method, &json!({"sessionId": "unknown"})));
-        assert_eq!(world.output.clients[&client(2)].len(), 1);
+        sim.agent_sends(&notification(method, &json!({"sessionId": "unknown"})));
+        assert_eq!(sim.output.clients[&client(2)].len(), 1);
 
         // A request gets an upstream id, and only its receiver can answer it.
-        world.clear();
-        world.agent_sends(&request("\"r\"", method, &json!({"sessionId": "b"})));
+        sim.clear();
+        sim.agent_sends(&request("\"r\"", method, &json!({"sessionId": "b"})));
         if matches!(method, "terminal/create" | "elicitation/create") {
             assert_eq!(
-                code(&world.agent_received()),
+                code(&sim.agent_received()),
                 -32601,
                 "the client has not announced {method}"
             );
-            assert!(world.output.clients.is_empty());
+            assert!(sim.output.clients.is_empty());
             continue;
         }
-        let asked = world.client_received(2)["id"].clone();
+        let asked = sim.client_received(2)["id"].clone();
         let answer = json!({"jsonrpc": "2.0", "id": asked, "result": {"ok": 1}}).to_string();
-        world.client_sends(1, &answer);
-        world.client_sends(3, &answer);
+        sim.client_sends(1, &answer);
+        sim.client_sends(3, &answer);
         assert!(
-            world.output.agent.is_empty(),
+            sim.output.agent.is_empty(),
             "other clients cannot answer {method}"
         );
-        world.client_sends(2, &answer);
+        sim.client_sends(2, &answer);
         assert_eq!(
-            world.agent_received(),
+            sim.agent_received(),
             json!({"jsonrpc": "2.0", "id": "r", "result": {"ok": 1}})
         );
-        world.client_sends(2, &answer);
-        assert_eq!(world.output.agent.len(), 1, "it can be answered once");
+        sim.client_sends(2, &answer);
+        assert_eq!(sim.output.agent.len(), 1, "it can be answered once");
     }
 }
 
 #[test]
 fn when_a_client_disconnects_its_requests_are_cancelled_and_removed() {
-    let mut world = World::with(2);
-    world.session(1, "s");
-    world.session(1, "idle");
-    world.session(2, "t");
-    world.client_sends(
+    let mut sim = Simulation::with(2);
+    sim.session(1, "s");
+    sim.session(1, "idle");
+    sim.session(2, "t");
+    sim.client_sends(
         1,
         &request("5", "session/prompt", &json!({"sessionId": "s"})),
     );
-    let prompt = world.agent_received()["id"].clone();
-    world.agent_sends(&request(
+    let prompt = sim.agent_received()["id"].clone();
+    sim.agent_sends(&request(
         "100",
         "session/request_permission",
         &json!({"sessionId": "s"}),
     ));
-    world.agent_sends(&request(
+    sim.agent_sends(&request(
         "101",
         "fs/read_text_file",
         &json!({"sessionId": "s"}),
     ));
-    world.clear();
-    world.disconnect(1);
-    let lines: Vec<Value> = world
+    sim.clear();
+    sim.disconnect(1);
+    let lines: Vec<Value> = sim
         .output
         .agent
         .iter()
@@ -93,27 +93,24 @@ fn when_a_client_disconnects_its_requests_are_cancelled_and_removed() {
         (-32800, &json!("Client disconnected"))
     );
 
-    world.clear();
-    world.agent_sends(&json!({"jsonrpc": "2.0", "id": prompt, "result": {}}).to_string());
-    world.agent_sends(&notification("session/update", &json!({"sessionId": "s"})));
-    world.agent_sends(&request(
+    sim.clear();
+    sim.agent_sends(&json!({"jsonrpc": "2.0", "id": prompt, "result": {}}).to_string());
+    sim.agent_sends(&notification("session/update", &json!({"sessionId": "s"})));
+    sim.agent_sends(&request(
         "102",
         "session/request_permission",
         &json!({"sessionId": "s"}),
     ));
-    assert!(
-        world.output.clients.is_empty(),
-        "no client receives anything"
-    );
+    assert!(sim.output.clients.is_empty(), "no client receives anything");
     assert_eq!(
-        world.agent_received()["result"]["outcome"]["outcome"],
+        sim.agent_received()["result"]["outcome"]["outcome"],
         "cancelled",
         "the agent gets an answer at once"
     );
     assert_eq!(
         (
-            world.router.client_request_count(),
-            world.router.agent_request_count()
+            sim.router.client_request_count(),
+            sim.router.agent_request_count()
         ),
         (0, 0)
     );
@@ -121,16 +118,16 @@ fn when_a_client_disconnects_its_requests_are_cancelled_and_removed() {
 
 #[test]
 fn a_list_shows_a_client_its_own_and_unknown_sessions() {
-    let mut world = World::with(2);
-    world.session(1, "mine");
-    world.session(2, "theirs");
-    world.client_sends(1, &request("4", "session/list", &json!({})));
-    let id = world.agent_received()["id"].clone();
+    let mut sim = Simulation::with(2);
+    sim.session(1, "mine");
+    sim.session(2, "theirs");
+    sim.client_sends(1, &request("4", "session/list", &json!({})));
+    let id = sim.agent_received()["id"].clone();
     let answer = format!(
         r#"{{"jsonrpc":"2.0","id":{id},"result":{{"sessions":[ {{"sessionId":"theirs"}}, {{"sessionId" : "mine","x":[1]}},{{"sessionId":"old"}}],"nextCursor":"c"}}}}"#
     );
-    world.agent_sends(&answer);
-    let got = world.output.clients[&client(1)]
+    sim.agent_sends(&answer);
+    let got = sim.output.clients[&client(1)]
         .last()
         .expect("an answer")
         .clone();
@@ -142,20 +139,20 @@ fn a_list_shows_a_client_its_own_and_unknown_sessions() {
 
 #[test]
 fn a_closed_session_cannot_be_used() {
-    let mut world = World::with(1);
-    world.session(1, "s");
-    world.client_sends(
+    let mut sim = Simulation::with(1);
+    sim.session(1, "s");
+    sim.client_sends(
         1,
         &request("4", "session/close", &json!({"sessionId": "s"})),
     );
-    world.agent_answers(&json!({}));
-    assert_eq!(world.router.session_count(), 0);
-    world.client_sends(
+    sim.agent_answers(&json!({}));
+    assert_eq!(sim.router.session_count(), 0);
+    sim.client_sends(
         1,
         &request("5", "session/prompt", &json!({"sessionId": "s"})),
     );
     assert_eq!(
-        code(&world.client_received(1)),
+        code(&sim.client_received(1)),
         -32010,
         "the closed session is denied"
     );
@@ -163,47 +160,47 @@ fn a_closed_session_cannot_be_used() {
 
 #[test]
 fn an_agent_cannot_give_one_clients_session_to_another() {
-    let mut world = World::with(2);
-    world.session(1, "s");
-    world.client_sends(2, &request("1", "session/new", &json!({})));
-    world.agent_answers(&json!({"sessionId": "s"}));
-    assert_eq!(code(&world.client_received(2)), -32603);
-    world.clear();
-    world.agent_sends(&notification("session/update", &json!({"sessionId": "s"})));
+    let mut sim = Simulation::with(2);
+    sim.session(1, "s");
+    sim.client_sends(2, &request("1", "session/new", &json!({})));
+    sim.agent_answers(&json!({"sessionId": "s"}));
+    assert_eq!(code(&sim.client_received(2)), -32603);
+    sim.clear();
+    sim.agent_sends(&notification("session/update", &json!({"sessionId": "s"})));
     assert_eq!(
-        world.output.clients.keys().copied().collect::<Vec<_>>(),
+        sim.output.clients.keys().copied().collect::<Vec<_>>(),
         [client(1)]
     );
 }
 
 #[test]
 fn after_the_agent_exits_sessions_still_belong_to_their_clients() {
-    let mut world = World::with(2);
-    world.session(1, "s");
-    world.router.handle_agent_exited("{}", &mut world.output);
-    world.router.handle_agent_started(&mut world.output);
-    world.agent_answers(&json!({"protocolVersion": 1}));
-    world.client_sends(2, &claim("1", "session/load", "s", None));
-    assert_eq!(code(&world.client_received(2)), -32010);
-    world.client_sends(
+    let mut sim = Simulation::with(2);
+    sim.session(1, "s");
+    sim.router.handle_agent_exited("{}", &mut sim.output);
+    sim.router.handle_agent_started(&mut sim.output);
+    sim.agent_answers(&json!({"protocolVersion": 1}));
+    sim.client_sends(2, &claim("1", "session/load", "s", None));
+    assert_eq!(code(&sim.client_received(2)), -32010);
+    sim.client_sends(
         1,
         &request("2", "session/prompt", &json!({"sessionId": "s"})),
     );
     // The bug: the error was "Access denied", and clients did not know that they could load the session.
-    let heard = world.client_received(1);
+    let heard = sim.client_received(1);
     assert_eq!(
         (code(&heard), &heard["error"]["message"]),
         (-32002, &json!("Session lost")),
         "the new agent does not have the session"
     );
-    world.client_sends(1, &claim("3", "session/load", "s", None));
-    world.agent_answers(&json!({}));
-    world.clear();
-    world.client_sends(
+    sim.client_sends(1, &claim("3", "session/load", "s", None));
+    sim.agent_answers(&json!({}));
+    sim.clear();
+    sim.client_sends(
         1,
         &request("4", "session/prompt", &json!({"sessionId": "s"})),
     );
-    assert_eq!(world.agent_received()["method"], "session/prompt");
+    assert_eq!(sim.agent_received()["method"], "session/prompt");
 }
 
 #[test]
@@ -218,9 +215,9 @@ fn a_misspelled_key_reaches_no_session() {
             "SESSION_ID",
             "sessionid",
         ] {
-            let mut world = World::with(2);
-            world.session(1, "s");
-            world.clear();
+            let mut sim = Simulation::with(2);
+            sim.session(1, "s");
+            sim.clear();
             for params in [
                 json!({key: "s"}),
                 json!({key: "s", "sessionId": "s"}),
@@ -228,26 +225,26 @@ fn a_misspelled_key_reaches_no_session() {
                 json!({"_meta": {key: "s"}}),
                 json!({"sessionId": "unknown", "field_meta": {key: "s"}}),
             ] {
-                world.client_sends(2, &notification(method, &params));
-                world.client_sends(2, &request("5", method, &params));
-                let heard = world.client_received(2);
+                sim.client_sends(2, &notification(method, &params));
+                sim.client_sends(2, &request("5", method, &params));
+                let heard = sim.client_received(2);
                 assert!(
                     matches!(code(&heard), -32600 | -32010),
                     "{method} {params}: {heard}"
                 );
-                assert!(world.output.agent.is_empty(), "{method} {params}");
+                assert!(sim.output.agent.is_empty(), "{method} {params}");
             }
             // The owner too must spell the key correctly in a session method.
-            world.client_sends(1, &request("6", method, &json!({key: "s"})));
+            sim.client_sends(1, &request("6", method, &json!({key: "s"})));
             let is_vendors = method.starts_with('_');
             assert_eq!(
-                world.output.agent.len(),
+                sim.output.agent.len(),
                 usize::from(is_vendors),
                 "{method} {key}"
             );
-            world.clear();
+            sim.clear();
             // A vendor method may name unknown sessions under any key.
-            world.client_sends(
+            sim.client_sends(
                 2,
                 &request(
                     "7",
@@ -255,38 +252,38 @@ fn a_misspelled_key_reaches_no_session() {
                     &json!({key: "other", "_meta": {key: "x"}}),
                 ),
             );
-            assert_eq!(world.output.agent.len(), 1);
+            assert_eq!(sim.output.agent.len(), 1);
         }
     }
     // The same holds for a session without a client.
     for state in ["detached", "closed"] {
-        let (mut world, _) = world_with(state, Principal::Token);
-        world.join_as(2, Principal::User(2));
-        world.clear();
-        world.client_sends(2, &request("7", "_vendor/x", &json!({"session_id": "s"})));
-        assert_eq!(code(&world.client_received(2)), -32010, "{state}");
+        let (mut sim, _) = sim_with_session(state, Principal::Token);
+        sim.join_as(2, Principal::User(2));
+        sim.clear();
+        sim.client_sends(2, &request("7", "_vendor/x", &json!({"session_id": "s"})));
+        assert_eq!(code(&sim.client_received(2)), -32010, "{state}");
     }
 }
 
 #[test]
 fn messages_before_the_response_to_session_new_are_delivered_after_it() {
     // The bug: such messages were dropped, because the session had no owner yet.
-    let mut world = World::with(2);
-    world.session(2, "other");
-    world.clear();
+    let mut sim = Simulation::with(2);
+    sim.session(2, "other");
+    sim.clear();
     let update = |session: &str, x: u64| {
         notification("session/update", &json!({"sessionId": session, "x": x}))
     };
-    world.client_sends(1, &request("1", "session/new", &json!({})));
-    world.agent_sends(&update("s", 1));
-    world.agent_sends(&update("unknown", 2));
-    world.agent_sends(&update("s", 3));
+    sim.client_sends(1, &request("1", "session/new", &json!({})));
+    sim.agent_sends(&update("s", 1));
+    sim.agent_sends(&update("unknown", 2));
+    sim.agent_sends(&update("s", 3));
     assert!(
-        world.output.clients.is_empty(),
+        sim.output.clients.is_empty(),
         "the session has no owner yet"
     );
-    world.agent_answers(&json!({"sessionId": "s"}));
-    let heard: Vec<Value> = world.output.clients[&client(1)]
+    sim.agent_answers(&json!({"sessionId": "s"}));
+    let heard: Vec<Value> = sim.output.clients[&client(1)]
         .iter()
         .map(|text| serde_json::from_str(text).expect("JSON"))
         .collect();
@@ -297,11 +294,10 @@ fn messages_before_the_response_to_session_new_are_delivered_after_it() {
         (&json!(1), &json!(3))
     );
     // Messages for a session that is not created are dropped and not kept for a later request.
-    world.client_sends(2, &request("2", "session/new", &json!({})));
-    world.agent_answers(&json!({"sessionId": "unknown"}));
+    sim.client_sends(2, &request("2", "session/new", &json!({})));
+    sim.agent_answers(&json!({"sessionId": "unknown"}));
     assert!(
-        world
-            .output
+        sim.output
             .clients
             .get(&client(2))
             .is_some_and(|heard| heard.len() == 1)
@@ -310,27 +306,27 @@ fn messages_before_the_response_to_session_new_are_delivered_after_it() {
 
 #[test]
 fn an_agent_may_reuse_the_name_of_a_closed_or_lost_session() {
-    let mut world = World::with(2);
-    world.session(1, "s");
-    world.session(1, "closed");
-    world.client_sends(
+    let mut sim = Simulation::with(2);
+    sim.session(1, "s");
+    sim.session(1, "closed");
+    sim.client_sends(
         1,
         &request("8", "session/close", &json!({"sessionId": "closed"})),
     );
-    world.agent_answers(&json!({}));
-    world.session(2, "closed");
-    world.router.handle_agent_exited("{}", &mut world.output);
-    world.router.handle_agent_started(&mut world.output);
-    world.agent_answers(&json!({"protocolVersion": 1}));
-    world.session(2, "s");
-    assert_eq!(world.router.owner_of("s"), Some(client(2)));
-    world.client_sends(
+    sim.agent_answers(&json!({}));
+    sim.session(2, "closed");
+    sim.router.handle_agent_exited("{}", &mut sim.output);
+    sim.router.handle_agent_started(&mut sim.output);
+    sim.agent_answers(&json!({"protocolVersion": 1}));
+    sim.session(2, "s");
+    assert_eq!(sim.router.owner_of("s"), Some(client(2)));
+    sim.client_sends(
         1,
         &request("9", "session/prompt", &json!({"sessionId": "s"})),
     );
-    assert_eq!(code(&world.client_received(1)), -32010);
-    world.disconnect(1);
-    assert_eq!(world.router.owner_of("s"), Some(client(2)));
+    assert_eq!(code(&sim.client_received(1)), -32010);
+    sim.disconnect(1);
+    assert_eq!(sim.router.owner_of("s"), Some(client(2)));
 }
 
 #[test]
@@ -341,33 +337,33 @@ fn no_method_reaches_another_clients_session() {
             ("other client", 2, "s"),
             ("unknown", 2, "other"),
         ] {
-            let mut world = World::with(2);
-            world.session(1, "s");
-            world.clear();
-            world.client_sends(who, &notification(method, &json!({"sessionId": session})));
+            let mut sim = Simulation::with(2);
+            sim.session(1, "s");
+            sim.clear();
+            sim.client_sends(who, &notification(method, &json!({"sessionId": session})));
             // A notification cannot load a session.
             let claims = matches!(method, "session/load" | "session/resume");
             assert_eq!(
-                world.output.agent.len(),
+                sim.output.agent.len(),
                 usize::from(role == "owner"),
                 "{role} {method}"
             );
             assert!(
-                world.output.clients.is_empty(),
+                sim.output.clients.is_empty(),
                 "a notification has no answer"
             );
-            world.clear();
-            world.client_sends(who, &request("9", method, &json!({"sessionId": session})));
+            sim.clear();
+            sim.client_sends(who, &request("9", method, &json!({"sessionId": session})));
             let allowed = role == "owner" || (role == "unknown" && claims);
             // The agent still has the owner's session and does not support `session/resume`.
             let is_local = role == "owner" && method == "session/resume";
             assert_eq!(
-                world.output.agent.len(),
+                sim.output.agent.len(),
                 usize::from(allowed && !is_local),
                 "{role} {method}"
             );
             if !allowed {
-                let heard = world.client_received(who);
+                let heard = sim.client_received(who);
                 let message = &heard["error"]["message"];
                 assert_eq!((code(&heard), message), (-32010, &json!("Access denied")));
             }

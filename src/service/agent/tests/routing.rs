@@ -13,53 +13,53 @@ fn elicitation(id: &str, request_id: &Value) -> String {
     )
 }
 
-/// A world with clients that support elicitations.
-fn eliciting_world(clients: u64) -> World {
-    let mut world = World::new();
+/// A simulation with clients that support elicitations.
+fn sim_with_elicitations(clients: u64) -> Simulation {
+    let mut sim = Simulation::new();
     for number in 1..=clients {
-        world.connect(number);
+        sim.connect(number);
         let hello = json!({"clientCapabilities": {"elicitation": {"form": {}}}});
-        world.client_sends(number, &request("0", "initialize", &hello));
+        sim.client_sends(number, &request("0", "initialize", &hello));
         if number == 1 {
-            world.agent_answers(&json!({"protocolVersion": 1}));
+            sim.agent_answers(&json!({"protocolVersion": 1}));
         }
     }
-    world.clear();
-    world
+    sim.clear();
+    sim
 }
 
-fn receivers(world: &World) -> Vec<ClientId> {
-    world.output.clients.keys().copied().collect()
+fn receivers(sim: &Simulation) -> Vec<ClientId> {
+    sim.output.clients.keys().copied().collect()
 }
 
 #[test]
 fn a_request_without_a_session_goes_to_the_client_whose_request_it_refers_to() {
     // The bug: the request was rejected, so a login form was impossible.
-    let mut world = eliciting_world(3);
-    world.client_sends(
+    let mut sim = sim_with_elicitations(3);
+    sim.client_sends(
         1,
         &request("\"a\"", "authenticate", &json!({"methodId": "x"})),
     );
-    let first = world.agent_received()["id"].clone();
-    world.client_sends(
+    let first = sim.agent_received()["id"].clone();
+    sim.client_sends(
         2,
         &request("\"a\"", "authenticate", &json!({"methodId": "x"})),
     );
-    let second = world.agent_received()["id"].clone();
-    world.clear();
+    let second = sim.agent_received()["id"].clone();
+    sim.clear();
     // The agent refers to the request by the upstream id. The client receives its own id.
-    world.agent_sends(&elicitation("\"e\"", &second));
-    assert_eq!(receivers(&world), [client(2)]);
-    let heard = world.client_received(2);
+    sim.agent_sends(&elicitation("\"e\"", &second));
+    assert_eq!(receivers(&sim), [client(2)]);
+    let heard = sim.client_received(2);
     assert_eq!(heard["params"]["requestId"], "a");
     let answer = json!({"jsonrpc": "2.0", "id": heard["id"], "result": {"action": "accept"}});
-    world.client_sends(1, &answer.to_string());
+    sim.client_sends(1, &answer.to_string());
     assert!(
-        world.output.agent.is_empty(),
+        sim.output.agent.is_empty(),
         "another client cannot answer it"
     );
-    world.client_sends(2, &answer.to_string());
-    assert_eq!(world.agent_received()["id"], "e");
+    sim.client_sends(2, &answer.to_string());
+    assert_eq!(sim.agent_received()["id"], "e");
 
     // A request without a reference is rejected if it may belong to two clients.
     let nameless = request(
@@ -67,98 +67,98 @@ fn a_request_without_a_session_goes_to_the_client_whose_request_it_refers_to() {
         "elicitation/create",
         &json!({"mode": "form", "message": "?"}),
     );
-    world.clear();
-    world.agent_sends(&nameless);
+    sim.clear();
+    sim.agent_sends(&nameless);
     assert_eq!(
-        (code(&world.agent_received()), receivers(&world).len()),
+        (code(&sim.agent_received()), receivers(&sim).len()),
         (-32600, 0)
     );
-    world.agent_sends(&json!({"jsonrpc": "2.0", "id": first, "result": {}}).to_string());
-    world.session(3, "s");
-    world.client_sends(
+    sim.agent_sends(&json!({"jsonrpc": "2.0", "id": first, "result": {}}).to_string());
+    sim.session(3, "s");
+    sim.client_sends(
         3,
         &request("7", "session/prompt", &json!({"sessionId": "s"})),
     );
-    world.clear();
-    world.agent_sends(&nameless);
+    sim.clear();
+    sim.agent_sends(&nameless);
     assert_eq!(
-        receivers(&world),
+        receivers(&sim),
         [client(2)],
         "only one client is left: a request during a prompt would name its session"
     );
 
     // The request does not go to another client after its client has disconnected.
-    world.disconnect(2);
-    world.client_sends(1, &request("8", "authenticate", &json!({"methodId": "x"})));
-    world.clear();
-    world.agent_sends(&nameless);
+    sim.disconnect(2);
+    sim.client_sends(1, &request("8", "authenticate", &json!({"methodId": "x"})));
+    sim.clear();
+    sim.agent_sends(&nameless);
     assert_eq!(
-        (code(&world.agent_received()), receivers(&world).len()),
+        (code(&sim.agent_received()), receivers(&sim).len()),
         (-32600, 0)
     );
-    world.agent_sends(&elicitation("10", &second));
+    sim.agent_sends(&elicitation("10", &second));
     assert_eq!(
-        (code(&world.agent_received()), receivers(&world).len()),
+        (code(&sim.agent_received()), receivers(&sim).len()),
         (-32800, 0)
     );
-    world.agent_sends(&json!({"jsonrpc": "2.0", "id": second, "result": {}}).to_string());
-    world.agent_sends(&nameless);
-    assert_eq!(receivers(&world), [client(1)]);
+    sim.agent_sends(&json!({"jsonrpc": "2.0", "id": second, "result": {}}).to_string());
+    sim.agent_sends(&nameless);
+    assert_eq!(receivers(&sim), [client(1)]);
 }
 
 #[test]
 fn a_notification_without_a_session_is_delivered() {
     // The bug: it was dropped, and a client waited for `elicitation/complete` forever.
-    let mut world = eliciting_world(3);
-    world.connect(4);
+    let mut sim = sim_with_elicitations(3);
+    sim.connect(4);
     let complete = notification("elicitation/complete", &json!({"elicitationId": "e"}));
-    world.agent_sends(&complete);
+    sim.agent_sends(&complete);
     let all = [client(1), client(2), client(3)];
     assert_eq!(
-        receivers(&world),
+        receivers(&sim),
         all,
         "without a pending request, all initialized clients get it"
     );
-    world.client_sends(2, &request("5", "authenticate", &json!({})));
-    let id = world.agent_received()["id"].clone();
-    world.clear();
-    world.agent_sends(&complete);
+    sim.client_sends(2, &request("5", "authenticate", &json!({})));
+    let id = sim.agent_received()["id"].clone();
+    sim.clear();
+    sim.agent_sends(&complete);
     assert_eq!(
-        receivers(&world),
+        receivers(&sim),
         [client(2)],
         "the only client with a pending request gets it"
     );
-    world.session(1, "s");
-    world.client_sends(
+    sim.session(1, "s");
+    sim.client_sends(
         1,
         &request("6", "session/prompt", &json!({"sessionId": "s"})),
     );
-    world.clear();
-    world.agent_sends(&complete);
-    assert_eq!(receivers(&world), all);
-    world.clear();
-    world.agent_sends(&notification("_vendor/progress", &json!({"requestId": id})));
-    assert_eq!(receivers(&world), [client(2)], "it refers to a request");
-    assert_eq!(world.client_received(2)["params"]["requestId"], 5);
+    sim.clear();
+    sim.agent_sends(&complete);
+    assert_eq!(receivers(&sim), all);
+    sim.clear();
+    sim.agent_sends(&notification("_vendor/progress", &json!({"requestId": id})));
+    assert_eq!(receivers(&sim), [client(2)], "it refers to a request");
+    assert_eq!(sim.client_received(2)["params"]["requestId"], 5);
     // The completion of an elicitation goes only to the client that got the elicitation.
     let params =
         json!({"sessionId": "s", "mode": "url", "elicitationId": "e", "url": "x", "message": "?"});
-    world.agent_sends(&request("70", "elicitation/create", &params));
-    world.clear();
-    world.agent_sends(&complete);
-    assert_eq!(receivers(&world), [client(1)]);
-    world.clear();
-    world.agent_sends(&complete);
-    assert_eq!(receivers(&world), all, "an elicitation is completed once");
+    sim.agent_sends(&request("70", "elicitation/create", &params));
+    sim.clear();
+    sim.agent_sends(&complete);
+    assert_eq!(receivers(&sim), [client(1)]);
+    sim.clear();
+    sim.agent_sends(&complete);
+    assert_eq!(receivers(&sim), all, "an elicitation is completed once");
     // With one client, the notification goes to it. Without clients, it is dropped.
-    (2..=4).for_each(|number| world.disconnect(number));
-    world.clear();
-    world.agent_sends(&complete);
-    assert_eq!(receivers(&world), [client(1)]);
-    world.disconnect(1);
-    world.clear();
-    world.agent_sends(&complete);
-    assert!(receivers(&world).is_empty());
+    (2..=4).for_each(|number| sim.disconnect(number));
+    sim.clear();
+    sim.agent_sends(&complete);
+    assert_eq!(receivers(&sim), [client(1)]);
+    sim.disconnect(1);
+    sim.clear();
+    sim.agent_sends(&complete);
+    assert!(receivers(&sim).is_empty());
 }
 
 #[test]
@@ -170,61 +170,61 @@ fn in_each_protocol_a_client_can_cancel_only_its_own_requests() {
         ("$/cancelRequest", "id"),
         ("notifications/cancelled", "requestId"),
     ] {
-        let mut world = World::jsonrpc(2);
-        world.client_sends(1, &request("77", "tools/call", &json!({})));
-        let first = world.agent_received()["id"].clone();
-        world.client_sends(2, &request("77", "tools/call", &json!({})));
-        let second = world.agent_received()["id"].clone();
-        world.clear();
+        let mut sim = Simulation::jsonrpc(2);
+        sim.client_sends(1, &request("77", "tools/call", &json!({})));
+        let first = sim.agent_received()["id"].clone();
+        sim.client_sends(2, &request("77", "tools/call", &json!({})));
+        let second = sim.agent_received()["id"].clone();
+        sim.clear();
         for raw in [&first, &json!(78), &json!("77")] {
-            world.client_sends(2, &notification(method, &json!({key: raw})));
-            world.client_sends(2, &request("5", method, &json!({key: raw})));
-            assert_eq!(code(&world.client_received(2)), -32600, "{method}");
+            sim.client_sends(2, &notification(method, &json!({key: raw})));
+            sim.client_sends(2, &request("5", method, &json!({key: raw})));
+            assert_eq!(code(&sim.client_received(2)), -32600, "{method}");
         }
         for params in [
             json!({}),
             json!({"request_id": 77}),
             json!({"requestId": 77, "id": 77}),
         ] {
-            world.client_sends(2, &notification(method, &params));
-            world.client_sends(2, &request("5", method, &params));
+            sim.client_sends(2, &notification(method, &params));
+            sim.client_sends(2, &request("5", method, &params));
         }
         assert!(
-            world.output.agent.is_empty(),
+            sim.output.agent.is_empty(),
             "{method}: {:?}",
-            world.output.agent
+            sim.output.agent
         );
-        world.client_sends(2, &request("\"c\"", method, &json!({key: 77})));
-        let heard = world.agent_received();
+        sim.client_sends(2, &request("\"c\"", method, &json!({key: 77})));
+        let heard = sim.agent_received();
         assert_eq!(heard["params"][key], second, "{method}");
         assert!(heard["id"].is_u64() && heard["id"] != second);
-        world.client_sends(2, &notification(method, &json!({key: 77})));
-        assert_eq!(world.agent_received()["params"][key], second, "{method}");
+        sim.client_sends(2, &notification(method, &json!({key: 77})));
+        assert_eq!(sim.agent_received()["params"][key], second, "{method}");
         // A cancelled request of the Model Context Protocol gets no response and is no longer pending.
         let pending = if method == "notifications/cancelled" {
             2
         } else {
             3
         };
-        assert_eq!(world.router.client_request_count(), pending, "{method}");
+        assert_eq!(sim.router.client_request_count(), pending, "{method}");
     }
-    let mut world = World::jsonrpc(2);
-    world.client_sends(1, &request("1", "tools/call", &json!({})));
-    world.agent_sends(&request("\"q\"", "sampling/createMessage", &json!({})));
-    let asked = world.client_received(1)["id"].clone();
-    world.agent_sends(&notification(
+    let mut sim = Simulation::jsonrpc(2);
+    sim.client_sends(1, &request("1", "tools/call", &json!({})));
+    sim.agent_sends(&request("\"q\"", "sampling/createMessage", &json!({})));
+    let asked = sim.client_received(1)["id"].clone();
+    sim.agent_sends(&notification(
         "notifications/cancelled",
         &json!({"requestId": "q"}),
     ));
-    assert_eq!(world.client_received(1)["params"]["requestId"], asked);
-    assert_eq!(world.router.agent_request_count(), 0);
-    world.clear();
-    world.agent_sends(&notification(
+    assert_eq!(sim.client_received(1)["params"]["requestId"], asked);
+    assert_eq!(sim.router.agent_request_count(), 0);
+    sim.clear();
+    sim.agent_sends(&notification(
         "notifications/cancelled",
         &json!({"requestId": "q"}),
     ));
     assert!(
-        receivers(&world).is_empty(),
+        receivers(&sim).is_empty(),
         "the cancellation is dropped, not broadcast"
     );
 }
@@ -232,77 +232,73 @@ fn in_each_protocol_a_client_can_cancel_only_its_own_requests() {
 #[test]
 fn a_response_that_cannot_be_passed_on_fails_its_request() {
     // The bug: after a response over the message limit or with an unpaired surrogate, the request waited forever.
-    let mut world = World::with(1);
-    let fail = |world: &mut World, id: &Value| {
+    let mut sim = Simulation::with(1);
+    let fail = |sim: &mut Simulation, id: &Value| {
         let recovered = Some(RecoveredId::Response(id.to_string()));
-        let now = world.now;
-        world
-            .router
-            .handle_unreadable(now, recovered, "is over the limit", &mut world.output);
+        let now = sim.now;
+        sim.router
+            .handle_unreadable(now, recovered, "is over the limit", &mut sim.output);
     };
-    world.client_sends(1, &request("\"a\"", "authenticate", &json!({})));
-    let id = world.agent_received()["id"].clone();
-    fail(&mut world, &id);
-    let heard = world.client_received(1);
+    sim.client_sends(1, &request("\"a\"", "authenticate", &json!({})));
+    let id = sim.agent_received()["id"].clone();
+    fail(&mut sim, &id);
+    let heard = sim.client_received(1);
     assert_eq!((code(&heard), &heard["id"]), (-32603, &json!("a")));
     assert_eq!(
         heard["error"]["data"],
         "the agent's answer is over the limit"
     );
 
-    world.client_sends(1, &request("\"b\"", "authenticate", &json!({})));
-    let id = world.agent_received()["id"].clone();
-    world.agent_sends(&format!(
+    sim.client_sends(1, &request("\"b\"", "authenticate", &json!({})));
+    let id = sim.agent_received()["id"].clone();
+    sim.agent_sends(&format!(
         r#"{{"jsonrpc":"2.0","result":"\ud800","id":{id}}}"#
     ));
-    assert_eq!(world.client_received(1)["id"], "b");
+    assert_eq!(sim.client_received(1)["id"], "b");
 
     // A load fails in the same way.
-    world.client_sends(
+    sim.client_sends(
         1,
         &request("\"c\"", "session/load", &json!({"sessionId": "old"})),
     );
-    let id = world.agent_received()["id"].clone();
-    fail(&mut world, &id);
+    let id = sim.agent_received()["id"].clone();
+    fail(&mut sim, &id);
     assert_eq!(
         (
-            world.router.owner_of("old"),
-            world.router.client_request_count()
+            sim.router.owner_of("old"),
+            sim.router.client_request_count()
         ),
         (None, 0)
     );
 
     // After a failed `initialize`, the next one is sent to the agent.
-    let mut world = World::new();
-    world.connect(1);
-    world.client_sends(1, &request("\"i\"", "initialize", &json!({})));
-    let id = world.agent_received()["id"].clone();
-    fail(&mut world, &id);
+    let mut sim = Simulation::new();
+    sim.connect(1);
+    sim.client_sends(1, &request("\"i\"", "initialize", &json!({})));
+    let id = sim.agent_received()["id"].clone();
+    fail(&mut sim, &id);
     assert_eq!(
-        (
-            code(&world.client_received(1)),
-            &world.client_received(1)["id"]
-        ),
+        (code(&sim.client_received(1)), &sim.client_received(1)["id"]),
         (-32603, &json!("i"))
     );
-    world.client_sends(1, &request("\"j\"", "initialize", &json!({})));
-    assert_eq!(world.output.agent.len(), 2);
+    sim.client_sends(1, &request("\"j\"", "initialize", &json!({})));
+    assert_eq!(sim.output.agent.len(), 2);
 
     // An invalid request of the agent gets an error and is not mistaken for a response with the same id.
-    world.agent_answers(&json!({"protocolVersion": 1}));
-    world.client_sends(1, &request("\"d\"", "authenticate", &json!({})));
-    let id = world.agent_received()["id"].clone();
-    world.clear();
+    sim.agent_answers(&json!({"protocolVersion": 1}));
+    sim.client_sends(1, &request("\"d\"", "authenticate", &json!({})));
+    let id = sim.agent_received()["id"].clone();
+    sim.clear();
     let line = request(
         &id.to_string(),
         "fs/read_text_file",
         &json!({"sessionId": 5}),
     );
-    world.agent_sends(&line);
+    sim.agent_sends(&line);
     assert_eq!(
-        (code(&world.agent_received()), &world.agent_received()["id"]),
+        (code(&sim.agent_received()), &sim.agent_received()["id"]),
         (-32600, &id)
     );
-    assert!(world.output.clients.is_empty());
-    assert_eq!(world.router.client_request_count(), 1);
+    assert!(sim.output.clients.is_empty());
+    assert_eq!(sim.router.client_request_count(), 1);
 }
