@@ -389,6 +389,27 @@ mod tests {
         assert!(builder(&paths[1..]).build().is_ok());
     }
 
+    /// A service that keeps state for one client.
+    struct One(ClientId);
+
+    impl Service for One {
+        fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
+            visit(self.0);
+        }
+    }
+
+    #[test]
+    fn the_clients_of_all_services_are_visited() {
+        let ids: Vec<ClientId> = ["c1", "c2.1"].map(|id| id.parse().expect("an id")).into();
+        let builder = Routes::builder()
+            .add("/a".parse().expect("an endpoint"), Box::new(One(ids[0])))
+            .add("/b".parse().expect("an endpoint"), Box::new(One(ids[1])));
+        let mut visited = Vec::new();
+        let routes = builder.build().expect("valid");
+        routes.clients(&mut |client| visited.push(client));
+        assert_eq!(visited, ids);
+    }
+
     #[test]
     fn status_fields_are_added_up() {
         let object = |value: Value| value.as_object().cloned().expect("an object");
