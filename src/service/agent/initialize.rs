@@ -78,7 +78,7 @@ impl Initialize {
     }
 
     /// Prepares to send `initialize` with the same parameters to a restarted agent. Returns false if no client has sent it.
-    pub(super) fn ask_again(&mut self, id: u64) -> bool {
+    pub(super) fn restart(&mut self, id: u64) -> bool {
         // Clients that sent it while no agent was running still wait.
         let (params, wanted) = match self {
             Self::Never => return false,

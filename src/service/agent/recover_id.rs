@@ -122,7 +122,7 @@ impl IdRecovery {
     }
 
     /// Keeps a byte of a key or of the value of `id`. Keeps one byte more than the limit, so that text over the limit can
-    /// be told from text at the limit.
+    /// be distinguished from text at the limit.
     fn keep(&mut self, byte: u8) {
         let (kept, limit) = match self.position {
             Position::Key => (&mut self.key, MAX_KEY),

@@ -195,7 +195,6 @@ impl Agent {
         self.route(ctx, |router, output| {
             router.handle_agent_exited(&data, output)
         });
-        self.check_pressure(ctx);
         if ctx.is_stopping() {
             return;
         }

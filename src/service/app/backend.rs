@@ -8,12 +8,11 @@ use crate::service::pipe::{LineReader, Stream, Writer};
 use crate::sys::NonblockingFd;
 use crate::{Context, SourceId, TimerId};
 
-/// The receiver of events and source of commands.
+/// A child process, or Outrigger's own standard input and output.
 #[derive(Debug)]
 pub(super) enum Backend {
     Child(Box<Child>),
-    /// Outrigger's own standard input and output. The input stays open after its end, because it may be the same socket
-    /// as the output.
+    /// The input stays open after its end, because it may be the same socket as the output.
     Stdio {
         input: LineReader,
         output: Writer,

@@ -421,7 +421,7 @@ impl Router {
     /// Initializes a new agent process with the parameters that its predecessor got.
     pub(crate) fn handle_agent_started(&mut self, output: &mut impl RouterOutput) {
         let id = self.next_id();
-        if self.initialize.ask_again(id) {
+        if self.initialize.restart(id) {
             self.send_initialize(output);
         }
     }

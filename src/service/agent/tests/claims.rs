@@ -323,9 +323,9 @@ fn a_failed_load_restores_the_session_in_each_state() {
             sim.join_as(4, Principal::Nobody);
             sim.clear();
             sim.client_sends(4, &claim("7", "session/load", "s", Some(&token)));
-            let asked = sim.output.agent.len();
+            let requests = sim.output.agent.len();
             assert_eq!(
-                asked,
+                requests,
                 usize::from(state != "unknown"),
                 "{what}: the token works"
             );
@@ -351,10 +351,10 @@ fn a_token_does_not_open_a_controlled_session_and_the_error_says_why() {
     let token = sim.session(1, "s");
     sim.session(1, "other");
     sim.client_sends(2, &claim("5", "session/load", "s", Some(&token)));
-    let heard = sim.client_received(2);
-    assert_eq!(code(&heard), -32010);
+    let received = sim.client_received(2);
+    assert_eq!(code(&received), -32010);
     assert!(
-        heard["error"]["data"]
+        received["error"]["data"]
             .as_str()
             .is_some_and(|why| why.contains("another connection"))
     );

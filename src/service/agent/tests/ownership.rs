@@ -30,8 +30,8 @@ fn the_agents_messages_reach_only_the_sessions_owner() {
             assert!(sim.output.clients.is_empty());
             continue;
         }
-        let asked = sim.client_received(2)["id"].clone();
-        let answer = json!({"jsonrpc": "2.0", "id": asked, "result": {"ok": 1}}).to_string();
+        let upstream_id = sim.client_received(2)["id"].clone();
+        let answer = json!({"jsonrpc": "2.0", "id": upstream_id, "result": {"ok": 1}}).to_string();
         sim.client_sends(1, &answer);
         sim.client_sends(3, &answer);
         assert!(
@@ -187,9 +187,9 @@ fn after_the_agent_exits_sessions_still_belong_to_their_clients() {
         &request("2", "session/prompt", &json!({"sessionId": "s"})),
     );
     // The bug: the error was "Access denied", and clients did not know that they could load the session.
-    let heard = sim.client_received(1);
+    let received = sim.client_received(1);
     assert_eq!(
-        (code(&heard), &heard["error"]["message"]),
+        (code(&received), &received["error"]["message"]),
         (-32002, &json!("Session lost")),
         "the new agent does not have the session"
     );
@@ -227,10 +227,10 @@ fn a_misspelled_key_reaches_no_session() {
             ] {
                 sim.client_sends(2, &notification(method, &params));
                 sim.client_sends(2, &request("5", method, &params));
-                let heard = sim.client_received(2);
+                let received = sim.client_received(2);
                 assert!(
-                    matches!(code(&heard), -32600 | -32010),
-                    "{method} {params}: {heard}"
+                    matches!(code(&received), -32600 | -32010),
+                    "{method} {params}: {received}"
                 );
                 assert!(sim.output.agent.is_empty(), "{method} {params}");
             }
@@ -283,14 +283,14 @@ fn messages_before_the_response_to_session_new_are_delivered_after_it() {
         "the session has no owner yet"
     );
     sim.agent_answers(&json!({"sessionId": "s"}));
-    let heard: Vec<Value> = sim.output.clients[&client(1)]
+    let received: Vec<Value> = sim.output.clients[&client(1)]
         .iter()
         .map(|text| serde_json::from_str(text).expect("JSON"))
         .collect();
-    assert_eq!(heard.len(), 3);
-    assert_eq!(heard[0]["id"], 1);
+    assert_eq!(received.len(), 3);
+    assert_eq!(received[0]["id"], 1);
     assert_eq!(
-        (&heard[1]["params"]["x"], &heard[2]["params"]["x"]),
+        (&received[1]["params"]["x"], &received[2]["params"]["x"]),
         (&json!(1), &json!(3))
     );
     // Messages for a session that is not created are dropped and not kept for a later request.
@@ -300,7 +300,7 @@ fn messages_before_the_response_to_session_new_are_delivered_after_it() {
         sim.output
             .clients
             .get(&client(2))
-            .is_some_and(|heard| heard.len() == 1)
+            .is_some_and(|received| received.len() == 1)
     );
 }
 
@@ -363,9 +363,12 @@ fn no_method_reaches_another_clients_session() {
                 "{role} {method}"
             );
             if !allowed {
-                let heard = sim.client_received(who);
-                let message = &heard["error"]["message"];
-                assert_eq!((code(&heard), message), (-32010, &json!("Access denied")));
+                let received = sim.client_received(who);
+                let message = &received["error"]["message"];
+                assert_eq!(
+                    (code(&received), message),
+                    (-32010, &json!("Access denied"))
+                );
             }
         }
     }

@@ -17,10 +17,10 @@ fn an_invalid_message_gets_an_error_and_does_not_reach_the_agent() {
         ),
     ] {
         sim.client_sends(1, text);
-        let heard = sim.client_received(1);
-        assert_eq!((code(&heard), &heard["id"]), (want, &id), "{text}");
+        let received = sim.client_received(1);
+        assert_eq!((code(&received), &received["id"]), (want, &id), "{text}");
         assert!(
-            heard["error"].get("data").is_some(),
+            received["error"].get("data").is_some(),
             "errors always have data"
         );
     }
@@ -121,12 +121,12 @@ fn cancellations_name_the_receivers_id() {
         "session/request_permission",
         &json!({"sessionId": "s"}),
     ));
-    let asked = sim.client_received(1)["id"].clone();
+    let upstream_id = sim.client_received(1)["id"].clone();
     sim.agent_sends(&notification(
         "$/cancel_request",
         &json!({"requestId": "q"}),
     ));
-    assert_eq!(sim.client_received(1)["params"]["requestId"], asked);
+    assert_eq!(sim.client_received(1)["params"]["requestId"], upstream_id);
 }
 
 #[test]
@@ -147,9 +147,9 @@ fn when_the_agent_exits_all_requests_fail_and_the_new_agent_gets_the_same_initia
     sim.router
         .handle_agent_exited(r#"{"code":null,"signal":"SIGKILL"}"#, &mut sim.output);
     for number in 1..=3 {
-        let heard = sim.client_received(number);
-        assert_eq!((code(&heard), &heard["id"]), (-32012, &json!("p")));
-        assert_eq!(heard["error"]["data"]["signal"], "SIGKILL");
+        let received = sim.client_received(number);
+        assert_eq!((code(&received), &received["id"]), (-32012, &json!("p")));
+        assert_eq!(received["error"]["data"]["signal"], "SIGKILL");
     }
     assert_eq!(
         (

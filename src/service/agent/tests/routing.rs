@@ -50,9 +50,9 @@ fn a_request_without_a_session_goes_to_the_client_whose_request_it_refers_to() {
     // The agent refers to the request by the upstream id. The client receives its own id.
     sim.agent_sends(&elicitation("\"e\"", &second));
     assert_eq!(receivers(&sim), [client(2)]);
-    let heard = sim.client_received(2);
-    assert_eq!(heard["params"]["requestId"], "a");
-    let answer = json!({"jsonrpc": "2.0", "id": heard["id"], "result": {"action": "accept"}});
+    let received = sim.client_received(2);
+    assert_eq!(received["params"]["requestId"], "a");
+    let answer = json!({"jsonrpc": "2.0", "id": received["id"], "result": {"action": "accept"}});
     sim.client_sends(1, &answer.to_string());
     assert!(
         sim.output.agent.is_empty(),
@@ -195,9 +195,9 @@ fn in_each_protocol_a_client_can_cancel_only_its_own_requests() {
             sim.output.agent
         );
         sim.client_sends(2, &request("\"c\"", method, &json!({key: 77})));
-        let heard = sim.agent_received();
-        assert_eq!(heard["params"][key], second, "{method}");
-        assert!(heard["id"].is_u64() && heard["id"] != second);
+        let received = sim.agent_received();
+        assert_eq!(received["params"][key], second, "{method}");
+        assert!(received["id"].is_u64() && received["id"] != second);
         sim.client_sends(2, &notification(method, &json!({key: 77})));
         assert_eq!(sim.agent_received()["params"][key], second, "{method}");
         // A cancelled request of the Model Context Protocol gets no response and is no longer pending.
@@ -211,12 +211,12 @@ fn in_each_protocol_a_client_can_cancel_only_its_own_requests() {
     let mut sim = Simulation::jsonrpc(2);
     sim.client_sends(1, &request("1", "tools/call", &json!({})));
     sim.agent_sends(&request("\"q\"", "sampling/createMessage", &json!({})));
-    let asked = sim.client_received(1)["id"].clone();
+    let upstream_id = sim.client_received(1)["id"].clone();
     sim.agent_sends(&notification(
         "notifications/cancelled",
         &json!({"requestId": "q"}),
     ));
-    assert_eq!(sim.client_received(1)["params"]["requestId"], asked);
+    assert_eq!(sim.client_received(1)["params"]["requestId"], upstream_id);
     assert_eq!(sim.router.agent_request_count(), 0);
     sim.clear();
     sim.agent_sends(&notification(
@@ -242,10 +242,10 @@ fn a_response_that_cannot_be_passed_on_fails_its_request() {
     sim.client_sends(1, &request("\"a\"", "authenticate", &json!({})));
     let id = sim.agent_received()["id"].clone();
     fail(&mut sim, &id);
-    let heard = sim.client_received(1);
-    assert_eq!((code(&heard), &heard["id"]), (-32603, &json!("a")));
+    let received = sim.client_received(1);
+    assert_eq!((code(&received), &received["id"]), (-32603, &json!("a")));
     assert_eq!(
-        heard["error"]["data"],
+        received["error"]["data"],
         "the agent's answer is over the limit"
     );
 
