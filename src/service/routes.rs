@@ -266,6 +266,12 @@ impl Service for Routes {
         }
     }
 
+    fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
+        for mounted in &self.services {
+            mounted.service.clients(visit);
+        }
+    }
+
     fn is_ready(&self) -> bool {
         self.services
             .iter()
@@ -286,12 +292,6 @@ impl Service for Routes {
 
     fn orphans_changed(&mut self, ctx: &mut Context) {
         self.each(ctx, |service, ctx| service.orphans_changed(ctx));
-    }
-
-    fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
-        for mounted in &self.services {
-            mounted.service.clients(visit);
-        }
     }
 
     /// The sum of the services' fields. With several services, `routes` has the fields of each one by its path.
