@@ -358,12 +358,12 @@ impl Service for AgentPerClient {
     fn metrics(&self, out: &mut Metrics) {
         out.gauge(
             "outrigger_processes_running",
-            "Processes that run, including those that are being stopped.",
+            "Running programs, including those that are being stopped.",
             self.process_count(),
         );
         out.counter(
             "outrigger_processes_started_total",
-            "Processes that were started.",
+            "Programs started.",
             self.started,
         );
     }

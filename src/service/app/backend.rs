@@ -33,7 +33,7 @@ pub(super) enum BackendEvent {
 }
 
 impl Backend {
-    /// Starts the child process. Uses the own standard streams if `command` is empty.
+    /// Starts the child process. Uses Outrigger's own standard streams if `command` is empty.
     pub(super) fn start(ctx: &mut Context, command: &[String]) -> io::Result<Self> {
         let limit = super::line_limit(ctx);
         if !command.is_empty() {
@@ -117,7 +117,7 @@ impl Backend {
         }
     }
 
-    /// Stops the child. The own streams need no action.
+    /// Stops the child. Standard streams need no action.
     pub(super) fn stop(&mut self, ctx: &mut Context) {
         match self {
             Self::Child(child) => child.stop(ctx),
@@ -125,7 +125,8 @@ impl Backend {
         }
     }
 
-    /// Whether nothing keeps the loop from ending. A child keeps it until it has exited.
+    /// Whether the loop may end: all events have been written or cannot be. Always false for a child, which is removed when
+    /// it exits.
     pub(super) fn is_stopped(&self) -> bool {
         match self {
             Self::Child(_) => false,

@@ -45,7 +45,7 @@ impl Events {
         protocol: Option<&str>,
         access: &Access,
     ) {
-        // The program does not get to see the token.
+        // The token is hidden from the program.
         let query = match request.query() {
             Some(query) if access.token.is_some() => Some(without_token(query))
                 .filter(|query| !query.is_empty() && !access.reveals(query)),

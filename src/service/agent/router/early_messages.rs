@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-/// The maximum of sessions, and of messages and bytes for each session.
+/// The maximum number of sessions, and of messages and bytes for each session.
 const MAX_SESSIONS: usize = 16;
 const MAX_MESSAGES: usize = 64;
 const MAX_BYTES: usize = 256 << 10;

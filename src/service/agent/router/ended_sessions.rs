@@ -1,8 +1,8 @@
 //! The owners of ended sessions, in a few bytes for each session.
 //!
 //! Names and tokens are stored as hashes with a random key, so that clients cannot construct collisions. Only the record
-//! here protects an ended session from other clients. Therefore, once a record did not fit, sessions without a record can
-//! no longer be loaded.
+//! here protects an ended session from other clients. Therefore, once the records are full, sessions without a record can no
+//! longer be loaded.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};

@@ -346,7 +346,7 @@ impl Router {
         }
     }
 
-    /// Passes on that the agent cancels one of its own requests.
+    /// Forwards the cancellation of one of the agent's own requests.
     fn cancel_agent_request(
         &mut self,
         envelope: &Envelope<'_>,
