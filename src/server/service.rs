@@ -151,12 +151,6 @@ pub trait Service {
         let _ = ctx;
     }
 
-    /// Visits every client and caller that the service keeps state for. Debug builds and fuzzers check each against the
-    /// registry after every disconnect.
-    fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
-        let _ = visit;
-    }
-
     /// What the service says about itself, beside what the server knows: fields of [`Status`](crate::Status).
     fn status(&self) -> serde_json::Map<String, serde_json::Value> {
         serde_json::Map::new()
@@ -175,6 +169,12 @@ pub trait Service {
     /// The server stops and all clients are gone: end what the service itself runs.
     fn stopping(&mut self, ctx: &mut Context) {
         let _ = ctx;
+    }
+
+    /// Visits every client and caller that the service keeps state for. Debug builds and fuzzers check each against the
+    /// registry after every disconnect.
+    fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
+        let _ = visit;
     }
 
     /// Whether the loop may end. It is asked after `stopping`, on every turn until the drain timeout.
