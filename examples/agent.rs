@@ -1,12 +1,17 @@
-//! A small agent of the Agent Client Protocol on its standard streams: what `outrigger agent` is tried with.
+//! A small agent of the Agent Client Protocol on standard input and output, for trying and testing `outrigger agent`.
 //!
 //!     cargo build --release --examples
 //!     cargo run --release -- agent -- target/release/examples/agent
 //!
-//! It answers a prompt with its words, one update each. Some words make it do more:
-//! `permission` asks for a permission first, `read` reads a file through the client, `wait` answers only when it is
-//! cancelled, `die` ends it, `hold` puts the answer aside and `release` gives all answers that were put aside, the last
-//! one first. With `AGENT_LOG=FILE` it writes down every line it gets.
+//! It answers a prompt with the prompt's own words, one update per word. Some words have an effect:
+//!
+//! * `permission` asks for permission first.
+//! * `read` reads a file through the client.
+//! * `wait` answers only when the prompt is cancelled.
+//! * `die` exits.
+//! * `hold` withholds the answer. `release` sends all withheld answers, the last one first.
+//!
+//! With `AGENT_LOG=FILE` it appends each line that it reads to the file.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::OpenOptions;
@@ -18,10 +23,10 @@ use serde_json::{Value, json};
 struct Agent {
     initialized: bool,
     sessions: HashSet<String>,
-    /// Prompts that wait, by session: the id of the request.
+    /// The ids of the waiting prompts, by session.
     waiting: HashMap<String, Value>,
-    /// Requests of ours: their id, and the prompt that waits for the answer.
-    asked: HashMap<u64, (Value, String)>,
+    /// The pending requests to the client, by id: the prompt's id and its session.
+    requests: HashMap<u64, (Value, String)>,
     next_id: u64,
     held: Vec<Value>,
 }
@@ -88,7 +93,7 @@ impl Agent {
                 let error = json!({"code": -32601, "message": "Method not found", "data": {"method": method}});
                 say(&json!({"jsonrpc": "2.0", "id": id, "error": error}))
             }
-            None => match id.as_u64().and_then(|id| self.asked.remove(&id)) {
+            None => match id.as_u64().and_then(|id| self.requests.remove(&id)) {
                 Some((prompt, session)) => {
                     update(&session, &message["result"].to_string())?;
                     answer(&prompt, &json!({"stopReason": "end_turn"}))
@@ -124,7 +129,7 @@ impl Agent {
                 }
                 "permission" | "read" => {
                     self.next_id += 1;
-                    self.asked.insert(self.next_id, (id, session.to_owned()));
+                    self.requests.insert(self.next_id, (id, session.to_owned()));
                     let (method, params) = if word == "read" {
                         (
                             "fs/read_text_file",

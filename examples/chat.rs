@@ -1,22 +1,22 @@
-//! A chat room in one Rust program: `examples/chat.py` once more, with the server in it.
+//! A chat room in one Rust program: `examples/chat.py` with the server inside.
 //!
-//! It shows a service with state: what is told of clients, how one is sent to, and how all others are.
+//! It shows a service with state: how to follow clients, send to one client, and send to all others.
 //!
-//!     cargo run --release --example chat               or: ... chat 8080, for another port than 7070
-//!     python3 -m websockets ws://127.0.0.1:7070/       (several of these make a room)
+//!     cargo run --release --example chat               or `... chat 8080` for another port
+//!     python3 -m websockets ws://127.0.0.1:7070/       (run it several times)
 
 use std::collections::HashMap;
 
 use outrigger::{ClientId, CloseReason, Config, Context, Message, Request, Server, Service};
 
-/// Who is here, by what name. The first message of a client is its name.
+/// The clients by name. The first message of a client is its name.
 #[derive(Default)]
 struct Room {
     names: HashMap<ClientId, String>,
 }
 
 impl Room {
-    fn tell_all(&self, ctx: &mut Context, text: &str) {
+    fn send_to_all(&self, ctx: &mut Context, text: &str) {
         ctx.broadcast(Message::Text(text), |client, _| {
             self.names.contains_key(&client)
         });
@@ -25,7 +25,6 @@ impl Room {
 
 impl Service for Room {
     fn connected(&mut self, ctx: &mut Context, client: ClientId, _: &Request<'_>) {
-        // Sending fails only for who is leaving, and that will be told.
         ctx.send(client, Message::Text("What is your name?"));
     }
 
@@ -34,11 +33,11 @@ impl Service for Room {
         match self.names.get(&client) {
             Some(name) => {
                 let line = format!("{name}: {text}");
-                self.tell_all(ctx, &line);
+                self.send_to_all(ctx, &line);
             }
             None => {
                 self.names.insert(client, text.to_owned());
-                self.tell_all(
+                self.send_to_all(
                     ctx,
                     &format!("{text} is here, one of {}.", self.names.len()),
                 );
@@ -46,10 +45,10 @@ impl Service for Room {
         }
     }
 
-    /// Comes exactly once for each client that was connected, whatever ended it.
+    /// Called exactly once for each connected client, however the connection ends.
     fn disconnected(&mut self, ctx: &mut Context, client: ClientId, _: &CloseReason) {
         if let Some(name) = self.names.remove(&client) {
-            self.tell_all(ctx, &format!("{name} has left."));
+            self.send_to_all(ctx, &format!("{name} has left."));
         }
     }
 }

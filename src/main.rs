@@ -68,7 +68,7 @@ fn run(command: Command, settings: Settings) -> Exit {
         return complain(&error, Exit::Usage);
     }
     let services = settings.services(command);
-    let mut routes = Routes::default();
+    let mut routes = Routes::builder();
     for (command, own) in &services {
         let mut endpoint = own.endpoint(*command);
         if *command == Command::Processes {
@@ -77,15 +77,23 @@ fn run(command: Command, settings: Settings) -> Exit {
         let (token, idle_given) = (settings.told_token(), settings.idle_given);
         match service(*command, own, endpoint.clone(), token, idle_given) {
             Ok(service) => {
-                let patient = *command != Command::Agent && !idle_given;
-                routes.add(endpoint, service, patient);
+                routes = if *command == Command::Agent || idle_given {
+                    routes.add(endpoint, service)
+                } else {
+                    routes.add_without_idle_timeout(endpoint, service)
+                };
             }
             Err(error) => return complain(&error.to_string(), Exit::Failure),
         }
     }
     if command == Command::Demo {
-        routes.add(settings.endpoint(command), Box::new(demo::Page), true);
+        let endpoint = settings.endpoint(command);
+        routes = routes.add_without_idle_timeout(endpoint, Box::new(demo::Page));
     }
+    let routes = match routes.build() {
+        Ok(routes) => routes,
+        Err(error) => return complain(&error.to_string(), Exit::Failure),
+    };
     if settings.check {
         print("outrigger: the settings are valid\n");
         return Exit::Clean;
@@ -113,27 +121,24 @@ fn service(
     Ok(match command {
         Command::Echo | Command::Serve | Command::Demo => Box::new(Echo::new(endpoint)),
         Command::Agent => {
-            let config = AgentConfig {
-                endpoint,
-                command: settings.program.clone(),
-                protocol: settings.protocol,
-                grace: settings.grace,
-                restart_limit: settings.restart_limit,
-                sessions_may_idle: !idle_given,
-            };
+            let mut config = AgentConfig::new(endpoint, settings.program.clone())
+                .with_protocol(settings.protocol)
+                .with_restart_limit(settings.restart_limit);
+            config.grace = settings.grace;
+            config.sessions_may_idle = !idle_given;
             if settings.per_client {
                 Box::new(AgentPerClient::new(config))
             } else {
                 Box::new(Agent::new(config))
             }
         }
-        Command::App => Box::new(App::new(AppConfig {
-            endpoint,
-            command: settings.program.clone(),
-            restart: settings.restart,
-            subprotocols: settings.subprotocols.clone(),
-            told_token: told_token.cloned(),
-        })),
+        Command::App => {
+            let mut config = AppConfig::new(endpoint, settings.program.clone());
+            config.restart = settings.restart;
+            config.subprotocols = settings.subprotocols.clone();
+            config.announced_token = told_token.cloned();
+            Box::new(App::new(config))
+        }
         Command::Terminal => Box::new(Terminal::new(TerminalConfig {
             endpoint,
             command: settings.program.clone(),

@@ -1,4 +1,5 @@
-//! `outrigger agent` with a real agent process: who gets what, who may do what, and what is left when someone goes.
+//! `outrigger agent` with a real agent process: which client gets which message, and what happens when a client
+//! disconnects or the agent exits.
 
 mod common;
 
@@ -71,11 +72,11 @@ fn clients_with_the_same_ids_each_get_their_own_answers_and_updates() {
         .collect();
     threads
         .into_iter()
-        .for_each(|thread| thread.join().expect("all its own"));
+        .for_each(|thread| thread.join().expect("only its own messages"));
 }
 
 #[test]
-fn answers_out_of_order_find_their_clients() {
+fn responses_out_of_order_reach_their_clients() {
     let server = agent(&[]);
     let address = server.address();
     let mut clients: Vec<_> = (0..8).map(|_| Client::with_session(address)).collect();
@@ -85,7 +86,7 @@ fn answers_out_of_order_find_their_clients() {
             ids.entry(number)
                 .or_insert_with(Vec::new)
                 .push(client.prompt(session, "hold"));
-            // The agent has it once the update is there.
+            // The update shows that the agent has the prompt.
             client.hear();
         }
     }
@@ -93,21 +94,21 @@ fn answers_out_of_order_find_their_clients() {
     let releasing = last.prompt(&session.clone(), "release");
     ids.get_mut(&0).expect("the first").insert(0, releasing);
     for (number, (client, ..)) in clients.iter_mut().enumerate() {
-        let mut want = ids.remove(&number).expect("asked");
+        let mut want = ids.remove(&number).expect("its requests");
         while !want.is_empty() {
             let message = client.hear();
-            let id = message["id"].as_u64().expect("ours");
+            let id = message["id"].as_u64().expect("a number");
             let at = want
                 .iter()
                 .position(|want| *want == id)
-                .expect("asked and not answered before");
+                .expect("the id of a pending request");
             want.remove(at);
         }
     }
 }
 
 #[test]
-fn a_stranger_gets_access_denied_and_the_agent_never_sees_it() {
+fn a_request_for_another_clients_session_is_denied_and_does_not_reach_the_agent() {
     let log = TraceFile::new("stranger");
     let script = format!("AGENT_LOG={} exec {}", log.path(), example_agent());
     let server = Program::start(&["agent", "--", "sh", "-c", &script]);
@@ -133,7 +134,7 @@ fn a_stranger_gets_access_denied_and_the_agent_never_sees_it() {
     assert_eq!(
         listed["result"]["sessions"],
         json!([]),
-        "another's session is not listed"
+        "another client's session is not listed"
     );
     assert_eq!(
         owner.ask("session/list", json!({}))["result"]["sessions"][0]["sessionId"],
@@ -149,7 +150,7 @@ fn a_stranger_gets_access_denied_and_the_agent_never_sees_it() {
 }
 
 #[test]
-fn a_line_feed_between_tokens_is_no_second_message() {
+fn a_line_feed_between_tokens_does_not_start_a_second_message() {
     let server = agent(&[]);
     let address = server.address();
     let (_owner, session, _) = Client::with_session(address);
@@ -162,12 +163,12 @@ fn a_line_feed_between_tokens_is_no_second_message() {
     assert_eq!(
         (&answer["id"], error_code(&answer)),
         (&json!(5), -32601),
-        "one message, and one answer"
+        "one message gets one response"
     );
 }
 
 #[test]
-fn a_cut_connection_is_told_to_the_agent_and_can_be_resumed_with_its_token() {
+fn after_a_lost_connection_prompts_are_cancelled_and_the_session_can_be_resumed() {
     let log = TraceFile::new("cut");
     let script = format!("AGENT_LOG={} exec {}", log.path(), example_agent());
     let server = Program::start(&["agent", "--", "sh", "-c", &script]);
@@ -175,17 +176,19 @@ fn a_cut_connection_is_told_to_the_agent_and_can_be_resumed_with_its_token() {
     let (mut bystander, calm, _) = Client::with_session(address);
     let (mut client, session, mut token) = Client::with_session(address);
     let long = "x".repeat(4 << 20);
-    for (text, told) in [
+    for (text, sent) in [
         ("wait", Some("session/cancel")),
         ("permission", Some("\"outcome\":\"cancelled\"")),
-        // Longer than the sockets hold: the cut is in the middle of what comes back.
+        // The answer does not fit into the socket buffers, so the connection is lost in the middle of it.
         (&long, None),
     ] {
         client.prompt(&session, text);
-        if let Some(told) = told {
+        if let Some(sent) = sent {
             client.hear();
             client.wire.reset();
-            eventually("the agent is told", || log.text().contains(told));
+            eventually("the agent gets the cancellation", || {
+                log.text().contains(sent)
+            });
         } else {
             client.wire.read_exact(1000);
             client.wire.reset();
@@ -195,7 +198,7 @@ fn a_cut_connection_is_told_to_the_agent_and_can_be_resumed_with_its_token() {
         assert_eq!(
             bystander.answer_to(id)["result"]["stopReason"],
             "end_turn",
-            "others notice nothing"
+            "other clients are not affected"
         );
 
         client = Client::initialized(address);
@@ -213,7 +216,7 @@ fn a_cut_connection_is_told_to_the_agent_and_can_be_resumed_with_its_token() {
         assert_eq!(
             error_code(&other.ask("session/load", load(&token))),
             -32010,
-            "a used token is worth nothing"
+            "a used token opens nothing"
         );
         token = fresh;
         let id = client.prompt(&session, "goes on");
@@ -222,7 +225,7 @@ fn a_cut_connection_is_told_to_the_agent_and_can_be_resumed_with_its_token() {
 }
 
 #[test]
-fn the_agents_death_fails_who_waits_and_a_new_one_serves_the_same_connections() {
+fn when_the_agent_exits_requests_fail_and_a_new_agent_serves_the_same_connections() {
     let pids = TraceFile::new("death");
     let script = format!("echo $$ >>{}; exec {}", pids.path(), example_agent());
     let server = Program::start(&["agent", "--", "sh", "-c", &script]);
@@ -251,7 +254,7 @@ fn the_agents_death_fails_who_waits_and_a_new_one_serves_the_same_connections() 
         assert_eq!(
             error_code(&client.answer_to(id)),
             -32002,
-            "the old sessions are gone with it"
+            "the sessions are lost with the agent"
         );
         let new = client.ask("session/new", json!({"cwd": "/", "mcpServers": []}));
         let session = new["result"]["sessionId"]
@@ -261,11 +264,11 @@ fn the_agents_death_fails_who_waits_and_a_new_one_serves_the_same_connections() 
         let id = client.prompt(&session, "hello");
         assert_eq!(client.answer_to(id)["result"]["stopReason"], "end_turn");
     }
-    assert_eq!(pids.pids(2).len(), 2, "it was started again once");
+    assert_eq!(pids.pids(2).len(), 2, "the agent was restarted once");
 }
 
 #[test]
-fn an_agent_that_keeps_dying_is_given_up() {
+fn the_server_stops_when_the_agent_exits_too_often() {
     let mut server = Program::start(&[
         "agent",
         "--restart-limit",
@@ -285,7 +288,7 @@ fn an_agent_that_keeps_dying_is_given_up() {
 }
 
 #[test]
-fn lines_that_are_no_messages_are_skipped() {
+fn invalid_lines_of_the_agent_are_skipped() {
     let script = format!(
         "echo garbage; head -c 300000 /dev/zero | tr '\\0' x; echo; echo '[1]'; exec {}",
         example_agent()
@@ -305,7 +308,7 @@ fn lines_that_are_no_messages_are_skipped() {
 }
 
 #[test]
-fn bad_input_of_a_client_is_answered_and_others_go_on() {
+fn invalid_messages_of_a_client_get_errors() {
     let server = agent(&[]);
     let address = server.address();
     let mut early = Client::connect(address);
@@ -327,12 +330,12 @@ fn bad_input_of_a_client_is_answered_and_others_go_on() {
 }
 
 #[test]
-fn a_client_that_does_not_read_is_cut_and_slows_nobody() {
+fn a_client_that_does_not_read_is_closed_and_does_not_delay_others() {
     let server = agent(&["--max-outbound", "1MiB", "--close-timeout", "1h"]);
     let address = server.address();
     let (mut deaf, session, _) = Client::with_session(address);
     let (mut other, own, _) = Client::with_session(address);
-    // An update of 100 kB for each of 150 words, and nobody reads them.
+    // The client does not read 150 updates of 100 kB each.
     deaf.prompt(&session, &format!("{} ", "x".repeat(100_000)).repeat(150));
     for _ in 0..100 {
         let id = other.prompt(&own, "quick");
@@ -344,7 +347,7 @@ fn a_client_that_does_not_read_is_cut_and_slows_nobody() {
 #[test]
 fn per_client_each_connection_has_a_process_that_ends_with_it() {
     let pids = TraceFile::new("per-client");
-    // A wrapper that ignores HUP and forks the real server, as npx does.
+    // A wrapper that ignores HUP and forks the actual server, as npx does.
     let script = format!(
         "trap '' HUP; {} & echo $! >>{}; cat >/dev/null & wait $!",
         "sleep 1000",
@@ -405,7 +408,7 @@ fn per_client_messages_pass_through_byte_for_byte() {
 }
 
 #[test]
-fn per_client_an_agent_that_ends_closes_its_client() {
+fn per_client_an_agent_that_exits_closes_its_client() {
     for (script, code) in [("read line", 1000), ("read line; exit 3", 1011)] {
         let server = Program::start(&[
             "agent",
@@ -425,7 +428,7 @@ fn per_client_an_agent_that_ends_closes_its_client() {
 }
 
 #[test]
-fn a_signal_ends_the_agents_and_leaves_nothing() {
+fn a_signal_stops_all_agent_processes() {
     for mode in ["shared", "per-client"] {
         let pids = TraceFile::new(&format!("signal-{mode}"));
         let script = format!(
@@ -454,8 +457,8 @@ fn a_signal_ends_the_agents_and_leaves_nothing() {
 }
 
 #[test]
-fn an_agent_that_asks_and_does_not_read_takes_no_memory() {
-    // The bug: each of its requests was answered for nobody, and the answers were queued without end: 1.5 GB in 6 s.
+fn responses_to_an_agent_that_does_not_read_take_bounded_memory() {
+    // The bug: each of its requests got an error response, and the queue of responses grew without limit: 1.5 GB in 6 s.
     let done = TraceFile::new("agent-asks");
     let script = format!(
         r#"yes '{{"jsonrpc":"2.0","id":1,"method":"x","params":{{}}}}' | head -c 20000000; echo done >{}; exec sleep 1000"#,
@@ -463,7 +466,7 @@ fn an_agent_that_asks_and_does_not_read_takes_no_memory() {
     );
     let server = Program::start(&["agent", "--log", "off", "--", "sh", "-c", &script]);
     server.address();
-    eventually("all was read", || !done.text().is_empty());
+    eventually("all requests were read", || !done.text().is_empty());
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid()));
     let status = status.expect("it runs");
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -475,9 +478,9 @@ fn an_agent_that_asks_and_does_not_read_takes_no_memory() {
 }
 
 #[test]
-fn a_server_that_stops_waits_for_the_answers_that_are_under_way() {
-    // The bug: SIGTERM closed every client at once. Of ten prompts that were due in 0.3 s none was answered, although
-    // draining may last 10 s.
+fn a_stopping_server_waits_for_pending_responses() {
+    // The bug: SIGTERM closed every client at once. None of ten prompts that needed 0.3 s got its response, although the
+    // drain timeout is 10 s.
     let mut server = agent(&[]);
     let address = server.address();
     let (mut busy, session, _) = Client::with_session(address);
@@ -490,16 +493,16 @@ fn a_server_that_stops_waits_for_the_answers_that_are_under_way() {
         }
     };
     server.signal(Signal::TERM);
-    assert_eq!(idle.wire.read_close().0, 1001, "nothing is due to it");
+    assert_eq!(idle.wire.read_close().0, 1001, "it has no pending request");
     idle.wire.send_close(1001);
     let refused = busy.ask("session/list", json!({}));
-    assert_eq!(error_code(&refused), -32015, "nothing new is begun");
+    assert_eq!(error_code(&refused), -32015, "new requests are rejected");
     let outcome = json!({"outcome": {"outcome": "selected", "optionId": "yes"}});
     busy.say(&json!({"jsonrpc": "2.0", "id": asked, "result": outcome}));
     assert_eq!(
         busy.answer_to(prompt)["result"]["stopReason"],
         "end_turn",
-        "what was under way is answered"
+        "the pending request gets its response"
     );
     assert_eq!(busy.wire.read_close().0, 1001);
     busy.wire.send_close(1001);

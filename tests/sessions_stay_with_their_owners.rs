@@ -1,5 +1,5 @@
-//! `outrigger agent`: a session is its connection's, then its principal's and its token's, and nobody else's for the life
-//! of the server; and a client that has one may wait.
+//! Sessions of `outrigger agent`: only the connection that controls a session may use it, and only the same principal or
+//! the token may load it afterwards. Clients with a session may idle.
 
 mod common;
 
@@ -14,7 +14,7 @@ use common::agent::{Client, error_code, example_agent};
 use common::program::Program;
 use common::traces::{TraceFile, eventually};
 use common::{PING, PONG, Wire, request};
-use outrigger::service::agent::{AgentProtocol, RestartLimit};
+use outrigger::service::agent::AgentProtocol;
 use outrigger::service::{Agent, AgentConfig, AgentPerClient};
 use outrigger::{Config, Handle, Server, Service};
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ fn load(session: &str, token: Option<&str>) -> Value {
     json!({"sessionId": session, "cwd": "/", "mcpServers": [], "_meta": {"outrigger": {"resumeToken": token}}})
 }
 
-/// What the server says of its agent.
+/// The response to `GET /status`.
 fn status(address: SocketAddr) -> Value {
     let mut wire = Wire::open(address);
     wire.send(b"GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n");
@@ -34,8 +34,8 @@ fn status(address: SocketAddr) -> Value {
 }
 
 #[test]
-fn with_a_token_a_plain_load_comes_back_after_a_cut() {
-    // The bug: standard clients know nothing of resume tokens, and got "Access denied" after every cut.
+fn with_server_authentication_a_client_can_load_its_session_without_a_resume_token() {
+    // The bug: standard clients do not know resume tokens and got "Access denied" after each lost connection.
     let mut command = Command::new(env!("CARGO_BIN_EXE_outrigger"));
     command.env("OUTRIGGER_TOKEN", "a-token-of-the-test");
     command.args(["agent", "--listen", "127.0.0.1:0", "--", &example_agent()]);
@@ -48,11 +48,11 @@ fn with_a_token_a_plain_load_comes_back_after_a_cut() {
         assert!(wire.read_head().starts_with("HTTP/1.1 101 "));
         Client::initialized_on(wire)
     };
-    come_back(&open);
+    load_as_same_principal(&open);
 }
 
 #[test]
-fn on_a_unix_socket_the_user_is_who_comes_back() {
+fn on_a_unix_socket_the_same_user_can_load_its_session() {
     let file = TraceFile::new("sessions");
     let listen = format!("unix:{}", file.path());
     let mut command = Command::new(env!("CARGO_BIN_EXE_outrigger"));
@@ -68,11 +68,11 @@ fn on_a_unix_socket_the_user_is_who_comes_back() {
         assert!(wire.read_head().starts_with("HTTP/1.1 101 "));
         Client::initialized_on(wire)
     };
-    come_back(&open);
+    load_as_same_principal(&open);
 }
 
-/// Loads a session of a client of the same principal: in vain while that lives, and then with success.
-fn come_back(open: &dyn Fn() -> Client) {
+/// Loads a session as the same principal. That fails while the first connection lives and succeeds afterwards.
+fn load_as_same_principal(open: &dyn Fn() -> Client) {
     let (mut first, session, _) = open().open_session();
     let mut second = open();
     let denied = second.ask("session/load", load(&session, None));
@@ -82,7 +82,7 @@ fn come_back(open: &dyn Fn() -> Client) {
     first.prompt(&session, "wait");
     first.hear();
     first.wire.reset();
-    eventually("the cut is noticed", || {
+    eventually("the lost connection is detected", || {
         let loaded = second.ask("session/load", load(&session, None));
         loaded.get("result").is_some()
     });
@@ -91,8 +91,8 @@ fn come_back(open: &dyn Fn() -> Client) {
 }
 
 #[test]
-fn with_no_auth_only_the_token_opens_a_session_however_it_ended() {
-    // The bug: after --grace, and with --grace 0, it was anyone's.
+fn without_authentication_only_the_token_opens_an_ended_session() {
+    // The bug: after the grace period, and with `--grace 0`, any client could load the session.
     for grace in ["50ms", "0"] {
         let server = Program::start(&["agent", "--grace", grace, "--", &example_agent()]);
         let address = server.address();
@@ -118,8 +118,8 @@ fn with_no_auth_only_the_token_opens_a_session_however_it_ended() {
 }
 
 #[test]
-fn a_session_that_was_lost_with_the_agent_says_so_and_can_be_loaded() {
-    // The bug: it said "Access denied", and clients gave up.
+fn a_session_lost_with_the_agent_has_an_error_of_its_own_and_can_be_loaded() {
+    // The bug: the error was "Access denied", and clients gave up.
     let script = r#"
         while read -r line; do
             id=$(printf '%s' "$line" | sed 's/.*"id":\([0-9]*\).*/\1/')
@@ -137,7 +137,7 @@ fn a_session_that_was_lost_with_the_agent_says_so_and_can_be_loaded() {
     assert_eq!(
         client.hear()["params"]["early"],
         1,
-        "what came before the answer is not lost"
+        "a message before the response is not lost"
     );
     let id = client.prompt(&session, "die");
     assert_eq!(error_code(&client.answer_to(id)), -32012);
@@ -158,11 +158,11 @@ fn a_session_that_was_lost_with_the_agent_says_so_and_can_be_loaded() {
 }
 
 #[test]
-fn an_answer_over_the_message_limit_is_answered_for() {
-    // The bug: the request waited for ever.
+fn a_response_over_the_message_limit_fails_its_request() {
+    // The bug: the request waited forever.
     for mode in ["shared", "per-client"] {
         for answer in [
-            // The id at the front, and at the end.
+            // The id is at the start, then at the end.
             r#"printf '{"jsonrpc":"2.0","id":'$id',"result":"'; head -c 300000 /dev/zero | tr '\0' x; echo '"}'"#,
             r#"printf '{"jsonrpc":"2.0","result":"'; head -c 300000 /dev/zero | tr '\0' x; echo '","id":'$id'}'"#,
             r#"printf '{"jsonrpc":"2.0","id":'$id',"result":"\377"}\n'"#,
@@ -194,7 +194,7 @@ fn an_answer_over_the_message_limit_is_answered_for() {
     }
 }
 
-/// A server in this process, with an idle limit of 300 ms.
+/// A server in this process with an idle timeout of 300 ms.
 struct Served {
     address: SocketAddr,
     handle: Handle,
@@ -219,28 +219,21 @@ fn serve<S: Service + Send + 'static>(service: S) -> Served {
 impl Drop for Served {
     fn drop(&mut self) {
         let _ = self.handle.stop();
-        // It ends when its programs have ended.
+        // The thread ends after all child processes have exited.
         self.thread.take().map(JoinHandle::join);
     }
 }
 
 fn config(command: &[&str], protocol: AgentProtocol, sessions_may_idle: bool) -> AgentConfig {
-    AgentConfig {
-        endpoint: "/acp".parse().expect("an endpoint"),
-        command: command.iter().map(|&word| word.to_owned()).collect(),
-        protocol,
-        grace: None,
-        restart_limit: RestartLimit {
-            count: 5,
-            window: Duration::from_secs(60),
-        },
-        sessions_may_idle,
-    }
+    let endpoint = "/acp".parse().expect("an endpoint");
+    let mut config = AgentConfig::new(endpoint, command.iter().copied()).with_protocol(protocol);
+    config.sessions_may_idle = sessions_may_idle;
+    config
 }
 
 #[test]
-fn a_client_that_has_a_session_may_be_idle_by_default_and_not_where_a_limit_was_given() {
-    // The bug: the default limit ended clients that merely waited, and took their sessions with them.
+fn a_client_with_a_session_may_idle_by_default_but_not_with_a_configured_timeout() {
+    // The bug: the default timeout closed clients that only waited, and their sessions ended with them.
     for by_default in [true, false] {
         let agent = config(&[&example_agent()], AgentProtocol::Acp, by_default);
         let served = serve(Agent::new(agent));
@@ -254,7 +247,7 @@ fn a_client_that_has_a_session_may_be_idle_by_default_and_not_where_a_limit_was_
             (1001, "Idle timeout".to_owned())
         );
         if by_default {
-            // It was silent for longer than the one that was ended.
+            // The owner has been idle for longer than the closed client.
             let id = owner.prompt(&session, "release");
             assert_eq!(asker.answer_to(waits)["result"]["stopReason"], "end_turn");
             assert_eq!(owner.answer_to(id)["result"]["stopReason"], "end_turn");
@@ -265,16 +258,16 @@ fn a_client_that_has_a_session_may_be_idle_by_default_and_not_where_a_limit_was_
             assert_eq!(
                 asker.answer_to(waits)["result"]["stopReason"],
                 "end_turn",
-                "it was not idle"
+                "a client with a pending request is not idle"
             );
         }
     }
 }
 
 #[test]
-fn a_client_with_a_process_of_its_own_may_be_idle_by_default_and_while_it_waits() {
+fn a_client_with_its_own_process_may_idle_by_default_and_while_a_request_is_pending() {
     for by_default in [true, false] {
-        // It answers the first request, and never the second.
+        // The agent answers only the first request.
         let script = r#"read line; echo '{"jsonrpc":"2.0","id":"a","result":{}}'; cat >/dev/null"#;
         let agent = config(&["sh", "-c", script], AgentProtocol::JsonRpc, by_default);
         let served = serve(AgentPerClient::new(agent));
@@ -300,11 +293,11 @@ fn a_client_with_a_process_of_its_own_may_be_idle_by_default_and_while_it_waits(
     }
 }
 
-/// Waits for longer than the idle limit, which is three PINGs.
+/// Waits for three PINGs, which is longer than the idle timeout.
 fn outlives(client: &mut Client) {
     for _ in 0..3 {
         let frame = client.wire.read_frame();
-        assert_eq!(frame.opcode, PING, "it is not idle");
+        assert_eq!(frame.opcode, PING, "the client stays connected");
         client.wire.send_frame(PONG, &frame.payload);
     }
 }

@@ -1,4 +1,4 @@
-//! `outrigger serve`: each route has its own clients, and nothing of another's.
+//! `outrigger serve`: several services share a listener, and each has only its own clients.
 
 mod common;
 
@@ -11,7 +11,7 @@ use common::{BINARY, PING, TEXT, Wire, call};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-/// Says who is there when its first client has come, to all it can reach.
+/// An app that reports its number of clients to all its clients when the first one connects.
 const COUNTING: &str = r#"
     read listening
     read connect
@@ -22,7 +22,7 @@ const COUNTING: &str = r#"
         *) echo '{"cmd":"broadcast","text":"in company"}';;
     esac
     while read -r message; do
-        # A text that is a command is carried out.
+        # A message that is a command is executed.
         case "$message" in
             *cmd*) echo "$message" | sed 's/.*"text":"\(.*\)"}$/\1/; s/\\"/"/g';;
         esac
@@ -35,11 +35,11 @@ fn config_file(name: &str, config: &Value) -> TraceFile {
     file
 }
 
-/// `outrigger serve` with these routes, and where it listens.
+/// Starts `outrigger serve` with these routes. Returns it and its address.
 fn serve(name: &str, routes: Value) -> (Program, SocketAddr) {
     let file = config_file(name, &json!({"log": "off", "routes": routes}));
     let server = Program::start(&["serve", "--config", &file.path()]);
-    // The file is read by then.
+    // Reading the address shows that the configuration file has been read, so it can be removed.
     let address = server.address();
     (server, address)
 }
@@ -65,16 +65,20 @@ fn each_route_has_its_own_clients_and_sees_no_others() {
     for wire in [&mut echo, &mut two] {
         wire.send_frame(TEXT, b"mine");
     }
-    assert_eq!(echo.read_frame().payload, b"mine", "nothing of the app's");
-    assert_eq!(two.read_frame().payload, b"heard", "once, of its own");
+    assert_eq!(echo.read_frame().payload, b"mine", "no message of the app");
+    assert_eq!(
+        two.read_frame().payload,
+        b"heard",
+        "one message, from its own app"
+    );
 
-    // An app that names another's client finds nobody. (The echo's is the first, its own the second.)
+    // An app cannot reach a client of another service. The echo's client is c1, the app's is c2.
     for command in [
         r#"{"cmd":"send","client":"c1","text":"caught"}"#,
         r#"{"cmd":"close","client":"c1","code":1000}"#,
     ] {
         one.send_frame(TEXT, command.as_bytes());
-        // The message, and the error that came of it.
+        // The first event is the message, the second one the error.
         assert_eq!(one.read_frame().payload, b"heard");
         assert_eq!(one.read_frame().payload, b"heard");
     }
@@ -108,7 +112,7 @@ fn each_route_has_its_own_clients_and_sees_no_others() {
 }
 
 #[test]
-fn a_route_whose_program_does_not_read_holds_up_nobody_else() {
+fn a_program_that_does_not_read_does_not_delay_other_services() {
     let deaf = json!({"app": {"command": ["sh", "-c", "exec sleep 1000"]}});
     let (_server, address) = serve(
         "deaf",
@@ -117,12 +121,12 @@ fn a_route_whose_program_does_not_read_holds_up_nobody_else() {
     let mut flood = Wire::connect(address, "/deaf");
     flood.stream.set_nonblocking(true).expect("it can be set");
     let frame = common::frame(true, BINARY, &[7; 60_000]);
-    // Frames need not be whole: what counts is that bytes come until no more are taken.
+    // The last frame may be incomplete. The test needs only a socket that takes no more bytes.
     while flood.stream.write(&frame).is_ok() {}
-    eventually("the one that floods is held back", || {
+    eventually("the flooding client is paused", || {
         flood.stream.write(&frame).is_err()
     });
-    // The bug: one client that filled the program's queue turned all newcomers away, and nobody's PING was answered.
+    // The bug: when one client filled the program's queue, new clients were rejected and PINGs got no answer.
     let mut late = Wire::connect(address, "/deaf");
     late.send_frame(PING, b"are you there?");
     assert_eq!(late.read_frame().payload, b"are you there?");
@@ -136,7 +140,7 @@ fn a_route_whose_program_does_not_read_holds_up_nobody_else() {
 }
 
 #[test]
-fn what_is_wrong_with_a_route_is_said_with_its_key_and_line() {
+fn an_invalid_route_is_reported_with_its_key_and_line() {
     for (routes, says) in [
         (r#"{}"#, "\"routes\": it is an object of paths"),
         (r#"{"a": {"echo": {}}}"#, "\"a\": a path begins with '/'"),

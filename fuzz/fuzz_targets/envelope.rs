@@ -1,4 +1,4 @@
-//! Any text as a JSON-RPC message.
+//! Parses any text as a JSON-RPC message.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

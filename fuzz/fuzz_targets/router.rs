@@ -1,4 +1,4 @@
-//! Any operations of clients and of an agent on the router.
+//! Runs any operations of clients and of an agent on the router.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,7 +1,7 @@
 //! `outrigger example-agent`: a small agent of the Agent Client Protocol on standard input and output.
 //!
-//! It has no model behind it. What it does is what matters to who writes a client: it keeps sessions, streams its answers
-//! a word at a time, asks for permission, and stops when it is cancelled.
+//! It has no language model. For client authors, it shows the protocol: it keeps sessions, streams its answers word by
+//! word, asks for permission, and stops when a prompt is cancelled.
 
 use std::io::{self, BufRead, Write};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -9,17 +9,17 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// Between two words of an answer.
+/// The delay between two words of an answer.
 const PACE: Duration = Duration::from_millis(40);
 
-/// Method not found, invalid parameters: JSON-RPC 2.0 section 5.1.
+/// Error codes of JSON-RPC 2.0, section 5.1.
 const METHOD_NOT_FOUND: i64 = -32601;
 const INVALID_PARAMS: i64 = -32602;
 
-/// Reads messages and writes messages until there are no more.
+/// Answers messages until standard input ends.
 pub(crate) fn run() -> io::Result<()> {
     let (sender, lines) = mpsc::channel();
-    // Reading blocks, and cancelling has to reach an answer that is being given.
+    // Reading blocks, so it has a thread of its own: a cancellation must be read while an answer is streamed.
     std::thread::spawn(move || {
         for line in io::stdin().lock().lines().map_while(Result::ok) {
             if sender.send(line).is_err() {
@@ -31,17 +31,17 @@ pub(crate) fn run() -> io::Result<()> {
 }
 
 fn serve(lines: &Receiver<String>, out: &mut impl Write) -> io::Result<()> {
-    let mut agent = Agent::default();
+    let mut agent = ExampleAgent::default();
     loop {
         let now = Instant::now();
-        let next = agent.next_word.filter(|_| agent.is_talking());
+        let next = agent.next_word.filter(|_| agent.is_streaming());
         let line = match next {
             Some(at) => lines.recv_timeout(at.saturating_duration_since(now)),
             None => lines.recv().map_err(|_| RecvTimeoutError::Disconnected),
         };
         match line {
             Ok(line) => agent.receive(&line),
-            Err(RecvTimeoutError::Timeout) => agent.talk(),
+            Err(RecvTimeoutError::Timeout) => agent.send_words(),
             Err(RecvTimeoutError::Disconnected) => return Ok(()),
         }
         for message in agent.out.drain(..) {
@@ -52,43 +52,43 @@ fn serve(lines: &Receiver<String>, out: &mut impl Write) -> io::Result<()> {
 }
 
 #[derive(Default)]
-struct Agent {
-    sessions: Vec<Session>,
-    /// Sessions so far, and questions so far: what the next is called.
+struct ExampleAgent {
+    sessions: Vec<Conversation>,
+    /// The numbers of sessions and permission requests so far. They make up the next id.
     session_count: u64,
-    asked: u64,
+    permission_count: u64,
     next_word: Option<Instant>,
-    /// Messages to be written, as JSON: one line each.
+    /// Messages to write, as JSON. Each is one line.
     out: Vec<String>,
 }
 
 #[derive(Default)]
-struct Session {
+struct Conversation {
     name: String,
-    /// How many prompts there were.
+    /// The number of prompts so far.
     prompts: u64,
-    answering: Option<Answering>,
+    answering: Option<PromptAnswer>,
 }
 
-/// A prompt that is being answered.
-struct Answering {
+/// The answer to a prompt, while it is streamed.
+struct PromptAnswer {
     id: Value,
     words: Vec<String>,
-    said: usize,
-    /// The question whose answer is waited for.
-    waits_for: Option<String>,
+    sent: usize,
+    /// The id of the permission request that must be answered first.
+    pending_permission: Option<String>,
 }
 
-impl Agent {
-    fn is_talking(&self) -> bool {
+impl ExampleAgent {
+    fn is_streaming(&self) -> bool {
         let mut answering = self
             .sessions
             .iter()
             .filter_map(|session| session.answering.as_ref());
-        answering.any(|answering| answering.waits_for.is_none())
+        answering.any(|answering| answering.pending_permission.is_none())
     }
 
-    fn session(&mut self, name: &str) -> Option<&mut Session> {
+    fn session(&mut self, name: &str) -> Option<&mut Conversation> {
         self.sessions
             .iter_mut()
             .find(|session| session.name == name)
@@ -111,12 +111,12 @@ impl Agent {
                 self.finish(name, "cancelled");
             }
             (Some(_), None) => {}
-            (None, Some(id)) => self.hear(&id, &message),
+            (None, Some(id)) => self.receive_permission(&id, &message),
             (None, None) => {}
         }
     }
 
-    /// Answers a request; `None` if the answer comes later.
+    /// Answers a request. Returns `None` if the answer follows later.
     fn answer(
         &mut self,
         method: &str,
@@ -137,9 +137,9 @@ impl Agent {
                 self.session_count += 1;
                 let name = format!("example-{}-{}", std::process::id(), self.session_count);
                 let result = format!(r#"{{"sessionId":"{name}"}}"#);
-                self.sessions.push(Session {
+                self.sessions.push(Conversation {
                     name,
-                    ..Session::default()
+                    ..Conversation::default()
                 });
                 Ok(Some(result))
             }
@@ -155,15 +155,15 @@ impl Agent {
                 let blocks = params["prompt"].as_array().map_or(&[][..], Vec::as_slice);
                 let texts = blocks.iter().filter_map(|block| block["text"].as_str());
                 let (words, asks) = reply(&texts.collect::<Vec<_>>().join(" "), session.prompts);
-                session.answering = Some(Answering {
+                session.answering = Some(PromptAnswer {
                     id: id.clone(),
                     words,
-                    said: 0,
-                    waits_for: None,
+                    sent: 0,
+                    pending_permission: None,
                 });
                 self.next_word = Some(Instant::now());
                 if asks {
-                    self.ask(name);
+                    self.ask_permission(name);
                 }
                 Ok(None)
             }
@@ -183,15 +183,15 @@ impl Agent {
         ));
     }
 
-    /// Asks whoever has the session for permission.
-    fn ask(&mut self, name: &str) {
-        self.asked += 1;
-        let id = format!("permission-{}", self.asked);
+    /// Asks the client of a session for permission.
+    fn ask_permission(&mut self, name: &str) {
+        self.permission_count += 1;
+        let id = format!("permission-{}", self.permission_count);
         if let Some(answering) = self
             .session(name)
             .and_then(|session| session.answering.as_mut())
         {
-            answering.waits_for = Some(id.clone());
+            answering.pending_permission = Some(id.clone());
         }
         self.out.push(format!(
             concat!(
@@ -205,20 +205,20 @@ impl Agent {
         ));
     }
 
-    /// Takes the answer to a question.
-    fn hear(&mut self, id: &Value, message: &Value) {
+    /// Handles the answer to a permission request.
+    fn receive_permission(&mut self, id: &Value, message: &Value) {
         let waiting = self
             .sessions
             .iter_mut()
             .filter_map(|session| session.answering.as_mut());
         for answering in waiting {
-            if id.as_str().is_some() && answering.waits_for.as_deref() == id.as_str() {
-                answering.waits_for = None;
+            if id.as_str().is_some() && answering.pending_permission.as_deref() == id.as_str() {
+                answering.pending_permission = None;
                 let allowed = message["result"]["outcome"]["optionId"] == "yes";
                 answering.words = words(if allowed {
-                    "You have allowed it, and nothing was done."
+                    "You allowed it, and nothing was done."
                 } else {
-                    "You have not allowed it, so nothing was done."
+                    "You rejected it, so nothing was done."
                 });
                 self.next_word = Some(Instant::now());
                 return;
@@ -226,20 +226,20 @@ impl Agent {
         }
     }
 
-    /// Says the next word of every answer.
-    fn talk(&mut self) {
+    /// Sends the next word of each answer.
+    fn send_words(&mut self) {
         let mut done = Vec::new();
         for session in &mut self.sessions {
             let Some(answering) = session
                 .answering
                 .as_mut()
-                .filter(|answering| answering.waits_for.is_none())
+                .filter(|answering| answering.pending_permission.is_none())
             else {
                 continue;
             };
-            match answering.words.get(answering.said) {
+            match answering.words.get(answering.sent) {
                 Some(word) => {
-                    answering.said += 1;
+                    answering.sent += 1;
                     self.out.push(format!(
                         concat!(
                             r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":"{name}","update":"#,
@@ -258,7 +258,7 @@ impl Agent {
         self.next_word = Some(Instant::now() + PACE);
     }
 
-    /// Ends the answer to a prompt.
+    /// Ends the answer to a session's prompt.
     fn finish(&mut self, name: &str, reason: &str) {
         let answering = self
             .session(name)
@@ -269,7 +269,7 @@ impl Agent {
     }
 }
 
-/// What is said to a prompt, and whether permission is asked for first.
+/// The words of the answer to a prompt, and whether the agent must ask for permission first.
 fn reply(prompt: &str, number: u64) -> (Vec<String>, bool) {
     let first = prompt.split_whitespace().next().unwrap_or_default();
     match first {
@@ -290,8 +290,8 @@ fn reply(prompt: &str, number: u64) -> (Vec<String>, bool) {
         _ => {
             let count = prompt.split_whitespace().count();
             let text = format!(
-                "This is prompt {number} of this session, with {count} words. I am a program without a model, here to be \
-                 talked to: '/count N' makes me count, so that you can cancel it, and '/permission' makes me ask you for one."
+                "This is prompt {number} of this session, with {count} words. I am an example without a language model. \
+                 '/count N' makes me count, so that you can cancel it. '/permission' makes me ask for permission."
             );
             (words(&text), false)
         }
@@ -308,22 +308,22 @@ mod tests {
 
     use super::*;
 
-    fn taken(agent: &mut Agent) -> Vec<Value> {
+    fn take_messages(agent: &mut ExampleAgent) -> Vec<Value> {
         let messages = std::mem::take(&mut agent.out).into_iter();
         messages
             .map(|message| message.parse().expect("JSON"))
             .collect()
     }
 
-    /// Sends lines and returns what comes, up to the answer to the last request.
-    fn converse(agent: &mut Agent, message: Value) -> Vec<Value> {
+    /// Sends a message and returns all answers to it.
+    fn converse(agent: &mut ExampleAgent, message: Value) -> Vec<Value> {
         agent.receive(&message.to_string());
         for _ in 0..100 {
-            if agent.is_talking() {
-                agent.talk();
+            if agent.is_streaming() {
+                agent.send_words();
             }
         }
-        taken(agent)
+        take_messages(agent)
     }
 
     fn prompt(session: &str, id: u64, text: &str) -> Value {
@@ -332,8 +332,8 @@ mod tests {
     }
 
     #[test]
-    fn a_conversation() {
-        let mut agent = Agent::default();
+    fn prompts_are_streamed_cancelled_and_need_permission() {
+        let mut agent = ExampleAgent::default();
         let started = converse(
             &mut agent,
             json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}}),
@@ -367,7 +367,7 @@ mod tests {
         assert_eq!(told.last().expect("an answer")["id"], 4);
 
         agent.receive(&prompt(&session, 5, "/count 1000").to_string());
-        agent.talk();
+        agent.send_words();
         let busy = converse_once(&mut agent, &prompt(&session, 6, "again"));
         assert_eq!(
             busy.last().expect("an answer")["error"]["code"],
@@ -395,8 +395,8 @@ mod tests {
         );
     }
 
-    fn converse_once(agent: &mut Agent, message: &Value) -> Vec<Value> {
+    fn converse_once(agent: &mut ExampleAgent, message: &Value) -> Vec<Value> {
         agent.receive(&message.to_string());
-        taken(agent)
+        take_messages(agent)
     }
 }

@@ -1,13 +1,14 @@
-//! `outrigger example-app`: a chat room for `outrigger app`, on standard input and output.
+//! `outrigger example-app`: a chat room for `outrigger app`. It reads events from standard input and writes commands to
+//! standard output.
 
 use std::io::{self, BufRead, Write};
 
 use serde_json::Value;
 
-/// Reads events and writes commands until there are no more.
+/// Answers events until standard input ends.
 pub(crate) fn run() -> io::Result<()> {
     let mut out = io::stdout().lock();
-    // Who is here: client and name.
+    // The id and name of each client.
     let mut names: Vec<(String, String)> = Vec::new();
     let mut visits = 0u64;
     for line in io::stdin().lock().lines() {
@@ -21,14 +22,14 @@ pub(crate) fn run() -> io::Result<()> {
     Ok(())
 }
 
-/// The commands that an event brings.
+/// Returns the commands for an event.
 fn answer(
     event: &Value,
     client: String,
     names: &mut Vec<(String, String)>,
     visits: &mut u64,
 ) -> Vec<String> {
-    let tell_all = |text: String, except: Option<&str>| {
+    let broadcast = |text: String, except: Option<&str>| {
         let text = Value::from(text);
         let except = except.map(|client| Value::from(client).to_string());
         let except = except.unwrap_or_default();
@@ -40,11 +41,11 @@ fn answer(
             let name = format!("guest {visits}");
             let others: Vec<&str> = names.iter().map(|(_, name)| &**name).collect();
             let here = if others.is_empty() {
-                "Nobody else is here.".to_owned()
+                "You are alone.".to_owned()
             } else {
-                format!("Here: {}.", others.join(", "))
+                format!("Also here: {}.", others.join(", "))
             };
-            let welcome = format!("You are {name}. {here} '/name NAME' gives you another name.");
+            let welcome = format!("You are {name}. {here} '/name NAME' changes your name.");
             names.push((client.clone(), name.clone()));
             vec![
                 format!(
@@ -52,7 +53,7 @@ fn answer(
                     Value::from(client.as_str()),
                     Value::from(welcome)
                 ),
-                tell_all(format!("{name} is here."), Some(&client)),
+                broadcast(format!("{name} is here."), Some(&client)),
             ]
         }
         "message" => {
@@ -65,13 +66,13 @@ fn answer(
             match text.strip_prefix("/name ").map(str::trim) {
                 Some(new) if !new.is_empty() => {
                     let old = std::mem::replace(name, new.to_owned());
-                    vec![tell_all(format!("{old} is {new} now."), None)]
+                    vec![broadcast(format!("{old} is now {new}."), None)]
                 }
-                _ => vec![tell_all(format!("{name}: {text}"), None)],
+                _ => vec![broadcast(format!("{name}: {text}"), None)],
             }
         }
         "disconnect" => match names.iter().position(|(known, _)| *known == client) {
-            Some(at) => vec![tell_all(
+            Some(at) => vec![broadcast(
                 format!("{} has left.", names.swap_remove(at).1),
                 None,
             )],
@@ -88,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_conversation() {
+    fn guests_are_announced_renamed_and_heard() {
         let (mut names, mut visits) = (Vec::new(), 0);
         let mut texts = |client: &str, event: Value| -> Vec<String> {
             answer(&event, client.to_owned(), &mut names, &mut visits)
@@ -100,13 +101,13 @@ mod tests {
                 .collect()
         };
         let first = texts("c1", json!({"event": "connect"}));
-        assert!(first[0].starts_with("You are guest 1. Nobody else is here."));
+        assert!(first[0].starts_with("You are guest 1. You are alone."));
         let second = texts("c2", json!({"event": "connect"}));
-        assert!(second[0].contains("Here: guest 1."));
+        assert!(second[0].contains("Also here: guest 1."));
         assert_eq!(second[1], "guest 2 is here.");
         assert_eq!(
             texts("c2", json!({"event": "message", "text": "/name Ann"})),
-            ["guest 2 is Ann now."]
+            ["guest 2 is now Ann."]
         );
         assert_eq!(
             texts("c2", json!({"event": "message", "text": "hello"})),

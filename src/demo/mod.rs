@@ -1,5 +1,5 @@
-//! What `outrigger demo` serves beside the services: a page to watch and try them, and programs to stand behind them that
-//! need nothing installed.
+//! The parts of `outrigger demo` that are not services of the library: a web page that shows and tries the services, and
+//! example programs for them, so that the demo needs nothing installed.
 
 mod agent;
 mod app;
@@ -13,10 +13,10 @@ use outrigger::{
     StatusCode, Token,
 };
 
-/// The page: what is connected, as it happens, and a console. It loads nothing from elsewhere.
+/// The page shows live clients and processes, and has a console. It loads nothing from other hosts.
 const PAGE: &str = include_str!("page.html");
 
-/// Answers every request at its path with the page.
+/// Serves the page.
 #[derive(Debug)]
 pub(crate) struct Page;
 
@@ -29,7 +29,8 @@ impl Service for Page {
 
     fn call(&mut self, ctx: &mut Context, caller: ClientId, request: &Request<'_>, _: &[u8]) {
         let response = if matches!(request.method(), "GET" | "HEAD") {
-            // The token is in its address, so the address goes nowhere; and whatever a program writes, it is shown as text.
+            // The page's URL contains the token, so the browser must not send it to other sites. Output of programs must
+            // not run as a script.
             Response::new(
                 StatusCode::OK,
                 "text/html; charset=utf-8",
@@ -49,19 +50,21 @@ impl Service for Page {
     }
 }
 
-/// What to try, a line to paste for each. `token` is the one that is told; `asks` says whether there is one at all.
+/// Describes what to try, with a command to paste for each service. `token` is the token if it may be printed, and
+/// `needs_token` says whether clients need one.
 pub(crate) fn instructions(
     addresses: &[ListenAddress],
     token: Option<&Token>,
-    asks: bool,
+    needs_token: bool,
 ) -> String {
     let Some(address) = addresses.iter().find(|address| address.tcp().is_some()) else {
-        return "\nWhat can be tried from a browser and with a line needs a port: --listen HOST:PORT.\n".to_owned();
+        return "\nThe page and the example commands need a TCP port: --listen HOST:PORT.\n"
+            .to_owned();
     };
-    // A token that was chosen is known to whoever has chosen it.
+    // A token that the user chose is not printed.
     let token = token.map_or("TOKEN", Token::reveal);
     let ws = |path: &str| {
-        let query = if asks {
+        let query = if needs_token {
             format!("?token={token}")
         } else {
             String::new()
@@ -74,7 +77,7 @@ pub(crate) fn instructions(
         let _ = writeln!(text, "\n  {what}\n    {how}");
     };
     let page = ws("/").replacen("ws", "http", 1);
-    line("a page that shows all of it, with a console", &page);
+    line("a page that shows the services, with a console", &page);
     line(
         "echo: every message comes back",
         &format!("websocat '{}'", ws("/echo")),
@@ -86,29 +89,29 @@ pub(crate) fn instructions(
             ws("/terminal")
         ),
     );
-    let header = if asks {
+    let header = if needs_token {
         format!("-H 'Authorization: Bearer {token}' ")
     } else {
         String::new()
     };
     line(
-        "processes: run one, and have what it wrote",
+        "processes: run one and get its output",
         &format!(
             "curl -s {header}--json '{{\"command\":\"uname\",\"args\":[\"-a\"]}}' {}",
             http("/process/exec")
         ),
     );
     line(
-        "app: a chat room, whose program reads and writes lines of JSON",
+        "app: a chat room, a program that reads and writes lines of JSON",
         &format!("python3 -m websockets '{}'", ws("/app")),
     );
     line(
-        "agent: one agent of the Agent Client Protocol for all clients",
+        "agent: one agent of the Agent Client Protocol, shared by all clients",
         &format!(
             "echo '{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"initialize\",\"params\":{{\"protocolVersion\":1}}}}' | websocat -n1 '{}'",
             ws("/acp")
         ),
     );
-    text.push_str("\n^C ends all of it.\n");
+    text.push_str("\n^C ends the demo.\n");
     text
 }

@@ -10,9 +10,12 @@
 //! | [`calls`] | HTTP requests | every body arrives as it was sent |
 //! | [`deflate`] | compressed messages | the same as `connection`, and compression round trips |
 //! | [`operations`] | commands of a service | every connection ends once; output is well formed |
-//! | [`envelope`], [`router`] | JSON-RPC lines | ids are mapped back; no call is lost |
+//! | [`envelope`] | a JSON-RPC message | the parser agrees with serde_json |
+//! | [`router`] | operations of clients and an agent | every message reaches only its owner; tables stay bounded |
 //! | [`attachments`], [`control`], [`process_calls`] | requests to processes | no panic; limits hold |
 
+#[cfg(feature = "server")]
+mod agent;
 mod conversation;
 #[cfg(feature = "deflate")]
 mod deflate;
@@ -28,7 +31,7 @@ pub use deflate::deflate;
 pub use protocol::{frame_header, handshake, proxy_header};
 
 #[cfg(feature = "server")]
-pub use crate::service::agent::fuzz::{envelope, router};
+pub use agent::{envelope, router};
 #[cfg(feature = "server")]
 pub use process::{attachments, control, process_calls};
 #[cfg(feature = "server")]

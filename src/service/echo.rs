@@ -1,16 +1,27 @@
-//! Every message comes back.
+//! Echo: the smallest service.
 
 use super::Endpoint;
 use crate::{ClientId, Context, Message, Rejection, Request, Route, Service};
 
-/// Sends every message back to the client that it came from.
+/// Sends every message back to the client that sent it.
+///
+/// ```
+/// use outrigger::service::Echo;
+/// use outrigger::{Config, Server};
+///
+/// # let config = Config { listen: vec![([127, 0, 0, 1], 0).into()], ..Config::default() };
+/// let server = Server::bind(config, Echo::new("/echo".parse()?))?;
+/// # server.handle().stop()?;
+/// server.run()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Echo {
     endpoint: Endpoint,
 }
 
 impl Echo {
-    /// An echo at this endpoint.
+    /// Creates an echo service at an endpoint.
     pub fn new(endpoint: Endpoint) -> Self {
         Self { endpoint }
     }
@@ -22,7 +33,6 @@ impl Service for Echo {
     }
 
     fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
-        // A client that cannot be sent to any more is on its way out, and nothing else is to be done.
         ctx.send(client, message);
     }
 }

@@ -1,11 +1,24 @@
-//! Where a service is found.
+//! The path of a service.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::{Rejection, Request, Route};
 
-/// A path that a service answers at: one path, or with `/...` at its end that path and all below it.
+/// The path of a service: a single path, or with `/...` at its end that path and all paths below it.
+///
+/// ```
+/// use outrigger::service::Endpoint;
+///
+/// let one: Endpoint = "/echo".parse()?;
+/// assert!(one.matches("/echo") && !one.matches("/echo/x"));
+///
+/// let tree: Endpoint = "/files/...".parse()?;
+/// assert!(tree.matches("/files") && tree.matches("/files/x/y") && !tree.matches("/filesystem"));
+/// assert_eq!(tree.path(), "/files");
+/// assert_eq!(tree.to_string(), "/files/...");
+/// # Ok::<(), outrigger::service::ParseEndpointError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     path: String,
@@ -13,16 +26,13 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Whether a request's path belongs to this endpoint.
+    /// Whether a request path belongs to this endpoint.
     pub fn matches(&self, path: &str) -> bool {
-        if !self.subtree {
-            return path == self.path;
-        }
-        path.strip_prefix(self.path.trim_end_matches('/'))
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        self.below(path).is_some()
     }
 
-    /// The same path with all below it.
+    /// The same path, and all paths below it.
+    #[must_use]
     pub fn with_subtree(self) -> Self {
         Self {
             subtree: true,
@@ -30,13 +40,16 @@ impl Endpoint {
         }
     }
 
-    /// What of a request's path lies below this endpoint: nothing, or a path; `None` if it does not belong to it.
+    /// The part of a request path that follows the endpoint's own path: empty, or starting with `/`. `None` if the path
+    /// does not belong to the endpoint.
     pub(crate) fn below<'a>(&self, path: &'a str) -> Option<&'a str> {
-        self.matches(path)
-            .then(|| &path[self.path.trim_end_matches('/').len()..])
+        if !self.subtree && path != self.path {
+            return None;
+        }
+        path_below(&self.path, path)
     }
 
-    /// Takes requests to this endpoint as handshakes.
+    /// Routes a request for this endpoint to the WebSocket handshake.
     pub(crate) fn route(&self, request: &Request<'_>) -> Result<Route, Rejection> {
         if self.matches(request.path()) {
             Ok(Route::WebSocket)
@@ -45,9 +58,26 @@ impl Endpoint {
         }
     }
 
-    /// The path to connect to.
+    /// The path that clients connect to, without `/...`.
     pub fn path(&self) -> &str {
         &self.path
+    }
+}
+
+/// The part of `path` that follows `base`. `None` if `path` is neither `base` nor below it: `/ab` is not below `/a`. A
+/// slash at the end of `base` makes no difference.
+fn path_below<'a>(base: &str, path: &'a str) -> Option<&'a str> {
+    path.strip_prefix(base.trim_end_matches('/'))
+        .filter(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.subtree, &*self.path) {
+            (false, path) => f.write_str(path),
+            (true, "/") => f.write_str("/..."),
+            (true, path) => write!(f, "{path}/..."),
+        }
     }
 }
 
@@ -90,20 +120,41 @@ impl FromStr for Endpoint {
 mod tests {
     use super::*;
 
+    fn endpoint(text: &str) -> Endpoint {
+        text.parse().expect("an endpoint")
+    }
+
     #[test]
-    fn an_endpoint_matches_its_path_or_all_below_it() {
-        let matches = |endpoint: &str, path| {
-            endpoint
-                .parse::<Endpoint>()
-                .expect("an endpoint")
-                .matches(path)
-        };
+    fn an_endpoint_matches_its_path_and_a_subtree_all_paths_below_it() {
+        let matches = |text, path| endpoint(text).matches(path);
         assert!(matches("/", "/") && !matches("/", "/x"));
         assert!(matches("/a", "/a") && !matches("/a", "/a/") && !matches("/a", "/ab"));
         assert!(matches("/...", "/") && matches("/...", "/x/y"));
         assert!(matches("/a/...", "/a") && matches("/a/...", "/a/b") && !matches("/a/...", "/ab"));
         for bad in ["", "a", "/a b", "/a?b", "/a#b", "...", "/\u{e9}"] {
             assert_eq!(bad.parse::<Endpoint>(), Err(ParseEndpointError), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn the_path_below_an_endpoint_is_empty_or_begins_with_a_slash() {
+        for (text, path, below) in [
+            ("/a", "/a", Some("")),
+            ("/a", "/a/b", None),
+            ("/a/...", "/a", Some("")),
+            ("/a/...", "/a/", Some("/")),
+            ("/a/...", "/a/b/c", Some("/b/c")),
+            ("/a/...", "/ab", None),
+            ("/...", "/b", Some("/b")),
+        ] {
+            assert_eq!(endpoint(text).below(path), below, "{text} {path}");
+        }
+    }
+
+    #[test]
+    fn an_endpoint_reads_back_as_it_is_written() {
+        for text in ["/", "/a", "/a/", "/...", "/a/...", "/a/b/..."] {
+            assert_eq!(endpoint(text).to_string(), text);
         }
     }
 }

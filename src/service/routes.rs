@@ -1,5 +1,6 @@
-//! Several services behind one listener, each at its path.
+//! Several services behind one listener, each at its own path.
 
+use std::fmt;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
@@ -10,11 +11,27 @@ use crate::{
     Service, ServiceId, SourceId, TimerId,
 };
 
-/// A service that is made of others. Requests go by their path, and everything else goes to the service whose client,
-/// file descriptor or timer it is.
+/// A service that combines others. A request goes to the service at its path. All other events go to the service that
+/// owns the client, file descriptor or timer.
 ///
-/// Where several paths match, the longest one wins. One service alone has the server for itself.
-#[derive(Default)]
+/// If several endpoints match a path, the longest one wins. If there is only one service, it gets every request.
+///
+/// ```
+/// use outrigger::service::{Echo, Endpoint, Routes};
+/// use outrigger::{Config, Server};
+///
+/// let echo: Endpoint = "/echo".parse()?;
+/// let other: Endpoint = "/other".parse()?;
+/// let routes = Routes::builder()
+///     .add(echo.clone(), Box::new(Echo::new(echo)))
+///     .add_without_idle_timeout(other.clone(), Box::new(Echo::new(other)))
+///     .build()?;
+/// # let config = Config { listen: vec![([127, 0, 0, 1], 0).into()], ..Config::default() };
+/// let server = Server::bind(config, routes)?;
+/// # server.handle().stop()?;
+/// server.run()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Routes {
     services: Vec<Mounted>,
 }
@@ -22,33 +39,110 @@ pub struct Routes {
 struct Mounted {
     endpoint: Endpoint,
     service: Box<dyn Service>,
-    /// Whether clients may be idle here for any time.
-    patient: bool,
+    /// Whether the server's idle timeout applies to the clients of this service.
+    has_idle_timeout: bool,
 }
 
-impl std::fmt::Debug for Routes {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let endpoints = self.services.iter().map(|mounted| &mounted.endpoint);
-        f.debug_list().entries(endpoints).finish()
+impl fmt::Debug for Routes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt_endpoints(&self.services, f)
     }
 }
 
-impl Routes {
-    /// Adds a service. The server's idle timeout is not for the clients of a `patient` one.
-    ///
-    /// # Panics
-    ///
-    /// When there are [`ServiceId::MOST`] already.
-    pub fn add(&mut self, endpoint: Endpoint, service: Box<dyn Service>, patient: bool) {
-        assert!(self.services.len() < ServiceId::MOST, "too many services");
-        self.services.push(Mounted {
+fn fmt_endpoints(services: &[Mounted], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let endpoints = services.iter().map(|mounted| &mounted.endpoint);
+    f.debug_list().entries(endpoints).finish()
+}
+
+/// Builds [`Routes`].
+#[derive(Default)]
+#[must_use]
+pub struct RoutesBuilder {
+    services: Vec<Mounted>,
+}
+
+impl fmt::Debug for RoutesBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt_endpoints(&self.services, f)
+    }
+}
+
+impl RoutesBuilder {
+    /// Adds a service.
+    pub fn add(self, endpoint: Endpoint, service: Box<dyn Service>) -> Self {
+        self.push(Mounted {
             endpoint,
             service,
-            patient,
-        });
+            has_idle_timeout: true,
+        })
     }
 
-    /// Which service a path belongs to.
+    /// Adds a service whose clients may be idle for any time.
+    pub fn add_without_idle_timeout(self, endpoint: Endpoint, service: Box<dyn Service>) -> Self {
+        self.push(Mounted {
+            endpoint,
+            service,
+            has_idle_timeout: false,
+        })
+    }
+
+    fn push(mut self, mounted: Mounted) -> Self {
+        self.services.push(mounted);
+        self
+    }
+
+    /// Checks the services and combines them.
+    ///
+    /// # Errors
+    ///
+    /// Two services have the same path, or there are more than [`ServiceId::MOST`] services.
+    pub fn build(self) -> Result<Routes, RoutesError> {
+        if self.services.len() > ServiceId::MOST {
+            return Err(RoutesError::TooManyServices);
+        }
+        for (index, mounted) in self.services.iter().enumerate() {
+            let path = mounted.endpoint.path();
+            let mut earlier = self.services[..index].iter();
+            if earlier.any(|earlier| earlier.endpoint.path() == path) {
+                return Err(RoutesError::DuplicatePath(path.to_owned()));
+            }
+        }
+        Ok(Routes {
+            services: self.services,
+        })
+    }
+}
+
+/// The services cannot be combined.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RoutesError {
+    /// There are more than [`ServiceId::MOST`] services.
+    TooManyServices,
+    /// Two services have this path.
+    DuplicatePath(String),
+}
+
+impl fmt::Display for RoutesError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooManyServices => {
+                write!(f, "a server can have at most {} services", ServiceId::MOST)
+            }
+            Self::DuplicatePath(path) => write!(f, "two services have the path {path}"),
+        }
+    }
+}
+
+impl std::error::Error for RoutesError {}
+
+impl Routes {
+    /// Starts building routes.
+    pub fn builder() -> RoutesBuilder {
+        RoutesBuilder::default()
+    }
+
+    /// The index of the service at a path.
     fn find(&self, path: &str) -> Option<usize> {
         if self.services.len() == 1 {
             return Some(0);
@@ -60,7 +154,7 @@ impl Routes {
             .map(|(index, _)| index)
     }
 
-    /// The service that is at work.
+    /// The service that owns the current event.
     fn at(&mut self, ctx: &Context) -> Option<&mut Box<dyn Service>> {
         let index = ctx.service_id().index().unwrap_or(0);
         self.services
@@ -68,7 +162,7 @@ impl Routes {
             .map(|mounted| &mut mounted.service)
     }
 
-    /// Puts one service after the other to work.
+    /// Calls `act` on each service, with a context that is limited to that service.
     fn each(&mut self, ctx: &mut Context, act: impl Fn(&mut dyn Service, &mut Context)) {
         let alone = self.services.len() == 1;
         for (index, mounted) in self.services.iter_mut().enumerate() {
@@ -151,7 +245,9 @@ impl Service for Routes {
     fn may_idle(&self, ctx: &Context, client: ClientId) -> bool {
         let index = ctx.service_id().index().unwrap_or(0);
         let mounted = self.services.get(index);
-        mounted.is_some_and(|mounted| mounted.patient || mounted.service.may_idle(ctx, client))
+        mounted.is_some_and(|mounted| {
+            !mounted.has_idle_timeout || mounted.service.may_idle(ctx, client)
+        })
     }
 
     fn draining(&mut self, ctx: &mut Context) {
@@ -198,7 +294,7 @@ impl Service for Routes {
         self.each(ctx, |service, ctx| service.orphans_changed(ctx));
     }
 
-    /// What each service says, numbers of one name added up; with several, each one's own under `routes` and its path.
+    /// The sum of the services' fields. With several services, `routes` has the fields of each one by its path.
     fn status(&self) -> Map<String, Value> {
         let mut all = Map::new();
         let mut routes = Map::new();
@@ -240,7 +336,8 @@ impl Service for Routes {
     }
 }
 
-/// Adds fields to others: numbers to numbers, objects field by field, and what is true is true of all. Of what cannot be added, the first stays.
+/// Merges fields into others: adds numbers, merges objects and combines booleans with AND. Keeps the first of two values
+/// of any other kind.
 fn add_up(all: &mut Map<String, Value>, more: Map<String, Value>) {
     for (name, value) in more {
         match (all.get_mut(&name), value) {
@@ -267,19 +364,54 @@ mod tests {
 
     impl Service for Nothing {}
 
+    fn builder(paths: &[&str]) -> RoutesBuilder {
+        paths.iter().fold(Routes::builder(), |builder, path| {
+            builder.add(path.parse().expect("an endpoint"), Box::new(Nothing))
+        })
+    }
+
     #[test]
     fn the_longest_path_wins() {
-        let mut routes = Routes::default();
-        for path in ["/...", "/a/...", "/a/b"] {
-            routes.add(path.parse().expect("an endpoint"), Box::new(Nothing), false);
-        }
+        let routes = builder(&["/...", "/a/...", "/a/b"]).build().expect("valid");
         for (path, index) in [("/", 0), ("/b", 0), ("/a", 1), ("/a/c", 1), ("/a/b", 2)] {
             assert_eq!(routes.find(path), Some(index), "{path}");
         }
     }
 
     #[test]
-    fn numbers_add_up() {
+    fn a_duplicate_path_and_too_many_services_are_errors() {
+        let duplicate = builder(&["/a", "/b", "/a/..."]).build().map(drop);
+        assert_eq!(duplicate, Err(RoutesError::DuplicatePath("/a".to_owned())));
+        let paths: Vec<String> = (0..=ServiceId::MOST).map(|at| format!("/{at}")).collect();
+        let paths: Vec<&str> = paths.iter().map(|path| &**path).collect();
+        let too_many = builder(&paths).build().map(drop);
+        assert_eq!(too_many, Err(RoutesError::TooManyServices));
+        assert!(builder(&paths[1..]).build().is_ok());
+    }
+
+    /// A service that keeps state for one client.
+    struct One(ClientId);
+
+    impl Service for One {
+        fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
+            visit(self.0);
+        }
+    }
+
+    #[test]
+    fn the_clients_of_all_services_are_visited() {
+        let ids: Vec<ClientId> = ["c1", "c2.1"].map(|id| id.parse().expect("an id")).into();
+        let builder = Routes::builder()
+            .add("/a".parse().expect("an endpoint"), Box::new(One(ids[0])))
+            .add("/b".parse().expect("an endpoint"), Box::new(One(ids[1])));
+        let mut visited = Vec::new();
+        let routes = builder.build().expect("valid");
+        routes.clients(&mut |client| visited.push(client));
+        assert_eq!(visited, ids);
+    }
+
+    #[test]
+    fn status_fields_are_added_up() {
         let object = |value: Value| value.as_object().cloned().expect("an object");
         let mut all = object(json!({"a": 1, "b": {"c": 2}, "d": "x", "e": true}));
         add_up(

@@ -1,72 +1,72 @@
-//! The envelope of a JSON-RPC 2.0 message: what routing needs to know, as ranges of the message's own bytes.
+//! The parts of a JSON-RPC 2.0 message that routing needs, as ranges of the message's own bytes.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
-use super::json::{NotJson, Skimmer, unescape};
+use crate::service::json::{NotJson, Skimmer, unescape};
 
-/// What is wrong with a message.
+/// Why a message is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum EnvelopeError {
-    /// It is not JSON: -32700.
+    /// The text is not JSON: -32700.
     Parse,
-    /// It is not a JSON-RPC 2.0 message: -32600. The id, if there is a usable one, is that of the answer.
+    /// The text is not a JSON-RPC 2.0 message: -32600. The error response has the message's id if it is usable.
     Invalid {
         why: &'static str,
         id: Option<Range<usize>>,
     },
 }
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Kind<'a> {
-    /// It wants an answer under `id`, which may be `null`.
+pub(crate) enum MessageKind<'a> {
+    /// A request. Its id may be `null`.
     Request {
         method: Cow<'a, str>,
         id: Range<usize>,
     },
-    /// It wants none.
+    /// A message that gets no response.
     Notification { method: Cow<'a, str> },
-    /// It is an answer; `result` is its range unless it is an error.
+    /// A response. `result` is `None` if it is an error.
     Response {
         id: Range<usize>,
         result: Option<Range<usize>>,
     },
 }
 
-/// A message, read as far as routing needs it.
+/// A parsed message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Envelope<'a> {
     pub(crate) text: &'a str,
-    pub(crate) kind: Kind<'a>,
+    pub(crate) kind: MessageKind<'a>,
     /// `params.sessionId`, or in a response `result.sessionId`.
     pub(crate) session: Option<Cow<'a, str>>,
-    /// The session that is named by another spelling of that key, such as `session_id`.
+    /// The session under another spelling of that key, such as `session_id`.
     pub(crate) misspelled_session: Option<Cow<'a, str>>,
     /// `params.requestId`.
     pub(crate) request_id: Option<Range<usize>>,
     /// `params`, or in a response `result`, if it is an object.
     pub(crate) body: Option<Range<usize>>,
-    /// `_meta` of that object.
+    /// `_meta` in that object.
     pub(crate) meta: Option<Range<usize>>,
-    /// Whether that object has `_meta` in any spelling.
+    /// Whether that object has `_meta` under any spelling.
     has_meta: bool,
 }
 
-/// A value that may stand once in an object.
+/// A value that may occur once in an object.
 #[derive(Default)]
 struct Once(Option<Range<usize>>);
 
 impl Once {
-    /// Notes the value; false if there was one.
+    /// Sets the value. Returns false if it was set before.
     fn set(&mut self, value: Range<usize>) -> bool {
         self.0.replace(value).is_none()
     }
 }
 
 impl<'a> Envelope<'a> {
-    /// Reads a message. The whole text is checked; duplicate keys are refused where routing looks, since the other end
-    /// may read the other one.
+    /// Parses a message and validates the whole text. Rejects duplicates of the keys that routing reads, because the
+    /// receiver may use the other value.
     pub(crate) fn parse(text: &'a str) -> Result<Self, EnvelopeError> {
         let mut skimmer = Skimmer::new(text);
         if skimmer.peek() != Some(b'{') {
@@ -131,7 +131,7 @@ impl<'a> Envelope<'a> {
         if twin {
             return invalid(MISSPELLED);
         }
-        // Some write both, and null for the one that is not meant.
+        // Some implementations write both fields, one of them as null.
         let is_null = |once: &Once| {
             once.0
                 .as_ref()
@@ -149,19 +149,19 @@ impl<'a> Envelope<'a> {
                 }
                 let method = unescape(&text[method]);
                 let kind = match id {
-                    Some(id) => Kind::Request { method, id },
-                    None => Kind::Notification { method },
+                    Some(id) => MessageKind::Request { method, id },
+                    None => MessageKind::Notification { method },
                 };
                 (kind, params.0)
             }
             (None, Some(id), Some(result), None) => (
-                Kind::Response {
+                MessageKind::Response {
                     id,
                     result: Some(result.clone()),
                 },
                 Some(result),
             ),
-            (None, Some(id), None, Some(_)) => (Kind::Response { id, result: None }, None),
+            (None, Some(id), None, Some(_)) => (MessageKind::Response { id, result: None }, None),
             _ => return invalid("neither a request nor a notification nor a response"),
         };
         let mut envelope = Self {
@@ -180,11 +180,13 @@ impl<'a> Envelope<'a> {
         }
     }
 
-    /// The message's id, as it was written.
+    /// The message's id, as written.
     pub(crate) fn id(&self) -> Option<&'a str> {
         match &self.kind {
-            Kind::Request { id, .. } | Kind::Response { id, .. } => Some(&self.text[id.clone()]),
-            Kind::Notification { .. } => None,
+            MessageKind::Request { id, .. } | MessageKind::Response { id, .. } => {
+                Some(&self.text[id.clone()])
+            }
+            MessageKind::Notification { .. } => None,
         }
     }
 
@@ -195,24 +197,24 @@ impl<'a> Envelope<'a> {
         (self.text.as_bytes()[token.start] == b'"').then(|| unescape(&self.text[token]))
     }
 
-    /// Calls `named` with each session that an object under `_meta`, or under another spelling of that key, names.
+    /// Calls `named` with each session that `_meta` names, under any spelling of either key.
     pub(crate) fn sessions_in_meta(&self, mut named: impl FnMut(&str)) {
         let Some(body) = self.body.as_ref().filter(|_| self.has_meta) else {
             return;
         };
         let text = self.text;
-        let walked = Skimmer::at(text, body).object(|key, value| {
+        let scanned = Skimmer::at(text, body).object(|key, value| {
             if !is_meta(&key) || text.as_bytes()[value.start] != b'{' {
                 return;
             }
-            let walked = Skimmer::at(text, &value).object(|key, value| {
+            let scanned = Skimmer::at(text, &value).object(|key, value| {
                 if is_spelling_of(&key, "sessionId") && text.as_bytes()[value.start] == b'"' {
                     named(&unescape(&text[value]));
                 }
             });
-            debug_assert!(walked.is_ok(), "the text was walked over before");
+            debug_assert!(scanned.is_ok(), "the text has been validated");
         });
-        debug_assert!(walked.is_ok(), "the text was walked over before");
+        debug_assert!(scanned.is_ok(), "the text has been validated");
     }
 
     fn read_body(&mut self, body: Option<Range<usize>>) -> Result<(), &'static str> {
@@ -222,7 +224,7 @@ impl<'a> Envelope<'a> {
         let [mut session, mut request_id, mut meta] = <[Once; 3]>::default();
         let [mut other_session, mut other_request] = <[Once; 2]>::default();
         let (mut duplicate, mut twin, mut has_meta) = (false, false, false);
-        let walked = Skimmer::at(self.text, &body).object(|key, value| {
+        let scanned = Skimmer::at(self.text, &body).object(|key, value| {
             duplicate |= match &*key {
                 "sessionId" => !session.set(value),
                 "requestId" => !request_id.set(value),
@@ -236,8 +238,8 @@ impl<'a> Envelope<'a> {
                 }
             };
         });
-        debug_assert!(walked.is_ok(), "the text was walked over before");
-        let is_response = matches!(self.kind, Kind::Response { .. });
+        debug_assert!(scanned.is_ok(), "the text has been validated");
+        let is_response = matches!(self.kind, MessageKind::Response { .. });
         twin |= session.0.is_some() && other_session.0.is_some();
         twin |= request_id.0.is_some() && other_request.0.is_some();
         if duplicate && !(is_response && session.0.is_some()) {
@@ -261,11 +263,11 @@ impl<'a> Envelope<'a> {
     }
 }
 
-/// The error for a message in which another parser could read another key than we do.
+/// The error for a key that a more lenient parser could read as a reserved key.
 const MISSPELLED: &str = "a reserved key has a wrong spelling";
 
-/// Whether a lenient parser could take `key` for `name`: Go's ignores case, and Python libraries accept `session_id`
-/// for `sessionId`.
+/// Whether a lenient parser could read `key` as `name`. Go's parser ignores case, and Python libraries accept
+/// `session_id` for `sessionId`.
 pub(crate) fn is_spelling_of(key: &str, name: &str) -> bool {
     fn folded(text: &str) -> impl Iterator<Item = char> {
         let chars = text.chars().filter(|c| !matches!(c, '_' | '-'));
@@ -278,7 +280,7 @@ pub(crate) fn is_spelling_of(key: &str, name: &str) -> bool {
     folded(key).eq(folded(name))
 }
 
-/// Whether a key is `_meta`, or what a library may know it as: `meta`, `field_meta`.
+/// Whether a key is `_meta` or one of its spellings in libraries, such as `meta` and `field_meta`.
 fn is_meta(key: &str) -> bool {
     is_spelling_of(key, "meta") || is_spelling_of(key, "fieldMeta")
 }
@@ -289,7 +291,8 @@ impl From<NotJson> for EnvelopeError {
     }
 }
 
-/// The value of a key in the object at `range`; nothing if it is no object, or the key is not in it exactly once.
+/// The value of a key in the object at `range`. `None` if the value there is not an object, or does not have the key
+/// exactly once.
 pub(crate) fn member(text: &str, range: &Range<usize>, name: &str) -> Option<Range<usize>> {
     let (mut found, mut count) = (None, 0);
     Skimmer::at(text, range)
@@ -315,13 +318,13 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_message_is_read_with_its_own_bytes() {
+    fn each_kind_of_message_is_parsed_with_its_own_bytes() {
         let text = r#"{ "id" : 1.0 , "jsonrpc":"2.0","method":"session\/prompt","params":{"sessionId":"s\u0031","x":[{}],
             "requestId":"r","_meta":{"outrigger":{"resumeToken":"t"}}} }"#;
         let envelope = Envelope::parse(text).expect("a request");
         assert_eq!(envelope.id(), Some("1.0"));
         assert!(
-            matches!(&envelope.kind, Kind::Request { method, .. } if method == "session/prompt")
+            matches!(&envelope.kind, MessageKind::Request { method, .. } if method == "session/prompt")
         );
         assert_eq!(envelope.session.as_deref(), Some("s1"));
         assert_eq!(&text[envelope.request_id.clone().expect("one")], "\"r\"");
@@ -329,12 +332,15 @@ mod tests {
 
         let envelope =
             Envelope::parse(r#"{"jsonrpc":"2.0","method":"x"}"#).expect("a notification");
-        assert_eq!(envelope.kind, Kind::Notification { method: "x".into() });
+        assert_eq!(
+            envelope.kind,
+            MessageKind::Notification { method: "x".into() }
+        );
         let text = r#"{"jsonrpc":"2.0","id":null,"result":{"sessionId":"s"}}"#;
         let envelope = Envelope::parse(text).expect("a response");
         assert!(matches!(
             envelope.kind,
-            Kind::Response {
+            MessageKind::Response {
                 result: Some(_),
                 ..
             }
@@ -345,12 +351,15 @@ mod tests {
         );
         let text = r#"{"jsonrpc":"2.0","id":"a\"b","error":{"code":1,"message":"m","data":{"sessionId":7}}}"#;
         let envelope = Envelope::parse(text).expect("an error");
-        assert!(matches!(envelope.kind, Kind::Response { result: None, .. }));
+        assert!(matches!(
+            envelope.kind,
+            MessageKind::Response { result: None, .. }
+        ));
         assert_eq!(envelope.id(), Some(r#""a\"b""#));
     }
 
     #[test]
-    fn what_is_wrong_is_clear_and_never_guessed() {
+    fn an_invalid_message_gets_a_precise_error_and_a_safe_id() {
         for text in [
             "",
             "hello",
@@ -441,21 +450,21 @@ mod tests {
         let both = r#"{"jsonrpc":"2.0","id":1,"result":{},"error":null}"#;
         assert!(Envelope::parse(both).is_ok_and(|envelope| matches!(
             envelope.kind,
-            Kind::Response {
+            MessageKind::Response {
                 result: Some(_),
                 ..
             }
         )));
         let both = r#"{"jsonrpc":"2.0","id":1,"result":null,"error":{"code":1}}"#;
-        assert!(
-            Envelope::parse(both)
-                .is_ok_and(|envelope| matches!(envelope.kind, Kind::Response { result: None, .. }))
-        );
+        assert!(Envelope::parse(both).is_ok_and(|envelope| matches!(
+            envelope.kind,
+            MessageKind::Response { result: None, .. }
+        )));
         let twice = r#"{"jsonrpc":"2.0","id":1,"method":"x","\u0069d":2}"#;
         assert_eq!(
             invalid(twice),
             ("duplicate key", None),
-            "there is no telling which id the answer would need"
+            "either id could be the right one for the response"
         );
     }
 }

@@ -1,24 +1,24 @@
-//! `initialize`, which a shared agent sees once.
+//! The handshake of a shared agent, which gets `initialize` once for all clients.
 
 use std::ops::Range;
 
 use super::envelope::member;
 use crate::ClientId;
 
-/// Where the one `initialize` stands.
+/// The state of the agent's one `initialize`.
 #[derive(Debug)]
 pub(super) enum Initialize {
-    /// No client has asked for it, or the agent said no.
+    /// No client has sent it, or the agent answered with an error.
     Never,
-    /// The agent has it under `id`; these clients want the answer under their own ids.
-    Asked {
+    /// The agent has not answered the request `id`. The clients in `wanted` get the answer under their own request ids.
+    Pending {
         id: u64,
         params: Box<str>,
         wanted: Vec<(ClientId, Box<str>)>,
-        /// Whether the agent said no although it had said yes before.
+        /// Whether a restarted agent answered with an error although its predecessor accepted.
         refused: bool,
     },
-    /// It was answered with this result.
+    /// The agent answered with this result.
     Done {
         params: Box<str>,
         result: Box<str>,
@@ -27,17 +27,17 @@ pub(super) enum Initialize {
 }
 
 impl Initialize {
-    /// Whether this is the id under which the agent has it.
-    pub(super) fn is_asked_as(&self, id: u64) -> bool {
-        matches!(self, Self::Asked { id: asked, .. } if *asked == id)
+    /// Whether `id` is the pending `initialize`.
+    pub(super) fn is_pending_as(&self, id: u64) -> bool {
+        matches!(self, Self::Pending { id: pending, .. } if *pending == id)
     }
 
-    /// Whether this client waits for the answer.
+    /// Whether a client waits for the answer.
     pub(super) fn is_wanted_by(&self, client: ClientId) -> bool {
-        self.wanted().any(|who| who == client)
+        self.wanted().any(|wanted| wanted == client)
     }
 
-    /// Whether the agent is known to have no `session/resume` of its own.
+    /// Whether the agent has declared that it does not support `session/resume`.
     pub(super) fn lacks_resume(&self) -> bool {
         matches!(
             self,
@@ -51,41 +51,43 @@ impl Initialize {
     /// The clients that wait for the answer.
     pub(super) fn wanted(&self) -> impl Iterator<Item = ClientId> {
         let wanted = match self {
-            Self::Asked { wanted, .. } => &wanted[..],
+            Self::Pending { wanted, .. } => &wanted[..],
             Self::Never | Self::Done { .. } => &[],
         };
         wanted.iter().map(|(client, _)| *client)
     }
 
-    /// Whether a client waits for the answer.
+    /// Whether any client waits for the answer.
     pub(super) fn is_wanted(&self) -> bool {
         self.wanted().next().is_some()
     }
 
-    /// A client is gone.
+    /// Removes a client that has disconnected.
     pub(super) fn forget(&mut self, client: ClientId) {
-        if let Self::Asked { wanted, .. } = self {
-            wanted.retain(|(who, _)| *who != client);
+        if let Self::Pending { wanted, .. } = self {
+            wanted.retain(|(other, _)| *other != client);
         }
     }
 
-    /// The agent is gone; those who wait for its answer.
+    /// Takes the clients that wait for the answer of an agent that has exited.
     pub(super) fn take_wanted(&mut self) -> Vec<(ClientId, Box<str>)> {
         match self {
-            Self::Asked { wanted, .. } => std::mem::take(wanted),
+            Self::Pending { wanted, .. } => std::mem::take(wanted),
             Self::Never | Self::Done { .. } => Vec::new(),
         }
     }
 
-    /// Turns to asking again, with the same parameters, if it was ever asked.
-    pub(super) fn ask_again(&mut self, id: u64) -> bool {
-        // Who asked while the agent was not there still waits.
+    /// Prepares to send `initialize` with the same parameters to a restarted agent. Returns false if no client has sent it.
+    pub(super) fn restart(&mut self, id: u64) -> bool {
+        // Clients that sent it while no agent was running still wait.
         let (params, wanted) = match self {
             Self::Never => return false,
-            Self::Asked { params, wanted, .. } => (std::mem::take(params), std::mem::take(wanted)),
+            Self::Pending { params, wanted, .. } => {
+                (std::mem::take(params), std::mem::take(wanted))
+            }
             Self::Done { params, .. } => (std::mem::take(params), Vec::new()),
         };
-        *self = Self::Asked {
+        *self = Self::Pending {
             id,
             params,
             wanted,
@@ -95,7 +97,7 @@ impl Initialize {
     }
 }
 
-/// What a client has announced that the agent may ask of it.
+/// The requests that a client has declared it supports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Capabilities {
     read_files: bool,
@@ -122,7 +124,7 @@ impl Capabilities {
         }
     }
 
-    /// Whether the agent may ask the client for this. Methods that no capability stands for are allowed.
+    /// Whether the agent may send the client this request. Methods without a capability are allowed.
     pub(super) fn allow(self, method: &str) -> bool {
         match method {
             "fs/read_text_file" => self.read_files,

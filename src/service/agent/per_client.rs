@@ -1,50 +1,51 @@
-//! One agent process for each connection: messages are passed through as they are.
+//! An agent process for each client. Messages pass through unchanged.
 
 use std::collections::{HashMap, HashSet};
-use std::ops::ControlFlow;
 
-use super::answer::{code, error, refusal_of};
-use super::envelope::{Envelope, EnvelopeError, Kind, member};
-use super::json::unescape;
+use super::envelope::{Envelope, EnvelopeError, MessageKind, member};
+use super::line_decoder::{AgentLine, LineDecoder, push_line, start_of};
+use super::recover_id::{IdRecovery, RecoveredId};
+use super::response::{code, error, invalid_message_error};
 use super::router::MAX_ID;
-use super::salvage::{Salvage, Salvaged};
-use super::{
-    AgentConfig, AgentProtocol, Ear, HIGH_WATER, Heard, LOW_WATER, MAX_UNREAD, push_line, shown,
-};
+use super::{AgentConfig, AgentProtocol, HIGH_WATER, LOW_WATER, MAX_UNREAD};
 use crate::service::child::{Child, ChildEvent, describe};
+use crate::service::json::unescape;
 use crate::service::lines::Line;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Readiness, Rejection,
     Request, Route, Service, SourceId, TimerId,
 };
+use std::ops::ControlFlow;
 
-/// The maximum of waiting requests tracked for one client. Further ones are not tracked.
-const MAX_WAITING: usize = 1024;
+/// The maximum number of pending requests that are tracked for a client. Further ones pass through untracked.
+const MAX_CLIENT_REQUESTS: usize = 1024;
 
-/// A client's process.
+/// The agent process of one client.
 #[derive(Debug)]
-struct Process {
+struct ClientAgent {
     child: Child,
-    ear: Ear,
-    /// Whether the client's first message has come.
+    decoder: LineDecoder,
+    /// Whether the client has sent a message.
     begun: bool,
-    /// The client's requests that were not answered.
-    waiting: HashSet<Box<str>>,
+    /// The normalized ids of the client's requests that the agent has not answered.
+    client_requests: HashSet<Box<str>>,
 }
 
-impl Process {
-    /// Notes what a message of the client asks for.
-    fn note_request(&mut self, envelope: &Envelope<'_>) {
+impl ClientAgent {
+    /// Tracks the pending requests through a message of the client.
+    fn track(&mut self, envelope: &Envelope<'_>) {
         match &envelope.kind {
-            Kind::Request { id, .. } if self.waiting.len() < MAX_WAITING => {
-                self.waiting.insert(value_of(&envelope.text[id.clone()]));
+            MessageKind::Request { id, .. } if self.client_requests.len() < MAX_CLIENT_REQUESTS => {
+                let id = normalized_id(&envelope.text[id.clone()]);
+                self.client_requests.insert(id);
             }
-            // In this protocol, a cancelled request gets no answer.
-            Kind::Notification { method } if method == "notifications/cancelled" => {
+            // In the Model Context Protocol, a cancelled request gets no response.
+            MessageKind::Notification { method } if method == "notifications/cancelled" => {
                 let params = envelope.body.as_ref();
                 let id = params.and_then(|params| member(envelope.text, params, "requestId"));
                 if let Some(id) = id {
-                    self.waiting.remove(&value_of(&envelope.text[id]));
+                    self.client_requests
+                        .remove(&normalized_id(&envelope.text[id]));
                 }
             }
             _ => {}
@@ -52,54 +53,54 @@ impl Process {
     }
 }
 
-/// An id however it is written.
-fn value_of(raw: &str) -> Box<str> {
+/// An id in a form that does not depend on the escapes in it.
+fn normalized_id(raw: &str) -> Box<str> {
     if raw.starts_with('"') {
         return format!("\"{}", unescape(raw)).into();
     }
     raw.into()
 }
 
-/// Passes a line of the agent on to its client.
+/// Passes a line of the agent on to its client. Adds error responses for the agent to `refused`.
 fn pass_on(
     ctx: &mut Context,
     client: ClientId,
-    waiting: &mut HashSet<Box<str>>,
-    heard: Heard<'_>,
+    client_requests: &mut HashSet<Box<str>>,
+    line: AgentLine<'_>,
     refused: &mut Vec<String>,
 ) {
-    let (salvaged, why) = match heard {
-        Heard::Nothing => return,
-        Heard::Text(text) => match Envelope::parse(text) {
+    let (recovered, why) = match line {
+        AgentLine::Nothing => return,
+        AgentLine::Text(text) => match Envelope::parse(text) {
             Err(EnvelopeError::Parse) => {
-                let shown = shown(text.as_bytes());
-                log::warn!("a line of the agent of {client} is not JSON, skipped: {shown:?}");
-                (Salvage::of(text.as_bytes()), "is not JSON")
+                let start = start_of(text.as_bytes());
+                log::warn!("skipped a line of the agent of {client} that is not JSON: {start:?}");
+                (IdRecovery::of(text.as_bytes()), "is not JSON")
             }
             parsed => {
                 if let Ok(Envelope {
-                    kind: Kind::Response { id, .. },
+                    kind: MessageKind::Response { id, .. },
                     ..
                 }) = parsed
                 {
-                    waiting.remove(&value_of(&text[id]));
+                    client_requests.remove(&normalized_id(&text[id]));
                 }
                 // A disconnected client gets no more messages.
                 ctx.send(client, Message::Text(text));
                 return;
             }
         },
-        Heard::Unreadable(salvaged, why) => (salvaged, why),
+        AgentLine::Unreadable(recovered, why) => (recovered, why),
     };
-    // Answer it with an error, so that the request does not wait for ever.
-    match salvaged {
-        Some(Salvaged::Response(id)) => {
-            waiting.remove(&value_of(&id));
+    // An error response keeps the sender of the request from waiting forever.
+    match recovered {
+        Some(RecoveredId::Response(id)) => {
+            client_requests.remove(&normalized_id(&id));
             let why = format!("the agent's answer {why}");
             let failed = error(&id, code::INTERNAL, "Internal error", Some(&why));
             ctx.send(client, Message::Text(&failed));
         }
-        Some(Salvaged::Request(id)) => {
+        Some(RecoveredId::Request(id)) => {
             let why = format!("the request {why}");
             refused.push(error(&id, code::INVALID, "Invalid request", Some(&why)));
         }
@@ -107,28 +108,52 @@ fn pass_on(
     }
 }
 
-/// An agent that is started for each connection and ends with it.
+/// An agent process for each client. It starts when the client connects and is stopped when the client disconnects.
+///
+/// ```
+/// use outrigger::service::agent::AgentProtocol;
+/// use outrigger::service::{AgentConfig, AgentPerClient};
+/// use outrigger::{Config, Server};
+///
+/// let config = AgentConfig::new("/mcp".parse()?, ["my-mcp-server"])
+///     .with_protocol(AgentProtocol::JsonRpc);
+/// let agents = AgentPerClient::new(config);
+/// # let config = Config { listen: vec![([127, 0, 0, 1], 0).into()], ..Config::default() };
+/// let server = Server::bind(config, agents)?;
+/// # drop(server);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct AgentPerClient {
     config: AgentConfig,
-    processes: HashMap<ClientId, Process>,
-    /// Whose process an event belongs to.
+    /// The processes of connected clients.
+    agents: HashMap<ClientId, ClientAgent>,
+    /// Processes that are being stopped, by the former id of their disconnected client.
+    stopping: HashMap<ClientId, ClientAgent>,
+    /// The client whose process uses a source.
     sources: HashMap<SourceId, ClientId>,
     started: u64,
 }
 
 impl AgentPerClient {
-    /// Agents that are started as clients come.
+    /// Creates the service. Agent processes start when clients connect.
     pub fn new(config: AgentConfig) -> Self {
         Self {
             config,
-            processes: HashMap::new(),
+            agents: HashMap::new(),
+            stopping: HashMap::new(),
             sources: HashMap::new(),
             started: 0,
         }
     }
 
-    /// Lets a client's process handle an event. Its lines go to the client.
+    /// The number of processes, including those that are being stopped.
+    fn process_count(&self) -> usize {
+        self.agents.len() + self.stopping.len()
+    }
+
+    /// Lets a client's process handle an event. Its lines go to the client. Returns false if the event belongs to another
+    /// process.
     fn with_child(
         &mut self,
         ctx: &mut Context,
@@ -139,21 +164,22 @@ impl AgentPerClient {
             &mut dyn FnMut(&mut Context, u64, Line<'_>) -> ControlFlow<()>,
         ) -> ChildEvent,
     ) -> bool {
-        let Some(process) = self.processes.get_mut(&client) else {
+        let connected = self.agents.get_mut(&client);
+        let Some(agent) = connected.or_else(|| self.stopping.get_mut(&client)) else {
             return false;
         };
-        let (ear, waiting) = (&mut process.ear, &mut process.waiting);
+        let (decoder, requests) = (&mut agent.decoder, &mut agent.client_requests);
         let mut refused = Vec::new();
-        let event = handle(&mut process.child, ctx, &mut |ctx, _, line| {
-            pass_on(ctx, client, waiting, ear.hear(line), &mut refused);
-            // The agent's output waits for a client that does not keep up.
+        let event = handle(&mut agent.child, ctx, &mut |ctx, _, line| {
+            pass_on(ctx, client, requests, decoder.decode(line), &mut refused);
+            // The agent is not read while its client is congested.
             if ctx.is_congested(client) {
                 ControlFlow::Break(())
             } else {
                 ControlFlow::Continue(())
             }
         });
-        if let Some(stdin) = process.child.stdin().filter(|_| !refused.is_empty()) {
+        if let Some(stdin) = agent.child.stdin().filter(|_| !refused.is_empty()) {
             for refused in &refused {
                 if stdin.queued() < MAX_UNREAD {
                     push_line(stdin.queue(), &[refused]);
@@ -164,16 +190,17 @@ impl AgentPerClient {
         match event {
             ChildEvent::NotMine => return false,
             ChildEvent::Handled => {
-                let queued = process.child.stdin().map_or(0, |stdin| stdin.queued());
+                let queued = agent.child.stdin().map_or(0, |stdin| stdin.queued());
                 if queued <= LOW_WATER {
                     ctx.set_held(client, false);
                 }
-                if process.child.is_cut_off() {
-                    process.child.stop(ctx);
+                if agent.child.is_cut_off() {
+                    agent.child.stop(ctx);
                 }
             }
             ChildEvent::Exited(status) => {
-                self.processes.remove(&client);
+                self.agents.remove(&client);
+                self.stopping.remove(&client);
                 self.sources.retain(|_, owner| *owner != client);
                 let clean = status.is_some_and(|status| status.success());
                 log::info!("the agent of {client} {}", describe(status));
@@ -189,8 +216,8 @@ impl AgentPerClient {
     }
 }
 
-fn is_initialize(kind: &Kind<'_>) -> bool {
-    matches!(kind, Kind::Request { method, .. } if method == "initialize")
+fn is_initialize(kind: &MessageKind<'_>) -> bool {
+    matches!(kind, MessageKind::Request { method, .. } if method == "initialize")
 }
 
 impl Service for AgentPerClient {
@@ -199,8 +226,8 @@ impl Service for AgentPerClient {
     }
 
     fn accept(&mut self, ctx: &mut Context, request: &Request<'_>) -> Result<Accept, Rejection> {
-        // Processes may outlive their clients for the few seconds that they are given to end.
-        if self.processes.len() >= ctx.config().max_clients {
+        // A process may outlive its client by the few seconds that it gets to exit.
+        if self.process_count() >= ctx.config().max_clients {
             return Err(Rejection::unavailable("too many processes"));
         }
         self.config.accept(request)
@@ -213,13 +240,13 @@ impl Service for AgentPerClient {
                 self.started += 1;
                 self.sources
                     .extend(child.sources().map(|source| (source, client)));
-                self.processes.insert(
+                self.agents.insert(
                     client,
-                    Process {
+                    ClientAgent {
                         child,
-                        ear: Ear::default(),
+                        decoder: LineDecoder::default(),
                         begun: false,
-                        waiting: HashSet::new(),
+                        client_requests: HashSet::new(),
                     },
                 );
             }
@@ -231,14 +258,13 @@ impl Service for AgentPerClient {
     }
 
     fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
-        let (Message::Text(text), Some(process)) = (message, self.processes.get_mut(&client))
-        else {
+        let (Message::Text(text), Some(agent)) = (message, self.agents.get_mut(&client)) else {
             return;
         };
-        // Every byte of it is looked at.
+        // The cost grows with the length, because every byte is parsed.
         ctx.spend(3 + text.len() / 512);
         let acp = self.config.protocol == AgentProtocol::Acp;
-        let first = !process.begun;
+        let first = !agent.begun;
         match Envelope::parse(text) {
             Ok(envelope) if envelope.id().is_some_and(|id| id.len() > MAX_ID) => {
                 ctx.close(client, CloseCode::POLICY, "Request id too long");
@@ -253,7 +279,7 @@ impl Service for AgentPerClient {
                 return;
             }
             Ok(Envelope {
-                kind: Kind::Request { id, .. },
+                kind: MessageKind::Request { id, .. },
                 ..
             }) if ctx.is_stopping() => {
                 let refused = error(&text[id], code::STOPPING, "Server shutting down", None);
@@ -261,18 +287,18 @@ impl Service for AgentPerClient {
                 return;
             }
             Ok(envelope) => {
-                process.begun = true;
-                process.note_request(&envelope);
+                agent.begun = true;
+                agent.track(&envelope);
             }
-            // Other protocols may have batches, or an older version.
+            // Other protocols may have batches or an older version of JSON-RPC.
             Err(EnvelopeError::Invalid { .. }) if !acp => {}
             Err(invalid) => {
-                let answer = refusal_of(text, &invalid);
+                let answer = invalid_message_error(text, &invalid);
                 ctx.send(client, Message::Text(&answer));
                 return;
             }
         }
-        if let Some(stdin) = process.child.stdin() {
+        if let Some(stdin) = agent.child.stdin() {
             push_line(stdin.queue(), &[text]);
             stdin.written_to(ctx);
             if stdin.queued() > HIGH_WATER {
@@ -282,26 +308,27 @@ impl Service for AgentPerClient {
     }
 
     fn is_waiting(&self, _: &Context, client: ClientId) -> bool {
-        let process = self.processes.get(&client);
-        process.is_some_and(|process| !process.waiting.is_empty())
+        let agent = self.agents.get(&client);
+        agent.is_some_and(|agent| !agent.client_requests.is_empty())
     }
 
     fn may_idle(&self, ctx: &Context, client: ClientId) -> bool {
-        let has_process = self.processes.contains_key(&client);
+        let has_process = self.agents.contains_key(&client);
         (self.config.sessions_may_idle && has_process) || self.is_waiting(ctx, client)
     }
 
     fn drained(&mut self, ctx: &mut Context, client: ClientId) {
-        if let Some(process) = self.processes.get_mut(&client) {
-            process.child.resume(ctx);
+        if let Some(agent) = self.agents.get_mut(&client) {
+            agent.child.resume(ctx);
         }
     }
 
     fn disconnected(&mut self, ctx: &mut Context, client: ClientId, _: &CloseReason) {
-        if let Some(process) = self.processes.get_mut(&client) {
-            // What it still writes is for nobody, but it must not be kept from ending by a full pipe.
-            process.child.resume(ctx);
-            process.child.stop(ctx);
+        if let Some(mut agent) = self.agents.remove(&client) {
+            // Its output is read and discarded, because a full pipe could keep it from exiting.
+            agent.child.resume(ctx);
+            agent.child.stop(ctx);
+            self.stopping.insert(client, agent);
         }
     }
 
@@ -314,7 +341,8 @@ impl Service for AgentPerClient {
     }
 
     fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
-        let clients: Vec<ClientId> = self.processes.keys().copied().collect();
+        let clients = self.agents.keys().chain(self.stopping.keys());
+        let clients: Vec<ClientId> = clients.copied().collect();
         let mut handle = |client| {
             self.with_child(ctx, client, |child, ctx, line| {
                 child.handle_timer(ctx, timer, line)
@@ -324,7 +352,7 @@ impl Service for AgentPerClient {
     }
 
     fn status(&self) -> serde_json::Map<String, serde_json::Value> {
-        let status = serde_json::json!({"processes": self.processes.len()});
+        let status = serde_json::json!({"processes": self.process_count()});
         status.as_object().cloned().unwrap_or_default()
     }
 
@@ -332,7 +360,7 @@ impl Service for AgentPerClient {
         out.gauge(
             "outrigger_processes_running",
             "Running programs, including those that are being stopped.",
-            self.processes.len(),
+            self.process_count(),
         );
         out.counter(
             "outrigger_processes_started_total",
@@ -341,13 +369,17 @@ impl Service for AgentPerClient {
         );
     }
 
+    fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
+        self.agents.keys().copied().for_each(visit);
+    }
+
     fn stopping(&mut self, ctx: &mut Context) {
-        for process in self.processes.values_mut() {
-            process.child.stop(ctx);
+        for agent in self.agents.values_mut() {
+            agent.child.stop(ctx);
         }
     }
 
     fn is_stopped(&self) -> bool {
-        self.processes.is_empty()
+        self.process_count() == 0
     }
 }

@@ -1,107 +1,122 @@
-//! One agent process for all clients: the router between its streams and them.
-
-use std::ops::ControlFlow;
-use std::time::Duration;
+//! One agent process that all clients share. The router passes messages between its streams and the clients.
 
 use uuid::Uuid;
 
-use super::router::{Router, RouterLimits, Wires};
-use super::{AgentConfig, AgentProtocol, Ear, HIGH_WATER, Heard, LOW_WATER, MAX_UNREAD, push_line};
+use super::line_decoder::{AgentLine, LineDecoder, push_line};
+use super::router::{Router, RouterLimits, RouterOutput};
+use super::{AgentConfig, AgentProtocol, HIGH_WATER, LOW_WATER, MAX_UNREAD};
+use crate::service::backoff::Backoff;
 use crate::service::child::{Child, ChildEvent, code_and_signal, describe};
 use crate::service::lines::Line;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Readiness, Rejection,
-    Request, Route, Service, SourceId, Time, TimerId,
+    Request, Route, Service, SourceId, TimerId,
 };
+use std::ops::ControlFlow;
 
-/// An agent that ends is started again this soon at first, then after twice the time each time.
-const FIRST_BACKOFF: Duration = Duration::from_millis(100);
-/// The longest time between an end and the next start.
-const LAST_BACKOFF: Duration = Duration::from_secs(10);
-
-/// Requests of one client that may wait for the agent.
-const MAX_WAITING: usize = 1024;
-/// Sessions of one client.
+/// The limits of the router.
+const MAX_CLIENT_REQUESTS: usize = 1024;
+const MAX_AGENT_REQUESTS: usize = 256;
 const MAX_SESSIONS: usize = 256;
-/// Sessions of all clients, and of those who may come back.
 const MAX_ALL_SESSIONS: usize = 16_384;
-/// Sessions that have ended and are remembered, so that nobody but their owners can load them.
+/// Once this limit is reached, unknown sessions can no longer be loaded, so it is high.
 const MAX_ENDED_SESSIONS: usize = 1_000_000;
-/// Requests of the agent that may wait for one client.
-const MAX_ASKED: usize = 256;
 
-/// Whether the agent's process is there.
+/// The state of the agent process.
 #[derive(Debug)]
-enum Process {
+enum AgentProcess {
     Running(Box<Child>),
-    /// It is started again when this timer runs out.
+    /// It is started again when this timer expires.
     Backoff(TimerId),
-    /// It is not there and will not be.
+    /// It has not been started, or will not be started again.
     Gone,
 }
 
-/// One agent process, shared by all clients.
+/// One agent process that all clients share.
+///
+/// Each client gets the responses to its own requests and the messages of its own sessions. A process that exits is
+/// started again, up to the [restart limit](AgentConfig::restart_limit).
+///
+/// ```
+/// use outrigger::service::{Agent, AgentConfig};
+/// use outrigger::{Config, Server};
+///
+/// let agent = Agent::new(AgentConfig::new("/acp".parse()?, ["my-agent"]));
+/// # let config = Config { listen: vec![([127, 0, 0, 1], 0).into()], ..Config::default() };
+/// let server = Server::bind(config, agent)?;
+/// // `server.run()` starts the agent and serves clients at ws://127.0.0.1:7070/acp.
+/// # drop(server);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Agent {
     config: AgentConfig,
     router: Router,
-    process: Process,
-    ear: Ear,
-    /// Lines for the agent, on their way to its input.
+    process: AgentProcess,
+    decoder: LineDecoder,
+    /// Lines on their way to the agent's input.
     lines: Vec<u8>,
-    /// Lines that wait for the agent to be there and initialized.
+    /// Lines that wait until the agent runs and is initialized.
     held: Vec<u8>,
-    /// When it ended, for the ends that are counted.
-    ends: Vec<Time>,
+    backoff: Backoff,
     restarts: u64,
-    /// The timer for sessions whose owners have not come back.
+    /// The timer for the grace periods of sessions.
     grace: Option<TimerId>,
     failure: Option<String>,
 }
 
 impl Agent {
-    /// An agent that is started with the server.
+    /// Creates the service. The agent process starts with the server.
     pub fn new(config: AgentConfig) -> Self {
         let router = Router::new(RouterLimits {
-            waiting: MAX_WAITING,
+            client_requests: MAX_CLIENT_REQUESTS,
+            agent_requests: MAX_AGENT_REQUESTS,
             sessions: MAX_SESSIONS,
             all_sessions: MAX_ALL_SESSIONS,
             ended_sessions: MAX_ENDED_SESSIONS,
-            asked: MAX_ASKED,
             acp: config.protocol == AgentProtocol::Acp,
             grace: config.grace,
         });
+        let backoff = Backoff::new(config.restart_limit);
         Self {
             config,
             router,
-            process: Process::Gone,
-            ear: Ear::default(),
+            process: AgentProcess::Gone,
+            decoder: LineDecoder::default(),
             lines: Vec::new(),
             held: Vec::new(),
-            ends: Vec::new(),
+            backoff,
             restarts: 0,
             grace: None,
             failure: None,
         }
     }
 
-    /// Runs the router on something that happened, and sends on what came of it.
-    fn route(&mut self, ctx: &mut Context, happened: impl FnOnce(&mut Router, &mut Outlets<'_>)) {
-        let hold = !matches!(self.process, Process::Running(_)) || self.router.is_initializing();
-        let mut outlets = Outlets {
+    /// Lets the router handle an event and sends the resulting lines.
+    fn route(
+        &mut self,
+        ctx: &mut Context,
+        handle: impl FnOnce(&mut Router, &mut ContextOutput<'_>),
+    ) {
+        let hold = !self.is_running() || self.router.is_initializing();
+        let mut output = ContextOutput {
             ctx: &mut *ctx,
             lines: &mut self.lines,
             held: &mut self.held,
             hold,
-            room: usize::MAX,
+            max_queued: usize::MAX,
         };
-        happened(&mut self.router, &mut outlets);
+        handle(&mut self.router, &mut output);
         self.send_lines(ctx);
     }
 
-    /// Hands lines to the agent, those that were held back too once it is ready for them.
+    fn is_running(&self) -> bool {
+        matches!(self.process, AgentProcess::Running(_))
+    }
+
+    /// Writes lines to the agent. Held lines follow once it is initialized.
     fn send_lines(&mut self, ctx: &mut Context) {
-        let Process::Running(child) = &mut self.process else {
+        let AgentProcess::Running(child) = &mut self.process else {
             self.lines.clear();
             return self.check_pressure(ctx);
         };
@@ -119,31 +134,31 @@ impl Agent {
                 self.held.clear();
             }
         }
-        // One that does not listen or speak any more, or will not be initialized, answers nobody. Its end does.
+        // An agent that closed a stream or rejected `initialize` cannot answer. Its exit fails the pending requests.
         if child.is_cut_off() || self.router.is_refused() {
             child.stop(ctx);
         }
-        if self.router.take_left() {
+        if self.router.take_new_deadline() {
             self.watch_grace(ctx);
         }
         self.check_pressure(ctx);
     }
 
-    /// Bytes of lines that the agent has not read.
+    /// The number of bytes that the agent has not read.
     fn unread(&mut self) -> usize {
         let queued = match &mut self.process {
-            Process::Running(child) => child.stdin().map_or(0, |stdin| stdin.queued()),
-            Process::Backoff(_) | Process::Gone => 0,
+            AgentProcess::Running(child) => child.stdin().map_or(0, |stdin| stdin.queued()),
+            AgentProcess::Backoff(_) | AgentProcess::Gone => 0,
         };
         queued + self.held.len()
     }
 
-    /// Stops taking messages while the agent does not read.
+    /// Pauses reading from clients while the agent does not read.
     fn check_pressure(&mut self, ctx: &mut Context) {
-        let waiting = self.unread();
-        if waiting > HIGH_WATER {
+        let unread = self.unread();
+        if unread > HIGH_WATER {
             ctx.set_paused(true);
-        } else if waiting <= LOW_WATER {
+        } else if unread <= LOW_WATER {
             ctx.set_paused(false);
         }
     }
@@ -152,14 +167,14 @@ impl Agent {
         let limit = ctx.config().limits.max_message;
         match Child::spawn(ctx, &self.config.command, limit) {
             Ok(child) => {
-                self.process = Process::Running(Box::new(child));
-                self.route(ctx, |router, outlets| router.handle_agent_started(outlets));
+                self.process = AgentProcess::Running(Box::new(child));
+                self.route(ctx, |router, output| router.handle_agent_started(output));
             }
             Err(error) => self.fail(ctx, error.to_string()),
         }
     }
 
-    /// Ends the server with a failure; clients are told that it is not their fault.
+    /// Stops the server with a failure, after closing the clients with an internal error.
     fn fail(&mut self, ctx: &mut Context, failure: String) {
         self.failure.get_or_insert(failure);
         for client in ctx.clients() {
@@ -172,35 +187,28 @@ impl Agent {
         let ChildEvent::Exited(status) = event else {
             return self.send_lines(ctx);
         };
-        self.process = Process::Gone;
-        self.ear = Ear::default();
+        self.process = AgentProcess::Gone;
+        self.decoder = LineDecoder::default();
         self.lines.clear();
         self.held.clear();
         let (code, signal) = code_and_signal(status);
         let data = serde_json::json!({"code": code, "signal": signal}).to_string();
-        self.route(ctx, |router, outlets| {
-            router.handle_agent_exited(&data, outlets)
+        self.route(ctx, |router, output| {
+            router.handle_agent_exited(&data, output)
         });
-        self.check_pressure(ctx);
         if ctx.is_stopping() {
             return;
         }
         let failure = format!("the agent {}", describe(status));
-        let now = ctx.now();
-        self.ends
-            .retain(|&end| now.since(end) < self.config.restart_limit.window);
-        self.ends.push(now);
-        if self.ends.len() > self.config.restart_limit.count {
+        let Some(delay) = self.backoff.next_delay(ctx.now()) else {
             return self.fail(ctx, failure);
-        }
-        let doublings = (self.ends.len() - 1).min(10) as u32;
-        let backoff = (FIRST_BACKOFF * 2u32.pow(doublings)).min(LAST_BACKOFF);
-        log::error!("{failure}; starting it again in {backoff:?}");
+        };
+        log::error!("{failure}; starting it again in {delay:?}");
         self.restarts += 1;
-        self.process = Process::Backoff(ctx.set_timer(backoff));
+        self.process = AgentProcess::Backoff(ctx.set_timer(delay));
     }
 
-    /// Has a timer set while sessions wait for their owners.
+    /// Sets the timer for the next grace period that ends.
     fn watch_grace(&mut self, ctx: &mut Context) {
         if self.grace.is_none()
             && let Some(deadline) = self.router.deadline()
@@ -209,7 +217,7 @@ impl Agent {
         }
     }
 
-    /// Lets the child handle an event. Its lines go through the router.
+    /// Lets the child process handle an event. Its lines go through the router.
     fn with_child(
         &mut self,
         ctx: &mut Context,
@@ -219,27 +227,27 @@ impl Agent {
             &mut dyn FnMut(&mut Context, u64, Line<'_>) -> ControlFlow<()>,
         ) -> ChildEvent,
     ) {
-        let Process::Running(child) = &mut self.process else {
+        let AgentProcess::Running(child) = &mut self.process else {
             return;
         };
         let queued = child.stdin().map_or(0, |stdin| stdin.queued());
-        let (router, ear) = (&mut self.router, &mut self.ear);
+        let (router, decoder) = (&mut self.router, &mut self.decoder);
         let (lines, held) = (&mut self.lines, &mut self.held);
-        // What it is answered is not held back: it may be waiting for that before it goes on.
+        // Responses to the agent are not held, because it may wait for them during its start.
         let event = handle(child, ctx, &mut |ctx, _, line| {
             let now = ctx.now();
-            let mut outlets = Outlets {
+            let mut output = ContextOutput {
                 ctx,
                 lines,
                 held,
                 hold: false,
-                room: MAX_UNREAD.saturating_sub(queued),
+                max_queued: MAX_UNREAD.saturating_sub(queued),
             };
-            match ear.hear(line) {
-                Heard::Nothing => {}
-                Heard::Text(text) => router.receive_from_agent(now, text, &mut outlets),
-                Heard::Unreadable(salvaged, why) => {
-                    router.handle_unreadable(now, salvaged, why, &mut outlets)
+            match decoder.decode(line) {
+                AgentLine::Nothing => {}
+                AgentLine::Text(text) => router.handle_agent_message(now, text, &mut output),
+                AgentLine::Unreadable(recovered, why) => {
+                    router.handle_unreadable(now, recovered, why, &mut output)
                 }
             }
             ControlFlow::Continue(())
@@ -248,18 +256,19 @@ impl Agent {
     }
 }
 
-/// Where the router's messages go.
-struct Outlets<'a> {
+/// Sends the router's messages to the agent's input and to clients.
+struct ContextOutput<'a> {
     ctx: &'a mut Context,
     lines: &'a mut Vec<u8>,
     held: &'a mut Vec<u8>,
-    /// Whether lines wait for the agent to be ready.
+    /// Whether lines are held until the agent is initialized.
     hold: bool,
-    /// The maximum of queued bytes. Answers to an agent that sends requests but does not read are dropped beyond it.
-    room: usize,
+    /// The maximum number of queued bytes. Further lines are dropped: they are responses to an agent that sends requests
+    /// but does not read.
+    max_queued: usize,
 }
 
-impl Wires for Outlets<'_> {
+impl RouterOutput for ContextOutput<'_> {
     fn initialize_agent(&mut self, parts: &[&str]) {
         push_line(self.lines, parts);
         self.hold = true;
@@ -271,15 +280,15 @@ impl Wires for Outlets<'_> {
         } else {
             &mut *self.lines
         };
-        if lines.len() < self.room {
+        if lines.len() < self.max_queued {
             push_line(lines, parts);
         } else {
-            log::debug!("dropped an answer to the agent, which does not read its input");
+            log::debug!("dropped a response to the agent, which does not read its input");
         }
     }
 
     fn to_client(&mut self, client: ClientId, parts: &[&str]) {
-        // One that is gone or closing has nothing coming to it any more.
+        // A client that has disconnected or is closing gets no more messages.
         let _ = match parts {
             [text] => self.ctx.try_send(client, Message::Text(text)),
             parts => self.ctx.try_send(client, Message::Text(&parts.concat())),
@@ -320,19 +329,19 @@ impl Service for Agent {
     fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
         // Binary frames are ignored.
         if let Message::Text(text) = message {
-            // Every byte of it is looked at.
+            // The cost grows with the length, because every byte is parsed.
             ctx.spend(3 + text.len() / 512);
             let now = ctx.now();
-            self.route(ctx, |router, outlets| {
-                router.receive_from_client(now, client, text, outlets)
+            self.route(ctx, |router, output| {
+                router.handle_client_message(now, client, text, output)
             });
         }
     }
 
     fn disconnected(&mut self, ctx: &mut Context, client: ClientId, _: &CloseReason) {
         let now = ctx.now();
-        self.route(ctx, |router, outlets| {
-            router.handle_disconnected(now, client, outlets)
+        self.route(ctx, |router, output| {
+            router.handle_disconnected(now, client, output)
         });
         self.watch_grace(ctx);
     }
@@ -361,7 +370,7 @@ impl Service for Agent {
             self.grace = None;
             self.router.handle_timeout(ctx.now());
             self.watch_grace(ctx);
-        } else if matches!(self.process, Process::Backoff(backoff) if backoff == timer) {
+        } else if matches!(self.process, AgentProcess::Backoff(backoff) if backoff == timer) {
             if !ctx.is_stopping() {
                 self.start(ctx);
             }
@@ -371,7 +380,7 @@ impl Service for Agent {
     }
 
     fn is_ready(&self) -> bool {
-        matches!(self.process, Process::Running(_))
+        self.is_running()
     }
 
     fn status(&self) -> serde_json::Map<String, serde_json::Value> {
@@ -380,10 +389,10 @@ impl Service for Agent {
             "sessions": self.router.session_count(),
             "ended_sessions": self.router.ended_count(),
             "agent": {
-                "running": matches!(self.process, Process::Running(_)),
+                "running": self.is_running(),
                 "restarts": self.restarts,
-                "waiting": self.router.waiting_count(),
-                "asked": self.router.asked_count(),
+                "waiting": self.router.client_request_count(),
+                "asked": self.router.agent_request_count(),
                 "calls": {
                     "initialize": counters.initializes,
                     "session": counters.session_requests,
@@ -401,40 +410,39 @@ impl Service for Agent {
 
     fn metrics(&self, out: &mut Metrics) {
         let counters = self.router.counters();
-        let running = matches!(self.process, Process::Running(_));
         out.gauge(
             "outrigger_agent_running",
-            "Whether the agent's process is there.",
-            u8::from(running),
+            "Whether the agent process is running.",
+            u8::from(self.is_running()),
         );
         out.counter(
             "outrigger_agent_restarts_total",
-            "Times that the agent was started again.",
+            "Restarts of the agent process.",
             self.restarts,
         );
         out.gauge(
             "outrigger_agent_sessions",
-            "Sessions that a client controls, or that wait for their client to return.",
+            "Sessions that a client controls or can still resume.",
             self.router.session_count(),
         );
         out.gauge(
             "outrigger_agent_ended_sessions",
-            "Sessions that have ended and are remembered.",
+            "Ended sessions whose owner is remembered.",
             self.router.ended_count(),
         );
         out.gauge(
             "outrigger_agent_waiting_requests",
             "Requests of clients that the agent has not answered.",
-            self.router.waiting_count(),
+            self.router.client_request_count(),
         );
         out.gauge(
             "outrigger_agent_asked_requests",
             "Requests of the agent that clients have not answered.",
-            self.router.asked_count(),
+            self.router.agent_request_count(),
         );
         out.counters(
             "outrigger_agent_requests_total",
-            "Requests of clients by what they are for.",
+            "Requests of clients, by class.",
             "class",
             [
                 ("initialize", counters.initializes),
@@ -456,7 +464,7 @@ impl Service for Agent {
             ),
             (
                 "outrigger_agent_dropped_total",
-                "Messages that were meant for nobody.",
+                "Messages without a receiver.",
                 counters.dropped,
             ),
         ] {
@@ -464,9 +472,13 @@ impl Service for Agent {
         }
         out.histogram(
             "outrigger_agent_answer_seconds",
-            "From a request to its answer.",
+            "Time from a request to its response.",
             &counters.answers,
         );
+    }
+
+    fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
+        self.router.clients(visit);
     }
 
     fn failure(&self) -> Option<&str> {
@@ -474,12 +486,12 @@ impl Service for Agent {
     }
 
     fn stopping(&mut self, ctx: &mut Context) {
-        if let Process::Running(child) = &mut self.process {
+        if let AgentProcess::Running(child) = &mut self.process {
             child.stop(ctx);
         }
     }
 
     fn is_stopped(&self) -> bool {
-        !matches!(self.process, Process::Running(_))
+        !self.is_running()
     }
 }

@@ -1,4 +1,4 @@
-//! Commands, a line of JSON each.
+//! The commands that the program writes, as lines of JSON.
 
 use std::borrow::Cow;
 
@@ -6,19 +6,15 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::Value;
 
-use crate::service::agent::json::{NotJson, Skimmer};
+use crate::service::json::{NotJson, Skimmer};
 use crate::{ClientId, CloseCode, OwnedMessage};
 
-/// The most bytes of a close reason: what a control frame holds beside the code.
+/// The maximum length of a close reason in bytes. It must fit into a control frame beside the code.
 const MAX_REASON: usize = 123;
 
-/// A close reason of at most [`MAX_REASON`] bytes.
+/// A command.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Text(pub(super) String);
-
-/// What a program can ask for.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Command {
+pub(super) enum AppCommand {
     Send {
         client: ClientId,
         data: OwnedMessage,
@@ -31,27 +27,28 @@ pub(super) enum Command {
     Close {
         client: ClientId,
         code: CloseCode,
-        reason: Text,
+        /// At most [`MAX_REASON`] bytes.
+        reason: String,
     },
-    /// With an id, which is JSON.
     Status {
+        /// JSON.
         id: String,
     },
     Shutdown,
 }
 
-/// The most fields of a command. Further ones are counted as unknown.
-const MOST_FIELDS: usize = 8;
+/// The maximum number of fields of a command. Further fields are unknown ones.
+const MAX_FIELDS: usize = 8;
 
-/// The most bytes of the `id` of a status.
+/// The maximum length of the `id` of a status in bytes.
 const MAX_ID: usize = 1024;
 
-/// The fields of a command, their values as JSON text. Values are not parsed into a tree, so a line of many small
-/// values costs no more memory than its bytes.
-pub(super) struct Fields<'a>(Vec<(Cow<'a, str>, &'a str)>);
+/// The fields of a command, with their values as JSON text. A line with many small values thus needs no more memory than
+/// its bytes.
+pub(super) struct CommandFields<'a>(Vec<(Cow<'a, str>, &'a str)>);
 
-impl<'a> Fields<'a> {
-    /// Reads a line, or says why it is no command at all.
+impl<'a> CommandFields<'a> {
+    /// Reads the fields of a line.
     pub(super) fn read(line: &'a [u8]) -> Result<Self, String> {
         let text = std::str::from_utf8(line).map_err(|error| format!("not UTF-8: {error}"))?;
         let mut skimmer = Skimmer::new(text);
@@ -62,7 +59,7 @@ impl<'a> Fields<'a> {
         }
         let mut fields = Vec::new();
         let object = skimmer.object(|name, value| {
-            if fields.len() <= MOST_FIELDS {
+            if fields.len() <= MAX_FIELDS {
                 fields.push((name, &text[value]));
             }
         });
@@ -72,7 +69,7 @@ impl<'a> Fields<'a> {
         Ok(Self(fields))
     }
 
-    /// Takes out the value of a field.
+    /// Removes and returns the value of a field.
     fn take(&mut self, name: &str) -> Result<Option<&'a str>, String> {
         let mut found = None;
         let mut twice = false;
@@ -89,12 +86,12 @@ impl<'a> Fields<'a> {
         Ok(found)
     }
 
-    /// Takes out a field that is a string.
+    /// Removes and returns a field that is a string.
     fn take_text(&mut self, name: &str) -> Result<Option<String>, String> {
         self.take(name)?.map(|value| text(name, value)).transpose()
     }
 
-    /// Checks that nothing is left.
+    /// Checks that no field is left.
     fn end(self) -> Result<(), String> {
         match self.0.first() {
             Some((name, _)) => Err(format!("unknown field {}", shown(name))),
@@ -103,7 +100,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// What is wrong with a text that is not JSON.
+/// The error for text that is not JSON. Texts over 4 KiB get no details.
 fn not_json(text: &str) -> String {
     let error = serde_json::from_str::<Value>(&text[..text.floor_char_boundary(4096)]);
     match error {
@@ -112,9 +109,9 @@ fn not_json(text: &str) -> String {
     }
 }
 
-impl Command {
-    /// Reads a command, or says what is wrong with it.
-    pub(super) fn parse(mut fields: Fields<'_>) -> Result<Self, String> {
+impl AppCommand {
+    /// Parses a command.
+    pub(super) fn parse(mut fields: CommandFields<'_>) -> Result<Self, String> {
         let name = fields.take_text("cmd")?.ok_or("\"cmd\" is missing")?;
         let command = match name.as_str() {
             "send" => Self::Send {
@@ -148,18 +145,18 @@ impl Command {
     }
 }
 
-/// The string that a value is.
+/// Parses a string value.
 fn text(name: &str, value: &str) -> Result<String, String> {
     serde_json::from_str(value).map_err(|_| format!("\"{name}\" is not a string"))
 }
 
-fn client(fields: &mut Fields<'_>) -> Result<ClientId, String> {
+fn client(fields: &mut CommandFields<'_>) -> Result<ClientId, String> {
     let text = fields.take_text("client")?.ok_or("\"client\" is missing")?;
     text.parse()
         .map_err(|_| format!("unknown client {}", shown(&text)))
 }
 
-fn data(fields: &mut Fields<'_>) -> Result<OwnedMessage, String> {
+fn data(fields: &mut CommandFields<'_>) -> Result<OwnedMessage, String> {
     match (fields.take("text")?, fields.take("binary")?) {
         (Some(value), None) => Ok(OwnedMessage::Text(text("text", value)?)),
         (None, Some(value)) => BASE64_STANDARD
@@ -171,8 +168,8 @@ fn data(fields: &mut Fields<'_>) -> Result<OwnedMessage, String> {
     }
 }
 
-/// Clients that are left out. One that is gone by now is no error: it does not get the message either.
-fn except(fields: &mut Fields<'_>) -> Result<Vec<ClientId>, String> {
+/// The clients that a broadcast leaves out. They may have disconnected.
+fn except(fields: &mut CommandFields<'_>) -> Result<Vec<ClientId>, String> {
     let wrong = || "\"except\" is not an array of client ids".to_owned();
     let value = match fields.take("except")? {
         None | Some("null") => return Ok(Vec::new()),
@@ -193,7 +190,7 @@ fn except(fields: &mut Fields<'_>) -> Result<Vec<ClientId>, String> {
     Ok(ids)
 }
 
-fn code(fields: &mut Fields<'_>) -> Result<CloseCode, String> {
+fn code(fields: &mut CommandFields<'_>) -> Result<CloseCode, String> {
     let Some(value) = fields.take("code")? else {
         return Ok(CloseCode::NORMAL);
     };
@@ -205,15 +202,15 @@ fn code(fields: &mut Fields<'_>) -> Result<CloseCode, String> {
         })
 }
 
-fn reason(fields: &mut Fields<'_>) -> Result<Text, String> {
+fn reason(fields: &mut CommandFields<'_>) -> Result<String, String> {
     match fields.take_text("reason")? {
-        None => Ok(Text(String::new())),
-        Some(reason) if reason.len() <= MAX_REASON => Ok(Text(reason)),
+        None => Ok(String::new()),
+        Some(reason) if reason.len() <= MAX_REASON => Ok(reason),
         Some(_) => Err(format!("\"reason\" is over {MAX_REASON} bytes")),
     }
 }
 
-/// A word of the program's own, quoted and cut.
+/// Text from the program, quoted and truncated, for an error message.
 fn shown(text: &str) -> String {
     let cut = &text[..text.floor_char_boundary(100)];
     format!("{cut:?}")
@@ -223,31 +220,31 @@ fn shown(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn parse(line: &[u8]) -> Result<Command, String> {
-        Fields::read(line).and_then(Command::parse)
+    fn parse(line: &[u8]) -> Result<AppCommand, String> {
+        CommandFields::read(line).and_then(AppCommand::parse)
     }
 
     #[test]
-    fn each_command_is_read() {
+    fn each_command_is_parsed() {
         let parse = |line: &str| parse(line.as_bytes()).expect(line);
         let client = "c2.1".parse().expect("an id");
         assert_eq!(
             parse(r#"{"cmd":"send","client":"c2.1","text":"hi"}"#),
-            Command::Send {
+            AppCommand::Send {
                 client,
                 data: OwnedMessage::Text("hi".into())
             }
         );
         assert_eq!(
             parse(r#"{"cmd":"send","client":"c2.1","binary":"AP8="}"#),
-            Command::Send {
+            AppCommand::Send {
                 client,
                 data: OwnedMessage::Binary(vec![0, 255])
             }
         );
         assert_eq!(
             parse(r#"{"cmd":"broadcast","text":"","except":["c2.1"],"path":"/x"}"#),
-            Command::Broadcast {
+            AppCommand::Broadcast {
                 data: OwnedMessage::Text(String::new()),
                 except: vec![client],
                 path: Some("/x".into())
@@ -255,21 +252,21 @@ mod tests {
         );
         assert_eq!(
             parse(r#"{"cmd":"close","client":"c2.1"}"#),
-            Command::Close {
+            AppCommand::Close {
                 client,
                 code: CloseCode::NORMAL,
-                reason: Text(String::new())
+                reason: String::new()
             }
         );
         assert_eq!(
             parse(r#"{"cmd":"status","id":7}"#),
-            Command::Status { id: "7".into() }
+            AppCommand::Status { id: "7".into() }
         );
-        assert_eq!(parse(r#" {"cmd":"shutdown"} "#), Command::Shutdown);
+        assert_eq!(parse(r#" {"cmd":"shutdown"} "#), AppCommand::Shutdown);
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn an_invalid_command_gets_a_precise_error() {
         for (line, want) in [
             ("hello", "not JSON"),
             ("[1]", "not a JSON object"),
@@ -308,7 +305,7 @@ mod tests {
                 "{\"cmd\":\"send\",\"client\":\"c1\",\"text\":\"\\ud800\"}",
                 "not JSON",
             ),
-            // The bug: the last of two values was taken, and a misspelt field was nothing.
+            // The bug: the last of two values won, and a misspelled field was ignored.
             (
                 r#"{"cmd":"close","client":"c1","client":"c2"}"#,
                 "\"client\" is there twice",
@@ -344,7 +341,7 @@ mod tests {
         );
         assert!(
             parse(&[b'['; 100_000]).is_err(),
-            "deep nesting is an error and no overflow"
+            "deep nesting is an error, not an overflow"
         );
     }
 }

@@ -1,67 +1,111 @@
-//! The program is the server: events go out as lines of JSON, commands come in.
+//! An app: a program that reads events and writes commands, one JSON object per line.
+//!
+//! The program sees each client connect and disconnect exactly once. An invalid command causes one `error` event and
+//! nothing else.
 
-mod answers;
+mod backend;
 mod command;
-mod event;
-mod peer;
+mod events;
+mod reply_queue;
 
-use std::ops::ControlFlow;
 use std::time::Duration;
 
-use self::answers::Answers;
-use self::command::{Command, Fields, Text};
-use self::event::Events;
-use self::peer::{Happened, Peer};
+use self::backend::{Backend, BackendEvent};
+use self::command::{AppCommand, CommandFields};
+use self::events::Events;
+use self::reply_queue::ReplyQueue;
 use super::Endpoint;
+use super::backoff::{Backoff, RestartLimit};
 use super::lines::Line;
 use super::text::printable;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Message, Readiness, Rejection, Request,
     Route, Service, SourceId, TimerId, Token,
 };
+use std::ops::ControlFlow;
 
-/// Bytes of events that a program may leave unread before clients are no longer read.
+/// Clients are not read while more bytes of events than this are unread.
 const HIGH_WATER: usize = 1 << 20;
-/// Clients are read again when this little is left.
+/// Clients are read again when the unread events are down to this many bytes.
 const LOW_WATER: usize = 256 << 10;
-/// New clients are refused while more bytes of events than this are unread. Messages wait from [`HIGH_WATER`] on, so
-/// that only `connect` and `disconnect` events add to the queue.
-const MOST_QUEUED: usize = 4 << 20;
+/// New clients are rejected while more bytes of events than this are unread. Above [`HIGH_WATER`], only `connect` and
+/// `disconnect` events are added.
+const MAX_QUEUED: usize = 4 << 20;
 
-/// How long a client that has ended its direction can still be sent what the program answers to its last message.
+/// How long a client that has shut down its output stays connected, so that the program can answer its last message.
 const LAST_ANSWER: Duration = Duration::from_secs(1);
 
-/// Lines of commands that are looked at in one turn of the loop.
+/// The maximum number of command lines that are read in one turn of the loop.
 const TURN_LINES: u32 = 1000;
-/// The pause between two reads of a program whose lines are all wrong.
-const RUBBISH_PAUSE: Duration = Duration::from_millis(10);
-/// The most bytes of a wrong line that are shown in the log.
+/// The pause between reads of a program that writes only invalid lines.
+const INVALID_PAUSE: Duration = Duration::from_millis(10);
+/// The maximum number of bytes of an invalid line that are logged.
 const SHOWN: usize = 200;
 
-/// A program that ends is started again this soon at first, then after twice the time each time.
-const FIRST_BACKOFF: Duration = Duration::from_millis(100);
-/// This many ends within [`RESTART_WINDOW`] are one too many.
-const RESTART_LIMIT: usize = 5;
-/// See [`RESTART_LIMIT`].
-const RESTART_WINDOW: Duration = Duration::from_secs(60);
-
 /// The settings of an [`App`].
+///
+/// ```
+/// use outrigger::service::AppConfig;
+///
+/// let config = AppConfig::new("/chat".parse()?, ["python3", "chat.py"])
+///     .with_restart()
+///     .with_subprotocol("chat.v1");
+/// assert_eq!(config.subprotocols, ["chat.v1"]);
+/// # Ok::<(), outrigger::service::ParseEndpointError>(())
+/// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct AppConfig {
-    /// Where clients find it.
+    /// The path that clients connect to.
     pub endpoint: Endpoint,
-    /// The program and its arguments; empty for our own standard output and input.
+    /// The program and its arguments. If empty, events go to standard output and commands come from standard input.
     pub command: Vec<String>,
-    /// Whether the program is started again when it ends.
+    /// Whether the program is started again when it exits.
     pub restart: bool,
-    /// The subprotocols that it speaks.
+    /// The subprotocols that the program speaks.
     pub subprotocols: Vec<String>,
-    /// A token that the program is told with the `listening` event: one that nobody else knows yet.
-    pub told_token: Option<Token>,
+    /// A generated token. The `listening` event gives it to the program, which has no other way to know it.
+    pub announced_token: Option<Token>,
 }
 
 impl AppConfig {
-    /// The first subprotocol the client offers that the program speaks.
+    /// The settings of a program that is not restarted and speaks no subprotocol.
+    pub fn new(endpoint: Endpoint, command: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self {
+            endpoint,
+            command: command.into_iter().map(Into::into).collect(),
+            restart: false,
+            subprotocols: Vec::new(),
+            announced_token: None,
+        }
+    }
+
+    /// Starts the program again when it exits, unless it exits too often.
+    #[must_use]
+    pub fn with_restart(self) -> Self {
+        Self {
+            restart: true,
+            ..self
+        }
+    }
+
+    /// Adds a subprotocol that the program speaks.
+    #[must_use]
+    pub fn with_subprotocol(mut self, name: impl Into<String>) -> Self {
+        self.subprotocols.push(name.into());
+        self
+    }
+
+    /// Gives a generated token to the program with the `listening` event.
+    #[must_use]
+    pub fn with_announced_token(self, token: Token) -> Self {
+        Self {
+            announced_token: Some(token),
+            ..self
+        }
+    }
+
+    /// The first subprotocol that the client offers and the program speaks.
     fn subprotocol(&self, request: &Request<'_>) -> Option<&str> {
         let mut offered = request.list("sec-websocket-protocol");
         offered
@@ -70,56 +114,68 @@ impl AppConfig {
     }
 }
 
-/// A service that hands every event to a program as a line of JSON, and does what the program's lines say.
+/// A service that writes events to a program as lines of JSON and executes the commands that it writes.
+///
+/// ```
+/// use outrigger::service::{App, AppConfig};
+/// use outrigger::{Config, Server};
+///
+/// let app = App::new(AppConfig::new("/chat".parse()?, ["python3", "chat.py"]));
+/// # let config = Config { listen: vec![([127, 0, 0, 1], 0).into()], ..Config::default() };
+/// let server = Server::bind(config, app)?;
+/// // `server.run()` starts the program.
+/// # drop(server);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct App {
     config: AppConfig,
-    peer: Option<Peer>,
-    /// What is to be said to the program, until its queue takes it.
+    backend: Option<Backend>,
+    /// Events that are not yet in the program's input queue.
     events: Events,
-    /// Answers to its commands that are not events yet.
-    answers: Answers,
-    /// Set while a program whose lines are all wrong is not read.
+    /// Replies to commands that are not events yet.
+    replies: ReplyQueue,
+    /// The timer of the pause in reading a program that writes only invalid lines.
     pause: Option<TimerId>,
-    /// When the program ended, for the restarts that are counted.
-    ends: Vec<crate::Time>,
+    backoff: Backoff,
     restart: Option<Restart>,
     failure: Option<String>,
 }
 
-/// Where a restart stands. The old program's clients are all gone before the new one hears of any.
+/// The state of a restart. The new program starts after all clients of the old one have disconnected, so that it sees
+/// none of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Restart {
-    /// Time has to pass first.
+    /// The delay is not over.
     Backoff(TimerId),
-    /// The old program's clients have to go first.
+    /// The old program's clients are still connected.
     Clients,
 }
 
 impl App {
-    /// An app that is started with the server.
+    /// Creates the service. The program starts with the server.
     pub fn new(config: AppConfig) -> Self {
         Self {
             config,
-            peer: None,
+            backend: None,
             events: Events::default(),
-            answers: Answers::default(),
+            replies: ReplyQueue::default(),
             pause: None,
-            ends: Vec::new(),
+            backoff: Backoff::new(RestartLimit::default()),
             restart: None,
             failure: None,
         }
     }
 
     fn start(&mut self, ctx: &mut Context) {
-        self.answers = Answers::default();
-        match Peer::start(ctx, &self.config.command) {
-            Ok(peer) => {
-                self.peer = Some(peer);
+        self.replies = ReplyQueue::default();
+        match Backend::start(ctx, &self.config.command) {
+            Ok(backend) => {
+                self.backend = Some(backend);
                 let path = self.config.endpoint.path();
                 for address in ctx.listen_addresses() {
-                    match &self.config.told_token {
-                        // A unix socket asks for none.
+                    match &self.config.announced_token {
+                        // A unix socket does not ask for a token.
                         Some(token) if address.asks_for_token() => {
                             let target = format!("{path}?token={}", token.reveal());
                             self.events.listening(address, &target);
@@ -133,20 +189,20 @@ impl App {
         }
     }
 
-    /// Ends the server with a failure; clients are told that it is not their fault.
+    /// Stops the server with a failure, after closing the clients with an internal error.
     fn fail(&mut self, ctx: &mut Context, failure: String) {
         self.failure.get_or_insert(failure);
         close_all(ctx);
         ctx.stop();
     }
 
-    /// Hands over what was said, and stops taking input while the program does not read.
+    /// Writes events and replies to the program. Pauses reading from clients while the program does not read.
     fn send_events(&mut self, ctx: &mut Context) {
-        let Some(writer) = self.peer.as_mut().and_then(Peer::writer) else {
+        let Some(writer) = self.backend.as_mut().and_then(Backend::writer) else {
             return self.events.clear();
         };
         let room = LOW_WATER.saturating_sub(writer.queued());
-        self.answers.tell(ctx, &mut self.events, room);
+        self.replies.flush_to(ctx, &mut self.events, room);
         if !self.events.is_empty() {
             self.events.append_to(writer.queue());
             writer.written_to(ctx);
@@ -156,61 +212,57 @@ impl App {
         }
     }
 
-    fn handle(&mut self, ctx: &mut Context, happened: Happened) {
+    fn handle(&mut self, ctx: &mut Context, event: BackendEvent) {
         self.send_events(ctx);
-        let queued = self.peer.as_mut().map_or(0, Peer::queued);
+        let queued = self.backend.as_mut().map_or(0, Backend::queued);
         if queued <= LOW_WATER {
             ctx.set_paused(false);
         }
-        // Commands are read however many events wait: a program may finish writing before it reads on.
-        if !self.answers.is_rubbish() {
-            self.read_on(ctx);
+        // Commands are read even while events wait, because a program may finish writing before it reads.
+        if !self.replies.only_invalid() {
+            self.resume(ctx);
         } else if self.pause.is_none() {
-            self.pause = Some(ctx.set_timer(RUBBISH_PAUSE));
+            self.pause = Some(ctx.set_timer(INVALID_PAUSE));
         }
-        match happened {
-            Happened::Nothing => {}
-            Happened::InputEnded => ctx.stop(),
-            Happened::OutputEnded if ctx.is_stopping() => {}
-            Happened::OutputEnded => self.fail(ctx, "nobody reads the events any more".to_owned()),
-            Happened::Exited(how) => {
-                self.peer = None;
+        match event {
+            BackendEvent::Nothing => {}
+            BackendEvent::InputEnded => ctx.stop(),
+            BackendEvent::OutputEnded if ctx.is_stopping() => {}
+            BackendEvent::OutputEnded => self.fail(
+                ctx,
+                "standard output is closed: no program reads the events".to_owned(),
+            ),
+            BackendEvent::Exited(how) => {
+                self.backend = None;
                 self.events.clear();
                 if ctx.is_stopping() {
                     return;
                 }
                 let failure = format!("the program {how}");
-                if self.config.restart && self.may_restart(ctx) {
-                    self.restart_later(ctx, &failure);
-                } else {
-                    self.fail(ctx, failure);
+                let delay = self
+                    .config
+                    .restart
+                    .then(|| self.backoff.next_delay(ctx.now()));
+                match delay.flatten() {
+                    Some(delay) => {
+                        log::error!("{failure}; starting it again in {delay:?}");
+                        self.restart = Some(Restart::Backoff(ctx.set_timer(delay)));
+                        close_all(ctx);
+                    }
+                    None => self.fail(ctx, failure),
                 }
             }
         }
     }
 
-    /// Reads the commands that were left for a later turn.
-    fn read_on(&mut self, ctx: &mut Context) {
-        if let Some(peer) = &mut self.peer {
-            peer.resume(ctx);
+    /// Resumes reading commands.
+    fn resume(&mut self, ctx: &mut Context) {
+        if let Some(backend) = &mut self.backend {
+            backend.resume(ctx);
         }
     }
 
-    fn may_restart(&mut self, ctx: &Context) -> bool {
-        let now = ctx.now();
-        self.ends.retain(|&end| now.since(end) < RESTART_WINDOW);
-        self.ends.push(now);
-        self.ends.len() <= RESTART_LIMIT
-    }
-
-    fn restart_later(&mut self, ctx: &mut Context, failure: &str) {
-        let backoff = FIRST_BACKOFF * (1 << (self.ends.len() - 1));
-        log::error!("{failure}; starting it again in {backoff:?}");
-        self.restart = Some(Restart::Backoff(ctx.set_timer(backoff)));
-        close_all(ctx);
-    }
-
-    /// Starts the program again if nothing has to be waited for any more.
+    /// Starts the program again once the delay is over and all clients are gone.
     fn try_restart(&mut self, ctx: &mut Context) {
         if self.restart == Some(Restart::Clients) && ctx.client_count() == 0 && !ctx.is_stopping() {
             self.restart = None;
@@ -222,7 +274,6 @@ impl App {
 /// Closes every client with 1011.
 fn close_all(ctx: &mut Context) {
     for client in ctx.clients() {
-        // One that is being closed already goes on doing so.
         ctx.close(client, CloseCode::INTERNAL, "Program exited");
     }
 }
@@ -237,10 +288,10 @@ impl Service for App {
     }
 
     fn accept(&mut self, _: &mut Context, request: &Request<'_>) -> Result<Accept, Rejection> {
-        if self.peer.is_none() {
+        if self.backend.is_none() {
             return Err(Rejection::unavailable("the program is not running"));
         }
-        if self.peer.as_mut().map_or(0, Peer::queued) > MOST_QUEUED {
+        if self.backend.as_mut().map_or(0, Backend::queued) > MAX_QUEUED {
             let rejection = Rejection::unavailable("the program does not read its events");
             return Err(rejection.because("program_busy"));
         }
@@ -269,7 +320,7 @@ impl Service for App {
     }
 
     fn drained(&mut self, ctx: &mut Context, client: ClientId) {
-        self.answers.drained(client);
+        self.replies.push_drained(client);
         self.send_events(ctx);
     }
 
@@ -282,26 +333,26 @@ impl Service for App {
     }
 
     fn disconnected(&mut self, ctx: &mut Context, client: ClientId, ending: &CloseReason) {
-        self.answers.forget(client);
+        self.replies.forget(client);
         self.events.disconnect(client, ending);
         self.send_events(ctx);
         self.try_restart(ctx);
     }
 
     fn ready(&mut self, ctx: &mut Context, source: SourceId, _: Readiness) {
-        let Some(mut peer) = self.peer.take() else {
+        let Some(mut backend) = self.backend.take() else {
             return;
         };
-        let mut turn = Turn {
+        let mut turn = CommandTurn {
             events: &mut self.events,
-            answers: &mut self.answers,
-            room: LOW_WATER.saturating_sub(peer.queued()),
+            replies: &mut self.replies,
+            room: LOW_WATER.saturating_sub(backend.queued()),
             lines: 0,
         };
-        let happened =
-            peer.handle_ready(ctx, source, |ctx, number, line| turn.run(ctx, number, line));
-        self.peer = Some(peer);
-        self.handle(ctx, happened);
+        let event =
+            backend.handle_ready(ctx, source, |ctx, number, line| turn.run(ctx, number, line));
+        self.backend = Some(backend);
+        self.handle(ctx, event);
     }
 
     fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
@@ -311,21 +362,25 @@ impl Service for App {
         }
         if self.pause == Some(timer) {
             self.pause = None;
-            return self.read_on(ctx);
+            return self.resume(ctx);
         }
-        let Some(mut peer) = self.peer.take() else {
+        let Some(mut backend) = self.backend.take() else {
             return;
         };
-        let mut turn = Turn {
+        let mut turn = CommandTurn {
             events: &mut self.events,
-            answers: &mut self.answers,
-            room: LOW_WATER.saturating_sub(peer.queued()),
+            replies: &mut self.replies,
+            room: LOW_WATER.saturating_sub(backend.queued()),
             lines: 0,
         };
-        let happened =
-            peer.handle_timer(ctx, timer, |ctx, number, line| turn.run(ctx, number, line));
-        self.peer = Some(peer);
-        self.handle(ctx, happened);
+        let event =
+            backend.handle_timer(ctx, timer, |ctx, number, line| turn.run(ctx, number, line));
+        self.backend = Some(backend);
+        self.handle(ctx, event);
+    }
+
+    fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
+        self.replies.clients().for_each(visit);
     }
 
     fn failure(&self) -> Option<&str> {
@@ -333,45 +388,44 @@ impl Service for App {
     }
 
     fn stopping(&mut self, ctx: &mut Context) {
-        if let Some(peer) = &mut self.peer {
-            peer.stop(ctx);
+        if let Some(backend) = &mut self.backend {
+            backend.stop(ctx);
         }
     }
 
     fn is_stopped(&self) -> bool {
-        self.peer.as_ref().is_none_or(Peer::is_stopped)
+        self.backend.as_ref().is_none_or(Backend::is_stopped)
     }
 }
 
-/// The most bytes of a line of commands: a message of the limit in base64 or with the usual escapes, and what is around
-/// it.
+/// The maximum length of a command line in bytes. It fits a message of the maximum size in base64 or with common escapes.
 fn line_limit(ctx: &Context) -> usize {
     2 * ctx.config().limits.max_message + 4096
 }
 
 /// The commands of one turn of the loop.
-struct Turn<'a> {
+struct CommandTurn<'a> {
     events: &'a mut Events,
-    answers: &'a mut Answers,
-    /// Answers become events while there are fewer bytes of events than this.
+    replies: &'a mut ReplyQueue,
+    /// Replies become events while there are fewer bytes of events than this.
     room: usize,
     lines: u32,
 }
 
-impl Turn<'_> {
+impl CommandTurn<'_> {
     /// Executes a line. An invalid line causes one `error` event and nothing else.
     fn run(&mut self, ctx: &mut Context, number: u64, line: Line<'_>) -> ControlFlow<()> {
         match line {
             Line::Whole(bytes) if bytes.trim_ascii().is_empty() => {}
-            Line::Whole(bytes) => match Fields::read(bytes) {
+            Line::Whole(bytes) => match CommandFields::read(bytes) {
                 Ok(fields) => {
-                    let done = Command::parse(fields)
-                        .and_then(|command| carry_out(ctx, self.answers, command, number));
-                    match done {
-                        Ok(()) => self.answers.valid(ctx.now()),
+                    let result = AppCommand::parse(fields)
+                        .and_then(|command| execute(ctx, self.replies, command, number));
+                    match result {
+                        Ok(()) => self.replies.record_valid(ctx.now()),
                         Err(message) => {
                             log::warn!("line {number} from the program: {message}");
-                            self.answers.error(message, number);
+                            self.replies.push_error(message, number);
                         }
                     }
                 }
@@ -379,12 +433,12 @@ impl Turn<'_> {
                     let shown = printable(&bytes[..bytes.len().min(SHOWN)]);
                     log::warn!(
                         "line {number} from the program is not a command ({message}): {shown}; standard output is only for \
-                         commands, one JSON object a line; write anything else to standard error"
+                         commands, one JSON object per line; write all other output to standard error"
                     );
-                    self.answers.error(message, number);
+                    self.replies.push_error(message, number);
                 }
             },
-            // The beginning of the line was all that is told.
+            // The error was reported at the start of the line.
             Line::Skipped(_) | Line::SkippedEnd => return ControlFlow::Continue(()),
             Line::TooLong(bytes) => {
                 let message = format!("the line is over {} bytes", line_limit(ctx));
@@ -392,10 +446,10 @@ impl Turn<'_> {
                     "line {number} from the program: {message}: {} ...",
                     printable(bytes)
                 );
-                self.answers.error(message, number);
+                self.replies.push_error(message, number);
             }
         }
-        self.answers.tell(ctx, self.events, self.room);
+        self.replies.flush_to(ctx, self.events, self.room);
         self.lines += 1;
         if self.lines.is_multiple_of(TURN_LINES) || ctx.is_turn_spent() {
             ControlFlow::Break(())
@@ -405,7 +459,7 @@ impl Turn<'_> {
     }
 }
 
-/// Refuses a message over the limit, which holds in both directions.
+/// Checks the message limit, which applies in both directions.
 fn check_size(ctx: &Context, message: Message<'_>) -> Result<(), String> {
     let limit = ctx.config().limits.max_message;
     if message.as_bytes().len() > limit {
@@ -416,35 +470,35 @@ fn check_size(ctx: &Context, message: Message<'_>) -> Result<(), String> {
     Ok(())
 }
 
-fn carry_out(
+fn execute(
     ctx: &mut Context,
-    answers: &mut Answers,
-    command: Command,
+    replies: &mut ReplyQueue,
+    command: AppCommand,
     line: u64,
 ) -> Result<(), String> {
     let on = |client: ClientId| move |error: crate::SendError| format!("{error} {client}");
     match command {
-        Command::Send { client, data } => {
+        AppCommand::Send { client, data } => {
             check_size(ctx, data.as_message())?;
             ctx.try_send(client, data.as_message()).map_err(on(client))
         }
-        Command::Broadcast { data, except, path } => {
+        AppCommand::Broadcast { data, except, path } => {
             check_size(ctx, data.as_message())?;
             ctx.broadcast(data.as_message(), |client, at| {
                 !except.contains(&client) && path.as_ref().is_none_or(|path| path == at)
             });
             Ok(())
         }
-        Command::Close {
+        AppCommand::Close {
             client,
             code,
-            reason: Text(reason),
+            reason,
         } => ctx.try_close(client, code, reason).map_err(on(client)),
-        Command::Status { id } => {
-            answers.status(id, line);
+        AppCommand::Status { id } => {
+            replies.push_status(id, line);
             Ok(())
         }
-        Command::Shutdown => {
+        AppCommand::Shutdown => {
             ctx.stop();
             Ok(())
         }

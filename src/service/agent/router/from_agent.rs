@@ -1,81 +1,95 @@
-//! Messages of the agent: to the clients that they are for.
+//! Messages from the agent.
 
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::{
-    Asked, Class, MAX_ELICITATION_ID, MAX_ELICITATIONS, MAX_ID, MAX_SESSION_ID, Router, Waiting,
-    Wires, cancelled_id, is_cancellation, our_id, remove, same_id, splice,
+    AgentRequest, ClientRequest, MAX_ELICITATION_ID, MAX_ELICITATIONS, MAX_ID, MAX_SESSION_ID,
+    RequestClass, Router, RouterOutput, cancelled_id, is_cancellation, parse_upstream_id, remove,
+    same_id, splice,
 };
-use crate::service::agent::answer::{answer_for_nobody, code, error, with_id, with_resume_token};
-use crate::service::agent::envelope::{Envelope, Kind, member};
+use crate::service::agent::envelope::{Envelope, MessageKind, member};
 use crate::service::agent::initialize::Initialize;
-use crate::service::agent::json::unescape;
-use crate::service::agent::salvage::{Salvage, Salvaged};
+use crate::service::agent::recover_id::{IdRecovery, RecoveredId};
+use crate::service::agent::response::{client_gone, code, error, with_id, with_resume_token};
+use crate::service::json::unescape;
 use crate::{ClientId, Time};
 
 impl Router {
-    /// Handles a line of the agent.
-    pub(crate) fn receive_from_agent(&mut self, now: Time, text: &str, wires: &mut impl Wires) {
+    /// Handles a message from the agent.
+    pub(crate) fn handle_agent_message(
+        &mut self,
+        now: Time,
+        text: &str,
+        output: &mut impl RouterOutput,
+    ) {
         let envelope = match Envelope::parse(text) {
             Ok(envelope) => envelope,
             Err(invalid) => {
-                let shown = &text[..text.floor_char_boundary(100)];
+                let start = &text[..text.floor_char_boundary(100)];
                 log::warn!(
-                    "skipped a line of the agent that is not a valid message ({invalid:?}): {shown:?}"
+                    "skipped a line of the agent that is not a valid message ({invalid:?}): {start:?}"
                 );
-                let salvaged = Salvage::of(text.as_bytes());
-                return self.handle_unreadable(now, salvaged, "is not a valid message", wires);
+                let recovered = IdRecovery::of(text.as_bytes());
+                return self.handle_unreadable(now, recovered, "is not a valid message", output);
             }
         };
         match &envelope.kind {
-            Kind::Response { id, result } => {
-                self.answer_client(now, &envelope, id.clone(), result.is_some(), wires)
+            MessageKind::Response { id, result } => {
+                self.response_from_agent(now, &envelope, id.clone(), result.is_some(), output)
             }
-            Kind::Request { method, id } => self.ask_client(&envelope, method, id.clone(), wires),
-            Kind::Notification { method } => self.notify_client(&envelope, method, wires),
+            MessageKind::Request { method, id } => {
+                self.request_from_agent(&envelope, method, id.clone(), output)
+            }
+            MessageKind::Notification { method } => {
+                self.notification_from_agent(&envelope, method, output)
+            }
         }
     }
 
-    /// Handles a line of the agent that could not be passed on: if it was an answer, its request fails.
+    /// Handles a message from the agent that cannot be passed on. A response becomes an error response to its request. A
+    /// request is answered with an error.
     pub(crate) fn handle_unreadable(
         &mut self,
         now: Time,
-        salvaged: Option<Salvaged>,
+        recovered: Option<RecoveredId>,
         why: &str,
-        wires: &mut impl Wires,
+        output: &mut impl RouterOutput,
     ) {
         self.counters.dropped += 1;
-        match salvaged {
-            Some(Salvaged::Response(id)) if our_id(&id).is_some() => {
+        match recovered {
+            Some(RecoveredId::Response(id)) if parse_upstream_id(&id).is_some() => {
                 let why = format!("the agent's answer {why}");
                 let failed = error(&id, code::INTERNAL, "Internal error", Some(&why));
-                self.receive_from_agent(now, &failed, wires);
+                self.handle_agent_message(now, &failed, output);
             }
-            Some(Salvaged::Request(id)) => {
+            Some(RecoveredId::Request(id)) => {
                 let why = format!("the request {why}");
                 let refused = error(&id, code::INVALID, "Invalid request", Some(&why));
-                wires.to_agent(&[&refused]);
+                output.to_agent(&[&refused]);
             }
             _ => {}
         }
     }
 
-    fn answer_client(
+    fn response_from_agent(
         &mut self,
         now: Time,
         envelope: &Envelope<'_>,
         id: Range<usize>,
         success: bool,
-        wires: &mut impl Wires,
+        output: &mut impl RouterOutput,
     ) {
         let text = envelope.text;
-        let Some(ours) = our_id(&text[id.clone()]) else {
-            return self.drop_answer(&text[id]);
+        let Some(upstream_id) = parse_upstream_id(&text[id.clone()]) else {
+            return self.drop_response(&text[id]);
         };
-        if self.initialize.is_asked_as(ours) {
-            return self.initialized(envelope, &id, wires);
+        if self.initialize.is_pending_as(upstream_id) {
+            return self.initialize_from_agent(envelope, &id, output);
+        }
+        if self.orphaned.remove(&upstream_id) {
+            return;
         }
         let created = envelope
             .session
@@ -83,113 +97,117 @@ impl Router {
             .or(envelope.misspelled_session.as_ref())
             .filter(|session| success && session.len() <= MAX_SESSION_ID)
             .map(|session| Arc::from(&**session));
-        if self.orphans.remove(&ours) {
-            return;
-        }
-        if let Some(abandoned) = self.abandoned.remove(&ours) {
+        if let Some(abandoned) = self.abandoned.remove(&upstream_id) {
             let session = abandoned.session.clone().filter(|_| success).or(created);
             if let Some(session) = session {
-                self.create_for_nobody(now, &abandoned, &session, wires.secret());
+                self.create_detached(now, &abandoned, &session, output.secret());
             }
             return;
         }
-        let Some(waiting) = self.take_waiting(now, ours) else {
-            return self.drop_answer(&text[id]);
+        let Some(request) = self.finish_client_request(now, upstream_id) else {
+            return self.drop_response(&text[id]);
         };
-        let client = waiting.client;
+        let client = request.client;
 
         let mut token = None;
-        match (waiting.class, &waiting.session) {
-            (Class::Create, _) => {
+        match (request.class, &request.session) {
+            (RequestClass::Create, _) => {
                 if let Some(session) = &created {
                     if !self.is_free(session) {
                         log::error!(
                             "the agent answered with a session that is in use: {session:?}"
                         );
                         let why = Some("the agent answered with a session that is in use");
-                        let refused = error(&waiting.id, code::INTERNAL, "Internal error", why);
+                        let refused = error(&request.id, code::INTERNAL, "Internal error", why);
                         self.drop_early();
-                        return wires.to_client(client, &[&refused]);
+                        return output.to_client(client, &[&refused]);
                     }
-                    let secret = wires.secret();
+                    let secret = output.secret();
                     self.create(client, session, secret.clone());
                     token = Some(secret.into());
                 }
             }
-            (Class::Claim, Some(session)) if success => {
-                token = self.confirm_claim(ours, session, || wires.secret());
+            (RequestClass::Claim, Some(session)) if success => {
+                token = self.confirm_claim(upstream_id, session, || output.secret());
             }
-            (Class::Claim, Some(session)) => self.unclaim(ours, session),
-            (Class::End, Some(session))
+            (RequestClass::Claim, Some(session)) => self.unclaim(upstream_id, session),
+            (RequestClass::End, Some(session))
                 if success && self.controller_of(session) == Some(client) =>
             {
                 self.end(session, None);
             }
-            (Class::List, _) if success => {
+            (RequestClass::List, _) if success => {
                 let listed = self.list_for(client, envelope);
-                return wires.to_client(client, &[&with_id(&listed, &waiting.id)]);
+                return output.to_client(client, &[&with_id(&listed, &request.id)]);
             }
             _ => {}
         }
         match token {
             Some(token) => {
                 let with_token = with_resume_token(envelope, &token);
-                wires.to_client(client, &[&with_id(&with_token, &waiting.id)]);
+                output.to_client(client, &[&with_id(&with_token, &request.id)]);
             }
-            None => wires.to_client(client, &[&text[..id.start], &waiting.id, &text[id.end..]]),
+            None => output.to_client(client, &[&text[..id.start], &request.id, &text[id.end..]]),
         }
-        if waiting.class == Class::Create {
-            for early in created
-                .map(|session| self.early.take(&session))
-                .into_iter()
-                .flatten()
-            {
-                wires.to_client(client, &[&early]);
+        if request.class == RequestClass::Create {
+            let early = created.map(|session| self.early.take(&session));
+            for message in early.into_iter().flatten() {
+                output.to_client(client, &[&message]);
             }
             self.drop_early();
         }
     }
 
-    pub(super) fn take_waiting(&mut self, now: Time, ours: u64) -> Option<Waiting> {
-        let waiting = self.forget_waiting(ours)?;
-        if let Some(peer) = self.peers.get_mut(&waiting.client) {
-            remove(&mut peer.waiting, &ours);
+    /// Removes a request that is answered, or that gets no response any more.
+    pub(super) fn finish_client_request(
+        &mut self,
+        now: Time,
+        upstream_id: u64,
+    ) -> Option<ClientRequest> {
+        let request = self.remove_client_request(upstream_id)?;
+        if let Some(state) = self.clients.get_mut(&request.client) {
+            remove(&mut state.client_requests, &upstream_id);
         }
-        self.counters.answers.observe(now.since(waiting.since));
-        Some(waiting)
+        self.counters.answers.observe(now.since(request.since));
+        Some(request)
     }
 
-    fn drop_answer(&mut self, id: &str) {
+    fn drop_response(&mut self, id: &str) {
         self.counters.dropped += 1;
-        let shown = &id[..id.floor_char_boundary(100)];
-        log::debug!("the agent answered {shown}, which is not waited for; dropped");
+        let start = &id[..id.floor_char_boundary(100)];
+        log::debug!("dropped a response of the agent: no request has the id {start}");
     }
 
-    /// The answer to the one `initialize` goes to all who wait for it, and to all who come later.
-    fn initialized(&mut self, envelope: &Envelope<'_>, id: &Range<usize>, wires: &mut impl Wires) {
+    /// Sends the response to `initialize` to all clients that wait for it, and keeps it for later clients.
+    fn initialize_from_agent(
+        &mut self,
+        envelope: &Envelope<'_>,
+        id: &Range<usize>,
+        output: &mut impl RouterOutput,
+    ) {
         let text = envelope.text;
-        if let Initialize::Asked {
+        if let Initialize::Pending {
             wanted, refused, ..
         } = &mut self.initialize
             && wanted.is_empty()
-            && matches!(envelope.kind, Kind::Response { result: None, .. })
+            && matches!(envelope.kind, MessageKind::Response { result: None, .. })
         {
             log::error!(
-                "the agent refuses to be initialized again: {}",
+                "the restarted agent rejected initialize: {}",
                 &text[..text.floor_char_boundary(300)]
             );
             *refused = true;
             return;
         }
-        let Initialize::Asked { params, wanted, .. } =
+        let Initialize::Pending { params, wanted, .. } =
             std::mem::replace(&mut self.initialize, Initialize::Never)
         else {
             return;
         };
-        for (client, theirs) in wanted {
-            wires.to_client(client, &[&text[..id.start], &theirs, &text[id.end..]]);
+        for (client, client_id) in wanted {
+            output.to_client(client, &[&text[..id.start], &client_id, &text[id.end..]]);
         }
-        if let Kind::Response {
+        if let MessageKind::Response {
             result: Some(result),
             ..
         } = &envelope.kind
@@ -203,85 +221,91 @@ impl Router {
         }
     }
 
-    fn ask_client(
+    fn request_from_agent(
         &mut self,
         envelope: &Envelope<'_>,
         method: &str,
         id: Range<usize>,
-        wires: &mut impl Wires,
+        output: &mut impl RouterOutput,
     ) {
         let text = envelope.text;
         let raw_id = &text[id.clone()];
         if raw_id.len() > MAX_ID {
             let why = Some("the id is too long");
-            return wires.to_agent(&[&error("null", code::INVALID, "Invalid request", why)]);
+            return output.to_agent(&[&error("null", code::INVALID, "Invalid request", why)]);
         }
         let permission = method == "session/request_permission";
-        // The request that it names, with the client's own id.
-        let mut about = None;
+        // The client's request that the agent refers to: where the message has its id, and the client's own id.
+        let mut reference = None;
         let client = if let Some(session) = self.session_of(envelope) {
             self.controller_of(session)
-        } else if let Some((range, waiting)) = self.request_of(envelope) {
-            about = Some((range, waiting.id.clone()));
-            Some(waiting.client)
+        } else if let Some((range, request)) = self.request_of(envelope) {
+            reference = Some((range, request.id.clone()));
+            Some(request.client)
         } else if envelope.request_id.is_some() {
-            // Its client has left.
+            // The client of that request has disconnected.
             None
-        } else if let Some(client) = self.only_asker() {
+        } else if let Some(client) = self.sole_requester() {
             Some(client)
         } else {
             let why =
                 Some("the request names no session, and more than one client or none may be meant");
-            return wires.to_agent(&[&error(raw_id, code::INVALID, "Invalid request", why)]);
+            return output.to_agent(&[&error(raw_id, code::INVALID, "Invalid request", why)]);
         };
-        let Some((client, peer)) =
-            client.and_then(|client| Some((client, self.peers.get_mut(&client)?)))
+        let Some((client, state)) =
+            client.and_then(|client| Some((client, self.clients.get_mut(&client)?)))
         else {
-            return wires.to_agent(&[&answer_for_nobody(raw_id, permission)]);
+            return output.to_agent(&[&client_gone(raw_id, permission)]);
         };
-        if !peer.capabilities.allow(method) && self.limits.acp {
+        if !state.capabilities.allow(method) && self.limits.acp {
             let why = Some("the client has not announced this capability");
-            return wires.to_agent(&[&error(raw_id, code::NO_METHOD, "Method not found", why)]);
+            return output.to_agent(&[&error(raw_id, code::NO_METHOD, "Method not found", why)]);
         }
-        if peer.asked.len() >= self.limits.asked {
+        if state.agent_requests.len() >= self.limits.agent_requests {
             let why = Some("too many requests wait for the client's answer");
-            return wires.to_agent(&[&error(raw_id, code::TOO_MANY, "Too many requests", why)]);
+            return output.to_agent(&[&error(raw_id, code::TOO_MANY, "Too many requests", why)]);
         }
         if let Some(elicitation) = elicitation_of(envelope) {
-            if peer.elicitations.len() == MAX_ELICITATIONS {
-                peer.elicitations.pop_front();
+            if state.elicitations.len() == MAX_ELICITATIONS {
+                state.elicitations.pop_front();
             }
-            peer.elicitations.push_back(elicitation.into());
+            state.elicitations.push_back(elicitation.into());
         }
-        self.next_id += 1;
-        peer.asked.push(self.next_id);
-        let asked = Asked {
+        self.last_id += 1;
+        let upstream_id = self.last_id;
+        state.agent_requests.push(upstream_id);
+        let request = AgentRequest {
             client,
             id: raw_id.into(),
             permission,
         };
-        self.asked.insert(self.next_id, asked);
-        let ours = self.next_id.to_string();
-        match &about {
-            Some((range, theirs)) => {
-                wires.to_client(
+        self.agent_requests.insert(upstream_id, request);
+        let upstream_id = upstream_id.to_string();
+        match &reference {
+            Some((range, client_id)) => {
+                output.to_client(
                     client,
-                    &splice(text, [(id, &ours), (range.clone(), theirs)]),
+                    &splice(text, [(id, &upstream_id), (range.clone(), client_id)]),
                 );
             }
-            None => wires.to_client(client, &[&text[..id.start], &ours, &text[id.end..]]),
+            None => output.to_client(client, &[&text[..id.start], &upstream_id, &text[id.end..]]),
         }
     }
 
-    fn notify_client(&mut self, envelope: &Envelope<'_>, method: &str, wires: &mut impl Wires) {
+    fn notification_from_agent(
+        &mut self,
+        envelope: &Envelope<'_>,
+        method: &str,
+        output: &mut impl RouterOutput,
+    ) {
         let text = envelope.text;
         if is_cancellation(method) {
-            return self.cancel_asked(envelope, method, wires);
+            return self.cancel_agent_request(envelope, method, output);
         }
         if let Some(session) = self.session_of(envelope) {
             match self.controller_of(session) {
-                Some(client) => wires.to_client(client, &[text]),
-                // Perhaps it is a new one, and the answer to `session/new` is still to come.
+                Some(client) => output.to_client(client, &[text]),
+                // The session may be new, and the response to `session/new` may still follow.
                 None if self.creating > 0
                     && session.len() <= MAX_SESSION_ID
                     && self.is_free(session) =>
@@ -292,99 +316,115 @@ impl Router {
             }
             return;
         }
-        if let Some((range, waiting)) = self.request_of(envelope) {
-            let parts = [&text[..range.start], &waiting.id, &text[range.end..]];
-            return wires.to_client(waiting.client, &parts);
+        if let Some((range, request)) = self.request_of(envelope) {
+            let parts = [&text[..range.start], &request.id, &text[range.end..]];
+            return output.to_client(request.client, &parts);
         }
         if let Some(elicitation) = elicitation_of(envelope) {
-            for (&client, peer) in &mut self.peers {
-                let known = peer.elicitations.iter().position(|id| **id == *elicitation);
-                if known.and_then(|at| peer.elicitations.remove(at)).is_some() {
-                    return wires.to_client(client, &[text]);
+            for (&client, state) in &mut self.clients {
+                let known = state
+                    .elicitations
+                    .iter()
+                    .position(|id| **id == *elicitation);
+                if known.and_then(|at| state.elicitations.remove(at)).is_some() {
+                    return output.to_client(client, &[text]);
                 }
             }
         }
-        let mut peers = self.peers.iter();
-        let to = match (self.only_client(|_| true), peers.next(), peers.next()) {
+        let mut clients = self.clients.iter();
+        let receivers = match (self.sole_client(|_| true), clients.next(), clients.next()) {
             (Some(client), ..) => vec![client],
             (None, Some((client, _)), None) => vec![*client],
             _ => {
-                let peers = self.peers.iter().filter(|(_, peer)| peer.initialized);
-                peers.map(|(client, _)| *client).collect()
+                let initialized = self.clients.iter().filter(|(_, state)| state.initialized);
+                initialized.map(|(client, _)| *client).collect()
             }
         };
-        self.counters.dropped += u64::from(to.is_empty());
-        for client in to {
-            wires.to_client(client, &[text]);
+        self.counters.dropped += u64::from(receivers.is_empty());
+        for client in receivers {
+            output.to_client(client, &[text]);
         }
     }
 
-    /// The agent cancels its own request.
-    fn cancel_asked(&mut self, envelope: &Envelope<'_>, method: &str, wires: &mut impl Wires) {
+    /// Forwards the cancellation of one of the agent's own requests.
+    fn cancel_agent_request(
+        &mut self,
+        envelope: &Envelope<'_>,
+        method: &str,
+        output: &mut impl RouterOutput,
+    ) {
         let text = envelope.text;
         let Ok(range) = cancelled_id(envelope) else {
             return self.counters.dropped += 1;
         };
-        let mut asked = self.asked.iter();
-        let asked = asked.find(|(_, asked)| same_id(&asked.id, &text[range.clone()]));
-        let Some((&ours, &Asked { client, .. })) = asked else {
+        let mut requests = self.agent_requests.iter();
+        let request = requests.find(|(_, request)| same_id(&request.id, &text[range.clone()]));
+        let Some((&upstream_id, &AgentRequest { client, .. })) = request else {
             return self.counters.dropped += 1;
         };
-        wires.to_client(
+        output.to_client(
             client,
-            &[&text[..range.start], &ours.to_string(), &text[range.end..]],
+            &[
+                &text[..range.start],
+                &upstream_id.to_string(),
+                &text[range.end..],
+            ],
         );
-        // In this protocol, a cancelled request gets no answer.
+        // In the Model Context Protocol, a cancelled request gets no response.
         if method == "notifications/cancelled" && !self.limits.acp {
-            self.asked.remove(&ours);
-            if let Some(peer) = self.peers.get_mut(&client) {
-                remove(&mut peer.asked, &ours);
+            self.agent_requests.remove(&upstream_id);
+            if let Some(state) = self.clients.get_mut(&client) {
+                remove(&mut state.agent_requests, &upstream_id);
             }
         }
     }
 
-    /// The session that a message of the agent names.
+    /// The session that a message from the agent names.
     fn session_of<'a>(&self, envelope: &'a Envelope<'_>) -> Option<&'a str> {
         let session = envelope.session.as_deref();
         let session = session.or(envelope.misspelled_session.as_deref());
         session.filter(|_| self.limits.acp)
     }
 
-    /// The client's request that a message of the agent names, and where.
-    fn request_of(&self, envelope: &Envelope<'_>) -> Option<(Range<usize>, &Waiting)> {
+    /// The client's request that a message from the agent refers to, and the range of its id in the message.
+    fn request_of(&self, envelope: &Envelope<'_>) -> Option<(Range<usize>, &ClientRequest)> {
         let range = envelope.request_id.clone()?;
-        let ours = our_id(&envelope.text[range.clone()])?;
-        Some((range, self.waiting.get(&ours)?))
+        let upstream_id = parse_upstream_id(&envelope.text[range.clone()])?;
+        Some((range, self.client_requests.get(&upstream_id)?))
     }
 
-    /// The one client whose request the agent may be asking about when it names neither a session nor a request: such
-    /// requests come of those that name no session themselves, if there are any.
-    fn only_asker(&self) -> Option<ClientId> {
-        if !self.orphans.is_empty() || self.abandoned.values().any(|it| it.session.is_none()) {
+    /// The only client to which a request of the agent without a session and a request id can belong. If some pending
+    /// requests name no session, the agent's request belongs to one of these.
+    fn sole_requester(&self) -> Option<ClientId> {
+        let mut abandoned = self.abandoned.values();
+        if !self.orphaned.is_empty() || abandoned.any(|request| request.session.is_none()) {
             return None;
         }
-        let names_none = |waiting: &Waiting| waiting.session.is_none();
-        if self.waiting.values().any(names_none) || self.initialize.is_wanted() {
-            self.only_client(names_none)
+        let names_none = |request: &ClientRequest| request.session.is_none();
+        if self.client_requests.values().any(names_none) || self.initialize.is_wanted() {
+            self.sole_client(names_none)
         } else {
-            self.only_client(|_| true)
+            self.sole_client(|_| true)
         }
     }
 
-    /// The client whose requests wait, of these, if they are all one client's.
-    fn only_client(&self, of_these: impl Fn(&Waiting) -> bool) -> Option<ClientId> {
-        let waiting = self.waiting.values().filter(|waiting| of_these(waiting));
-        let mut clients = waiting
-            .map(|waiting| waiting.client)
+    /// The client of all pending requests that match the filter, if they have the same client.
+    fn sole_client(&self, filter: impl Fn(&ClientRequest) -> bool) -> Option<ClientId> {
+        let requests = self.client_requests.values();
+        let mut clients = requests
+            .filter(|request| filter(request))
+            .map(|request| request.client)
             .chain(self.initialize.wanted());
         let first = clients.next()?;
         clients.all(|client| client == first).then_some(first)
     }
 }
 
-/// The elicitation that a message of the agent asks for, or completes.
+/// The id of the elicitation that a message from the agent starts or completes.
 fn elicitation_of<'a>(envelope: &Envelope<'a>) -> Option<Cow<'a, str>> {
-    let (Kind::Request { method, .. } | Kind::Notification { method }) = &envelope.kind else {
+    let (MessageKind::Request { method, .. } | MessageKind::Notification { method }) =
+        &envelope.kind
+    else {
         return None;
     };
     let body = envelope
@@ -396,7 +436,7 @@ fn elicitation_of<'a>(envelope: &Envelope<'a>) -> Option<Cow<'a, str>> {
     (id.len() <= MAX_ELICITATION_ID).then_some(id)
 }
 
-/// Whether the agent's own `session/resume` is to be called.
+/// Whether the result of `initialize` declares `session/resume`.
 fn agent_resumes(text: &str, result: &Range<usize>) -> bool {
     let path = ["agentCapabilities", "sessionCapabilities", "resume"];
     let found = path

@@ -1,93 +1,105 @@
-//! Messages of clients: to the agent, or answered here.
+//! Messages from clients.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::sessions::{Refused, class_of};
+use super::sessions::{SessionError, class_of};
 use super::{
-    Class, MAX_ID, MAX_INITIALIZE, Router, Waiting, Wires, cancelled_id, is_cancellation, our_id,
-    remove, same_id, splice,
+    ClientRequest, MAX_ID, MAX_INITIALIZE, RequestClass, Router, RouterOutput, cancelled_id,
+    is_cancellation, parse_upstream_id, remove, same_id, splice,
 };
-use crate::service::agent::answer::{code, error, refusal_of};
-use crate::service::agent::envelope::{Envelope, EnvelopeError, Kind, member};
+use crate::service::agent::envelope::{Envelope, EnvelopeError, MessageKind, member};
 use crate::service::agent::initialize::{Capabilities, Initialize};
-use crate::service::agent::json::Skimmer;
+use crate::service::agent::response::{code, error, invalid_message_error};
+use crate::service::json::Skimmer;
 use crate::{ClientId, CloseCode, Time};
 
+/// The result of the checks on a request.
+struct Admitted {
+    class: RequestClass,
+    /// The session that the request names.
+    session: Option<Arc<str>>,
+    /// Whether the current agent process has the session that the request claims.
+    is_kept: bool,
+}
+
 impl Router {
-    /// Handles a message of a client.
-    pub(crate) fn receive_from_client(
+    /// Handles a message from a client.
+    pub(crate) fn handle_client_message(
         &mut self,
         now: Time,
         client: ClientId,
         text: &str,
-        wires: &mut impl Wires,
+        output: &mut impl RouterOutput,
     ) {
         self.confirm_tokens(client);
         let is_first = self
-            .peers
+            .clients
             .get(&client)
-            .is_some_and(|peer| !peer.initialized);
+            .is_some_and(|state| !state.initialized);
         if is_first && text.len() > MAX_INITIALIZE {
-            return wires.close(client, CloseCode::TOO_BIG, "initialize is over 1 MiB");
+            return output.close(client, CloseCode::TOO_BIG, "initialize is over 1 MiB");
         }
         let envelope = match Envelope::parse(text) {
             Ok(envelope) => envelope,
             Err(EnvelopeError::Invalid { id: Some(id), .. }) if id.len() > MAX_ID => {
-                return wires.close(client, CloseCode::POLICY, "Request id too long");
+                return output.close(client, CloseCode::POLICY, "Request id too long");
             }
-            Err(invalid) => return wires.to_client(client, &[&refusal_of(text, &invalid)]),
+            Err(invalid) => {
+                return output.to_client(client, &[&invalid_message_error(text, &invalid)]);
+            }
         };
         if envelope.id().is_some_and(|id| id.len() > MAX_ID) {
-            return wires.close(client, CloseCode::POLICY, "Request id too long");
+            return output.close(client, CloseCode::POLICY, "Request id too long");
         }
-        let Some(peer) = self.peers.get_mut(&client) else {
+        let Some(state) = self.clients.get_mut(&client) else {
             return;
         };
-        if !peer.initialized {
-            let first =
-                matches!(&envelope.kind, Kind::Request { method, .. } if method == "initialize");
-            if !first {
-                return wires.close(
+        if !state.initialized {
+            let is_initialize = matches!(&envelope.kind, MessageKind::Request { method, .. } if method == "initialize");
+            if !is_initialize {
+                return output.close(
                     client,
                     CloseCode::PROTOCOL,
                     "The first message must be initialize",
                 );
             }
-            peer.initialized = true;
+            state.initialized = true;
         }
         match &envelope.kind {
-            Kind::Request { method, id } if method == "initialize" && self.limits.acp => {
-                self.initialize(client, &envelope, &text[id.clone()], wires);
+            MessageKind::Request { method, id } if method == "initialize" && self.limits.acp => {
+                self.initialize_from_client(client, &envelope, &text[id.clone()], output);
             }
-            Kind::Request { method, id } => {
-                self.request(now, client, &envelope, method, id.clone(), wires)
+            MessageKind::Request { method, id } => {
+                self.request_from_client(now, client, &envelope, method, id.clone(), output)
             }
-            Kind::Notification { method } => {
-                self.notification(now, client, &envelope, method, wires)
+            MessageKind::Notification { method } => {
+                self.notification_from_client(now, client, &envelope, method, output)
             }
-            Kind::Response { id, .. } => self.answer_agent(client, &envelope, id.clone(), wires),
+            MessageKind::Response { id, .. } => {
+                self.response_from_client(client, &envelope, id.clone(), output)
+            }
         }
     }
 
-    fn initialize(
+    fn initialize_from_client(
         &mut self,
         client: ClientId,
         envelope: &Envelope<'_>,
         id: &str,
-        wires: &mut impl Wires,
+        output: &mut impl RouterOutput,
     ) {
         self.counters.initializes += 1;
         let capabilities = envelope
             .body
             .as_ref()
             .and_then(|params| member(envelope.text, params, "clientCapabilities"));
-        if let (Some(capabilities), Some(peer)) = (capabilities, self.peers.get_mut(&client)) {
-            peer.capabilities = Capabilities::read(envelope.text, &capabilities);
+        if let (Some(capabilities), Some(state)) = (capabilities, self.clients.get_mut(&client)) {
+            state.capabilities = Capabilities::read(envelope.text, &capabilities);
         }
         match &mut self.initialize {
             Initialize::Done { result, .. } => {
-                wires.to_client(
+                output.to_client(
                     client,
                     &[
                         r#"{"jsonrpc":"2.0","id":"#,
@@ -98,31 +110,32 @@ impl Router {
                     ],
                 );
             }
-            Initialize::Asked { wanted, .. } if wanted.iter().any(|(who, _)| *who == client) => {
-                let why = "initialize is under way";
-                let refused = error(id, code::INVALID, "Invalid request", Some(why));
-                wires.to_client(client, &[&refused]);
+            Initialize::Pending { wanted, .. }
+                if wanted.iter().any(|(other, _)| *other == client) =>
+            {
+                let why = Some("initialize is under way");
+                let refused = error(id, code::INVALID, "Invalid request", why);
+                output.to_client(client, &[&refused]);
             }
-            Initialize::Asked { wanted, .. } => wanted.push((client, id.into())),
+            Initialize::Pending { wanted, .. } => wanted.push((client, id.into())),
             Initialize::Never => {
-                self.next_id += 1;
                 let params = params_of(envelope).unwrap_or("{}");
-                self.initialize = Initialize::Asked {
-                    id: self.next_id,
+                self.initialize = Initialize::Pending {
+                    id: self.next_id(),
                     params: params.into(),
                     wanted: vec![(client, id.into())],
                     refused: false,
                 };
-                self.ask_to_initialize(wires);
+                self.send_initialize(output);
             }
         }
     }
 
-    /// Sends the one `initialize`.
-    pub(super) fn ask_to_initialize(&self, wires: &mut impl Wires) {
-        if let Initialize::Asked { id, params, .. } = &self.initialize {
+    /// Sends the pending `initialize` to the agent.
+    pub(super) fn send_initialize(&self, output: &mut impl RouterOutput) {
+        if let Initialize::Pending { id, params, .. } = &self.initialize {
             let id = id.to_string();
-            wires.initialize_agent(&[
+            output.initialize_agent(&[
                 r#"{"jsonrpc":"2.0","id":"#,
                 &id,
                 r#","method":"initialize","params":"#,
@@ -132,114 +145,124 @@ impl Router {
         }
     }
 
-    fn request(
+    fn request_from_client(
         &mut self,
         now: Time,
         client: ClientId,
         envelope: &Envelope<'_>,
         method: &str,
         id: Range<usize>,
-        wires: &mut impl Wires,
+        output: &mut impl RouterOutput,
     ) {
         let raw_id = &envelope.text[id.clone()];
-        let Some(peer) = self.peers.get(&client) else {
+        let Some(state) = self.clients.get(&client) else {
             return;
         };
         if self.is_draining {
             let refused = error(raw_id, code::STOPPING, "Server shutting down", None);
-            return wires.to_client(client, &[&refused]);
+            return output.to_client(client, &[&refused]);
         }
-        if peer.waiting.len() >= self.limits.waiting {
+        if state.client_requests.len() >= self.limits.client_requests {
             let why = Some("too many requests are waiting");
             let refused = error(raw_id, code::TOO_MANY, "Too many requests", why);
-            return wires.to_client(client, &[&refused]);
+            return output.to_client(client, &[&refused]);
         }
-        self.next_id += 1;
-        let ours = self.next_id;
-        let (class, session, is_kept) = match self.admit(client, ours, envelope, method) {
+        let upstream_id = self.next_id();
+        let admitted = match self.admit(client, upstream_id, envelope, method) {
             Ok(admitted) => admitted,
-            Err(refused) => {
-                if !matches!(refused, Refused::Invalid(_) | Refused::Full) {
+            Err(error) => {
+                if !matches!(error, SessionError::Invalid(_) | SessionError::Full) {
                     self.counters.denied += 1;
                 }
-                return wires.to_client(client, &[&refused.answer(raw_id)]);
+                return output.to_client(client, &[&error.response(raw_id)]);
             }
         };
         let cancelled = match is_cancellation(method).then(|| self.find_cancelled(client, envelope))
         {
             Some(Err(why)) => {
                 let refused = error(raw_id, code::INVALID, "Invalid request", Some(why));
-                return wires.to_client(client, &[&refused]);
+                return output.to_client(client, &[&refused]);
             }
             Some(Ok(cancelled)) => Some(cancelled),
             None => None,
         };
 
         let counters = &mut self.counters;
-        *match class {
-            Class::Create | Class::Claim | Class::End | Class::List => {
+        *match admitted.class {
+            RequestClass::Create | RequestClass::Claim | RequestClass::End | RequestClass::List => {
                 &mut counters.session_requests
             }
-            Class::Prompt => &mut counters.prompts,
-            Class::Other => &mut counters.other_requests,
+            RequestClass::Prompt => &mut counters.prompts,
+            RequestClass::Other => &mut counters.other_requests,
         } += 1;
-        // Recorded before its bytes leave: an answer can never come first.
-        self.record(Waiting {
+        // The request is recorded before it is sent, so its response cannot arrive first.
+        self.record(ClientRequest {
             client,
-            ours,
+            upstream_id,
             id: raw_id.into(),
-            class,
-            session,
+            class: admitted.class,
+            session: admitted.session,
             since: now,
         });
-        if is_kept && method == "session/resume" && self.initialize.lacks_resume() {
-            // The agent has kept the session and does not know about connections, so no message to it is needed.
-            let answer = format!(r#"{{"jsonrpc":"2.0","id":{ours},"result":{{}}}}"#);
-            return self.receive_from_agent(now, &answer, wires);
+        if admitted.is_kept && method == "session/resume" && self.initialize.lacks_resume() {
+            // The agent still has the session and does not know about connections, so no message to it is needed.
+            let response = format!(r#"{{"jsonrpc":"2.0","id":{upstream_id},"result":{{}}}}"#);
+            return self.handle_agent_message(now, &response, output);
         }
-        let (text, ours) = (envelope.text, ours.to_string());
+        let (text, upstream_id) = (envelope.text, upstream_id.to_string());
         match cancelled {
-            Some((range, other)) => {
-                wires.to_agent(&splice(text, [(id, &ours), (range, &other.to_string())]));
+            Some((range, cancelled_id)) => {
+                let cancelled_id = cancelled_id.to_string();
+                output.to_agent(&splice(text, [(id, &upstream_id), (range, &cancelled_id)]));
             }
-            None => wires.to_agent(&[&text[..id.start], &ours, &text[id.end..]]),
+            None => output.to_agent(&[&text[..id.start], &upstream_id, &text[id.end..]]),
         }
     }
 
-    /// Checks what a request does to sessions, and notes it. Returns its class, the session that it names, and whether
-    /// the agent has a session that is asked for.
+    /// Checks whether a request may use the sessions that it names, and records a claim.
     fn admit(
         &mut self,
         client: ClientId,
-        ours: u64,
+        upstream_id: u64,
         envelope: &Envelope<'_>,
         method: &str,
-    ) -> Result<(Class, Option<Arc<str>>, bool), Refused> {
+    ) -> Result<Admitted, SessionError> {
         if !self.limits.acp {
-            return Ok((Class::Other, None, false));
+            return Ok(Admitted {
+                class: RequestClass::Other,
+                session: None,
+                is_kept: false,
+            });
         }
         let class = class_of(method);
-        self.check_names(client, method, envelope, class == Class::Claim)?;
+        self.check_names(client, method, envelope, class == RequestClass::Claim)?;
         let named = envelope.session.as_deref();
         match (class, named) {
-            (Class::Claim, Some(name)) => {
+            (RequestClass::Claim, Some(name)) => {
                 let session = Arc::from(name);
-                let is_kept = self.claim(client, ours, &session, envelope)?;
-                Ok((class, Some(session), is_kept))
+                let is_kept = self.claim(client, upstream_id, &session, envelope)?;
+                Ok(Admitted {
+                    class,
+                    session: Some(session),
+                    is_kept,
+                })
             }
             _ => {
-                if class == Class::Create {
+                if class == RequestClass::Create {
                     self.check_room(client)?;
                 }
-                // The table's own text, which is bounded.
+                // Shares the table's own text, whose length is limited.
                 let known = named.and_then(|name| self.sessions.get_key_value(name));
-                Ok((class, known.map(|(name, _)| Arc::clone(name)), false))
+                Ok(Admitted {
+                    class,
+                    session: known.map(|(name, _)| Arc::clone(name)),
+                    is_kept: false,
+                })
             }
         }
     }
 
-    /// The request of this client that it wants to cancel: where the message has its id, and the one that the agent
-    /// knows it by.
+    /// Finds the request that a client cancels. Returns the range of its id in the message, and its upstream id.
     fn find_cancelled(
         &self,
         client: ClientId,
@@ -247,87 +270,94 @@ impl Router {
     ) -> Result<(Range<usize>, u64), &'static str> {
         let range = cancelled_id(envelope)?;
         let raw = &envelope.text[range.clone()];
-        let peer = self.peers.get(&client);
-        let mut waiting = peer.map_or(&[][..], |peer| &peer.waiting).iter().rev();
+        let state = self.clients.get(&client);
+        let ids = state.map_or(&[][..], |state| &state.client_requests);
         let is_named = |id: &&u64| {
-            let waiting = self.waiting.get(id);
-            waiting.is_some_and(|waiting| same_id(&waiting.id, raw))
+            let request = self.client_requests.get(id);
+            request.is_some_and(|request| same_id(&request.id, raw))
         };
-        let ours = waiting.find(is_named);
-        let ours = ours.ok_or("no request of this client with this id is waiting")?;
-        Ok((range, *ours))
+        // The latest request counts if a client reuses an id.
+        let upstream_id = ids.iter().rev().find(is_named);
+        let upstream_id = upstream_id.ok_or("no request of this client with this id is waiting")?;
+        Ok((range, *upstream_id))
     }
 
-    fn record(&mut self, waiting: Waiting) {
-        if let Some(peer) = self.peers.get_mut(&waiting.client) {
-            peer.waiting.push(waiting.ours);
+    fn record(&mut self, request: ClientRequest) {
+        if let Some(state) = self.clients.get_mut(&request.client) {
+            state.client_requests.push(request.upstream_id);
         }
-        self.creating += usize::from(waiting.class == Class::Create);
-        self.waiting.insert(waiting.ours, waiting);
+        self.creating += usize::from(request.class == RequestClass::Create);
+        self.client_requests.insert(request.upstream_id, request);
     }
 
-    fn notification(
+    fn notification_from_client(
         &mut self,
         now: Time,
         client: ClientId,
         envelope: &Envelope<'_>,
         method: &str,
-        wires: &mut impl Wires,
+        output: &mut impl RouterOutput,
     ) {
         if self.limits.acp
-            && let Err(refused) = self.check_names(client, method, envelope, false)
+            && let Err(error) = self.check_names(client, method, envelope, false)
         {
             self.counters.denied += 1;
-            log::warn!("dropped a notification {method:?} of {client}: {refused}");
+            log::warn!("dropped a notification {method:?} of {client}: {error}");
             return;
         }
         self.counters.notifications += 1;
         let text = envelope.text;
         if !is_cancellation(method) {
-            return wires.to_agent(&[text]);
+            return output.to_agent(&[text]);
         }
         match self.find_cancelled(client, envelope) {
-            Ok((range, ours)) => {
-                wires.to_agent(&[&text[..range.start], &ours.to_string(), &text[range.end..]]);
-                // In this protocol, a cancelled request gets no answer.
+            Ok((range, upstream_id)) => {
+                output.to_agent(&[
+                    &text[..range.start],
+                    &upstream_id.to_string(),
+                    &text[range.end..],
+                ]);
+                // In the Model Context Protocol, a cancelled request gets no response.
                 if method == "notifications/cancelled" && !self.limits.acp {
-                    self.take_waiting(now, ours);
+                    self.finish_client_request(now, upstream_id);
                 }
             }
-            Err(why) => self.drop_message(client, why),
+            Err(why) => self.drop_client_message(client, why),
         }
     }
 
-    /// A client answers what the agent has asked it.
-    fn answer_agent(
+    /// Passes a client's response to a request of the agent on.
+    fn response_from_client(
         &mut self,
         client: ClientId,
         envelope: &Envelope<'_>,
         id: Range<usize>,
-        wires: &mut impl Wires,
+        output: &mut impl RouterOutput,
     ) {
         let text = envelope.text;
-        let ours = our_id(&text[id.clone()]).filter(|id| {
-            self.asked
-                .get(id)
-                .is_some_and(|asked| asked.client == client)
+        let upstream_id = parse_upstream_id(&text[id.clone()]).filter(|upstream_id| {
+            let request = self.agent_requests.get(upstream_id);
+            request.is_some_and(|request| request.client == client)
         });
-        let Some(asked) = ours.and_then(|ours| self.asked.remove(&ours)) else {
-            return self.drop_message(client, "the answer matches no request to this client");
+        let Some((upstream_id, request)) =
+            upstream_id.and_then(|id| Some((id, self.agent_requests.remove(&id)?)))
+        else {
+            let why = "the answer matches no request to this client";
+            return self.drop_client_message(client, why);
         };
-        if let Some(peer) = self.peers.get_mut(&client) {
-            remove(&mut peer.asked, &ours.unwrap_or_default());
+        if let Some(state) = self.clients.get_mut(&client) {
+            remove(&mut state.agent_requests, &upstream_id);
         }
-        wires.to_agent(&[&text[..id.start], &asked.id, &text[id.end..]]);
+        output.to_agent(&[&text[..id.start], &request.id, &text[id.end..]]);
     }
 
-    fn drop_message(&mut self, client: ClientId, why: &str) {
+    fn drop_client_message(&mut self, client: ClientId, why: &str) {
         self.counters.dropped += 1;
-        log::debug!("dropped an answer or a cancellation of {client}: {why}");
+        log::debug!("dropped a response or a cancellation of {client}: {why}");
     }
 }
 
-/// The parameters of a message, whatever their kind.
+/// The parameters of a message, of any JSON type.
 fn params_of<'a>(envelope: &Envelope<'a>) -> Option<&'a str> {
     let whole = Skimmer::new(envelope.text).value().ok()?;
     member(envelope.text, &whole, "params").map(|params| &envelope.text[params])

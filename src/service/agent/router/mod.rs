@@ -1,15 +1,19 @@
-//! Who gets which message: clients, agent and time in, lines and frames out. No I/O in here.
+//! The router of a shared agent: it decides which message goes to which client.
 //!
-//! The invariants, checked by the tests and the fuzzer:
+//! Messages, exits and the time come in as arguments; messages go out through [`RouterOutput`]. The router does no I/O of
+//! its own. Tests and the fuzzer check these invariants:
 //!
-//! * A request is recorded before its bytes leave, and forgotten with its answer or its client.
-//! * Every entry of every table has one owner, and goes when the owner goes.
-//! * A message that names a session passes only between the agent and the client that controls the session
-//!   (`sessions.rs` has the rules).
-//! * Ids on the way are ours and never used twice; what comes back has the bytes that were sent.
+//! * A request is recorded before its bytes leave, and removed with its response or with its client.
+//! * Every table entry has one owner and is removed with it.
+//! * A message that names a session passes only between the agent and the client that controls the session. The rules
+//!   are in `sessions/mod.rs`.
+//! * A request is passed on under an upstream id, which is never reused. Its response goes back under the id that the
+//!   sender wrote, byte for byte.
+//!
+//! `handle_*` methods take input. The other methods are getters, except `drain` and `take_new_deadline`.
 
-mod early;
-mod ended;
+mod early_messages;
+mod ended_sessions;
 mod from_agent;
 mod from_client;
 mod sessions;
@@ -19,351 +23,373 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::answer::{answer_for_nobody, code};
 use super::envelope::{Envelope, is_spelling_of};
 use super::initialize::{Capabilities, Initialize};
-use super::json::{Skimmer, quote, unescape};
+use super::response::{client_gone, code};
+use crate::service::json::{Skimmer, quote, unescape};
 use crate::{ClientId, CloseCode, Histogram, Principal, Time};
-use early::Early;
-use ended::Ended;
+use early_messages::EarlyMessages;
+use ended_sessions::EndedSessions;
 use sessions::Session;
 
-/// The longest id, in bytes as it is written.
-pub(super) const MAX_ID: usize = 1024;
+/// The maximum length of a request id in bytes, as written.
+pub(crate) const MAX_ID: usize = 1024;
 
-/// The longest first message of a client, in bytes. It is kept for as long as the agent runs.
+/// The maximum length of a client's first message in bytes. It is kept as long as the agent runs.
 pub(super) const MAX_INITIALIZE: usize = 1 << 20;
-/// The maximum of requests kept whose clients have disconnected; the agent may still work on them.
-const MAX_ORPHANS: usize = 1024;
-/// Elicitations of one client that are remembered until they are completed, and the longest id of one.
+/// The maximum number of recorded requests whose clients have disconnected. The agent may still work on them.
+const MAX_ORPHANED: usize = 1024;
+/// The maximum number of elicitations that are remembered for a client until they are completed.
 const MAX_ELICITATIONS: usize = 64;
+/// The maximum length of an elicitation id. Elicitations with longer ids are not remembered.
 const MAX_ELICITATION_ID: usize = 256;
-/// The longest session id, in bytes of text.
+/// The maximum length of a session id in bytes, unescaped.
 const MAX_SESSION_ID: usize = 1024;
 
-/// The most that one client may have, or be owed, at a time; and all together, where that is said.
+/// The limits on what one client may hold, and on the totals of all clients.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RouterLimits {
-    /// Requests that wait for the agent's answer.
-    pub(crate) waiting: usize,
-    /// Sessions.
+    /// Requests of one client that the agent has not answered.
+    pub(crate) client_requests: usize,
+    /// Requests of the agent that one client has not answered.
+    pub(crate) agent_requests: usize,
+    /// Sessions of one client.
     pub(crate) sessions: usize,
-    /// Sessions of all clients together, those that wait for their clients and those that are under way included.
+    /// Sessions of all clients, including detached ones and those that are being created.
     pub(crate) all_sessions: usize,
-    /// Sessions that have ended and are remembered.
+    /// Records of ended sessions.
     pub(crate) ended_sessions: usize,
-    /// Requests of the agent that wait for the client's answer.
-    pub(crate) asked: usize,
     /// Whether the agent speaks ACP: `initialize` comes first, and sessions have owners.
     pub(crate) acp: bool,
-    /// How long a session waits in the table for its client to come back.
+    /// How long a session stays in the table after its client has disconnected.
     pub(crate) grace: Option<Duration>,
 }
 
-/// Where messages go.
-pub(crate) trait Wires {
-    /// The line that has to come before all others.
+/// Receives the messages that the router sends.
+pub(crate) trait RouterOutput {
+    /// Sends `initialize` to the agent, before any other line.
     fn initialize_agent(&mut self, parts: &[&str]);
-    /// A line to the agent, in parts.
+    /// Sends a line to the agent, in parts.
     fn to_agent(&mut self, parts: &[&str]);
-    /// A message to a client, in parts.
+    /// Sends a message to a client, in parts.
     fn to_client(&mut self, client: ClientId, parts: &[&str]);
-    /// Ends a client.
+    /// Closes a client.
     fn close(&mut self, client: ClientId, code: CloseCode, reason: &str);
-    /// A fresh secret that nobody can guess.
+    /// Returns a new secret that cannot be guessed.
     fn secret(&mut self) -> String;
 }
 
-/// What the router knows of a client.
+/// The router's state for one client.
 #[derive(Debug)]
-struct Peer {
+struct ClientState {
     principal: Principal,
-    /// Whether its first message was `initialize`.
+    /// Whether the client has sent `initialize`. Always true for protocols other than ACP.
     initialized: bool,
     capabilities: Capabilities,
-    waiting: Vec<u64>,
-    asked: Vec<u64>,
-    /// The sessions that it controls.
+    /// Upstream ids of the client's requests to the agent.
+    client_requests: Vec<u64>,
+    /// Upstream ids of the agent's requests to the client.
+    agent_requests: Vec<u64>,
+    /// The sessions that the client controls or is loading.
     sessions: Vec<Arc<str>>,
-    /// Those whose tokens it was sent after its last message.
-    unread: Vec<Arc<str>>,
-    /// Elicitations that it was asked for, whose completion is for it alone: the last ones.
+    /// The sessions whose new tokens were sent after the client's last message, so that it may not have read them.
+    unread_tokens: Vec<Arc<str>>,
+    /// The latest elicitations that were sent to this client. Only it is notified of their completion.
     elicitations: VecDeque<Box<str>>,
 }
 
-/// A client's request that the agent has.
+/// A request of a client that the agent has not answered.
 #[derive(Debug)]
-struct Waiting {
+struct ClientRequest {
     client: ClientId,
-    /// The id under which the agent has it.
-    ours: u64,
-    /// The client's id, as it was written.
+    /// The id that the agent knows the request by.
+    upstream_id: u64,
+    /// The client's own id, as written.
     id: Box<str>,
-    class: Class,
-    /// The session it names.
+    class: RequestClass,
+    /// The session that the request names.
     session: Option<Arc<str>>,
     since: Time,
 }
 
-/// What a request's answer means for the router.
+/// The effect of a request on sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Class {
-    /// A session comes of it: `session/new`, `session/fork`.
+enum RequestClass {
+    /// Creates a session: `session/new`, `session/fork`.
     Create,
-    /// The client gets the named session with it: `session/load`, `session/resume`.
+    /// Gives the client control of the named session: `session/load`, `session/resume`.
     Claim,
-    /// The named session ends with it.
+    /// Ends the named session.
     End,
     List,
     Prompt,
     Other,
 }
 
-/// A request for a session whose client has left.
+/// A request whose client has disconnected and whose response will open a session.
 #[derive(Debug)]
-struct Abandoned {
+struct AbandonedRequest {
     principal: Principal,
-    /// The session that it names; `None` if a new one comes of it.
+    /// The session that it loads, or `None` if it creates one.
     session: Option<Arc<str>>,
 }
 
-/// A request of the agent that a client has.
+/// A request of the agent that a client has not answered.
 #[derive(Debug)]
-struct Asked {
+struct AgentRequest {
     client: ClientId,
-    /// The agent's id, as it was written.
+    /// The agent's own id, as written.
     id: Box<str>,
+    /// Whether it is `session/request_permission`.
     permission: bool,
 }
 
-/// What was counted so far.
+/// The router's counters since its start.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counters {
-    /// Requests that clients made of the agent: for sessions, prompts, and others.
+pub(crate) struct RouterCounters {
+    /// Requests of clients that concern sessions, other than prompts.
     pub(crate) session_requests: u64,
     pub(crate) prompts: u64,
     pub(crate) other_requests: u64,
     pub(crate) initializes: u64,
     pub(crate) notifications: u64,
-    /// Messages that were refused because of the session that they name.
+    /// Messages that were rejected because of the session that they name.
     pub(crate) denied: u64,
-    /// Messages that were meant for nobody.
+    /// Messages that had no receiver.
     pub(crate) dropped: u64,
-    /// From a request to its answer.
+    /// The time from a request to its response.
     pub(crate) answers: Histogram,
 }
 
-/// The tables of a shared agent.
+/// The router of a shared agent.
 #[derive(Debug)]
 pub(crate) struct Router {
     limits: RouterLimits,
-    peers: HashMap<ClientId, Peer>,
+    clients: HashMap<ClientId, ClientState>,
     sessions: HashMap<Arc<str>, Session>,
-    waiting: HashMap<u64, Waiting>,
-    asked: HashMap<u64, Asked>,
-    /// How many of the waiting requests are for new sessions.
+    /// By upstream id.
+    client_requests: HashMap<u64, ClientRequest>,
+    /// By upstream id.
+    agent_requests: HashMap<u64, AgentRequest>,
+    /// The number of client requests that create a session.
     creating: usize,
-    /// Requests for sessions whose clients have left: what comes of them is kept for their principals.
-    abandoned: HashMap<u64, Abandoned>,
-    /// Other requests of clients that have left.
-    orphans: HashSet<u64>,
+    /// Requests whose clients have disconnected. The sessions that they open are kept for the clients' principals.
+    abandoned: HashMap<u64, AbandonedRequest>,
+    /// Other requests whose clients have disconnected.
+    orphaned: HashSet<u64>,
     /// Messages of the agent for sessions that have no owner yet.
-    early: Early,
-    ended: Ended,
-    /// The number of the agent that runs. Each one knows only its own sessions.
+    early: EarlyMessages,
+    ended: EndedSessions,
+    /// The number of the current agent process. Each process knows only its own sessions.
     agent: u32,
     initialize: Initialize,
-    /// Whether a session has begun to wait for its client since this was last asked.
-    left: bool,
-    /// Whether the server stops, so that nothing new is begun.
+    /// Whether [`Router::deadline`] may have changed since [`Router::take_new_deadline`] was last called.
+    has_new_deadline: bool,
+    /// Whether the server is stopping and new requests are rejected.
     is_draining: bool,
-    next_id: u64,
-    counters: Counters,
+    /// The last upstream id.
+    last_id: u64,
+    counters: RouterCounters,
 }
 
 impl Router {
     pub(crate) fn new(limits: RouterLimits) -> Self {
         Self {
             limits,
-            peers: HashMap::new(),
+            clients: HashMap::new(),
             sessions: HashMap::new(),
-            waiting: HashMap::new(),
-            asked: HashMap::new(),
+            client_requests: HashMap::new(),
+            agent_requests: HashMap::new(),
             creating: 0,
             abandoned: HashMap::new(),
-            orphans: HashSet::new(),
-            early: Early::default(),
-            ended: Ended::new(limits.ended_sessions),
+            orphaned: HashSet::new(),
+            early: EarlyMessages::default(),
+            ended: EndedSessions::new(limits.ended_sessions),
             agent: 0,
-            left: false,
+            has_new_deadline: false,
             is_draining: false,
             initialize: Initialize::Never,
-            next_id: 0,
-            counters: Counters::default(),
+            last_id: 0,
+            counters: RouterCounters::default(),
         }
     }
-
-    /// Refuses new requests from here on.
-    pub(crate) fn drain(&mut self) {
-        self.is_draining = true;
-    }
-
-    // Questions.
 
     #[cfg(test)]
     pub(crate) fn limits(&self) -> RouterLimits {
         self.limits
     }
 
-    /// Bytes that are kept of the requests that wait.
+    /// The bytes that are kept for pending requests.
     #[cfg(test)]
     pub(crate) fn kept_for_requests(&self) -> usize {
-        let waiting = self.waiting.values();
-        let waiting = waiting.map(|it| it.id.len() + it.session.as_ref().map_or(0, |it| it.len()));
-        let asked = self.asked.values().map(|asked| asked.id.len());
-        waiting.chain(asked).sum()
+        let client_requests = self.client_requests.values().map(|request| {
+            request.id.len() + request.session.as_ref().map_or(0, |session| session.len())
+        });
+        let agent_requests = self.agent_requests.values().map(|request| request.id.len());
+        client_requests.chain(agent_requests).sum()
     }
 
-    /// Requests that wait for the agent.
-    pub(crate) fn waiting_count(&self) -> usize {
-        self.waiting.len()
+    /// The number of client requests that the agent has not answered.
+    pub(crate) fn client_request_count(&self) -> usize {
+        self.client_requests.len()
     }
 
-    /// Requests of the agent that wait for clients.
-    pub(crate) fn asked_count(&self) -> usize {
-        self.asked.len()
+    /// The number of agent requests that clients have not answered.
+    pub(crate) fn agent_request_count(&self) -> usize {
+        self.agent_requests.len()
     }
 
-    /// Sessions that a client controls, or that wait for one to come back.
+    /// The number of sessions that a client controls or can still resume.
     pub(crate) fn session_count(&self) -> usize {
         self.sessions.len()
     }
 
-    /// Sessions that have ended and are remembered.
+    /// The number of records of ended sessions.
     pub(crate) fn ended_count(&self) -> usize {
         self.ended.len()
     }
 
-    /// Who controls a session.
+    /// The client that controls a session.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn owner_of(&self, session: &str) -> Option<ClientId> {
         self.controller_of(session)
     }
 
-    pub(crate) fn counters(&self) -> Counters {
+    pub(crate) fn counters(&self) -> RouterCounters {
         self.counters
     }
 
-    /// Whether a client waits for an answer, or owes one.
+    /// Visits every client in every table. A client that is in several tables is visited several times.
+    pub(crate) fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
+        let requests = self.client_requests.values().map(|request| request.client);
+        let agent_requests = self.agent_requests.values().map(|request| request.client);
+        self.clients
+            .keys()
+            .copied()
+            .chain(requests)
+            .chain(agent_requests)
+            .chain(self.initialize.wanted())
+            .chain(self.sessions.values().flat_map(Session::clients))
+            .for_each(visit);
+    }
+
+    /// Whether a client waits for a response, or owes one.
     pub(crate) fn is_busy(&self, client: ClientId) -> bool {
-        self.peers
-            .get(&client)
-            .is_some_and(|peer| !peer.waiting.is_empty() || !peer.asked.is_empty())
-            || self.initialize.is_wanted_by(client)
+        self.clients.get(&client).is_some_and(|state| {
+            !state.client_requests.is_empty() || !state.agent_requests.is_empty()
+        }) || self.initialize.is_wanted_by(client)
     }
 
     /// Whether a client controls a session.
     pub(crate) fn has_session(&self, client: ClientId) -> bool {
-        let peer = self.peers.get(&client);
-        peer.is_some_and(|peer| !peer.sessions.is_empty())
+        let state = self.clients.get(&client);
+        state.is_some_and(|state| !state.sessions.is_empty())
     }
 
-    /// When [`Router::handle_timeout`] is to be called, if ever.
+    /// The time at which to call [`Router::handle_timeout`].
     pub(crate) fn deadline(&self) -> Option<Time> {
         let grace = self.limits.grace?;
-        self.first_left().map(|left| left + grace)
+        self.first_detached().map(|detached| detached + grace)
     }
 
-    /// Whether a session has begun to wait for its client since the last call: there is a new deadline.
-    pub(crate) fn take_left(&mut self) -> bool {
-        std::mem::take(&mut self.left)
+    /// Whether the deadline may have changed since the last call.
+    pub(crate) fn take_new_deadline(&mut self) -> bool {
+        std::mem::take(&mut self.has_new_deadline)
     }
 
-    /// Whether the agent refuses to be initialized again: it is of no use to anyone.
+    /// Whether a restarted agent has rejected `initialize`, so that it is of no use.
     pub(crate) fn is_refused(&self) -> bool {
-        matches!(self.initialize, Initialize::Asked { refused: true, .. })
+        matches!(self.initialize, Initialize::Pending { refused: true, .. })
     }
 
-    // Clients.
+    /// Whether the agent has not answered `initialize` yet.
+    pub(crate) fn is_initializing(&self) -> bool {
+        matches!(self.initialize, Initialize::Pending { .. })
+    }
+
+    /// Rejects new requests from now on.
+    pub(crate) fn drain(&mut self) {
+        self.is_draining = true;
+    }
 
     pub(crate) fn handle_connected(&mut self, client: ClientId, principal: Principal) {
-        self.peers.insert(
+        self.clients.insert(
             client,
-            Peer {
+            ClientState {
                 principal,
                 initialized: !self.limits.acp,
                 capabilities: Capabilities::default(),
-                waiting: Vec::new(),
-                asked: Vec::new(),
+                client_requests: Vec::new(),
+                agent_requests: Vec::new(),
                 sessions: Vec::new(),
-                unread: Vec::new(),
+                unread_tokens: Vec::new(),
                 elicitations: VecDeque::new(),
             },
         );
     }
 
-    /// A client is gone: everything of it goes.
+    /// Removes all state of a client, cancels its prompts, and answers the agent's requests to it.
     pub(crate) fn handle_disconnected(
         &mut self,
         now: Time,
         client: ClientId,
-        wires: &mut impl Wires,
+        output: &mut impl RouterOutput,
     ) {
-        let Some(peer) = self.peers.remove(&client) else {
+        let Some(state) = self.clients.remove(&client) else {
             return;
         };
         self.initialize.forget(client);
         let mut cancelled: Vec<Arc<str>> = Vec::new();
-        let principal = peer.principal;
-        for id in peer.waiting {
-            let Some(waiting) = self.forget_waiting(id) else {
+        let principal = state.principal;
+        for id in state.client_requests {
+            let Some(request) = self.remove_client_request(id) else {
                 continue;
             };
-            match (waiting.class, waiting.session) {
-                (Class::Prompt, Some(session)) => {
-                    // One that was closed may be another's by now.
+            match (request.class, request.session) {
+                (RequestClass::Prompt, Some(session)) => {
+                    // A session that was closed may belong to another client by now.
                     let is_own = self.controller_of(&session) == Some(client);
                     if is_own && !cancelled.contains(&session) {
                         cancelled.push(session);
                     }
                 }
-                (Class::Claim, Some(session)) if self.is_only_asked_for(&session) => {
+                (RequestClass::Claim, Some(session)) if self.is_unconfirmed(&session) => {
                     let session = Some(session);
-                    self.abandoned.insert(id, Abandoned { principal, session });
+                    self.abandoned
+                        .insert(id, AbandonedRequest { principal, session });
                 }
-                (Class::Create, _) => {
+                (RequestClass::Create, _) => {
                     let session = None;
-                    self.abandoned.insert(id, Abandoned { principal, session });
+                    self.abandoned
+                        .insert(id, AbandonedRequest { principal, session });
                 }
-                (_, None) if self.orphans.len() < MAX_ORPHANS => _ = self.orphans.insert(id),
+                (_, None) if self.orphaned.len() < MAX_ORPHANED => _ = self.orphaned.insert(id),
                 _ => {}
             }
         }
         for session in cancelled {
-            wires.to_agent(&cancel(&quote(&session)));
+            output.to_agent(&cancel_session(&quote(&session)));
         }
-        for id in peer.asked {
-            if let Some(asked) = self.asked.remove(&id) {
-                wires.to_agent(&[&answer_for_nobody(&asked.id, asked.permission)]);
+        for id in state.agent_requests {
+            if let Some(request) = self.agent_requests.remove(&id) {
+                output.to_agent(&[&client_gone(&request.id, request.permission)]);
             }
         }
-        for session in peer.sessions {
-            self.leave(now, client, &session);
+        for session in state.sessions {
+            self.detach(now, client, &session);
         }
         self.drop_early();
     }
 
-    /// Ends the sessions whose clients have not come back.
+    /// Ends the sessions whose grace period is over.
     pub(crate) fn handle_timeout(&mut self, now: Time) {
         if let Some(grace) = self.limits.grace {
-            self.end_left(|left| left + grace <= now);
+            self.end_detached(|detached| detached + grace <= now);
         }
     }
 
-    // The agent.
-
-    /// The agent is gone: whoever waits is told at once, and its sessions are gone with it.
-    pub(crate) fn handle_agent_exited(&mut self, data: &str, wires: &mut impl Wires) {
+    /// Fails all pending requests of clients with the agent's exit status `data`, and marks all sessions as lost.
+    pub(crate) fn handle_agent_exited(&mut self, data: &str, output: &mut impl RouterOutput) {
         let failed = |id: &str| {
             let error = format!(
                 r#"{{"code":{},"message":"Agent exited","data":{data}}}"#,
@@ -372,56 +398,57 @@ impl Router {
             [r#"{"jsonrpc":"2.0","id":"#, id, r#","error":"#, &error, "}"].concat()
         };
         for (client, id) in self.initialize.take_wanted() {
-            wires.to_client(client, &[&failed(&id)]);
+            output.to_client(client, &[&failed(&id)]);
         }
-        let mut ids: Vec<u64> = self.waiting.keys().copied().collect();
+        let mut ids: Vec<u64> = self.client_requests.keys().copied().collect();
         ids.sort_unstable();
         for id in ids {
-            if let Some(waiting) = self.forget_waiting(id) {
-                wires.to_client(waiting.client, &[&failed(&waiting.id)]);
+            if let Some(request) = self.remove_client_request(id) {
+                output.to_client(request.client, &[&failed(&request.id)]);
             }
         }
-        self.asked.clear();
+        self.agent_requests.clear();
         self.abandoned.clear();
-        self.orphans.clear();
+        self.orphaned.clear();
         self.drop_early();
-        for peer in self.peers.values_mut() {
-            peer.waiting.clear();
-            peer.asked.clear();
+        for state in self.clients.values_mut() {
+            state.client_requests.clear();
+            state.agent_requests.clear();
         }
-        self.lose_all();
+        self.mark_all_lost();
     }
 
-    /// Takes a request out of those that wait.
-    fn forget_waiting(&mut self, ours: u64) -> Option<Waiting> {
-        let waiting = self.waiting.remove(&ours)?;
-        self.creating -= usize::from(waiting.class == Class::Create);
-        Some(waiting)
+    /// Initializes a new agent process with the parameters that its predecessor got.
+    pub(crate) fn handle_agent_started(&mut self, output: &mut impl RouterOutput) {
+        let id = self.next_id();
+        if self.initialize.restart(id) {
+            self.send_initialize(output);
+        }
     }
 
-    /// No waiting request can create a session any more, so early messages are dropped.
+    /// Returns a new upstream id.
+    fn next_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    /// Removes a request from the table of all requests, but not from its client's list.
+    fn remove_client_request(&mut self, upstream_id: u64) -> Option<ClientRequest> {
+        let request = self.client_requests.remove(&upstream_id)?;
+        self.creating -= usize::from(request.class == RequestClass::Create);
+        Some(request)
+    }
+
+    /// Drops early messages if no pending request can create their session any more.
     fn drop_early(&mut self) {
         if self.creating == 0 {
             self.counters.dropped += self.early.clear();
         }
     }
-
-    /// A new agent is there: it is initialized with the parameters that the first one got.
-    pub(crate) fn handle_agent_started(&mut self, wires: &mut impl Wires) {
-        self.next_id += 1;
-        if self.initialize.ask_again(self.next_id) {
-            self.ask_to_initialize(wires);
-        }
-    }
-
-    /// Whether `initialize` has been asked and not been answered.
-    pub(crate) fn is_initializing(&self) -> bool {
-        matches!(self.initialize, Initialize::Asked { .. })
-    }
 }
 
-/// The notification that stops what runs in a session, named by its quoted id.
-fn cancel(session: &str) -> [&str; 3] {
+/// The notification that cancels the prompts of a session. `session` is its quoted id.
+fn cancel_session(session: &str) -> [&str; 3] {
     [
         r#"{"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"#,
         session,
@@ -429,12 +456,12 @@ fn cancel(session: &str) -> [&str; 3] {
     ]
 }
 
-/// One of our own ids: a whole number as we write it, and not its string.
-fn our_id(raw: &str) -> Option<u64> {
+/// Reads an upstream id. `None` if the text is not exactly as the router writes it: 1.0 and "1" are not the id 1.
+fn parse_upstream_id(raw: &str) -> Option<u64> {
     raw.parse().ok().filter(|id: &u64| id.to_string() == raw)
 }
 
-/// Whether two ids are the same JSON value: 1 is not "1" and not 1.0, but "a" is "\u0061".
+/// Whether two ids are the same: 1, 1.0 and "1" are three different ids, but "a" and "\u0061" are the same.
 fn same_id(a: &str, b: &str) -> bool {
     match (a.starts_with('"'), b.starts_with('"')) {
         (true, true) => unescape(a) == unescape(b),
@@ -443,8 +470,8 @@ fn same_id(a: &str, b: &str) -> bool {
     }
 }
 
-/// Whether a method stops a request that it names: those of the Agent Client Protocol, of the Language Server Protocol,
-/// and of the Model Context Protocol.
+/// Whether a method cancels a request, in the Agent Client Protocol, the Language Server Protocol or the Model Context
+/// Protocol.
 fn is_cancellation(method: &str) -> bool {
     matches!(
         method,
@@ -452,23 +479,23 @@ fn is_cancellation(method: &str) -> bool {
     )
 }
 
-/// The id of the request that a cancellation names.
+/// Finds the request id in a cancellation.
 fn cancelled_id(envelope: &Envelope<'_>) -> Result<Range<usize>, &'static str> {
     let missing = "a cancellation needs exactly one of \"requestId\" and \"id\"";
     let body = envelope.body.as_ref().ok_or(missing)?;
     let (mut found, mut count, mut is_spelled) = (None, 0, false);
-    let walked = Skimmer::at(envelope.text, body).object(|key, value| {
+    let scanned = Skimmer::at(envelope.text, body).object(|key, value| {
         if is_spelling_of(&key, "requestId") || is_spelling_of(&key, "id") {
             is_spelled = matches!(&*key, "requestId" | "id");
             found = Some(value);
             count += 1;
         }
     });
-    debug_assert!(walked.is_ok(), "the text was walked over before");
+    debug_assert!(scanned.is_ok(), "the text has been validated");
     found.filter(|_| count == 1 && is_spelled).ok_or(missing)
 }
 
-/// A text with some of its ranges replaced, in parts.
+/// Replaces two ranges of a text and returns the result in parts.
 fn splice<'a>(text: &'a str, mut pieces: [(Range<usize>, &'a str); 2]) -> [&'a str; 5] {
     pieces.sort_unstable_by_key(|(range, _)| range.start);
     let [(first, one), (second, other)] = pieces;
@@ -481,6 +508,7 @@ fn splice<'a>(text: &'a str, mut pieces: [(Range<usize>, &'a str); 2]) -> [&'a s
     ]
 }
 
+/// Removes the first occurrence of an item. Does not keep the order.
 fn remove<T: PartialEq>(list: &mut Vec<T>, item: &T) {
     if let Some(at) = list.iter().position(|other| other == item) {
         list.swap_remove(at);

@@ -1,9 +1,10 @@
 //! Messages that name no session, cancellations, and messages that cannot be passed on.
 
 use super::*;
-use crate::service::agent::salvage::Salvaged;
 
-/// The elicitation of a request, as the protocol has it where there is no session yet.
+use crate::service::agent::recover_id::RecoveredId;
+
+/// An elicitation that refers to a request, as the protocol requires where no session exists.
 fn elicitation(id: &str, request_id: &Value) -> String {
     request(
         id,
@@ -12,314 +13,292 @@ fn elicitation(id: &str, request_id: &Value) -> String {
     )
 }
 
-/// A world in which these clients can be asked for anything.
-fn open_world(clients: u64) -> World {
-    let mut world = World::new();
+/// A simulation with clients that support elicitations.
+fn sim_with_elicitations(clients: u64) -> Simulation {
+    let mut sim = Simulation::new();
     for number in 1..=clients {
-        world.connect(number);
+        sim.connect(number);
         let hello = json!({"clientCapabilities": {"elicitation": {"form": {}}}});
-        world.say(number, &request("0", "initialize", &hello));
+        sim.client_sends(number, &request("0", "initialize", &hello));
         if number == 1 {
-            world.answer(&json!({"protocolVersion": 1}));
+            sim.agent_answers(&json!({"protocolVersion": 1}));
         }
     }
-    world.forget();
-    world
+    sim.clear();
+    sim
 }
 
-fn who_heard(world: &World) -> Vec<ClientId> {
-    world.record.clients.keys().copied().collect()
+fn receivers(sim: &Simulation) -> Vec<ClientId> {
+    sim.output.clients.keys().copied().collect()
 }
 
 #[test]
-fn a_request_without_a_session_goes_to_the_client_that_asked() {
-    // The bug: it was refused, so nobody could log in through a form.
-    let mut world = open_world(3);
-    world.say(
+fn a_request_without_a_session_goes_to_the_client_whose_request_it_refers_to() {
+    // The bug: the request was rejected, so a login form was impossible.
+    let mut sim = sim_with_elicitations(3);
+    sim.client_sends(
         1,
         &request("\"a\"", "authenticate", &json!({"methodId": "x"})),
     );
-    let first = world.agent_heard()["id"].clone();
-    world.say(
+    let first = sim.agent_received()["id"].clone();
+    sim.client_sends(
         2,
         &request("\"a\"", "authenticate", &json!({"methodId": "x"})),
     );
-    let second = world.agent_heard()["id"].clone();
-    world.forget();
-    // It says which request it is about, in its own id, and the client reads its own.
-    world.agent_says(&elicitation("\"e\"", &second));
-    assert_eq!(who_heard(&world), [client(2)]);
-    let heard = world.heard(2);
-    assert_eq!(heard["params"]["requestId"], "a");
-    let answer = json!({"jsonrpc": "2.0", "id": heard["id"], "result": {"action": "accept"}});
-    world.say(1, &answer.to_string());
-    assert!(world.record.agent.is_empty(), "another cannot answer it");
-    world.say(2, &answer.to_string());
-    assert_eq!(world.agent_heard()["id"], "e");
+    let second = sim.agent_received()["id"].clone();
+    sim.clear();
+    // The agent refers to the request by the upstream id. The client receives its own id.
+    sim.agent_sends(&elicitation("\"e\"", &second));
+    assert_eq!(receivers(&sim), [client(2)]);
+    let received = sim.client_received(2);
+    assert_eq!(received["params"]["requestId"], "a");
+    let answer = json!({"jsonrpc": "2.0", "id": received["id"], "result": {"action": "accept"}});
+    sim.client_sends(1, &answer.to_string());
+    assert!(
+        sim.output.agent.is_empty(),
+        "another client cannot answer it"
+    );
+    sim.client_sends(2, &answer.to_string());
+    assert_eq!(sim.agent_received()["id"], "e");
 
-    // Where it does not say so and two may be meant, nobody is asked.
+    // A request without a reference is rejected if it may belong to two clients.
     let nameless = request(
         "9",
         "elicitation/create",
         &json!({"mode": "form", "message": "?"}),
     );
-    world.forget();
-    world.agent_says(&nameless);
+    sim.clear();
+    sim.agent_sends(&nameless);
     assert_eq!(
-        (code(&world.agent_heard()), who_heard(&world).len()),
+        (code(&sim.agent_received()), receivers(&sim).len()),
         (-32600, 0)
     );
-    world.agent_says(&json!({"jsonrpc": "2.0", "id": first, "result": {}}).to_string());
-    world.session(3, "s");
-    world.say(
+    sim.agent_sends(&json!({"jsonrpc": "2.0", "id": first, "result": {}}).to_string());
+    sim.session(3, "s");
+    sim.client_sends(
         3,
         &request("7", "session/prompt", &json!({"sessionId": "s"})),
     );
-    world.forget();
-    world.agent_says(&nameless);
+    sim.clear();
+    sim.agent_sends(&nameless);
     assert_eq!(
-        who_heard(&world),
+        receivers(&sim),
         [client(2)],
-        "one is left, and a prompt's question names its session"
+        "only one client is left: a request during a prompt would name its session"
     );
 
-    // Neither is somebody else, when the one who asked has left.
-    world.leave(2);
-    world.say(1, &request("8", "authenticate", &json!({"methodId": "x"})));
-    world.forget();
-    world.agent_says(&nameless);
+    // The request does not go to another client after its client has disconnected.
+    sim.disconnect(2);
+    sim.client_sends(1, &request("8", "authenticate", &json!({"methodId": "x"})));
+    sim.clear();
+    sim.agent_sends(&nameless);
     assert_eq!(
-        (code(&world.agent_heard()), who_heard(&world).len()),
+        (code(&sim.agent_received()), receivers(&sim).len()),
         (-32600, 0)
     );
-    world.agent_says(&elicitation("10", &second));
+    sim.agent_sends(&elicitation("10", &second));
     assert_eq!(
-        (code(&world.agent_heard()), who_heard(&world).len()),
+        (code(&sim.agent_received()), receivers(&sim).len()),
         (-32800, 0)
     );
-    world.agent_says(&json!({"jsonrpc": "2.0", "id": second, "result": {}}).to_string());
-    world.agent_says(&nameless);
-    assert_eq!(who_heard(&world), [client(1)]);
+    sim.agent_sends(&json!({"jsonrpc": "2.0", "id": second, "result": {}}).to_string());
+    sim.agent_sends(&nameless);
+    assert_eq!(receivers(&sim), [client(1)]);
 }
 
 #[test]
-fn a_notification_without_a_session_is_not_lost() {
-    // The bug: it was dropped, and a client waited for `elicitation/complete` for ever.
-    let mut world = open_world(3);
-    world.connect(4);
+fn a_notification_without_a_session_is_delivered() {
+    // The bug: it was dropped, and a client waited for `elicitation/complete` forever.
+    let mut sim = sim_with_elicitations(3);
+    sim.connect(4);
     let complete = notification("elicitation/complete", &json!({"elicitationId": "e"}));
-    world.agent_says(&complete);
+    sim.agent_sends(&complete);
     let all = [client(1), client(2), client(3)];
     assert_eq!(
-        who_heard(&world),
+        receivers(&sim),
         all,
-        "nobody asks for anything: all who are initialized hear it"
+        "without a pending request, all initialized clients get it"
     );
-    world.say(2, &request("5", "authenticate", &json!({})));
-    let id = world.agent_heard()["id"].clone();
-    world.forget();
-    world.agent_says(&complete);
+    sim.client_sends(2, &request("5", "authenticate", &json!({})));
+    let id = sim.agent_received()["id"].clone();
+    sim.clear();
+    sim.agent_sends(&complete);
     assert_eq!(
-        who_heard(&world),
+        receivers(&sim),
         [client(2)],
-        "the one whose request is being answered"
+        "the only client with a pending request gets it"
     );
-    world.session(1, "s");
-    world.say(
+    sim.session(1, "s");
+    sim.client_sends(
         1,
         &request("6", "session/prompt", &json!({"sessionId": "s"})),
     );
-    world.forget();
-    world.agent_says(&complete);
-    assert_eq!(who_heard(&world), all);
-    world.forget();
-    world.agent_says(&notification("_vendor/progress", &json!({"requestId": id})));
-    assert_eq!(who_heard(&world), [client(2)], "it says whose it is");
-    assert_eq!(world.heard(2)["params"]["requestId"], 5);
-    // An elicitation is completed for the client that was asked, whoever else waits.
+    sim.clear();
+    sim.agent_sends(&complete);
+    assert_eq!(receivers(&sim), all);
+    sim.clear();
+    sim.agent_sends(&notification("_vendor/progress", &json!({"requestId": id})));
+    assert_eq!(receivers(&sim), [client(2)], "it refers to a request");
+    assert_eq!(sim.client_received(2)["params"]["requestId"], 5);
+    // The completion of an elicitation goes only to the client that got the elicitation.
     let params =
         json!({"sessionId": "s", "mode": "url", "elicitationId": "e", "url": "x", "message": "?"});
-    world.agent_says(&request("70", "elicitation/create", &params));
-    world.forget();
-    world.agent_says(&complete);
-    assert_eq!(who_heard(&world), [client(1)]);
-    world.forget();
-    world.agent_says(&complete);
-    assert_eq!(who_heard(&world), all, "it is completed once");
-    // The only client, and nobody at all.
-    (2..=4).for_each(|number| world.leave(number));
-    world.forget();
-    world.agent_says(&complete);
-    assert_eq!(who_heard(&world), [client(1)]);
-    world.leave(1);
-    world.forget();
-    world.agent_says(&complete);
-    assert!(who_heard(&world).is_empty());
+    sim.agent_sends(&request("70", "elicitation/create", &params));
+    sim.clear();
+    sim.agent_sends(&complete);
+    assert_eq!(receivers(&sim), [client(1)]);
+    sim.clear();
+    sim.agent_sends(&complete);
+    assert_eq!(receivers(&sim), all, "an elicitation is completed once");
+    // With one client, the notification goes to it. Without clients, it is dropped.
+    (2..=4).for_each(|number| sim.disconnect(number));
+    sim.clear();
+    sim.agent_sends(&complete);
+    assert_eq!(receivers(&sim), [client(1)]);
+    sim.disconnect(1);
+    sim.clear();
+    sim.agent_sends(&complete);
+    assert!(receivers(&sim).is_empty());
 }
 
 #[test]
-fn a_cancellation_stops_only_a_request_of_its_own_client_by_any_protocols_name() {
-    // The bug: only `$/cancel_request` as a notification had its id exchanged. The others named the id that the agent
-    // knows, so a client that guessed a number cancelled another's call.
+fn in_each_protocol_a_client_can_cancel_only_its_own_requests() {
+    // The bug: only the id in the notification `$/cancel_request` was replaced. All other cancellations passed through, so a
+    // client that guessed an upstream id could cancel another client's call.
     for (method, key) in [
         ("$/cancel_request", "requestId"),
         ("$/cancelRequest", "id"),
         ("notifications/cancelled", "requestId"),
     ] {
-        let mut world = World::jsonrpc(2);
-        world.say(1, &request("77", "tools/call", &json!({})));
-        let first = world.agent_heard()["id"].clone();
-        world.say(2, &request("77", "tools/call", &json!({})));
-        let second = world.agent_heard()["id"].clone();
-        world.forget();
+        let mut sim = Simulation::jsonrpc(2);
+        sim.client_sends(1, &request("77", "tools/call", &json!({})));
+        let first = sim.agent_received()["id"].clone();
+        sim.client_sends(2, &request("77", "tools/call", &json!({})));
+        let second = sim.agent_received()["id"].clone();
+        sim.clear();
         for raw in [&first, &json!(78), &json!("77")] {
-            world.say(2, &notification(method, &json!({key: raw})));
-            world.say(2, &request("5", method, &json!({key: raw})));
-            assert_eq!(code(&world.heard(2)), -32600, "{method}");
+            sim.client_sends(2, &notification(method, &json!({key: raw})));
+            sim.client_sends(2, &request("5", method, &json!({key: raw})));
+            assert_eq!(code(&sim.client_received(2)), -32600, "{method}");
         }
         for params in [
             json!({}),
             json!({"request_id": 77}),
             json!({"requestId": 77, "id": 77}),
         ] {
-            world.say(2, &notification(method, &params));
-            world.say(2, &request("5", method, &params));
+            sim.client_sends(2, &notification(method, &params));
+            sim.client_sends(2, &request("5", method, &params));
         }
         assert!(
-            world.record.agent.is_empty(),
+            sim.output.agent.is_empty(),
             "{method}: {:?}",
-            world.record.agent
+            sim.output.agent
         );
-        world.say(2, &request("\"c\"", method, &json!({key: 77})));
-        let heard = world.agent_heard();
-        assert_eq!(heard["params"][key], second, "{method}");
-        assert!(heard["id"].is_u64() && heard["id"] != second);
-        world.say(2, &notification(method, &json!({key: 77})));
-        assert_eq!(world.agent_heard()["params"][key], second, "{method}");
-        // A call of the Model Context Protocol that was cancelled is not answered, and does not wait for ever.
-        let waits = if method == "notifications/cancelled" {
+        sim.client_sends(2, &request("\"c\"", method, &json!({key: 77})));
+        let received = sim.agent_received();
+        assert_eq!(received["params"][key], second, "{method}");
+        assert!(received["id"].is_u64() && received["id"] != second);
+        sim.client_sends(2, &notification(method, &json!({key: 77})));
+        assert_eq!(sim.agent_received()["params"][key], second, "{method}");
+        // A cancelled request of the Model Context Protocol gets no response and is no longer pending.
+        let pending = if method == "notifications/cancelled" {
             2
         } else {
             3
         };
-        assert_eq!(world.router.waiting_count(), waits, "{method}");
+        assert_eq!(sim.router.client_request_count(), pending, "{method}");
     }
-    let mut world = World::jsonrpc(2);
-    world.say(1, &request("1", "tools/call", &json!({})));
-    world.agent_says(&request("\"q\"", "sampling/createMessage", &json!({})));
-    let asked = world.heard(1)["id"].clone();
-    world.agent_says(&notification(
+    let mut sim = Simulation::jsonrpc(2);
+    sim.client_sends(1, &request("1", "tools/call", &json!({})));
+    sim.agent_sends(&request("\"q\"", "sampling/createMessage", &json!({})));
+    let upstream_id = sim.client_received(1)["id"].clone();
+    sim.agent_sends(&notification(
         "notifications/cancelled",
         &json!({"requestId": "q"}),
     ));
-    assert_eq!(world.heard(1)["params"]["requestId"], asked);
-    assert_eq!(world.router.asked_count(), 0);
-    world.forget();
-    world.agent_says(&notification(
+    assert_eq!(sim.client_received(1)["params"]["requestId"], upstream_id);
+    assert_eq!(sim.router.agent_request_count(), 0);
+    sim.clear();
+    sim.agent_sends(&notification(
         "notifications/cancelled",
         &json!({"requestId": "q"}),
     ));
-    assert!(who_heard(&world).is_empty(), "for nobody, and not for all");
-}
-
-#[test]
-fn what_is_kept_for_a_waiting_request_is_bounded() {
-    // The bug: `params.sessionId` of any length was kept for each of them, 100 of 15 MB.
-    let long = "x".repeat(100_000);
-    let mut world = World::jsonrpc(1);
-    world.say(1, &request("1", "tools/call", &json!({"sessionId": long})));
-    world.agent_says(&request("1", "tools/call", &json!({"sessionId": long})));
-    world.agent_says(&request(&json!(long).to_string(), "x", &json!({})));
-    assert_eq!(
-        code(&world.agent_heard()),
-        -32600,
-        "the agent's ids have a limit, too"
-    );
-    assert_eq!(
-        (world.router.waiting_count(), world.router.asked_count()),
-        (1, 1)
-    );
     assert!(
-        world.router.kept_for_requests() < 100,
-        "{}",
-        world.router.kept_for_requests()
+        receivers(&sim).is_empty(),
+        "the cancellation is dropped, not broadcast"
     );
-    let mut world = World::with(1);
-    for method in ["session/load", "session/prompt", "_vendor/x"] {
-        world.say(1, &request("1", method, &json!({"sessionId": long})));
-        assert_eq!(code(&world.heard(1)), -32010);
-    }
-    assert_eq!(world.router.waiting_count(), 0);
 }
 
 #[test]
-fn an_answer_that_cannot_be_passed_on_is_answered_for() {
-    // The bug: an answer over --max-message, or with half of a surrogate pair, left its request waiting for ever.
-    let mut world = World::with(1);
-    let fail = |world: &mut World, id: &Value| {
-        let salvaged = Some(Salvaged::Response(id.to_string()));
-        let now = world.now;
-        world
-            .router
-            .handle_unreadable(now, salvaged, "is over the limit", &mut world.record);
+fn a_response_that_cannot_be_passed_on_fails_its_request() {
+    // The bug: after a response over the message limit or with an unpaired surrogate, the request waited forever.
+    let mut sim = Simulation::with(1);
+    let fail = |sim: &mut Simulation, id: &Value| {
+        let recovered = Some(RecoveredId::Response(id.to_string()));
+        let now = sim.now;
+        sim.router
+            .handle_unreadable(now, recovered, "is over the limit", &mut sim.output);
     };
-    world.say(1, &request("\"a\"", "authenticate", &json!({})));
-    let id = world.agent_heard()["id"].clone();
-    fail(&mut world, &id);
-    let heard = world.heard(1);
-    assert_eq!((code(&heard), &heard["id"]), (-32603, &json!("a")));
+    sim.client_sends(1, &request("\"a\"", "authenticate", &json!({})));
+    let id = sim.agent_received()["id"].clone();
+    fail(&mut sim, &id);
+    let received = sim.client_received(1);
+    assert_eq!((code(&received), &received["id"]), (-32603, &json!("a")));
     assert_eq!(
-        heard["error"]["data"],
+        received["error"]["data"],
         "the agent's answer is over the limit"
     );
 
-    world.say(1, &request("\"b\"", "authenticate", &json!({})));
-    let id = world.agent_heard()["id"].clone();
-    world.agent_says(&format!(
+    sim.client_sends(1, &request("\"b\"", "authenticate", &json!({})));
+    let id = sim.agent_received()["id"].clone();
+    sim.agent_sends(&format!(
         r#"{{"jsonrpc":"2.0","result":"\ud800","id":{id}}}"#
     ));
-    assert_eq!(world.heard(1)["id"], "b");
+    assert_eq!(sim.client_received(1)["id"], "b");
 
-    // A load that fails so is a load that failed.
-    world.say(
+    // A load fails in the same way.
+    sim.client_sends(
         1,
         &request("\"c\"", "session/load", &json!({"sessionId": "old"})),
     );
-    let id = world.agent_heard()["id"].clone();
-    fail(&mut world, &id);
+    let id = sim.agent_received()["id"].clone();
+    fail(&mut sim, &id);
     assert_eq!(
-        (world.router.owner_of("old"), world.router.waiting_count()),
+        (
+            sim.router.owner_of("old"),
+            sim.router.client_request_count()
+        ),
         (None, 0)
     );
 
-    // `initialize` can be asked for again.
-    let mut world = World::new();
-    world.connect(1);
-    world.say(1, &request("\"i\"", "initialize", &json!({})));
-    let id = world.agent_heard()["id"].clone();
-    fail(&mut world, &id);
+    // After a failed `initialize`, the next one is sent to the agent.
+    let mut sim = Simulation::new();
+    sim.connect(1);
+    sim.client_sends(1, &request("\"i\"", "initialize", &json!({})));
+    let id = sim.agent_received()["id"].clone();
+    fail(&mut sim, &id);
     assert_eq!(
-        (code(&world.heard(1)), &world.heard(1)["id"]),
+        (code(&sim.client_received(1)), &sim.client_received(1)["id"]),
         (-32603, &json!("i"))
     );
-    world.say(1, &request("\"j\"", "initialize", &json!({})));
-    assert_eq!(world.record.agent.len(), 2);
+    sim.client_sends(1, &request("\"j\"", "initialize", &json!({})));
+    assert_eq!(sim.output.agent.len(), 2);
 
-    // A request of the agent is answered as well, and is not taken for an answer of the same number.
-    world.answer(&json!({"protocolVersion": 1}));
-    world.say(1, &request("\"d\"", "authenticate", &json!({})));
-    let id = world.agent_heard()["id"].clone();
-    world.forget();
+    // An invalid request of the agent gets an error and is not mistaken for a response with the same id.
+    sim.agent_answers(&json!({"protocolVersion": 1}));
+    sim.client_sends(1, &request("\"d\"", "authenticate", &json!({})));
+    let id = sim.agent_received()["id"].clone();
+    sim.clear();
     let line = request(
         &id.to_string(),
         "fs/read_text_file",
         &json!({"sessionId": 5}),
     );
-    world.agent_says(&line);
+    sim.agent_sends(&line);
     assert_eq!(
-        (code(&world.agent_heard()), &world.agent_heard()["id"]),
+        (code(&sim.agent_received()), &sim.agent_received()["id"]),
         (-32600, &id)
     );
-    assert!(world.record.clients.is_empty());
-    assert_eq!(world.router.waiting_count(), 1);
+    assert!(sim.output.clients.is_empty());
+    assert_eq!(sim.router.client_request_count(), 1);
 }

@@ -1,19 +1,19 @@
-//! Who the events go to and the commands come from.
+//! The receiver of events and source of commands: a child process, or the process that started Outrigger.
 
 use std::io;
-use std::ops::ControlFlow;
 
 use crate::service::child::{Child, ChildEvent, describe};
 use crate::service::lines::Line;
 use crate::service::pipe::{LineReader, PipeState, Writer};
 use crate::sys::NonblockingFd;
 use crate::{Context, SourceId, TimerId};
+use std::ops::ControlFlow;
 
-/// The other end: a program of ours, or whoever started us.
+/// A child process, or Outrigger's own standard input and output.
 #[derive(Debug)]
-pub(super) enum Peer {
-    Program(Box<Child>),
-    /// The input is kept after its end: it may be the same socket as the output.
+pub(super) enum Backend {
+    Child(Box<Child>),
+    /// The input stays open after its end, because it may be the same socket as the output.
     Stdio {
         input: LineReader,
         output: Writer,
@@ -21,24 +21,24 @@ pub(super) enum Peer {
     },
 }
 
-/// What came of an event.
+/// The result of a source or timer event.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Happened {
+pub(super) enum BackendEvent {
     Nothing,
-    /// There will be no more commands: the end of our own standard input.
+    /// Standard input has ended.
     InputEnded,
-    /// Nobody reads the events.
+    /// Standard output is closed.
     OutputEnded,
-    /// The program has ended, in words.
+    /// The child has exited. The text describes how.
     Exited(String),
 }
 
-impl Peer {
-    /// Starts the program, or takes our own standard streams if there is none.
+impl Backend {
+    /// Starts the child process. Uses Outrigger's own standard streams if `command` is empty.
     pub(super) fn start(ctx: &mut Context, command: &[String]) -> io::Result<Self> {
         let limit = super::line_limit(ctx);
         if !command.is_empty() {
-            return Ok(Self::Program(Box::new(Child::spawn(ctx, command, limit)?)));
+            return Ok(Self::Child(Box::new(Child::spawn(ctx, command, limit)?)));
         }
         let input = NonblockingFd::shared(io::stdin())?;
         let output = NonblockingFd::shared(io::stdout())?;
@@ -49,15 +49,15 @@ impl Peer {
         })
     }
 
-    /// Where events go, unless nobody reads them any more.
+    /// The queue of events, unless its reader has closed it.
     pub(super) fn writer(&mut self) -> Option<&mut Writer> {
         match self {
-            Self::Program(child) => child.stdin(),
+            Self::Child(child) => child.stdin(),
             Self::Stdio { output, .. } => Some(output),
         }
     }
 
-    /// Bytes of events that wait.
+    /// The number of unread bytes of events.
     pub(super) fn queued(&mut self) -> usize {
         self.writer().map_or(0, |writer| writer.queued())
     }
@@ -67,9 +67,9 @@ impl Peer {
         ctx: &mut Context,
         source: SourceId,
         line: impl FnMut(&mut Context, u64, Line<'_>) -> ControlFlow<()>,
-    ) -> Happened {
+    ) -> BackendEvent {
         match self {
-            Self::Program(child) => child.handle_ready(ctx, source, line).into(),
+            Self::Child(child) => child.handle_ready(ctx, source, line).into(),
             Self::Stdio {
                 input,
                 output,
@@ -80,7 +80,7 @@ impl Peer {
                 } else if input.is(source) {
                     read(ctx, input, line)
                 } else {
-                    Happened::Nothing
+                    BackendEvent::Nothing
                 }
             }
         }
@@ -91,9 +91,9 @@ impl Peer {
         ctx: &mut Context,
         timer: TimerId,
         line: impl FnMut(&mut Context, u64, Line<'_>) -> ControlFlow<()>,
-    ) -> Happened {
+    ) -> BackendEvent {
         match self {
-            Self::Program(child) => child.handle_timer(ctx, timer, line).into(),
+            Self::Child(child) => child.handle_timer(ctx, timer, line).into(),
             Self::Stdio {
                 input,
                 output,
@@ -104,37 +104,39 @@ impl Peer {
                 } else if input.is_timer(timer) {
                     read(ctx, input, line)
                 } else {
-                    Happened::Nothing
+                    BackendEvent::Nothing
                 }
             }
         }
     }
 
-    /// Goes on taking commands after one of them said to stop.
+    /// Resumes reading commands after a line stopped it.
     pub(super) fn resume(&mut self, ctx: &mut Context) {
         match self {
-            Self::Program(child) => child.resume(ctx),
+            Self::Child(child) => child.resume(ctx),
             Self::Stdio { input, .. } => input.resume(ctx),
         }
     }
 
-    /// Ends the program; our own streams only have to be written to the end.
+    /// Stops the child. Standard streams need no action.
     pub(super) fn stop(&mut self, ctx: &mut Context) {
         match self {
-            Self::Program(child) => child.stop(ctx),
+            Self::Child(child) => child.stop(ctx),
             Self::Stdio { .. } => {}
         }
     }
 
+    /// Whether the loop may end: all events have been written or cannot be. Always false for a child, which is removed when
+    /// it exits.
     pub(super) fn is_stopped(&self) -> bool {
         match self {
-            Self::Program(_) => false,
+            Self::Child(_) => false,
             Self::Stdio { output, broken, .. } => *broken || output.queued() == 0,
         }
     }
 }
 
-impl From<ChildEvent> for Happened {
+impl From<ChildEvent> for BackendEvent {
     fn from(event: ChildEvent) -> Self {
         match event {
             ChildEvent::NotMine | ChildEvent::Handled => Self::Nothing,
@@ -143,21 +145,21 @@ impl From<ChildEvent> for Happened {
     }
 }
 
-fn write(output: &mut Writer, broken: &mut bool) -> Happened {
+fn write(output: &mut Writer, broken: &mut bool) -> BackendEvent {
     if output.write() == PipeState::Closed && !std::mem::replace(broken, true) {
-        return Happened::OutputEnded;
+        return BackendEvent::OutputEnded;
     }
-    Happened::Nothing
+    BackendEvent::Nothing
 }
 
 fn read(
     ctx: &mut Context,
     input: &mut LineReader,
     line: impl FnMut(&mut Context, u64, Line<'_>) -> ControlFlow<()>,
-) -> Happened {
+) -> BackendEvent {
     if input.read(ctx, line) == PipeState::Open {
-        return Happened::Nothing;
+        return BackendEvent::Nothing;
     }
     input.close(ctx);
-    Happened::InputEnded
+    BackendEvent::InputEnded
 }

@@ -1,53 +1,54 @@
-//! Remembers the owners of ended sessions, in a few bytes for each.
+//! The owners of ended sessions, in a few bytes for each session.
 //!
-//! Names and tokens are kept as keyed hashes with a random key, so that nobody can produce collisions. After a session
-//! has left the table, only its record here protects it from other clients. So once records did not fit, no unknown
-//! session can be loaded any more.
+//! Names and tokens are stored as hashes with a random key, so that clients cannot construct collisions. Only the record
+//! here protects an ended session from other clients. Therefore, once the records are full, sessions without a record can no
+//! longer be loaded.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
 use crate::Principal;
 
-/// What is remembered of a session.
+/// The record of an ended session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Record {
+pub(super) struct SessionRecord {
     pub(super) principal: Principal,
-    /// Hashes of what opens it: its token, and the one before if the token may not have been read.
+    /// Hashes of the tokens that open it: the current token, and the previous one if the client may not have read the
+    /// current one.
     token: u64,
     earlier: Option<u64>,
-    /// The agent that still has it; `None` if it was closed.
+    /// The agent process that still has the session. `None` if the session was closed.
     pub(super) agent: Option<u32>,
 }
 
-/// A record as it is stored.
+/// A record in its compact form.
 #[derive(Debug)]
 struct Stored {
     token: u64,
-    /// Where in the list of principals its principal is.
+    /// The index of its principal in the list of principals.
     principal: u32,
-    /// One more than the number of the agent that has it.
+    /// The number of the agent that has it plus one, or 0.
     agent: u32,
 }
 
-// With its key and the table's own byte it is 25 bytes.
+// With its key and the hash table's control byte, a record takes 25 bytes.
 const _: () = assert!(size_of::<(u64, Stored)>() == 24);
 
-/// Sessions that have ended.
+/// The records of ended sessions.
 #[derive(Debug)]
-pub(super) struct Ended {
+pub(super) struct EndedSessions {
     limit: usize,
     hash: RandomState,
     records: HashMap<u64, Stored>,
-    /// The earlier tokens of those that have one.
+    /// The previous tokens, for the sessions that have one.
     earlier: HashMap<u64, u64>,
-    /// Every principal that occurs: there are few.
+    /// All principals that occur. There are few.
     principals: Vec<Principal>,
-    /// Whether a session was not remembered because there was no room.
-    has_forgotten: bool,
+    /// Whether a record has been discarded because the limit was reached.
+    has_discarded: bool,
 }
 
-impl Ended {
+impl EndedSessions {
     pub(super) fn new(limit: usize) -> Self {
         Self {
             limit,
@@ -55,7 +56,7 @@ impl Ended {
             records: HashMap::new(),
             earlier: HashMap::new(),
             principals: Vec::new(),
-            has_forgotten: false,
+            has_discarded: false,
         }
     }
 
@@ -63,12 +64,12 @@ impl Ended {
         self.records.len()
     }
 
-    /// Whether a session that is not found may have ended earlier without a record.
+    /// Whether a session without a record may be an ended one.
     pub(super) fn is_full(&self) -> bool {
-        self.has_forgotten || self.records.len() >= self.limit
+        self.has_discarded || self.records.len() >= self.limit
     }
 
-    /// What is to be remembered of a session.
+    /// Makes a record of a session.
     pub(super) fn record(
         &self,
         session: &str,
@@ -76,8 +77,8 @@ impl Ended {
         token: &str,
         earlier: Option<&str>,
         agent: Option<u32>,
-    ) -> Record {
-        Record {
+    ) -> SessionRecord {
+        SessionRecord {
             principal,
             token: self.hash.hash_one((session, token)),
             earlier: earlier.map(|earlier| self.hash.hash_one((session, earlier))),
@@ -86,16 +87,16 @@ impl Ended {
     }
 
     /// Whether a token opens a session.
-    pub(super) fn opens(&self, session: &str, record: &Record, token: &str) -> bool {
+    pub(super) fn opens(&self, session: &str, record: &SessionRecord, token: &str) -> bool {
         let hash = self.hash.hash_one((session, token));
-        // One that was closed before it had a token has the empty one, which opens nothing.
+        // A session that ended before it had a token has an empty one, which opens nothing.
         !token.is_empty() && (hash == record.token || Some(hash) == record.earlier)
     }
 
-    pub(super) fn insert(&mut self, session: &str, record: Record) {
+    pub(super) fn insert(&mut self, session: &str, record: SessionRecord) {
         let key = self.hash.hash_one(session);
         if self.records.len() >= self.limit && !self.records.contains_key(&key) {
-            if !std::mem::replace(&mut self.has_forgotten, true) {
+            if !std::mem::replace(&mut self.has_discarded, true) {
                 log::warn!(
                     "the limit of {} remembered ended sessions is reached: unknown sessions can no longer be loaded",
                     self.limit
@@ -123,10 +124,10 @@ impl Ended {
         self.records.insert(key, stored);
     }
 
-    pub(super) fn get(&self, session: &str) -> Option<Record> {
+    pub(super) fn get(&self, session: &str) -> Option<SessionRecord> {
         let key = self.hash.hash_one(session);
         let stored = self.records.get(&key)?;
-        Some(Record {
+        Some(SessionRecord {
             principal: self.principals[stored.principal as usize],
             token: stored.token,
             earlier: self.earlier.get(&key).copied(),
@@ -146,8 +147,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_remembered_is_found_and_what_is_not_stays_closed() {
-        let mut ended = Ended::new(2);
+    fn a_recorded_session_is_found_and_an_unrecorded_one_stays_closed() {
+        let mut ended = EndedSessions::new(2);
         let record = ended.record("a", Principal::User(7), "T2", Some("T1"), Some(3));
         ended.insert("a", record);
         assert_eq!(ended.get("a"), Some(record));
@@ -167,6 +168,6 @@ mod tests {
         assert_eq!((ended.get("c"), ended.len()), (None, 2));
         ended.remove("a");
         ended.remove("b");
-        assert!(ended.is_full(), "c may be any session that is not known");
+        assert!(ended.is_full(), "an unknown session may be c");
     }
 }

@@ -1,23 +1,23 @@
-//! Entry points of the fuzz targets for the agent: the envelope, and the router under any operations.
+//! Fuzzes the agent: the message parser, and the router with a model of its clients and its agent.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
-use super::envelope::{Envelope, EnvelopeError, Kind, is_spelling_of};
-use super::router::{MAX_ID, Router, RouterLimits, Wires};
-use super::salvage::{Salvage, Salvaged};
+use crate::service::agent::envelope::{Envelope, EnvelopeError, MessageKind, is_spelling_of};
+use crate::service::agent::recover_id::{IdRecovery, RecoveredId};
+use crate::service::agent::router::{MAX_ID, Router, RouterLimits, RouterOutput};
 use crate::{ClientId, CloseCode, Principal, Time};
 
-/// Any text as a message: no panic, the ranges are what they say, and serde_json agrees on what is JSON.
+/// Parses any text as a message. The parser agrees with serde_json on what is JSON and on the values in it.
 pub fn envelope(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
     };
     let oracle = serde_json::from_str::<serde_json::Value>(text);
-    let salvaged = Salvage::of(data);
+    let recovered = IdRecovery::of(data);
     match Envelope::parse(text) {
         Err(EnvelopeError::Parse) => {
-            // serde_json's limit of nesting is a little lower or higher than ours.
+            // serde_json has a slightly different limit on nesting.
             assert!(oracle.is_err() || nesting(text) > 100, "{text}");
         }
         Err(EnvelopeError::Invalid { id, .. }) => {
@@ -27,14 +27,14 @@ pub fn envelope(data: &[u8]) {
         }
         Ok(envelope) => {
             let Ok(value) = oracle else { return };
-            // What finds the id of a message that cannot be read finds that of one that can.
+            // The recovery of ids finds the same id as the parser.
             let id = envelope.id().map(str::to_owned);
             let id = id.filter(|id| id != "null" && id.len() <= MAX_ID);
             assert_eq!(
-                salvaged,
+                recovered,
                 id.map(|id| match envelope.kind {
-                    Kind::Response { .. } => Salvaged::Response(id),
-                    _ => Salvaged::Request(id),
+                    MessageKind::Response { .. } => RecoveredId::Response(id),
+                    _ => RecoveredId::Request(id),
                 })
             );
             assert_eq!(value["jsonrpc"], "2.0");
@@ -44,20 +44,20 @@ pub fn envelope(data: &[u8]) {
                     value.get("id")
                 );
             }
-            let body = if matches!(envelope.kind, Kind::Response { .. }) {
+            let body = if matches!(envelope.kind, MessageKind::Response { .. }) {
                 "result"
             } else {
                 "params"
             };
             let session = value[body]["sessionId"].as_str();
             assert_eq!(envelope.session.as_deref(), session);
-            // No key that could be read as the session's stays unseen, and where it counts there is only one.
+            // The parser sees every key that could be read as `sessionId`, and accepts only one in requests.
             let body = value[body].as_object();
             let spellings = body.map_or(0, |body| {
                 let keys = body.keys();
                 keys.filter(|key| is_spelling_of(key, "sessionId")).count()
             });
-            if !matches!(envelope.kind, Kind::Response { .. }) {
+            if !matches!(envelope.kind, MessageKind::Response { .. }) {
                 assert!(spellings <= 1, "{text}");
                 let seen = envelope.session.is_some() || envelope.misspelled_session.is_some();
                 assert!(!seen || spellings == 1, "{text}");
@@ -74,55 +74,55 @@ fn nesting(text: &str) -> usize {
         .count()
 }
 
-/// A request of a client that the agent has.
+/// A request that the agent has received.
 #[derive(Clone)]
 struct Sent {
-    /// Our id.
-    ours: String,
-    who: Option<ClientId>,
+    upstream_id: String,
+    client: Option<ClientId>,
     method: String,
     /// The session that it names.
     session: Option<String>,
 }
 
-/// What is on the way, and who may get what.
+/// The messages on their way, and what each client may get.
 #[derive(Default)]
-struct Model {
+struct RouterModel {
     agent_has: Vec<Sent>,
-    /// Answers that each client is owed, by its id.
-    owed: BTreeMap<ClientId, Vec<String>>,
-    /// Requests that clients were asked: our id.
-    asked: BTreeMap<ClientId, Vec<String>>,
+    /// The request ids for which each client expects a response.
+    expected: BTreeMap<ClientId, Vec<String>>,
+    /// The upstream ids of the requests that each client got.
+    agent_requests: BTreeMap<ClientId, Vec<String>>,
     closed: HashSet<ClientId>,
     secrets: u64,
-    /// Sessions that messages to clients have named.
+    /// The sessions that messages to clients named, since the last check.
     updates: Vec<(ClientId, String)>,
-    /// What the agent was just sent: by whom, the method, and the sessions that it names in any spelling and place.
+    /// The messages that the agent got since the last check: the client, the method, and the sessions that it names under
+    /// any spelling and in any place.
     passed: Vec<(ClientId, String, HashSet<String>)>,
-    /// Tokens that were just sent.
+    /// The tokens that clients got since the last check.
     tokens: Vec<(ClientId, String)>,
     principals: HashMap<ClientId, Principal>,
-    /// Whose each session is, and the tokens that its clients were ever sent.
-    belongs: HashMap<String, (Principal, HashSet<String>)>,
+    /// The owner of each session, and all tokens that its clients ever got.
+    owners: HashMap<String, (Principal, HashSet<String>)>,
 }
 
-impl Model {
-    /// A session is this client's, which was sent a token for it.
+impl RouterModel {
+    /// Records the client that got a token as the owner of a session.
     fn note_token(&mut self, session: &str, is_new: bool) {
         for (client, token) in std::mem::take(&mut self.tokens) {
             let principal = self.principals[&client];
-            let belongs = self.belongs.entry(session.to_owned());
-            let belongs = belongs.or_insert_with(|| (principal, HashSet::new()));
-            belongs.0 = principal;
+            let owner = self.owners.entry(session.to_owned());
+            let owner = owner.or_insert_with(|| (principal, HashSet::new()));
+            owner.0 = principal;
             if is_new {
-                belongs.1.clear();
+                owner.1.clear();
             }
-            belongs.1.insert(token);
+            owner.1.insert(token);
         }
     }
 }
 
-/// The sessions that an object names in a way that somebody might read.
+/// The sessions that an object names in any way that a lenient parser might read.
 fn sessions_named(params: &serde_json::Value) -> HashSet<String> {
     let members = params.as_object().into_iter().flatten();
     let (mut named, mut inside) = (HashSet::new(), Vec::new());
@@ -142,30 +142,31 @@ fn sessions_named(params: &serde_json::Value) -> HashSet<String> {
     named
 }
 
-impl Wires for Model {
+impl RouterOutput for RouterModel {
     fn initialize_agent(&mut self, parts: &[&str]) {
         self.to_agent(parts);
     }
 
     fn to_agent(&mut self, parts: &[&str]) {
         let text = parts.concat();
-        let envelope = Envelope::parse(&text).expect("the agent gets whole messages");
+        let envelope = Envelope::parse(&text).expect("the agent gets valid messages");
         let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         let params = &value["params"];
-        let who: Option<ClientId> = params["who"].as_str().and_then(|who| who.parse().ok());
+        let client = params["client"].as_str();
+        let client: Option<ClientId> = client.and_then(|client| client.parse().ok());
         let method = value["method"].as_str().unwrap_or_default();
-        if let Some(who) = who {
+        if let Some(client) = client {
             let named = sessions_named(params);
-            self.passed.push((who, method.to_owned(), named));
+            self.passed.push((client, method.to_owned(), named));
         }
-        if let (Kind::Request { .. }, Some(id)) = (&envelope.kind, envelope.id()) {
+        if let (MessageKind::Request { .. }, Some(id)) = (&envelope.kind, envelope.id()) {
             assert!(
-                !self.agent_has.iter().any(|sent| sent.ours == id),
+                !self.agent_has.iter().any(|sent| sent.upstream_id == id),
                 "ids are never used twice"
             );
             self.agent_has.push(Sent {
-                ours: id.to_owned(),
-                who,
+                upstream_id: id.to_owned(),
+                client,
                 method: method.to_owned(),
                 session: params["sessionId"].as_str().map(str::to_owned),
             });
@@ -174,37 +175,37 @@ impl Wires for Model {
 
     fn to_client(&mut self, client: ClientId, parts: &[&str]) {
         let text = parts.concat();
-        let envelope = Envelope::parse(&text).expect("clients get whole messages");
+        let envelope = Envelope::parse(&text).expect("clients get valid messages");
         let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         match &envelope.kind {
-            Kind::Response { .. } => {
+            MessageKind::Response { .. } => {
                 let id = envelope.id().unwrap_or_default();
-                let owed = self.owed.entry(client).or_default();
-                let at = owed
+                let expected = self.expected.entry(client).or_default();
+                let at = expected
                     .iter()
-                    .position(|owed| owed == id)
-                    .unwrap_or_else(|| panic!("every request gets at most one answer: {text}"));
-                owed.remove(at);
-                if let Some(whose) = value["result"]["for"].as_str() {
+                    .position(|other| other == id)
+                    .unwrap_or_else(|| panic!("every request gets at most one response: {text}"));
+                expected.remove(at);
+                if let Some(receiver) = value["result"]["for"].as_str() {
                     assert_eq!(
-                        whose,
+                        receiver,
                         client.to_string(),
-                        "nothing reaches a client that is not its own"
+                        "a response reaches only its client"
                     );
                 }
                 let token = value["result"]["_meta"]["outrigger"]["resumeToken"].as_str();
                 self.tokens
                     .extend(token.map(|token| (client, token.to_owned())));
             }
-            Kind::Request { .. } => {
-                self.asked
+            MessageKind::Request { .. } => {
+                self.agent_requests
                     .entry(client)
                     .or_default()
                     .push(envelope.id().unwrap_or_default().to_owned());
                 self.updates
                     .push((client, envelope.session.unwrap_or_default().into_owned()));
             }
-            Kind::Notification { .. } => {
+            MessageKind::Notification { .. } => {
                 self.updates
                     .push((client, envelope.session.unwrap_or_default().into_owned()));
             }
@@ -240,7 +241,7 @@ const AGENT_METHODS: [&str; 4] = [
     "fs/read_text_file",
     "$/cancel_request",
 ];
-/// How a client names a session: `#` is its name.
+/// How a client names a session. `#` stands for its name.
 const SPELLINGS: [&str; 6] = [
     r##""sessionId":"#""##,
     r##""sessionId":"#""##,
@@ -256,11 +257,12 @@ const PRINCIPALS: [Principal; 4] = [
     Principal::Nobody,
 ];
 
-/// Any operations of clients with colliding ids and sessions, and of an agent that shuffles, repeats, invents and dies.
+/// Runs any operations of clients whose ids and sessions collide, and of an agent that reorders, repeats and invents
+/// responses, and exits.
 pub fn router(data: &[u8]) {
     let grace = Duration::from_secs(10);
     let limits = RouterLimits {
-        waiting: 6,
+        client_requests: 6,
         sessions: 4,
         all_sessions: 9,
         ended_sessions: if data.first().is_some_and(|byte| byte % 2 == 0) {
@@ -268,7 +270,7 @@ pub fn router(data: &[u8]) {
         } else {
             100
         },
-        asked: 3,
+        agent_requests: 3,
         acp: true,
         grace: data
             .first()
@@ -276,7 +278,7 @@ pub fn router(data: &[u8]) {
             .then_some(grace),
     };
     let mut router = Router::new(limits);
-    let mut model = Model::default();
+    let mut model = RouterModel::default();
     let mut present: Vec<ClientId> = Vec::new();
     let (mut next_client, mut now) = (1u64, Time::from_millis(1));
     let mut sessions = 0u64;
@@ -284,10 +286,10 @@ pub fn router(data: &[u8]) {
     for chunk in data.chunks_exact(3) {
         let (operation, a, b) = (chunk[0], usize::from(chunk[1]), usize::from(chunk[2]));
         now = now + Duration::from_millis(b as u64);
-        let someone = (!present.is_empty()).then(|| present[a % present.len().max(1)]);
+        let client = (!present.is_empty()).then(|| present[a % present.len().max(1)]);
         let session = format!("s{}", b % 6);
         let id = ["1", "\"1\"", "1.0", "null"][b % 4];
-        match (operation % 12, someone) {
+        match (operation % 12, client) {
             (0, _) | (_, None) if present.len() < 5 => {
                 let client: ClientId = format!("c{next_client}").parse().expect("an id");
                 let principal = PRINCIPALS[a % 4];
@@ -296,9 +298,13 @@ pub fn router(data: &[u8]) {
                 router.handle_connected(client, principal);
                 present.push(client);
                 if b % 4 > 0 {
-                    model.owed.entry(client).or_default().push("0".to_owned());
+                    model
+                        .expected
+                        .entry(client)
+                        .or_default()
+                        .push("0".to_owned());
                     let text = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"clientCapabilities":{"fs":{"readTextFile":true}}}}"#;
-                    router.receive_from_client(now, client, text, &mut model);
+                    router.handle_client_message(now, client, text, &mut model);
                 }
             }
             (1..=3, Some(client)) => {
@@ -309,29 +315,37 @@ pub fn router(data: &[u8]) {
                     "session/new" | "session/list" | "other" => r#""x":1"#.to_owned(),
                     _ => spelled,
                 };
-                // The answer to `initialize` is for all.
-                let who = if method == "initialize" { "any" } else { "who" };
+                // The response to `initialize` goes to all clients.
+                let key = if method == "initialize" {
+                    "any"
+                } else {
+                    "client"
+                };
                 let is_notification = operation % 5 == 0;
                 let with_id = if is_notification {
-                    // One that could be read in two ways is answered, as an invalid message without an id is.
+                    // An ambiguous notification gets an error response without an id.
                     model
-                        .owed
+                        .expected
                         .entry(client)
                         .or_default()
                         .push("null".to_owned());
                     String::new()
                 } else {
-                    model.owed.entry(client).or_default().push(id.to_owned());
+                    model
+                        .expected
+                        .entry(client)
+                        .or_default()
+                        .push(id.to_owned());
                     format!(r#""id":{id},"#)
                 };
                 let text = format!(
-                    r#"{{"jsonrpc":"2.0",{with_id}"method":"{method}","params":{{"{who}":"{client}",{spelled},"_meta":{{"outrigger":{{"resumeToken":"{token}"}}}}}}}}"#
+                    r#"{{"jsonrpc":"2.0",{with_id}"method":"{method}","params":{{"{key}":"{client}",{spelled},"_meta":{{"outrigger":{{"resumeToken":"{token}"}}}}}}}}"#
                 );
                 let before: HashMap<String, Option<ClientId>> = (0..9)
                     .map(|at| format!("s{at}"))
                     .map(|name| (name.clone(), router.owner_of(&name)))
                     .collect();
-                router.receive_from_client(now, client, &text, &mut model);
+                router.handle_client_message(now, client, &text, &mut model);
                 check_passed(&router, &mut model, &before, &token);
                 model.note_token(&session, false);
             }
@@ -339,65 +353,66 @@ pub fn router(data: &[u8]) {
                 let text = format!(
                     r#"{{"jsonrpc":"2.0","method":"$/cancel_request","params":{{"requestId":{id}}}}}"#
                 );
-                router.receive_from_client(now, client, &text, &mut model);
+                router.handle_client_message(now, client, &text, &mut model);
             }
             (5, Some(client)) => {
-                let asked = model
-                    .asked
+                let request = model
+                    .agent_requests
                     .get(&present[b % present.len()])
-                    .and_then(|asked| asked.last())
+                    .and_then(|requests| requests.last())
                     .cloned();
-                let id = asked.unwrap_or_else(|| a.to_string());
+                let id = request.unwrap_or_else(|| a.to_string());
                 let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#);
-                router.receive_from_client(now, client, &text, &mut model);
+                router.handle_client_message(now, client, &text, &mut model);
             }
             (6, Some(client)) if b % 3 == 0 => {
                 present.retain(|other| *other != client);
                 router.handle_disconnected(now, client, &mut model);
-                model.owed.remove(&client);
-                model.asked.remove(&client);
+                model.expected.remove(&client);
+                model.agent_requests.remove(&client);
                 model.closed.remove(&client);
             }
             (7 | 8, _) if !model.agent_has.is_empty() => {
-                // Answers in any order, sometimes twice.
+                // The agent answers in any order, sometimes twice.
                 let at = a % model.agent_has.len();
                 let Sent {
-                    ours,
-                    who,
+                    upstream_id,
+                    client,
                     method,
                     session: named,
                 } = model.agent_has[at].clone();
                 if b % 8 > 0 {
                     model.agent_has.remove(at);
                 }
-                let whose = who.map_or_else(|| "null".to_owned(), |who| format!("\"{who}\""));
+                let receiver =
+                    client.map_or_else(|| "null".to_owned(), |client| format!("\"{client}\""));
                 sessions += 1;
                 let name = format!("s{}", sessions % 9);
                 let success = b % 5 != 0;
                 let text = if !success {
                     format!(
-                        r#"{{"jsonrpc":"2.0","id":{ours},"error":{{"code":1,"message":"no"}}}}"#
+                        r#"{{"jsonrpc":"2.0","id":{upstream_id},"error":{{"code":1,"message":"no"}}}}"#
                     )
-                } else if who.is_none() {
+                } else if client.is_none() {
                     format!(
-                        r#"{{"jsonrpc":"2.0","id":{ours},"result":{{"agentCapabilities":{{}}}}}}"#
+                        r#"{{"jsonrpc":"2.0","id":{upstream_id},"result":{{"agentCapabilities":{{}}}}}}"#
                     )
                 } else {
                     format!(
-                        r#"{{"jsonrpc":"2.0","id":{ours},"result":{{"for":{whose},"sessionId":"{name}","sessions":[{{"sessionId":"s1"}}]}}}}"#
+                        r#"{{"jsonrpc":"2.0","id":{upstream_id},"result":{{"for":{receiver},"sessionId":"{name}","sessions":[{{"sessionId":"s1"}}]}}}}"#
                     )
                 };
                 if operation % 7 == 0 {
-                    let salvaged = Salvage::of(text.as_bytes());
-                    router.handle_unreadable(now, salvaged, "is too long", &mut model);
+                    let recovered = IdRecovery::of(text.as_bytes());
+                    router.handle_unreadable(now, recovered, "is too long", &mut model);
                 } else {
-                    router.receive_from_agent(now, &text, &mut model);
+                    router.handle_agent_message(now, &text, &mut model);
                 }
                 let creates = matches!(&*method, "session/new" | "session/fork");
-                let has_left = who.is_some_and(|who| !present.contains(&who));
+                let has_left = client.is_some_and(|client| !present.contains(&client));
                 if creates && has_left && success {
-                    // It may be the principal's that has asked for it; nobody has its token.
-                    model.belongs.remove(&name);
+                    // The session may belong to the principal of the disconnected client. No client has its token.
+                    model.owners.remove(&name);
                 }
                 model.note_token(
                     if creates {
@@ -424,32 +439,38 @@ pub fn router(data: &[u8]) {
                 };
                 let text =
                     format!(r#"{{"jsonrpc":"2.0",{id}"method":"{method}","params":{{{named}}}}}"#);
-                router.receive_from_agent(now, &text, &mut model);
+                router.handle_agent_message(now, &text, &mut model);
                 check_updates(&router, &mut model);
             }
             (10, _) if b % 9 == 0 => {
                 router.handle_agent_exited(r#"{"code":1,"signal":null}"#, &mut model);
                 model.agent_has.clear();
-                model.asked.clear();
-                assert_eq!((router.waiting_count(), router.asked_count()), (0, 0));
+                model.agent_requests.clear();
+                assert_eq!(
+                    (router.client_request_count(), router.agent_request_count()),
+                    (0, 0)
+                );
                 router.handle_agent_started(&mut model);
             }
             (11, _) => {
-                // An invented answer.
+                // The agent invents a response.
                 let text = format!(
                     r#"{{"jsonrpc":"2.0","id":{},"result":{{}}}}"#,
                     1_000_000 + a
                 );
-                router.receive_from_agent(now, &text, &mut model);
+                router.handle_agent_message(now, &text, &mut model);
                 router.handle_timeout(now);
             }
             _ => {}
         }
         model.passed.clear();
         model.tokens.clear();
+        router.clients(&mut |client| {
+            assert!(present.contains(&client), "state of {client} is left");
+        });
         assert!(
-            router.waiting_count() <= 6 * present.len()
-                && router.asked_count() <= 3 * present.len()
+            router.client_request_count() <= 6 * present.len()
+                && router.agent_request_count() <= 3 * present.len()
                 && router.session_count() <= limits.all_sessions
                 && router.ended_count() <= limits.ended_sessions
         );
@@ -459,17 +480,21 @@ pub fn router(data: &[u8]) {
     }
     router.handle_timeout(now + grace);
     let tables = (
-        router.waiting_count(),
-        router.asked_count(),
+        router.client_request_count(),
+        router.agent_request_count(),
         router.session_count(),
     );
-    assert_eq!(tables, (0, 0, 0), "tables are empty when everyone has left");
+    assert_eq!(
+        tables,
+        (0, 0, 0),
+        "tables are empty when all clients have disconnected"
+    );
 }
 
-/// What was just sent to the agent names no session of another client, and asks for none that is another's.
+/// Checks that the messages to the agent name no session of another client, and claim none of another owner.
 fn check_passed(
     router: &Router,
-    model: &mut Model,
+    model: &mut RouterModel,
     before: &HashMap<String, Option<ClientId>>,
     token: &str,
 ) {
@@ -477,29 +502,32 @@ fn check_passed(
         for session in named {
             let controller = before.get(&session).copied().flatten();
             let claims = matches!(&*method, "session/load" | "session/resume");
-            let belongs = model.belongs.get(&session);
+            let owner = model.owners.get(&session);
             if claims {
                 assert_eq!(router.owner_of(&session), Some(client));
                 assert!(controller.is_none_or(|controller| controller == client));
-                if let (None, Some((principal, tokens))) = (controller, belongs) {
+                if let (None, Some((principal, tokens))) = (controller, owner) {
                     let own = model.principals[&client];
                     let is_same = *principal == own && own != Principal::Nobody;
-                    assert!(is_same || tokens.contains(token), "{session} is another's");
+                    assert!(
+                        is_same || tokens.contains(token),
+                        "{session} has another owner"
+                    );
                 }
             } else if controller != Some(client) {
                 assert_eq!(controller, None, "{session} is another client's");
                 assert!(
                     method.starts_with('_'),
-                    "{method} names a session that is not its own"
+                    "{method} names a session of another client"
                 );
-                assert!(belongs.is_none(), "{session} was somebody's");
+                assert!(owner.is_none(), "{session} has an owner");
             }
         }
     }
 }
 
-/// What was just delivered for a session went to its client.
-fn check_updates(router: &Router, model: &mut Model) {
+/// Checks that the messages for a session went to its client.
+fn check_updates(router: &Router, model: &mut RouterModel) {
     for (client, session) in model.updates.drain(..) {
         if !session.is_empty() {
             assert_eq!(router.owner_of(&session), Some(client));
@@ -513,7 +541,7 @@ mod tests {
     use crate::random::Random;
 
     #[test]
-    fn envelopes_of_every_kind() {
+    fn mutated_messages_are_parsed_as_serde_json_parses_them() {
         let mut random = Random::new(6);
         let seed = br#"{"jsonrpc":"2.0","id":1,"method":"x","params":{"sessionId":"a","_meta":{"outrigger":{"resumeToken":"t"}}}}"#;
         for _ in 0..50_000 {
@@ -527,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_of_every_kind() {
+    fn random_operations_keep_every_message_with_its_owner() {
         let mut random = Random::new(7);
         for _ in 0..2000 {
             router(&random.bytes(1500));

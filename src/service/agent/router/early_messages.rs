@@ -1,28 +1,30 @@
-//! Messages of the agent for a session that arrive before its answer to the request that creates the session.
+//! Messages for a session that the agent sends before its response to the request that creates the session.
+//!
+//! They wait, within limits, until the session has an owner.
 
 use std::collections::VecDeque;
 
-/// The most sessions, messages for one of them, and bytes of these.
+/// The maximum number of sessions, and of messages and bytes for each session.
 const MAX_SESSIONS: usize = 16;
 const MAX_MESSAGES: usize = 64;
 const MAX_BYTES: usize = 256 << 10;
 
-/// Messages that wait until their session has an owner.
+/// The messages that wait, by session.
 #[derive(Debug, Default)]
-pub(super) struct Early {
-    /// The session that was first heard of comes first.
-    sessions: VecDeque<Session>,
+pub(super) struct EarlyMessages {
+    /// Oldest session first.
+    sessions: VecDeque<WaitingSession>,
 }
 
 #[derive(Debug)]
-struct Session {
+struct WaitingSession {
     name: Box<str>,
     messages: VecDeque<Box<str>>,
     bytes: usize,
 }
 
-impl Early {
-    /// Holds a message. Returns how many had to go for it: the oldest ones.
+impl EarlyMessages {
+    /// Keeps a message. Returns the number of older messages that were dropped to make room.
     pub(super) fn hold(&mut self, session: &str, text: &str) -> u64 {
         let mut dropped = 0;
         let known = self.sessions.iter().position(|held| &*held.name == session);
@@ -31,7 +33,7 @@ impl Early {
                 let oldest = self.sessions.pop_front();
                 dropped += oldest.map_or(0, |oldest| oldest.messages.len() as u64);
             }
-            self.sessions.push_back(Session {
+            self.sessions.push_back(WaitingSession {
                 name: session.into(),
                 messages: VecDeque::new(),
                 bytes: 0,
@@ -50,20 +52,20 @@ impl Early {
         }
         if dropped > 0 {
             log::warn!(
-                "dropped {dropped} messages of the agent: too much came for sessions before the answers that create them"
+                "dropped {dropped} messages of the agent: too many arrived before the responses that create their sessions"
             );
         }
         dropped
     }
 
-    /// The messages of a session, in their order.
+    /// Takes the messages of a session, oldest first.
     pub(super) fn take(&mut self, session: &str) -> VecDeque<Box<str>> {
         let known = self.sessions.iter().position(|held| &*held.name == session);
         let taken = known.and_then(|at| self.sessions.remove(at));
         taken.map(|held| held.messages).unwrap_or_default()
     }
 
-    /// Drops everything; returns how many messages that were.
+    /// Drops all messages and returns their number.
     pub(super) fn clear(&mut self) -> u64 {
         let dropped = self.sessions.iter().map(|held| held.messages.len() as u64);
         let dropped = dropped.sum();
@@ -77,8 +79,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_held_is_bounded_and_the_oldest_goes_first() {
-        let mut early = Early::default();
+    fn early_messages_are_limited_and_the_oldest_are_dropped_first() {
+        let mut early = EarlyMessages::default();
         let dropped: u64 = (0..100).map(|at| early.hold("a", &at.to_string())).sum();
         assert_eq!(dropped, 36);
         let held = early.take("a");
@@ -89,7 +91,7 @@ mod tests {
         assert!(early.take("a").is_empty());
 
         assert_eq!(early.hold("b", &"x".repeat(MAX_BYTES)), 0);
-        assert_eq!(early.hold("b", "y"), 1, "bytes count too");
+        assert_eq!(early.hold("b", "y"), 1, "bytes are limited too");
         assert_eq!(early.hold("b", &"x".repeat(MAX_BYTES + 1)), 2);
         for at in 0..MAX_SESSIONS {
             early.hold(&format!("s{at}"), "z");

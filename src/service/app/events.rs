@@ -1,4 +1,4 @@
-//! Events, a line of JSON each.
+//! The events that the program reads, as lines of JSON.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::server::policy::{is_token_protocol, without_token};
 use crate::{Access, ClientId, CloseReason, ListenAddress, Message, Remote, Request, Status};
 
-/// Lines that were said and not yet handed over.
+/// Events that are not yet in the program's input queue.
 #[derive(Debug, Default)]
 pub(super) struct Events {
     lines: Vec<u8>,
@@ -45,7 +45,7 @@ impl Events {
         protocol: Option<&str>,
         access: &Access,
     ) {
-        // What the client has shown to come in is for the guard alone.
+        // The token is hidden from the program.
         let query = match request.query() {
             Some(query) if access.token.is_some() => Some(without_token(query))
                 .filter(|query| !query.is_empty() && !access.reveals(query)),
@@ -86,7 +86,7 @@ impl Events {
         self.push("connect", &event);
     }
 
-    /// The one event that comes often is written without a tree in between.
+    /// Writes the most frequent event directly, without a JSON tree.
     pub(super) fn message(&mut self, client: ClientId, message: Message<'_>) {
         self.lines.extend_from_slice(
             format!("{{\"event\":\"message\",\"client\":\"{client}\",").as_bytes(),
@@ -119,7 +119,7 @@ impl Events {
         self.push("disconnect", &event);
     }
 
-    /// The status; `id` is JSON.
+    /// `id` is JSON.
     pub(super) fn status(&mut self, id: &str, status: &Status) {
         let fields = status.to_json().to_string();
         let fields = fields.strip_prefix('{').unwrap_or(&fields);
@@ -127,7 +127,7 @@ impl Events {
             .extend_from_slice(format!("{{\"event\":\"status\",\"id\":{id},{fields}\n").as_bytes());
     }
 
-    /// A wrong command, or so many that are not told one by one.
+    /// An invalid command, or `count` of them.
     pub(super) fn error(&mut self, message: &str, line: u64, count: Option<u64>) {
         let mut event = json!({"message": message, "line": line});
         if let Some(count) = count {
@@ -136,7 +136,7 @@ impl Events {
         self.push("error", &event);
     }
 
-    /// Says an object with the event's name in front, where people and simple programs look for it.
+    /// Writes an object with the event's name as its first field, where people and simple programs look for it.
     fn push(&mut self, name: &str, object: &Value) {
         let fields = object.to_string();
         let fields = fields.strip_prefix('{').unwrap_or(&fields);
@@ -147,7 +147,7 @@ impl Events {
 
 fn push_string(out: &mut Vec<u8>, text: &str) {
     let written = serde_json::to_writer(&mut *out, text);
-    debug_assert!(written.is_ok(), "a string can always be written to memory");
+    debug_assert!(written.is_ok(), "writing to memory cannot fail");
 }
 
 fn push_base64(out: &mut Vec<u8>, bytes: &[u8]) {
@@ -157,6 +157,6 @@ fn push_base64(out: &mut Vec<u8>, bytes: &[u8]) {
     debug_assert_eq!(
         written,
         Ok(out.len() - start),
-        "the room is exactly what is needed"
+        "the buffer has exactly the size of the output"
     );
 }

@@ -1,9 +1,9 @@
-//! Answers: those that are made here, and those of the agent with something exchanged in their own bytes.
+//! JSON-RPC responses: errors that Outrigger sends itself, and edits to the agent's responses that keep all other bytes.
 
-use super::envelope::{Envelope, EnvelopeError, Kind, member};
-use super::json::{Skimmer, quote};
+use super::envelope::{Envelope, EnvelopeError, MessageKind, member};
+use crate::service::json::{Skimmer, quote};
 
-/// Error codes, beside those of JSON-RPC 2.0 itself.
+/// Error codes of JSON-RPC 2.0, of the Agent Client Protocol, and of Outrigger.
 pub(super) mod code {
     pub(in crate::service::agent) const PARSE: i32 = -32700;
     pub(in crate::service::agent) const INVALID: i32 = -32600;
@@ -17,7 +17,7 @@ pub(super) mod code {
     pub(in crate::service::agent) const STOPPING: i32 = -32015;
 }
 
-/// A response of the agent with the id put back. The text is one of ours or was walked over before.
+/// Replaces the id of a response. The text must be a valid message.
 pub(super) fn with_id(text: &str, id: &str) -> String {
     let whole = 0..text.len();
     match member(text, &whole, "id") {
@@ -26,10 +26,10 @@ pub(super) fn with_id(text: &str, id: &str) -> String {
     }
 }
 
-/// The agent's answer with `result._meta.outrigger.resumeToken` put in.
+/// Adds `result._meta.outrigger.resumeToken` to a response of the agent.
 pub(super) fn with_resume_token(envelope: &Envelope<'_>, token: &str) -> String {
     let text = envelope.text;
-    let ours = format!(r#""outrigger":{{"resumeToken":"{token}"}}"#);
+    let field = format!(r#""outrigger":{{"resumeToken":"{token}"}}"#);
     let is_empty = |object: &std::ops::Range<usize>| {
         Skimmer::new(&text[object.start + 1..object.end]).peek() == Some(b'}')
     };
@@ -41,29 +41,29 @@ pub(super) fn with_resume_token(envelope: &Envelope<'_>, token: &str) -> String 
     match (&envelope.body, &envelope.meta, &envelope.kind) {
         (Some(_), Some(meta), _) if text.as_bytes()[meta.start] == b'{' => {
             match member(text, meta, "outrigger") {
-                // The agent has no business there.
+                // The name is reserved for Outrigger, so the agent's value is replaced.
                 Some(value) => {
-                    let value_of_ours = &ours[r#""outrigger":"#.len()..];
-                    [&text[..value.start], value_of_ours, &text[value.end..]].concat()
+                    let field_value = &field[r#""outrigger":"#.len()..];
+                    [&text[..value.start], field_value, &text[value.end..]].concat()
                 }
-                None => insert(meta, &ours),
+                None => insert(meta, &field),
             }
         }
         (Some(_), Some(meta), _) => {
-            [&text[..meta.start], "{", &ours, "}", &text[meta.end..]].concat()
+            [&text[..meta.start], "{", &field, "}", &text[meta.end..]].concat()
         }
-        (Some(body), None, _) => insert(body, &format!(r#""_meta":{{{ours}}}"#)),
-        // `session/load` may be answered with null: there is nothing else to keep.
+        (Some(body), None, _) => insert(body, &format!(r#""_meta":{{{field}}}"#)),
+        // The result of `session/load` may be null.
         (
             None,
             _,
-            Kind::Response {
+            MessageKind::Response {
                 result: Some(result),
                 ..
             },
         ) if &text[result.clone()] == "null" => [
             &text[..result.start],
-            &format!(r#"{{"_meta":{{{ours}}}}}"#),
+            &format!(r#"{{"_meta":{{{field}}}}}"#),
             &text[result.end..],
         ]
         .concat(),
@@ -71,8 +71,8 @@ pub(super) fn with_resume_token(envelope: &Envelope<'_>, token: &str) -> String 
     }
 }
 
-/// The answer to a message that is none.
-pub(super) fn refusal_of(text: &str, invalid: &EnvelopeError) -> String {
+/// The error response to text that is not a valid message.
+pub(super) fn invalid_message_error(text: &str, invalid: &EnvelopeError) -> String {
     match invalid {
         EnvelopeError::Parse => error("null", code::PARSE, "Parse error", None),
         EnvelopeError::Invalid { why, id } => {
@@ -82,8 +82,8 @@ pub(super) fn refusal_of(text: &str, invalid: &EnvelopeError) -> String {
     }
 }
 
-/// What the agent is told in place of a client that is not there.
-pub(super) fn answer_for_nobody(id: &str, permission: bool) -> String {
+/// The response to a request of the agent whose client has disconnected.
+pub(super) fn client_gone(id: &str, permission: bool) -> String {
     if permission {
         return [
             r#"{"jsonrpc":"2.0","id":"#,
@@ -95,7 +95,7 @@ pub(super) fn answer_for_nobody(id: &str, permission: bool) -> String {
     error(id, code::CANCELLED, "Client disconnected", None)
 }
 
-/// An error response, always with data.
+/// An error response. It always has `data`.
 pub(super) fn error(id: &str, code: i32, message: &str, why: Option<&str>) -> String {
     let data = why.map_or_else(|| "null".to_owned(), quote);
     format!(

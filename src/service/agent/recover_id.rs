@@ -1,27 +1,27 @@
-//! Finds the id of a message that cannot be parsed: it is too long to be held, not JSON, or not UTF-8.
+//! Recovers the id of a message that cannot be parsed because it is too long, not JSON, or not UTF-8.
 //!
-//! With the id, the sender of a request gets an error if its answer cannot be passed on. [`Salvage`] takes the
-//! message's bytes in pieces of any size, keeps almost nothing of them, and finds the id anywhere in the message.
+//! With the id, a request can be answered with an error instead of waiting forever. [`IdRecovery`] takes the message in
+//! pieces of any size, in constant memory, and finds the id anywhere in it.
 
-use super::json::Skimmer;
 use super::router::MAX_ID;
+use crate::service::json::Skimmer;
 
-/// The longest key that is looked at, as it is written: `"method"` with every letter escaped.
+/// The longest key that is compared, with its escapes: `"method"` with every letter escaped.
 const MAX_KEY: usize = 64;
 
-/// What a message was.
+/// The kind and id of a message that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Salvaged {
-    /// A request with this id, as it was written.
+pub(crate) enum RecoveredId {
+    /// A request with this id, as written.
     Request(String),
-    /// An answer to the request with this id.
+    /// A response to the request with this id.
     Response(String),
 }
 
-/// Where in an object's members the reader is.
+/// The position within the members of the outermost object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Place {
-    /// Not in the outermost object, or before it.
+enum Position {
+    /// Before or after the outermost object.
     #[default]
     Outside,
     BeforeKey,
@@ -30,14 +30,14 @@ enum Place {
     Value,
 }
 
-/// Reads a message for its id.
+/// Scans a message for its id.
 #[derive(Debug, Default)]
-pub(super) struct Salvage {
+pub(crate) struct IdRecovery {
     depth: usize,
     in_string: bool,
     is_escaped: bool,
-    place: Place,
-    /// The present key, and the present value if it is the id's, as far as they are kept.
+    position: Position,
+    /// The current key, and the current value if its key is `id`. Both are truncated.
     key: Vec<u8>,
     value: Vec<u8>,
     keeps_value: bool,
@@ -46,16 +46,16 @@ pub(super) struct Salvage {
     has_method: bool,
 }
 
-impl Salvage {
-    /// What a whole message was.
-    pub(super) fn of(bytes: &[u8]) -> Option<Salvaged> {
-        let mut salvage = Self::default();
-        salvage.push(bytes);
-        salvage.finish()
+impl IdRecovery {
+    /// Recovers the id of a complete message.
+    pub(crate) fn of(bytes: &[u8]) -> Option<RecoveredId> {
+        let mut recovery = Self::default();
+        recovery.push(bytes);
+        recovery.finish()
     }
 
-    /// Takes the next piece.
-    pub(super) fn push(&mut self, bytes: &[u8]) {
+    /// Scans the next piece.
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
         for &byte in bytes {
             if self.in_string {
                 self.keep(byte);
@@ -64,8 +64,8 @@ impl Salvage {
                     b'\\' => self.is_escaped = true,
                     b'"' => {
                         self.in_string = false;
-                        if self.place == Place::Key {
-                            self.place = Place::AfterKey;
+                        if self.position == Position::Key {
+                            self.position = Position::AfterKey;
                         }
                     }
                     _ => {}
@@ -75,15 +75,15 @@ impl Salvage {
             match byte {
                 b'"' => {
                     self.in_string = true;
-                    if self.depth == 1 && self.place == Place::BeforeKey {
-                        self.place = Place::Key;
+                    if self.depth == 1 && self.position == Position::BeforeKey {
+                        self.position = Position::Key;
                         self.key.clear();
                     }
                     self.keep(byte);
                 }
                 b'{' | b'[' => {
                     if self.depth == 0 && byte == b'{' {
-                        self.place = Place::BeforeKey;
+                        self.position = Position::BeforeKey;
                     }
                     self.keep(byte);
                     self.depth += 1;
@@ -92,39 +92,41 @@ impl Salvage {
                     self.depth = self.depth.saturating_sub(1);
                     if self.depth == 0 {
                         self.end_value();
-                        self.place = Place::Outside;
+                        self.position = Position::Outside;
                     }
                 }
                 b',' if self.depth == 1 => {
                     self.end_value();
-                    self.place = Place::BeforeKey;
+                    self.position = Position::BeforeKey;
                 }
-                b':' if self.depth == 1 && self.place == Place::AfterKey => self.begin_value(),
+                b':' if self.depth == 1 && self.position == Position::AfterKey => {
+                    self.begin_value()
+                }
                 b' ' | b'\t' | b'\r' | b'\n' => {}
                 _ => self.keep(byte),
             }
         }
     }
 
-    /// The message has ended. `None` if it had no id, or more than one.
-    pub(super) fn finish(self) -> Option<Salvaged> {
+    /// Ends the message. Returns `None` if it has no id, or more than one.
+    pub(crate) fn finish(self) -> Option<RecoveredId> {
         let id = String::from_utf8(self.id).ok().filter(|_| self.ids == 1)?;
         let mut skimmer = Skimmer::new(&id);
         let is_id = matches!(skimmer.peek()?, b'"' | b'-' | b'0'..=b'9');
         (is_id && skimmer.value().is_ok() && skimmer.end().is_ok()).then_some(())?;
         Some(if self.has_method {
-            Salvaged::Request(id)
+            RecoveredId::Request(id)
         } else {
-            Salvaged::Response(id)
+            RecoveredId::Response(id)
         })
     }
 
-    /// Keeps a byte of a key, or of the value of `id`. One byte over the limit is kept, so that what is too long is
-    /// known for it.
+    /// Keeps a byte of a key or of the value of `id`. Keeps one byte more than the limit, so that text over the limit can
+    /// be distinguished from text at the limit.
     fn keep(&mut self, byte: u8) {
-        let (kept, limit) = match self.place {
-            Place::Key => (&mut self.key, MAX_KEY),
-            Place::Value if self.keeps_value => (&mut self.value, MAX_ID),
+        let (kept, limit) = match self.position {
+            Position::Key => (&mut self.key, MAX_KEY),
+            Position::Value if self.keeps_value => (&mut self.value, MAX_ID),
             _ => return,
         };
         if kept.len() <= limit {
@@ -134,14 +136,14 @@ impl Salvage {
 
     fn begin_value(&mut self) {
         let key = serde_json::from_slice::<String>(&self.key).unwrap_or_default();
-        self.place = Place::Value;
+        self.position = Position::Value;
         self.has_method |= key == "method";
         self.keeps_value = key == "id";
         self.value.clear();
     }
 
     fn end_value(&mut self) {
-        if self.place == Place::Value && std::mem::take(&mut self.keeps_value) {
+        if self.position == Position::Value && std::mem::take(&mut self.keeps_value) {
             self.ids += 1;
             self.id = std::mem::take(&mut self.value);
             if self.id.len() > MAX_ID {
@@ -156,10 +158,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_id_is_found_wherever_it_stands_and_however_the_message_is_cut() {
+    fn the_id_is_found_at_any_position_and_with_any_split_into_pieces() {
         let long = "x".repeat(3000);
-        let response = |id: &str| Some(Salvaged::Response(id.to_owned()));
-        let request = |id: &str| Some(Salvaged::Request(id.to_owned()));
+        let response = |id: &str| Some(RecoveredId::Response(id.to_owned()));
+        let request = |id: &str| Some(RecoveredId::Request(id.to_owned()));
         for (text, want) in [
             (
                 r#"{"jsonrpc":"2.0","id":7,"result":{"id":8}}"#.to_owned(),
@@ -188,22 +190,22 @@ mod tests {
             (r#"[{"id":7,"result":1}]"#.to_owned(), None),
             (r#""id":7"#.to_owned(), None),
             (format!(r#"{{"id":"{long}","result":1}}"#), None),
-            // Invalid JSON elsewhere does not prevent finding the id.
+            // Invalid JSON elsewhere does not hide the id.
             (r#"{"id":7,"result":"\ud800"}"#.to_owned(), response("7")),
             (r#"{"id":7,"result":{]}"#.to_owned(), response("7")),
         ] {
-            assert_eq!(Salvage::of(text.as_bytes()), want, "{text}");
+            assert_eq!(IdRecovery::of(text.as_bytes()), want, "{text}");
             for step in [1, 3, 50] {
-                let mut salvage = Salvage::default();
+                let mut recovery = IdRecovery::default();
                 text.as_bytes()
                     .chunks(step)
-                    .for_each(|piece| salvage.push(piece));
-                assert!(salvage.key.len() + salvage.value.len() + salvage.id.len() < 4096);
-                assert_eq!(salvage.finish(), want, "{text}");
+                    .for_each(|piece| recovery.push(piece));
+                assert!(recovery.key.len() + recovery.value.len() + recovery.id.len() < 4096);
+                assert_eq!(recovery.finish(), want, "{text}");
             }
         }
         assert_eq!(
-            Salvage::of(b"{\"result\":\"\xff\xfe\",\"id\":3}"),
+            IdRecovery::of(b"{\"result\":\"\xff\xfe\",\"id\":3}"),
             response("3")
         );
     }

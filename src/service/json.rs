@@ -1,19 +1,18 @@
-//! Reading just enough of a JSON text: every byte is checked, and nothing is built.
+//! A JSON scanner that validates a text and returns the ranges of its values without building a tree.
 //!
-//! [`Skimmer`] walks over a text and hands out the ranges of its values, so that a message can be routed and passed on
-//! with its own bytes. It is strict where RFC 8259 leaves room: a surrogate has to have its other half, and nesting has
-//! a limit.
+//! A message can thus be routed and passed on with its own bytes. [`Skimmer`] is stricter than RFC 8259 requires: it
+//! rejects unpaired surrogates, and it limits the nesting and the number of values.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// The deepest nesting of arrays and objects.
+/// The maximum nesting of arrays and objects.
 const MAX_DEPTH: u32 = 128;
 
-/// The most values in a text, those inside of others included: walking over a million takes tens of milliseconds.
+/// The maximum number of values in a text, nested ones included. Scanning a million takes tens of milliseconds.
 pub(crate) const MAX_VALUES: u32 = 1_000_000;
 
-/// The text is not JSON, or more deeply nested than is taken, or has too many values.
+/// The text is not JSON, or exceeds the limit on nesting or on values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NotJson;
 
@@ -22,12 +21,12 @@ pub(crate) struct NotJson;
 pub(crate) struct Skimmer<'a> {
     text: &'a str,
     at: usize,
-    /// Values that may still come.
+    /// The number of values that may still follow.
     values: u32,
 }
 
 impl<'a> Skimmer<'a> {
-    /// A cursor at the front of `text`.
+    /// A cursor at the start of `text`.
     pub(crate) fn new(text: &'a str) -> Self {
         Self {
             text,
@@ -36,7 +35,7 @@ impl<'a> Skimmer<'a> {
         }
     }
 
-    /// A cursor over a value whose range was handed out before.
+    /// A cursor over a value whose range was returned earlier.
     pub(crate) fn at(text: &'a str, value: &Range<usize>) -> Self {
         Self {
             text: &text[..value.end],
@@ -45,13 +44,13 @@ impl<'a> Skimmer<'a> {
         }
     }
 
-    /// The first byte of the next value.
+    /// Returns the first byte of the next value.
     pub(crate) fn peek(&mut self) -> Option<u8> {
         self.space();
         self.byte()
     }
 
-    /// Checks that nothing follows.
+    /// Checks that only white space follows.
     pub(crate) fn end(&mut self) -> Result<(), NotJson> {
         self.space();
         if self.at == self.text.len() {
@@ -61,7 +60,7 @@ impl<'a> Skimmer<'a> {
         }
     }
 
-    /// Walks over an object and calls `member` with each key and the range of its value.
+    /// Scans an object and calls `member` with each key and the range of its value.
     pub(crate) fn object(
         &mut self,
         mut member: impl FnMut(Cow<'a, str>, Range<usize>),
@@ -87,7 +86,7 @@ impl<'a> Skimmer<'a> {
         }
     }
 
-    /// Walks over an array and calls `element` with the range of each value.
+    /// Scans an array and calls `element` with the range of each value.
     pub(crate) fn array(&mut self, mut element: impl FnMut(Range<usize>)) -> Result<(), NotJson> {
         self.space();
         self.expect(b'[')?;
@@ -105,11 +104,11 @@ impl<'a> Skimmer<'a> {
         }
     }
 
-    /// Walks over a value of any kind.
+    /// Scans a value of any kind and returns its range.
     pub(crate) fn value(&mut self) -> Result<Range<usize>, NotJson> {
         self.space();
         let start = self.at;
-        // One bit for each open bracket: whether it is an object's.
+        // One bit for each open bracket: set for an object, clear for an array.
         let mut open: u128 = 0;
         let mut depth = 0;
         loop {
@@ -165,7 +164,7 @@ impl<'a> Skimmer<'a> {
         self.expect(b':')
     }
 
-    /// A string with its quotes.
+    /// Scans a string. The range includes the quotes.
     fn string(&mut self) -> Result<Range<usize>, NotJson> {
         let start = self.at;
         self.expect(b'"')?;
@@ -202,7 +201,7 @@ impl<'a> Skimmer<'a> {
         Ok(())
     }
 
-    /// `u` and four hexadecimal digits.
+    /// Scans `u` and four hexadecimal digits.
     fn code_unit(&mut self) -> Result<u32, NotJson> {
         let digits = self
             .text
@@ -275,12 +274,13 @@ impl<'a> Skimmer<'a> {
     }
 }
 
-/// How many of the first bytes stand for themselves in a string. Most of a message is text, so eight at a time.
+/// The number of leading bytes that need no attention in a string. Most of a message is text, so this reads eight bytes
+/// at a time.
 fn plain_prefix(bytes: &[u8]) -> usize {
     const ONES: u64 = 0x0101_0101_0101_0101;
     const HIGHS: u64 = 0x8080_8080_8080_8080;
-    // The high bit of each byte of `word` that is less than `n`, which is at most 0x80. Above the first such byte there
-    // may be bits that mean nothing, since the subtraction borrows.
+    // Sets the high bit of each byte of `word` that is less than `n`, for `n` up to 0x80. Only the lowest set bit is
+    // reliable, because the subtraction borrows from the bytes above it.
     let less = |word: u64, n: u64| word.wrapping_sub(ONES * n) & !word & HIGHS;
     let is = |word: u64, byte: u8| less(word ^ (ONES * u64::from(byte)), 1);
     let (words, rest) = bytes.as_chunks::<8>();
@@ -295,7 +295,7 @@ fn plain_prefix(bytes: &[u8]) -> usize {
     8 * words.len() + rest.iter().position(is_special).unwrap_or(rest.len())
 }
 
-/// The text that a string stands for. `raw` has its quotes and was walked over before.
+/// Unescapes a string. `raw` must be a valid JSON string with its quotes.
 pub(crate) fn unescape(raw: &str) -> Cow<'_, str> {
     let inner = &raw[1..raw.len() - 1];
     if inner.contains('\\') {
@@ -305,7 +305,7 @@ pub(crate) fn unescape(raw: &str) -> Cow<'_, str> {
     }
 }
 
-/// A string as JSON.
+/// Writes a string as JSON.
 pub(crate) fn quote(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
@@ -321,11 +321,11 @@ mod tests {
     }
 
     #[test]
-    fn the_plain_prefix_of_a_string_ends_where_a_byte_is_special() {
+    fn the_plain_prefix_of_a_string_ends_at_the_first_special_byte() {
         for len in 0..40 {
             for at in 0..len {
                 for byte in 0..=255 {
-                    // The next byte is one that a borrow from this one makes look special.
+                    // A borrow from the special byte would make the next byte, `!`, look special too.
                     let mut bytes = vec![b'!'; len];
                     bytes[at] = byte;
                     let special = byte < 0x20 || byte == b'"' || byte == b'\\';
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_json_and_what_is_not() {
+    fn valid_json_is_accepted_and_anything_else_is_rejected() {
         for text in [
             "0",
             "-0",
@@ -395,8 +395,8 @@ mod tests {
     }
 
     #[test]
-    fn serde_json_agrees() {
-        // serde_json is the oracle: it knows the same grammar and the same limit of surrogates.
+    fn the_scanner_agrees_with_serde_json() {
+        // serde_json accepts the same grammar and rejects unpaired surrogates as well.
         let mut random = Random::new(5);
         let seeds = [
             r#"{"a":[1,-2.5e3,"x\u00e9\ud83d\ude00",true,null],"b":{"c":{}}}"#,
@@ -416,7 +416,7 @@ mod tests {
                 continue;
             };
             let oracle = serde_json::from_str::<serde_json::Value>(&text);
-            // A number too large for a float is JSON all the same.
+            // serde_json rejects a number too large for a float, which is valid JSON.
             if oracle
                 .as_ref()
                 .is_err_and(|error| error.to_string().contains("out of range"))

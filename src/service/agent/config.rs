@@ -1,0 +1,108 @@
+//! The settings of an agent.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::service::Endpoint;
+use crate::service::backoff::RestartLimit;
+use crate::{Accept, Rejection, Request};
+
+/// The protocol on an agent's standard input and output. Each line is one message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AgentProtocol {
+    /// The Agent Client Protocol.
+    Acp,
+    /// Any other JSON-RPC 2.0 protocol, for example the Model Context Protocol.
+    JsonRpc,
+}
+
+/// The settings of an [`Agent`](super::Agent) or an [`AgentPerClient`](super::AgentPerClient).
+///
+/// ```
+/// use std::time::Duration;
+/// use outrigger::service::AgentConfig;
+/// use outrigger::service::agent::AgentProtocol;
+///
+/// let config = AgentConfig::new("/mcp".parse()?, ["my-mcp-server", "--stdio"])
+///     .with_protocol(AgentProtocol::JsonRpc)
+///     .with_grace(Duration::from_secs(60));
+/// assert_eq!(config.command, ["my-mcp-server", "--stdio"]);
+/// # Ok::<(), outrigger::service::ParseEndpointError>(())
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct AgentConfig {
+    /// The path that clients connect to.
+    pub endpoint: Endpoint,
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// The protocol that the program speaks.
+    pub protocol: AgentProtocol,
+    /// How long a session stays resumable after its client has disconnected. After that, or at once with `None`, the
+    /// session has ended and a client must load it again.
+    pub grace: Option<Duration>,
+    /// How often a shared agent may exit before the server stops.
+    pub restart_limit: RestartLimit,
+    /// Whether the idle timeout is suspended for clients that have a session or a process of their own. If false, only a
+    /// pending request suspends it.
+    pub sessions_may_idle: bool,
+}
+
+impl AgentConfig {
+    /// The settings of an ACP agent without a grace period, with the default restart limit, whose sessions may idle.
+    pub fn new(endpoint: Endpoint, command: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self {
+            endpoint,
+            command: command.into_iter().map(Into::into).collect(),
+            protocol: AgentProtocol::Acp,
+            grace: None,
+            restart_limit: RestartLimit::default(),
+            sessions_may_idle: true,
+        }
+    }
+
+    /// Sets the protocol.
+    #[must_use]
+    pub fn with_protocol(self, protocol: AgentProtocol) -> Self {
+        Self { protocol, ..self }
+    }
+
+    /// Sets how long a session stays resumable after its client has disconnected.
+    #[must_use]
+    pub fn with_grace(self, grace: Duration) -> Self {
+        Self {
+            grace: Some(grace),
+            ..self
+        }
+    }
+
+    /// Sets how often a shared agent may exit before the server stops.
+    #[must_use]
+    pub fn with_restart_limit(self, restart_limit: RestartLimit) -> Self {
+        Self {
+            restart_limit,
+            ..self
+        }
+    }
+
+    /// Applies the idle timeout to clients that have a session or a process of their own too.
+    #[must_use]
+    pub fn with_idle_timeout_for_sessions(self) -> Self {
+        Self {
+            sessions_may_idle: false,
+            ..self
+        }
+    }
+
+    /// Accepts a handshake with a connection id, and with the subprotocol `mcp` if the client offers it.
+    pub(super) fn accept(&self, request: &Request<'_>) -> Result<Accept, Rejection> {
+        let accept = Accept::default().field("Acp-Connection-Id", Uuid::new_v4().to_string())?;
+        let mcp = self.protocol == AgentProtocol::JsonRpc
+            && request
+                .list("sec-websocket-protocol")
+                .any(|offered| offered == "mcp");
+        Ok(if mcp { accept.protocol("mcp") } else { accept })
+    }
+}

@@ -1,0 +1,213 @@
+//! Access to sessions: which sessions a client may name, create and see.
+
+use std::fmt;
+use std::ops::Range;
+
+use crate::ClientId;
+use crate::service::agent::envelope::{Envelope, is_spelling_of, member};
+use crate::service::agent::response::{code, error};
+use crate::service::agent::router::{RequestClass, Router};
+use crate::service::json::{Skimmer, unescape};
+
+/// Why a message may not use a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum SessionError {
+    /// The message does not name its session correctly.
+    Invalid(&'static str),
+    /// The session is not the client's.
+    Denied,
+    /// The session has the same owner, but another connection controls it.
+    Controlled,
+    /// The agent process that had the session has exited.
+    Lost,
+    /// The limit on sessions is reached.
+    Full,
+}
+
+impl SessionError {
+    /// The error response to a request with this id.
+    pub(in super::super) fn response(self, id: &str) -> String {
+        let (code, message) = match self {
+            Self::Invalid(_) => (code::INVALID, "Invalid request"),
+            Self::Denied | Self::Controlled => (code::DENIED, "Access denied"),
+            Self::Lost => (code::NOT_FOUND, "Session lost"),
+            Self::Full => (code::TOO_MANY, "Too many sessions"),
+        };
+        error(id, code, message, Some(&self.to_string()))
+    }
+}
+
+impl fmt::Display for SessionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Invalid(why) => why,
+            Self::Denied => "the session does not belong to this connection",
+            Self::Controlled => {
+                "another connection controls the session; load it after that connection has ended"
+            }
+            Self::Lost => "the agent that had the session has exited; load the session again",
+            Self::Full => "the limit of sessions is reached; close one first",
+        })
+    }
+}
+
+/// Classifies a method by its effect on sessions.
+pub(in super::super) fn class_of(method: &str) -> RequestClass {
+    match method {
+        "session/new" | "session/fork" | "nes/start" => RequestClass::Create,
+        "session/load" | "session/resume" => RequestClass::Claim,
+        "session/close" | "session/delete" | "nes/close" => RequestClass::End,
+        "session/list" => RequestClass::List,
+        "session/prompt" => RequestClass::Prompt,
+        _ => RequestClass::Other,
+    }
+}
+
+/// Whether a method must name a session.
+fn needs_session(method: &str) -> bool {
+    match method {
+        "session/new" | "session/list" | "nes/start" => false,
+        _ => ["session/", "nes/", "document/"]
+            .iter()
+            .any(|prefix| method.starts_with(prefix)),
+    }
+}
+
+impl Router {
+    /// Checks whether a client may use all sessions that a message names. Skips `sessionId` if the message `claims` that
+    /// session, because `claim` checks it.
+    pub(in super::super) fn check_names(
+        &self,
+        client: ClientId,
+        method: &str,
+        envelope: &Envelope<'_>,
+        claims: bool,
+    ) -> Result<(), SessionError> {
+        let named = envelope.session.as_deref();
+        if needs_session(method) {
+            if envelope.misspelled_session.is_some() {
+                let why = "\"sessionId\" is spelled in another way";
+                return Err(SessionError::Invalid(why));
+            }
+            if named.is_none() {
+                return Err(SessionError::Invalid("\"sessionId\" is missing"));
+            }
+        }
+        if let Some(session) = named.filter(|_| !claims) {
+            let bound = self.sessions.get(session);
+            match bound.filter(|bound| bound.controller() == Some(client)) {
+                None => return Err(SessionError::Denied),
+                Some(bound) if bound.agent != self.agent && bound.claim.is_none() => {
+                    return Err(SessionError::Lost);
+                }
+                Some(_) => {}
+            }
+        }
+        // In other places, a message may name any session that cannot be another client's.
+        let is_foreign = |session: &str| match self.sessions.get(session) {
+            Some(bound) => bound.controller() != Some(client) && named != Some(session),
+            None => {
+                let may_be_known = self.ended.is_full() || self.ended.get(session).is_some();
+                may_be_known && named != Some(session)
+            }
+        };
+        let mut denied = envelope
+            .misspelled_session
+            .as_deref()
+            .is_some_and(is_foreign);
+        envelope.sessions_in_meta(|session| denied |= is_foreign(session));
+        if denied {
+            Err(SessionError::Denied)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Checks whether a client may have one more session, by its own limit and by the limit on all sessions.
+    pub(in super::super) fn check_room(&mut self, client: ClientId) -> Result<(), SessionError> {
+        if self.is_client_full(client) {
+            self.end_lost(client);
+        }
+        if self.is_client_full(client) || self.is_table_full() {
+            return Err(SessionError::Full);
+        }
+        Ok(())
+    }
+
+    /// Whether a client has as many sessions as it may have, including those that are being created.
+    pub(super) fn is_client_full(&self, client: ClientId) -> bool {
+        let Some(state) = self.clients.get(&client) else {
+            return true;
+        };
+        let creates = |id| {
+            let request = self.client_requests.get(id);
+            request.is_some_and(|request| request.class == RequestClass::Create)
+        };
+        let requests = state.client_requests.iter();
+        let creating = requests.filter(|id| creates(*id)).count();
+        state.sessions.len() + creating >= self.limits.sessions
+    }
+
+    /// Whether the table is full. Sessions that are being created count, because there must be room for them when the
+    /// agent answers.
+    fn is_table_full(&self) -> bool {
+        self.sessions.len() + self.creating + self.abandoned.len() >= self.limits.all_sessions
+    }
+
+    /// Removes the sessions that a client may not see from the agent's response to `session/list`.
+    pub(in super::super) fn list_for(&self, client: ClientId, envelope: &Envelope<'_>) -> String {
+        let text = envelope.text;
+        let sessions = envelope
+            .body
+            .as_ref()
+            .and_then(|result| member(text, result, "sessions"));
+        let Some(sessions) = sessions.filter(|sessions| text.as_bytes()[sessions.start] == b'[')
+        else {
+            return text.to_owned();
+        };
+        let mut kept: Vec<&str> = Vec::new();
+        let scanned = Skimmer::at(text, &sessions).array(|element| {
+            if self.may_see(client, text, &element) {
+                kept.push(&text[element]);
+            }
+        });
+        debug_assert!(scanned.is_ok(), "the text has been validated");
+        [
+            &text[..sessions.start],
+            "[",
+            &kept.join(","),
+            "]",
+            &text[sessions.end..],
+        ]
+        .concat()
+    }
+
+    /// Whether a client may see an entry of the session list.
+    fn may_see(&self, client: ClientId, text: &str, entry: &Range<usize>) -> bool {
+        let Some(state) = self.clients.get(&client) else {
+            return false;
+        };
+        if text.as_bytes()[entry.start] != b'{' {
+            return true;
+        }
+        let mut is_visible = true;
+        let scanned = Skimmer::at(text, entry).object(|key, value| {
+            if !is_spelling_of(&key, "sessionId") || text.as_bytes()[value.start] != b'"' {
+                return;
+            }
+            let session = unescape(&text[value]);
+            is_visible &= match self.sessions.get(&*session) {
+                Some(bound) => match bound.controller() {
+                    Some(controller) => controller == client,
+                    None => bound.principal.is_same(state.principal),
+                },
+                None => match self.ended.get(&session) {
+                    Some(record) => record.principal.is_same(state.principal),
+                    None => !self.ended.is_full(),
+                },
+            };
+        });
+        debug_assert!(scanned.is_ok(), "the text has been validated");
+        is_visible
+    }
+}

@@ -1,0 +1,191 @@
+//! Claims: how a client takes control of an existing session with `session/load` or `session/resume`.
+
+use std::sync::Arc;
+
+use super::access::SessionError;
+use super::{Claim, Session, SessionState, Tokens};
+use crate::ClientId;
+use crate::service::agent::envelope::Envelope;
+use crate::service::agent::router::{MAX_SESSION_ID, Router, remove};
+
+impl Tokens {
+    fn open_with(&self, token: &str) -> bool {
+        is_same_secret(token, &self.current)
+            || self
+                .earlier
+                .as_deref()
+                .is_some_and(|earlier| is_same_secret(token, earlier))
+    }
+}
+
+impl Router {
+    /// Records a client's claim on a session. The client counts as the session's controller until the agent has answered,
+    /// so it gets the messages that arrive before the response. Returns whether the current agent process has the session.
+    pub(in super::super) fn claim(
+        &mut self,
+        client: ClientId,
+        upstream_id: u64,
+        session: &Arc<str>,
+        envelope: &Envelope<'_>,
+    ) -> Result<bool, SessionError> {
+        let Some(state) = self.clients.get(&client) else {
+            return Err(SessionError::Denied);
+        };
+        if session.len() > MAX_SESSION_ID {
+            return Err(SessionError::Denied);
+        }
+        let principal = state.principal;
+        let token = envelope.resume_token();
+        let claim = |proven: bool| Claim {
+            upstream_id,
+            client,
+            token: token.as_deref().filter(|_| proven).map(Into::into),
+        };
+        if let Some(bound) = self.sessions.get(session) {
+            let proven = token
+                .as_deref()
+                .zip(bound.tokens.as_ref())
+                .is_some_and(|(token, tokens)| tokens.open_with(token));
+            let may_have = proven || bound.principal.is_same(principal);
+            let mut needs_room = false;
+            match bound.state {
+                _ if bound.claim.is_some() => return Err(SessionError::Denied),
+                SessionState::Controlled(owner) if owner == client => {}
+                SessionState::Controlled(_) if may_have => return Err(SessionError::Controlled),
+                SessionState::Detached(_) if may_have => needs_room = true,
+                _ => return Err(SessionError::Denied),
+            }
+            let is_kept = bound.agent == self.agent;
+            let claim = claim(proven);
+            if needs_room && self.is_client_full(client) {
+                self.end_lost(client);
+                if self.is_client_full(client) {
+                    return Err(SessionError::Full);
+                }
+            }
+            if let Some(bound) = self.sessions.get_mut(session) {
+                bound.claim = Some(claim);
+            }
+            self.add_to_client(client, session);
+            return Ok(is_kept);
+        }
+        let record = self.ended.get(session);
+        let (state, is_kept, proven) = match record {
+            None if self.ended.is_full() => return Err(SessionError::Denied),
+            None => (SessionState::Unknown, false, false),
+            Some(record) => {
+                let opens = |token: &str| self.ended.opens(session, &record, token);
+                let proven = token.as_deref().is_some_and(opens);
+                if !proven && !record.principal.is_same(principal) {
+                    return Err(SessionError::Denied);
+                }
+                let is_kept = record.agent == Some(self.agent);
+                (SessionState::Ended(record), is_kept, proven)
+            }
+        };
+        self.check_room(client)?;
+        self.ended.remove(session);
+        let bound = Session {
+            principal,
+            state,
+            tokens: None,
+            agent: self.agent,
+            claim: Some(claim(proven)),
+        };
+        self.sessions.insert(Arc::clone(session), bound);
+        self.add_to_client(client, session);
+        Ok(is_kept)
+    }
+
+    /// Gives the client control of the session that it claimed with this request. Returns the token that opens the session
+    /// next time. Returns `None` if the claim is gone, because the session was closed or recreated meanwhile.
+    pub(in super::super) fn confirm_claim(
+        &mut self,
+        upstream_id: u64,
+        session: &Arc<str>,
+        secret: impl FnOnce() -> String,
+    ) -> Option<Box<str>> {
+        let bound = self.sessions.get_mut(session)?;
+        let claim = bound
+            .claim
+            .take_if(|claim| claim.upstream_id == upstream_id)?;
+        let state = self.clients.get_mut(&claim.client)?;
+        let tokens = match (bound.tokens.take(), claim.token) {
+            // The current token may never have been read. If it was not used either, it is sent again.
+            (Some(tokens), token)
+                if tokens.earlier.is_some()
+                    && token
+                        .as_deref()
+                        .is_none_or(|token| !is_same_secret(token, &tokens.current)) =>
+            {
+                tokens
+            }
+            (tokens, token) => Tokens {
+                current: secret().into(),
+                earlier: tokens.map(|tokens| tokens.current).or(token),
+            },
+        };
+        let current = tokens.current.clone();
+        bound.principal = state.principal;
+        bound.state = SessionState::Controlled(claim.client);
+        bound.tokens = Some(tokens);
+        bound.agent = self.agent;
+        state.unread_tokens.push(Arc::clone(session));
+        Some(current)
+    }
+
+    /// Invalidates the previous tokens of a client's sessions. The client has sent a message, so it has read the
+    /// responses with the new tokens.
+    pub(in super::super) fn confirm_tokens(&mut self, client: ClientId) {
+        let state = self.clients.get_mut(&client);
+        let unread = state.map(|state| &mut state.unread_tokens);
+        for session in unread.map(std::mem::take).unwrap_or_default() {
+            let bound = self.sessions.get_mut(&session);
+            let bound = bound.filter(|bound| bound.state == SessionState::Controlled(client));
+            if let Some(tokens) = bound.and_then(|bound| bound.tokens.as_mut()) {
+                tokens.earlier = None;
+            }
+        }
+    }
+
+    /// Undoes the claim of a request that failed or gets no response, and restores the session.
+    pub(in super::super) fn unclaim(&mut self, upstream_id: u64, session: &Arc<str>) {
+        let Some(bound) = self.sessions.get_mut(session) else {
+            return;
+        };
+        let claim = bound
+            .claim
+            .take_if(|claim| claim.upstream_id == upstream_id);
+        let Some(claim) = claim else {
+            return;
+        };
+        match bound.state {
+            SessionState::Controlled(_) => return,
+            // Its grace period may be over by now.
+            SessionState::Detached(_) => self.has_new_deadline = true,
+            SessionState::Unknown => _ = self.sessions.remove(session),
+            SessionState::Ended(record) => {
+                self.sessions.remove(session);
+                self.ended.insert(session, record);
+            }
+        }
+        if let Some(state) = self.clients.get_mut(&claim.client) {
+            remove(&mut state.sessions, session);
+        }
+    }
+
+    /// Whether a session is in the table only because of a claim.
+    pub(in super::super) fn is_unconfirmed(&self, session: &str) -> bool {
+        let bound = self.sessions.get(session);
+        bound.is_some_and(|bound| bound.state == SessionState::Unknown)
+    }
+}
+
+/// Compares two secrets in constant time.
+fn is_same_secret(a: &str, b: &str) -> bool {
+    a.len() == b.len()
+        && a.bytes()
+            .zip(b.bytes())
+            .fold(0, |difference, (a, b)| difference | (a ^ b))
+            == 0
+}

@@ -1,0 +1,278 @@
+//! Sessions: who owns them, and how they begin and end.
+//!
+//! A session belongs to a [`Principal`] and is controlled by at most one client. This is what a client may do with a
+//! session that it names:
+//!
+//! | the session | its client | holder of its token | same principal | others |
+//! |---|---|---|---|---|
+//! | is controlled by a client | everything | nothing | nothing | nothing |
+//! | is lost, because its agent process has exited | load, resume; else "lost" | nothing | nothing | nothing |
+//! | is detached: its client has disconnected | - | load, resume | load, resume, list | nothing |
+//! | has ended: it was closed, or its grace period is over | - | load, resume | load, resume, list | nothing |
+//! | is unknown | - | - | load, resume, list | load, resume, list |
+//!
+//! `load` and `resume` claim a session: the client controls it if the agent agrees, and the client's principal becomes the
+//! owner. Until the agent has answered, the client is treated as if the agent had agreed. Two clients with
+//! [`Principal::Nobody`] never have the same principal. Once the records of ended sessions are full, unknown sessions
+//! cannot be used at all.
+//!
+//! Ended sessions are in [`EndedSessions`](super::ended_sessions::EndedSessions), all others in the router's table.
+
+mod access;
+mod claims;
+
+use std::sync::Arc;
+
+use super::ended_sessions::SessionRecord;
+use super::{AbandonedRequest, Router, remove};
+use crate::{ClientId, Principal, Time};
+
+pub(super) use access::{SessionError, class_of};
+
+/// A session in the table.
+#[derive(Debug)]
+pub(super) struct Session {
+    principal: Principal,
+    state: SessionState,
+    /// The secrets that open it for another connection. `None` before it has had a client.
+    tokens: Option<Tokens>,
+    /// The agent process that has the session. A client must load the session before another process can use it.
+    agent: u32,
+    /// The pending request that loads or resumes it.
+    claim: Option<Claim>,
+}
+
+#[derive(Debug, PartialEq)]
+enum SessionState {
+    /// Only a claim names it.
+    Unknown,
+    /// It has ended, and a client claims it. The record is restored if the claim fails.
+    Ended(SessionRecord),
+    /// Its client disconnected at this time.
+    Detached(Time),
+    Controlled(ClientId),
+}
+
+/// Secrets that open a session after its client has disconnected.
+#[derive(Debug)]
+struct Tokens {
+    current: Box<str>,
+    /// The previous token, while the client may not have read the current one.
+    earlier: Option<Box<str>>,
+}
+
+/// A pending request of a client to control a session.
+#[derive(Debug)]
+struct Claim {
+    upstream_id: u64,
+    client: ClientId,
+    /// The token with which the client proved that it may have the session.
+    token: Option<Box<str>>,
+}
+
+impl Session {
+    /// The client that may use the session: the one that claims it, otherwise the one that controls it.
+    fn controller(&self) -> Option<ClientId> {
+        match (&self.claim, &self.state) {
+            (Some(claim), _) => Some(claim.client),
+            (None, SessionState::Controlled(client)) => Some(*client),
+            (None, _) => None,
+        }
+    }
+
+    /// The clients that control or claim the session.
+    pub(super) fn clients(&self) -> impl Iterator<Item = ClientId> {
+        let controller = match self.state {
+            SessionState::Controlled(client) => Some(client),
+            _ => None,
+        };
+        let claimant = self.claim.as_ref().map(|claim| claim.client);
+        controller.into_iter().chain(claimant)
+    }
+}
+
+impl Router {
+    /// The client that gets the session's messages.
+    pub(super) fn controller_of(&self, session: &str) -> Option<ClientId> {
+        self.sessions.get(session).and_then(Session::controller)
+    }
+
+    /// Whether a new session may have this name: no session has it, or only one that the current agent process does not
+    /// have.
+    pub(super) fn is_free(&self, session: &str) -> bool {
+        match self.sessions.get(session) {
+            None => true,
+            Some(bound) if bound.claim.is_some() => bound.state == SessionState::Unknown,
+            Some(bound) => bound.agent != self.agent,
+        }
+    }
+
+    /// Adds a session that the agent created for a client.
+    pub(super) fn create(&mut self, client: ClientId, session: &Arc<str>, token: String) {
+        let Some(principal) = self.clients.get(&client).map(|state| state.principal) else {
+            return;
+        };
+        self.insert(session, principal, SessionState::Controlled(client), token);
+        self.add_to_client(client, session);
+    }
+
+    /// Adds a session that the agent opened for a client that has disconnected meanwhile. It belongs to the client's
+    /// principal, and no client knows its token.
+    pub(super) fn create_detached(
+        &mut self,
+        now: Time,
+        abandoned: &AbandonedRequest,
+        session: &Arc<str>,
+        token: String,
+    ) {
+        let is_free = if abandoned.session.is_some() {
+            // The session was loaded, and another client may have claimed it since.
+            !self.sessions.contains_key(session) && self.ended.get(session).is_none()
+        } else {
+            self.is_free(session)
+        };
+        if !is_free {
+            return;
+        }
+        let state = SessionState::Detached(now);
+        self.insert(session, abandoned.principal, state, token);
+        self.has_new_deadline = true;
+        if self.limits.grace.is_none() {
+            self.end(session, Some(self.agent));
+        }
+    }
+
+    /// Adds a session and removes any earlier session with the same name.
+    fn insert(
+        &mut self,
+        session: &Arc<str>,
+        principal: Principal,
+        state: SessionState,
+        token: String,
+    ) {
+        if let Some(client) = self
+            .controller_of(session)
+            .and_then(|client| self.clients.get_mut(&client))
+        {
+            remove(&mut client.sessions, session);
+        }
+        self.ended.remove(session);
+        let bound = Session {
+            principal,
+            state,
+            tokens: Some(Tokens {
+                current: token.into(),
+                earlier: None,
+            }),
+            agent: self.agent,
+            claim: None,
+        };
+        self.sessions.insert(Arc::clone(session), bound);
+    }
+
+    fn add_to_client(&mut self, client: ClientId, session: &Arc<str>) {
+        if let Some(state) = self.clients.get_mut(&client)
+            && !state.sessions.contains(session)
+        {
+            state.sessions.push(Arc::clone(session));
+        }
+    }
+
+    /// Moves a session from the table to the records of ended sessions. `agent` is the process that still has it.
+    pub(super) fn end(&mut self, session: &Arc<str>, agent: Option<u32>) {
+        let client = self.controller_of(session);
+        let Some(bound) = self.sessions.remove(session) else {
+            return;
+        };
+        if let Some(state) = client.and_then(|client| self.clients.get_mut(&client)) {
+            remove(&mut state.sessions, session);
+        }
+        let record = match (bound.state, bound.tokens) {
+            (SessionState::Ended(mut record), _) => {
+                record.agent = agent;
+                record
+            }
+            (_, tokens) => {
+                let current = tokens.as_ref().map_or("", |tokens| &tokens.current);
+                let earlier = tokens.as_ref().and_then(|tokens| tokens.earlier.as_deref());
+                self.ended
+                    .record(session, bound.principal, current, earlier, agent)
+            }
+        };
+        self.ended.insert(session, record);
+    }
+
+    /// Ends a client's sessions that were lost with an earlier agent process.
+    fn end_lost(&mut self, client: ClientId) {
+        let Some(state) = self.clients.get(&client) else {
+            return;
+        };
+        for session in state.sessions.clone() {
+            let lost = |bound: &Session| bound.agent != self.agent && bound.claim.is_none();
+            if self.sessions.get(&session).is_some_and(lost) {
+                self.end(&session, None);
+            }
+        }
+    }
+
+    /// Releases a session whose client has disconnected. It ends at once if there is no grace period.
+    pub(super) fn detach(&mut self, now: Time, client: ClientId, session: &Arc<str>) {
+        let Some(bound) = self.sessions.get_mut(session) else {
+            return;
+        };
+        if let Some(claim) = bound.claim.as_ref().filter(|claim| claim.client == client) {
+            let upstream_id = claim.upstream_id;
+            self.unclaim(upstream_id, session);
+        }
+        let Some(bound) = self.sessions.get_mut(session) else {
+            return;
+        };
+        if bound.state != SessionState::Controlled(client) {
+            return;
+        }
+        let agent = bound.agent;
+        bound.state = SessionState::Detached(now);
+        self.has_new_deadline = true;
+        if self.limits.grace.is_none() {
+            self.end(session, Some(agent));
+        }
+    }
+
+    /// The time at which the first of the detached sessions was detached.
+    pub(super) fn first_detached(&self) -> Option<Time> {
+        let detached = |session: &Session| match session.state {
+            SessionState::Detached(since) if session.claim.is_none() => Some(since),
+            _ => None,
+        };
+        self.sessions.values().filter_map(detached).min()
+    }
+
+    /// Ends the detached sessions that are due by the time at which they were detached.
+    pub(super) fn end_detached(&mut self, is_due: impl Fn(Time) -> bool) {
+        let is_due = |session: &Session| match session.state {
+            SessionState::Detached(since) => session.claim.is_none() && is_due(since),
+            _ => false,
+        };
+        let sessions = self.sessions.iter();
+        let due: Vec<_> = sessions
+            .filter(|(_, session)| is_due(session))
+            .map(|(name, session)| (Arc::clone(name), session.agent))
+            .collect();
+        for (session, agent) in due {
+            self.end(&session, Some(agent));
+        }
+    }
+
+    /// Handles the exit of the agent process: pending claims fail, and clients must load their sessions again.
+    pub(super) fn mark_all_lost(&mut self) {
+        self.agent = self.agent.wrapping_add(1);
+        let claim = |session: &Session| session.claim.as_ref().map(|claim| claim.upstream_id);
+        let sessions = self.sessions.iter();
+        let claims: Vec<_> = sessions
+            .filter_map(|(name, session)| Some((claim(session)?, Arc::clone(name))))
+            .collect();
+        for (upstream_id, session) in claims {
+            self.unclaim(upstream_id, &session);
+        }
+    }
+}

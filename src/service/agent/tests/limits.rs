@@ -1,0 +1,160 @@
+//! The limits of the router.
+
+use super::*;
+
+#[test]
+fn each_client_has_its_own_limits() {
+    let mut sim = Simulation::with(2);
+    sim.session(1, "s");
+    for _ in 0..16 {
+        sim.client_sends(1, &request("1", "x", &json!({})));
+    }
+    assert_eq!(sim.router.client_request_count(), 16);
+    sim.client_sends(1, &request("1", "x", &json!({})));
+    assert_eq!(code(&sim.client_received(1)), -32013);
+    sim.client_sends(2, &request("1", "x", &json!({})));
+    assert_eq!(
+        sim.router.client_request_count(),
+        17,
+        "another client is not affected"
+    );
+    for id in 0..9 {
+        sim.agent_sends(&request(
+            &id.to_string(),
+            "session/request_permission",
+            &json!({"sessionId": "s"}),
+        ));
+    }
+    assert_eq!(sim.router.agent_request_count(), 8);
+    assert_eq!(code(&sim.agent_received()), -32013);
+    for name in 0..8 {
+        sim.client_sends(2, &request("1", "session/new", &json!({})));
+        sim.agent_answers(&json!({"sessionId": format!("n{name}")}));
+    }
+    sim.client_sends(2, &request("1", "session/new", &json!({})));
+    assert_eq!(code(&sim.client_received(2)), -32013);
+}
+
+#[test]
+fn the_memory_of_a_pending_request_is_limited() {
+    // The bug: `params.sessionId` of any length was kept for each request, so 100 requests took 1.5 GB.
+    let long = "x".repeat(100_000);
+    let mut sim = Simulation::jsonrpc(1);
+    sim.client_sends(1, &request("1", "tools/call", &json!({"sessionId": long})));
+    sim.agent_sends(&request("1", "tools/call", &json!({"sessionId": long})));
+    sim.agent_sends(&request(&json!(long).to_string(), "x", &json!({})));
+    assert_eq!(
+        code(&sim.agent_received()),
+        -32600,
+        "the agent's ids are limited too"
+    );
+    assert_eq!(
+        (
+            sim.router.client_request_count(),
+            sim.router.agent_request_count()
+        ),
+        (1, 1)
+    );
+    assert!(
+        sim.router.kept_for_requests() < 100,
+        "{}",
+        sim.router.kept_for_requests()
+    );
+    let mut sim = Simulation::with(1);
+    for method in ["session/load", "session/prompt", "_vendor/x"] {
+        sim.client_sends(1, &request("1", method, &json!({"sessionId": long})));
+        assert_eq!(code(&sim.client_received(1)), -32010);
+    }
+    assert_eq!(sim.router.client_request_count(), 0);
+}
+
+#[test]
+fn a_full_table_rejects_new_sessions_and_keeps_all_others() {
+    // The bug: 65 clients with 256 new sessions each pushed a session out of the table, and then any client could load it.
+    let mut sim = Simulation::with(4);
+    let new = |id: u64| request(&id.to_string(), "session/new", &json!({}));
+    // Sessions that are being created count, even after their client has disconnected.
+    for id in 1..=8 {
+        sim.client_sends(1, &new(id));
+    }
+    sim.clear();
+    sim.client_sends(1, &new(9));
+    assert_eq!(
+        code(&sim.client_received(1)),
+        -32013,
+        "8 sessions are being created"
+    );
+    sim.disconnect(1);
+    for (number, count) in [(2, 8), (3, 4)] {
+        for at in 0..count {
+            sim.session(number, &format!("s{number}-{at}"));
+        }
+    }
+    for text in [new(100), claim("101", "session/load", "old", None)] {
+        sim.client_sends(4, &text);
+        assert_eq!(
+            code(&sim.client_received(4)),
+            -32013,
+            "20 sessions exist or are being created"
+        );
+    }
+    sim.disconnect(2);
+    sim.client_sends(4, &new(102));
+    assert_eq!(
+        code(&sim.client_received(4)),
+        -32013,
+        "detached sessions are kept"
+    );
+    sim.client_sends(4, &claim("103", "session/load", "s2-0", None));
+    sim.agent_answers(&json!({}));
+    assert_eq!(
+        sim.router.owner_of("s2-0"),
+        Some(client(4)),
+        "detached sessions can be loaded"
+    );
+    sim.now = sim.now + GRACE;
+    sim.router.handle_timeout(sim.now);
+    assert_eq!(
+        (sim.router.session_count(), sim.router.ended_count()),
+        (5, 7)
+    );
+    sim.session(4, "one more");
+}
+
+#[test]
+fn when_the_records_are_full_unknown_sessions_cannot_be_loaded() {
+    let mut sim = Simulation::with(1);
+    for at in 0..30 {
+        sim.session(1, &format!("s{at}"));
+        sim.client_sends(
+            1,
+            &request(
+                "2",
+                "session/close",
+                &json!({"sessionId": format!("s{at}")}),
+            ),
+        );
+        sim.agent_answers(&json!({}));
+    }
+    assert_eq!(sim.router.ended_count(), 30);
+    sim.client_sends(1, &claim("3", "session/load", "old", None));
+    assert_eq!(code(&sim.client_received(1)), -32010);
+    sim.client_sends(1, &request("4", "session/list", &json!({})));
+    sim.agent_answers(&json!({"sessions": [{"sessionId": "old"}, {"sessionId": "s3"}]}));
+    assert_eq!(
+        sim.client_received(1)["result"]["sessions"],
+        json!([{"sessionId": "s3"}])
+    );
+    // The next ended session gets no record, so no client can load it.
+    sim.session(1, "unrecorded");
+    sim.client_sends(
+        1,
+        &request("5", "session/close", &json!({"sessionId": "unrecorded"})),
+    );
+    sim.agent_answers(&json!({}));
+    sim.client_sends(1, &claim("6", "session/load", "s3", None));
+    sim.agent_answers(&json!({}));
+    assert_eq!(sim.router.owner_of("s3"), Some(client(1)));
+    sim.client_sends(1, &claim("7", "session/load", "unrecorded", None));
+    assert_eq!(code(&sim.client_received(1)), -32010);
+}
