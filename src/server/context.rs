@@ -205,7 +205,7 @@ impl Context {
         self.core.sources.again(id, readiness);
     }
 
-    /// Has [`Service::timer`](crate::Service::timer) called once, after this time, at most 8 ms late.
+    /// Has [`Service::timer`](crate::Service::timer) called once, after this time.
     pub fn set_timer(&mut self, after: Duration) -> TimerId {
         self.core.set_timer(after)
     }

@@ -1,15 +1,16 @@
-//! Deadlines of clients and timers of services, in one timer wheel.
+//! Deadlines of clients and timers of services, in one timer wheel with two speeds.
 //!
 //! ```text
-//! wheel: [ list ] [ list ] [ list ] ...       one list for each tick; each element links to the next
-//!                    |
-//!                    +-> client in its slot -> service timer -> client in its slot
+//! coarse: [ list ] [ list ] ... [ list ]      512 ticks of 64 ms: deadlines of clients, timers that are far away
+//! fine:   [ list ] [ list ] ... [ list ]      64 ticks of 1 ms: timers that are near
+//!                     |
+//!                     +-> timer -> timer      each element of a list links to the next
 //! ```
 //!
 //! Setting and cancelling take constant time. A client's links lie in its own entry of the registry, so there is no
-//! second table that could disagree with it. Deadlines are rounded up to ticks; those of clients to [`SHARED_TICKS`], so
-//! that many clients share one turn of the loop. A deadline beyond the wheel's horizon is put at the horizon, and put back
-//! when it is found there early.
+//! second table that could disagree with it. Deadlines of clients are rounded up to coarse ticks, so that many clients
+//! share one turn of the loop. What is beyond the horizon is put at the horizon, and put back when it is found there
+//! early.
 
 use std::time::Duration;
 
@@ -19,26 +20,32 @@ use super::id::{ClientId, ServiceId, TimerId};
 use super::registry::Registry;
 use crate::protocol::Time;
 
-/// Milliseconds of a tick.
-const TICK: u64 = 8;
-/// Ticks of the wheel: a horizon of 32.7 seconds.
-const TICKS: u64 = 4096;
-/// Clients' deadlines are rounded up to a multiple of this many ticks: 64 ms.
-const SHARED_TICKS: u64 = 8;
+/// Milliseconds of a coarse tick.
+const COARSE_TICK: u64 = 64;
+/// Coarse ticks of the wheel: a horizon of 32.7 seconds.
+const COARSE_TICKS: u64 = 512;
+/// Fine ticks of the wheel, of a millisecond each.
+const FINE_TICKS: u64 = 64;
 
 const NIL: u32 = u32::MAX;
 const UNLINKED: u16 = u16::MAX;
 /// Set in the key of a service's timer; the other keys are slots of the registry.
 const SERVICE: u32 = 1 << 31;
 
-const _: () = assert!(TICKS == 64 * 64 && TICKS < UNLINKED as u64);
+const _: () = assert!(
+    COARSE_TICKS.is_multiple_of(64)
+        && FINE_TICKS.is_multiple_of(64)
+        && COARSE_TICKS + FINE_TICKS < UNLINKED as u64
+        && FINE_TICKS >= COARSE_TICK
+);
 
 /// A place in a list of the wheel.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Link {
     previous: u32,
     next: u32,
-    tick: u16,
+    /// The list, counted over both parts of the wheel.
+    list: u16,
 }
 
 impl Default for Link {
@@ -46,7 +53,7 @@ impl Default for Link {
         Self {
             previous: NIL,
             next: NIL,
-            tick: UNLINKED,
+            list: UNLINKED,
         }
     }
 }
@@ -72,7 +79,8 @@ pub(super) enum Due {
 /// Everything that waits for a time.
 #[derive(Debug)]
 pub(super) struct Timers {
-    wheel: Wheel,
+    coarse: Wheel,
+    fine: Wheel,
     services: Slab<ServiceTimer>,
     last_serial: u64,
 }
@@ -80,7 +88,8 @@ pub(super) struct Timers {
 impl Timers {
     pub(super) fn new(now: Time) -> Self {
         Self {
-            wheel: Wheel::new(now),
+            coarse: Wheel::new(COARSE_TICK, COARSE_TICKS, 0, now),
+            fine: Wheel::new(1, FINE_TICKS, COARSE_TICKS as u16, now),
             services: Slab::new(),
             last_serial: 0,
         }
@@ -99,10 +108,10 @@ impl Timers {
             services: &mut self.services,
         };
         let key = id.slot() as u32;
-        self.wheel.remove(&mut links, key);
+        self.coarse.remove(&mut links, key);
         if let Some(deadline) = deadline {
-            let tick = deadline.as_millis().div_ceil(TICK * SHARED_TICKS) * SHARED_TICKS;
-            self.wheel.insert(&mut links, key, tick);
+            let tick = deadline.as_millis().div_ceil(COARSE_TICK);
+            self.coarse.insert(&mut links, key, tick);
         }
     }
 
@@ -125,17 +134,25 @@ impl Timers {
             due,
             service_id,
         });
-        self.insert_service(registry, slot, due);
+        self.insert_service(registry, slot, now);
         id
     }
 
-    fn insert_service(&mut self, registry: &mut Registry, slot: usize, due: Time) {
+    fn insert_service(&mut self, registry: &mut Registry, slot: usize, now: Time) {
+        let due = self.services[slot].due;
+        let key = SERVICE | slot as u32;
         let mut links = Links {
             registry,
             services: &mut self.services,
         };
-        let tick = due.as_millis().div_ceil(TICK);
-        self.wheel.insert(&mut links, SERVICE | slot as u32, tick);
+        if due.since(now) < Duration::from_millis(COARSE_TICK) {
+            self.fine.advance(now);
+            self.fine.insert(&mut links, key, due.as_millis());
+        } else {
+            // It is found early and put into the fine part.
+            let tick = due.as_millis() / COARSE_TICK;
+            self.coarse.insert(&mut links, key, tick);
+        }
     }
 
     /// Cancels a timer of a service. One that has passed is ignored.
@@ -146,7 +163,9 @@ impl Timers {
                 registry,
                 services: &mut self.services,
             };
-            self.wheel.remove(&mut links, SERVICE | slot as u32);
+            let key = SERVICE | slot as u32;
+            self.coarse.remove(&mut links, key);
+            self.fine.remove(&mut links, key);
             self.services.remove(slot);
         }
     }
@@ -158,15 +177,14 @@ impl Timers {
                 registry,
                 services: &mut self.services,
             };
-            let key = self.wheel.pop(&mut links, now)?;
+            let coarse = self.coarse.pop(&mut links, now);
+            let key = coarse.or_else(|| self.fine.pop(&mut links, now))?;
             if key & SERVICE == 0 {
                 return registry.id_at(key as usize).map(Due::Client);
             }
             let slot = (key & !SERVICE) as usize;
-            let due = self.services[slot].due;
-            if due > now {
-                // It was beyond the horizon.
-                self.insert_service(registry, slot, due);
+            if self.services[slot].due > now {
+                self.insert_service(registry, slot, now);
                 continue;
             }
             let timer = self.services.remove(slot);
@@ -176,7 +194,8 @@ impl Timers {
 
     /// When `pop` may have something next.
     pub(super) fn next(&self) -> Option<Time> {
-        self.wheel.next()
+        let next = [self.coarse.next(), self.fine.next()];
+        next.into_iter().flatten().min()
     }
 }
 
@@ -196,31 +215,47 @@ impl Links<'_> {
     }
 }
 
+/// A ring of lists, one for each tick.
 #[derive(Debug)]
 struct Wheel {
-    heads: Box<[u32; TICKS as usize]>,
+    heads: Box<[u32]>,
     /// One bit for each list that is not empty.
-    occupied: Box<[u64; 64]>,
-    /// One bit for each word of `occupied` that is not zero.
-    words: u64,
+    occupied: Box<[u64]>,
     /// The tick whose list is being emptied. All lists before it are empty.
     tick: u64,
+    /// Milliseconds of a tick.
+    millis: u64,
+    /// The number of the first list in [`Link::list`].
+    first_list: u16,
 }
 
 impl Wheel {
-    fn new(now: Time) -> Self {
+    fn new(millis: u64, ticks: u64, first_list: u16, now: Time) -> Self {
         Self {
-            heads: Box::new([NIL; TICKS as usize]),
-            occupied: Box::new([0; 64]),
-            words: 0,
-            tick: now.as_millis() / TICK,
+            heads: vec![NIL; ticks as usize].into(),
+            occupied: vec![0; ticks as usize / 64].into(),
+            tick: now.as_millis() / millis,
+            millis,
+            first_list,
+        }
+    }
+
+    fn ticks(&self) -> u64 {
+        self.heads.len() as u64
+    }
+
+    /// Goes on to the present tick if no list is in between.
+    fn advance(&mut self, now: Time) {
+        let target = now.as_millis() / self.millis;
+        if self.next_tick().is_none_or(|tick| tick >= target) {
+            self.tick = self.tick.max(target);
         }
     }
 
     /// Inserts what is in no list.
     fn insert(&mut self, links: &mut Links<'_>, key: u32, tick: u64) {
-        let tick = tick.clamp(self.tick + 1, self.tick + TICKS - 1);
-        let at = (tick % TICKS) as usize;
+        let tick = tick.clamp(self.tick + 1, self.tick + self.ticks() - 1);
+        let at = (tick % self.ticks()) as usize;
         let next = std::mem::replace(&mut self.heads[at], key);
         if next != NIL {
             links.get(next).previous = key;
@@ -228,19 +263,19 @@ impl Wheel {
         *links.get(key) = Link {
             previous: NIL,
             next,
-            tick: at as u16,
+            list: self.first_list + at as u16,
         };
         self.occupied[at / 64] |= 1 << (at % 64);
-        self.words |= 1 << (at / 64);
     }
 
-    /// Takes `key` out of its list, if it is in one.
+    /// Takes `key` out of its list, if it is in one of this wheel's.
     fn remove(&mut self, links: &mut Links<'_>, key: u32) {
-        let link = std::mem::take(links.get(key));
-        if link.tick == UNLINKED {
+        let link = *links.get(key);
+        let at = usize::from(link.list.wrapping_sub(self.first_list));
+        if at >= self.heads.len() {
             return;
         }
-        let at = usize::from(link.tick);
+        *links.get(key) = Link::default();
         match link.previous {
             NIL => self.heads[at] = link.next,
             previous => links.get(previous).next = link.next,
@@ -250,54 +285,56 @@ impl Wheel {
         }
         if self.heads[at] == NIL {
             self.occupied[at / 64] &= !(1 << (at % 64));
-            if self.occupied[at / 64] == 0 {
-                self.words &= !(1 << (at / 64));
-            }
         }
     }
 
-    /// Takes out the next key whose time has come.
+    /// Takes out the next key whose tick has come.
     fn pop(&mut self, links: &mut Links<'_>, now: Time) -> Option<u32> {
-        let target = now.as_millis() / TICK;
+        let target = now.as_millis() / self.millis;
         // Every list is within one round of the wheel. After a jump over many rounds all of them are due, and one round
         // before the target is enough to find them.
-        if let Some(ahead) = target.checked_sub(self.tick + TICKS) {
-            self.tick += ahead / TICKS * TICKS;
+        if let Some(ahead) = target.checked_sub(self.tick + self.ticks()) {
+            self.tick += ahead / self.ticks() * self.ticks();
         }
-        loop {
-            let Some(tick) = self.next_tick().filter(|tick| *tick <= target) else {
-                self.tick = self.tick.max(target);
-                return None;
-            };
-            self.tick = tick;
-            let key = self.heads[(tick % TICKS) as usize];
-            if key != NIL {
+        match self.next_tick() {
+            Some(tick) if tick <= target => {
+                self.tick = tick;
+                let key = self.heads[(tick % self.ticks()) as usize];
                 self.remove(links, key);
-                return Some(key);
+                Some(key)
+            }
+            _ => {
+                self.tick = self.tick.max(target);
+                None
             }
         }
     }
 
     /// The next tick with a list that is not empty.
     fn next_tick(&self) -> Option<u64> {
-        let first = (self.tick % TICKS) as usize;
-        let (word, bit) = (first / 64, first % 64);
-        let here = self.occupied[word] & (u64::MAX << bit);
-        let at = if here != 0 {
-            word * 64 + here.trailing_zeros() as usize
-        } else if self.words == 0 {
-            return None;
-        } else {
-            // The words behind this one come first, in the order of the ring; this one comes last.
-            let behind = self.words.rotate_right(word as u32 + 1);
-            let word = (word + 1 + behind.trailing_zeros() as usize) % 64;
-            word * 64 + self.occupied[word].trailing_zeros() as usize
-        };
-        Some(self.tick + ((at + TICKS as usize - first) as u64) % TICKS)
+        let first = (self.tick % self.ticks()) as usize;
+        let words = self.occupied.len();
+        for step in 0..=words {
+            let word = (first / 64 + step) % words;
+            let mut bits = self.occupied[word];
+            if step == 0 {
+                bits &= u64::MAX << (first % 64);
+            } else if step == words {
+                bits &= !(u64::MAX << (first % 64));
+            }
+            if bits != 0 {
+                let at = word * 64 + bits.trailing_zeros() as usize;
+                let ahead = (at + self.heads.len() - first) % self.heads.len();
+                return Some(self.tick + ahead as u64);
+            }
+        }
+        None
     }
 
+    /// When `pop` may have something next.
     fn next(&self) -> Option<Time> {
-        self.next_tick().map(|tick| Time::from_millis(tick * TICK))
+        self.next_tick()
+            .map(|tick| Time::from_millis(tick * self.millis))
     }
 }
 
@@ -309,9 +346,6 @@ mod tests {
     use crate::server::client::{Client, Remote};
     use crate::server::memory_stream::MemoryStream;
     use crate::server::stream::Stream;
-
-    /// Milliseconds to which clients' deadlines are rounded up.
-    const SHARED: u64 = TICK * SHARED_TICKS;
 
     fn clients(count: usize) -> (Registry, Vec<ClientId>) {
         let mut registry = Registry::new();
@@ -355,7 +389,7 @@ mod tests {
             for slot in pop_all(&mut timers, &mut registry, now) {
                 passed[slot] += 1;
                 assert!(now >= deadline(slot), "not early");
-                assert!(now <= deadline(slot) + 2 * SHARED + 13, "not late");
+                assert!(now <= deadline(slot) + 2 * COARSE_TICK + 13, "not late");
             }
         }
         assert!(passed.iter().all(|&times| times == 1));
@@ -391,7 +425,10 @@ mod tests {
             none,
             "a past deadline waits a tick"
         );
-        assert_eq!(pop_all(&mut timers, &mut registry, now + 2 * SHARED), [0]);
+        assert_eq!(
+            pop_all(&mut timers, &mut registry, now + 2 * COARSE_TICK),
+            [0]
+        );
     }
 
     #[test]
@@ -409,7 +446,8 @@ mod tests {
         timers.cancel_service(&mut registry, cancelled);
         assert_eq!(pop_all(&mut timers, &mut registry, 49), [] as [usize; 0]);
         let far = 1_000_001;
-        assert_eq!(pop_all(&mut timers, &mut registry, 64), [0, 1_000_000]);
+        assert_eq!(pop_all(&mut timers, &mut registry, 50), [1_000_000]);
+        assert_eq!(pop_all(&mut timers, &mut registry, 64), [0]);
         timers.cancel_service(&mut registry, soon);
         for now in (64..100_000).step_by(40) {
             assert_eq!(
@@ -418,7 +456,7 @@ mod tests {
                 "{now}"
             );
         }
-        assert_eq!(pop_all(&mut timers, &mut registry, 100_000 + TICK), [far]);
+        assert_eq!(pop_all(&mut timers, &mut registry, 100_000), [far]);
         assert_eq!(timers.next(), None);
     }
 }
