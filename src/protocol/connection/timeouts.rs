@@ -109,12 +109,8 @@ impl Connection {
             Phase::Handshaking | Phase::Body => after(self.since, timeouts.handshake),
             Phase::Answering => None,
             Phase::Streaming => after(self.pinged, timeouts.ping_interval),
-            Phase::Open
-                if let Some(HalfClosed {
-                    since, patience, ..
-                }) = self.half_closed() =>
-            {
-                Some(since + patience)
+            Phase::Open if self.half_closed().is_some() => {
+                self.half_closed().map(|half| half.since + half.patience)
             }
             Phase::Open => {
                 let ping = after(
@@ -159,16 +155,13 @@ impl Connection {
                 Timeout::Continue
             }
             Phase::Open
-                if let Some(HalfClosed {
-                    since, patience, ..
-                }) = self.half_closed() =>
+                if self
+                    .half_closed()
+                    .is_some_and(|half| now >= half.since + half.patience) =>
             {
-                if now >= since + patience {
-                    Timeout::Gone(CloseReason::eof())
-                } else {
-                    Timeout::Continue
-                }
+                Timeout::Gone(CloseReason::eof())
             }
+            Phase::Open if self.half_closed().is_some() => Timeout::Continue,
             Phase::Open if !self.heard && passed(self.pinged, timeouts.ping_timeout) => {
                 Timeout::Gone(CloseReason::ping_timeout())
             }
