@@ -10,7 +10,7 @@ for example in editor shared_agent mcp; do
   echo "  examples/$example.py ok"
 done
 
-cargo build --release --quiet --example chat
+cargo build --release --locked --quiet --example chat
 out=$(mktemp)
 target/release/examples/chat 0 >"$out" &
 server=$!
