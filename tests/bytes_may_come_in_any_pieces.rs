@@ -1,4 +1,4 @@
-//! TCP has no messages: the same bytes in any pieces mean the same.
+//! TCP has no message boundaries: the same bytes have the same effect in any pieces.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! HTTP calls come through the same listener as WebSocket connections, and out through the same registry.
+//! HTTP calls use the same listener and the same registry as WebSocket connections.
 
 mod common;
 
@@ -21,7 +21,7 @@ fn a_connection_makes_any_number_of_calls_and_may_be_upgraded_in_the_end() {
     let mut wire = Wire::open(server.address);
     wire.send(&call("/call", "Content-Length: 5\r\n", "hello"));
     assert_eq!(wire.read_response().1["body"], "hello");
-    // Three in one go, the last one cut in the middle.
+    // Three calls in one write, the last one incomplete.
     let three = [
         call(
             "/call",
@@ -167,7 +167,7 @@ fn who_leaves_before_the_answer_is_told_of_once() {
             assert!(matches!(server.told(), Told::Abandoned(gone) if gone == caller));
         }
     }
-    // One that waits when the server stops is told of too.
+    // A call that waits when the server stops is reported, too.
     let mut wire = Wire::open(server.address);
     wire.send(&get("/call/stream"));
     assert!(matches!(server.told(), Told::Called(..)));
@@ -208,7 +208,7 @@ fn an_answer_that_is_taken_slowly_is_taken_whole() {
         wire.send(&call("/call", &format!("{head}{fields}"), &body));
         let head = wire.read_head();
         assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
-        // Six times as long as the server waits for who does nothing.
+        // Six times as long as the server waits for an idle caller.
         let began = std::time::Instant::now();
         let mut length = 0;
         while length < body.len() + 11 {
@@ -251,7 +251,7 @@ fn a_server_that_stops_answers_what_it_has_and_nothing_new() {
     let stopping = std::thread::spawn(move || server.stop());
     idle.expect_end();
     wire.send(&get("/call"));
-    // The service answers the first when it hears that the server stops.
+    // The service answers the first call when the server begins to stop.
     let (head, body) = wire.read_response();
     assert!(head.contains("\r\nConnection: close\r\n"), "{head}");
     assert_eq!(body["body"], "stopping");
@@ -260,7 +260,7 @@ fn a_server_that_stops_answers_what_it_has_and_nothing_new() {
     assert!(told.is_empty(), "{told:?}");
 }
 
-/// The samples of a page of metrics, checked as strictly as those who read them do.
+/// The samples of a page of metrics, parsed strictly.
 fn samples(text: &str) -> std::collections::BTreeMap<String, f64> {
     let mut samples = std::collections::BTreeMap::new();
     let mut family = (String::new(), String::new());

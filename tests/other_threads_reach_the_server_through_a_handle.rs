@@ -1,4 +1,4 @@
-//! The handle: send, broadcast, close, status and stop from any thread.
+//! A `Handle` sends, broadcasts, closes, queries the status and stops the server from any thread.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! A client that does not read is not read from, holds a bounded queue, and slows nobody else.
+//! If a client does not read, the server stops reading from it, bounds its queue, and serves other clients as before.
 
 mod common;
 
@@ -11,7 +11,7 @@ use outrigger::{Cause, ClientId, Config, Context, Message, Request, Server, Serv
 
 #[test]
 fn an_echo_client_that_writes_far_ahead_of_its_reading_loses_nothing() {
-    // Without holding its input back, 64 MiB of replies would pile up against a limit of 1 MiB.
+    // If the server kept reading, 64 MiB of replies would be queued against a limit of 1 MiB.
     let server = TestServer::echo(Config {
         max_outbound: 1 << 20,
         ..patient()
@@ -29,7 +29,7 @@ fn an_echo_client_that_writes_far_ahead_of_its_reading_loses_nothing() {
             writer.send(&frame(true, BINARY, &payload));
         }
     });
-    // The writer is ahead by what the sockets hold and stands still, by the server's own account.
+    // The writer has filled the sockets and is blocked, as the server's counters show.
     loop {
         let status = server.handle.status().expect("the server runs");
         if status
@@ -51,7 +51,7 @@ fn an_echo_client_that_writes_far_ahead_of_its_reading_loses_nothing() {
 
 #[test]
 fn many_small_messages_in_one_read_stop_at_the_soft_limit_and_go_on_later() {
-    // The replies are a hundred times the requests: input that was read already has to wait as well.
+    // The replies are a hundred times as long as the requests, so input that was already read must wait, too.
     let handled = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&handled);
     let server = TestServer::start(
@@ -152,7 +152,7 @@ fn a_broadcast_reaches_everyone_in_order_and_does_not_wait_for_anyone() {
         );
     }
     drop(deaf);
-    // Whoever is elsewhere heard nothing of it, and speaks to the room all the same.
+    // The client elsewhere got none of it, and its messages still reach the room.
     elsewhere.send_frame(TEXT, b"from outside");
     assert_eq!(listeners[0].read_frame().payload, b"from outside");
     elsewhere.send_close(1000);
@@ -165,7 +165,7 @@ fn a_broadcast_reaches_everyone_in_order_and_does_not_wait_for_anyone() {
 
 #[test]
 fn what_was_never_offered_to_the_socket_does_not_count() {
-    // The bug: output that was still being gathered counted as unread, and a client that reads was cut off.
+    // The bug: output that was not written yet counted as unread, and a client that reads was disconnected.
     let config = Config {
         max_outbound: 64 << 10,
         soft_outbound: 64 << 10,
@@ -206,7 +206,7 @@ fn what_was_never_offered_to_the_socket_does_not_count() {
 
 #[test]
 fn a_peer_that_ends_its_direction_still_gets_all_it_is_owed() {
-    // The bug: at the end of input the output was flushed once and the rest of it dropped, our CLOSE with it.
+    // The bug: at the end of input the output was flushed once and the rest dropped, including our CLOSE.
     let server = TestServer::start(patient(), |ctx, client, _| {
         for _ in 0..60 {
             ctx.try_send(client, Message::Binary(&[4; 100_000]))
@@ -233,7 +233,7 @@ fn a_peer_that_ends_its_direction_still_gets_all_it_is_owed() {
     }
 }
 
-/// Holds the client that says "0", and lets it go when another one's output has drained, which is at once.
+/// Pauses the client that sends "0", and resumes it when another client's output has drained, which happens at once.
 #[derive(Default)]
 struct Holding {
     reader: Option<ClientId>,
@@ -290,7 +290,7 @@ fn what_was_held_back_comes_before_what_is_in_the_socket() {
     let mut reader = Wire::connect(address, "/");
     let reading = std::thread::spawn(move || while reader.read_frame().opcode != CLOSE {});
     let mut writer = Wire::connect(address, "/");
-    // After a long message the first read is a small one.
+    // After a long message the first read is small.
     let long = frame(true, BINARY, &[7; 200_000]);
     writer.send(&long[..1000]);
     writer.send(&long[1000..]);

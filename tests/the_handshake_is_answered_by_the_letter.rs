@@ -1,11 +1,11 @@
-//! Every request gets an answer that says what is wrong, as JSON of the right type and length.
+//! Every rejected request gets an answer that names the error, as JSON with the right type and length.
 
 mod common;
 
 use common::{TestServer, Wire, impatient, patient, request};
 use outrigger::Config;
 
-/// Sends a request with one thing replaced; the status line's code and the error message.
+/// Sends a request with one part replaced. Returns the status code and the error message.
 fn refused(server: &TestServer, from: &str, to: &str) -> (u16, String, String) {
     let good = String::from_utf8(request("/")).expect("ASCII");
     assert!(good.contains(from), "{from}");
@@ -42,7 +42,7 @@ fn each_fault_has_its_status_and_says_what_it_is() {
         ("HTTP/1.1", "HTTP/1.0", 505, "HTTP/1.1"),
         ("HTTP/1.1", "HTTP/2.0", 505, "HTTP/1.1"),
         ("HTTP/1.1", "HTTP/3", 505, "HTTP/1.1"),
-        // The bug: what stands behind a space in the target was taken for the version.
+        // The bug: the text after a space in the target was parsed as the version.
         ("GET / ", "GET /a b ", 400, "malformed"),
         ("GET / ", "GET /a HTTP/2.0 ", 400, "malformed"),
         ("Upgrade: websocket\r\n", "", 426, "WebSocket endpoint"),
@@ -144,7 +144,7 @@ fn a_refused_peer_that_does_not_leave_is_shown_the_door() {
     wire.send(b"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n");
     wire.read_response();
     wire.expect_end();
-    // It still does not close its side; what it sends is thrown away until the server closes for good.
+    // The client does not close its side. The server discards its input until it closes the connection.
     loop {
         use std::io::Write;
         if wire.stream.write_all(b"more").is_err() {

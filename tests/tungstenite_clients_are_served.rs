@@ -1,4 +1,4 @@
-//! A client library that others use.
+//! Clients of the library tungstenite are served.
 
 mod common;
 
