@@ -1,4 +1,4 @@
-//! The pieces of the protocol by themselves: masking, frame headers, the http::find_end, UTF-8, whole conversations.
+//! Measures the parts of the protocol: masking, frame headers, the end of an HTTP head, UTF-8, whole conversations.
 //!
 //! `cargo bench --bench protocol`
 
@@ -86,7 +86,7 @@ fn utf8(c: &mut Criterion) {
     }
 }
 
-/// What a read of frames costs from the first byte to the last event.
+/// Measures a read of frames from the first byte to the last event.
 fn conversation(c: &mut Criterion) {
     let mut group = c.benchmark_group("conversation");
     for (size, count) in [(20usize, 1usize), (20, 32), (1024, 16), (16384, 1)] {
@@ -114,8 +114,7 @@ fn conversation(c: &mut Criterion) {
                 {
                     messages += 1;
                 }
-                // Unmasking in place is undone by doing it again: the frames are as they were every other time, and
-                // their headers always.
+                // Unmasking works in place, and a second run reverses it. The headers stay the same.
                 assert_eq!(messages, count);
             });
         });

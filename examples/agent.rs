@@ -1,12 +1,12 @@
-//! A small agent of the Agent Client Protocol on its standard streams: what `outrigger agent` is tried with.
+//! A small agent of the Agent Client Protocol on standard streams, for trying and testing `outrigger agent`.
 //!
 //!     cargo build --release --examples
 //!     cargo run --release -- agent -- target/release/examples/agent
 //!
-//! It answers a prompt with its words, one update each. Some words make it do more:
-//! `permission` asks for a permission first, `read` reads a file through the client, `wait` answers only when it is
-//! cancelled, `die` ends it, `hold` puts the answer aside and `release` gives all answers that were put aside, the last
-//! one first. With `AGENT_LOG=FILE` it writes down every line it gets.
+//! It answers a prompt with its words, one update for each. Some words have a special meaning:
+//! `permission` requests a permission first, `read` reads a file through the client, `wait` delays the answer until the prompt
+//! is cancelled, `die` exits, `hold` delays the answer, and `release` sends all delayed answers, the last one first. With
+//! `AGENT_LOG=FILE` it writes every line that it reads to FILE.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::OpenOptions;
@@ -18,9 +18,9 @@ use serde_json::{Value, json};
 struct Agent {
     initialized: bool,
     sessions: HashSet<String>,
-    /// Prompts that wait, by session: the id of the request.
+    /// The request ids of prompts that wait for a cancellation, by session.
     waiting: HashMap<String, Value>,
-    /// Requests of ours: their id, and the prompt that waits for the answer.
+    /// The agent's own requests by id, with the prompt that waits for the answer.
     asked: HashMap<u64, (Value, String)>,
     next_id: u64,
     held: Vec<Value>,

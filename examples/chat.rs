@@ -1,15 +1,13 @@
-//! A chat room in one Rust program: `examples/chat.py` once more, with the server in it.
+//! A chat room as a Rust program with the library: a service with state that sends to one client and to all.
 //!
-//! It shows a service with state: what is told of clients, how one is sent to, and how all others are.
-//!
-//!     cargo run --release --example chat               or: ... chat 8080, for another port than 7070
-//!     python3 -m websockets ws://127.0.0.1:7070/       (several of these make a room)
+//!     cargo run --release --example chat               listens on port 7070; `chat 8080` on port 8080
+//!     python3 -m websockets ws://127.0.0.1:7070/       run several of these
 
 use std::collections::HashMap;
 
 use outrigger::{ClientId, CloseReason, Config, Context, Message, Request, Server, Service};
 
-/// Who is here, by what name. The first message of a client is its name.
+/// The names of the clients. The first message of a client is its name.
 #[derive(Default)]
 struct Room {
     names: HashMap<ClientId, String>,
@@ -25,7 +23,7 @@ impl Room {
 
 impl Service for Room {
     fn connected(&mut self, ctx: &mut Context, client: ClientId, _: &Request<'_>) {
-        // Sending fails only for who is leaving, and that will be told.
+        // If the client is gone, `disconnected` follows.
         ctx.send(client, Message::Text("What is your name?"));
     }
 
@@ -46,7 +44,7 @@ impl Service for Room {
         }
     }
 
-    /// Comes exactly once for each client that was connected, whatever ended it.
+    /// Called exactly once for each connected client, whatever ended the connection.
     fn disconnected(&mut self, ctx: &mut Context, client: ClientId, _: &CloseReason) {
         if let Some(name) = self.names.remove(&client) {
             self.tell_all(ctx, &format!("{name} has left."));
