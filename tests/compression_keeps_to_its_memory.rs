@@ -141,7 +141,7 @@ fn long_messages_are_decompressed_and_compressed_in_slices() {
 }
 
 #[test]
-fn what_is_reserved_is_what_is_taken() {
+fn connections_use_the_memory_that_was_reserved() {
     for (offer, least) in [
         ("permessage-deflate", 300 << 10),
         ("permessage-deflate; server_max_window_bits=10", 180 << 10),
@@ -187,7 +187,7 @@ fn what_is_reserved_is_what_is_taken() {
 }
 
 #[test]
-fn over_the_limit_no_context_is_kept() {
+fn connections_over_the_limit_keep_no_context() {
     let shared = shared(700 << 10);
     let answers: Vec<(String, Connection)> = (0..4)
         .map(|_| {
@@ -233,7 +233,7 @@ fn connect(address: SocketAddr) -> Wire {
 }
 
 #[test]
-fn the_program_compresses_and_what_comes_out_counts() {
+fn the_program_limits_the_decompressed_size() {
     let args = [
         "echo",
         "--deflate",

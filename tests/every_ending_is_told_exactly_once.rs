@@ -7,6 +7,7 @@ mod common;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use common::traces::eventually;
 use common::{BINARY, PING, TEXT, TestServer, Told, Wire, frame, impatient, patient, request};
 use outrigger::{Cause, CloseCode, CloseReason, Config, Message};
 
@@ -182,7 +183,7 @@ fn each_protocol_error() {
 }
 
 #[test]
-fn invalid_text_is_refused_in_the_middle_of_a_frame() {
+fn invalid_text_fails_in_the_middle_of_a_frame() {
     let got = ending(TestServer::echo(patient()), |_, mut wire| {
         // The frame announces a megabyte. The server fails the connection at the first invalid byte.
         let mut bytes = vec![0x81, 0xff, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0];
@@ -243,12 +244,13 @@ fn a_slow_consumer() {
     let wire = Wire::connect(server.address, "/");
     let client = server.connected();
     // The client does not read. Output fills the socket, then the queue up to its limit.
-    while server.client_count() > 0 {
+    eventually("the client is disconnected", || {
         server
             .handle
             .send(client, vec![0; 100_000])
             .expect("the server runs");
-    }
+        server.client_count() == 0
+    });
     assert_eq!(
         server.disconnected(client),
         told(Cause::SlowConsumer, 1006, "Slow consumer"),
@@ -259,7 +261,7 @@ fn a_slow_consumer() {
 }
 
 #[test]
-fn a_slow_consumer_that_reads_after_all_gets_whole_frames_and_the_reason() {
+fn a_slow_consumer_that_reads_later_gets_whole_frames_and_the_reason() {
     let server = TestServer::echo(Config {
         max_outbound: 1 << 20,
         ..patient()
@@ -412,7 +414,7 @@ fn shutdown_of_peers_that_never_answer() {
 }
 
 #[test]
-fn who_never_finished_the_handshake_is_never_told_of() {
+fn a_peer_that_never_finishes_the_handshake_is_not_reported() {
     let server = TestServer::echo(impatient());
     let mut silent = Wire::open(server.address);
     let mut half = Wire::open(server.address);
@@ -427,7 +429,7 @@ fn who_never_finished_the_handshake_is_never_told_of() {
 }
 
 #[test]
-fn a_client_in_a_slot_that_was_used_before_is_someone_else() {
+fn a_client_in_a_reused_slot_has_a_new_id() {
     let server = TestServer::echo(patient());
     let mut seen = std::collections::HashSet::new();
     for _ in 0..50 {
