@@ -1,11 +1,11 @@
-//! Echo end to end: Outrigger's own program beside other libraries, in one run, and what an idle connection costs.
+//! Measures echo end to end, and the memory of an idle connection, for Outrigger and other libraries in one run.
 //!
-//! `cargo bench --bench throughput` prints a table and draws `benches/throughput.svg`. `SECONDS_EACH=2` sets how long each
-//! measurement takes, `ROUNDS=3` how many there are; the medians count.
+//! `cargo bench --bench throughput` prints a table and draws `benches/throughput.svg`. `SECONDS_EACH=2` sets the duration of
+//! each measurement, `ROUNDS=3` their number. The results are medians.
 //!
-//! Every server is a process of its own. The load comes from here: connections that write a batch of masked frames and
-//! wait for all of its echoes before the next. What counts is the processor time of the server for a message, which a
-//! busy machine changes less than messages per second.
+//! Every server is a process. This program generates the load: each connection writes a batch of masked frames and waits for
+//! all of its echoes before the next batch. The main result is the server's processor time per message, which depends less on
+//! a busy machine than messages per second do.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -19,7 +19,7 @@ use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Bytes of a message, messages in flight on a connection, connections.
+/// Bytes per message, messages in flight per connection, connections.
 type Work = (usize, usize, usize);
 
 const WORK: [Work; 6] = [
@@ -38,14 +38,14 @@ const SERVERS: [&str; 4] = [
     "fastwebsockets",
 ];
 
-/// Idle connections that memory is measured with.
+/// The number of idle connections for the measurement of memory.
 const IDLE: usize = 2000;
 
 const REQUEST: &[u8] =
     b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
 
-/// A server as a process, ended with this.
+/// A server process. Dropping it kills the process.
 struct Server {
     child: Child,
     address: SocketAddr,
@@ -79,7 +79,7 @@ impl Server {
         }
     }
 
-    /// Processor time so far, of all threads, those that have ended included.
+    /// The processor time of all threads so far, including those that have ended.
     fn cpu(&self) -> Duration {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).expect("it runs");
         let fields = stat.rsplit_once(')').expect("a name").1;
@@ -90,7 +90,7 @@ impl Server {
         Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second())
     }
 
-    /// Bytes of memory that it holds.
+    /// The resident memory in bytes.
     fn resident(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()));
         let status = status.expect("it runs");
@@ -109,7 +109,7 @@ impl Drop for Server {
     }
 }
 
-/// Builds the servers of other libraries and says where they are.
+/// Builds the servers of other libraries. Returns their path.
 fn peers() -> String {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/peers");
     let target = concat!(env!("CARGO_MANIFEST_DIR"), "/target/peers");
@@ -154,7 +154,7 @@ impl Load {
         }
     }
 
-    /// Reads what there is; returns whether the echo is whole.
+    /// Reads the available bytes. Returns whether the echo is complete.
     fn read(&mut self, size: usize, buffer: &mut [u8]) -> bool {
         while self.read < size {
             match self.stream.read(buffer) {
@@ -169,7 +169,7 @@ impl Load {
     }
 }
 
-/// What was measured: messages per second, and the server's processor time for a message in microseconds.
+/// Messages per second, and the server's processor time per message in microseconds.
 #[derive(Clone, Copy)]
 struct Measured {
     rate: f64,
@@ -257,7 +257,7 @@ fn setting(name: &str, default: f64) -> f64 {
 }
 
 fn main() {
-    // Tests of all targets run this with nothing to measure.
+    // `cargo test --all-targets` runs this without --bench, and there is nothing to measure.
     if !std::env::args().any(|arg| arg == "--bench") {
         return;
     }
@@ -279,7 +279,7 @@ fn main() {
     let mut table = Vec::new();
     for work in WORK {
         let mut measured: BTreeMap<&str, Vec<Measured>> = BTreeMap::new();
-        // In turn, so that a change of the machine's pace meets all of them.
+        // Alternates between the servers, so that a change of the machine's speed affects all of them.
         for _ in 0..rounds {
             for name in SERVERS {
                 let server = Server::start(name);
@@ -304,7 +304,7 @@ fn main() {
     print!("{:>20}", "bytes, idle conn");
     let idle = SERVERS.map(|name| {
         let server = Server::start(name);
-        // What the first connection allocates is not its own.
+        // The first connection also allocates shared memory.
         let first = connect(server.address);
         let before = server.resident();
         let all: Vec<_> = (0..IDLE).map(|_| connect(server.address)).collect();
@@ -319,7 +319,7 @@ fn main() {
     fs::write(path, chart).expect("the chart can be written");
 }
 
-/// Bars: for each kind of work, the others' processor time for a message with Outrigger's as 1.
+/// Draws bars: for each kind of work, the other libraries' processor time per message relative to Outrigger's.
 fn draw(table: &[(Work, [Measured; 4])], idle: &[u64; 4]) -> String {
     const WIDTH: f64 = 760.0;
     const LEFT: f64 = 190.0;
@@ -355,7 +355,7 @@ fn draw(table: &[(Work, [Measured; 4])], idle: &[u64; 4]) -> String {
             x + 15.0
         );
     }
-    // Beyond this a bar ends, and only its figure says how far it would go.
+    // Longer bars are cut off here, and only their figures show their length.
     let most = 8.0;
     let scale = (WIDTH - LEFT - 60.0) / most;
     for (number, (name, values)) in groups.iter().enumerate() {

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Attaches this terminal to one behind Outrigger: a shell, or a process.
+"""Attaches your terminal to a terminal or process behind Outrigger.
 
+    python3 -m pip install websockets
     outrigger terminal -- bash                                           in one shell
-    examples/attach.py 'ws://127.0.0.1:7070/terminal?token=...'          in another, with the URL that it has printed
+    examples/attach.py 'ws://127.0.0.1:7070/terminal?token=...'          in another, with the URL that Outrigger printed
     examples/attach.py 'ws://127.0.0.1:7070/process/ID/attach?takeover=1&token=...'
 
-It leaves with the exit code of the program; ^] leaves at once. Needs the package websockets.
+It exits with the exit code of the program. ^] leaves at once.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ ESCAPE = b"\x1d"
 
 async def attach(url):
     """Returns the program's exit code."""
-    # A terminal that does not know its size says 0.
+    # A terminal without a known size reports 0.
     rows, cols = os.get_terminal_size().lines or 24, os.get_terminal_size().columns or 80
     url += f"{'&' if '?' in url else '?'}rows={rows}&cols={cols}"
     loop = asyncio.get_running_loop()
@@ -67,7 +68,7 @@ def main():
     if len(sys.argv) != 2:
         sys.exit(__doc__)
     if not sys.stdin.isatty():
-        sys.exit("attach.py: standard input is no terminal")
+        sys.exit("attach.py: standard input is not a terminal")
     before = termios.tcgetattr(0)
     tty.setraw(0)
     try:

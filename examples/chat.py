@@ -1,13 +1,11 @@
 #!/usr/bin/env python3
-"""A chat room, in a program that knows nothing of WebSockets.
-
-It shows the `app` service: events come in as lines of JSON, commands go out as lines of JSON.
+"""A chat room without a WebSocket library: the `app` service sends events and takes commands as lines of JSON.
 
     outrigger app --allow-origin null -- python3 examples/chat.py
 
-Then open examples/chat.html in a browser (several tabs make a room), or use any WebSocket client with the URL that
-outrigger has printed. The first message of a client is its name, everything after that is for the room. Each path
-is a room of its own: ws://127.0.0.1:7070/garden.
+Open examples/chat.html in several tabs of a browser, or use any WebSocket client with the URL that Outrigger printed. The
+first message of a client is its name, and every other message goes to the room. Each path is a separate room, for example
+ws://127.0.0.1:7070/garden.
 """
 
 import json
@@ -34,7 +32,7 @@ for line in sys.stdin:
     client = event.get("client")
     match event["event"]:
         case "listening":
-            print(f"a room is open on port {event['port']}", file=sys.stderr)  # into outrigger's log
+            print(f"a room is open on port {event['port']}", file=sys.stderr)  # goes to Outrigger's log
         case "connect":
             rooms[client] = event["path"]
             tell(client, system="What is your name?")

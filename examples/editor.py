@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""An editor's own server, without a server in the editor: `outrigger app` beside it, reading and writing lines of JSON.
+"""A WebSocket server for an editor's plugin, which runs `outrigger app` and exchanges lines of JSON with it.
 
-It shows what editors need for their companions on the command line: a random port, a lock file that says where it is and
-carries the token, and the token in a header of their own. The first half is the plugin, the second a client.
+It has what an editor's command-line companions need: a random port, a lock file with the URL and the token, and the token in
+a header that the editor chooses. The first half is the plugin, the second half a client.
 
     python3 -m pip install websockets
-    python3 examples/editor.py            OUTRIGGER=path/to/outrigger, if it is not on the path
+    python3 examples/editor.py            OUTRIGGER=path/to/outrigger, if it is not in PATH
 """
 
 import asyncio
@@ -22,7 +22,7 @@ HEADER = "X-Editor-Authorization"
 
 
 class Plugin:
-    """What an editor would have of it: a child process, a thread that reads, a dictionary of methods."""
+    """The editor's part: a child process, a thread that reads events, a dictionary of methods."""
 
     def __init__(self, folder):
         self.open_files = []
@@ -52,12 +52,12 @@ class Plugin:
 
     def open_file(self, path):
         self.open_files.append(path)
-        # Everyone is told.
+        # Notifies all clients.
         self.command(cmd="broadcast", text=json.dumps({"jsonrpc": "2.0", "method": "opened", "params": [path]}))
         return "ok"
 
     def close(self):
-        """The end of its input is a clean stop, and the lock file is removed."""
+        """Closes the input of Outrigger, which then stops cleanly and removes the lock file."""
         self.sidecar.stdin.close()
         return self.sidecar.wait()
 

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""An MCP server that speaks on its standard streams, for each client one of its own.
+"""An MCP server on standard streams, with one process for each client.
 
     outrigger agent --mode per-client --protocol jsonrpc -- python3 examples/mcp.py serve
 
-Messages pass through as they are; a client's server ends with its connection. Any MCP server does as well as this one,
-which counts: since each client has its own, each counts for itself. Without `serve` it starts all of this and two clients.
+Messages pass through unchanged, and a client's server ends with its connection. Any MCP server works. This one counts its
+calls: each client has its own server, so each gets its own count. Without `serve`, this program starts Outrigger and two
+clients.
 
     python3 -m pip install websockets
-    python3 examples/mcp.py               OUTRIGGER=path/to/outrigger, if it is not on the path
+    python3 examples/mcp.py               OUTRIGGER=path/to/outrigger, if it is not in PATH
 """
 
 import asyncio

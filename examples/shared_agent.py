@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Two clients share one agent of the Agent Client Protocol, with the same request ids, and neither sees the other's.
+"""Two clients share one agent of the Agent Client Protocol. They use equal request ids, and each gets its own answers only.
 
-The agent is `outrigger example-agent`, a program without a model; any other that speaks ACP on its standard streams does
-as well.
+The agent is `outrigger example-agent`, a program without a model. Any agent that speaks ACP on its standard streams works.
 
     python3 -m pip install websockets
-    python3 examples/shared_agent.py      OUTRIGGER=path/to/outrigger, if it is not on the path
+    python3 examples/shared_agent.py      OUTRIGGER=path/to/outrigger, if it is not in PATH
 """
 
 import asyncio
@@ -20,7 +19,7 @@ OUTRIGGER = os.environ.get("OUTRIGGER", "outrigger")
 
 
 async def talk(url, name, count):
-    """One client's whole conversation. Returns what the agent said."""
+    """Runs one client's conversation. Returns the agent's text."""
     said = ""
     async with websockets.connect(url) as socket:
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Runs every fuzz target for a while, from the seed corpora.
+# Runs fuzz targets from their seed corpora. Ends at the first finding.
 #
-# usage: fuzz/run.sh [SECONDS] [TARGET...]      20 seconds each, all targets by default
-# Needs cargo-fuzz (`cargo install cargo-fuzz`). It is run with the nightly toolchain if there is one, otherwise with
-# the present one told to allow the compiler flags it needs.
+# usage: fuzz/run.sh [SECONDS] [TARGET...]      20 seconds for each target, and all targets, by default
+#
+# Needs cargo-fuzz (`cargo install --locked cargo-fuzz`). Uses the nightly toolchain if it is installed. Otherwise
+# RUSTC_BOOTSTRAP lets the default toolchain accept the compiler flags that cargo-fuzz passes.
 set -euo pipefail
 cd "$(dirname "$0")"
 seconds=${1:-20}
@@ -11,6 +12,8 @@ shift || true
 targets=${*:-$(sed -n 's/^name = "\([a-z_]*\)"$/\1/p' Cargo.toml)}
 cargo=(cargo)
 if cargo +nightly --version >/dev/null 2>&1; then cargo=(cargo +nightly); else export RUSTC_BOOTSTRAP=1; fi
+# cargo-fuzz has no --locked.
+cargo metadata --locked --format-version 1 >/dev/null
 python3 seeds.py
 for target in $targets; do
   "${cargo[@]}" fuzz build "$target" >build.log 2>&1 || { cat build.log; exit 1; }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the seed corpora: inputs that reach deep, for the fuzzers to start from.
+"""Writes the seed corpora: valid inputs from which the fuzzers start.
 
 usage: fuzz/seeds.py        writes fuzz/corpus/TARGET/seed-*
 """

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""32 clients that all use the same ids, numbers and their strings, behind one agent that answers in random order with
-updates in between: every answer and update reaches its own client, every id comes back byte for byte.
+"""Runs 32 clients with equal request ids (numbers and strings) behind one agent, which answers in random order with updates
+in between. Every answer and update must reach its own client, and every id must come back byte for byte.
 
-usage: tests/agent_crowd.py [CALLS]      in all, 200000 by default; OUTRIGGER=target/release/outrigger
+usage: tests/agent_crowd.py [CALLS]      calls in all, 200000 by default; OUTRIGGER=target/release/outrigger
        tests/agent_crowd.py agent        the agent itself, on standard streams
 """
 
@@ -21,7 +21,7 @@ CLIENTS, IN_FLIGHT = 32, 16
 
 
 def agent():
-    """Holds prompts until there are 64 or nothing more comes, then answers them in random order."""
+    """Collects prompts until there are 64 or no more input is ready, then answers them in random order."""
     out, held, sessions, buffer = sys.stdout.buffer, [], 0, b""
     source = random.Random(1)
     while chunk := os.read(0, 1 << 20):
@@ -75,7 +75,7 @@ class Client:
             assert first & 15 == 9, (first, payload)
 
     def ask(self, call):
-        # 1, "1", 2, "2", ... : the same in every client.
+        # 1, "1", 2, "2", ...: equal in every client.
         number = call // 2 + 1
         written = b"%d" % number if call % 2 == 0 else b'"%d"' % number
         tag = f"{self.number}/{call}"

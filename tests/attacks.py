@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""What one peer can do to the others: each attack runs against a server of its own while a bystander has its messages
-echoed, and for each the table has how long the bystander waited and how much memory the server took.
+"""Attacks by one peer on the others. Each attack runs against a server of its own while a bystander measures how long its
+echoes take. The table has these times and the server's peak memory for each attack.
 
 usage: tests/attacks.py [BINARY] [--only NAME,...] [--list] [--tries N] [--json FILE]
-       BINARY is target/release/outrigger by default; --list says what the attacks are; --tries is 3: one that fails is
-       run again, since a busy machine makes anybody wait, and the best run counts
+       BINARY is target/release/outrigger by default. --list lists the attacks. --tries is 3 by default: an attack that
+       fails is run again, because a busy machine delays every process, and the best run counts.
 
-An attack fails if the bystander waits for more than 100 ms once (the goal is 50), if the server's peak memory is more
-than README.md says under "What it costs", if a process is left, or if what the attack itself checks is not so.
-Every attack is bounded in time and number, and stays on the loopback. As root the server and the bystander have a higher
-priority than the processes that attack, and than the programs that the server starts.
+An attack fails if the bystander waits for more than 100 ms once (the goal is 50), if the server's peak memory is above
+the maximum in README.md under "What it costs", if a process is left, or if a check of the attack itself fails.
+Every attack is bounded in time and number, and uses the loopback only. As root, the server and the bystander have a higher
+priority than the attacking processes and the programs that the server starts.
 
 Columns: p50, p99 and max are the bystander's milliseconds. `ran` and `queued` are parts of the worst wait: for how long
 the server used a processor, and for how long it or the bystander was ready to run but had none, as the kernel counts it.
-A long `queued` is the machine's doing and not the server's. `peak` and `allowed` are MiB of the server alone. The first
-two lines are what the machine costs when nobody attacks.
+The machine causes a long `queued`, not the server. `peak` and `allowed` are MiB of the server alone. The first two lines
+show the machine without an attack.
 """
 
 import argparse
@@ -41,17 +41,17 @@ GOAL, LIMIT = 50, 100
 PYTHON = sys.executable
 PTRACE_SEIZE, PTRACE_O_TRACEEXIT = 0x4206, 0x40
 
-# The server's defaults, which README.md's formula is made of.
+# The server's defaults, which the formula in README.md uses.
 MAX_MESSAGE, MAX_OUTBOUND, MAX_HEAD, TURN_BYTES = 16 * MIB, 8 * MIB, 16 * KIB, 512 * KIB
 MAX_PATH = 1 * KIB
 DEFLATE_MEMORY = 64 * MIB
-CAPTURE = 64 * MIB  # what all `exec`s together have taken and not yet answered with
+CAPTURE = 64 * MIB  # --max-exec-output
 MAX_LOG = 20_000  # bytes a second
 
 
 def allowed(connections=0, held=0, long_messages=False, deflate=False, programs=0):
-    """The most memory that README.md grants. `held` is what all connections hold together, `programs` what the limits of
-    an agent, an app and processes add."""
+    """The maximum of memory by the formula in README.md. `held` is what all connections hold together, `programs` what the
+    limits of an agent, an app and processes add."""
     most = 5 * MIB + TURN_BYTES + connections * 512 + 2 * held + programs
     if long_messages:
         most += 16 * MIB
@@ -64,7 +64,7 @@ def allowed(connections=0, held=0, long_messages=False, deflate=False, programs=
 
 
 def scheduling(pid):
-    """Nanoseconds in which it ran, and in which it was ready to run but had no processor."""
+    """Nanoseconds in which the process ran, and in which it was ready to run but had no processor."""
     try:
         with open(f"/proc/{pid}/schedstat") as file:
             ran, queued, _ = file.read().split()
@@ -74,8 +74,8 @@ def scheduling(pid):
 
 
 def bystand(pipe, port, server, path, pings):
-    """Has a message echoed (or a PING answered) every 2 ms, until SIGTERM. Returns each wait with the server's share of
-    it, in milliseconds."""
+    """Sends a message (or a PING) every 2 ms and waits for its answer, until SIGTERM. Returns each wait with the server's
+    share of it, in milliseconds."""
     with contextlib.suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     stopped = []
@@ -101,7 +101,7 @@ def bystand(pipe, port, server, path, pings):
                     buffer = (buffer + data)[-65536:]
         except OSError as error:
             lost = str(error)
-        # One that was not answered when the time was up has waited at least for so long.
+        # A message without an answer at the end has waited at least this long.
         took = (time.perf_counter() - begin) * 1e3
         ran, queued = (after - before for after, before in zip(scheduling(server), (ran, queued)))
         waits.append((took, ran / 1e6, (queued + scheduling("self")[1] - own) / 1e6))
@@ -113,14 +113,14 @@ def bystand(pipe, port, server, path, pings):
 
 
 def summarize(waits):
-    """p50, p99, and the longest with its parts. Whoever would have asked during a long wait has waited too."""
+    """p50, p99, and the longest wait with its parts. Counts the messages that would have been sent during a long wait, too."""
     due = sorted(took - missed * 2 for took, _, _ in waits for missed in range(max(1, int(took / 2))))
     took, ran, queued = max(waits)
     return due[len(due) // 2], due[len(due) * 99 // 100], took, ran, queued
 
 
 class Run:
-    """One run of one attack: what it starts, and what came of it."""
+    """One run of one attack: its server and bystander, and its results."""
 
     def __init__(self, binary, name):
         self.binary, self.name = binary, name
@@ -132,7 +132,7 @@ class Run:
         return self.server.port
 
     def begin(self, path="/echo", pings=False):
-        """From here on the bystander measures."""
+        """Starts the bystander's measurement."""
         port, pid = self.server.port, self.server.pid
         self.bystander = Worker(bystand, port, pid, path, pings, nice=0)
         self.bystander.hear()
@@ -145,7 +145,7 @@ class Run:
             self.bystander.kill()
             self.bystander = None
             if lost:
-                self.failures.append(f"the bystander was cut off: {lost}")
+                self.failures.append(f"the bystander lost its connection: {lost}")
             self.figures = summarize(waits)
 
     def log_rate(self):
@@ -158,11 +158,15 @@ class Run:
     def note(self, what):
         self.notes.append(what)
 
+    def observe(self, seconds):
+        """Lets the bystander measure for this long."""
+        time.sleep(seconds)
+
     def wait_for(self, what, is_true, seconds=PATIENCE):
         deadline = time.monotonic() + seconds
         while not is_true():
             if time.monotonic() > deadline:
-                self.failures.append(f"after {seconds} s not so: {what}")
+                self.failures.append(f"not within {seconds} s: {what}")
                 return
             time.sleep(0.05)
 
@@ -175,7 +179,7 @@ class Run:
             try:
                 attack(self)
                 if self.bystander:
-                    time.sleep(0.2)
+                    self.observe(0.2)
                 self.end_bystander()
             except (OSError, RuntimeError, AssertionError, TypeError, ValueError) as error:
                 self.failures.append(f"{type(error).__name__}: {error}")
@@ -200,7 +204,7 @@ class Run:
             self.failures.append("memory")
         figures = self.figures or (float("nan"),) * 5
         if self.figures is None:
-            self.failures.append("the bystander has nothing to tell")
+            self.failures.append("the bystander measured nothing")
         elif self.figures[2] > LIMIT:
             self.failures.append(f"a wait over {LIMIT} ms")
         return {
@@ -215,12 +219,12 @@ class Run:
         }
 
 
-# What several attacks are made of.
+# Parts of several attacks.
 
 
 def pipeline(pipe, port, request, connections, seconds):
-    """Sends a request over and over on so many connections, and reads what comes. One that was closed is made again.
-    Returns the bytes that came."""
+    """Sends a request repeatedly on `connections` connections and reads the answers. Replaces a connection that was closed.
+    Returns the number of bytes read."""
     batch = request * max(1, 4096 // len(request))
     came, rests = 0, {}
     deadline = time.monotonic() + seconds
@@ -230,8 +234,8 @@ def pipeline(pipe, port, request, connections, seconds):
                 try:
                     connection = connect(port)
                 except OSError:
-                    break  # there is no port for it at the moment
-                # Leaves no port waiting behind.
+                    break  # no free port at the moment
+                # Leaves no port in TIME_WAIT.
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 connection.setblocking(False)
                 rests[connection] = batch
@@ -245,7 +249,7 @@ def pipeline(pipe, port, request, connections, seconds):
                             raise ConnectionError
                         came += len(data)
                     if events & selectors.EVENT_WRITE:
-                        # A request begins where the last one ended.
+                        # Starts the next request after the last one.
                         rests[connection] = rests[connection][connection.send(rests[connection]) :] or batch
                 except BlockingIOError:
                     pass
@@ -257,7 +261,7 @@ def pipeline(pipe, port, request, connections, seconds):
 
 
 def exchange(pipe, port, path, messages, connections, seconds):
-    """Sends whole messages and reads what comes back, on so many connections. Returns how many bytes came."""
+    """Sends messages on `connections` connections and reads the echoes. Returns the number of bytes read."""
     frames = [memoryview(message) for message in messages]
     came, states = 0, {}
     deadline = time.monotonic() + seconds
@@ -292,7 +296,7 @@ def exchange(pipe, port, path, messages, connections, seconds):
 
 
 def newcomer(port, path, source):
-    """What comes first for somebody with a token who wants to come in."""
+    """Connects a client with a token. Returns the first line of the answer."""
     try:
         with connect(port, source) as client:
             client.settimeout(3)
@@ -302,11 +306,11 @@ def newcomer(port, path, source):
         return str(error)
 
 
-# The attacks. What stands in the first line of each is what it does.
+# The attacks. The docstring of each one is its description in --list.
 
 
 def status_pipelining(run):
-    """4 connections pipeline /status with a token, 5,000 clients are there"""
+    """4 connections pipeline /status with a token while 5,000 clients are connected"""
     port = run.serve()
     count = descriptors_for(5000)
     clients = open_clients(port, ["/echo"] * count)
@@ -349,7 +353,7 @@ def big_initialize(run):
         size += len(keys[-1]) + 1
     keys = head + b",".join(keys) + b"}}"
     messages = [frame(1, string), frame(1, keys)]
-    # The agent's input holds 1 MiB and a message more.
+    # The agent's input queue holds 1 MiB and one message more.
     run.allowed = allowed(3, held=2 * (MAX_MESSAGE + TURN_BYTES), long_messages=True, programs=2 * (MAX_MESSAGE + MIB))
     run.begin()
     done = results([Worker(initialize_again, port, order, 5) for order in (messages, messages[::-1])])
@@ -368,7 +372,7 @@ def upgrade_crowd(pipe, port, count, path):
         else:
             refused += 1
             connections.remove(connection)
-    # A program is there when it says something.
+    # The first output shows that the program runs.
     for connection in connections:
         read_frame(connection)
     pipe.send(("opened", (time.monotonic() - begin, refused)))
@@ -376,7 +380,7 @@ def upgrade_crowd(pipe, port, count, path):
 
 
 def terminal_crowd(run):
-    """1,000 terminals are opened at once, and left at once"""
+    """1,000 clients open terminals at once, and disconnect at once"""
     port = run.serve({"/terminal": {"terminal": {"command": ["cat"]}}})
     count = min(1000, descriptors_for(3000) // 3)
     run.allowed = allowed(count + 1, held=count * 512, programs=count * 16 * KIB)
@@ -391,7 +395,7 @@ def terminal_crowd(run):
     run.wait_for("all terminals have ended", lambda: not run.server.children())
 
 
-# Leaves orphans in sessions of their own, and goes on as `cat`.
+# Leaves orphans in sessions of their own, and becomes `cat`.
 FORKER = """
 import os, signal, sys
 if sys.argv[2] == "ignore":
@@ -422,7 +426,7 @@ def storm(run, count, orphans, hup):
     children = len(run.server.children())
     run.check(children == count * (orphans + 1), f"there are only {children} children")
     run.begin()
-    time.sleep(0.1)
+    run.observe(0.1)
     begin = time.monotonic()
     for terminal in terminals:
         terminal.close()
@@ -431,17 +435,17 @@ def storm(run, count, orphans, hup):
 
 
 def orphan_storm(run):
-    """200 terminals with ten orphans each are left at once"""
+    """the clients of 200 terminals with ten orphans each disconnect at once"""
     storm(run, 200, 10, "obey")
 
 
 def hup_proof(run):
-    """200 terminals with three orphans each that ignore HUP are left at once"""
+    """the clients of 200 terminals with three orphans each that ignore HUP disconnect at once"""
     storm(run, 200, 3, "ignore")
 
 
 def trace(pipe, server, count):
-    """Has the kernel stop the server's children where they would exit: killing them ends them when the tracer is gone."""
+    """Has the kernel stop the server's children at their exit, so that a killed child ends only when the tracer is gone."""
     traced, deadline = set(), time.monotonic() + 20
     while len(traced) < count and time.monotonic() < deadline:
         for child in children_of(server):
@@ -453,9 +457,9 @@ def trace(pipe, server, count):
 
 
 def unkillable_exec(run):
-    """8 callers of `exec` leave while a debugger keeps their processes from ending"""
+    """8 callers of `exec` disconnect while a debugger keeps their processes from ending"""
     port = run.serve({"/process/...": {"processes": {}}})
-    # PR_SET_PTRACER, PR_SET_PTRACER_ANY: where only a parent may trace.
+    # PR_SET_PTRACER, PR_SET_PTRACER_ANY: for systems on which only a parent can trace.
     code = "import ctypes,time;ctypes.CDLL(None).prctl(0x59616d61,ctypes.c_ulong(-1),0,0,0);time.sleep(60)"
     body = json.dumps({"command": PYTHON, "args": ["-c", code]}).encode()
     callers = []
@@ -468,16 +472,16 @@ def unkillable_exec(run):
     run.check(traced == len(callers), f"only {traced} of {len(callers)} processes could be traced")
     run.allowed = allowed(len(callers) + 1, programs=len(callers) * 256 * KIB)
     run.begin()
-    time.sleep(0.2)
+    run.observe(0.2)
     for caller in callers:
         caller.close()
-    time.sleep(3)
+    run.observe(3)
     tracer.kill()
     run.wait_for("all processes were reaped", lambda: not run.server.children(), 20)
 
 
 def call_again(pipe, port, requests, seconds):
-    """Makes calls, each on a connection of its own, and returns what the answers said."""
+    """Makes calls, each on its own connection, and returns the answers."""
     answers, deadline, done = {}, time.monotonic() + seconds, 0
     while time.monotonic() < deadline:
         with connect(port) as caller:
@@ -526,7 +530,7 @@ for line in sys.stdin:
 
 
 def listen_all(pipe, port, path, count, wanted):
-    """So many clients that read what comes, until each has had so many bytes."""
+    """Connects `count` clients that read until each has the given number of bytes."""
     came = {}
     with selectors.EpollSelector() as selector:
         for _ in range(count):
@@ -556,7 +560,7 @@ def broadcast(run, commands):
     listeners = Worker(listen_all, port, "/app", count, commands * 6)
     listeners.hear()
     run.begin()
-    time.sleep(0.1)
+    run.observe(0.1)
     begin = time.monotonic()
     with open_client(port, "/app") as client:
         client.sendall(frame(1, b"%d" % commands))
@@ -574,7 +578,7 @@ def broadcast_commands_2000(run):
 
 
 def deflate_bombs(run):
-    """three clients have messages of 16 MiB echoed that come and go compressed: zeros, lines of JSON, random letters"""
+    """three clients echo compressed messages of 16 MiB: zeros, lines of JSON, random letters"""
     port = run.serve({}, "--deflate")
     source = random.Random(1)
     lines = "".join('{"id":%d,"name":"user %d","ok":true}\n' % (n, source.randrange(10**6)) for n in range(20_000))
@@ -599,7 +603,7 @@ def bomb(pipe, port, message, seconds):
     done, deadline = 0, time.monotonic() + seconds
     while time.monotonic() < deadline:
         client.sendall(message)
-        # A long message comes in fragments, which are compressed as they are sent.
+        # The server compresses a long message as it sends it, in fragments.
         expected, final = 2, False
         while not final:
             opcode, _, final = read_fragment(client)
@@ -652,7 +656,7 @@ def exec_readers(run, held, **fields):
 
 def slow_exec_readers(run):
     """30 callers of `exec` read 2 kB/s of 16 MB each"""
-    # 1 MiB of a stream is kept, and the answer has both in base64.
+    # The server keeps 1 MiB of each stream, and the answer has both in base64.
     exec_readers(run, 2 * MIB * 4 // 3)
 
 
@@ -682,7 +686,7 @@ def jsonrpc_ids(run):
     run.begin()
     sent = Worker(send_big_ids, port, 100).hear()
     run.note(f"{sent} were sent")
-    time.sleep(0.5)
+    run.observe(0.5)
 
 
 def check_log(run):
@@ -707,7 +711,7 @@ def log_flood(run):
 
 
 def log_flood_token(run):
-    """32 clients with a token type what a terminal does not understand, and call what there is not"""
+    """32 clients with a token send invalid messages to a terminal and call paths that do not exist"""
     port = run.serve({"/process/...": {"processes": {}}, "/terminal": {"terminal": {"command": ["cat"]}}})
     run.allowed = allowed(33, held=32 * (256 * KIB + TURN_BYTES + MAX_HEAD), programs=32 * 256 * KIB)
     text = frame(1, b"my password is swordfish " + b"x" * 100)
@@ -720,29 +724,29 @@ def log_flood_token(run):
 
 
 def stray_print(run):
-    """a program prints a line that is no command for each line that it reads"""
+    """a program prints an invalid command for each line that it reads"""
     code = "import sys\nfor line in sys.stdin: print('hello', flush=True)"
     port = run.serve({"/app": {"app": {"command": [PYTHON, "-c", code]}}})
     run.begin()
     with open_client(port, "/app") as client:
         client.sendall(frame(1, b"x") * 1000)
-        time.sleep(1)
+        run.observe(1)
         before = run.server.processor_time()
-        time.sleep(2)
+        run.observe(2)
         share = (run.server.processor_time() - before) / 2
     check_log(run)
     run.note(f"{share * 100:.0f} % of a processor")
-    run.check(share < 0.25, f"{share * 100:.0f} % of a processor for nothing")
+    run.check(share < 0.25, f"{share * 100:.0f} % of a processor, over 25 %")
 
 
 def long_paths(run):
-    """4,000 clients come with paths of 1 kB, and more try longer ones"""
+    """4,000 clients connect with paths of 1 kB, and others try longer ones"""
     port = run.serve({"/long/...": {"echo": {}}})
     count = descriptors_for(4000)
     path = "/long/".ljust(MAX_PATH - 4, "x")
     run.allowed = allowed(count + 1, held=count * MAX_PATH + 8 * MAX_HEAD)
     run.begin()
-    # Each has a path of its own, so that none can be kept once for all.
+    # Each path is different, so that the server cannot share them.
     clients = open_clients(port, (f"{path}{number:04}" for number in range(count)))
     longer = upgrade(path.ljust(MAX_HEAD // 2, "x"))
     for _ in range(500):
@@ -750,7 +754,7 @@ def long_paths(run):
             client.sendall(longer)
             head = read_head(client)
             run.check(head.startswith(b"HTTP/1.1 414 "), f"a path of 8 kB got {head[:40]}")
-    time.sleep(0.2)
+    run.observe(0.2)
     run.end_bystander()
     for client in clients:
         client.close()
@@ -762,7 +766,7 @@ def hoard(port, count, source, first):
         with contextlib.suppress(OSError):
             connection = connect(port, source.format(number // 250, number % 250 + 1))
             connections.append(connection)
-            # Where no more are taken, no answer comes.
+            # A server that accepts no more connections does not answer.
             connection.settimeout(0.05)
             connection.sendall(first)
             if first.endswith(b"\r\n\r\n"):
@@ -771,10 +775,11 @@ def hoard(port, count, source, first):
 
 
 def handshake_hoarding(run):
-    """300 connections without a token stay in their handshake or between calls; somebody with a token wants to come in"""
+    """300 connections without a token stay in their handshake or between calls while a client with a token connects"""
     port = run.serve({}, "--max-clients", "100", "--max-clients-per-address", "10", "--handshake-timeout", "60s")
     run.allowed = allowed(302, held=300 * 64)
     run.begin()
+    descriptors = run.server.descriptors()
     for what, source, first in [
         ("half a request each from one address", "127.0.0.1", b"GET / HTTP/1.1\r\n"),
         ("kept after /healthz from one address", "127.0.0.1", get("/healthz")),
@@ -785,33 +790,33 @@ def handshake_hoarding(run):
         run.check("101" in came, f"{what}: the token's owner got {came}")
         for connection in hoarded:
             connection.close()
-        time.sleep(0.2)
+        run.wait_for("the closed connections are gone", lambda: run.server.descriptors() <= descriptors)
 
 
 def stuck_program(run):
-    """one client writes to an app that reads slowly; others of this app have PINGs answered, come in, and leave"""
+    """one client floods an app that reads slowly; the app's other clients connect, get PONGs, and disconnect"""
     code = "import os, time\nwhile os.read(0, 65536): time.sleep(0.05)"
     port = run.serve({"/app": {"app": {"command": [PYTHON, "-c", code]}}})
     run.allowed = allowed(3, held=MIB + TURN_BYTES, programs=4 * MIB)
     run.begin("/app", pings=True)
     leaver = open_client(port, "/app")
     flood = Worker(exchange, port, "/app", [frame(1, b"x" * 1000) * 100], 1, 6)
-    time.sleep(3)
+    run.observe(3)
     came = newcomer(port, "/app", "127.0.0.1")
     run.check("101" in came, f"a newcomer got {came}")
     count = client_count(port)
     leaver.close()
-    run.wait_for("who has left is not counted any more", lambda: client_count(port) < count, 2)
+    run.wait_for("the client that disconnected is not counted any more", lambda: client_count(port) < count, 2)
     flood.hear()
 
 
 def idle_after_storm(run):
-    """8 clients have messages of 16 MiB echoed; when nobody is there, the memory is given back"""
+    """8 clients echo messages of 16 MiB; the server returns the memory when no client is left"""
     port = run.serve({"/process/...": {"processes": {}}})
     messages = [frame(2, bytes(size)) for size in (MAX_MESSAGE, MIB, 300 * KIB, 5 * MIB)]
     run.allowed = allowed(9, held=8 * (MAX_MESSAGE + MAX_MESSAGE + TURN_BYTES), long_messages=True)
     run.begin()
-    # Not of lower priority: on a busy machine there would be no storm.
+    # At normal priority, because at a lower one a busy machine would prevent the storm.
     came = results([Worker(exchange, port, "/echo", messages, 4, 4, nice=0) for _ in range(2)])
     run.end_bystander()
     most = allowed(1)
@@ -845,10 +850,10 @@ ATTACKS = [
 
 
 def idle_baseline(run):
-    """nobody attacks"""
+    """no attack"""
     run.serve()
     run.begin()
-    time.sleep(2)
+    run.observe(2)
 
 
 def spin(pipe, seconds):
@@ -858,7 +863,7 @@ def spin(pipe, seconds):
 
 
 def busy_baseline(run):
-    """nobody attacks, but processes of lower priority keep every processor busy"""
+    """no attack, but processes of lower priority keep every processor busy"""
     run.serve()
     run.begin()
     results([Worker(spin, 2) for _ in range(os.cpu_count())])

@@ -1,4 +1,4 @@
-//! TCP has no messages: the same bytes in any pieces mean the same.
+//! TCP has no message boundaries: the same bytes have the same effect in any pieces.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::{BINARY, CLOSE, PING, PONG, TEXT, TestServer, Wire, frame, patient, 
 use outrigger::{Cause, Config};
 
 #[test]
-fn one_byte_a_segment() {
+fn one_byte_per_segment() {
     let server = TestServer::echo(patient());
     let mut wire = Wire::open(server.address);
     for byte in request("/") {
@@ -54,7 +54,7 @@ fn frames_may_come_together_with_the_request() {
 }
 
 #[test]
-fn messages_of_every_size_come_back_as_they_were() {
+fn messages_of_every_size_are_echoed_unchanged() {
     let server = TestServer::echo(patient());
     let mut wire = Wire::connect(server.address, "/");
     for size in [

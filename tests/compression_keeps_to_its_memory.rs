@@ -1,4 +1,5 @@
-//! What a connection with context takeover reserves is what its compressors take, and nobody else takes anything for long.
+//! A connection with context takeover uses the memory that was reserved for it. Other connections hold no memory for
+//! compression between messages.
 #![cfg(feature = "deflate")]
 
 mod common;
@@ -25,18 +26,18 @@ fn allocated() -> usize {
     ALLOCATED.get()
 }
 
-// SAFETY: every call is passed on to the system's allocator as it is.
+// SAFETY: passes every call on to the system's allocator unchanged.
 #[allow(unsafe_code, reason = "an allocator can be written in no other way")]
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = ALLOCATED.try_with(|count| count.set(count.get().wrapping_add(layout.size())));
-        // SAFETY: the caller's promises are the system's conditions.
+        // SAFETY: the caller upholds the allocator's contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         let _ = ALLOCATED.try_with(|count| count.set(count.get().wrapping_sub(layout.size())));
-        // SAFETY: the caller's promises are the system's conditions.
+        // SAFETY: the caller upholds the allocator's contract.
         unsafe { System.dealloc(memory, layout) }
     }
 }
@@ -98,8 +99,8 @@ fn exchange(connection: &mut WebSocket, shared: &mut Shared, payload: &[u8]) {
 
 #[test]
 fn long_messages_are_decompressed_and_compressed_in_slices() {
-    // The bug: a compressed message of 16 MiB held the loop for half a second, since all of it was decompressed, and
-    // its echo compressed, in one turn.
+    // The bug: a compressed message of 16 MiB blocked the loop for half a second, because the whole message was
+    // decompressed, and its echo compressed, in one turn.
     let mut shared = shared(usize::MAX);
     let mut connection = open("permessage-deflate", &shared);
     let payload = b"one and the same thing, ".repeat((8 << 20) / 16)[..8 << 20].to_vec();
@@ -132,7 +133,7 @@ fn long_messages_are_decompressed_and_compressed_in_slices() {
 }
 
 #[test]
-fn what_is_reserved_is_what_is_taken() {
+fn connections_use_the_memory_that_was_reserved() {
     for (offer, least) in [
         ("permessage-deflate", 300 << 10),
         ("permessage-deflate; server_max_window_bits=10", 180 << 10),
@@ -140,7 +141,7 @@ fn what_is_reserved_is_what_is_taken() {
         ("permessage-deflate; server_no_context_takeover", 40 << 10),
     ] {
         let mut shared = shared(usize::MAX);
-        // What all connections share is made first.
+        // Allocates what all connections share.
         let mut other = open(
             "permessage-deflate; server_no_context_takeover; client_no_context_takeover; server_max_window_bits=10",
             &shared,
@@ -178,7 +179,7 @@ fn what_is_reserved_is_what_is_taken() {
 }
 
 #[test]
-fn over_the_limit_no_context_is_kept() {
+fn connections_over_the_limit_keep_no_context() {
     let shared = shared(700 << 10);
     let answers: Vec<(String, WebSocket)> = (0..4)
         .map(|_| {
@@ -205,7 +206,7 @@ fn over_the_limit_no_context_is_kept() {
     assert_eq!(agreement.to_string(), both);
 }
 
-/// A client of the program that has agreed to keep no contexts, so that what is sent can be compressed beforehand.
+/// A client of the program without context takeover, so that the test can compress messages in advance.
 fn connect(address: SocketAddr) -> Wire {
     let mut wire = Wire::open(address);
     let request = String::from_utf8(common::request("/")).expect("ASCII");
@@ -224,7 +225,7 @@ fn connect(address: SocketAddr) -> Wire {
 }
 
 #[test]
-fn the_program_compresses_and_what_comes_out_counts() {
+fn the_program_limits_the_decompressed_size() {
     let args = [
         "echo",
         "--deflate",
@@ -236,7 +237,7 @@ fn the_program_compresses_and_what_comes_out_counts() {
     let program = Program::start(&args);
     let address = program.address();
     let mut wire = connect(address);
-    // One read brings all of them, and each is more than a turn.
+    // The server reads all of them at once, and each one needs more than a turn.
     let payload = vec![7; 200_000];
     wire.send(&frame(&payload).repeat(8));
     for _ in 0..8 {
@@ -263,7 +264,7 @@ fn the_program_compresses_and_what_comes_out_counts() {
     wire.send(&frame(&vec![7; 300_001]));
     assert_eq!(wire.read_close().0, 1009);
     for damaged in [
-        // The beginning of a stored block of a hundred bytes, nothing, and no DEFLATE at all.
+        // The beginning of a stored block of a hundred bytes; no bytes; bytes that are not DEFLATE.
         &b"\x00\x64\x00\x9b\xffAAAA"[..],
         b"",
         b"\xff\xff\xff\xff",

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""How many instructions of its own `outrigger` needs for a message, counted by callgrind in fixed conversations, and
-how many system calls, counted by strace; and whether that is what it was. A count is the same on every machine and in
-every run but for a little, so it shows what a timed test cannot.
+"""Counts the instructions (with callgrind) and system calls (with strace) that `outrigger` needs per message in fixed
+conversations, and compares them with tests/costs.json. A count hardly differs between runs, so it shows changes that a
+timed test cannot.
 
-The figures belong to a compiler and a kind of processor (which of its vector instructions are used); for others there
-is nothing to compare with until they are kept too.
+The figures depend on the compiler and on the processor's vector instructions. For a new combination of these there is nothing
+to compare with until you store its figures with --write.
 
-Two conversations of different length are had with each service; what the longer one needs more is divided by the messages
-it has more, so that start and end do not count. What the kernel does is counted as calls only.
+Each service has two conversations of different length. The difference in instructions divided by the difference in messages
+is the cost of a message, without start and end. Work of the kernel counts as system calls only.
 
-usage: tests/costs.py [--write] [NAME...]      --write makes the present figures those to be kept
+usage: tests/costs.py [--write] [NAME...]      --write stores the measured figures
 env:   OUTRIGGER=target/release/outrigger
 """
 
@@ -27,7 +27,7 @@ import tempfile
 
 OUTRIGGER = os.environ.get("OUTRIGGER", "target/release/outrigger")
 KEPT = pathlib.Path(__file__).with_suffix(".json")
-# What comes in several reads may come in more or fewer of them, and what is read first differs.
+# The kernel may split input into more or fewer reads, in another order.
 TOLERANCE, SPLIT_TOLERANCE, CALLS_TOLERANCE = 0.04, 0.3, 0.1
 REQUEST = (
     b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -69,7 +69,7 @@ while key := os.read(0, 1):
 
 
 class Client:
-    """A connection that was opened."""
+    """An open connection."""
 
     def __init__(self, port):
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=120)
@@ -89,12 +89,12 @@ class Client:
         return came
 
     def skip(self, size):
-        """Reads so many bytes of frames."""
+        """Reads `count` bytes of frames."""
         while size:
             size -= len(self.take(size))
 
     def messages(self):
-        """The payloads of messages, without end. All are shorter than 64 KiB."""
+        """Yields the payloads of messages, which are shorter than 64 KiB."""
         while True:
             while len(self.rest) < sum(span := self.frame()):
                 self.rest += self.take(65536)
@@ -103,13 +103,13 @@ class Client:
             yield payload
 
     def frame(self):
-        """Where the payload of what has come begins, and how long it is, as far as that is known."""
+        """Returns where the payload of the buffered frame begins and how long it is, as far as the header has arrived."""
         length = self.rest[1] if len(self.rest) > 1 else 0
         return (2, length) if length < 126 else (4, int.from_bytes(self.rest[2:4]))
 
 
 def echo(size, depth, opcode=2, payload=b"hello wo"):
-    """Batches of `depth` messages of `size` bytes that come back."""
+    """Echoes batches of `depth` messages of `size` bytes."""
     payload = (payload * (size // len(payload) + 1))[:size]
     batch = frame(payload, opcode) * depth
     size = reply_size(len(payload)) * depth
@@ -124,7 +124,7 @@ def echo(size, depth, opcode=2, payload=b"hello wo"):
 
 
 def calls(depth):
-    """Batches of `depth` prompts in a session of a shared agent."""
+    """Sends batches of `depth` prompts in a session of a shared agent."""
 
     def call(id, method, **params):
         return frame(json.dumps({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).encode(), 1)
@@ -145,7 +145,7 @@ def calls(depth):
 
 
 def keys(size):
-    """Keys, each of which a program on a terminal answers with `size` bytes."""
+    """Sends keys to a program on a terminal, which answers each with `size` bytes."""
 
     def run(client, rounds):
         output = client.messages()
@@ -160,7 +160,7 @@ def keys(size):
     return ["terminal", "--path", "/", "--", sys.executable, "-c", PRINTER.replace("SIZE", str(size))], run
 
 
-# Of each: the conversation, how many rounds the shorter and the longer one have, and how far instructions may be off.
+# For each: the conversation, the rounds of the shorter and the longer one, and the tolerance for instructions.
 CONVERSATIONS = {
     "echo of 20 bytes, one by one": (echo(20, 1), 200, 1200, TOLERANCE),
     "echo of 20 bytes, 32 at once": (echo(20, 32), 20, 120, TOLERANCE),
@@ -178,7 +178,7 @@ CONVERSATIONS = {
 
 
 def have(command, conversation, rounds):
-    """Has a conversation of so many rounds with a server, and returns how many messages that were."""
+    """Has a conversation of `rounds` rounds with a server. Returns the number of messages."""
     arguments, run = conversation
     options = ["--listen", "127.0.0.1:0", "--log", "off", "--no-auth"]
     server = subprocess.Popen(
@@ -192,11 +192,11 @@ def have(command, conversation, rounds):
         client = Client(port)
         messages = run(client, rounds)
         client.socket.close()
-        # To the group: strace passes no signals on.
+        # Signals the group, because strace does not forward signals.
         os.killpg(server.pid, signal.SIGTERM)
         assert server.wait(60) in (0, -signal.SIGTERM)
     finally:
-        # The tools leave what they watch behind when they are killed.
+        # The tools leave the traced program behind when they are killed.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(server.pid, signal.SIGKILL)
         server.wait()
@@ -204,7 +204,7 @@ def have(command, conversation, rounds):
 
 
 def instructions(conversation, rounds):
-    """Instructions of a whole run with one conversation, and how many messages that has."""
+    """Returns the instructions and messages of a whole run with one conversation."""
     with tempfile.NamedTemporaryFile() as out:
         command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out.name}", "-q"]
         messages = have(command, conversation, rounds)
@@ -213,14 +213,14 @@ def instructions(conversation, rounds):
 
 
 def system_calls(conversation, rounds):
-    """System calls of a whole run with one conversation, and how many messages that has."""
+    """Returns the system calls and messages of a whole run with one conversation."""
     with tempfile.NamedTemporaryFile() as out:
         messages = have(["strace", "-qq", "-o", out.name], conversation, rounds)
         return pathlib.Path(out.name).read_text().count("("), messages
 
 
 def machine():
-    """What the figures depend on beside the code."""
+    """The compiler and processor that the figures depend on."""
     compiler = subprocess.run(["rustc", "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
     flags = pathlib.Path("/proc/cpuinfo").read_text().split()
     return f"{platform.machine()}, {'AVX2' if 'avx2' in flags else 'no AVX2'}, rustc {compiler}"
@@ -243,7 +243,7 @@ def main():
             ("system calls", system_calls, 2, max(tolerance, CALLS_TOLERANCE)),
         ]:
             was = kept.setdefault(name, {}).get(what)
-            # Where a client is slow for a moment, its messages come in more pieces. That is not the server's cost.
+            # If the client is slow for a moment, its messages arrive in more pieces, which is not a cost of the server.
             for _ in range(3):
                 (before, few), (after, many) = (measure(conversation, rounds) for rounds in (fewer, more))
                 each = round((after - before) / (many - few), digits or None)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Thousands of connections, ended in each of seven ways: in `outrigger app`'s stream of events every `connect` has
-exactly one `disconnect`, `status` then says 0 clients, and the process has as many descriptors as at the start.
+"""Ends thousands of connections in each of seven ways. In the events of `outrigger app` every `connect` must have exactly
+one `disconnect`. Afterwards `status` must report 0 clients, and the process must have as many descriptors as at the start.
 
 usage: tests/endings.py [COUNT]      connections for each way, 2000 by default; OUTRIGGER=target/release/outrigger
 """
@@ -53,7 +53,7 @@ class App:
         return event
 
     def wait_for(self, connects, disconnects):
-        """Waits until the events say so, and asks for the status in between so that there is always an event."""
+        """Waits for these numbers of events. Queries the status in between, so that there is always an event to read."""
         deadline = time.monotonic() + PATIENCE
         while True:
             status = self.status()
@@ -101,7 +101,7 @@ def protocol_error(connection):
 
 
 def silent(connection):
-    """Ended by the server, after its PING."""
+    """The server ends it after a PING without an answer."""
 
 
 def check(app, way, opened):
@@ -119,7 +119,7 @@ def main():
     descriptors = app.descriptors()
     for way in [close, fin, rst, protocol_error, silent]:
         app.connects.clear(), app.disconnects.clear(), app.causes.clear()
-        # All are there together before the first one leaves.
+        # All are connected before the first one disconnects.
         connections = [connect(app.port) for _ in range(COUNT)]
         for connection in connections:
             way(connection)

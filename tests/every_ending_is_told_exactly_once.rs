@@ -1,16 +1,17 @@
-//! The origin's first failure: two client tables drifted apart, because only one of the ways out told the upper layer.
-//! Here every way out is taken with real sockets, and the service is told once, with the cause, code and reason of the
-//! table in the README, and nobody is left in the registry.
+//! The bug that started the project: two tables of clients drifted apart, because only one of the ways in which a connection
+//! ends notified the upper layer. These tests end connections in every way over real sockets. Each time the service gets one
+//! `disconnected` with the cause, code and reason of the table in docs/operating.md, and the registry is empty.
 
 mod common;
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use common::traces::eventually;
 use common::{BINARY, PING, TEXT, TestServer, Told, Wire, frame, impatient, patient, request};
 use outrigger::{Cause, CloseCode, CloseReason, Config, Message};
 
-/// Connects a client, lets `leave` end it, and returns what the service was told.
+/// Connects a client, lets `leave` end it, and returns the reason that the service gets.
 fn ending(server: TestServer, leave: impl FnOnce(&TestServer, Wire)) -> CloseReason {
     let wire = Wire::connect(server.address, "/");
     let client = server.connected();
@@ -102,8 +103,8 @@ fn reset() {
 
 #[test]
 fn failing_write() {
-    // The service goes on sending to a client that is gone; whether the write or the read sees it first is the
-    // kernel's choice, but it is seen once.
+    // The service keeps sending to a client that is gone. Either the write or the read fails first, but the end is
+    // reported once.
     let server = TestServer::start(patient(), |ctx, client, _| {
         for _ in 0..100 {
             ctx.send(client, Message::Binary(&[0; 100_000]));
@@ -179,9 +180,9 @@ fn each_protocol_error() {
 }
 
 #[test]
-fn invalid_text_is_refused_in_the_middle_of_a_frame() {
+fn invalid_text_fails_in_the_middle_of_a_frame() {
     let got = ending(TestServer::echo(patient()), |_, mut wire| {
-        // The frame announces a megabyte; after the first bad byte nothing more is waited for.
+        // The frame announces a megabyte. The server fails the connection at the first invalid byte.
         let mut bytes = vec![0x81, 0xff, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0];
         bytes.extend_from_slice(b"good\xff");
         wire.send(&bytes);
@@ -192,7 +193,7 @@ fn invalid_text_is_refused_in_the_middle_of_a_frame() {
 
 #[test]
 fn an_oversized_message_is_answered_while_it_is_still_being_sent() {
-    // Closing with unread data would reset the connection, and the reason would be lost with it.
+    // Closing with unread input would reset the connection, and the client could not read the reason.
     let config = Config {
         limits: outrigger::Limits::default().with_max_message(1000),
         ..patient()
@@ -236,13 +237,14 @@ fn a_slow_consumer() {
     let server = TestServer::echo(config);
     let wire = Wire::connect(server.address, "/");
     let client = server.connected();
-    // The client does not read; what is pushed to it fills the socket, then its queue, then the limit.
-    while server.client_count() > 0 {
+    // The client does not read. Output fills the socket, then the queue up to its limit.
+    eventually("the client is disconnected", || {
         server
             .handle
             .send(client, vec![0; 100_000])
             .expect("the server runs");
-    }
+        server.client_count() == 0
+    });
     assert_eq!(
         server.disconnected(client),
         told(Cause::SlowConsumer, 1006, "Slow consumer"),
@@ -253,7 +255,7 @@ fn a_slow_consumer() {
 }
 
 #[test]
-fn a_slow_consumer_that_reads_after_all_gets_whole_frames_and_the_reason() {
+fn a_slow_consumer_that_reads_later_gets_whole_frames_and_the_reason() {
     let server = TestServer::echo(Config {
         max_outbound: 1 << 20,
         ..patient()
@@ -294,7 +296,7 @@ fn too_many_messages() {
 
 #[test]
 fn the_peers_close_is_seen_behind_messages_over_the_rate_limit() {
-    // The bug: the rest of the input was thrown away with the peer's CLOSE in it, and it was waited for in vain.
+    // The bug: the server discarded the rest of the input, which had the peer's CLOSE, and then waited for that CLOSE.
     let mut config = Config {
         rate_limit: NonZeroU32::new(1),
         ..patient()
@@ -356,7 +358,7 @@ fn close_by_the_service_to_a_peer_that_never_answers() {
         .close(client, CloseCode(4000), "bye")
         .expect("the server runs");
     assert_eq!(wire.read_close(), (4000, "bye".to_owned()));
-    // Neither a CLOSE nor an end comes from this side.
+    // The client sends neither CLOSE nor an end of input.
     assert_eq!(
         server.disconnected(client),
         told(Cause::Service, 4000, "bye")
@@ -406,7 +408,7 @@ fn shutdown_of_peers_that_never_answer() {
 }
 
 #[test]
-fn who_never_finished_the_handshake_is_never_told_of() {
+fn a_peer_that_never_finishes_the_handshake_is_not_reported() {
     let server = TestServer::echo(impatient());
     let mut silent = Wire::open(server.address);
     let mut half = Wire::open(server.address);
@@ -421,7 +423,7 @@ fn who_never_finished_the_handshake_is_never_told_of() {
 }
 
 #[test]
-fn a_client_in_a_slot_that_was_used_before_is_someone_else() {
+fn a_client_in_a_reused_slot_has_a_new_id() {
     let server = TestServer::echo(patient());
     let mut seen = std::collections::HashSet::new();
     for _ in 0..50 {
@@ -430,7 +432,7 @@ fn a_client_in_a_slot_that_was_used_before_is_someone_else() {
         assert!(seen.insert(client.to_string()), "{client} was used before");
         drop(wire);
         server.disconnected(client);
-        // What comes late for the old client reaches nobody, not even the next in its slot.
+        // Late output for the old client does not reach the next client in its slot.
         server.handle.send(client, "late").expect("the server runs");
         server
             .handle

@@ -1,4 +1,4 @@
-//! HTTP calls come through the same listener as WebSocket connections, and out through the same registry.
+//! HTTP calls use the same listener and the same registry as WebSocket connections.
 
 mod common;
 
@@ -16,12 +16,12 @@ fn get(path: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_connection_makes_any_number_of_calls_and_may_be_upgraded_in_the_end() {
+fn a_connection_makes_any_number_of_calls_and_can_then_be_upgraded() {
     let server = TestServer::echo(patient());
     let mut wire = Wire::open(server.address);
     wire.send(&call("/call", "Content-Length: 5\r\n", "hello"));
     assert_eq!(wire.read_response().1["body"], "hello");
-    // Three in one go, the last one cut in the middle.
+    // Three calls in one write, the last one incomplete.
     let three = [
         call(
             "/call",
@@ -70,7 +70,7 @@ fn the_last_answer_is_followed_by_the_end() {
 }
 
 #[test]
-fn a_body_that_cannot_be_taken_is_refused_before_it_comes() {
+fn a_body_that_is_not_allowed_is_rejected_from_its_header() {
     let config = Config {
         limits: Limits::default().with_max_message(1000),
         ..patient()
@@ -101,7 +101,7 @@ fn a_body_that_cannot_be_taken_is_refused_before_it_comes() {
 }
 
 #[test]
-fn a_body_is_asked_for_where_it_waits() {
+fn a_body_with_expect_gets_100_continue() {
     let server = TestServer::echo(patient());
     let mut wire = Wire::open(server.address);
     wire.send(&call(
@@ -115,7 +115,7 @@ fn a_body_is_asked_for_where_it_waits() {
 }
 
 #[test]
-fn a_slow_body_gets_408_and_a_silent_connection_just_ends() {
+fn a_slow_body_gets_408_and_an_idle_connection_is_closed() {
     let config = Config {
         timeouts: patient()
             .timeouts
@@ -134,7 +134,7 @@ fn a_slow_body_gets_408_and_a_silent_connection_just_ends() {
 }
 
 #[test]
-fn who_leaves_before_the_answer_is_told_of_once() {
+fn a_caller_that_disconnects_before_its_answer_is_reported_once() {
     let server = TestServer::echo(patient());
     for path in ["/call/never", "/call/stream"] {
         for reset in [false, true] {
@@ -163,7 +163,7 @@ fn who_leaves_before_the_answer_is_told_of_once() {
             assert!(matches!(server.told(), Told::Abandoned(gone) if gone == caller));
         }
     }
-    // One that waits when the server stops is told of too.
+    // A call that waits when the server stops is reported, too.
     let mut wire = Wire::open(server.address);
     wire.send(&get("/call/stream"));
     assert!(matches!(server.told(), Told::Called(..)));
@@ -172,7 +172,7 @@ fn who_leaves_before_the_answer_is_told_of_once() {
 }
 
 #[test]
-fn what_a_caller_sends_behind_its_call_does_not_hide_its_end() {
+fn input_after_a_call_does_not_hide_the_end_of_the_connection() {
     let server = TestServer::echo(patient());
     for reset in [false, true] {
         let mut wire = Wire::open(server.address);
@@ -190,7 +190,7 @@ fn what_a_caller_sends_behind_its_call_does_not_hide_its_end() {
 }
 
 #[test]
-fn an_answer_that_is_taken_slowly_is_taken_whole() {
+fn a_slow_caller_gets_its_whole_answer() {
     let config = Config {
         timeouts: impatient().timeouts,
         ..patient()
@@ -204,15 +204,13 @@ fn an_answer_that_is_taken_slowly_is_taken_whole() {
         wire.send(&call("/call", &format!("{head}{fields}"), &body));
         let head = wire.read_head();
         assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
-        // Six times as long as the server waits for who does nothing.
+        // Six times as long as the server waits for an idle caller.
         let began = std::time::Instant::now();
         let mut length = 0;
         while length < body.len() + 11 {
             length += wire.read_exact(50_000.min(body.len() + 11 - length)).len();
-            while began.elapsed() < Duration::from_millis(1200) * length as u32 / body.len() as u32
-            {
-                std::thread::yield_now();
-            }
+            let due = Duration::from_millis(1200) * length as u32 / body.len() as u32;
+            std::thread::park_timeout(due.saturating_sub(began.elapsed()));
         }
         if last {
             wire.expect_end();
@@ -221,7 +219,7 @@ fn an_answer_that_is_taken_slowly_is_taken_whole() {
 }
 
 #[test]
-fn the_answer_to_head_is_a_head() {
+fn the_answer_to_head_has_no_body() {
     let server = TestServer::echo(patient());
     let mut wire = Wire::open(server.address);
     let head = |path: &str| format!("HEAD {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").into_bytes();
@@ -235,7 +233,7 @@ fn the_answer_to_head_is_a_head() {
 }
 
 #[test]
-fn a_server_that_stops_answers_what_it_has_and_nothing_new() {
+fn a_stopping_server_answers_pending_calls_and_no_new_ones() {
     let server = TestServer::echo(patient());
     let address = server.address;
     let mut idle = Wire::open(address);
@@ -247,7 +245,7 @@ fn a_server_that_stops_answers_what_it_has_and_nothing_new() {
     let stopping = std::thread::spawn(move || server.stop());
     idle.expect_end();
     wire.send(&get("/call"));
-    // The service answers the first when it hears that the server stops.
+    // The service answers the first call when the server begins to stop.
     let (head, body) = wire.read_response();
     assert!(head.contains("\r\nConnection: close\r\n"), "{head}");
     assert_eq!(body["body"], "stopping");
@@ -256,7 +254,7 @@ fn a_server_that_stops_answers_what_it_has_and_nothing_new() {
     assert!(told.is_empty(), "{told:?}");
 }
 
-/// The samples of a page of metrics, checked as strictly as those who read them do.
+/// The samples of a page of metrics, parsed strictly.
 fn samples(text: &str) -> std::collections::BTreeMap<String, f64> {
     let mut samples = std::collections::BTreeMap::new();
     let mut family = (String::new(), String::new());
@@ -291,7 +289,7 @@ fn samples(text: &str) -> std::collections::BTreeMap<String, f64> {
 }
 
 #[test]
-fn a_refusal_after_head_has_its_body() {
+fn a_rejection_after_head_has_its_body() {
     let server = TestServer::echo(patient());
     let mut wire = Wire::open(server.address);
     wire.send(b"HEAD /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nmalformed\r\n\r\n");
@@ -302,7 +300,7 @@ fn a_refusal_after_head_has_its_body() {
 }
 
 #[test]
-fn metrics_count_what_happened() {
+fn metrics_count_events() {
     let server = TestServer::echo(patient());
     let mut client = Wire::connect(server.address, "/");
     let id = server.connected();
@@ -356,7 +354,7 @@ fn metrics_count_what_happened() {
 }
 
 #[test]
-fn the_server_tells_of_itself() {
+fn status_and_metrics_describe_the_server() {
     let server = TestServer::echo(patient());
     let client = Wire::connect(server.address, "/chat");
     let mut wire = Wire::open(server.address);

@@ -1,4 +1,4 @@
-//! The handle: send, broadcast, close, status and stop from any thread.
+//! A `Handle` sends, broadcasts, closes, queries the status and stops the server from any thread.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::{BINARY, TEXT, TestServer, Told, Wire, patient};
 use outrigger::{CloseCode, OwnedMessage, Stopped};
 
 #[test]
-fn commands_of_a_thread_are_carried_out_in_their_order() {
+fn commands_of_a_thread_run_in_order() {
     let server = TestServer::echo(patient());
     let mut wire = Wire::connect(server.address, "/here");
     let client = server.connected();
@@ -35,7 +35,7 @@ fn commands_of_a_thread_are_carried_out_in_their_order() {
 }
 
 #[test]
-fn status_tells_what_the_registry_knows() {
+fn status_matches_the_registry() {
     let server = TestServer::echo(patient());
     let mut wire = Wire::connect(server.address, "/here");
     let client = server.connected();
@@ -80,7 +80,7 @@ fn a_handle_outlives_its_server() {
 }
 
 #[test]
-fn messages_are_told_as_what_they_are() {
+fn text_and_binary_messages_keep_their_type() {
     let server = TestServer::echo(patient());
     let mut wire = Wire::connect(server.address, "/");
     server.connected();

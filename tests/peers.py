@@ -1,5 +1,5 @@
-"""What the tests beside this file are made of: requests and frames by hand, a server with its log, and processes that
-work beside the test's own.
+"""Helpers for tests/attacks.py and tests/slow_readers.py: requests and frames, a server with its log, and worker
+processes.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def prepare():
-    """Allows as many descriptors as there may be, makes what a server leaves behind ours, and has SIGTERM clean up."""
+    """Raises the descriptor limit, becomes the subreaper of what a server leaves behind, and has SIGTERM clean up."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -108,7 +108,7 @@ def read_frame(connection):
 
 
 def read_fragment(connection):
-    """A frame's opcode and payload, and whether it is the last of its message."""
+    """Returns a frame's opcode and payload, and whether it is the last one of its message."""
     first, length = read_exactly(connection, 2)
     if length == 126:
         length = int.from_bytes(read_exactly(connection, 2))
@@ -138,7 +138,7 @@ def descriptors_for(count):
 
 
 class Worker:
-    """A function in a process of its own. What it yields reaches `hear`, its return value `result`."""
+    """A function in its own process. `hear` returns what it yields, `result` its return value."""
 
     running = []
 
@@ -229,11 +229,14 @@ class Server:
             fields = file.read().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
+    def descriptors(self):
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
     def children(self):
         return children_of(self.pid)
 
     def stop(self):
-        """Ends it as asked, or else by force. Returns what was wrong with its end."""
+        """Stops the server with a signal, or else kills it. Returns an error if it did not stop as it should."""
         self.process.terminate()
         try:
             code = self.process.wait(20)
@@ -266,7 +269,7 @@ def children_of(pid):
 
 
 def end_left_processes():
-    """Whatever the server has left is a child of ours by now. Ends it, and returns how many there were."""
+    """Kills what the server has left, which are children of this process by now. Returns how many there were."""
     left = set()
     deadline = time.monotonic() + 2
     while time.monotonic() < deadline + 10:

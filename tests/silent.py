@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Thousands of connections that never come to the point: they say nothing, half a request head, or a byte now and then.
-Meanwhile a client is served, memory stays within what the README says, and heads without end get 431. In the end all of
-them are gone, by the handshake timeout.
+"""Opens thousands of connections that never finish their request: they send nothing, half a request head, or a byte now and
+then. Meanwhile the server must serve a client, keep its memory within the formula in README.md, and answer heads without
+end with 431. The handshake timeout must close all of them.
 
 usage: tests/silent.py [COUNT]      connections, 10,000 by default; OUTRIGGER=target/release/outrigger
 """
@@ -46,7 +46,7 @@ def wait_for(what, is_true):
 
 
 def round_trips(port, count):
-    """How long each of `count` echoes takes, in microseconds, sorted."""
+    """Returns the times of `count` echoes in microseconds, sorted."""
     client = connect(port, REQUEST)
     while not client.recv(4096).endswith(b"\r\n\r\n"):
         pass
@@ -67,7 +67,7 @@ def trickle(connections):
             try:
                 connection.send(b"/")
             except OSError:
-                pass  # its time was up
+                pass  # the handshake timeout has closed it
 
 
 def main():
@@ -82,7 +82,7 @@ def main():
         silent = [connect(port) for _ in range(count // 2)]
         half = [connect(port, HALF) for _ in range(count * 4 // 10)]
         slow = [connect(port, b"GET ") for _ in range(count - len(silent) - len(half))]
-        # In a process of its own, so that it does not take the time that is measured.
+        # In its own process, so that it does not slow the measurement.
         trickling = multiprocessing.get_context("fork").Process(target=trickle, args=[slow], daemon=True)
         trickling.start()
         for _ in range(10):
@@ -91,7 +91,7 @@ def main():
                 endless.sendall(b"x" * (1 << 20))
                 assert b" 431 " in endless.recv(4096)
             except ConnectionError:
-                pass  # the answer was lost to the reset that the rest of its bytes got
+                pass  # the reset for the rest of the bytes has destroyed the answer
             endless.close()
         wait_for("all are there", lambda: metric(port, "outrigger_connections") >= count)
         assert metric(port, 'outrigger_refusals_total{reason="head_size"}') == 10

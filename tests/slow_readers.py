@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Slow readers that send PINGs and typing lose nothing: each of thousands of terminals ends with its last byte, its exit
-code and CLOSE 1000, as do apps that send and close, and long answers over HTTP. Peers that stopped reading are ended in
-time.
+"""Slow readers that send PINGs and input must lose nothing. Each of many terminals must end with its last byte, its exit code
+and CLOSE 1000; so must apps that send and close, and long answers over HTTP. The server must disconnect peers that stop
+reading within its time limits.
 
 usage: tests/slow_readers.py [BINARY] [--runs N]
        BINARY is target/release/outrigger by default; N terminals, 400 by default, and a tenth as many of the others
 
-Readers take 300 kB/s in pieces of varying size, half of them with a small receive buffer, and go on sending after the
-program has ended. Outputs have 1 byte to 512 KiB; of 200 one has 5 MB. The time-outs are short: a reader that is taken
-for one that has left is so within a second.
+Readers read 300 kB/s in pieces of varying size, half of them with a small receive buffer, and keep sending after the program
+has ended. An output has 1 byte to 512 KiB, and one in 200 has 5 MB. The timeouts are short, so the server would disconnect a
+reader by mistake within a second.
 """
 
 import argparse
@@ -52,11 +52,11 @@ for line in sys.stdin:
 
 
 class Wrong(Exception):
-    """What a reader got is not what it was to get."""
+    """A reader got something other than expected."""
 
 
 class Reader:
-    """One client that reads slowly and sends all the while. `step` does what is due and says when the next is."""
+    """A client that reads slowly and keeps sending. `step` does what is due and returns when the next step is due."""
 
     def __init__(self, source, port, number, kind):
         self.source, self.kind, self.number = source, kind, number
@@ -89,7 +89,7 @@ class Reader:
         return request.replace(b"Host:", b"Connection: close\r\nHost:", 1)
 
     def step(self, now):
-        """Returns when there is more to do, or nothing at the end."""
+        """Returns the time of the next step, or None at the end."""
         if now > self.deadline:
             raise Wrong("it did not end")
         if now >= self.next_send:
@@ -116,10 +116,10 @@ class Reader:
         if self.closed:
             return
         if self.kind == "exec":
-            # An empty line before the next request, which is to be ignored.
+            # An empty line before the next request, which the server must ignore.
             self.send(b"\r\n")
         elif self.output and self.source.random() < 0.3:
-            # Not before the terminal has stopped to echo.
+            # Not before the terminal has stopped echoing.
             self.send(frame(2, b"x"))
         else:
             self.send(frame(9, b"ping"))
@@ -128,7 +128,7 @@ class Reader:
         try:
             self.socket.send(data)
         except OSError:
-            pass  # what has come can still be read, and that is what counts
+            pass  # input that has arrived can still be read
 
     def read_frames(self):
         while len(self.buffer) >= 2:
@@ -174,8 +174,8 @@ class Reader:
 
 
 def read_all(pipe, port, seed, kinds):
-    """Runs a reader of each kind in the list, some at a time. Returns what was wrong, how many bytes did not come, and
-    how late a reader was at most."""
+    """Runs a reader of each kind in the list, some at a time. Returns the errors, how many bytes were lost, and by how much
+    a reader was late at most."""
     source = random.Random(seed)
     order, waiting, wrong, lost, late = itertools.count(), [], [], 0, 0
     todo = list(enumerate(kinds))[::-1]
@@ -185,7 +185,7 @@ def read_all(pipe, port, seed, kinds):
 
     while todo or waiting:
         now = time.monotonic()
-        # One more while nobody else has anything to do.
+        # Starts another reader while no step is due.
         if todo and len(waiting) < AT_ONCE and (not waiting or waiting[0][0] > now):
             number, kind = todo.pop()
             try:
@@ -211,7 +211,7 @@ def read_all(pipe, port, seed, kinds):
     return wrong, lost, late
 
 
-# Who is to stay and who is to go, each with a server of its own.
+# Readers that the server must keep or disconnect, each with its own server.
 
 
 def seconds_until_gone(port, most):
@@ -224,7 +224,7 @@ def seconds_until_gone(port, most):
 
 
 def read_at(client, rate, most):
-    """Reads at a steady rate until the end or so many bytes, and answers nothing."""
+    """Reads at a steady rate, up to `most` bytes, and sends nothing."""
     came, step = bytearray(), rate // 20
     begin = time.monotonic()
     while len(came) < most:
@@ -240,8 +240,8 @@ SHORT = ["--ping-interval", "1s", "--ping-timeout", "2s"]
 
 
 def steady_reader_stays(binary):
-    """a client that reads 60 kB/s of 1.2 MB from a terminal gets all of it, though PINGs lie behind the output"""
-    # It fits into the kernel's buffers, and nothing follows until a key was pressed.
+    """a client that reads 1.2 MB from a terminal at 60 kB/s gets all of it, although PINGs are queued behind the output"""
+    # This output fits into the kernel's buffers, and no more follows until a key is pressed.
     script = TERMINAL.replace("exit", "read -r key; exit")
     with serving(binary, {"/terminal": {"terminal": {"command": ["sh", "-c", script]}}}, SHORT) as server:
         client = open_client(server.port, "/terminal?rows=60000&cols=20", receive_buffer=16384)
@@ -255,14 +255,14 @@ def steady_reader_stays(binary):
 
 
 def stopped_reader_goes(binary):
-    """a client that stops reading a terminal is gone after --ping-interval and --ping-timeout"""
+    """a client that stops reading a terminal is disconnected after --ping-interval and --ping-timeout"""
     routes = {"/terminal": {"terminal": {"command": ["cat", "/dev/zero"]}}}
     with serving(binary, routes, SHORT) as server:
         client = open_client(server.port, "/terminal", receive_buffer=16384)
         read_at(client, 300_000, 300_000)
         took = seconds_until_gone(server.port, 15)
         client.close()
-        # The PING that it does not see leaves up to one interval later.
+        # The server sends the unanswered PING up to one interval later.
         assert took and took < 3 + 1 + 0.7, f"gone after {took} s"
     return f"gone after {took:.1f} s, 3 s asked for"
 
@@ -282,7 +282,7 @@ os._exit(0)
 
 
 def vanished_client_goes(binary):
-    """a client that reads nothing while it is sent to is gone after --ping-interval and --ping-timeout, at any rate"""
+    """a client that never reads is disconnected after --ping-interval and --ping-timeout, at any rate of output"""
     said = []
     for size in (100, 5_000, 15_000):
         routes = {"/app": {"app": {"command": [PYTHON, "-c", TICKS.replace("SIZE", str(size))]}}}
@@ -296,7 +296,7 @@ def vanished_client_goes(binary):
 
 
 def read_after_close(binary, rate, seconds):
-    """Reads at a rate after CLOSE was sent to it behind 5 MB. Returns after how many seconds the server gave it up."""
+    """Reads at a rate while CLOSE is queued behind 5 MB. Returns after how many seconds the server disconnected it, or None."""
     routes = {"/app": {"app": {"command": [PYTHON, "-c", APP]}}}
     with serving(binary, routes, ["--close-timeout", "2s", "--ping-interval", "0"]) as server:
         client = open_client(server.port, "/app?5000000", receive_buffer=2304)
@@ -310,7 +310,7 @@ def read_after_close(binary, rate, seconds):
                 pass
             except OSError:
                 took = time.monotonic() - begin
-            # The table may skip an entry while others come and go, so one look is not enough.
+            # The table may skip an entry while others change, so it is read again.
             if not any(is_open(client) for _ in range(5)):
                 took = time.monotonic() - begin
         client.close()
@@ -318,7 +318,7 @@ def read_after_close(binary, rate, seconds):
 
 
 def is_open(client):
-    """Whether a process has the server's end of a connection: the kernel may send for longer what it was given."""
+    """Returns whether a process has the server's end of a connection open. The kernel may keep sending after it is closed."""
     _, port = client.getsockname()
     with open("/proc/net/tcp") as file:
         for line in file:
@@ -329,14 +329,14 @@ def is_open(client):
 
 
 def trickle_after_close_goes(binary):
-    """a client that reads 300 B/s after CLOSE, less than 1 KiB/s, is given up after two --close-timeout at most"""
+    """a client that reads 300 B/s after CLOSE, less than 1 KiB/s, is disconnected after at most two --close-timeout"""
     took = read_after_close(binary, 300, 15)
     assert took and took < 2 * 2 + 2, f"given up after {took} s"
     return f"given up after {took:.1f} s, 2 s asked for"
 
 
 def progress_after_close_stays(binary):
-    """a client that reads 8 KiB/s after CLOSE is not given up, though it will take minutes"""
+    """a client that reads 8 KiB/s after CLOSE is not disconnected, although it needs minutes"""
     took = read_after_close(binary, 8 * KIB, 10)
     assert took is None, f"given up after {took} s"
     return "there after 10 s"
@@ -352,7 +352,7 @@ SCENARIOS = [
 
 
 def play(pipe, scenario, binary):
-    """Returns whether it was as it should be, and what is to be said."""
+    """Runs one check. Returns whether it passed, and its message."""
     try:
         return True, scenario(binary)
     except AssertionError as error:
@@ -362,7 +362,7 @@ def play(pipe, scenario, binary):
 
 
 def read_all_kinds(binary, runs):
-    """Returns what was wrong, and how many bytes did not come."""
+    """Returns the errors, and how many bytes were lost."""
     routes = {
         "/terminal": {"terminal": {"command": ["sh", "-c", TERMINAL]}},
         "/app": {"app": {"command": [PYTHON, "-c", APP]}},
@@ -393,7 +393,7 @@ def main():
         pattern.write(PATTERN)
         pattern.flush()
         os.environ["PATTERN"] = pattern.name
-        # These mostly wait: all at once.
+        # These mostly wait, so they run at the same time.
         failed = 0
         players = [(scenario, Worker(play, scenario, binary, nice=0)) for scenario in SCENARIOS]
         for scenario, player in players:

@@ -1,4 +1,4 @@
-//! A client that does not read is not read from, holds a bounded queue, and slows nobody else.
+//! If a client does not read, the server stops reading from it, bounds its queue, and serves other clients as before.
 
 mod common;
 
@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
 
+use common::traces::eventually;
 use common::{BINARY, CLOSE, PATIENCE, TEXT, TestServer, Told, Wire, frame, patient};
 use outrigger::{Cause, ClientId, Config, Context, Message, Request, Server, Service};
 
 #[test]
 fn an_echo_client_that_writes_far_ahead_of_its_reading_loses_nothing() {
-    // Without holding its input back, 64 MiB of replies would pile up against a limit of 1 MiB.
+    // If the server kept reading, 64 MiB of replies would be queued against a limit of 1 MiB.
     let server = TestServer::echo(Config {
         max_outbound: 1 << 20,
         ..patient()
@@ -29,18 +30,16 @@ fn an_echo_client_that_writes_far_ahead_of_its_reading_loses_nothing() {
             writer.send(&frame(true, BINARY, &payload));
         }
     });
-    // The writer is ahead by what the sockets hold and stands still, by the server's own account.
-    loop {
+    // The writer has filled the sockets and is blocked, as the server's counters show.
+    eventually("the output is queued", || {
         let status = server.handle.status().expect("the server runs");
-        if status
+        let queued = status
             .clients
             .first()
-            .is_some_and(|client| client.queued_bytes > 256 << 10)
-        {
-            assert!(status.clients[0].queued_bytes <= 1 << 20);
-            break;
-        }
-    }
+            .map_or(0, |client| client.queued_bytes);
+        assert!(queued <= 1 << 20, "{queued}");
+        queued > 256 << 10
+    });
     for n in 0..count {
         let payload = reader.read_frame().payload;
         assert_eq!(payload.len(), 64 << 10);
@@ -50,8 +49,8 @@ fn an_echo_client_that_writes_far_ahead_of_its_reading_loses_nothing() {
 }
 
 #[test]
-fn many_small_messages_in_one_read_stop_at_the_soft_limit_and_go_on_later() {
-    // The replies are a hundred times the requests: input that was read already has to wait as well.
+fn many_small_messages_in_one_read_pause_at_the_soft_limit() {
+    // The replies are a hundred times as long as the requests, so input that was already read must wait, too.
     let handled = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&handled);
     let server = TestServer::start(
@@ -67,7 +66,10 @@ fn many_small_messages_in_one_read_stop_at_the_soft_limit_and_go_on_later() {
     );
     let mut wire = Wire::connect(server.address, "/");
     wire.send(&frame(true, TEXT, &[b'x'; 100]).repeat(2000));
-    while server.handle.status().expect("it runs").clients[0].queued_bytes < 256 << 10 {}
+    eventually("the output is queued", || {
+        let status = server.handle.status().expect("the server runs");
+        status.clients[0].queued_bytes >= 256 << 10
+    });
     assert!(handled.load(Ordering::Relaxed) < 2000, "the rest waits");
     for _ in 0..2000 {
         assert_eq!(wire.read_frame().payload.len(), 10_000);
@@ -93,7 +95,7 @@ fn others_are_served_while_one_does_not_read() {
 }
 
 #[test]
-fn drained_is_told_once_the_queue_is_empty() {
+fn drained_is_called_when_the_queue_is_empty() {
     let server = TestServer::echo(patient());
     let mut wire = Wire::connect(server.address, "/");
     let client = server.connected();
@@ -118,7 +120,7 @@ fn drained_is_told_once_the_queue_is_empty() {
 }
 
 #[test]
-fn a_broadcast_reaches_everyone_in_order_and_does_not_wait_for_anyone() {
+fn a_broadcast_reaches_all_clients_in_order_and_waits_for_none() {
     let (sender, closed) = mpsc::channel();
     let server = TestServer::start(
         Config {
@@ -152,7 +154,7 @@ fn a_broadcast_reaches_everyone_in_order_and_does_not_wait_for_anyone() {
         );
     }
     drop(deaf);
-    // Whoever is elsewhere heard nothing of it, and speaks to the room all the same.
+    // The client elsewhere got none of it, and its messages still reach the room.
     elsewhere.send_frame(TEXT, b"from outside");
     assert_eq!(listeners[0].read_frame().payload, b"from outside");
     elsewhere.send_close(1000);
@@ -164,8 +166,8 @@ fn a_broadcast_reaches_everyone_in_order_and_does_not_wait_for_anyone() {
 }
 
 #[test]
-fn what_was_never_offered_to_the_socket_does_not_count() {
-    // The bug: output that was still being gathered counted as unread, and a client that reads was cut off.
+fn output_not_yet_written_to_the_socket_does_not_count_as_unread() {
+    // The bug: output that was not written yet counted as unread, and a client that reads was disconnected.
     let config = Config {
         max_outbound: 64 << 10,
         soft_outbound: 64 << 10,
@@ -205,8 +207,8 @@ fn what_was_never_offered_to_the_socket_does_not_count() {
 }
 
 #[test]
-fn a_peer_that_ends_its_direction_still_gets_all_it_is_owed() {
-    // The bug: at the end of input the output was flushed once and the rest of it dropped, our CLOSE with it.
+fn a_peer_that_ends_its_direction_still_gets_its_output() {
+    // The bug: at the end of input the output was flushed once and the rest dropped, including our CLOSE.
     let server = TestServer::start(patient(), |ctx, client, _| {
         for _ in 0..60 {
             ctx.try_send(client, Message::Binary(&[4; 100_000]))
@@ -233,7 +235,7 @@ fn a_peer_that_ends_its_direction_still_gets_all_it_is_owed() {
     }
 }
 
-/// Holds the client that says "0", and lets it go when another one's output has drained, which is at once.
+/// Pauses the client that sends "0", and resumes it when another client's output has drained, which happens at once.
 #[derive(Default)]
 struct Holding {
     reader: Option<ClientId>,
@@ -272,7 +274,7 @@ impl Service for Holding {
 }
 
 #[test]
-fn what_was_held_back_comes_before_what_is_in_the_socket() {
+fn held_input_is_processed_before_new_input() {
     let (sender, heard) = mpsc::channel();
     let config = Config {
         turn_bytes: 70_000,
@@ -290,7 +292,7 @@ fn what_was_held_back_comes_before_what_is_in_the_socket() {
     let mut reader = Wire::connect(address, "/");
     let reading = std::thread::spawn(move || while reader.read_frame().opcode != CLOSE {});
     let mut writer = Wire::connect(address, "/");
-    // After a long message the first read is a small one.
+    // After a long message the first read is small.
     let long = frame(true, BINARY, &[7; 200_000]);
     writer.send(&long[..1000]);
     writer.send(&long[1000..]);

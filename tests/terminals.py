@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Terminals by the thousand: no byte lost or out of order, the exit code last, whoever reads how.
+"""Runs many terminals. However a client reads, no byte may be lost or out of order, and the exit code must come last.
 
 usage: tests/terminals.py OUTRIGGER [RUNS] [BURSTS] [CUTS]      400, 40 and 60 by default
 
-* RUNS terminals that sleep a moment, print 200 lines and exit with 7;
-* BURSTS terminals that print the hash of a random MiB and the MiB, and exit with 7;
+* RUNS terminals wait 10 ms, print 200 lines and exit with 7;
+* BURSTS terminals print the hash of a random MiB, then the MiB, and exit with 7;
   half of the readers of both read slowly;
-* CUTS times a client is cut off a process that prints all the time, and attaches again where it was.
+* CUTS times a client loses its connection to a process that prints all the time, and attaches again where it stopped.
 
-At the end no process is left and every descriptor is closed. Needs the package websockets.
+At the end no process may be left and every descriptor must be closed. Needs the package websockets.
 """
 
 import asyncio
@@ -42,31 +42,36 @@ while True:
 """
 
 
+PATIENCE = 60  # seconds, the deadline of every wait
+
+
 class Server:
     def __init__(self, *args):
         self.process = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         self.url = re.search(r"ws://\S+", self.process.stdout.readline())[0]
-        # What the line was written through is closed once the loop turns, and the loop answers.
-        with urllib.request.urlopen(re.sub("^ws(://[^/]+).*", r"http\1/healthz", self.url)) as answer:
+        # An answer shows that the loop runs and has closed the descriptor through which it printed the line.
+        with urllib.request.urlopen(re.sub("^ws(://[^/]+).*", r"http\1/healthz", self.url), timeout=PATIENCE) as answer:
             answer.read()
 
     def descriptors(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
     def descriptors_at_rest(self):
-        count = self.descriptors()
+        """Returns the number of descriptors once it has not changed for 0.2 s."""
+        count, deadline = self.descriptors(), time.monotonic() + PATIENCE
         while True:
             time.sleep(0.2)
             before, count = count, self.descriptors()
             if count == before:
                 return count
+            assert time.monotonic() < deadline, (before, count)
 
     def children(self):
         with open(f"/proc/{self.process.pid}/task/{self.process.pid}/children") as children:
             return children.read().split()
 
     def expect_calm(self, descriptors):
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE
         while self.children() or self.descriptors() != descriptors:
             assert time.monotonic() < deadline, (self.children(), self.descriptors(), descriptors)
             time.sleep(0.05)
@@ -77,12 +82,12 @@ class Server:
 
 
 async def read_all(url, slowly):
-    """Output, events and close code of one terminal."""
+    """Returns the output, events and close code of one terminal."""
     output, events = [], []
     async with websockets.connect(url, max_queue=1 if slowly else 16, max_size=None, compression=None) as socket:
         try:
             while True:
-                message = await socket.recv()
+                message = await asyncio.wait_for(socket.recv(), PATIENCE)
                 if isinstance(message, str):
                     events.append(json.loads(message))
                 else:
@@ -95,7 +100,7 @@ async def read_all(url, slowly):
 
 
 async def many(url, count, check):
-    """Runs so many terminals, some at a time, and returns how many were not as they should be."""
+    """Runs `count` terminals, some at a time. Returns how many failed the check."""
     turn, wrong = asyncio.Semaphore(AT_ONCE), 0
 
     async def one(number):
@@ -124,13 +129,13 @@ def call(url, path, body):
 
 
 def expected(start, end):
-    """The bytes of the stream of numbers, nine for each."""
+    """The bytes of the stream of numbers, nine per number."""
     text = "".join("%08d\n" % number for number in range(start // 9, end // 9 + 1)).encode()
     return text[start % 9 :][: end - start]
 
 
 async def cut_and_return(url, cuts):
-    """Returns how many bytes came, and how many were announced as missing."""
+    """Returns how many bytes arrived and how many were announced as missing."""
     process = call(url, "/spawn", {"command": "python3", "args": ["-c", STREAM], "allocate_tty": True})["process_id"]
     offset = missing = 0
     for _ in range(cuts):
@@ -139,7 +144,7 @@ async def cut_and_return(url, cuts):
                 socket = await websockets.connect(f"{url}/{process}/attach?since={offset}", compression=None)
                 break
             except websockets.InvalidStatus as refused:
-                # The server has not heard of the cut yet.
+                # The server has not noticed the lost connection yet.
                 assert refused.response.status_code == 409
         until = time.monotonic() + random.random() * 0.1
         while time.monotonic() < until:

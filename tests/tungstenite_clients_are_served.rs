@@ -1,4 +1,4 @@
-//! A client library that others use.
+//! Clients of the library tungstenite are served.
 
 mod common;
 
@@ -40,7 +40,7 @@ fn text_binary_ping_and_close() {
 }
 
 #[test]
-fn fifty_clients_at_once_each_get_their_own() {
+fn fifty_concurrent_clients_each_get_their_own_echoes() {
     let server = TestServer::echo(patient());
     let address = server.address;
     let threads: Vec<_> = (0..50)

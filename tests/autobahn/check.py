@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Compares an Autobahn report with what is expected. usage: check.py INDEX.json [--partial]"""
+"""Checks the results in an Autobahn report. usage: check.py INDEX.json [--partial]"""
 
 import collections
 import json
 import sys
 
-# The cases for which the suite only reports what it saw. Every other case has to be OK.
+# Cases whose result is only informational. Every other case must be OK.
 INFORMATIONAL = {"7.1.6", "7.13.1", "7.13.2"}
-# The number of cases in groups 1 to 7, 9 and 10: a report with fewer is not a whole run.
+# The number of cases in groups 1 to 7, 9 and 10. A report with fewer is incomplete.
 TOTAL = 301
 
 results = next(iter(json.load(open(sys.argv[1])).values()))

@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# Runs the Autobahn test suite against `outrigger echo` and compares with what is expected: every case OK or
-# INFORMATIONAL, every close clean.
+# Runs the Autobahn test suite against `outrigger echo`. Every case must be OK or INFORMATIONAL, and every close clean.
 #
 # usage: tests/autobahn/run.sh [WSTEST]      WSTEST is the suite's command; by default $WSTEST, ../shared/autobahn/wstest
-#                                            or wstest from the path, whichever is there first
+#                                            or wstest from PATH, whichever exists first
 # env:   OUTRIGGER=target/release/outrigger  the program to test
-#        CASES='1.* 2.*'                     only these; by default all but those of compression
-#        OPTIONS=--deflate                   further options; CASES='12.* 13.*' need this one
+#        CASES='1.* 2.*'                     only these; by default all except compression
+#        OPTIONS=--deflate                   more options; CASES='12.* 13.*' need this one
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 outrigger=${OUTRIGGER:-target/release/outrigger}
@@ -18,7 +17,11 @@ work=$(mktemp -d)
 "$outrigger" echo --listen 127.0.0.1:0 --log warn ${OPTIONS:-} >"$work/out" 2>"$work/log" &
 server=$!
 trap 'kill "$server" 2>/dev/null || true; wait "$server" 2>/dev/null || true; rm -rf "$work"' EXIT
-until grep -q listening "$work/out"; do kill -0 "$server" || { cat "$work/log"; exit 1; }; sleep 0.05; done
+deadline=$((SECONDS + 30))
+until grep -q listening "$work/out"; do
+  kill -0 "$server" && [ "$SECONDS" -lt "$deadline" ] || { cat "$work/log"; exit 1; }
+  sleep 0.05
+done
 address=$(sed -n 's|.*ws://\([^/]*\)/.*|\1|p' "$work/out")
 python3 - "$work" "$address" <<'PY'
 import json, os, sys

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{CLOSE, TEXT, Wire};
 
-/// The agent of the examples, which is built with the tests.
+/// The path of `examples/agent.rs`, which cargo builds with the tests.
 pub fn example_agent() -> String {
     let test = std::env::current_exe().expect("a path");
     let agent = test
@@ -22,7 +22,7 @@ pub fn example_agent() -> String {
     agent.to_str().expect("UTF-8").to_owned()
 }
 
-/// A client that speaks JSON-RPC.
+/// A JSON-RPC client.
 pub struct Client {
     pub wire: Wire,
     pub next_id: u64,
@@ -36,12 +36,12 @@ impl Client {
         }
     }
 
-    /// A client that is initialized.
+    /// Connects and initializes a client.
     pub fn initialized(address: SocketAddr) -> Self {
         Self::initialized_on(Wire::connect(address, "/acp"))
     }
 
-    /// The same on a connection that is open already.
+    /// Initializes a client on an open connection.
     pub fn initialized_on(wire: Wire) -> Self {
         let mut client = Self { wire, next_id: 0 };
         let answer = client.ask(
@@ -52,12 +52,12 @@ impl Client {
         client
     }
 
-    /// A client with a session, and what it can come back with.
+    /// Connects a client with a session. Returns its session id and resume token, too.
     pub fn with_session(address: SocketAddr) -> (Self, String, String) {
         Self::initialized(address).open_session()
     }
 
-    /// The client with a session, and what it can come back with.
+    /// Opens a session. Returns its id and resume token, too.
     pub fn open_session(self) -> (Self, String, String) {
         let mut client = self;
         let answer = client.ask("session/new", json!({"cwd": "/", "mcpServers": []}));
@@ -103,7 +103,7 @@ impl Client {
         }
     }
 
-    /// Asks, and returns the answer, passing over what else comes.
+    /// Sends a request and returns its answer. Skips other messages.
     pub fn ask(&mut self, method: &str, params: Value) -> Value {
         let id = self.request(method, params);
         self.answer_to(id)

@@ -1,4 +1,4 @@
-//! A server that writes down what it is told, and a client that speaks bytes.
+//! Helpers for tests: a server that records the calls to its service, and a client that sends and reads exact bytes.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -12,7 +12,6 @@ pub mod traces;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use outrigger::{
@@ -20,10 +19,13 @@ use outrigger::{
     Request, Response, Route, Server, Service, StatusCode, TimerId,
 };
 
-/// How long to wait for what has to happen. Only a failing test waits this long.
+/// The deadline of every wait. Only a failing test waits this long.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What a service was told.
+/// The time between two checks of a condition that has no event.
+pub const POLL_INTERVAL: Duration = Duration::from_millis(1);
+
+/// A call to the service.
 #[derive(Debug)]
 pub enum Told {
     Connected(ClientId, String),
@@ -36,10 +38,10 @@ pub enum Told {
 
 type OnMessage = Box<dyn FnMut(&mut Context, ClientId, Message<'_>) + Send>;
 
-/// Writes down all it is told, and does with messages what the test says.
+/// A service that records each call and passes messages to the test.
 struct Witness {
     told: Sender<Told>,
-    /// Who is answered when the server stops.
+    /// The caller that gets its answer when the server stops.
     waiting: Option<ClientId>,
     on_message: OnMessage,
 }
@@ -68,7 +70,8 @@ impl Service for Witness {
         (self.on_message)(ctx, client, message);
     }
 
-    /// `/call` is answered with what was sent, `/call/stream` with a stream that does not end, `/call/never` not at all.
+    /// Answers `/call` with its body, `/call/stream` with a stream that does not end, `/call/wait` when the server stops, and
+    /// `/call/never` not at all.
     fn call(&mut self, ctx: &mut Context, caller: ClientId, request: &Request<'_>, body: &[u8]) {
         let told = format!("{} {}", request.method(), request.path());
         let _ = self.told.send(Told::Called(caller, told));
@@ -124,23 +127,23 @@ impl Service for Witness {
     }
 }
 
-/// A server in a thread of its own, on a free port.
+/// A server on a free port, in its own thread. Dropping it stops the server.
 pub struct TestServer {
     pub address: SocketAddr,
     pub handle: Handle,
     told: Receiver<Told>,
-    thread: Option<JoinHandle<Ended>>,
+    ended: Option<Receiver<Ended>>,
 }
 
 impl TestServer {
-    /// A server that echoes.
+    /// Starts a server that echoes.
     pub fn echo(config: Config) -> Self {
         Self::start(config, |ctx, client, message| {
             ctx.send(client, message);
         })
     }
 
-    /// A server that does this with messages.
+    /// Starts a server that calls `on_message` for each message.
     pub fn start(
         config: Config,
         on_message: impl FnMut(&mut Context, ClientId, Message<'_>) + Send + 'static,
@@ -152,7 +155,8 @@ impl TestServer {
         let (sender, told) = mpsc::channel();
         let (ready, started) = mpsc::channel();
         let on_message = Box::new(on_message);
-        let thread = std::thread::spawn(move || {
+        let (end, ended) = mpsc::channel();
+        std::thread::spawn(move || {
             let server = Server::bind(
                 config,
                 Witness {
@@ -168,25 +172,25 @@ impl TestServer {
                     server.handle(),
                 ))
                 .expect("the test waits");
-            server.run().expect("the loop turns").1
+            let _ = end.send(server.run().expect("the loop runs").1);
         });
         let (address, handle) = started.recv_timeout(PATIENCE).expect("the server starts");
         Self {
             address,
             handle,
             told,
-            thread: Some(thread),
+            ended: Some(ended),
         }
     }
 
-    /// The next thing that the service was told.
+    /// The next call to the service.
     pub fn told(&self) -> Told {
         self.told
             .recv_timeout(PATIENCE)
-            .expect("the service is told something")
+            .expect("a call to the service")
     }
 
-    /// Waits for a client to be connected, passing over messages.
+    /// Waits for `connected`. Skips messages.
     pub fn connected(&self) -> ClientId {
         loop {
             match self.told() {
@@ -197,17 +201,17 @@ impl TestServer {
         }
     }
 
-    /// Waits for the end of a client, passing over everything else, and makes sure that it is the only one.
+    /// Waits for `disconnected`, which must be for this client. Skips other calls.
     pub fn disconnected(&self, client: ClientId) -> CloseReason {
         loop {
             if let Told::Disconnected(gone, ending) = self.told() {
-                assert_eq!(gone, client, "who is gone");
+                assert_eq!(gone, client, "the disconnected client");
                 return ending;
             }
         }
     }
 
-    /// The number of clients by the server's own account.
+    /// The number of clients in the server's status.
     pub fn client_count(&self) -> usize {
         self.handle
             .status()
@@ -215,40 +219,40 @@ impl TestServer {
             .client_count()
     }
 
-    /// Stops the server and returns what the service was still told.
+    /// Stops the server and returns the remaining calls to the service.
     pub fn stop(mut self) -> (Ended, Vec<Told>) {
         self.handle.stop().expect("the server runs");
         let ended = self
-            .thread
+            .ended
             .take()
             .expect("stopped once")
-            .join()
-            .expect("the loop ends without a panic");
+            .recv_timeout(PATIENCE)
+            .expect("the loop ends in time and without a panic");
         (ended, self.told.try_iter().collect())
     }
 
-    /// Checks that nobody is left and that nobody was told of twice.
+    /// Stops the server, and checks that no client is left and none was reported twice.
     pub fn stop_and_expect_silence(self) {
         assert_eq!(self.client_count(), 0, "the registry is empty");
         let (_, told) = self.stop();
         assert!(
             told.iter()
                 .all(|told| matches!(told, Told::Message(..) | Told::Drained(_))),
-            "nothing is told twice: {told:?}"
+            "each client is reported once: {told:?}"
         );
     }
 }
 
 impl Drop for TestServer {
     fn drop(&mut self) {
-        if let Some(thread) = self.thread.take() {
+        if let Some(ended) = self.ended.take() {
             let _ = self.handle.stop();
-            let _ = thread.join();
+            let _ = ended.recv_timeout(PATIENCE);
         }
     }
 }
 
-/// A frame as it came from the server.
+/// A frame from the server.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Frame {
     pub opcode: u8,
@@ -261,7 +265,7 @@ pub const CLOSE: u8 = 8;
 pub const PING: u8 = 9;
 pub const PONG: u8 = 10;
 
-/// A client that writes and reads exactly what the test says.
+/// A client that sends and reads exact bytes.
 #[derive(Debug)]
 pub struct Wire {
     pub stream: TcpStream,
@@ -273,10 +277,10 @@ impl Wire {
         let stream = TcpStream::connect(address).expect("the server listens");
         stream
             .set_read_timeout(Some(PATIENCE))
-            .expect("a time-out can be set");
+            .expect("a timeout can be set");
         stream
             .set_write_timeout(Some(PATIENCE))
-            .expect("a time-out can be set");
+            .expect("a timeout can be set");
         stream.set_nodelay(true).expect("TCP_NODELAY can be set");
         Self { stream }
     }
@@ -302,7 +306,7 @@ impl Wire {
         self.send_frame(CLOSE, &code.to_be_bytes());
     }
 
-    /// Ends the connection with a reset.
+    /// Resets the connection.
     pub fn reset(self) {
         rustix::net::sockopt::set_socket_linger(&self.stream, Some(Duration::ZERO))
             .expect("SO_LINGER can be set");
@@ -322,7 +326,7 @@ impl Wire {
         bytes
     }
 
-    /// A response head, byte by byte so that nothing behind it is taken.
+    /// Reads a response head, byte by byte so that it leaves what follows.
     pub fn read_head(&mut self) -> String {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
@@ -331,7 +335,7 @@ impl Wire {
         String::from_utf8(head).expect("ASCII")
     }
 
-    /// A whole response with a body.
+    /// Reads a response with a JSON body.
     pub fn read_response(&mut self) -> (String, serde_json::Value) {
         let head = self.read_head();
         let length = head
@@ -350,7 +354,7 @@ impl Wire {
         assert_eq!(
             start[0] & 0xf0,
             0x80,
-            "one frame a message, no reserved bits"
+            "one frame per message, no reserved bits"
         );
         assert_eq!(start[1] & 0x80, 0, "a server does not mask");
         let len = match start[1] {
@@ -366,7 +370,7 @@ impl Wire {
         }
     }
 
-    /// Waits for CLOSE, passing over other frames, and returns its code and reason.
+    /// Waits for CLOSE and returns its code and reason. Skips other frames.
     pub fn read_close(&mut self) -> (u16, String) {
         loop {
             let frame = self.read_frame();
@@ -378,15 +382,15 @@ impl Wire {
         }
     }
 
-    /// Waits for the end of the connection; anything before it is a failure.
+    /// Waits for the end of the connection, which must come next.
     pub fn expect_end(&mut self) {
         let mut rest = Vec::new();
         match self.stream.read_to_end(&mut rest) {
-            Ok(_) => assert_eq!(rest, b"", "nothing comes before the end"),
+            Ok(_) => assert_eq!(rest, b"", "no bytes before the end"),
             Err(error) => assert_eq!(
                 error.kind(),
                 ErrorKind::ConnectionReset,
-                "an end and no time-out"
+                "an end, not a timeout"
             ),
         }
     }
@@ -401,7 +405,7 @@ pub fn request(path: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-/// Makes an HTTP call with a JSON body, if there is one, and returns the status and the JSON of the answer.
+/// Makes an HTTP call, and returns the status and the JSON of the answer.
 pub fn call(
     address: SocketAddr,
     method: &str,
@@ -455,7 +459,7 @@ pub fn frame(fin: bool, opcode: u8, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Short times, for tests in which they pass.
+/// Short timeouts, for tests that wait for them.
 pub fn impatient() -> Config {
     let mut config = Config::default();
     config.timeouts.handshake = Some(Duration::from_millis(200));
@@ -466,7 +470,7 @@ pub fn impatient() -> Config {
     config
 }
 
-/// Times that do not pass within a test.
+/// No timeouts that could expire within a test.
 pub fn patient() -> Config {
     let mut config = Config::default();
     config.timeouts.ping_interval = None;

@@ -9,9 +9,9 @@ use std::time::Instant;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use super::PATIENCE;
+use super::{PATIENCE, POLL_INTERVAL};
 
-/// Runs the program to its end, which is to come by itself.
+/// Runs a command that ends by itself, and returns its output.
 pub fn outrigger(args: &[&str]) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_outrigger"))
         .args(args)
@@ -24,22 +24,33 @@ pub fn outrigger(args: &[&str]) -> Output {
     child.wait_with_output().expect("it has ended")
 }
 
-/// Waits for the end of a process, which is killed if it does not come.
+/// Waits for the end of a process. Kills it and panics if it does not end in time.
 fn wait(child: &mut Child) -> ExitStatus {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        if let Some(status) = child.try_wait().expect("it can be waited for") {
+        if let Some(status) = child.try_wait().expect("a child of this process") {
             return status;
         }
         if Instant::now() > deadline {
             let _ = child.kill();
             panic!("the program does not end");
         }
-        std::thread::yield_now();
+        std::thread::park_timeout(POLL_INTERVAL);
     }
 }
 
-/// A running program, killed when the test is done with it.
+/// Reads a stream to its end in a thread.
+fn read_to_end(mut stream: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, text) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut text = String::new();
+        stream.read_to_string(&mut text).expect("UTF-8");
+        sender.send(text)
+    });
+    text
+}
+
+/// A running program. Dropping it kills the program.
 pub struct Program {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -48,19 +59,19 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts `outrigger` with these arguments on a free port, open to all.
+    /// Starts `outrigger` with these arguments on a free port, without access control.
     pub fn start(args: &[&str]) -> Self {
         let (before, after) = args.split_at(1);
         let all = [before, &["--listen", "127.0.0.1:0", "--no-auth"], after].concat();
         Self::spawn(Command::new(env!("CARGO_BIN_EXE_outrigger")).args(all))
     }
 
-    /// Starts a command that becomes `outrigger`.
+    /// Starts a command that runs `outrigger`.
     pub fn spawn(command: &mut Command) -> Self {
         Self::spawn_with(command, Stdio::piped())
     }
 
-    /// Starts a command with this as its standard input.
+    /// Starts a command with the given standard input.
     pub fn spawn_with(command: &mut Command, stdin: Stdio) -> Self {
         let mut child = command
             .stdin(stdin)
@@ -95,7 +106,7 @@ impl Program {
         serde_json::from_str(&self.line()).expect("a line of JSON")
     }
 
-    /// The next event of this kind, passing over others.
+    /// The next event of this kind. Skips other events.
     pub fn event_of(&self, kind: &str) -> Value {
         loop {
             let event = self.event();
@@ -105,7 +116,7 @@ impl Program {
         }
     }
 
-    /// All that is still written until the end of output.
+    /// The remaining lines of standard output, to its end.
     pub fn rest(&self) -> Vec<String> {
         std::iter::from_fn(|| self.stdout.recv_timeout(PATIENCE).ok()).collect()
     }
@@ -144,12 +155,12 @@ impl Program {
             .expect("the program reads");
     }
 
-    /// Gives a command.
+    /// Writes a command of the `app` protocol.
     pub fn command(&mut self, command: Value) {
         self.write(&command.to_string());
     }
 
-    /// Asks how many clients there are.
+    /// Queries the number of clients.
     pub fn client_count(&mut self) -> u64 {
         self.command(json!({"cmd": "status", "id": "count"}));
         self.event_of("status")["client_count"]
@@ -174,15 +185,15 @@ impl Program {
         wait(&mut self.child)
     }
 
-    /// Whether it has ended.
+    /// Returns whether the program has ended.
     pub fn has_ended(&mut self) -> bool {
         self.child
             .try_wait()
-            .expect("its end can be asked for")
+            .expect("a child of this process")
             .is_some()
     }
 
-    /// Reads the log to its end, beside the test.
+    /// Reads the log to its end in a thread.
     pub fn read_log(&mut self) -> std::thread::JoinHandle<String> {
         let mut stderr = self.stderr.take().expect("read once");
         std::thread::spawn(move || {
@@ -194,10 +205,9 @@ impl Program {
 
     /// Waits for the end and returns the log.
     pub fn wait_and_read_log(&mut self) -> (ExitStatus, String) {
-        let mut log = String::new();
-        let stderr = self.stderr.as_mut().expect("read once");
-        stderr.read_to_string(&mut log).expect("the log is UTF-8");
-        (self.wait(), log)
+        let log = read_to_end(self.stderr.take().expect("read once"));
+        let status = self.wait();
+        (status, log.recv_timeout(PATIENCE).expect("the log ends"))
     }
 }
 

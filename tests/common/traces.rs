@@ -1,4 +1,4 @@
-//! What programs under test leave behind: files that they write, processes that they start.
+//! Checks on what programs under test leave behind: files and processes.
 
 use std::fs;
 use std::path::PathBuf;
@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use rustix::process::{Pid, test_kill_process};
 
-use super::PATIENCE;
+use super::{PATIENCE, POLL_INTERVAL};
 
-/// A file for a program to write to, removed when the test is done with it.
+/// A file for a program to write to. Dropping it removes the file.
 pub struct TraceFile(PathBuf);
 
 impl TraceFile {
@@ -21,12 +21,12 @@ impl TraceFile {
         self.0.display().to_string()
     }
 
-    /// What was written so far.
+    /// The contents so far.
     pub fn text(&self) -> String {
         fs::read_to_string(&self.0).unwrap_or_default()
     }
 
-    /// Waits until so many process ids stand in it, a line each.
+    /// Waits until the file has `count` process ids, one per line.
     pub fn pids(&self, count: usize) -> Vec<Pid> {
         let mut pids = Vec::new();
         eventually("the process ids are written", || {
@@ -45,28 +45,28 @@ impl Drop for TraceFile {
     }
 }
 
-/// Waits for something that has to become true.
+/// Waits until a condition is true.
 pub fn eventually(what: &str, mut is_true: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is_true() {
         assert!(Instant::now() < deadline, "in time: {what}");
-        std::thread::yield_now();
+        std::thread::park_timeout(POLL_INTERVAL);
     }
 }
 
-/// Waits for the end of a process that is not our child.
+/// Waits for the end of a process that is not a child of the test.
 pub fn expect_gone(pid: Pid) {
     eventually("the process ends", || {
         test_kill_process(pid).is_err() || is_zombie(pid)
     });
 }
 
-/// Whether a process has ended and only waits for its parent to look.
+/// Returns whether a process has ended and was not reaped yet.
 pub fn is_zombie(pid: Pid) -> bool {
     state(pid).starts_with('Z')
 }
 
-/// Waits until nothing at all is left of a process.
+/// Waits until a process has ended and was reaped.
 pub fn expect_no_trace(pid: Pid) {
     eventually("nothing is left of the process", || {
         test_kill_process(pid).is_err()
@@ -80,7 +80,7 @@ fn state(pid: Pid) -> String {
     behind_name.trim_start().to_owned()
 }
 
-/// How many files a process has open.
+/// The number of open descriptors of a process.
 pub fn open_files(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
 }

@@ -1,5 +1,5 @@
-// The Agent Client Protocol's own SDK on both ends: its WebSocket stream as the client, and an agent written with it on
-// standard streams behind `outrigger agent`.
+// The SDK of the Agent Client Protocol on both ends: its WebSocket stream as the client, and an agent written with it behind
+// `outrigger agent`.
 import assert from "node:assert/strict";
 import { on, once } from "node:events";
 import { createRequire } from "node:module";
@@ -60,7 +60,7 @@ await server.stop();
 // An MCP server for each connection, with the MCP reference server.
 const everything = await start("agent", "--mode", "per-client", "--protocol", "jsonrpc", "--", "node",
   require.resolve("@modelcontextprotocol/server-everything/dist/index.js"), "stdio");
-// Messages are queued from the first on: several may come in one read, and one that nobody waits for yet is not lost.
+// Queues messages from the start, because several may arrive in one read before the test waits for them.
 const open = async () => {
   const socket = new WebSocket(everything.url, ["mcp"]);
   const messages = on(socket, "message");

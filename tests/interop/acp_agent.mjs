@@ -1,4 +1,4 @@
-// An agent written with the SDK: it says the prompt back, asks for a permission, and reads a file through the client.
+// An agent written with the SDK: it echoes the prompt, requests a permission, and reads a file through the client.
 import { createRequire } from "node:module";
 import { Readable, Writable } from "node:stream";
 import { pathToFileURL } from "node:url";

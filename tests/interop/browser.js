@@ -1,15 +1,15 @@
-// Headless Chromium: the WebSocket API by itself, and two tabs of examples/chat.html in one room.
+// Headless Chromium: the WebSocket API, and two tabs of examples/chat.html in one room.
 const assert = require("node:assert/strict");
 const path = require("node:path");
 const { chromium } = require("playwright-core");
 const { start } = require("./server.js");
 
 const QUIET = ["--host-resolver-rules=MAP rebound.example 127.0.0.1",
-  // Whether a browser keeps such pages away by itself depends on its version; here the server has to.
+  // Newer browsers block such pages themselves. This test checks that the server does.
   "--disable-features=LocalNetworkAccessChecks,BlockInsecurePrivateNetworkRequests", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
   "--disable-background-networking", "--disable-component-update"];
 
-/** A page of another origin, and one whose name was made to mean our address: 403, and no client for a moment. */
+/** A page of another origin, and a page whose name resolves to the server's address, get 403 and never become clients. */
 async function keepsPagesOut(browser) {
   const server = await start("terminal", "--no-auth", "--", "sh");
   const { port } = new URL(server.url);
@@ -32,14 +32,14 @@ async function keepsPagesOut(browser) {
   };
   assert.deepEqual(await open("http://elsewhere.example/", `ws://127.0.0.1:${port}/terminal`),
     { opened: false, called: "failed" });
-  // To itself it is of the same origin, so it may read the answer.
+  // The browser takes this for the same origin, so the page may read the answer.
   assert.deepEqual(await open(`http://rebound.example:${port}/page`, `ws://rebound.example:${port}/terminal`),
     { opened: false, called: 403 });
   const metrics = await (await fetch(`http://127.0.0.1:${port}/metrics`)).text();
   assert.match(metrics, /^outrigger_refusals_total\{reason="origin"\} 2$/m);
   assert.match(metrics, /^outrigger_refusals_total\{reason="host"\} 2$/m);
   assert.doesNotMatch(metrics, /code="101"/);
-  // Without the name of a page it is let in.
+  // A request without Origin is accepted.
   assert.deepEqual(await open(`http://127.0.0.1:${port}/page`, `ws://127.0.0.1:${port}/terminal`),
     { opened: true, called: 200 });
   await server.stop();

@@ -1,4 +1,4 @@
-// npm `ws` against `outrigger echo --deflate`, with every kind of agreement.
+// npm `ws` against `outrigger echo --deflate`, with every combination of parameters.
 const assert = require("node:assert/strict");
 const { once } = require("node:events");
 const WebSocket = require("ws");

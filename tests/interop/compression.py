@@ -1,5 +1,5 @@
-"""permessage-deflate with Python `websockets`: every kind of agreement, broadcasts between direct messages, the memory
-limit, the smallest window, and a bomb."""
+"""permessage-deflate with Python `websockets`: every combination of parameters, broadcasts between direct messages, the memory
+limit, the smallest window, and a decompression bomb."""
 
 import asyncio
 import json
@@ -74,7 +74,7 @@ async def agreements():
         )
         assert after < 0.5 * before, (before, after)
         assert metric(server.url, "outrigger_compression_reserved_bytes") == 0
-        # A context makes short messages of one kind a fraction of what they are.
+        # With a context, similar short messages shrink to a fraction.
         async with connect(server.url) as client:
             began = metric(server.url, 'outrigger_compressed_bytes_total{direction="out"}')
             for number in range(100):
@@ -206,13 +206,13 @@ def bomb():
             peak = int(re.search(r"VmHWM:\s+(\d+)", status.read())[1]) / 1024
         print(f"  at most {peak:.1f} MiB for a bomb of 1 GiB, with a limit of 16 MiB")
         assert peak < 16 + 6, peak
-        # What is not compressed data at all.
+        # Bytes that are not compressed data.
         client, _ = raw(server.url, "permessage-deflate")
         client.sendall(frame(0xC2, b"\xff" * 100))
         first, close = take_frame(client)
         assert (first, int.from_bytes(close[:2])) == (0x88, 1007), close
         client.close()
-        # RSV1 where it must not be: on a control frame, on a continuation, without an agreement.
+        # RSV1 where it is not allowed: on a control frame, on a continuation, without the extension.
         for offer, frames in [
             ("permessage-deflate", frame(0xC9, b"")),
             ("permessage-deflate", frame(0x42, b"\0") + frame(0xC0, b"\0")),
@@ -235,7 +235,7 @@ async def off():
             await client.send(b"x" * 100_000)
             assert await client.recv() == b"x" * 100_000
             try:
-                # RSV1 without an agreement.
+                # RSV1 without the extension.
                 client.transport.write(frame(0xC1, b"\0"))
                 await client.recv()
                 raise AssertionError("a compressed message was taken")

@@ -1,4 +1,4 @@
-// `outrigger demo` in headless Chromium: the page shows what is connected, and its console reaches every service.
+// `outrigger demo` in headless Chromium: the page shows the clients, and its console reaches every service.
 const assert = require("node:assert/strict");
 const { spawn } = require("node:child_process");
 const { once } = require("node:events");
@@ -74,7 +74,7 @@ async function main() {
     if (pictures) await page.screenshot({ path: `${pictures}/narrow.png`, fullPage: true });
     assert.deepEqual(wrong, []);
 
-    // Without the token the page is not there.
+    // Without the token there is no page.
     const stranger = await browser.newPage();
     assert.equal((await stranger.goto(new URL("/", link).href)).status(), 401);
   } finally {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The proxies of examples/deploy in front of a terminal, on free ports: nginx and HAProxy, and what is typed through each.
+# Uses a terminal through nginx and through HAProxy, with the configurations of examples/deploy on free ports.
 #
 # env:   OUTRIGGER, and PYTHON with the package websockets
 set -euo pipefail
@@ -23,7 +23,7 @@ timeout 60 "$PYTHON" - "${port[1]}" "${port[2]}" <<'PY'
 import asyncio, json, sys, websockets
 
 async def main(port):
-    # The proxy may not listen yet, or not have found the server.
+    # The proxy may not listen yet, or may not have found the server.
     while True:
         try:
             socket = await websockets.connect(f"ws://127.0.0.1:{port}/terminal?rows=20&cols=70")

@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# Runs what is in examples/ and not run elsewhere: the chat that is embedded in Rust, the editor's sidecar, the shared agent,
-# the MCP server for each client. The chat in Python, the terminal page, attach.py and the deploy files have their own tests.
+# Runs the examples that no other test runs: chat.rs, editor.py, shared_agent.py and mcp.py.
 #
 # env:   OUTRIGGER, and PYTHON with the package websockets
 set -euo pipefail
@@ -10,12 +9,16 @@ for example in editor shared_agent mcp; do
   echo "  examples/$example.py ok"
 done
 
-cargo build --release --quiet --example chat
+cargo build --release --locked --quiet --example chat
 out=$(mktemp)
 target/release/examples/chat 0 >"$out" &
 server=$!
 trap 'kill "$server" 2>/dev/null || true; rm -f "$out"' EXIT
-until grep -q ws:// "$out"; do kill -0 "$server"; sleep 0.05; done
+deadline=$((SECONDS + 30))
+until grep -q ws:// "$out"; do
+  kill -0 "$server" && [ "$SECONDS" -lt "$deadline" ] || exit 1
+  sleep 0.05
+done
 timeout 60 "$PYTHON" - "$(cat "$out")" <<'PY'
 import asyncio, sys, websockets
 

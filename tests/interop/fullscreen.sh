@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# vim, top and less on a terminal behind Outrigger, reached by examples/attach.py in a tmux: keys, colours, another size.
+# Uses vim, less and top on a terminal behind Outrigger through examples/attach.py in tmux: keys, colours, a new size.
 #
 # usage: tests/interop/fullscreen.sh
 # env:   OUTRIGGER=target/release/outrigger, PYTHON=python3 (with the package websockets)
@@ -18,7 +18,7 @@ cleanup() {
 }
 trap cleanup EXIT
 
-# Waits until the screen matches a pattern, colours included.
+# Waits until the screen, with its colour codes, matches a pattern.
 shown() {
   local deadline=$((SECONDS + 30))
   until "${tmux[@]}" capture-pane -pe | grep -qP -- "$1"; do
@@ -32,12 +32,16 @@ shown() {
 }
 keys() { "${tmux[@]}" send-keys "$@"; }
 
-until grep -q ws:// "$work/out"; do sleep 0.05; done
+deadline=$((SECONDS + 30))
+until grep -q ws:// "$work/out"; do
+  kill -0 "$server" && [ "$SECONDS" -lt "$deadline" ] || exit 1
+  sleep 0.05
+done
 url=$(sed 's/.*\(ws:.*\)/\1/' "$work/out")
 "${tmux[@]}" new-session -d -x 100 -y 30 "${PYTHON:-python3} examples/attach.py $url; echo left with \$?; cat"
 shown 'ready\$'
 
-# vim: text typed and written, a colour scheme, a size that changes while it runs.
+# vim: typing and saving, colours, a size that changes while it runs.
 keys 'vim -N -u NONE -c "syntax on | set ft=c" hello.c' Enter
 shown '~'
 keys i 'int main(void) { return 42; }' Escape
@@ -60,7 +64,7 @@ shown '^1000$'
 keys q
 shown 'ready\$'
 
-# top: it draws over itself, and leaves at a key.
+# top: redrawing the screen, leaving at a key.
 keys 'clear; top -d 0.3' Enter
 shown 'load average'
 shown '\e\[[0-9;]*7m.*PID'

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Real clients against the real program: Python `websockets`, npm `ws`, headless Chromium with examples/chat.html, and the
-# SDK of the Agent Client Protocol and an MCP server on either side of `outrigger agent`, examples/terminal with xterm.js,
-# and full-screen programs in a tmux through examples/attach.py.
-# Installs what it needs below target/interop; Chromium, nginx, HAProxy, tmux, vim, less and top have to be
-# on the machine.
+# Runs other people's clients against the program: Python `websockets`, npm `ws`, headless Chromium with examples/chat.html,
+# the SDK of the Agent Client Protocol and an MCP server on either side of `outrigger agent`, examples/terminal with xterm.js,
+# and full-screen programs in tmux through examples/attach.py.
+# Installs npm and Python packages below target/interop. Chromium, nginx, HAProxy, tmux, vim, less and top must be installed.
 #
-# usage: tests/interop/run.sh [python] [node] [compression] [browser] [demo] [examples] [deploy] [acp] [terminal] [fullscreen]      all of them by default
+# usage: tests/interop/run.sh [PART...]      all parts by default: python node compression browser demo examples deploy acp
+#                                            terminal fullscreen
 # env:   OUTRIGGER=target/release/outrigger
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -66,7 +66,7 @@ run_fullscreen() {
   PYTHON=$tools/venv/bin/python tests/interop/fullscreen.sh
 }
 
-# One that hangs fails.
+# A part that hangs fails.
 export -f venv node_modules run_{python,node,compression,browser,demo,examples,deploy,acp,terminal,fullscreen}
 export tools
 run() { timeout --kill-after=10 400 bash -euo pipefail -c "run_$1" || { echo "interop: $1 failed with $?" >&2; exit 1; }; }

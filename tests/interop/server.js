@@ -3,8 +3,8 @@ const { spawn } = require("node:child_process");
 const { once } = require("node:events");
 const readline = require("node:readline");
 
-// Pages that are opened as files have the origin `null`.
-/** Starts `outrigger COMMAND` on a free port; `url` is where it listens, `stop` ends it and checks that it was clean. */
+// A page that is opened as a file has the origin `null`.
+/** Starts `outrigger COMMAND` on a free port. `url` is its address; `stop` stops it and checks that it exits cleanly. */
 exports.start = async (command, ...args) => {
   const all = [command, "--listen", "127.0.0.1:0", "--log", "warn", "--allow-origin", "null", ...args];
   const child = spawn(process.env.OUTRIGGER, all, { stdio: ["ignore", "pipe", "inherit"] });

@@ -8,7 +8,7 @@ OUTRIGGER = os.environ["OUTRIGGER"]
 
 
 class Server:
-    """`outrigger` with these arguments, stopped at the end."""
+    """Runs `outrigger` with these arguments, and stops it at the end."""
 
     def __init__(self, command, *args):
         self.command = [OUTRIGGER, command, "--listen", "127.0.0.1:0", "--log", "warn", *args]

@@ -9,7 +9,7 @@ const QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-ru
   "--disable-background-networking", "--disable-component-update"];
 
 async function main() {
-  // The page finds xterm.js beside it, as after `npm install`.
+  // Puts xterm.js where `npm install` would put it for the page.
   const folder = path.join(process.env.TOOLS, "terminal");
   fs.mkdirSync(folder, { recursive: true });
   fs.copyFileSync("examples/terminal/index.html", path.join(folder, "index.html"));

@@ -1,9 +1,9 @@
-//! Echo servers of other libraries, to be measured beside Outrigger by `cargo bench --bench throughput`.
+//! Echo servers of other libraries, which `cargo bench --bench throughput` compares with Outrigger.
 //!
 //! usage: peers tungstenite|tokio-tungstenite|fastwebsockets
 //!
-//! It listens on a free port of 127.0.0.1 and prints it. Each server is what the library's own examples show, with
-//! TCP_NODELAY; those on tokio have one thread, as Outrigger has.
+//! It listens on a free port of 127.0.0.1 and prints the port. Each server follows the library's own examples, with
+//! TCP_NODELAY. Those on tokio have one thread, as Outrigger has.
 
 use std::io;
 use std::net::TcpListener;
