@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use common::{BINARY, PING, TEXT, TestServer, Told, Wire, frame, impatient, patient, request};
-use outrigger::{Cause, CloseCode, CloseReason, Config, Message};
+use outrigger::{Cause, CloseCode, CloseReason, Message};
 
 /// Connects a client, lets `leave` end it, and returns what the service was told.
 fn ending(server: TestServer, leave: impl FnOnce(&TestServer, Wire)) -> CloseReason {
@@ -125,12 +125,13 @@ fn failing_write() {
 
 #[test]
 fn each_protocol_error() {
-    let big = Config {
-        limits: outrigger::Limits {
+    let big = {
+        let mut config = patient();
+        config.limits = outrigger::Limits {
             max_message: 1000,
             ..Default::default()
-        },
-        ..patient()
+        };
+        config
     };
     for (bytes, code, reason) in [
         (
@@ -196,12 +197,10 @@ fn invalid_text_is_refused_in_the_middle_of_a_frame() {
 #[test]
 fn an_oversized_message_is_answered_while_it_is_still_being_sent() {
     // Closing with unread data would reset the connection, and the reason would be lost with it.
-    let config = Config {
-        limits: outrigger::Limits {
-            max_message: 1000,
-            ..Default::default()
-        },
-        ..patient()
+    let mut config = patient();
+    config.limits = outrigger::Limits {
+        max_message: 1000,
+        ..Default::default()
     };
     let got = ending(TestServer::echo(config), |_, mut wire| {
         wire.send(&frame(true, BINARY, &vec![0; 8 << 20]));
@@ -234,10 +233,8 @@ fn idleness() {
 
 #[test]
 fn a_slow_consumer() {
-    let mut config = Config {
-        max_outbound: 1 << 20,
-        ..patient()
-    };
+    let mut config = patient();
+    config.max_outbound = 1 << 20;
     config.timeouts.close = Some(Duration::from_millis(200));
     let server = TestServer::echo(config);
     let wire = Wire::connect(server.address, "/");
@@ -260,9 +257,10 @@ fn a_slow_consumer() {
 
 #[test]
 fn a_slow_consumer_that_reads_after_all_gets_whole_frames_and_the_reason() {
-    let server = TestServer::echo(Config {
-        max_outbound: 1 << 20,
-        ..patient()
+    let server = TestServer::echo({
+        let mut config = patient();
+        config.max_outbound = 1 << 20;
+        config
     });
     let mut wire = Wire::connect(server.address, "/");
     let client = server.connected();
@@ -285,10 +283,8 @@ fn a_slow_consumer_that_reads_after_all_gets_whole_frames_and_the_reason() {
 
 #[test]
 fn too_many_messages() {
-    let config = Config {
-        rate_limit: NonZeroU32::new(10),
-        ..patient()
-    };
+    let mut config = patient();
+    config.rate_limit = NonZeroU32::new(10);
     let got = ending(TestServer::echo(config), |_, mut wire| {
         wire.send(&frame(true, TEXT, b"x").repeat(30));
         assert_eq!(wire.read_close(), (1008, "Rate limit".to_owned()));
@@ -301,10 +297,8 @@ fn too_many_messages() {
 #[test]
 fn the_peers_close_is_seen_behind_messages_over_the_rate_limit() {
     // The bug: the rest of the input was thrown away with the peer's CLOSE in it, and it was waited for in vain.
-    let mut config = Config {
-        rate_limit: NonZeroU32::new(1),
-        ..patient()
-    };
+    let mut config = patient();
+    config.rate_limit = NonZeroU32::new(1);
     config.timeouts.close = None;
     let got = ending(TestServer::echo(config), |_, mut wire| {
         wire.send(

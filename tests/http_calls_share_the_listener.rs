@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::{TestServer, Told, Wire, impatient, patient, request};
-use outrigger::{Config, Limits};
+use outrigger::Limits;
 
 fn call(path: &str, fields: &str, body: &str) -> Vec<u8> {
     format!("POST {path} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n{body}").into_bytes()
@@ -71,12 +71,10 @@ fn the_last_answer_is_followed_by_the_end() {
 
 #[test]
 fn a_body_that_cannot_be_taken_is_refused_before_it_comes() {
-    let config = Config {
-        limits: Limits {
-            max_message: 1000,
-            ..Limits::default()
-        },
-        ..patient()
+    let mut config = patient();
+    config.limits = Limits {
+        max_message: 1000,
+        ..Limits::default()
     };
     let server = TestServer::echo(config);
     for (fields, code) in [
@@ -119,12 +117,10 @@ fn a_body_is_asked_for_where_it_waits() {
 
 #[test]
 fn a_slow_body_gets_408_and_a_silent_connection_just_ends() {
-    let config = Config {
-        timeouts: outrigger::Timeouts {
-            handshake: Some(Duration::from_millis(200)),
-            ..patient().timeouts
-        },
-        ..impatient()
+    let mut config = impatient();
+    config.timeouts = outrigger::Timeouts {
+        handshake: Some(Duration::from_millis(200)),
+        ..patient().timeouts
     };
     let server = TestServer::echo(config);
     let mut wire = Wire::open(server.address);
@@ -195,10 +191,8 @@ fn what_a_caller_sends_behind_its_call_does_not_hide_its_end() {
 
 #[test]
 fn an_answer_that_is_taken_slowly_is_taken_whole() {
-    let config = Config {
-        timeouts: impatient().timeouts,
-        ..patient()
-    };
+    let mut config = patient();
+    config.timeouts = impatient().timeouts;
     let server = TestServer::echo(config);
     let body = "x".repeat(4 << 20);
     let fields = format!("Content-Length: {}\r\n", body.len());

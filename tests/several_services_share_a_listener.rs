@@ -138,17 +138,17 @@ fn a_route_whose_program_does_not_read_holds_up_nobody_else() {
 #[test]
 fn what_is_wrong_with_a_route_is_said_with_its_key_and_line() {
     for (routes, says) in [
-        (r#"{}"#, "\"routes\": it is an object of paths"),
+        (r#"{}"#, "\"routes\": expected an object of paths"),
         (r#"{"a": {"echo": {}}}"#, "\"a\": a path begins with '/'"),
         (
             r#"{"/a": {"dance": {}}}"#,
-            "\"/a\": it is an object with one of agent, terminal",
+            "\"/a\": expected an object with one of agent, terminal",
         ),
         (
             r#"{"/a": {"echo": {}, "app": {}}}"#,
-            "\"/a\": it is an object with one of",
+            "\"/a\": expected an object with one of",
         ),
-        (r#"{"/a": {"app": {}}}"#, "\"app\": it needs a \"command\""),
+        (r#"{"/a": {"app": {}}}"#, "\"app\": missing \"command\""),
         (
             r#"{"/a": {"echo": {"command": ["x"]}}}"#,
             "\"command\": 'echo' takes no program",
@@ -159,7 +159,7 @@ fn what_is_wrong_with_a_route_is_said_with_its_key_and_line() {
         ),
         (
             r#"{"/a": {"echo": {}}, "/a/...": {"echo": {}}}"#,
-            "\"/a/...\": this path is there twice",
+            "\"/a/...\": this path is used twice",
         ),
         (
             r#"{"/a": {"agent": {"command": ["x"], "grace": "soon"}}}"#,

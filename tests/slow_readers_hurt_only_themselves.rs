@@ -7,14 +7,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
 
 use common::{BINARY, CLOSE, PATIENCE, TEXT, TestServer, Told, Wire, frame, patient};
-use outrigger::{Cause, ClientId, Config, Context, Message, Request, Server, Service};
+use outrigger::{Cause, ClientId, Context, Message, Request, Server, Service};
 
 #[test]
 fn an_echo_client_that_writes_far_ahead_of_its_reading_loses_nothing() {
     // Without holding its input back, 64 MiB of replies would pile up against a limit of 1 MiB.
-    let server = TestServer::echo(Config {
-        max_outbound: 1 << 20,
-        ..patient()
+    let server = TestServer::echo({
+        let mut config = patient();
+        config.max_outbound = 1 << 20;
+        config
     });
     let wire = Wire::connect(server.address, "/");
     let mut writer = Wire {
@@ -55,9 +56,10 @@ fn many_small_messages_in_one_read_stop_at_the_soft_limit_and_go_on_later() {
     let handled = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&handled);
     let server = TestServer::start(
-        Config {
-            max_outbound: 2 << 20,
-            ..patient()
+        {
+            let mut config = patient();
+            config.max_outbound = 2 << 20;
+            config
         },
         move |ctx, client, _| {
             count.fetch_add(1, Ordering::Relaxed);
@@ -121,9 +123,10 @@ fn drained_is_told_once_the_queue_is_empty() {
 fn a_broadcast_reaches_everyone_in_order_and_does_not_wait_for_anyone() {
     let (sender, closed) = mpsc::channel();
     let server = TestServer::start(
-        Config {
-            max_outbound: 1 << 20,
-            ..patient()
+        {
+            let mut config = patient();
+            config.max_outbound = 1 << 20;
+            config
         },
         move |ctx, client, message| {
             let reached = ctx.broadcast(message, |id, path| id != client && path == "/room");
@@ -166,11 +169,9 @@ fn a_broadcast_reaches_everyone_in_order_and_does_not_wait_for_anyone() {
 #[test]
 fn what_was_never_offered_to_the_socket_does_not_count() {
     // The bug: output that was still being gathered counted as unread, and a client that reads was cut off.
-    let config = Config {
-        max_outbound: 64 << 10,
-        soft_outbound: 64 << 10,
-        ..patient()
-    };
+    let mut config = patient();
+    config.max_outbound = 64 << 10;
+    config.soft_outbound = 64 << 10;
     let server = TestServer::start(config, |ctx, client, message| match message.as_bytes() {
         b"many" => (0..300).for_each(|_| {
             ctx.try_send(client, Message::Binary(&[1; 1000]))
@@ -274,11 +275,9 @@ impl Service for Holding {
 #[test]
 fn what_was_held_back_comes_before_what_is_in_the_socket() {
     let (sender, heard) = mpsc::channel();
-    let config = Config {
-        turn_bytes: 70_000,
-        listen: vec![([127, 0, 0, 1], 0).into()],
-        ..patient()
-    };
+    let mut config = patient();
+    config.turn_bytes = 70_000;
+    config.listen = vec![([127, 0, 0, 1], 0).into()];
     let service = Holding {
         heard: Some(sender),
         ..Holding::default()

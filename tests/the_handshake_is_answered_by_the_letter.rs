@@ -3,7 +3,6 @@
 mod common;
 
 use common::{TestServer, Wire, impatient, patient, request};
-use outrigger::Config;
 
 /// Sends a request with one thing replaced; the status line's code and the error message.
 fn refused(server: &TestServer, from: &str, to: &str) -> (u16, String, String) {
@@ -121,9 +120,10 @@ fn what_is_no_http_is_refused_at_once() {
 
 #[test]
 fn one_client_too_many_is_503_until_another_leaves() {
-    let server = TestServer::echo(Config {
-        max_clients: 2,
-        ..patient()
+    let server = TestServer::echo({
+        let mut config = patient();
+        config.max_clients = 2;
+        config
     });
     let first = Wire::connect(server.address, "/");
     let id = server.connected();

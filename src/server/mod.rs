@@ -14,7 +14,7 @@
 //! * *Nothing is kept for an idle client*: input is parsed in the loop's one buffer, replies are gathered in one, and
 //!   what exists only now and then lies behind a pointer in the client's entry.
 
-pub(crate) mod access;
+mod address;
 mod admin;
 mod backlog;
 mod client;
@@ -22,12 +22,14 @@ mod config;
 mod context;
 mod deadlines;
 mod drain;
+mod error;
 mod handle;
 mod histogram;
 mod id;
+mod interest;
 mod listener;
 mod metrics;
-mod principal;
+mod policy;
 mod reading;
 mod registry;
 mod requests;
@@ -49,22 +51,28 @@ use std::time::{Duration, Instant};
 use mio::event::Event as Readied;
 use mio::{Events, Poll};
 
-pub use access::{Access, Token};
+pub use address::{InheritedSocket, Listen, ListenAddress, ParseListenError};
+pub(crate) use admin::ADMIN_PATHS;
 pub use client::{Remote, Traffic};
-pub use config::Config;
+pub use config::{Config, ConfigBuilder, ConfigError};
 pub use context::{Context, SendError};
+pub use error::Error;
 pub use handle::{Handle, OwnedMessage, Stopped};
 pub use histogram::Histogram;
 pub use id::{ClientId, ParseClientIdError, ServiceId, SourceId, TimerId};
-pub use listener::{Listen, ListenAddress, Peers};
+pub use interest::Interest;
 pub use metrics::Metrics;
-pub use principal::Principal;
+#[cfg(feature = "cli")]
+pub(crate) use policy::RejectionHints;
+pub use policy::{Access, ParsePeersError, Peers, Principal, Token};
+pub(crate) use policy::{is_token_protocol, without_token};
 pub use service::{Readiness, Route, Service};
-pub use status::{ClientStatus, Status};
+pub use starting::AdoptedOrphans;
+pub use status::{ClientStatus, Status, StatusFields, StatusValue};
 
 use self::client::{Client, Flags};
 use self::context::Life;
-use self::handle::Commands;
+use self::handle::Inbox;
 use self::id::Origin;
 use self::listener::{Accepted, EXHAUSTED_RETRY, Listener};
 use self::signals::Signals;
@@ -92,7 +100,7 @@ pub struct Server<S> {
     poll: Poll,
     ctx: Context,
     service: S,
-    commands: Commands,
+    commands: Inbox,
     listeners: Vec<Listener>,
     signals: Option<Signals>,
     /// SIGHUP, and what then makes the access anew.
@@ -136,14 +144,14 @@ impl<S: Service> Server<S> {
     /// # Errors
     ///
     /// The failure of the service ([`Service::failure`]).
-    pub fn start(&mut self) -> io::Result<()> {
+    pub fn start(&mut self) -> Result<(), Error> {
         if !std::mem::replace(&mut self.started, true) {
             self.ctx.now = self.clock.now();
             self.service.started(&mut self.ctx);
             self.reap();
         }
         match self.service.failure() {
-            Some(failure) => Err(io::Error::other(failure.to_owned())),
+            Some(failure) => Err(Error::Service(failure.to_owned())),
             None => Ok(()),
         }
     }
@@ -156,7 +164,7 @@ impl<S: Service> Server<S> {
     /// # Errors
     ///
     /// Only where waiting for events fails. No client can end the loop.
-    pub fn run(mut self) -> io::Result<(S, Ended)> {
+    pub fn run(mut self) -> Result<(S, Ended), Error> {
         let mut events = Events::with_capacity(EVENTS_PER_TURN);
         // A service that fails to start stops the server, so the loop below ends.
         let _ = self.start();
@@ -171,7 +179,7 @@ impl<S: Service> Server<S> {
                 Err(error) => {
                     log::error!("waiting for events failed: {error}");
                     self.leave_at_once();
-                    return Err(error);
+                    return Err(Error::system("wait for events")(error));
                 }
             }
             let began = Instant::now();

@@ -1,48 +1,60 @@
-//! How a server begins: its sockets, and the signals that it listens for.
+//! How a server begins: it binds its addresses and installs signal handlers.
 
 use std::io;
 
 use mio::Poll;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
+use super::address::ListenAddress;
 use super::config::Config;
 use super::context::Context;
-use super::handle::Commands;
+use super::error::Error;
+use super::handle::Inbox;
 use super::id::{CHILDREN, RELOAD, SIGNALS};
-use super::listener::{Listen, ListenAddress, Listener, Peers};
+use super::listener::Listener;
 use super::service::Service;
 use super::signals::Signals;
-use super::{Access, Server};
-use crate::sys::{
-    Clock, InheritedSocket, Reaper, become_subreaper, raise_descriptor_limit, take_inherited_socket,
-};
+use super::{Access, Peers, Server};
+use crate::sys::{Clock, Reaper, become_subreaper, kill_orphans, raise_descriptor_limit};
 
-/// Descriptors needed beside those of clients: standard streams, the loop's own, listeners, pipes of a service.
+/// The descriptors that the process needs besides those of clients: standard streams, the loop, listeners, and pipes of
+/// the service.
 const SPARE_DESCRIPTORS: u64 = 64;
 
+/// Kills adopted orphans, and everything that descends from them, when it is dropped.
+///
+/// Drop it after the service that [`Server::run`] returns, because the programs of the service may leave orphans.
+#[derive(Debug)]
+#[must_use = "the orphans are killed when this is dropped"]
+pub struct AdoptedOrphans(());
+
+impl Drop for AdoptedOrphans {
+    fn drop(&mut self) {
+        kill_orphans();
+    }
+}
+
 impl<S: Service> Server<S> {
-    /// Binds the addresses of `config`. Connections wait in the kernel's queue until [`Server::run`].
+    /// Binds the addresses of a configuration. Connections wait in the kernel's queue until [`Server::run`].
     ///
     /// # Errors
     ///
-    /// An address that cannot be bound, named in the error, or a kernel that is out of descriptors.
-    pub fn bind(config: Config, service: S) -> io::Result<Self> {
-        // Before anything is opened here: a number that was wrong would be one of ours later.
-        let mut inherited = take_inherited(&config.listen)?;
-        let poll = Poll::new()?;
+    /// [`Error::Config`] if a setting is not valid, [`Error::Listen`] if an address cannot be bound, and
+    /// [`Error::System`] if the system is out of resources.
+    pub fn bind(mut config: Config, service: S) -> Result<Self, Error> {
+        config.validate()?;
+        let poll = Poll::new().map_err(Error::system("create the event loop"))?;
         let mut listeners = Vec::new();
-        let mut listen = Vec::new();
-        for (index, wanted) in config.listen.iter().enumerate() {
-            let (listener, address) = Listener::bind(
-                poll.registry(),
-                wanted,
-                inherited[index].take(),
-                config.reuse_port,
-                index,
-            )
-            .map_err(|error| cannot_listen(wanted, &error))?;
+        let mut addresses = Vec::new();
+        for (index, listen) in std::mem::take(&mut config.listen).into_iter().enumerate() {
+            let name = listen.to_string();
+            let bound = Listener::bind(poll.registry(), listen, config.reuse_port, index);
+            let (listener, address) = bound.map_err(|source| Error::Listen {
+                address: name,
+                source,
+            })?;
             listeners.push(listener);
-            listen.push(match address {
+            addresses.push(match address {
                 ListenAddress::Unix(path) if config.proxies.contains(&Peers::Unix) => {
                     ListenAddress::SharedUnix(path)
                 }
@@ -50,14 +62,13 @@ impl<S: Service> Server<S> {
             });
         }
         let wanted = config.max_clients as u64 + SPARE_DESCRIPTORS;
-        let descriptors = raise_descriptor_limit();
-        if descriptors < wanted {
-            log::warn!(
-                "{} clients need {wanted} open files, the limit is {descriptors}",
-                config.max_clients
-            );
+        let limit = raise_descriptor_limit();
+        if limit < wanted {
+            let clients = config.max_clients;
+            log::warn!("{clients} clients need {wanted} open files, but the limit is {limit}");
         }
-        Self::new(poll, config, listeners, listen, service)
+        Self::new(poll, config, listeners, addresses, service)
+            .map_err(Error::system("create the event loop"))
     }
 
     pub(super) fn new(
@@ -71,7 +82,7 @@ impl<S: Service> Server<S> {
         let buffer = vec![0; config.turn_bytes.max(1)].into_boxed_slice();
         let registry = poll.registry().try_clone()?;
         Ok(Self {
-            commands: Commands::new(&registry)?,
+            commands: Inbox::new(&registry)?,
             ctx: Context::new(config, registry, listen, clock.now()),
             service,
             listeners,
@@ -88,54 +99,62 @@ impl<S: Service> Server<S> {
         })
     }
 
-    /// Has SIGTERM, SIGINT and SIGQUIT, and with `hangup` SIGHUP, stop the server as [`Handle::stop`](crate::Handle::stop) does; a second one
-    /// ends it at once.
-    pub fn stop_on_signals(&mut self, hangup: bool) -> io::Result<()> {
-        let signals = [SIGTERM, SIGINT, SIGQUIT, SIGHUP];
-        let signals = if hangup { &signals[..] } else { &signals[..3] };
-        self.signals = Some(Signals::new(self.poll.registry(), SIGNALS, signals)?);
-        Ok(())
+    /// Makes SIGTERM, SIGINT and SIGQUIT stop the server as [`Handle::stop`](crate::Handle::stop) does. A second signal
+    /// stops it at once.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] if the signal handlers cannot be installed.
+    pub fn stop_on_signals(&mut self) -> Result<(), Error> {
+        self.stop_on(&[SIGTERM, SIGINT, SIGQUIT])
     }
 
-    /// Has SIGHUP call a function whose result is whom the server lets in from then on; `None` leaves that as it is.
-    /// Clients that are connected stay.
+    /// Makes SIGHUP stop the server like the signals of [`Server::stop_on_signals`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] if the signal handler cannot be installed.
+    pub fn stop_on_hangup(&mut self) -> Result<(), Error> {
+        self.stop_on(&[SIGHUP])
+    }
+
+    fn stop_on(&mut self, numbers: &[i32]) -> Result<(), Error> {
+        let added = match &self.signals {
+            Some(signals) => signals.add(numbers),
+            None => Signals::new(self.poll.registry(), SIGNALS, numbers)
+                .map(|signals| self.signals = Some(signals)),
+        };
+        added.map_err(Error::system("install signal handlers"))
+    }
+
+    /// Makes SIGHUP call a function that returns new access settings. With `None` the settings stay unchanged. Clients
+    /// that are connected stay connected.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] if the signal handler cannot be installed.
     pub fn reload_on_hangup(
         &mut self,
-        make: impl FnMut() -> Option<Access> + Send + 'static,
-    ) -> io::Result<()> {
-        let signals = Signals::new(self.poll.registry(), RELOAD, &[SIGHUP])?;
-        self.reload = Some((signals, Box::new(make)));
+        reload: impl FnMut() -> Option<Access> + Send + 'static,
+    ) -> Result<(), Error> {
+        let signals = Signals::new(self.poll.registry(), RELOAD, &[SIGHUP])
+            .map_err(Error::system("install signal handlers"))?;
+        self.reload = Some((signals, Box::new(reload)));
         Ok(())
     }
 
-    /// Makes this process the parent of whatever the programs that it starts leave behind (on Linux), so that nothing
-    /// of them survives it: orphans get TERM when the server stops, and [`kill_orphans`](crate::kill_orphans) is to be
-    /// called in the end. For a process that has no other children than its service's.
-    pub fn adopt_orphans(&mut self) -> io::Result<()> {
-        become_subreaper()?;
-        self.children = Some(Signals::new(self.poll.registry(), CHILDREN, &[SIGCHLD])?);
-        Ok(())
+    /// Makes this process the parent of orphaned descendants (on Linux), so that no program of the service escapes.
+    /// Orphans get TERM when the server stops, and KILL when the result is dropped. Use it only in a process whose
+    /// children all belong to the service.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] if the system does not allow it.
+    pub fn adopt_orphans(&mut self) -> Result<AdoptedOrphans, Error> {
+        become_subreaper().map_err(Error::system("adopt orphaned processes"))?;
+        let children = Signals::new(self.poll.registry(), CHILDREN, &[SIGCHLD])
+            .map_err(Error::system("install signal handlers"))?;
+        self.children = Some(children);
+        Ok(AdoptedOrphans(()))
     }
-}
-
-/// Takes over the sockets that this process was given, each once.
-fn take_inherited(listen: &[Listen]) -> io::Result<Vec<Option<InheritedSocket>>> {
-    let mut taken = Vec::new();
-    for (index, wanted) in listen.iter().enumerate() {
-        let Listen::Inherited(number) = wanted else {
-            taken.push(None);
-            continue;
-        };
-        if listen[..index].contains(wanted) {
-            let twice = io::Error::new(io::ErrorKind::InvalidInput, "it is named twice");
-            return Err(cannot_listen(wanted, &twice));
-        }
-        let socket = take_inherited_socket(*number);
-        taken.push(Some(socket.map_err(|error| cannot_listen(wanted, &error))?));
-    }
-    Ok(taken)
-}
-
-fn cannot_listen(wanted: &Listen, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("cannot listen on {wanted}: {error}"))
 }

@@ -6,14 +6,13 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use mio::Interest;
 use rustix::process::Signal;
 
 use super::lines::{Flow, Line};
 use super::pipe::{LineReader, Stream, Writer};
 use super::text::printable;
 use crate::sys::{Beginning, NonblockingFd, Process, exit_descriptor};
-use crate::{Context, SourceId, TimerId};
+use crate::{Context, Interest, SourceId, TimerId};
 
 /// From closing a program's input to TERM.
 const CLOSED_GRACE: Duration = Duration::from_secs(2);
@@ -111,7 +110,7 @@ impl Child {
         }
         match exit_descriptor(self.process.id())? {
             Some(fd) => {
-                let source = ctx.watch(&fd, Interest::READABLE)?;
+                let source = ctx.watch(&fd, Interest::Readable)?;
                 self.exit = Some((fd, source));
             }
             None => self.exit_poll = Some(ctx.set_timer(EXIT_POLL)),

@@ -4,12 +4,11 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
-use mio::Interest;
 use rustix::io::Errno;
 
 use super::lines::{Flow, Line, LineSplitter};
 use crate::sys::NonblockingFd;
-use crate::{Context, Readiness, SourceId, TimerId};
+use crate::{Context, Interest, Readiness, SourceId, TimerId};
 
 /// Bytes read in one turn.
 const READ: usize = 64 << 10;
@@ -89,7 +88,7 @@ pub(crate) struct LineReader {
 impl LineReader {
     /// Reads lines of at most `limit` bytes.
     pub(crate) fn new(ctx: &mut Context, fd: NonblockingFd, limit: usize) -> io::Result<Self> {
-        let mut readying = Readying::watch(ctx, &fd, Interest::READABLE)?;
+        let mut readying = Readying::watch(ctx, &fd, Interest::Readable)?;
         if matches!(readying, Readying::Timer(_)) {
             readying.again(ctx, Readiness::default());
         }
@@ -237,7 +236,7 @@ pub(crate) struct Writer {
 impl Writer {
     /// Writes to a descriptor.
     pub(crate) fn new(ctx: &mut Context, fd: NonblockingFd) -> io::Result<Self> {
-        let readying = Readying::watch(ctx, &fd, Interest::WRITABLE)?;
+        let readying = Readying::watch(ctx, &fd, Interest::Writable)?;
         Ok(Self {
             fd,
             readying,

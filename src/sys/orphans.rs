@@ -254,7 +254,7 @@ pub(crate) fn signal_orphans(signal: Signal) {
 
 /// Kills every process that was left to this one, with all that descends from them, and waits until they have ended:
 /// the last act of a program whose server [adopts orphans](crate::Server::adopt_orphans).
-pub fn kill_orphans() {
+pub(crate) fn kill_orphans() {
     let deadline = Instant::now() + KILL_TAKES;
     // What a killed process leaves behind is ours in the next round.
     while Instant::now() < deadline {

@@ -10,11 +10,11 @@ use rustix::termios::{Winsize, tcsetwinsize};
 
 /// The size of a terminal in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TerminalSize {
+pub(crate) struct TerminalSize {
     /// Lines, at least 1.
-    pub rows: u16,
+    pub(crate) rows: u16,
     /// Columns, at least 1.
-    pub cols: u16,
+    pub(crate) cols: u16,
 }
 
 impl Default for TerminalSize {

@@ -13,24 +13,23 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use mio::Interest;
-
 use cork::Cork;
 use work::Work;
 
 use crate::protocol::deflate::Compression;
 use crate::protocol::{CloseCode, CloseReason, Shared, Time};
+use crate::server::address::ListenAddress;
 use crate::server::client::{Client, Flags, Remote};
 use crate::server::config::Config;
 use crate::server::drain::Farewell;
 use crate::server::id::{ClientId, ServiceId, SourceId, TimerId};
-use crate::server::listener::ListenAddress;
+use crate::server::interest::Interest;
 use crate::server::metrics::Counters;
-use crate::server::principal::Principal;
+use crate::server::policy::Principal;
 use crate::server::registry::Registry;
 use crate::server::service::Readiness;
 use crate::server::sources::Sources;
-use crate::server::status::{ClientStatus, Status};
+use crate::server::status::{ClientStatus, Status, StatusFields};
 
 /// Why a message could not be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -356,7 +355,7 @@ impl Context {
             has_more: clients.peek().is_some(),
             running: self.life == Life::Running,
             uptime: self.now.since(Time::default()),
-            service: serde_json::Map::new(),
+            service: StatusFields::default(),
             listen: self.listen.iter().map(ToString::to_string).collect(),
             clients: page,
         }
@@ -395,7 +394,7 @@ impl Context {
     /// is ready for. It has to be unwatched before it is closed.
     pub fn watch(&mut self, fd: impl AsFd, interest: Interest) -> io::Result<SourceId> {
         self.sources
-            .watch(&self.poll, self.service_id, fd, interest)
+            .watch(&self.poll, self.service_id, fd, interest.to_mio())
     }
 
     /// Ends what [`Context::watch`] began. No event comes after it, not even one that was under way.

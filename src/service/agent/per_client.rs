@@ -14,7 +14,7 @@ use crate::service::child::{Child, ChildEvent, describe};
 use crate::service::lines::{Flow, Line};
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Readiness, Rejection,
-    Request, Route, Service, SourceId, TimerId,
+    Request, Route, Service, SourceId, StatusFields, TimerId,
 };
 
 /// The maximum of waiting requests tracked for one client. Further ones are not tracked.
@@ -322,9 +322,9 @@ impl Service for AgentPerClient {
         let _ = clients.into_iter().any(&mut handle);
     }
 
-    fn status(&self) -> serde_json::Map<String, serde_json::Value> {
+    fn status(&self) -> StatusFields {
         let status = serde_json::json!({"processes": self.processes.len()});
-        status.as_object().cloned().unwrap_or_default()
+        StatusFields::from_value(status)
     }
 
     fn metrics(&self, out: &mut Metrics) {

@@ -10,7 +10,7 @@ use crate::service::child::{Child, ChildEvent, code_and_signal, describe};
 use crate::service::lines::{Flow, Line};
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Readiness, Rejection,
-    Request, Route, Service, SourceId, Time, TimerId,
+    Request, Route, Service, SourceId, StatusFields, Time, TimerId,
 };
 
 /// An agent that ends is started again this soon at first, then after twice the time each time.
@@ -373,7 +373,7 @@ impl Service for Agent {
         matches!(self.process, Process::Running(_))
     }
 
-    fn status(&self) -> serde_json::Map<String, serde_json::Value> {
+    fn status(&self) -> StatusFields {
         let counters = self.router.counters();
         let status = serde_json::json!({
             "sessions": self.router.session_count(),
@@ -390,12 +390,12 @@ impl Service for Agent {
                     "other": counters.other_requests,
                 },
                 "notifications": counters.notifications,
-                "answers": counters.answers.to_json(),
+                "answers": counters.answers.to_value(),
                 "denied": counters.denied,
                 "dropped": counters.dropped,
             },
         });
-        status.as_object().cloned().unwrap_or_default()
+        StatusFields::from_value(status)
     }
 
     fn metrics(&self, out: &mut Metrics) {

@@ -18,7 +18,7 @@ use crate::service::Endpoint;
 use crate::sys::TerminalSize;
 use crate::{
     Accept, ClientId, CloseReason, Context, Message, Metrics, Readiness, Rejection, Request,
-    Response, Route, Service, SourceId, StatusCode, Time, TimerId,
+    Response, Route, Service, SourceId, StatusCode, StatusFields, Time, TimerId,
 };
 
 /// Says what the events of a stream are.
@@ -550,7 +550,7 @@ impl Service for Processes {
         self.programs.look_around(ctx);
     }
 
-    fn status(&self) -> serde_json::Map<String, Value> {
+    fn status(&self) -> StatusFields {
         let running = self
             .programs
             .iter()
@@ -560,7 +560,7 @@ impl Service for Processes {
             "known": self.programs.len(),
             "started": self.started,
         }});
-        status.as_object().cloned().unwrap_or_default()
+        StatusFields::from_value(status)
     }
 
     fn metrics(&self, out: &mut Metrics) {

@@ -22,6 +22,7 @@ use std::sync::Arc;
 
 use super::ended::Record;
 use super::{Abandoned, Class, MAX_SESSION_ID, Router, remove};
+use crate::secret;
 use crate::service::agent::answer::{code, error};
 use crate::service::agent::envelope::{Envelope, is_spelling_of, member};
 use crate::service::agent::json::{Skimmer, unescape};
@@ -61,11 +62,11 @@ struct Tokens {
 
 impl Tokens {
     fn open_with(&self, token: &str) -> bool {
-        is_same_secret(token, &self.current)
+        secret::is_equal(token.as_bytes(), self.current.as_bytes())
             || self
                 .earlier
                 .as_deref()
-                .is_some_and(|earlier| is_same_secret(token, earlier))
+                .is_some_and(|earlier| secret::is_equal(token.as_bytes(), earlier.as_bytes()))
     }
 }
 
@@ -339,9 +340,9 @@ impl Router {
             // The current token may never have been read, and was not used: it is the one to be read this time.
             (Some(tokens), token)
                 if tokens.earlier.is_some()
-                    && token
-                        .as_deref()
-                        .is_none_or(|token| !is_same_secret(token, &tokens.current)) =>
+                    && token.as_deref().is_none_or(|token| {
+                        !secret::is_equal(token.as_bytes(), tokens.current.as_bytes())
+                    }) =>
             {
                 tokens
             }
@@ -610,13 +611,4 @@ impl Router {
         debug_assert!(walked.is_ok(), "the text was walked over before");
         is_visible
     }
-}
-
-/// Compares without telling by its time how much is the same.
-fn is_same_secret(a: &str, b: &str) -> bool {
-    a.len() == b.len()
-        && a.bytes()
-            .zip(b.bytes())
-            .fold(0, |difference, (a, b)| difference | (a ^ b))
-            == 0
 }

@@ -7,7 +7,6 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use mio::Interest;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use uuid::Uuid;
 
@@ -16,7 +15,7 @@ use super::{EXIT_POLL, Ending, Linger, Program};
 use crate::service::process::scrollback::Stream;
 use crate::service::process::sink::Sink;
 use crate::sys::{Account, Beginning, Process, TerminalSize, exit_descriptor, open_pty};
-use crate::{Context, Time};
+use crate::{Context, Interest, Time};
 
 /// The variable in a program's environment by which what it leaves behind is known as its own.
 pub(crate) const MARK: &str = "OUTRIGGER_PROCESS_ID";
@@ -137,7 +136,7 @@ impl Program {
     /// Has the loop wait for its streams and its end.
     fn watch(&mut self, ctx: &mut Context) -> io::Result<()> {
         if let Some(terminal) = &self.terminal {
-            let source = ctx.watch(terminal, Interest::READABLE | Interest::WRITABLE)?;
+            let source = ctx.watch(terminal, Interest::Both)?;
             self.outputs
                 .push(Output::new(Arc::clone(terminal), source, Stream::Stdout));
             self.input = Some(Input::new(Arc::clone(terminal), source));
@@ -146,19 +145,19 @@ impl Program {
             for (pipe, stream) in [(stdout, Stream::Stdout), (stderr, Stream::Stderr)] {
                 if let Some(pipe) = pipe {
                     let pipe = nonblocking(pipe)?;
-                    let source = ctx.watch(&pipe, Interest::READABLE)?;
+                    let source = ctx.watch(&pipe, Interest::Readable)?;
                     self.outputs.push(Output::new(pipe, source, stream));
                 }
             }
             if let Some(pipe) = stdin {
                 let pipe = nonblocking(pipe)?;
-                let source = ctx.watch(&pipe, Interest::WRITABLE)?;
+                let source = ctx.watch(&pipe, Interest::Writable)?;
                 self.input = Some(Input::new(pipe, source));
             }
         }
         match exit_descriptor(self.pid())? {
             Some(fd) => {
-                let source = ctx.watch(&fd, Interest::READABLE)?;
+                let source = ctx.watch(&fd, Interest::Readable)?;
                 self.exit_watch = Some((fd, source));
             }
             None => self.exit_poll = Some(ctx.now() + EXIT_POLL),

@@ -1,0 +1,14 @@
+//! Decides which clients may connect, and who they are: the token, Host and Origin of a request, the proxies that may
+//! speak for others, and the principal of a connection.
+
+mod access;
+mod peers;
+mod principal;
+mod token;
+
+pub use access::Access;
+pub(crate) use access::RejectionHints;
+pub use peers::{ParsePeersError, Peers};
+pub use principal::Principal;
+pub use token::Token;
+pub(crate) use token::{is_token_protocol, without_token};
