@@ -89,12 +89,15 @@ pub use server::{
 };
 
 /// Entry points of the fuzz targets.
-#[cfg(all(feature = "server", any(test, fuzzing)))]
+#[cfg(any(test, fuzzing))]
 pub mod fuzz {
     #[cfg(feature = "deflate")]
     pub use crate::protocol::deflate::fuzz::deflate;
     pub use crate::protocol::fuzz::{calls, connection, frame_header, handshake, proxy_header};
+    #[cfg(feature = "server")]
     pub use crate::server::fuzz::operations;
+    #[cfg(feature = "server")]
     pub use crate::service::agent::fuzz::{envelope, router};
+    #[cfg(feature = "server")]
     pub use crate::service::process::fuzz::{attachments, control, process_calls};
 }

@@ -362,7 +362,7 @@ fn a_unix_socket_is_for_its_user_and_replaces_a_stale_one() {
     assert!(fs::metadata(file.path()).is_err(), "its file goes with it");
     fs::write(file.path(), "a file").expect("a file");
     let refused = outrigger(&["echo", "--listen", &listen]);
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("no socket"));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("not a socket"));
     assert_eq!(
         fs::read_to_string(file.path()).expect("it is there"),
         "a file"

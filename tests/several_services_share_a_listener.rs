@@ -177,5 +177,5 @@ fn what_is_wrong_with_a_route_is_said_with_its_key_and_line() {
         );
     }
     let error = String::from_utf8(outrigger(&["serve"]).stderr).expect("UTF-8");
-    assert!(error.contains("it needs --config"), "{error}");
+    assert!(error.contains("missing --config"), "{error}");
 }

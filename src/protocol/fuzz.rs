@@ -3,9 +3,9 @@
 use super::deflate::Offer;
 use super::http::find_end;
 use super::{
-    Accept, CloseReason, Connection, Event, FrameCounts, FrameHeader, Input, Limits, OpCode,
-    Payload, Phase, ProtocolError, Rejection, Request, Response, Shared, StatusCode, Time,
-    apply_mask, take_whole_message,
+    Accept, CloseReason, Connection, Event, FrameCounts, FrameHeader, Input, Limits, Payload,
+    Phase, ProtocolError, Rejection, Request, Response, Shared, StatusCode, Time, apply_mask,
+    take_whole_message,
 };
 
 /// It is always the same time here.
@@ -490,7 +490,9 @@ pub(crate) fn write_frame_with(first: u8, payload: &[u8], out: &mut Vec<u8>) {
 
 /// Checks that bytes are frames as a server may send them: unmasked, whole but for the last, nothing after CLOSE.
 /// Returns how many data messages they hold.
+#[cfg(feature = "server")]
 pub(crate) fn check_server_frames(mut bytes: &[u8]) -> usize {
+    use super::OpCode;
     let mut messages = 0;
     while let [first, second, ..] = bytes {
         let opcode = OpCode::from_bits(first & 0xf).expect("a defined opcode");

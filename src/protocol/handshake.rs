@@ -28,6 +28,7 @@ impl Accept {
     }
 
     /// Whether a subprotocol is to be answered.
+    #[cfg(feature = "server")]
     pub(crate) fn has_protocol(&self) -> bool {
         self.protocol.is_some()
     }

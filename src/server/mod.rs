@@ -52,6 +52,7 @@ use mio::event::Event as Readied;
 use mio::{Events, Poll};
 
 pub use address::{InheritedSocket, Listen, ListenAddress, ParseListenError};
+#[cfg(feature = "cli")]
 pub(crate) use admin::ADMIN_PATHS;
 pub use client::{Remote, Traffic};
 pub use config::{Config, ConfigBuilder, ConfigError};

@@ -202,6 +202,7 @@ impl Rejection {
 
 impl Response {
     /// Bytes of the body.
+    #[cfg(feature = "server")]
     pub(crate) fn body_len(&self) -> usize {
         self.body.len()
     }

@@ -7,6 +7,7 @@ mod principal;
 mod token;
 
 pub use access::Access;
+#[cfg(feature = "cli")]
 pub(crate) use access::RejectionHints;
 pub use peers::{ParsePeersError, Peers};
 pub use principal::Principal;
