@@ -19,7 +19,7 @@ pub(super) fn overview() -> String {
         ..
     } in Command::ALL
     {
-        text.push_str(&format!("  outrigger {name:9} {usage:29}  {summary}\n"));
+        text.push_str(&format!("  outrigger {name:9} {usage:32}  {summary}\n"));
     }
     text.push_str(
         "

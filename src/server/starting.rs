@@ -37,6 +37,25 @@ impl Drop for AdoptedOrphans {
 impl<S: Service> Server<S> {
     /// Binds the addresses of a configuration. Connections wait in the kernel's queue until [`Server::run`].
     ///
+    /// ```
+    /// use outrigger::{ClientId, Config, Context, Request, Server, Service};
+    ///
+    /// struct Greeter;
+    ///
+    /// impl Service for Greeter {
+    ///     fn connected(&mut self, ctx: &mut Context, client: ClientId, _: &Request<'_>) {
+    ///         ctx.send(client, outrigger::Message::Text("hello"));
+    ///     }
+    /// }
+    ///
+    /// let config = Config::builder().listen("127.0.0.1:0".parse()?).build()?;
+    /// let mut server = Server::bind(config, Greeter)?;
+    /// server.stop_on_signals()?;
+    /// # server.handle().stop()?;
+    /// server.run()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`Error::Config`] if a setting is not valid, [`Error::Listen`] if an address cannot be bound, and

@@ -127,7 +127,7 @@ impl Ear {
             }
             Line::SkippedEnd => {
                 let salvaged = self.skipped.take().and_then(Salvage::finish);
-                Heard::Unreadable(salvaged, "is over the message limit (--max-message)")
+                Heard::Unreadable(salvaged, "is over the message limit")
             }
         }
     }
