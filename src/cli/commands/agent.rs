@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::flags::{Flag, Takes};
+use super::super::flags::{Flag, Takes, samples};
 use super::super::values::{duration, number};
 use super::{Command, ProgramArg, Serves};
 use crate::service::agent::{AgentProtocol, RestartLimit};
@@ -57,7 +57,7 @@ const FLAGS: &[Flag] = &[
             };
             Ok(())
         },
-        accepts: &["shared", "per-client"],
+        accepts: samples(&["shared", "per-client"]),
         rejects: &["both"],
         ..Flag::BASE
     },
@@ -74,7 +74,7 @@ const FLAGS: &[Flag] = &[
             };
             Ok(())
         },
-        accepts: &["acp", "jsonrpc"],
+        accepts: samples(&["acp", "jsonrpc"]),
         rejects: &["mcp"],
         ..Flag::BASE
     },
@@ -87,7 +87,7 @@ const FLAGS: &[Flag] = &[
             settings.grace = duration(value)?;
             Ok(())
         },
-        accepts: &["0", "1h"],
+        accepts: samples(&["0", "1h"]),
         rejects: &["soon"],
         ..Flag::BASE
     },
@@ -106,7 +106,7 @@ const FLAGS: &[Flag] = &[
             };
             Ok(())
         },
-        accepts: &["0/1s", "1000/1h"],
+        accepts: samples(&["0/1s", "1000/1h"]),
         rejects: &["5", "5/0", "1001/1s"],
         ..Flag::BASE
     },

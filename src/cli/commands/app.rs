@@ -1,6 +1,6 @@
 //! `outrigger app`: a program that reads events and writes commands is the server.
 
-use super::super::flags::{Flag, Takes};
+use super::super::flags::{Flag, Takes, samples};
 use super::{Command, ProgramArg, Serves};
 use crate::service::{App, AppConfig};
 
@@ -63,7 +63,7 @@ const FLAGS: &[Flag] = &[
             settings.subprotocols.push(value.to_owned());
             Ok(())
         },
-        accepts: &["chat.v1"],
+        accepts: samples(&["chat.v1"]),
         rejects: &["", "a,b", "a b"],
         ..Flag::BASE
     },

@@ -1,7 +1,7 @@
 //! `outrigger processes`: an HTTP API to start, watch and signal processes, and to attach to their terminals.
 
 use super::super::flags::shared::{LINGER, PASS_ENV};
-use super::super::flags::{Flag, Takes};
+use super::super::flags::{Flag, Takes, samples};
 use super::super::values::{duration, number, size};
 use super::{Command, Serves};
 use crate::service::{Processes, ProcessesConfig};
@@ -52,7 +52,7 @@ const FLAGS: &[Flag] = &[
             settings.scrollback = size(value, 4096..=1 << 40)?;
             Ok(())
         },
-        accepts: &["4KiB"],
+        accepts: samples(&["4KiB"]),
         rejects: &["4095", "lots"],
         ..Flag::BASE
     },
@@ -65,7 +65,7 @@ const FLAGS: &[Flag] = &[
             settings.retention = duration(value)?.unwrap_or_default();
             Ok(())
         },
-        accepts: &["0", "1h"],
+        accepts: samples(&["0", "1h"]),
         rejects: &["soon"],
         ..Flag::BASE
     },
@@ -78,7 +78,7 @@ const FLAGS: &[Flag] = &[
             settings.max_processes = number(value, 1..=100_000)?;
             Ok(())
         },
-        accepts: &["1"],
+        accepts: samples(&["1"]),
         rejects: &["0"],
         ..Flag::BASE
     },
@@ -91,7 +91,7 @@ const FLAGS: &[Flag] = &[
             settings.max_exec_output = size(value, 1024..=1 << 40)?;
             Ok(())
         },
-        accepts: &["1KiB"],
+        accepts: samples(&["1KiB"]),
         rejects: &["1023"],
         ..Flag::BASE
     },

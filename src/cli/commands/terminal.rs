@@ -1,7 +1,7 @@
 //! `outrigger terminal`: each client gets a program on a terminal of its own.
 
 use super::super::flags::shared::{LINGER, PASS_ENV};
-use super::super::flags::{Flag, Takes};
+use super::super::flags::{Flag, Takes, samples};
 use super::{Command, ProgramArg, Serves};
 use crate::service::{Terminal, TerminalConfig};
 
@@ -53,7 +53,7 @@ const FLAGS: &[Flag] = &[
             settings.cwd = Some(value.to_owned());
             Ok(())
         },
-        accepts: &["/"],
+        accepts: samples(&["/"]),
         rejects: &["", "/no/such/directory"],
         ..Flag::BASE
     },
@@ -67,7 +67,7 @@ const FLAGS: &[Flag] = &[
             settings.env.push((name.to_owned(), value.to_owned()));
             Ok(())
         },
-        accepts: &["LANG=C", "EMPTY="],
+        accepts: samples(&["LANG=C", "EMPTY="]),
         rejects: &["LANG", "=C"],
         ..Flag::BASE
     },
@@ -79,7 +79,7 @@ const FLAGS: &[Flag] = &[
             settings.user = Some(value.to_owned());
             Ok(())
         },
-        accepts: &["nobody", "1000:1000"],
+        accepts: samples(&["nobody", "1000:1000"]),
         ..Flag::BASE
     },
     Flag {

@@ -1,6 +1,6 @@
 //! Flags that say who may connect, and to which path.
 
-use super::{Flag, Takes, put, turn_on};
+use super::{Flag, Takes, put, samples, turn_on};
 
 pub(super) const FLAGS: &[Flag] = &[
     Flag {
@@ -11,7 +11,7 @@ pub(super) const FLAGS: &[Flag] = &[
         ),
         help: "file with the token that clients must present; the variable OUTRIGGER_TOKEN may hold it instead",
         set: |settings, value| put(&mut settings.token_file, Ok(Some(value.into()))),
-        accepts: &["/run/token"],
+        accepts: samples(&["/run/token"]),
         ..Flag::BASE
     },
     Flag {
@@ -27,7 +27,7 @@ pub(super) const FLAGS: &[Flag] = &[
             settings.server.access.token_header = Some(value.to_owned());
             Ok(())
         },
-        accepts: &["X-Auth"],
+        accepts: samples(&["X-Auth"]),
         rejects: &["", "X Auth", "X-Auth:"],
         ..Flag::BASE
     },
@@ -50,7 +50,7 @@ pub(super) const FLAGS: &[Flag] = &[
             settings.server.access.origins.push(origin);
             Ok(())
         },
-        accepts: &["*", "null", "https://example.com", "https://example.com/"],
+        accepts: samples(&["*", "null", "https://example.com", "https://example.com/"]),
         rejects: &["example.com"],
         ..Flag::BASE
     },
@@ -68,7 +68,7 @@ pub(super) const FLAGS: &[Flag] = &[
             settings.server.access.hosts.push(value.to_owned());
             Ok(())
         },
-        accepts: &["*", "example.com", "[::1]"],
+        accepts: samples(&["*", "example.com", "[::1]"]),
         rejects: &["", "example.com:80", "http://example.com"],
         ..Flag::BASE
     },
@@ -82,7 +82,7 @@ pub(super) const FLAGS: &[Flag] = &[
             settings.path = Some(path);
             Ok(())
         },
-        accepts: &["/", "/chat", "/chat/..."],
+        accepts: samples(&["/", "/chat", "/chat/..."]),
         rejects: &["chat"],
         ..Flag::BASE
     },

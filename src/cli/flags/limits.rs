@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use super::super::values::{number, size};
 #[cfg(feature = "deflate")]
 use super::turn_on;
-use super::{Flag, Takes, put};
+use super::{Flag, Takes, put, samples};
 use crate::protocol::http::MAX_HEADERS;
 
 pub(super) const FLAGS: &[Flag] = &[
@@ -20,7 +20,7 @@ pub(super) const FLAGS: &[Flag] = &[
                 number(value, 1..=1_000_000),
             )
         },
-        accepts: &["1", "1000000"],
+        accepts: samples(&["1", "1000000"]),
         rejects: &["0", "1000001", "many"],
         ..Flag::BASE
     },
@@ -34,7 +34,7 @@ pub(super) const FLAGS: &[Flag] = &[
             settings.server.max_clients_per_address = (most > 0).then_some(most);
             Ok(())
         },
-        accepts: &["0", "8"],
+        accepts: samples(&["0", "8"]),
         rejects: &["-1"],
         ..Flag::BASE
     },
@@ -53,7 +53,7 @@ pub(super) const FLAGS: &[Flag] = &[
             settings.server.affinity_cookie = Some(value.to_owned());
             Ok(())
         },
-        accepts: &["server=a"],
+        accepts: samples(&["server=a"]),
         rejects: &["server", "=a", "server=a;b"],
         ..Flag::BASE
     },
@@ -68,7 +68,7 @@ pub(super) const FLAGS: &[Flag] = &[
                 size(value, 1024..=1 << 20),
             )
         },
-        accepts: &["1024", "1MiB"],
+        accepts: samples(&["1024", "1MiB"]),
         rejects: &["1023", "2MiB"],
         ..Flag::BASE
     },
@@ -83,7 +83,7 @@ pub(super) const FLAGS: &[Flag] = &[
                 number(value, 8..=MAX_HEADERS),
             )
         },
-        accepts: &["8"],
+        accepts: samples(&["8"]),
         rejects: &["7", "1000000"],
         ..Flag::BASE
     },
@@ -98,7 +98,7 @@ pub(super) const FLAGS: &[Flag] = &[
                 size(value, 125..=1 << 40),
             )
         },
-        accepts: &["125", "1GiB"],
+        accepts: samples(&["125", "1GiB"]),
         rejects: &["124", "lots"],
         ..Flag::BASE
     },
@@ -113,7 +113,7 @@ pub(super) const FLAGS: &[Flag] = &[
                 size(value, 1024..=1 << 40),
             )
         },
-        accepts: &["1KiB"],
+        accepts: samples(&["1KiB"]),
         rejects: &["1023"],
         ..Flag::BASE
     },
@@ -135,7 +135,7 @@ pub(super) const FLAGS: &[Flag] = &[
             let level = number(value, 1..=9).map(|level| level as u8);
             put(&mut settings.deflate_config.level, level)
         },
-        accepts: &["1", "9"],
+        accepts: samples(&["1", "9"]),
         rejects: &["0", "10"],
         ..Flag::BASE
     },
@@ -152,7 +152,7 @@ pub(super) const FLAGS: &[Flag] = &[
                 size(value, 0..=1 << 40),
             )
         },
-        accepts: &["0", "1GiB"],
+        accepts: samples(&["0", "1GiB"]),
         rejects: &["lots"],
         ..Flag::BASE
     },
@@ -169,7 +169,7 @@ pub(super) const FLAGS: &[Flag] = &[
                 size(value, 0..=1 << 40).map(Some),
             )
         },
-        accepts: &["0", "1KiB"],
+        accepts: samples(&["0", "1KiB"]),
         rejects: &["lots"],
         ..Flag::BASE
     },
@@ -183,7 +183,7 @@ pub(super) const FLAGS: &[Flag] = &[
             settings.server.rate_limit = NonZeroU32::new(rate as u32);
             Ok(())
         },
-        accepts: &["100"],
+        accepts: samples(&["100"]),
         rejects: &["-1", "fast"],
         ..Flag::BASE
     },
@@ -198,7 +198,7 @@ pub(super) const FLAGS: &[Flag] = &[
                 size(value, 4096..=64 << 20),
             )
         },
-        accepts: &["4KiB", "64MiB"],
+        accepts: samples(&["4KiB", "64MiB"]),
         rejects: &["4095"],
         ..Flag::BASE
     },
@@ -213,7 +213,7 @@ pub(super) const FLAGS: &[Flag] = &[
                 number(value, 1..=100_000),
             )
         },
-        accepts: &["1"],
+        accepts: samples(&["1"]),
         rejects: &["0"],
         ..Flag::BASE
     },

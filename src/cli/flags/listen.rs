@@ -1,7 +1,7 @@
 //! Flags that say where to listen, and which file tells other programs about it.
 
 use super::super::values::{listen, port_range};
-use super::{Flag, Takes, put, turn_on};
+use super::{Flag, Takes, put, samples, turn_on};
 
 pub(super) const FLAGS: &[Flag] = &[
     Flag {
@@ -14,13 +14,13 @@ pub(super) const FLAGS: &[Flag] = &[
             settings.listen.extend(listen(value)?);
             Ok(())
         },
-        accepts: &[
+        accepts: samples(&[
             "127.0.0.1:0",
             "[::1]:7070",
             "localhost:0",
             "unix:/tmp/x.sock",
             "fd:3",
-        ],
+        ]),
         rejects: &[
             "7070",
             ":7070",
@@ -37,7 +37,7 @@ pub(super) const FLAGS: &[Flag] = &[
         takes: Takes::One("A-B"),
         help: "replace the port of each address to listen on by a random free port of this range",
         set: |settings, value| put(&mut settings.port_range, port_range(value).map(Some)),
-        accepts: &["10000-20000", "7070-7070"],
+        accepts: samples(&["10000-20000", "7070-7070"]),
         rejects: &["7070", "0-10", "20-10", "1-65536"],
         ..Flag::BASE
     },
@@ -58,13 +58,13 @@ pub(super) const FLAGS: &[Flag] = &[
             settings.server.proxies.push(peers);
             Ok(())
         },
-        accepts: &[
+        accepts: samples(&[
             "unix",
             "10.0.0.1",
             "10.0.0.0/8",
             "::1/128",
             "::ffff:10.0.0.0/104",
-        ],
+        ]),
         rejects: &["", "10.0.0.0/33", "proxy", "::ffff:10.0.0.0/8"],
         ..Flag::BASE
     },
@@ -73,7 +73,7 @@ pub(super) const FLAGS: &[Flag] = &[
         takes: Takes::One("FILE"),
         help: "write {pid, port, transport, url, authToken} to FILE as JSON once the server listens, readable by its user only, and remove FILE at the end; {port} in FILE stands for the port",
         set: |settings, value| put(&mut settings.announce, Ok(Some(value.to_owned()))),
-        accepts: &["/tmp/{port}.lock"],
+        accepts: samples(&["/tmp/{port}.lock"]),
         ..Flag::BASE
     },
     Flag {
@@ -89,7 +89,7 @@ pub(super) const FLAGS: &[Flag] = &[
             };
             Ok(())
         },
-        accepts: &["{}", "{\"workspaceFolders\":[\"/src\"]}"],
+        accepts: samples(&["{}", "{\"workspaceFolders\":[\"/src\"]}"]),
         rejects: &["[]", "{"],
         ..Flag::BASE
     },

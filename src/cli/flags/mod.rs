@@ -97,6 +97,11 @@ impl Flag {
     }
 }
 
+/// Values for the test of a flag. The program does not contain them.
+pub(super) const fn samples(values: &'static [&'static str]) -> &'static [&'static str] {
+    if cfg!(test) { values } else { &[] }
+}
+
 /// Stores a parsed value.
 fn put<T>(place: &mut T, value: Result<T, String>) -> Result<(), String> {
     *place = value?;

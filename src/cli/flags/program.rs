@@ -1,6 +1,6 @@
 //! Flags about the configuration file and the log.
 
-use super::{Flag, Takes, put, turn_on};
+use super::{Flag, Takes, put, samples, turn_on};
 
 pub(super) const FLAGS: &[Flag] = &[
     Flag {
@@ -10,7 +10,7 @@ pub(super) const FLAGS: &[Flag] = &[
         in_file: false,
         // The parser reads the file before it applies any flag.
         set: |_, _| Ok(()),
-        accepts: &["outrigger.json"],
+        accepts: samples(&["outrigger.json"]),
         ..Flag::BASE
     },
     Flag {
@@ -32,7 +32,7 @@ pub(super) const FLAGS: &[Flag] = &[
             settings.log_level = Some(level);
             Ok(())
         },
-        accepts: &["off", "debug"],
+        accepts: samples(&["off", "debug"]),
         rejects: &["loud"],
         ..Flag::BASE
     },
@@ -42,7 +42,7 @@ pub(super) const FLAGS: &[Flag] = &[
         default: Some("text"),
         help: "text or json; the log goes to standard error",
         set: |settings, value| put(&mut settings.log_format, value.parse()),
-        accepts: &["text", "json"],
+        accepts: samples(&["text", "json"]),
         rejects: &["xml"],
         ..Flag::BASE
     },

@@ -1,7 +1,7 @@
 //! Flags of every command that runs a program for each client.
 
 use super::super::values::duration;
-use super::{Flag, Takes, put};
+use super::{Flag, Takes, put, samples};
 
 pub(in crate::cli) const PASS_ENV: Flag = Flag {
     name: "pass-env",
@@ -14,7 +14,7 @@ pub(in crate::cli) const PASS_ENV: Flag = Flag {
         settings.pass_env.push(value.to_owned());
         Ok(())
     },
-    accepts: &["LANG"],
+    accepts: samples(&["LANG"]),
     rejects: &["", "LANG=C"],
     ..Flag::BASE
 };
@@ -28,7 +28,7 @@ pub(in crate::cli) const LINGER: Flag = Flag {
         let time = duration(value).map(Option::unwrap_or_default);
         put(&mut settings.linger, time)
     },
-    accepts: &["0", "2s"],
+    accepts: samples(&["0", "2s"]),
     rejects: &["soon"],
     ..Flag::BASE
 };
