@@ -247,7 +247,7 @@ fn the_work_of_a_turn() {
 }
 
 #[test]
-fn what_became_of_connections_and_frames_is_counted() {
+fn the_outcomes_of_connections_and_frames_are_counted() {
     let server = Limited::new(
         &["--allow-host", "known"],
         "outrigger_refusals_total{reason=\"origin\"}",
@@ -340,7 +340,7 @@ fn memory_stays_within_what_the_readme_says() {
 }
 
 #[test]
-fn a_proxy_says_for_whom_a_connection_is() {
+fn a_proxy_names_the_client_of_a_connection() {
     let text = |ip: &str| format!("PROXY TCP4 {ip} 10.0.0.1 51000 80\r\n").into_bytes();
     let binary = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xc0\0\x02\x07\x0a\0\0\x01\xc7\x38\0\x50";
     let app = Program::start(&[
@@ -388,7 +388,7 @@ fn a_proxy_says_for_whom_a_connection_is() {
 }
 
 #[test]
-fn behind_a_proxy_nobody_is_local() {
+fn a_client_behind_a_proxy_is_not_local() {
     let socket = TraceFile::new("proxied.sock");
     let listen = format!("unix:{}", socket.path());
     for (args, has_token) in [
@@ -420,7 +420,7 @@ fn behind_a_proxy_nobody_is_local() {
             Program::spawn(std::process::Command::new(env!("CARGO_BIN_EXE_outrigger")).args(&args));
         let line = program.line();
         let is_asked = line.contains("?token=");
-        assert_eq!(is_asked, has_token, "who has to show it is told: {line}");
+        assert_eq!(is_asked, has_token, "the line contains a token that clients must present: {line}");
         if args.contains(&"terminal") && has_token {
             // This includes connections whose origin the proxy does not know.
             let mut wire = UnixStream::connect(socket.path()).expect("the server listens");

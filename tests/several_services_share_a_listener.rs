@@ -136,7 +136,7 @@ fn a_route_whose_program_does_not_read_holds_up_nobody_else() {
 }
 
 #[test]
-fn what_is_wrong_with_a_route_is_said_with_its_key_and_line() {
+fn an_error_in_a_route_names_its_key_and_line() {
     for (routes, says) in [
         (r#"{}"#, "\"routes\": expected an object of paths"),
         (r#"{"a": {"echo": {}}}"#, "\"a\": a path begins with '/'"),

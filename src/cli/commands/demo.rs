@@ -12,7 +12,7 @@ Serves all other commands at once: /echo, /terminal with your shell, /process, /
 and /acp with an agent. The page at / shows what is connected and has a console. The chat room and
 the agent are part of outrigger: 'outrigger example-app' and 'outrigger example-agent'.
 
-The demo prints a line to paste for each. Whoever has the token in these lines can use your shell.
+The demo prints a line to paste for each. Anybody who has the token in these lines can use your shell.
 ",
     serves: Serves::Demo,
     ..Command::BASE
