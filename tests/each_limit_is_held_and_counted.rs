@@ -420,7 +420,10 @@ fn a_client_behind_a_proxy_is_not_local() {
             Program::spawn(std::process::Command::new(env!("CARGO_BIN_EXE_outrigger")).args(&args));
         let line = program.line();
         let is_asked = line.contains("?token=");
-        assert_eq!(is_asked, has_token, "the line contains a token that clients must present: {line}");
+        assert_eq!(
+            is_asked, has_token,
+            "the line contains a token that clients must present: {line}"
+        );
         if args.contains(&"terminal") && has_token {
             // This includes connections whose origin the proxy does not know.
             let mut wire = UnixStream::connect(socket.path()).expect("the server listens");
