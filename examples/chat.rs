@@ -53,16 +53,16 @@ impl Service for Room {
     }
 }
 
-fn main() -> std::io::Result<()> {
+fn main() -> Result<(), Box<dyn std::error::Error>> {
     let port = std::env::args()
         .nth(1)
-        .map_or(7070, |port| port.parse().expect("a port"));
-    let config = Config {
-        listen: vec![([127, 0, 0, 1], port).into()],
-        ..Config::default()
-    };
+        .map_or(Ok(7070), |port| port.parse())?;
+    let config = Config::builder()
+        .listen(([127, 0, 0, 1], port).into())
+        .build()?;
     let mut server = Server::bind(config, Room::default())?;
-    server.stop_on_signals(false)?;
+    server.stop_on_signals()?;
     println!("ws://{}/", server.local_addresses()[0]);
-    server.run().map(drop)
+    server.run()?;
+    Ok(())
 }

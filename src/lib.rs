@@ -1,21 +1,23 @@
-//! Outrigger puts programs on a WebSocket: RFC 6455 on one mio event loop, in one thread.
+//! Outrigger is a WebSocket server (RFC 6455) for programs that speak on standard streams, and a library for services of
+//! your own. It runs on one mio event loop in one thread.
 //!
 //! ```text
-//!            +------------------------------- the loop's turn -------------------------------+
+//!            +------------------------------ one turn of the loop ---------------------------+
 //!            |                                                                               |
 //!  socket ---> read buffer ---> protocol::Connection ---> Service::message                   |
-//!            |  (one, the         (bytes and time in,          |                             |
-//!            |   loop's own)       events and bytes out)       v                             |
-//!  socket <--- cork <---------------- PONG, CLOSE ------ Context::send, close, broadcast     |
-//!            |   | what the socket does not take                                             |
+//!            |  (one for all      (bytes and time in,          |                             |
+//!            |   clients)          events and bytes out)       v                             |
+//!  socket <--- write buffer <-------- PONG, CLOSE ------ Context::send, close, broadcast     |
+//!            |   | bytes that do not fit                                                     |
 //!            |   v                                                                           |
-//!            |  the client's backlog, until the socket has room                              |
+//!            |  the client's backlog, until the socket is writable                           |
 //!            +-------------------------------------------------------------------------------+
 //! ```
 //!
-//! A server is ten lines: write down what to do with a message, and run it.
+//! To write a server, implement [`Service`] and run it:
 //!
 //! ```
+//! # #[cfg(feature = "server")] fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use outrigger::{ClientId, Config, Context, Message, Server, Service};
 //!
 //! struct Echo;
@@ -26,35 +28,49 @@
 //!     }
 //! }
 //!
-//! # let config = Config { listen: vec![([127, 0, 0, 1], 0).into()], ..Config::default() };
-//! let server = Server::bind(config, Echo)?; // `Config::default()` listens on 127.0.0.1:7070
-//! # server.handle().stop().unwrap();
+//! let config = Config::builder().listen("127.0.0.1:0".parse()?).build()?;
+//! let server = Server::bind(config, Echo)?;
+//! println!("listening on {}", server.local_addresses()[0]);
+//! # server.handle().stop()?;
 //! server.run()?;
-//! # std::io::Result::Ok(())
+//! # Ok(()) }
+//! # #[cfg(not(feature = "server"))] fn main() {}
 //! ```
 //!
-//! The contract of the loop, on which services build:
+//! Services can rely on this:
 //!
-//! * One thread: while a method of a service runs, nothing else does. Other threads use a [`Handle`].
-//! * For every client, [`Service::connected`] once, then [`Service::disconnected`] once, whatever ended it; nothing
-//!   after it. Every client is in one registry and leaves it in one place.
-//! * Sending never blocks and never fails loudly: what a client does not read waits up to a limit, and a client over it
-//!   is cut off.
-//! * Everything a peer can make the server hold has a limit, in [`Config`].
+//! * *One thread*: while a method of a service runs, nothing else does. Other threads use a [`Handle`].
+//! * *One beginning, one end*: for every client, the server calls [`Service::connected`] once, then
+//!   [`Service::disconnected`] once, whatever ended the connection, and nothing after it.
+//! * *Sending never blocks*: output that a client does not read is buffered up to a limit. A client that exceeds the
+//!   limit is disconnected.
+//! * *Everything has a limit*: [`Config`] limits all that a peer can make the server hold.
 //!
-//! What is deliberately absent: an async runtime, TLS (put a proxy in front), a WebSocket client, threads.
+//! There is no async runtime, no TLS (use a proxy), no WebSocket client, and there are no threads.
 //!
-//! The layers, from the wire up: [`protocol`] knows neither sockets nor clocks; the server knows no service by name; a
-//! [`service`] never touches a client's socket.
+//! The layers from the bottom: [`protocol`] uses neither sockets nor clocks. The server does not know the services. A
+//! [`service`] does not use the sockets of clients.
+//!
+//! # Features
+//!
+//! All features are enabled by default.
+//!
+//! * `cli`: the program `outrigger`. It implies `server`.
+//! * `server`: the event loop and the services. Without it, the crate is the [`protocol`] alone.
+//! * `deflate`: permessage-deflate (RFC 7692).
 
-#[cfg(feature = "server")]
-pub use sys::{NonblockingFd, TerminalSize, keep_from_children, kill_orphans};
-
+#[cfg(feature = "cli")]
+#[doc(hidden)]
+pub mod cli;
+#[cfg(feature = "cli")]
+mod demo;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod protocol;
 #[cfg(test)]
 mod random;
+#[cfg(feature = "server")]
+mod secret;
 #[cfg(feature = "server")]
 mod server;
 #[cfg(feature = "server")]
@@ -67,8 +83,9 @@ pub use protocol::{
 };
 #[cfg(feature = "server")]
 pub use server::{
-    Access, ClientId, ClientStatus, Config, Context, Ended, Handle, Histogram, Listen,
-    ListenAddress, Metrics, OwnedMessage, ParseClientIdError, Peers, Principal, Readiness, Remote,
-    Route, SendError, Server, Service, ServiceId, SourceId, Status, Stopped, TimerId, Token,
-    Traffic,
+    Access, AdoptedOrphans, ClientId, ClientStatus, Config, ConfigBuilder, ConfigError, Context,
+    Ended, Error, Handle, Histogram, InheritedSocket, Interest, Listen, ListenAddress, Metrics,
+    OwnedMessage, ParseClientIdError, ParseListenError, ParsePeersError, Peers, Principal,
+    Readiness, Remote, Route, SendError, Server, Service, ServiceId, SourceId, Status,
+    StatusFields, StatusValue, Stopped, TimerId, Token, Traffic,
 };

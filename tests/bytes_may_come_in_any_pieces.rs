@@ -3,7 +3,7 @@
 mod common;
 
 use common::{BINARY, CLOSE, PING, PONG, TEXT, TestServer, Wire, frame, patient, request};
-use outrigger::{Cause, Config};
+use outrigger::Cause;
 
 #[test]
 fn one_byte_per_segment() {
@@ -81,9 +81,10 @@ fn messages_of_every_size_are_echoed_unchanged() {
 #[test]
 fn a_fragmented_message_counts_as_a_whole_against_the_limit() {
     let limits = outrigger::Limits::default().with_max_message(1000);
-    let server = TestServer::echo(Config {
-        limits,
-        ..patient()
+    let server = TestServer::echo({
+        let mut config = patient();
+        config.limits = limits;
+        config
     });
     let mut wire = Wire::connect(server.address, "/");
     for _ in 0..10 {

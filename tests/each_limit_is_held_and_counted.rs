@@ -1,4 +1,4 @@
-//! What is within a limit passes, one more gets the documented answer, and the metrics count it.
+//! Tests of each limit: what is within it passes, one more gets the documented answer, and the metrics count it.
 
 mod common;
 
@@ -10,7 +10,7 @@ use common::program::Program;
 use common::traces::{TraceFile, eventually};
 use common::{BINARY, TEXT, Wire, frame, request};
 
-/// A server with one limit, and the metric that counts who crosses it.
+/// A server with one limit, and the metric that counts how often it is exceeded.
 struct Limited {
     _program: Program,
     address: SocketAddr,
@@ -30,7 +30,7 @@ impl Limited {
         server
     }
 
-    /// A sample of `/metrics`; one that is not there yet is 0.
+    /// A sample of `/metrics`. A missing sample is 0.
     fn count(&self) -> f64 {
         sample(self.address, self.metric)
     }
@@ -58,7 +58,7 @@ fn sample(address: SocketAddr, name: &str) -> f64 {
     line.map_or(0.0, |value| value.parse().expect("a number"))
 }
 
-/// A handshake with more fields.
+/// A handshake with additional headers.
 fn request_with(fields: &str) -> Vec<u8> {
     let request = String::from_utf8(request("/")).expect("ASCII");
     request
@@ -86,7 +86,7 @@ fn clients() {
         wire.end_output();
         server.expect_count(1.0);
         drop(_both);
-        // Their ends have to be noticed first.
+        // The server must notice first that they have disconnected.
         eventually("there is room again", || {
             server.status(&request("/")).1 == "101"
         });
@@ -142,7 +142,7 @@ fn the_size_of_a_head() {
 fn the_fields_of_a_head() {
     let metric = "outrigger_refusals_total{reason=\"head_fields\"}";
     let server = Limited::new(&["--max-headers", "8"], metric);
-    // A handshake has five of its own.
+    // A handshake itself has five headers.
     let status = |more| server.status(&request_with(&"X: y\r\n".repeat(more))).1;
     assert_eq!(status(3), "101");
     server.expect_count(0.0);
@@ -185,7 +185,7 @@ fn unread_output() {
     app.event_of("connect");
     let text = "x".repeat(100_000);
     let command = serde_json::json!({"cmd": "broadcast", "text": text}).to_string();
-    // What it takes depends on the sizes of the kernel's buffers.
+    // The number of messages depends on the kernel's buffers.
     while sample(address, metric) == 0.0 {
         app.write(&command);
     }
@@ -229,7 +229,7 @@ fn the_work_of_a_turn() {
     let metric = "outrigger_turn_limits_total{work=\"bytes\"}";
     let server = Limited::new(&["--turn-bytes", "4096"], metric);
     let mut wire = Wire::connect(server.address, "/");
-    // Eight bytes of header.
+    // The frame header has eight bytes.
     wire.send_frame(BINARY, &[7; 4095 - 8]);
     assert_eq!(wire.read_frame().payload.len(), 4095 - 8);
     server.expect_count(0.0);
@@ -241,13 +241,13 @@ fn the_work_of_a_turn() {
     let program = Program::start(&["echo", "--log", "off", "--turn-accepts", "1"]);
     let address = program.address();
     let wires = [(); 5].map(|()| Wire::connect(address, "/"));
-    // As many turns as connections, that of the question included.
+    // One turn per connection, including the one that requests the metrics.
     assert!(sample(address, metric) >= 6.0);
     drop(wires);
 }
 
 #[test]
-fn what_became_of_connections_and_frames_is_counted() {
+fn the_outcomes_of_connections_and_frames_are_counted() {
     let server = Limited::new(
         &["--allow-host", "known"],
         "outrigger_refusals_total{reason=\"origin\"}",
@@ -294,7 +294,7 @@ fn what_became_of_connections_and_frames_is_counted() {
     }
 }
 
-/// The formula of the README: 5 MiB, 0.5 KiB for each connection, and twice what each has made the server hold.
+/// The formula of the README: 5 MiB, 0.5 KiB for each connection, and twice the bytes that the server holds for clients.
 #[test]
 fn memory_stays_within_what_the_readme_says() {
     let server = Limited::new(
@@ -340,7 +340,7 @@ fn memory_stays_within_what_the_readme_says() {
 }
 
 #[test]
-fn a_proxy_says_for_whom_a_connection_is() {
+fn a_proxy_names_the_client_of_a_connection() {
     let text = |ip: &str| format!("PROXY TCP4 {ip} 10.0.0.1 51000 80\r\n").into_bytes();
     let binary = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xc0\0\x02\x07\x0a\0\0\x01\xc7\x38\0\x50";
     let app = Program::start(&[
@@ -378,7 +378,7 @@ fn a_proxy_says_for_whom_a_connection_is() {
         );
     }
 
-    // Nobody else is believed.
+    // The server does not accept the header from other peers.
     let other = Program::start(&["echo", "--log", "off", "--proxy-protocol", "10.0.0.0/8"]);
     let address = other.address();
     let mut wire = Wire::open(address);
@@ -388,7 +388,7 @@ fn a_proxy_says_for_whom_a_connection_is() {
 }
 
 #[test]
-fn behind_a_proxy_nobody_is_local() {
+fn a_client_behind_a_proxy_is_not_local() {
     let socket = TraceFile::new("proxied.sock");
     let listen = format!("unix:{}", socket.path());
     for (args, has_token) in [
@@ -420,9 +420,12 @@ fn behind_a_proxy_nobody_is_local() {
             Program::spawn(std::process::Command::new(env!("CARGO_BIN_EXE_outrigger")).args(&args));
         let line = program.line();
         let is_asked = line.contains("?token=");
-        assert_eq!(is_asked, has_token, "who has to show it is told: {line}");
+        assert_eq!(
+            is_asked, has_token,
+            "the line contains a token that clients must present: {line}"
+        );
         if args.contains(&"terminal") && has_token {
-            // Even those of whom the proxy knows nothing.
+            // This includes connections whose origin the proxy does not know.
             let mut wire = UnixStream::connect(socket.path()).expect("the server listens");
             let head = [b"PROXY UNKNOWN\r\n", &request("/terminal")[..]].concat();
             wire.write_all(&head).expect("the server reads");

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use common::traces::eventually;
 use common::{BINARY, PING, TEXT, TestServer, Told, Wire, frame, impatient, patient, request};
-use outrigger::{Cause, CloseCode, CloseReason, Config, Message};
+use outrigger::{Cause, CloseCode, CloseReason, Message};
 
 /// Connects a client, lets `leave` end it, and returns the reason that the service gets.
 fn ending(server: TestServer, leave: impl FnOnce(&TestServer, Wire)) -> CloseReason {
@@ -126,9 +126,10 @@ fn failing_write() {
 
 #[test]
 fn each_protocol_error() {
-    let big = Config {
-        limits: outrigger::Limits::default().with_max_message(1000),
-        ..patient()
+    let big = {
+        let mut config = patient();
+        config.limits = outrigger::Limits::default().with_max_message(1000);
+        config
     };
     for (bytes, code, reason) in [
         (
@@ -194,10 +195,8 @@ fn invalid_text_fails_in_the_middle_of_a_frame() {
 #[test]
 fn an_oversized_message_is_answered_while_it_is_still_being_sent() {
     // Closing with unread input would reset the connection, and the client could not read the reason.
-    let config = Config {
-        limits: outrigger::Limits::default().with_max_message(1000),
-        ..patient()
-    };
+    let mut config = patient();
+    config.limits = outrigger::Limits::default().with_max_message(1000);
     let got = ending(TestServer::echo(config), |_, mut wire| {
         wire.send(&frame(true, BINARY, &vec![0; 8 << 20]));
         assert_eq!(wire.read_close(), (1009, "Message too big".to_owned()));
@@ -229,10 +228,8 @@ fn idleness() {
 
 #[test]
 fn a_slow_consumer() {
-    let mut config = Config {
-        max_outbound: 1 << 20,
-        ..patient()
-    };
+    let mut config = patient();
+    config.max_outbound = 1 << 20;
     config.timeouts.close = Some(Duration::from_millis(200));
     let server = TestServer::echo(config);
     let wire = Wire::connect(server.address, "/");
@@ -256,9 +253,10 @@ fn a_slow_consumer() {
 
 #[test]
 fn a_slow_consumer_that_reads_later_gets_whole_frames_and_the_reason() {
-    let server = TestServer::echo(Config {
-        max_outbound: 1 << 20,
-        ..patient()
+    let server = TestServer::echo({
+        let mut config = patient();
+        config.max_outbound = 1 << 20;
+        config
     });
     let mut wire = Wire::connect(server.address, "/");
     let client = server.connected();
@@ -281,10 +279,8 @@ fn a_slow_consumer_that_reads_later_gets_whole_frames_and_the_reason() {
 
 #[test]
 fn too_many_messages() {
-    let config = Config {
-        rate_limit: NonZeroU32::new(10),
-        ..patient()
-    };
+    let mut config = patient();
+    config.rate_limit = NonZeroU32::new(10);
     let got = ending(TestServer::echo(config), |_, mut wire| {
         wire.send(&frame(true, TEXT, b"x").repeat(30));
         assert_eq!(wire.read_close(), (1008, "Rate limit".to_owned()));
@@ -297,10 +293,8 @@ fn too_many_messages() {
 #[test]
 fn the_peers_close_is_seen_behind_messages_over_the_rate_limit() {
     // The bug: the server discarded the rest of the input, which had the peer's CLOSE, and then waited for that CLOSE.
-    let mut config = Config {
-        rate_limit: NonZeroU32::new(1),
-        ..patient()
-    };
+    let mut config = patient();
+    config.rate_limit = NonZeroU32::new(1);
     config.timeouts.close = None;
     let got = ending(TestServer::echo(config), |_, mut wire| {
         wire.send(

@@ -5,7 +5,6 @@ mod common;
 use std::time::Duration;
 
 use common::{TestServer, Told, Wire, impatient, patient, request};
-use outrigger::{Config, Limits};
 
 fn call(path: &str, fields: &str, body: &str) -> Vec<u8> {
     format!("POST {path} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n{body}").into_bytes()
@@ -71,10 +70,8 @@ fn the_last_answer_is_followed_by_the_end() {
 
 #[test]
 fn a_body_that_is_not_allowed_is_rejected_from_its_header() {
-    let config = Config {
-        limits: Limits::default().with_max_message(1000),
-        ..patient()
-    };
+    let mut config = patient();
+    config.limits = outrigger::Limits::default().with_max_message(1000);
     let server = TestServer::echo(config);
     for (fields, code) in [
         ("Content-Length: 1001\r\n", 413),
@@ -116,12 +113,10 @@ fn a_body_with_expect_gets_100_continue() {
 
 #[test]
 fn a_slow_body_gets_408_and_an_idle_connection_is_closed() {
-    let config = Config {
-        timeouts: patient()
-            .timeouts
-            .with_handshake(Duration::from_millis(200)),
-        ..impatient()
-    };
+    let mut config = impatient();
+    config.timeouts = patient()
+        .timeouts
+        .with_handshake(Duration::from_millis(200));
     let server = TestServer::echo(config);
     let mut wire = Wire::open(server.address);
     wire.send(&call("/call", "Content-Length: 5\r\n", "hell"));
@@ -191,10 +186,8 @@ fn input_after_a_call_does_not_hide_the_end_of_the_connection() {
 
 #[test]
 fn a_slow_caller_gets_its_whole_answer() {
-    let config = Config {
-        timeouts: impatient().timeouts,
-        ..patient()
-    };
+    let mut config = patient();
+    config.timeouts = impatient().timeouts;
     let server = TestServer::echo(config);
     let body = "x".repeat(4 << 20);
     let fields = format!("Content-Length: {}\r\n", body.len());

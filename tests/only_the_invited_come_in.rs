@@ -1,4 +1,4 @@
-//! Tokens, origins, hosts and listeners of the real program.
+//! Tests of tokens, origins, hosts and listeners with the real program.
 
 mod common;
 
@@ -17,7 +17,7 @@ use serde_json::Value;
 
 const OUTRIGGER: &str = env!("CARGO_BIN_EXE_outrigger");
 
-/// `outrigger` with exactly these arguments.
+/// Starts `outrigger` with exactly these arguments.
 fn run(args: &[&str]) -> Program {
     Program::spawn(Command::new(OUTRIGGER).args(args))
 }
@@ -34,7 +34,7 @@ fn listening(line: &str) -> (SocketAddr, Option<String>) {
     (address.parse().expect("an address"), token)
 }
 
-/// The status of a handshake with more fields.
+/// The status of a handshake with additional headers.
 fn status(address: SocketAddr, target: &str, fields: &str) -> String {
     let mut wire = Wire::open(address);
     let request = String::from_utf8(request(target)).expect("ASCII");
@@ -52,7 +52,7 @@ fn status(address: SocketAddr, target: &str, fields: &str) -> String {
 }
 
 #[test]
-fn what_runs_something_asks_for_a_token_that_it_has_made_and_tells_once() {
+fn a_command_that_runs_programs_generates_a_token_and_prints_it_once() {
     let mut server = run(&[
         "terminal",
         "--listen",
@@ -72,7 +72,7 @@ fn what_runs_something_asks_for_a_token_that_it_has_made_and_tells_once() {
     );
     let bearer = format!("Authorization: Bearer {token}\r\n");
     assert_eq!(status(address, "/terminal", &bearer), "101");
-    // A browser can only name subprotocols, and has to be answered with one that is not the token.
+    // A browser can only name subprotocols. The answer must select one that is not the token.
     let mut wire = Wire::open(address);
     let offered = format!("Sec-WebSocket-Protocol: outrigger, outrigger.token.{token}\r\nUpgrade:");
     let head = String::from_utf8(request("/terminal")).expect("ASCII");
@@ -82,7 +82,7 @@ fn what_runs_something_asks_for_a_token_that_it_has_made_and_tells_once() {
         head.contains("\r\nSec-WebSocket-Protocol: outrigger\r\n") && !head.contains(&token),
         "{head}"
     );
-    // A body that nobody takes is not waited for, whoever sends it.
+    // The server does not wait for a body that no path accepts.
     for path in ["/healthz", "/status"] {
         let mut wire = Wire::open(address);
         let head =
@@ -90,7 +90,7 @@ fn what_runs_something_asks_for_a_token_that_it_has_made_and_tells_once() {
         wire.send(head.as_bytes());
         assert!(matches!(&wire.read_head()[9..12], "401" | "405"));
     }
-    // Calls are guarded like handshakes, and probes are not.
+    // Calls require the token like handshakes. Probes do not.
     assert_eq!(call(address, "GET", "/status", None).0, 401);
     assert_eq!(call(address, "GET", "/healthz", None).0, 200);
     let (code, body) = call(address, "GET", &format!("/status?token={token}"), None);
@@ -103,7 +103,7 @@ fn what_runs_something_asks_for_a_token_that_it_has_made_and_tells_once() {
 }
 
 #[test]
-fn a_token_may_be_given_and_is_kept_from_the_program() {
+fn a_given_token_is_required_and_hidden_from_the_program() {
     let file = TraceFile::new("token");
     fs::write(file.path(), "chosen-by-us\n").expect("a file");
     let server = run(&[
@@ -140,7 +140,7 @@ fn a_token_may_be_given_and_is_kept_from_the_program() {
         assert_eq!(event["query"], "a=b");
         assert!(!event.to_string().contains("chosen"), "{event}");
     }
-    // From the environment, from which it does not go on to programs.
+    // The environment variable is not passed on to programs.
     let server = Program::spawn(
         Command::new(OUTRIGGER)
             .args([
@@ -161,7 +161,7 @@ fn a_token_may_be_given_and_is_kept_from_the_program() {
 }
 
 #[test]
-fn pages_of_other_origins_and_other_names_are_kept_out() {
+fn pages_of_other_origins_and_hosts_are_rejected() {
     let server = run(&[
         "echo",
         "--listen",
@@ -210,7 +210,7 @@ fn pages_of_other_origins_and_other_names_are_kept_out() {
 }
 
 #[test]
-fn a_page_that_is_let_in_may_make_calls_and_read_the_answers() {
+fn an_accepted_page_can_make_calls_and_read_the_answers() {
     let server = run(&[
         "processes",
         "--listen",
@@ -219,7 +219,10 @@ fn a_page_that_is_let_in_may_make_calls_and_read_the_answers() {
         "https://app.example",
     ]);
     let (address, token) = listening(&server.line());
-    let token = format!("Authorization: Bearer {}\r\n", token.expect("a fresh one"));
+    let token = format!(
+        "Authorization: Bearer {}\r\n",
+        token.expect("a generated token")
+    );
     let mut wire = Wire::open(address);
     let answer = |wire: &mut Wire, line: &str, fields: &str| {
         let length = "Content-Length: 0";
@@ -255,7 +258,7 @@ fn a_page_that_is_let_in_may_make_calls_and_read_the_answers() {
         head.contains("\r\nConnection: close\r\n"),
         "no token was shown: {head}"
     );
-    // The page's call, and on the same connection one of a program, which is told nothing of pages.
+    // A call of the page and, on the same connection, a call of a program, whose answer has no CORS headers.
     let mut wire = Wire::open(address);
     let head = answer(&mut wire, "GET /process", &format!("{page}{token}"));
     assert!(
@@ -268,13 +271,13 @@ fn a_page_that_is_let_in_may_make_calls_and_read_the_answers() {
         !head.contains("Access-Control") && !head.contains("Vary"),
         "{head}"
     );
-    // What is wrong can be read too, but not by pages that are not let in.
+    // Accepted pages can also read errors. Rejected pages cannot.
     let head = answer(&mut wire, "GET /process", page);
     assert!(
         head.starts_with("HTTP/1.1 401 ") && head.contains(readable),
         "{head}"
     );
-    // Before a token was shown no body is taken, and no path that has one in it.
+    // Without a token, the server accepts neither a body nor a path that contains the token.
     let head = answer(
         &mut Wire::open(address),
         "OPTIONS /process/spawn",
@@ -311,7 +314,7 @@ fn a_page_that_is_let_in_may_make_calls_and_read_the_answers() {
 }
 
 #[test]
-fn a_unix_socket_is_for_its_user_and_replaces_one_that_was_left_behind() {
+fn a_unix_socket_is_for_its_user_and_replaces_a_stale_one() {
     let file = TraceFile::new("socket");
     let listen = format!("unix:{}", file.path());
     for _ in 0..2 {
@@ -324,7 +327,7 @@ fn a_unix_socket_is_for_its_user_and_replaces_one_that_was_left_behind() {
         let made = fs::metadata(file.path()).expect("the socket");
         assert!(made.file_type().is_socket() && made.permissions().mode() & 0o777 == 0o600);
         let socket = UnixStream::connect(file.path()).expect("it listens");
-        // The stream of a unix socket is read and written like any other.
+        // A unix stream is read and written like a TCP stream.
         let mut wire = Wire {
             stream: OwnedFd::from(socket).into(),
         };
@@ -340,8 +343,10 @@ fn a_unix_socket_is_for_its_user_and_replaces_one_that_was_left_behind() {
 
         let other = outrigger(&["echo", "--listen", &listen]);
         assert_eq!(other.status.code(), Some(1));
-        assert!(String::from_utf8_lossy(&other.stderr).contains("another process listens on it"));
-        // Killed, it leaves the file behind, and the next one takes its place.
+        assert!(
+            String::from_utf8_lossy(&other.stderr).contains("another process is listening on it")
+        );
+        // A killed server leaves its file behind, and the next server replaces it.
         server.signal(Signal::KILL);
         server.wait();
         assert!(fs::metadata(file.path()).is_ok());
@@ -357,7 +362,7 @@ fn a_unix_socket_is_for_its_user_and_replaces_one_that_was_left_behind() {
     assert!(fs::metadata(file.path()).is_err(), "its file goes with it");
     fs::write(file.path(), "a file").expect("a file");
     let refused = outrigger(&["echo", "--listen", &listen]);
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("no socket"));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("not a socket"));
     assert_eq!(
         fs::read_to_string(file.path()).expect("it is there"),
         "a file"
@@ -365,14 +370,14 @@ fn a_unix_socket_is_for_its_user_and_replaces_one_that_was_left_behind() {
 }
 
 #[test]
-fn a_socket_that_was_opened_before_is_taken_over() {
+fn an_inherited_socket_is_served() {
     for script in [
         "exec 3<&0 </dev/null; exec \"$0\" echo --no-auth --listen fd:3",
         "exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" echo --no-auth",
     ] {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("an address");
-        // Whoever comes before the server is there waits for it.
+        // A client that connects before the server starts waits for it.
         let mut early = Wire::open(address);
         early.send(&request("/"));
         let mut command = Command::new("sh");
@@ -396,7 +401,7 @@ fn a_socket_that_was_opened_before_is_taken_over() {
 }
 
 #[test]
-fn a_unix_socket_of_unknown_mode_asks_for_the_token() {
+fn an_inherited_unix_socket_requires_the_token() {
     let file = TraceFile::new("given-socket");
     let listener = std::os::unix::net::UnixListener::bind(file.path()).expect("a socket");
     let script = "exec 3<&0 </dev/null; exec \"$0\" echo --listen fd:3";
@@ -430,7 +435,7 @@ fn a_unix_socket_of_unknown_mode_asks_for_the_token() {
 }
 
 #[test]
-fn an_announcement_tells_an_editor_where_to_connect() {
+fn an_announcement_contains_what_an_editor_needs_to_connect() {
     let folder = std::env::temp_dir().join(format!("outrigger-announce-{}", std::process::id()));
     fs::create_dir_all(&folder).expect("a folder");
     let name = folder.join("{port}.lock").display().to_string();
@@ -468,7 +473,7 @@ fn an_announcement_tells_an_editor_where_to_connect() {
         status(address, "/", &format!("Authorization: Bearer {token}\r\n")),
         "101"
     );
-    // Another's announcement under the same name is left alone, one's own is removed.
+    // A server removes its own announcement, but not another server's under the same name.
     let other = run(&[
         "echo",
         "--listen",
@@ -488,7 +493,7 @@ fn an_announcement_tells_an_editor_where_to_connect() {
 }
 
 #[test]
-fn several_processes_share_a_port_that_is_to_be_shared() {
+fn several_processes_can_share_a_port() {
     let first = run(&["echo", "--listen", "127.0.0.1:0", "--reuse-port"]);
     let address = listening(&first.line()).0.to_string();
     let second = run(&["echo", "--listen", &address, "--reuse-port"]);
@@ -498,7 +503,7 @@ fn several_processes_share_a_port_that_is_to_be_shared() {
 }
 
 #[test]
-fn a_server_that_is_open_to_the_world_says_so() {
+fn an_open_server_logs_a_warning() {
     let mut server = run(&["echo", "--listen", "0.0.0.0:0", "--no-auth"]);
     server.line();
     server.signal(Signal::TERM);
@@ -507,19 +512,19 @@ fn a_server_that_is_open_to_the_world_says_so() {
     let server = run(&["echo", "--listen", "0.0.0.0:0"]);
     assert!(
         listening(&server.line()).1.is_some(),
-        "beyond loopback even echo asks for a token"
+        "beyond loopback, echo requires a token, too"
     );
     for (args, says) in [
         (
             &["echo", "--no-auth", "--token-file", "x"][..],
-            "exclude each other",
+            "cannot be combined with",
         ),
         (&["echo", "--token-file", "/no/such/file"], "/no/such/file"),
         (&["echo", "--port-range", "9-5"], "range of ports"),
         (&["echo", "--allow-origin", "example.com"], "not an origin"),
         (
             &["echo", "--announce-extra", "{\"a\":1}"],
-            "needs --announce",
+            "has no effect without --announce",
         ),
     ] {
         let output = outrigger(args);
@@ -532,8 +537,8 @@ fn a_server_that_is_open_to_the_world_says_so() {
 }
 
 #[test]
-fn weak_settings_are_warned_about() {
-    // The bug: nobody was told of a token that can be guessed or read, or of one that was ignored.
+fn a_weak_setting_logs_a_warning() {
+    // The bug: a token that can be guessed or read by others, or that was ignored, caused no warning.
     let token = TraceFile::new("weak-token");
     let warnings = |args: &[&str], variable: Option<&str>| {
         let mut command = Command::new(OUTRIGGER);
@@ -572,13 +577,13 @@ fn weak_settings_are_warned_about() {
     let said = warnings(&["echo", "--no-auth"], Some("0123456789abcdef"));
     assert!(said.contains("OUTRIGGER_TOKEN is ignored"), "{said}");
     let open = ["echo", "--allow-origin", "*", "--allow-host", "*"];
-    assert!(warnings(&open, None).contains("every web page is let in"));
+    assert!(warnings(&open, None).contains("every web page can connect"));
     assert_eq!(warnings(&open, Some("0123456789abcdef")), "");
     assert_eq!(warnings(&open[..3], None), "");
 }
 
 #[test]
-fn all_addresses_are_told_by_those_that_work_and_so_is_the_machines_name() {
+fn an_unspecified_address_is_printed_as_addresses_that_work() {
     // The bug: `listening on ws://0.0.0.0:7070/`, and 403 for who came by the machine's own name.
     let announced = TraceFile::new("everywhere");
     let file = announced.path();
@@ -589,7 +594,7 @@ fn all_addresses_are_told_by_those_that_work_and_so_is_the_machines_name() {
     assert_eq!(told["url"], format!("ws://{address}/"));
     let name = rustix::system::uname();
     let name = name.nodename().to_str().expect("a name");
-    let token = token.expect("a fresh one");
+    let token = token.expect("a generated token");
     for (host, code) in [(name, "101"), ("evil.example", "403")] {
         let mut wire = Wire::open(address);
         let request = String::from_utf8(request(&format!("/?token={token}"))).expect("ASCII");
@@ -597,7 +602,7 @@ fn all_addresses_are_told_by_those_that_work_and_so_is_the_machines_name() {
         assert_eq!(&wire.read_head()[9..12], code, "{host}");
     }
     server.signal(Signal::TERM);
-    // The others were told as well, before it ended.
+    // The other addresses were printed as well.
     for line in server.rest() {
         let (other, _) = listening(&line);
         assert!(!other.ip().is_unspecified() && other.port() == address.port());
@@ -605,8 +610,8 @@ fn all_addresses_are_told_by_those_that_work_and_so_is_the_machines_name() {
 }
 
 #[test]
-fn the_log_has_who_was_refused_and_not_what_was_typed() {
-    // The bug: a rejection did not say which Host or Origin it was, and what some pages send for each key was in the log.
+fn the_log_names_a_rejected_host_and_no_token() {
+    // The bug: the log of a rejection did not name the Host or Origin, and could contain what a page sent for each key.
     let mut server = run(&[
         "terminal",
         "--listen",
@@ -634,7 +639,7 @@ fn the_log_has_who_was_refused_and_not_what_was_typed() {
     wire.send_close(1001);
     let (_, log) = server.wait_and_read_log();
     assert!(
-        log.contains("403 this Host is not served here (--allow-host): \"evil.example\""),
+        log.contains("403 this Host is not accepted (--allow-host): \"evil.example\""),
         "{log}"
     );
     assert!(
@@ -648,8 +653,8 @@ fn the_log_has_who_was_refused_and_not_what_was_typed() {
 }
 
 #[test]
-fn an_announcement_is_removed_by_who_has_made_it() {
-    // The bug: a file was known by its inode number, which may be given to the next file as soon as the first one is gone.
+fn only_the_server_that_wrote_an_announcement_removes_it() {
+    // The bug: the server identified its file by the inode number, which a new file can get once the first one is removed.
     let announced = TraceFile::new("inode");
     let file = announced.path();
     let mut server = run(&["echo", "--listen", "127.0.0.1:0", "--announce", &file]);
@@ -667,76 +672,7 @@ fn an_announcement_is_removed_by_who_has_made_it() {
 }
 
 #[test]
-fn settings_may_stand_in_a_file_and_a_flag_wins() {
-    let file = TraceFile::new("config");
-    let write = |text: &str| fs::write(file.path(), text).expect("a file");
-    let check = |args: &[&str]| {
-        let path = file.path();
-        let output = outrigger(&[args, &["--config", &path]].concat());
-        let text = if output.status.success() {
-            output.stdout
-        } else {
-            output.stderr
-        };
-        (
-            output.status.code(),
-            String::from_utf8(text).expect("UTF-8"),
-        )
-    };
-    write(
-        r#"{"listen":["127.0.0.1:0"],"max-clients":1,"no-auth":true,"command":["cat"],"env":["A=b"],"log":"off"}"#,
-    );
-    assert_eq!(check(&["terminal", "--check"]).0, Some(0));
-    let (code, text) = check(&["terminal", "--check", "--user", "nobody-of-this-name"]);
-    assert_eq!(
-        (code, text.contains("there is no user")),
-        (Some(1), true),
-        "{text}"
-    );
-    let server = run(&["terminal", "--config", &file.path(), "--cwd", "/"]);
-    let (address, token) = listening(&server.line());
-    assert_eq!(token, None);
-    let _first = Wire::connect(address, "/terminal");
-    assert_eq!(status(address, "/terminal", ""), "503");
-    let server = run(&["terminal", "--config", &file.path(), "--max-clients", "2"]);
-    let (address, _) = listening(&server.line());
-    let _first = Wire::connect(address, "/terminal");
-    Wire::connect(address, "/terminal");
-
-    for (text, says) in [
-        (
-            "{\n\"listen\": \"127.0.0.1:0\",\n\"max-cleints\": 5}",
-            "line 3: \"max-cleints\": 'echo' has no such setting",
-        ),
-        (
-            "{\n\"max-clients\": \"many\"}",
-            "line 2: \"max-clients\": 'many' is not a number",
-        ),
-        ("{\"reuse-port\": 1}", "\"reuse-port\": it is true or false"),
-        (
-            "{\"command\": [\"cat\"]}",
-            "\"command\": 'echo' takes no program",
-        ),
-        (
-            "{\"config\": \"x\"}",
-            "\"config\": 'echo' has no such setting",
-        ),
-        ("{\"listen\": }", "line 1 column"),
-        ("[]", "not a JSON object"),
-    ] {
-        write(text);
-        let (code, complaint) = check(&["echo"]);
-        assert_eq!(
-            (code, complaint.lines().count()),
-            (Some(2), 1),
-            "{complaint}"
-        );
-        assert!(complaint.contains(says), "{text}: {complaint}");
-    }
-}
-
-#[test]
-fn a_hangup_reads_token_and_lists_again() {
+fn a_hangup_reloads_the_token_and_the_lists() {
     let (file, config) = (
         TraceFile::new("reload-token"),
         TraceFile::new("reload-config"),
@@ -758,7 +694,7 @@ fn a_hangup_reads_token_and_lists_again() {
     let mut stays = Wire::connect(address, "/?token=first");
     let origin = "Origin: https://app.example\r\n";
     assert_eq!(status(address, "/?token=first", origin), "403");
-    // What cannot be read changes nothing.
+    // A file that cannot be read changes nothing.
     fs::write(config.path(), "{").expect("a file");
     fs::write(file.path(), "second").expect("a file");
     server.signal(Signal::HUP);
@@ -774,7 +710,7 @@ fn a_hangup_reads_token_and_lists_again() {
 }
 
 #[test]
-fn a_hangup_does_not_open_what_was_closed() {
+fn a_hangup_does_not_remove_the_token() {
     let config = TraceFile::new("reload-open");
     let write = |text: &str| fs::write(config.path(), text).expect("a file");
     let shell = r#"{"terminal":{"command":["cat"]}}"#;
@@ -784,7 +720,7 @@ fn a_hangup_does_not_open_what_was_closed() {
     write(&file(&format!(r#""/t":{shell}"#), ""));
     let server = run(&["serve", "--config", &config.path()]);
     let (address, token) = listening(&server.line());
-    let target = format!("/t?token={}", token.expect("a fresh one"));
+    let target = format!("/t?token={}", token.expect("a generated token"));
     for changed in [
         file(
             r#""/t":{"echo":{}}"#,
@@ -807,7 +743,7 @@ fn a_hangup_does_not_open_what_was_closed() {
 }
 
 #[test]
-fn an_address_has_a_limit_and_a_balancer_its_cookie() {
+fn clients_per_address_are_limited_and_the_affinity_cookie_is_set() {
     let server = run(&[
         "echo",
         "--listen",

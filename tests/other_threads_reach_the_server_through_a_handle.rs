@@ -63,6 +63,7 @@ fn status_matches_the_registry() {
         common::request("/here").len() as u64 + 2 + 4 + 5
     );
     let json = status.to_json();
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!(
         (&json["client_count"], &json["clients"][0]["path"]),
         (&1.into(), &"/here".into())

@@ -202,10 +202,8 @@ struct Served {
 }
 
 fn serve<S: Service + Send + 'static>(service: S) -> Served {
-    let mut config = Config {
-        listen: vec![([127, 0, 0, 1], 0).into()],
-        ..Config::default()
-    };
+    let mut config = Config::default();
+    config.listen = vec![([127, 0, 0, 1], 0).into()];
     config.timeouts.idle = Some(Duration::from_millis(300));
     config.timeouts.ping_interval = Some(Duration::from_millis(150));
     let server = Server::bind(config, service).expect("a free port");

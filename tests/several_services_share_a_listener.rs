@@ -142,17 +142,17 @@ fn a_program_that_does_not_read_does_not_delay_other_services() {
 #[test]
 fn an_invalid_route_is_reported_with_its_key_and_line() {
     for (routes, says) in [
-        (r#"{}"#, "\"routes\": it is an object of paths"),
+        (r#"{}"#, "\"routes\": expected an object of paths"),
         (r#"{"a": {"echo": {}}}"#, "\"a\": a path begins with '/'"),
         (
             r#"{"/a": {"dance": {}}}"#,
-            "\"/a\": it is an object with one of agent, terminal",
+            "\"/a\": expected an object with one of agent, terminal",
         ),
         (
             r#"{"/a": {"echo": {}, "app": {}}}"#,
-            "\"/a\": it is an object with one of",
+            "\"/a\": expected an object with one of",
         ),
-        (r#"{"/a": {"app": {}}}"#, "\"app\": it needs a \"command\""),
+        (r#"{"/a": {"app": {}}}"#, "\"app\": missing \"command\""),
         (
             r#"{"/a": {"echo": {"command": ["x"]}}}"#,
             "\"command\": 'echo' takes no program",
@@ -163,7 +163,7 @@ fn an_invalid_route_is_reported_with_its_key_and_line() {
         ),
         (
             r#"{"/a": {"echo": {}}, "/a/...": {"echo": {}}}"#,
-            "\"/a/...\": this path is there twice",
+            "\"/a/...\": this path is used twice",
         ),
         (
             r#"{"/a": {"agent": {"command": ["x"], "grace": "soon"}}}"#,
@@ -181,5 +181,5 @@ fn an_invalid_route_is_reported_with_its_key_and_line() {
         );
     }
     let error = String::from_utf8(outrigger(&["serve"]).stderr).expect("UTF-8");
-    assert!(error.contains("it needs --config"), "{error}");
+    assert!(error.contains("missing --config"), "{error}");
 }

@@ -8,14 +8,15 @@ use std::sync::mpsc::{self, Sender};
 
 use common::traces::eventually;
 use common::{BINARY, CLOSE, PATIENCE, TEXT, TestServer, Told, Wire, frame, patient};
-use outrigger::{Cause, ClientId, Config, Context, Message, Request, Server, Service};
+use outrigger::{Cause, ClientId, Context, Message, Request, Server, Service};
 
 #[test]
 fn an_echo_client_that_writes_far_ahead_of_its_reading_loses_nothing() {
     // If the server kept reading, 64 MiB of replies would be queued against a limit of 1 MiB.
-    let server = TestServer::echo(Config {
-        max_outbound: 1 << 20,
-        ..patient()
+    let server = TestServer::echo({
+        let mut config = patient();
+        config.max_outbound = 1 << 20;
+        config
     });
     let wire = Wire::connect(server.address, "/");
     let mut writer = Wire {
@@ -54,9 +55,10 @@ fn many_small_messages_in_one_read_pause_at_the_soft_limit() {
     let handled = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&handled);
     let server = TestServer::start(
-        Config {
-            max_outbound: 2 << 20,
-            ..patient()
+        {
+            let mut config = patient();
+            config.max_outbound = 2 << 20;
+            config
         },
         move |ctx, client, _| {
             count.fetch_add(1, Ordering::Relaxed);
@@ -123,9 +125,10 @@ fn drained_is_called_when_the_queue_is_empty() {
 fn a_broadcast_reaches_all_clients_in_order_and_waits_for_none() {
     let (sender, closed) = mpsc::channel();
     let server = TestServer::start(
-        Config {
-            max_outbound: 1 << 20,
-            ..patient()
+        {
+            let mut config = patient();
+            config.max_outbound = 1 << 20;
+            config
         },
         move |ctx, client, message| {
             let reached = ctx.broadcast(message, |id, path| id != client && path == "/room");
@@ -168,11 +171,9 @@ fn a_broadcast_reaches_all_clients_in_order_and_waits_for_none() {
 #[test]
 fn output_not_yet_written_to_the_socket_does_not_count_as_unread() {
     // The bug: output that was not written yet counted as unread, and a client that reads was disconnected.
-    let config = Config {
-        max_outbound: 64 << 10,
-        soft_outbound: 64 << 10,
-        ..patient()
-    };
+    let mut config = patient();
+    config.max_outbound = 64 << 10;
+    config.soft_outbound = 64 << 10;
     let server = TestServer::start(config, |ctx, client, message| match message.as_bytes() {
         b"many" => (0..300).for_each(|_| {
             ctx.try_send(client, Message::Binary(&[1; 1000]))
@@ -276,11 +277,9 @@ impl Service for Holding {
 #[test]
 fn held_input_is_processed_before_new_input() {
     let (sender, heard) = mpsc::channel();
-    let config = Config {
-        turn_bytes: 70_000,
-        listen: vec![([127, 0, 0, 1], 0).into()],
-        ..patient()
-    };
+    let mut config = patient();
+    config.turn_bytes = 70_000;
+    config.listen = vec![([127, 0, 0, 1], 0).into()];
     let service = Holding {
         heard: Some(sender),
         ..Holding::default()

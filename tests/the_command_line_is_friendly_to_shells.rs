@@ -1,4 +1,4 @@
-//! Exit codes, one-line errors, help, the `listening` line, signals.
+//! Tests of exit codes, one-line errors, help, the `listening` line, signals and the log.
 
 mod common;
 
@@ -33,12 +33,14 @@ fn help_and_version_go_to_standard_output_with_exit_code_0() {
             "{args:?}"
         );
     }
+    for args in [&["--help"][..], &["app", "--help"], &["serve", "--help"]] {
+        let help = String::from_utf8(outrigger(args).stdout).expect("UTF-8");
+        for line in help.lines() {
+            assert!(line.chars().count() <= 100, "the line is too long: {line}");
+        }
+    }
     let help = String::from_utf8(outrigger(&["app", "--help"]).stdout).expect("UTF-8");
     assert!(help.contains("--restart") && help.contains("--ping-interval"));
-    assert!(
-        help.lines().all(|line| line.chars().count() <= 100),
-        "it fits a screen"
-    );
     let help = String::from_utf8(outrigger(&["echo", "--help"]).stdout).expect("UTF-8");
     assert!(!help.contains("--restart"));
 }
@@ -46,15 +48,24 @@ fn help_and_version_go_to_standard_output_with_exit_code_0() {
 #[test]
 fn wrong_usage_is_one_line_and_exit_code_2() {
     for (args, says) in [
-        (&[][..], "a command is missing"),
+        (&[][..], "missing command"),
         (&["dance"], "unknown command 'dance'"),
         (&["--dance"], "--dance"),
         (&["echo", "--dance"], "unknown option '--dance'"),
-        (&["echo", "word"], "unexpected 'word'"),
-        (&["echo", "--", "cat"], "takes no program"),
-        (&["app", "cat"], "a program goes behind '--'"),
-        (&["app", "--"], "no program behind '--'"),
-        (&["app", "--restart"], "--restart needs a program"),
+        (&["echo", "word"], "unexpected argument 'word'"),
+        (
+            &["echo", "--", "cat"],
+            "unexpected argument 'cat' after '--'",
+        ),
+        (&["app", "cat"], "put the program after '--'"),
+        (&["app", "--"], "missing program after '--'"),
+        (&["agent"], "missing program after '--'"),
+        (&["serve"], "missing --config FILE.json"),
+        (
+            &["echo", "--announce-extra", "{}"],
+            "--announce-extra has no effect without --announce",
+        ),
+        (&["app", "--restart"], "--restart requires a program"),
         (&["echo", "--restart"], "unknown option '--restart'"),
         (&["echo", "--listen"], "--listen"),
         (&["echo", "--listen", "7070"], "not HOST:PORT"),
@@ -91,15 +102,15 @@ fn an_address_in_use_is_one_line_and_exit_code_1() {
 }
 
 #[test]
-fn a_program_that_is_not_there_is_wrong_usage_and_nothing_listens() {
-    // The bug: `listening` was printed, and --check said that all is valid, and then the program was not there.
+fn a_program_that_cannot_be_found_is_wrong_usage_and_nothing_listens() {
+    // The bug: the server printed `listening`, and --check reported valid settings, although the program did not exist.
     let plain = TraceFile::new("no-program");
     fs::write(plain.path(), "text").expect("a file");
     for (program, says) in [
-        ("no-such-program", "it is not in PATH"),
-        ("/no/such/program", "there is no such file"),
-        (&*plain.path(), "it is no file that may be run"),
-        ("/", "it is no file that may be run"),
+        ("no-such-program", "not found in PATH"),
+        ("/no/such/program", "no such file"),
+        (&*plain.path(), "it is not an executable file"),
+        ("/", "it is not an executable file"),
     ] {
         for command in [
             &["app"][..],
@@ -127,8 +138,8 @@ fn a_program_that_is_not_there_is_wrong_usage_and_nothing_listens() {
 }
 
 #[test]
-fn a_program_that_cannot_be_started_is_told_once_and_nothing_listens() {
-    // The bug: the failure was in the log and printed once more, behind the `listening` line.
+fn a_program_that_cannot_be_started_is_reported_once_and_nothing_listens() {
+    // The bug: the failure was logged, and printed again after the `listening` line.
     let script = TraceFile::new("no-interpreter");
     fs::write(script.path(), "#!/no/such/interpreter\n").expect("a file");
     fs::set_permissions(script.path(), fs::Permissions::from_mode(0o755)).expect("a file");
@@ -150,7 +161,7 @@ fn a_program_that_cannot_be_started_is_told_once_and_nothing_listens() {
 }
 
 #[test]
-fn several_addresses_have_a_line_each() {
+fn each_address_gets_a_listening_line() {
     let program = Program::start(&["echo", "--listen", "127.0.0.1:0", "--path", "/there"]);
     let (first, second) = (program.address(), program.address());
     assert_ne!(first, second);
@@ -165,7 +176,7 @@ fn several_addresses_have_a_line_each() {
 }
 
 #[test]
-fn a_signal_drains_and_leaves_with_0() {
+fn a_signal_drains_clients_and_exits_with_0() {
     for signal in [Signal::TERM, Signal::INT] {
         let mut program = Program::start(&["echo"]);
         let address = program.address();
@@ -174,7 +185,7 @@ fn a_signal_drains_and_leaves_with_0() {
         assert_eq!(wire.read_close(), (1001, "Server shutting down".to_owned()));
         assert!(
             std::net::TcpStream::connect(address).is_err(),
-            "nobody is taken any more"
+            "no client is accepted"
         );
         wire.send_close(1001);
         wire.expect_end();
@@ -183,7 +194,7 @@ fn a_signal_drains_and_leaves_with_0() {
 }
 
 #[test]
-fn clients_that_do_not_answer_are_waited_for_no_longer_than_the_drain_timeout() {
+fn the_drain_timeout_limits_the_wait_for_clients() {
     let mut program =
         Program::start(&["echo", "--drain-timeout", "200ms", "--close-timeout", "1h"]);
     let mut wire = Wire::connect(program.address(), "/");
@@ -194,14 +205,14 @@ fn clients_that_do_not_answer_are_waited_for_no_longer_than_the_drain_timeout() 
 }
 
 #[test]
-fn a_second_signal_leaves_at_once() {
+fn a_second_signal_exits_at_once() {
     let mut program = Program::start(&["echo", "--drain-timeout", "1h", "--close-timeout", "1h"]);
     let mut wire = Wire::connect(program.address(), "/");
     program.signal(Signal::TERM);
     assert_eq!(wire.read_close().0, 1001);
-    // One that comes at once with the first is the same.
+    // A signal that arrives together with the first counts as the same.
     let mut sent = 0;
-    eventually("it leaves", || {
+    eventually("the program exits", || {
         program.signal(Signal::TERM);
         sent += 1;
         program.has_ended()
@@ -211,13 +222,13 @@ fn a_second_signal_leaves_at_once() {
     assert_eq!(status.code(), Some(1));
     assert!(
         log.contains("cause=shutdown"),
-        "everyone is told of all the same: {log}"
+        "the end of each client is logged: {log}"
     );
 }
 
 #[test]
-fn signals_that_come_together_are_one() {
-    // The bug: a supervisor that sends TERM and INT, or a `^C` that arrives twice, cut everyone off.
+fn signals_that_arrive_together_count_as_one() {
+    // The bug: a supervisor that sends TERM and INT, or a `^C` that arrives twice, disconnected all clients at once.
     let mut program = Program::start(&["echo", "--close-timeout", "1h"]);
     let mut wire = Wire::connect(program.address(), "/");
     for signal in [Signal::TERM, Signal::INT, Signal::INT, Signal::TERM] {
@@ -229,7 +240,7 @@ fn signals_that_come_together_are_one() {
     assert_eq!(program.wait().code(), Some(0));
 }
 
-/// `echo` that logs to `stderr`, and where it listens.
+/// Starts `echo` with this standard error. Returns it and its address.
 fn logging_to(stderr: impl Into<Stdio>) -> (Child, SocketAddr) {
     let mut server = Command::new(env!("CARGO_BIN_EXE_outrigger"))
         .args(["echo", "--listen", "127.0.0.1:0", "--path", "/..."])
@@ -246,7 +257,7 @@ fn logging_to(stderr: impl Into<Stdio>) -> (Child, SocketAddr) {
     (server, address.expect("an address"))
 }
 
-/// What is written to the other end, line by line.
+/// The lines that are written to the other end.
 fn lines_of(reader: impl Read + Send + 'static) -> Receiver<String> {
     let (sender, lines) = mpsc::channel();
     std::thread::spawn(move || {
@@ -256,7 +267,7 @@ fn lines_of(reader: impl Read + Send + 'static) -> Receiver<String> {
     lines
 }
 
-/// Some clients, each of which is logged.
+/// Connects some clients, each of which is logged.
 fn come_and_go(address: SocketAddr, path: &str) {
     for _ in 0..10 {
         let mut wire = Wire::connect(address, path);
@@ -266,8 +277,8 @@ fn come_and_go(address: SocketAddr, path: &str) {
 }
 
 #[test]
-fn a_log_that_nobody_reads_holds_nothing_up() {
-    // The bugs: a full pipe kept the program from ending, and what was lost was lost in silence.
+fn a_log_without_a_reader_does_not_block_the_server() {
+    // The bugs: a full pipe kept the program from exiting, and lost lines were not reported.
     let (mut reader, mut writer) = std::io::pipe().expect("a pipe");
     rustix::io::ioctl_fionbio(&writer, true).expect("a pipe");
     let mut filled = 0;
@@ -291,8 +302,8 @@ fn a_log_that_nobody_reads_holds_nothing_up() {
         dropped |= line.contains("lines of the log were dropped");
         again |= line.contains("/again");
     }
-    assert!(dropped, "it is told first");
-    // Full again, it ends all the same, and so does one that has failed and says why.
+    assert!(dropped, "dropped lines are reported first");
+    // With a full pipe, the program still exits, and so does one that reports a failure.
     rustix::io::ioctl_fionbio(&writer, true).expect("a pipe");
     while writer.write(&[b'x'; 4096]).is_ok() {}
     rustix::io::ioctl_fionbio(&writer, false).expect("a pipe");
@@ -307,8 +318,8 @@ fn a_log_that_nobody_reads_holds_nothing_up() {
 }
 
 #[test]
-fn a_terminal_that_was_stopped_holds_nothing_up() {
-    // The bug: ^S in the terminal that the log goes to, and the server stood still.
+fn a_stopped_terminal_does_not_block_the_server() {
+    // The bug: ^S in the terminal of the log blocked the server.
     let master = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
     rustix::pty::unlockpt(&master).expect("a terminal");
     let name = rustix::pty::ptsname(&master, Vec::new()).expect("a name");
@@ -323,7 +334,7 @@ fn a_terminal_that_was_stopped_holds_nothing_up() {
     let mut master = fs::File::from(master);
     let mut press = |key: &[u8], goes: bool| {
         master.write_all(key).expect("a terminal");
-        eventually("the terminal does as told", || {
+        eventually("the terminal stops or continues", || {
             let mut fds = [PollFd::new(&slave, PollFlags::OUT)];
             (poll(&mut fds, Some(&Timespec::default())) == Ok(1)) == goes
         });
@@ -338,15 +349,15 @@ fn a_terminal_that_was_stopped_holds_nothing_up() {
         dropped |= line.contains("lines of the log were dropped");
         again |= line.contains("/again");
     }
-    assert!(dropped, "it is told first");
+    assert!(dropped, "dropped lines are reported first");
     press(b"\x13", false);
     kill_process(Pid::from_child(&server), Signal::TERM).expect("it runs");
     assert_eq!(server.wait().expect("it ends").code(), Some(0));
 }
 
 #[test]
-fn nobody_can_flood_the_log() {
-    // The bug: 1.3 MB of log a second for whoever could connect, without a token.
+fn clients_cannot_flood_the_log() {
+    // The bug: a client without a token could cause 1.3 MB of log per second.
     let mut program = Program::start(&["echo", "--path", "/there"]);
     let address = program.address();
     for _ in 0..1000 {
@@ -364,9 +375,9 @@ fn nobody_can_flood_the_log() {
     assert!(log.contains("suppressed"), "{log}");
     assert!(
         log.contains("path=\"/there\""),
-        "other kinds are not touched: {log}"
+        "other kinds of lines have their own limit: {log}"
     );
-    // Who asks for more than that gets everything.
+    // At `debug` the log is complete.
     let mut program = Program::start(&["echo", "--path", "/there", "--log", "debug"]);
     let address = program.address();
     let reading = program.read_log();
@@ -401,8 +412,8 @@ fn the_log_is_text_or_json_and_cannot_be_forged() {
 }
 
 #[test]
-fn a_failure_that_nobody_reads_is_still_exit_code_1() {
-    // The bug: printing the failure to a closed pipe was a panic, and the exit code that of an abort.
+fn a_failure_exits_with_1_even_if_standard_error_is_closed() {
+    // The bug: printing the failure to a closed pipe panicked, and the exit code was that of an abort.
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
     let status = Command::new(env!("CARGO_BIN_EXE_outrigger"))
@@ -415,20 +426,20 @@ fn a_failure_that_nobody_reads_is_still_exit_code_1() {
 }
 
 #[test]
-fn running_out_of_descriptors_is_survived() {
-    // A shell sets the limit, as `ulimit` does for a service.
+fn the_server_survives_running_out_of_descriptors() {
+    // A shell sets the limit.
     let script = "ulimit -n 40; exec \"$0\" echo --listen 127.0.0.1:0 --handshake-timeout 0";
     let program =
         Program::spawn(Command::new("sh").args(["-c", script, env!("CARGO_BIN_EXE_outrigger")]));
     let address = program.address();
     let mut clients: Vec<_> = (0..20).map(|_| Wire::connect(address, "/")).collect();
-    // These fill the process's table and wait in the kernel's queue after that.
+    // These fill the process's descriptor table. The rest waits in the kernel's queue.
     let mut waiting: Vec<_> = (0..30).map(|_| Wire::open(address)).collect();
     for client in &mut clients {
         client.send_frame(1, b"still here");
         assert_eq!(client.read_frame().payload, b"still here");
     }
-    // When others leave, all who waited get their turn.
+    // When the clients leave, the waiting connections are accepted.
     drop(clients);
     for wire in &mut waiting[..15] {
         wire.send(&common::request("/"));

@@ -1,5 +1,4 @@
-//! What can be checked of the documentation: every option is in it and none that is not there, with its default, and every
-//! link leads somewhere.
+//! Tests of the documentation: it has every option with its default and no other option, and every link has a target.
 
 mod common;
 
@@ -26,7 +25,7 @@ const COMMANDS: [&str; 7] = [
     "demo",
 ];
 
-/// Every option of any command, and its default where the help says one.
+/// Every option of all commands, with its default in the help.
 #[cfg(feature = "deflate")]
 fn options() -> BTreeMap<String, Option<String>> {
     let mut options = BTreeMap::new();
@@ -54,7 +53,7 @@ fn options() -> BTreeMap<String, Option<String>> {
     options
 }
 
-// A build without compression lacks its options.
+// A build without compression does not have its options.
 #[cfg(feature = "deflate")]
 #[test]
 fn every_option_is_in_the_reference_with_its_default() {
@@ -68,7 +67,7 @@ fn every_option_is_in_the_reference_with_its_default() {
             .filter(|line| line.starts_with("| `--"))
             .find(|line| marks.iter().any(|mark| line.contains(mark)));
         let row = row.unwrap_or_else(|| panic!("--{name} is not in the reference"));
-        // What is a word or a number is said by the same one.
+        // A default that is a number must be in the row.
         for word in default
             .iter()
             .flat_map(|default| default.split([';', ',', ' ']))
@@ -87,7 +86,7 @@ fn every_option_is_in_the_reference_with_its_default() {
 }
 
 #[test]
-fn every_link_leads_somewhere() {
+fn every_link_has_a_target() {
     let pages = std::fs::read_dir("docs").expect("it is there");
     let mut pages: Vec<_> = pages
         .map(|page| page.expect("readable").path())
@@ -136,7 +135,7 @@ fn every_link_leads_somewhere() {
 }
 
 #[test]
-fn the_demo_tells_what_to_try_and_its_page_is_there() {
+fn the_demo_prints_what_to_try_and_serves_its_page() {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_outrigger"));
     command.args(["demo", "--listen", "127.0.0.1:0", "--log", "warn"]);
     let mut demo = Program::spawn(&mut command);

@@ -6,7 +6,6 @@ use std::io::Write;
 use std::time::Instant;
 
 use common::{PATIENCE, TestServer, Wire, impatient, patient, request};
-use outrigger::Config;
 
 /// Sends a request with one part replaced. Returns the status code and the error message.
 fn refused(server: &TestServer, from: &str, to: &str) -> (u16, String, String) {
@@ -124,9 +123,10 @@ fn input_that_is_not_http_is_rejected_at_once() {
 
 #[test]
 fn a_client_over_the_limit_gets_503_until_another_disconnects() {
-    let server = TestServer::echo(Config {
-        max_clients: 2,
-        ..patient()
+    let server = TestServer::echo({
+        let mut config = patient();
+        config.max_clients = 2;
+        config
     });
     let first = Wire::connect(server.address, "/");
     let id = server.connected();

@@ -1,29 +1,33 @@
-//! The values of options, as people write them.
+//! Parsers for the values of flags.
 
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use outrigger::{Listen, Peers};
+use super::settings::ListenFlag;
+use crate::Listen;
 
-/// `HOST:PORT` (a name stands for all its addresses), `unix:PATH` or `fd:NUMBER`.
-pub(super) fn listen(text: &str) -> Result<Vec<Listen>, String> {
-    if let Some(path) = text.strip_prefix("unix:") {
-        if path.is_empty() {
-            return Err("unix: lacks a path".to_owned());
-        }
-        return Ok(vec![Listen::Unix(path.into())]);
+/// Parses `HOST:PORT`, `unix:PATH` or `fd:NUMBER`. A host name stands for all of its addresses.
+pub(super) fn listen(text: &str) -> Result<Vec<ListenFlag>, String> {
+    if text.starts_with("unix:") {
+        let listen: Listen = text
+            .parse()
+            .map_err(|_| "missing path after unix:".to_owned())?;
+        return Ok(vec![ListenFlag::Address(listen)]);
     }
     if let Some(number) = text.strip_prefix("fd:") {
         let number = number
             .parse()
             .map_err(|_| format!("'{text}' is not fd:NUMBER"))?;
-        return Ok(vec![Listen::Inherited(number)]);
+        return Ok(vec![ListenFlag::Descriptor(number)]);
     }
-    Ok(address(text)?.into_iter().map(Listen::Tcp).collect())
+    let addresses = addresses(text)?.into_iter();
+    Ok(addresses
+        .map(|address| ListenFlag::Address(Listen::Tcp(address)))
+        .collect())
 }
 
-/// `A-B`.
+/// Parses `A-B`.
 pub(super) fn port_range(text: &str) -> Result<RangeInclusive<u16>, String> {
     let range = text.split_once('-').and_then(|(first, last)| {
         let range = first.parse::<u16>().ok()?..=last.parse().ok()?;
@@ -32,33 +36,7 @@ pub(super) fn port_range(text: &str) -> Result<RangeInclusive<u16>, String> {
     range.ok_or_else(|| format!("'{text}' is not a range of ports such as 10000-20000"))
 }
 
-/// `unix`, an address, or a network as `ADDRESS/BITS`.
-pub(super) fn peers(text: &str) -> Result<Peers, String> {
-    if text == "unix" {
-        return Ok(Peers::Unix);
-    }
-    let wrong = || format!("'{text}' is neither unix, an address nor a network such as 10.0.0.0/8");
-    let (ip, bits) = match text.split_once('/') {
-        Some((ip, bits)) => (ip, Some(bits)),
-        None => (text, None),
-    };
-    let ip: IpAddr = ip.parse().map_err(|_| wrong())?;
-    let width: u8 = if ip.is_ipv4() { 32 } else { 128 };
-    let bits = bits.map_or(Ok(width), |bits| bits.parse().map_err(|_| wrong()))?;
-    if bits > width {
-        return Err(wrong());
-    }
-    // Addresses of version 4 are compared as such, however they are written.
-    match ip.to_canonical() {
-        short @ IpAddr::V4(_) if ip.is_ipv6() => {
-            let bits = bits.checked_sub(96).ok_or_else(wrong)?;
-            Ok(Peers::Network(short, bits))
-        }
-        ip => Ok(Peers::Network(ip, bits)),
-    }
-}
-
-fn address(text: &str) -> Result<Vec<SocketAddr>, String> {
+fn addresses(text: &str) -> Result<Vec<SocketAddr>, String> {
     if text
         .rsplit_once(':')
         .is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err())
@@ -76,7 +54,7 @@ fn address(text: &str) -> Result<Vec<SocketAddr>, String> {
     }
 }
 
-/// A time: `20s`, `1m 30s`, `500ms`; a bare number is seconds. Zero and `off` turn the thing off.
+/// Parses a time such as `20s`, `1m 30s` or `500ms`. A bare number is seconds. Zero and `off` are `None`.
 pub(super) fn duration(text: &str) -> Result<Option<Duration>, String> {
     let duration = match (text, text.parse::<u32>()) {
         ("off", _) => Duration::ZERO,
@@ -85,12 +63,12 @@ pub(super) fn duration(text: &str) -> Result<Option<Duration>, String> {
             .map_err(|_| format!("'{text}' is not a time such as 20s or 1m"))?,
     };
     if duration > Duration::from_secs(366 * 24 * 3600) {
-        return Err(format!("'{text}' is over a year"));
+        return Err(format!("'{text}' is longer than a year"));
     }
     Ok((!duration.is_zero()).then_some(duration))
 }
 
-/// A number of bytes: `65536`, `64KiB`, `16MiB`, `1GiB`; `K`, `M` and `G` for short.
+/// Parses a number of bytes such as `65536`, `64KiB` or `1GiB`. `K`, `M` and `G` are short for `KiB`, `MiB` and `GiB`.
 pub(super) fn size(text: &str, range: RangeInclusive<usize>) -> Result<usize, String> {
     let wrong = || format!("'{text}' is not a number of bytes such as 65536 or 16MiB");
     let at = text
@@ -118,7 +96,7 @@ pub(super) fn size(text: &str, range: RangeInclusive<usize>) -> Result<usize, St
     Ok(size)
 }
 
-/// A whole number in a range.
+/// Parses a whole number in a range.
 pub(super) fn number(text: &str, range: RangeInclusive<usize>) -> Result<usize, String> {
     text.parse()
         .ok()
@@ -137,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_sizes_and_numbers_are_read_as_people_write_them() {
+    fn times_sizes_and_numbers_are_parsed() {
         assert_eq!(duration("20s"), Ok(Some(Duration::from_secs(20))));
         assert_eq!(duration("1m 30s"), Ok(Some(Duration::from_secs(90))));
         assert_eq!(duration("250ms"), Ok(Some(Duration::from_millis(250))));
@@ -164,14 +142,14 @@ mod tests {
     }
 
     #[test]
-    fn addresses_need_a_host_and_a_port() {
+    fn an_address_requires_a_host_and_a_port() {
         assert_eq!(
-            address("127.0.0.1:0"),
+            addresses("127.0.0.1:0"),
             Ok(vec![SocketAddr::from(([127, 0, 0, 1], 0))])
         );
-        assert_eq!(address("[::1]:80").map(|list| list.len()), Ok(1));
+        assert_eq!(addresses("[::1]:80").map(|list| list.len()), Ok(1));
         for bad in ["", "7070", ":7070", "127.0.0.1", "127.0.0.1:99999", "::1"] {
-            assert!(address(bad).is_err(), "{bad}");
+            assert!(addresses(bad).is_err(), "{bad}");
         }
     }
 }

@@ -6,12 +6,12 @@ mod app;
 
 use std::fmt::Write;
 
-pub(crate) use agent::run as run_agent;
-pub(crate) use app::run as run_app;
-use outrigger::{
+use crate::{
     ClientId, Context, ListenAddress, Message, Rejection, Request, Response, Route, Service,
     StatusCode, Token,
 };
+pub(crate) use agent::run as run_agent;
+pub(crate) use app::run as run_app;
 
 /// The page shows live clients and processes, and has a console. It loads nothing from other hosts.
 const PAGE: &str = include_str!("page.html");

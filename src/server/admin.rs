@@ -1,4 +1,4 @@
-//! What an operator asks the server itself: is it alive, is it ready, what does it do.
+//! Answers requests for the server itself: health, readiness, status and metrics.
 
 use super::context::Context;
 use super::id::ClientId;
@@ -7,21 +7,30 @@ use super::service::Service;
 use crate::protocol::http::Framing;
 use crate::protocol::{Rejection, Request, Response, StatusCode};
 
-/// Whether a request is for the server itself. An upgrade to WebSocket is the service's, whatever its path.
+/// Whether the server is alive.
+const HEALTH: &str = "/healthz";
+
+/// Whether the server accepts clients.
+const READINESS: &str = "/readyz";
+
+const STATUS: &str = "/status";
+
+const METRICS: &str = "/metrics";
+
+/// The paths that the server answers itself. A service cannot answer calls to them.
+pub(crate) const ADMIN_PATHS: [&str; 4] = [HEALTH, READINESS, STATUS, METRICS];
+
+/// Whether a request is for the server itself. A WebSocket upgrade is for the service, whatever its path.
 pub(super) fn is_for(request: &Request<'_>) -> bool {
-    !request.wants_websocket()
-        && matches!(
-            request.path(),
-            "/healthz" | "/readyz" | "/status" | "/metrics"
-        )
+    !request.wants_websocket() && ADMIN_PATHS.contains(&request.path())
 }
 
-/// Whether a request needs nobody's leave: probes have no token, and tell nothing.
+/// Whether a request needs no authorization. Probes have no token, and their answers reveal nothing.
 pub(super) fn is_open(request: &Request<'_>) -> bool {
-    is_for(request) && matches!(request.path(), "/healthz" | "/readyz") && !request.is_preflight()
+    is_for(request) && matches!(request.path(), HEALTH | READINESS) && !request.is_preflight()
 }
 
-/// Refuses what no such path takes, before a body is waited for.
+/// Rejects methods and bodies that these paths do not accept, before the body has arrived.
 pub(super) fn check(request: &Request<'_>) -> Result<(), Rejection> {
     if !matches!(request.method(), "GET" | "HEAD") {
         return Err(Rejection::method_not_allowed("GET, HEAD"));
@@ -29,29 +38,29 @@ pub(super) fn check(request: &Request<'_>) -> Result<(), Rejection> {
     expect_no_body(request)
 }
 
-/// Refuses a request with a body, before that is waited for.
+/// Rejects a request with a body, before the body has arrived.
 pub(super) fn expect_no_body(request: &Request<'_>) -> Result<(), Rejection> {
     if request.framing()? == Framing::Length(0) {
         return Ok(());
     }
-    let why = "a body is not taken here";
+    let why = "this path accepts no body";
     Err(Rejection::new(StatusCode::CONTENT_TOO_LARGE, why))
 }
 
 /// The maximum number of clients in one answer to `/status`.
-const PAGE: usize = 1000;
+const MAX_PAGE: usize = 1000;
 
-/// Answers a call to such a path.
+/// Answers a request for one of these paths.
 pub(super) fn answer<S: Service>(ctx: &Context, service: &S, request: &Request<'_>) -> Response {
     match request.path() {
-        // Whoever reads this was answered by the loop.
-        "/healthz" => Response::json(StatusCode::OK, r#"{"status":"ok"}"#),
-        "/readyz" if ctx.is_stopping() => (&Rejection::unavailable("stopping")).into(),
-        "/readyz" if !service.is_ready() => {
-            (&Rejection::unavailable("a program that is needed is not running")).into()
+        // The loop itself answers, so the answer shows that it runs.
+        HEALTH => Response::json(StatusCode::OK, r#"{"status":"ok"}"#),
+        READINESS if ctx.is_stopping() => (&Rejection::unavailable("stopping")).into(),
+        READINESS if !service.is_ready() => {
+            (&Rejection::unavailable("a required program is not running")).into()
         }
-        "/readyz" => Response::json(StatusCode::OK, r#"{"status":"ready"}"#),
-        "/metrics" => Response::new(
+        READINESS => Response::json(StatusCode::OK, r#"{"status":"ready"}"#),
+        METRICS => Response::new(
             StatusCode::OK,
             metrics::CONTENT_TYPE,
             metrics::write(ctx, service).into_bytes(),
@@ -60,14 +69,14 @@ pub(super) fn answer<S: Service>(ctx: &Context, service: &S, request: &Request<'
             Ok((after, most)) => {
                 let mut status = ctx.core.status_page(after, most);
                 status.service = service.status();
-                Response::json(StatusCode::OK, status.to_json().to_string())
+                Response::json(StatusCode::OK, status.to_json())
             }
             Err(rejection) => (&rejection).into(),
         },
     }
 }
 
-/// The page of clients that `/status` is asked for: those after `after`, at most `limit` of them.
+/// The page of clients that a request for `/status` asks for: those after `after`, at most `limit`.
 fn page(request: &Request<'_>) -> Result<(Option<ClientId>, usize), Rejection> {
     let wrong = |why: String| Rejection::new(StatusCode::BAD_REQUEST, why);
     let mut after = None;
@@ -75,10 +84,14 @@ fn page(request: &Request<'_>) -> Result<(Option<ClientId>, usize), Rejection> {
         let id = text.parse();
         after = Some(id.map_err(|_| wrong(format!("after={text:?} is not a client id")))?);
     }
-    let mut most = PAGE;
+    let mut most = MAX_PAGE;
     if let Some(text) = request.parameters("limit").next() {
-        let limit = text.parse().ok().filter(|limit| (1..=PAGE).contains(limit));
-        most = limit.ok_or_else(|| wrong(format!("limit must be a number from 1 to {PAGE}")))?;
+        let limit = text
+            .parse()
+            .ok()
+            .filter(|limit| (1..=MAX_PAGE).contains(limit));
+        most =
+            limit.ok_or_else(|| wrong(format!("limit must be a number from 1 to {MAX_PAGE}")))?;
     }
     Ok((after, most))
 }

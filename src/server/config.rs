@@ -1,73 +1,147 @@
-//! What a server is told before it starts.
+//! The settings of a server.
 
+mod builder;
+
+use std::error::Error;
+use std::fmt;
 use std::net::Ipv4Addr;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+pub use self::builder::ConfigBuilder;
+use super::address::Listen;
 use super::id::MAX_SLOTS;
-use super::listener::{Listen, Peers};
-use super::policy::Access;
+use super::policy::{Access, Peers};
 #[cfg(feature = "deflate")]
 use crate::protocol::deflate::DeflateConfig;
+use crate::protocol::http::MAX_HEADERS;
 use crate::protocol::{Limits, Timeouts};
 
 /// The settings of a server. `Config::default()` listens on `127.0.0.1:7070`.
+///
+/// Make one with [`Config::builder`], or change the fields of the default. [`Server::bind`](crate::Server::bind) checks
+/// it either way.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use outrigger::Config;
+///
+/// let config = Config::builder()
+///     .listen("127.0.0.1:0".parse()?)
+///     .max_clients(100)
+///     .idle_timeout(Duration::from_secs(300))
+///     .build()?;
+/// assert_eq!(config.max_clients, 100);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Config {
-    /// Where to listen.
+    /// The addresses to listen on.
     pub listen: Vec<Listen>,
-    /// Whether other processes may listen on the same TCP ports (`SO_REUSEPORT`): the kernel deals connections out.
+    /// Whether other processes may listen on the same TCP ports (`SO_REUSEPORT`). The kernel distributes connections
+    /// among the processes.
     pub reuse_port: bool,
-    /// Proxies that say with the PROXY protocol, version 1 or 2, for whom each of their connections is. From these it has
-    /// to come, and from nobody else is it taken.
+    /// Proxies that must begin each connection with a PROXY protocol header, version 1 or 2. The server accepts the
+    /// header from no other peer.
     pub proxies: Vec<Peers>,
-    /// Whom to let in.
+    /// Which clients may connect.
     pub access: Access,
-    /// The most clients that are connected at once, at most 1,048,575. Further handshakes are answered with 503. As
-    /// many connections again may be in their handshake; beyond that, connections wait in the kernel's queue.
+    /// The maximum number of connected clients, at most 1,048,575. Further handshakes get 503. As many connections
+    /// again may be in their handshake; beyond that, connections wait in the kernel's queue.
     pub max_clients: usize,
-    /// The most clients of one IP address; `None` for no limit. Further ones are answered with 503.
+    /// The maximum number of clients of one IP address; `None` means no limit. Further handshakes get 503.
     pub max_clients_per_address: Option<usize>,
-    /// A cookie, `NAME=VALUE`, that is set with each 101: a load balancer sends who has it back here.
+    /// A cookie, `NAME=VALUE`, to set with each 101 response, by which a load balancer can route the client back to this
+    /// server.
     pub affinity_cookie: Option<String>,
-    /// What a client may make its connection hold.
+    /// Limits on what a client can make its connection hold.
     pub limits: Limits,
-    /// How messages are compressed with clients that offer permessage-deflate; `None` for not at all.
+    /// How messages are compressed for clients that offer permessage-deflate; `None` means not at all.
     #[cfg(feature = "deflate")]
     pub deflate: Option<DeflateConfig>,
-    /// The most bytes of unread output that are held for one client. A message that would exceed it ends the
-    /// connection as [`Cause::SlowConsumer`](crate::Cause::SlowConsumer), unless less than
-    /// [`Config::soft_outbound`] is waiting: what is held is at most the larger of this limit and one message more
+    /// The maximum bytes of unread output that are buffered for one client. A message that would exceed it ends the
+    /// connection with [`Cause::SlowConsumer`](crate::Cause::SlowConsumer), unless less than
+    /// [`Config::soft_outbound`] is waiting. So the buffer is at most the larger of this limit and one message more
     /// than the soft limit.
     pub max_outbound: usize,
-    /// Bytes of unread output over which a client's own input is not read until it has drained.
+    /// While more bytes of output than this are unread, the client's input is not read.
     pub soft_outbound: usize,
-    /// How long a connection may take for each thing.
+    /// How long a connection may take for each step.
     pub timeouts: Timeouts,
-    /// The most messages per second from one client, with one second's worth of burst; `None` for no limit.
+    /// The maximum number of messages per second from one client, with a burst of one second's worth; `None` means no
+    /// limit.
     pub rate_limit: Option<NonZeroU32>,
-    /// The most bytes that are read from one client in one turn of the loop, which is the size of the one read buffer.
+    /// The maximum bytes that are read from one client in one turn of the loop. This is the size of the only read buffer.
     pub turn_bytes: usize,
-    /// The most connections that are taken from one listener in one turn of the loop.
+    /// The maximum number of connections that are accepted from one listener in one turn of the loop.
     pub turn_accepts: usize,
-    /// How long a stopping server waits for its clients' CLOSE, and then once more for its service.
+    /// How long a stopping server waits for the CLOSE of its clients, and then again for its service.
     pub drain_timeout: Duration,
 }
 
 impl Config {
-    /// The default for [`Config::max_clients`].
+    /// The default of [`Config::max_clients`].
     pub const MAX_CLIENTS: usize = 10_000;
-    /// The default for [`Config::max_outbound`]: 8 MiB.
+    /// The default of [`Config::max_outbound`]: 8 MiB.
     pub const MAX_OUTBOUND: usize = 8 << 20;
-    /// The default for [`Config::soft_outbound`]: 256 KiB.
+    /// The default of [`Config::soft_outbound`]: 256 KiB.
     pub const SOFT_OUTBOUND: usize = 256 << 10;
-
-    /// The default for [`Config::turn_bytes`]: 512 KiB.
+    /// The default of [`Config::turn_bytes`]: 512 KiB.
     pub const TURN_BYTES: usize = 512 << 10;
-    /// The default for [`Config::turn_accepts`].
+    /// The default of [`Config::turn_accepts`].
     pub const TURN_ACCEPTS: usize = 256;
 
-    /// The most connections of any kind, handshakes included.
+    /// Begins with the default settings.
+    pub fn builder() -> ConfigBuilder {
+        ConfigBuilder::default()
+    }
+
+    /// Checks the settings.
+    ///
+    /// # Errors
+    ///
+    /// The first setting that is not valid.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let wrong = |setting, problem| Err(ConfigError { setting, problem });
+        if self.listen.is_empty() {
+            return wrong("listen", "at least one address is required");
+        }
+        if self.max_clients == 0 || self.max_clients >= MAX_SLOTS {
+            return wrong("max_clients", "must be from 1 to 1048575");
+        }
+        if self.max_clients_per_address == Some(0) {
+            return wrong("max_clients_per_address", "must be at least 1");
+        }
+        if self.limits.max_headers > MAX_HEADERS {
+            return wrong("limits.max_headers", "exceeds the maximum of the parser");
+        }
+        if self.soft_outbound > self.max_outbound {
+            return wrong("soft_outbound", "must not exceed max_outbound");
+        }
+        if self.turn_bytes == 0 {
+            return wrong("turn_bytes", "must be at least 1");
+        }
+        if self.turn_accepts == 0 {
+            return wrong("turn_accepts", "must be at least 1");
+        }
+        let is_cookie = |cookie: &str| {
+            let named = cookie
+                .split_once('=')
+                .is_some_and(|(name, _)| !name.is_empty());
+            named
+                && cookie
+                    .bytes()
+                    .all(|byte| byte.is_ascii_graphic() && !b";,\"\\".contains(&byte))
+        };
+        if !self.affinity_cookie.as_deref().is_none_or(is_cookie) {
+            return wrong("affinity_cookie", "must have the form NAME=VALUE");
+        }
+        Ok(())
+    }
+
+    /// The maximum number of connections of any kind, including handshakes.
     pub(super) fn max_connections(&self) -> usize {
         self.max_clients.saturating_mul(2).clamp(1, MAX_SLOTS - 1)
     }
@@ -99,3 +173,29 @@ impl Default for Config {
         }
     }
 }
+
+/// A setting of a [`Config`] that is not valid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    setting: &'static str,
+    problem: &'static str,
+}
+
+impl ConfigError {
+    /// The field of [`Config`].
+    #[must_use]
+    pub fn setting(&self) -> &'static str {
+        self.setting
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.setting, self.problem)
+    }
+}
+
+impl Error for ConfigError {}
+
+#[cfg(test)]
+mod tests;

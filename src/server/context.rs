@@ -5,13 +5,12 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use mio::Interest;
-
+use super::address::ListenAddress;
 use super::client::{Client, Remote};
 use super::config::Config;
 use super::core::Core;
 use super::id::{ClientId, ServiceId, SourceId, TimerId};
-use super::listener::ListenAddress;
+use super::interest::Interest;
 use super::policy::Principal;
 use super::service::Readiness;
 use super::status::Status;

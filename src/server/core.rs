@@ -5,22 +5,21 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use mio::Interest;
-
+use super::address::ListenAddress;
 use super::budget::Budget;
 use super::budget::WRITE;
 use super::client::{Broadcast, Client, Remote, WRITE_BUFFER};
 use super::config::Config;
 use super::id::{ClientId, ServiceId, SourceId, TimerId};
-use super::listener::{ListenAddress, Peers};
+use super::interest::Interest;
 use super::metrics::Counters;
-use super::policy::{Addresses, Principal};
+use super::policy::{Addresses, Peers, Principal};
 use super::registry::Registry;
 use super::requests::too_many_of_address;
 use super::run_queue::RunQueue;
 use super::shutdown::Shutdown;
 use super::sources::Sources;
-use super::status::{ClientStatus, Status};
+use super::status::{ClientStatus, Status, StatusFields};
 use super::stream::Stream;
 use super::timers::Timers;
 use crate::protocol::deflate::Compression;
@@ -449,7 +448,7 @@ impl Core {
             has_more: clients.peek().is_some(),
             running: !self.shutdown.is_stopping(),
             uptime: self.env.now.since(Time::default()),
-            service: serde_json::Map::new(),
+            service: StatusFields::default(),
             listen: self.listen.iter().map(ToString::to_string).collect(),
             clients: page,
         }
@@ -458,7 +457,7 @@ impl Core {
     /// Watches a file descriptor for the service that is called.
     pub(super) fn watch(&mut self, fd: impl AsFd, interest: Interest) -> io::Result<SourceId> {
         self.sources
-            .watch(&self.poll, self.service_id, fd, interest)
+            .watch(&self.poll, self.service_id, fd, interest.to_mio())
     }
 
     /// Sets a timer of the service that is called.

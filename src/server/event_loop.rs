@@ -11,13 +11,15 @@ use std::time::{Duration, Instant};
 use mio::event::Event as Readied;
 use mio::{Events, Poll};
 
+use super::address::ListenAddress;
 use super::client::{Inbound, Input, Read, ReadGate, Why};
 use super::clock::Clock;
 use super::context::Context;
 use super::core::Core;
-use super::handle::{Commands, Handle};
+use super::error::Error;
+use super::handle::{Handle, Inbox};
 use super::id::{ClientId, Origin, ServiceId, SourceId};
-use super::listener::{Accepted, EXHAUSTED_RETRY, ListenAddress, Listener};
+use super::listener::{Accepted, EXHAUSTED_RETRY, Listener};
 use super::policy::Access;
 use super::requests::handle_http;
 use super::run_queue::News;
@@ -47,7 +49,7 @@ pub struct Server<S> {
     pub(super) poll: Poll,
     pub(super) ctx: Context,
     pub(super) service: S,
-    pub(super) commands: Commands,
+    pub(super) commands: Inbox,
     pub(super) listeners: Vec<Listener>,
     pub(super) signals: Option<Signals>,
     /// SIGHUP, and the function that then creates new access settings.
@@ -147,14 +149,14 @@ impl<S: Service> Server<S> {
     /// # Errors
     ///
     /// The failure of the service ([`Service::failure`]).
-    pub fn start(&mut self) -> io::Result<()> {
+    pub fn start(&mut self) -> Result<(), Error> {
         if !std::mem::replace(&mut self.started, true) {
             self.ctx.core.env.now = self.clock.now();
             self.service.started(&mut self.ctx);
             self.reap();
         }
         match self.service.failure() {
-            Some(failure) => Err(io::Error::other(failure.to_owned())),
+            Some(failure) => Err(Error::Service(failure.to_owned())),
             None => Ok(()),
         }
     }
@@ -167,7 +169,7 @@ impl<S: Service> Server<S> {
     /// # Errors
     ///
     /// Only where waiting for events fails. No client can end the loop.
-    pub fn run(mut self) -> io::Result<(S, Ended)> {
+    pub fn run(mut self) -> Result<(S, Ended), Error> {
         let mut events = Events::with_capacity(EVENTS_PER_TURN);
         // A service that fails to start stops the server, so the loop below ends.
         let _ = self.start();
@@ -182,7 +184,7 @@ impl<S: Service> Server<S> {
                 Err(error) => {
                     log::error!("waiting for events failed: {error}");
                     self.leave_at_once();
-                    return Err(error);
+                    return Err(Error::system("wait for events")(error));
                 }
             }
             let began = Instant::now();

@@ -1,4 +1,4 @@
-//! The server from other threads.
+//! Reaches a running server from other threads.
 
 use std::fmt;
 use std::io;
@@ -14,20 +14,21 @@ use super::service::Service;
 use super::status::Status;
 use crate::protocol::{CloseCode, Message};
 
-/// Commands taken from other threads in one turn of the loop.
+/// The maximum number of commands that one turn of the loop executes.
 const COMMANDS_PER_TURN: usize = 1024;
 
-/// A message that owns its bytes, to be handed to another thread.
+/// A message that owns its bytes, so that it can be sent to another thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OwnedMessage {
     /// Text.
     Text(String),
-    /// Any bytes.
+    /// Bytes.
     Binary(Vec<u8>),
 }
 
 impl OwnedMessage {
-    /// The message, borrowed.
+    /// Borrows the message.
+    #[must_use]
     pub fn as_message(&self) -> Message<'_> {
         match self {
             Self::Text(text) => Message::Text(text),
@@ -60,7 +61,8 @@ impl From<Vec<u8>> for OwnedMessage {
     }
 }
 
-enum Command {
+/// What a handle asks of the loop.
+enum HandleCommand {
     Send(ClientId, OwnedMessage),
     Broadcast(OwnedMessage),
     Close(ClientId, CloseCode, String),
@@ -80,13 +82,30 @@ impl fmt::Display for Stopped {
 
 impl std::error::Error for Stopped {}
 
-/// Reaches a running server from any thread. Handles are cheap to clone; all of them name the same server.
+/// Controls a running server from any thread. A handle is cheap to clone.
 ///
-/// Commands are carried out in the order in which they were given, soon after; a client that is gone by then is passed
-/// over. A method fails only if the loop has ended.
+/// The server executes the commands of a handle in order. It ignores a command for a client that has left. A method
+/// fails only if the server has stopped.
+///
+/// ```
+/// use outrigger::{Config, Server, Service};
+///
+/// struct Silent;
+/// impl Service for Silent {}
+///
+/// let config = Config::builder().listen("127.0.0.1:0".parse()?).build()?;
+/// let server = Server::bind(config, Silent)?;
+/// let handle = server.handle();
+/// let thread = std::thread::spawn(move || server.run().map(drop));
+///
+/// handle.broadcast("good morning")?;
+/// handle.stop()?;
+/// thread.join().expect("the thread does not panic")?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Handle {
-    commands: Sender<Command>,
+    commands: Sender<HandleCommand>,
     bell: Arc<Bell>,
 }
 
@@ -99,12 +118,12 @@ impl fmt::Debug for Handle {
 impl Handle {
     /// Sends a message to a client.
     pub fn send(&self, client: ClientId, message: impl Into<OwnedMessage>) -> Result<(), Stopped> {
-        self.command(Command::Send(client, message.into()))
+        self.command(HandleCommand::Send(client, message.into()))
     }
 
     /// Sends a message to every client.
     pub fn broadcast(&self, message: impl Into<OwnedMessage>) -> Result<(), Stopped> {
-        self.command(Command::Broadcast(message.into()))
+        self.command(HandleCommand::Broadcast(message.into()))
     }
 
     /// Closes a client with a code and a reason.
@@ -114,30 +133,30 @@ impl Handle {
         code: CloseCode,
         reason: impl Into<String>,
     ) -> Result<(), Stopped> {
-        self.command(Command::Close(client, code, reason.into()))
+        self.command(HandleCommand::Close(client, code, reason.into()))
     }
 
-    /// Asks for the server's status and waits for the answer. Not to be called on the loop's own thread, which would
-    /// wait for itself: a service asks its [`Context`].
+    /// Requests the status of the server and waits for it. A service must use [`Context::status`] instead: on the
+    /// server's own thread this method would wait forever.
     pub fn status(&self) -> Result<Status, Stopped> {
         let (answer, status) = mpsc::channel();
-        self.command(Command::Status(answer))?;
+        self.command(HandleCommand::Status(answer))?;
         status.recv().map_err(|_| Stopped)
     }
 
-    /// Stops the server: clients get CLOSE 1001, and the loop ends when they are gone or the drain timeout has passed.
+    /// Stops the server: clients get CLOSE 1001, and the loop ends when they have left or the drain timeout has passed.
     pub fn stop(&self) -> Result<(), Stopped> {
-        self.command(Command::Stop)
+        self.command(HandleCommand::Stop)
     }
 
-    fn command(&self, command: Command) -> Result<(), Stopped> {
+    fn command(&self, command: HandleCommand) -> Result<(), Stopped> {
         self.commands.send(command).map_err(|_| Stopped)?;
         self.bell.ring();
         Ok(())
     }
 }
 
-/// Wakes the loop, once for any number of commands.
+/// Wakes the loop once for any number of commands.
 struct Bell {
     waker: Waker,
     rung: AtomicBool,
@@ -148,19 +167,19 @@ impl Bell {
         if !self.rung.swap(true, Ordering::AcqRel)
             && let Err(error) = self.waker.wake()
         {
-            log::error!("waking the loop failed: {error}");
+            log::error!("cannot wake the loop: {error}");
         }
     }
 }
 
-/// The loop's end of all handles.
-pub(super) struct Commands {
-    sender: Sender<Command>,
-    receiver: Receiver<Command>,
+/// The receiving end of all handles.
+pub(super) struct Inbox {
+    sender: Sender<HandleCommand>,
+    receiver: Receiver<HandleCommand>,
     bell: Arc<Bell>,
 }
 
-impl Commands {
+impl Inbox {
     pub(super) fn new(registry: &Registry) -> io::Result<Self> {
         let (sender, receiver) = mpsc::channel();
         let bell = Arc::new(Bell {
@@ -181,27 +200,29 @@ impl Commands {
         }
     }
 
-    /// Carries out what was asked for.
+    /// Executes commands.
     pub(super) fn run(&self, ctx: &mut Context, service: &impl Service) {
         ctx.core.service_id = ServiceId::ALL;
-        // A command that is sent from here on rings again.
+        // A command that is sent after this rings the bell again.
         self.bell.rung.swap(false, Ordering::AcqRel);
         for _ in 0..COMMANDS_PER_TURN {
             let Ok(command) = self.receiver.try_recv() else {
                 return;
             };
-            // A client that is gone or closing is passed over, as promised, and who asked may have given up.
+            // The results do not matter: a client may have left, and a caller may no longer wait for its answer.
             match command {
-                Command::Send(client, message) => ctx.send(client, message.as_message()),
-                Command::Broadcast(message) => _ = ctx.broadcast(message.as_message(), |_, _| true),
-                Command::Close(client, code, reason) => ctx.close(client, code, reason),
-                Command::Status(answer) => {
+                HandleCommand::Send(client, message) => ctx.send(client, message.as_message()),
+                HandleCommand::Broadcast(message) => {
+                    _ = ctx.broadcast(message.as_message(), |_, _| true)
+                }
+                HandleCommand::Close(client, code, reason) => ctx.close(client, code, reason),
+                HandleCommand::Status(answer) => {
                     _ = answer.send(Status {
                         service: service.status(),
                         ..ctx.status()
                     });
                 }
-                Command::Stop => ctx.stop(),
+                HandleCommand::Stop => ctx.stop(),
             }
         }
         self.bell.ring();

@@ -1,10 +1,10 @@
-//! How long things take, counted in buckets.
+//! Counts durations in buckets.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// The upper bounds of the buckets, in microseconds. What is longer is counted in the sum and the total alone.
+/// The upper bounds of the buckets, in microseconds. A longer duration counts only in the sum and the total.
 const BOUNDS: [u64; 13] = [
     100,
     1000,
@@ -21,7 +21,18 @@ const BOUNDS: [u64; 13] = [
     1_800_000_000,
 ];
 
-/// Durations counted in buckets: from a tenth of a millisecond to half an hour.
+/// Counts durations in buckets from a tenth of a millisecond to half an hour.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use outrigger::Histogram;
+///
+/// let mut histogram = Histogram::default();
+/// histogram.observe(Duration::from_millis(3));
+/// assert_eq!(histogram.count(), 1);
+/// assert!(histogram.buckets().any(|bucket| bucket == (Duration::from_millis(5), 1)));
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Histogram {
     buckets: [u64; BOUNDS.len()],
@@ -30,7 +41,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Counts one.
+    /// Counts a duration.
     pub fn observe(&mut self, duration: Duration) {
         let micros = duration.as_micros();
         if let Some(at) = BOUNDS.iter().position(|bound| micros <= u128::from(*bound)) {
@@ -40,17 +51,17 @@ impl Histogram {
         self.sum += duration;
     }
 
-    /// How many were counted.
+    /// The number of durations.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// The sum of all.
+    /// The sum of all durations.
     pub fn sum(&self) -> Duration {
         self.sum
     }
 
-    /// Upper bounds, and how many took no longer.
+    /// The upper bounds, each with the number of durations that do not exceed it.
     pub fn buckets(&self) -> impl Iterator<Item = (Duration, u64)> {
         let mut total = 0;
         BOUNDS.iter().zip(self.buckets).map(move |(bound, count)| {
@@ -59,9 +70,14 @@ impl Histogram {
         })
     }
 
-    /// The histogram as a JSON object: `count`, `sum_s`, and `le` with the number of those that took at most so many
-    /// seconds.
-    pub fn to_json(&self) -> Value {
+    /// The histogram as the text of a JSON object: `count`, `sum_s`, and `le` with the number of durations up to each
+    /// bound in seconds.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        self.to_value().to_string()
+    }
+
+    pub(crate) fn to_value(self) -> Value {
         let le = self
             .buckets()
             .map(|(bound, count)| (bound.as_secs_f64().to_string(), count.into()));
@@ -75,12 +91,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_bucket_counts_all_that_took_no_longer() {
+    fn each_bucket_counts_the_durations_up_to_its_bound() {
         let mut histogram = Histogram::default();
         for millis in [0, 1, 2, 5, 5001, 10_000_000] {
             histogram.observe(Duration::from_millis(millis));
         }
-        let json = histogram.to_json();
+        let json = histogram.to_value();
         assert_eq!(json["count"], 6);
         assert_eq!(json["sum_s"], 10_005.009);
         assert_eq!(json["le"]["0.001"], 2);

@@ -1,28 +1,37 @@
-//! Names for clients and event sources that are never used twice.
+//! Ids of clients and event sources. No id is used twice.
 
 use std::fmt;
 use std::str::FromStr;
 
 use mio::Token;
 
-/// Bits of a token that name the slot; the rest is the serial number.
+/// The bits of a token that hold the slot. The rest holds the serial number.
 const SLOT_BITS: u32 = 20;
 
-/// The most slots that a token can name: clients, handshakes in progress included.
+/// The number of slots, which limits connections of every kind.
 pub(super) const MAX_SLOTS: usize = 1 << SLOT_BITS;
 
-/// The bit that tells a source's token from a client's.
+/// The bit that distinguishes the token of a source from that of a client.
 const SOURCE_BIT: u64 = 1 << 63;
 
-// A token has to hold slot, serial number and the source bit.
+// A token must hold the slot, the serial number and the source bit.
 const _: () = assert!(usize::BITS >= 64, "a 64-bit platform is required");
 
-/// The name of a client: the slot it lies in, and a serial number that no client had before.
+/// The id of a client: its slot in the registry, and a serial number that no other client has.
 ///
-/// A slot is used again as soon as its client is gone, and a late event, timer or command for the old client may still
-/// be under way. The serial number is compared on every look-up, so it finds nothing.
+/// A slot is used again as soon as its client has left, while an event, timer or command for that client may still be
+/// under way. Every look-up compares the serial number, so it does not find the new client by the old id.
 ///
-/// As text it is `c` and the serial number, with the slot behind a dot unless that is the first: `c1`, `c2.1`.
+/// As text an id is `c` and the serial number, followed by a dot and the slot unless that is 0.
+///
+/// ```
+/// use outrigger::ClientId;
+///
+/// let client: ClientId = "c7.1".parse()?;
+/// assert_eq!(client.serial(), 7);
+/// assert_eq!(client.to_string(), "c7.1");
+/// # Ok::<(), outrigger::ParseClientIdError>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(u64);
 
@@ -36,7 +45,8 @@ impl ClientId {
         (self.0 as usize) & (MAX_SLOTS - 1)
     }
 
-    /// The serial number: higher than that of every client that came before.
+    /// The serial number. Every new client gets a higher one.
+    #[must_use]
     pub fn serial(self) -> u64 {
         self.0 >> SLOT_BITS
     }
@@ -76,7 +86,7 @@ impl std::error::Error for ParseClientIdError {}
 impl FromStr for ClientId {
     type Err = ParseClientIdError;
 
-    /// Reads back what `Display` writes, and nothing else: no sign, no leading zero, no dot for the first slot.
+    /// Parses exactly the text that `Display` writes: no sign, no leading zero, no dot for slot 0.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let number = |digits: &str| -> Option<u64> {
             let canonical =
@@ -99,40 +109,42 @@ impl FromStr for ClientId {
     }
 }
 
-/// Which of several services in one server something belongs to: a client, a file descriptor, a timer. A service that has
-/// the server for itself need not know of it.
+/// The id of one of several services in a server. Clients, file descriptors and timers belong to a service. A service
+/// that is alone in its server can ignore it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ServiceId(u8);
 
 impl ServiceId {
-    /// The whole server: the id of a service that has it for itself, and of what belongs to no service.
+    /// All services: the id of the only service of a server, and of what belongs to no service.
     pub const ALL: Self = Self(0);
 
-    /// The most services in one server.
+    /// The maximum number of services in one server.
     pub const MOST: usize = 63;
 
-    /// The id of a service, counted from 0; `None` from [`ServiceId::MOST`] on.
+    /// The id of a service by its index, counted from 0; `None` from [`ServiceId::MOST`] on.
+    #[must_use]
     pub fn new(index: usize) -> Option<Self> {
         (index < Self::MOST).then_some(Self(index as u8 + 1))
     }
 
-    /// Counted from 0, which of the services it is; `None` for the whole server.
+    /// The index of the service, counted from 0; `None` for [`ServiceId::ALL`].
+    #[must_use]
     pub fn index(self) -> Option<usize> {
         usize::from(self.0).checked_sub(1)
     }
 
-    /// Whether what belongs to `other` is this one's as well.
+    /// Whether what belongs to `other` also belongs to this service.
     pub(super) fn includes(self, other: Self) -> bool {
         self == Self::ALL || self == other
     }
 
-    /// A bit of its own.
+    /// The bit of this service in a set.
     pub(super) fn bit(self) -> u64 {
         1 << self.0
     }
 }
 
-/// The name of a file descriptor that a service watches.
+/// The id of a file descriptor that a service watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SourceId(u64);
 
@@ -155,7 +167,7 @@ impl SourceId {
     }
 }
 
-/// The name of a timer.
+/// The id of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TimerId(u64);
 
@@ -170,7 +182,7 @@ impl TimerId {
     }
 }
 
-/// What a token stands for.
+/// The origin of an event, by its token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     Client(ClientId),
@@ -182,7 +194,7 @@ pub(super) enum Origin {
     Listener(usize),
 }
 
-/// The loop's own sources lie where no client or service source can: serial number zero.
+// The loop's own sources have the serial number 0, which no client or service source has.
 pub(super) const WAKER: Token = Token(0);
 pub(super) const SIGNALS: Token = Token(1);
 pub(super) const CHILDREN: Token = Token(2);
@@ -218,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_read_back_as_they_were_written_and_nothing_else_does() {
+    fn an_id_is_parsed_exactly_as_it_is_displayed() {
         for (slot, serial, text) in [
             (0, 1, "c1"),
             (1, 2, "c2.1"),
@@ -251,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_says_whose_event_it_is() {
+    fn a_token_identifies_the_origin_of_an_event() {
         let client = ClientId::new(0, 1);
         let source = SourceId::new(0, 1);
         assert_eq!(Origin::from(client.token()), Origin::Client(client));

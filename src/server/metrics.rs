@@ -1,7 +1,7 @@
-//! What the server has counted, and how it is written for Prometheus and those who read what it reads.
+//! Counts what the server does, and writes the counts in the text exposition format of Prometheus.
 
 use std::collections::BTreeMap;
-use std::fmt::{Display, Write};
+use std::fmt::{self, Display, Write};
 
 use super::client::{Outcome, Traffic};
 use super::context::Context;
@@ -11,13 +11,13 @@ use crate::protocol::deflate::Compression;
 use crate::protocol::{Cause, CloseReason, OpCode, Rejection, StatusCode, Time};
 use crate::sys;
 
-/// The type of the text exposition format.
+/// The media type of the text exposition format.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The names of [`Outcome`]s, in their order.
 const OUTCOMES: [&str; 4] = ["websocket", "http", "refused", "unused"];
 
-/// Opcodes with the names that RFC 6455 section 11.8 gives them.
+/// Opcodes with their names in RFC 6455 section 11.8.
 const OPCODES: [(OpCode, &str); 6] = [
     (OpCode::Continuation, "continuation"),
     (OpCode::Text, "text"),
@@ -27,30 +27,30 @@ const OPCODES: [(OpCode, &str); 6] = [
     (OpCode::Pong, "pong"),
 ];
 
-/// What is counted from the start of the loop on.
+/// Counters since the start of the loop.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Counters {
-    /// Connections that were taken.
+    /// Accepted connections.
     pub(super) accepted: u64,
     /// Responses by status, 101 included.
     responses: BTreeMap<u16, u64>,
-    /// Requests that were refused, by reason.
+    /// Rejected requests by reason.
     rejections: BTreeMap<&'static str, u64>,
-    /// Connections that have ended, in the order of [`OUTCOMES`].
+    /// Ended connections, in the order of [`OUTCOMES`].
     outcomes: [u64; OUTCOMES.len()],
-    /// Ends of clients, in the order of [`Cause::ALL`].
+    /// Disconnected clients, in the order of [`Cause::ALL`].
     disconnects: [u64; Cause::ALL.len()],
-    /// Clients that broke the protocol, by the code they were closed with.
+    /// Clients that violated the protocol, by close code.
     violations: BTreeMap<u16, u64>,
-    /// Clients that did not end their connection in time.
+    /// Clients that did not complete the closing handshake in time.
     pub(super) close_timeouts: u64,
-    /// Turns in which a client had as much to read as was taken from it.
+    /// Turns in which the read limit of a client was reached.
     pub(super) turn_reads: u64,
-    /// Turns in which a listener had as many connections as were taken.
+    /// Turns in which the accept limit of a listener was reached.
     pub(super) turn_accepts: u64,
-    /// What went through connections that have ended.
+    /// The traffic of ended connections.
     ended: Traffic,
-    /// How long turns of the loop took, waiting not counted.
+    /// The durations of turns of the loop, without waiting.
     pub(super) turns: Histogram,
 }
 
@@ -59,13 +59,13 @@ impl Counters {
         *self.responses.entry(status.0).or_default() += 1;
     }
 
-    /// Counts a request that was refused, and the response that said so.
+    /// Counts a rejected request and its response.
     pub(super) fn refused(&mut self, rejection: &Rejection) {
         self.counted(rejection);
         self.responded(rejection.status);
     }
 
-    /// Counts a request that was refused, by its reason alone.
+    /// Counts a rejected request, but no response.
     pub(super) fn counted(&mut self, rejection: &Rejection) {
         *self.rejections.entry(rejection.reason()).or_default() += 1;
     }
@@ -87,24 +87,40 @@ impl Counters {
     }
 }
 
-/// Metrics in the text exposition format. Families of one name that several services write become one.
+/// Metrics in the text exposition format. Metrics of the same name from several services form one family.
+///
+/// ```
+/// use outrigger::{Metrics, Service};
+///
+/// struct Rooms(usize);
+///
+/// impl Service for Rooms {
+///     fn metrics(&self, out: &mut Metrics) {
+///         out.gauge("rooms_open", "Open chat rooms.", self.0);
+///     }
+/// }
+///
+/// let mut metrics = Metrics::default();
+/// Rooms(2).metrics(&mut metrics);
+/// assert!(metrics.to_string().ends_with("# TYPE rooms_open gauge\nrooms_open 2\n"));
+/// ```
 #[derive(Debug, Default)]
 pub struct Metrics {
     families: Vec<Family>,
-    /// A label for all that is added, as `name="value"`.
+    /// The label of the metrics that are added, as `name="value"`.
     label: String,
 }
 
 #[derive(Debug)]
 struct Family {
     name: String,
-    /// The lines that say what it is.
+    /// The HELP and TYPE lines.
     head: String,
     samples: String,
 }
 
 impl Metrics {
-    /// Gives all that is added from here on a label; an empty value is none.
+    /// Sets the label of all metrics that are added after this; an empty value removes it.
     pub fn set_label(&mut self, name: &str, value: &str) {
         self.label = if value.is_empty() {
             String::new()
@@ -113,12 +129,12 @@ impl Metrics {
         };
     }
 
-    /// A number that only grows. Its name ends in `_total`.
+    /// Adds a number that only grows. Its name ends in `_total`.
     pub fn counter(&mut self, name: &str, help: &str, value: impl Display) {
         self.begin(name, help, "counter").sample("", "", value);
     }
 
-    /// A number that only grows, for each value of a label.
+    /// Adds a number that only grows for each value of a label.
     pub fn counters<V: Display>(
         &mut self,
         name: &str,
@@ -132,12 +148,12 @@ impl Metrics {
         }
     }
 
-    /// A number that comes and goes.
+    /// Adds a number that can grow and shrink.
     pub fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
         self.begin(name, help, "gauge").sample("", "", value);
     }
 
-    /// Numbers that come and go, or are as they are, for each value of a label.
+    /// Adds a number that can grow and shrink for each value of a label.
     pub fn gauges<V: Display>(
         &mut self,
         name: &str,
@@ -151,7 +167,7 @@ impl Metrics {
         }
     }
 
-    /// Durations by buckets, in seconds. The name ends in `_seconds`.
+    /// Adds a histogram of durations in seconds. Its name ends in `_seconds`.
     pub fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
         let mut family = self.begin(name, help, "histogram");
         for (bound, count) in histogram.buckets() {
@@ -178,17 +194,20 @@ impl Metrics {
             label: &self.label,
         }
     }
+}
 
-    /// All of it.
-    fn into_text(self) -> String {
-        let families = self.families.into_iter();
-        families
-            .flat_map(|family| [family.head, family.samples])
-            .collect()
+impl Display for Metrics {
+    /// Writes the metrics in the text exposition format.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for Family { head, samples, .. } in &self.families {
+            f.write_str(head)?;
+            f.write_str(samples)?;
+        }
+        Ok(())
     }
 }
 
-/// A family that samples are added to.
+/// Adds samples to a family.
 struct Samples<'a> {
     family: &'a mut Family,
     label: &'a str,
@@ -212,7 +231,7 @@ impl Samples<'_> {
     }
 }
 
-/// A label with its value, escaped as the format asks for.
+/// A label with its escaped value.
 fn label(name: &str, value: &str) -> String {
     let value = value
         .replace('\\', r"\\")
@@ -221,7 +240,7 @@ fn label(name: &str, value: &str) -> String {
     format!("{name}=\"{value}\"")
 }
 
-/// All metrics of a server and its service.
+/// The metrics of a server and its service.
 pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
     let mut out = Metrics::default();
     let counters = &ctx.core.env.counters;
@@ -233,7 +252,7 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
     }
     out.gauges(
         "outrigger_build_info",
-        "The version that runs.",
+        "The version of the server.",
         "version",
         [(env!("CARGO_PKG_VERSION"), 1)],
     );
@@ -259,47 +278,47 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
     );
     out.counter(
         "outrigger_connections_accepted_total",
-        "Connections that were taken.",
+        "Accepted connections.",
         counters.accepted,
     );
     out.counters(
         "outrigger_responses_total",
-        "Responses to requests by status; 101 is a client that was let in.",
+        "Responses by status; 101 is an accepted client.",
         "code",
         counters.responses.iter(),
     );
     out.counters(
         "outrigger_refusals_total",
-        "Requests that were refused before a service was called, by reason.",
+        "Requests that were rejected before they reached a service, by reason.",
         "reason",
         counters.rejections.iter(),
     );
     out.counters(
         "outrigger_connections_ended_total",
-        "Connections that have ended, by what they were used for.",
+        "Ended connections by use.",
         "outcome",
         OUTCOMES.iter().zip(counters.outcomes),
     );
     out.counters(
         "outrigger_disconnects_total",
-        "Ends of clients by cause.",
+        "Disconnected clients by cause.",
         "cause",
         Cause::ALL.iter().zip(counters.disconnects),
     );
     out.counters(
         "outrigger_protocol_errors_total",
-        "Clients that broke the protocol, by the code they were closed with; 1009 is a message that is too long.",
+        "Clients that violated the protocol, by close code; 1009 is a message that is too long.",
         "code",
         counters.violations.iter(),
     );
     out.counter(
         "outrigger_close_timeouts_total",
-        "Clients that did not answer CLOSE and leave in time.",
+        "Clients that did not complete the closing handshake in time.",
         counters.close_timeouts,
     );
     out.counters(
         "outrigger_received_frames_total",
-        "Frames of clients.",
+        "Frames from clients by opcode.",
         "opcode",
         OPCODES.map(|(opcode, name)| (name, ctx.core.env.protocol.frames.of(opcode))),
     );
@@ -316,7 +335,7 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
         ),
         (
             "outrigger_received_messages_total",
-            "Data messages of clients.",
+            "Data messages from clients.",
             traffic.messages_in,
         ),
         (
@@ -329,12 +348,12 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
     }
     out.gauge(
         "outrigger_queued_bytes",
-        "Output that clients have not taken yet.",
+        "Bytes of output that wait for clients.",
         queued,
     );
     out.counters(
         "outrigger_turn_limits_total",
-        "Times that a turn of the loop took as much as it may: bytes of one client, connections of one listener.",
+        "Turns of the loop that reached a limit: bytes of one client, or connections of one listener.",
         "work",
         [
             ("bytes", counters.turn_reads),
@@ -345,32 +364,32 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
         let counts = compression.counts();
         out.counters(
             "outrigger_compressed_messages_total",
-            "Messages that went compressed; one to many clients is counted once.",
+            "Compressed messages; a broadcast counts once.",
             "direction",
             [("in", counts.messages_in), ("out", counts.messages_out)],
         );
         out.counters(
             "outrigger_compressed_bytes_total",
-            "Their bytes on the wire.",
+            "Bytes of compressed messages on the wire.",
             "direction",
             [("in", counts.compressed_in), ("out", counts.compressed_out)],
         );
         out.counters(
             "outrigger_uncompressed_bytes_total",
-            "Their bytes as messages.",
+            "Bytes of compressed messages before compression.",
             "direction",
             [("in", counts.plain_in), ("out", counts.plain_out)],
         );
         out.gauge(
             "outrigger_compression_reserved_bytes",
-            "Memory that clients with context takeover may come to use.",
+            "Memory that is reserved for clients with context takeover.",
             compression.reserved(),
         );
     }
     let limits = ctx.config().limits;
     out.gauges(
         "outrigger_limit",
-        "What the server is held to: counts and bytes.",
+        "Limits of the server, as counts or bytes.",
         "limit",
         [
             ("max_clients", ctx.config().max_clients),
@@ -403,7 +422,7 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
     );
     out.histogram(
         "outrigger_loop_turn_seconds",
-        "Turns of the event loop, waiting not counted.",
+        "Durations of turns of the event loop, without waiting.",
         &counters.turns,
     );
     if let Some((cpu, memory)) = sys::usage(std::process::id()) {
@@ -414,10 +433,10 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
         );
         out.gauge(
             "process_resident_memory_bytes",
-            "Memory that this process holds.",
+            "Resident memory of this process.",
             memory,
         );
     }
     service.metrics(&mut out);
-    out.into_text()
+    out.to_string()
 }

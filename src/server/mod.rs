@@ -13,6 +13,7 @@
 //! * *Nothing is kept for an idle client*: input is parsed in the loop's one buffer, replies are gathered in one, and
 //!   state that exists only now and then is behind a pointer in the client's entry.
 
+mod address;
 mod admin;
 mod budget;
 mod client;
@@ -21,15 +22,17 @@ mod config;
 mod context;
 mod core;
 mod drain_schedule;
+mod error;
 mod event_loop;
 mod handle;
 mod histogram;
 mod id;
+mod interest;
 mod listener;
 #[cfg(any(test, fuzzing))]
-pub(crate) mod memory_stream;
+mod memory_stream;
 mod metrics;
-pub(crate) mod policy;
+mod policy;
 mod registry;
 mod requests;
 mod run_queue;
@@ -39,22 +42,30 @@ mod signals;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod simulation;
 mod sources;
-mod starting;
+mod startup;
 mod status;
 mod stream;
 #[cfg(test)]
 mod tests;
 mod timers;
 
+pub use address::{InheritedSocket, Listen, ListenAddress, ParseListenError};
+#[cfg(feature = "cli")]
+pub(crate) use admin::ADMIN_PATHS;
 pub use client::{Remote, Traffic};
-pub use config::Config;
+pub use config::{Config, ConfigBuilder, ConfigError};
 pub use context::{Context, SendError};
+pub use error::Error;
 pub use event_loop::{Ended, Server};
 pub use handle::{Handle, OwnedMessage, Stopped};
 pub use histogram::Histogram;
 pub use id::{ClientId, ParseClientIdError, ServiceId, SourceId, TimerId};
-pub use listener::{Listen, ListenAddress, Peers};
+pub use interest::Interest;
 pub use metrics::Metrics;
-pub use policy::{Access, Principal, Token};
+#[cfg(feature = "cli")]
+pub(crate) use policy::RejectionHints;
+pub use policy::{Access, ParsePeersError, Peers, Principal, Token};
+pub(crate) use policy::{is_token_protocol, without_token};
 pub use service::{Readiness, Route, Service};
-pub use status::{ClientStatus, Status};
+pub use startup::AdoptedOrphans;
+pub use status::{ClientStatus, Status, StatusFields, StatusValue};

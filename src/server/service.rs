@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::context::Context;
 use super::id::{ClientId, ServiceId, SourceId, TimerId};
 use super::metrics::Metrics;
+use super::status::StatusFields;
 use crate::protocol::{Accept, CloseReason, Message, Rejection, Request, Response, StatusCode};
 
 /// What a path is for.
@@ -158,8 +159,8 @@ pub trait Service {
     }
 
     /// What the service says about itself, beside what the server knows: fields of [`Status`](crate::Status).
-    fn status(&self) -> serde_json::Map<String, serde_json::Value> {
-        serde_json::Map::new()
+    fn status(&self) -> StatusFields {
+        StatusFields::default()
     }
 
     /// What the service has counted, for `GET /metrics`.

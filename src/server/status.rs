@@ -1,59 +1,89 @@
-//! What a server says about itself.
+//! Snapshots of a server and its clients, as structures and as JSON.
 
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
 use super::client::{Remote, Traffic};
+use super::histogram::Histogram;
 use super::id::ClientId;
 
-/// A picture of the server at one moment, made from the registry when it was asked for.
+/// A snapshot of a server.
+///
+/// ```
+/// use outrigger::{Config, Server, Service};
+///
+/// struct Silent;
+/// impl Service for Silent {}
+///
+/// let config = Config::builder().listen("127.0.0.1:0".parse()?).build()?;
+/// let server = Server::bind(config, Silent)?;
+/// let handle = server.handle();
+/// let thread = std::thread::spawn(move || server.run().map(drop));
+///
+/// let status = handle.status()?;
+/// assert!(status.running && status.clients.is_empty());
+/// assert!(status.to_json().contains("\"client_count\":0"));
+///
+/// handle.stop()?;
+/// thread.join().expect("the thread does not panic")?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Status {
-    /// Whether new clients are taken: not once the server stops.
+    /// Whether new clients are accepted: not once the server is stopping.
     pub running: bool,
-    /// How long the loop has been turning.
+    /// How long the loop has been running.
     pub uptime: Duration,
-    /// The addresses it listens on.
+    /// The addresses that the server listens on.
     pub listen: Vec<String>,
     pub(super) client_count: usize,
-    /// Connections of every kind: clients, calls, and those whose request has not come.
+    /// Connections of every kind: clients, calls, and those that have not sent a request yet.
     pub connections: usize,
     /// Calls that are being answered.
     pub calls: usize,
-    /// The clients that are connected, or some of them if they were asked for by pages.
+    /// The connected clients, or one page of them.
     pub clients: Vec<ClientStatus>,
-    /// Whether more clients come behind those of this page.
+    /// Whether more clients follow those of this page.
     pub(super) has_more: bool,
-    /// What the service says about itself.
-    pub service: Map<String, Value>,
+    /// The fields that the service adds.
+    pub service: StatusFields,
 }
 
-/// A picture of one client.
+/// A snapshot of one client.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ClientStatus {
     /// Its id.
     pub id: ClientId,
-    /// The path it asked for.
+    /// The path of its request.
     pub path: String,
-    /// Where it comes from.
+    /// Where it connected from.
     pub remote: Remote,
     /// How long it has been connected.
     pub connected: Duration,
-    /// What went through.
+    /// The bytes and messages that it sent and received.
     pub traffic: Traffic,
-    /// Bytes of output that it has not taken yet.
+    /// Bytes of output that wait for it.
     pub queued_bytes: usize,
 }
 
 impl Status {
-    /// How many clients are connected.
+    /// The number of connected clients.
+    #[must_use]
     pub fn client_count(&self) -> usize {
         self.client_count
     }
 
-    /// The status as a JSON object.
-    pub fn to_json(&self) -> Value {
+    /// The status as the text of a JSON object.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        self.to_value().to_string()
+    }
+
+    pub(crate) fn to_value(&self) -> Value {
+        let clients: Vec<Value> = self.clients.iter().map(ClientStatus::to_value).collect();
         let mut status = json!({
             "running": self.running,
             "pid": std::process::id(),
@@ -62,25 +92,27 @@ impl Status {
             "client_count": self.client_count,
             "connections": self.connections,
             "calls": self.calls,
-            "clients": self.clients.iter().map(ClientStatus::to_json).collect::<Vec<_>>(),
+            "clients": clients,
         });
         if self.has_more {
-            status["next"] = self
-                .clients
-                .last()
-                .map(|client| client.id.to_string())
-                .into();
+            let last = self.clients.last();
+            status["next"] = last.map(|client| client.id.to_string()).into();
         }
         if let Value::Object(fields) = &mut status {
-            fields.extend(self.service.clone());
+            fields.extend(self.service.0.clone());
         }
         status
     }
 }
 
 impl ClientStatus {
-    /// The client's status as a JSON object.
-    pub fn to_json(&self) -> Value {
+    /// The status as the text of a JSON object.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        self.to_value().to_string()
+    }
+
+    fn to_value(&self) -> Value {
         json!({
             "id": self.id.to_string(),
             "path": self.path,
@@ -95,7 +127,84 @@ impl ClientStatus {
     }
 }
 
-/// Seconds to the millisecond.
+/// Named values that a service adds to the [`Status`] of its server: a JSON object.
+///
+/// ```
+/// use outrigger::StatusFields;
+///
+/// let rooms = StatusFields::new().set("open", 2).set("topic", "boats");
+/// let fields = StatusFields::new().set("rooms", rooms);
+/// assert_eq!(fields.to_json(), r#"{"rooms":{"open":2,"topic":"boats"}}"#);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StatusFields(pub(crate) Map<String, Value>);
+
+impl StatusFields {
+    /// No fields.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a field, or replaces the one of this name.
+    #[must_use]
+    pub fn set(mut self, name: impl Into<String>, value: impl Into<StatusValue>) -> Self {
+        self.0.insert(name.into(), value.into().0);
+        self
+    }
+
+    /// The fields as the text of a JSON object.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        Value::from(self.0.clone()).to_string()
+    }
+
+    /// The fields of a JSON object; none for any other value.
+    pub(crate) fn from_value(value: Value) -> Self {
+        match value {
+            Value::Object(fields) => Self(fields),
+            _ => Self::default(),
+        }
+    }
+}
+
+/// The value of a field in [`StatusFields`]: a number, a text, a truth value, an object or a histogram.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StatusValue(Value);
+
+/// Converts types that JSON has.
+macro_rules! status_values {
+    ($($kind:ty),*) => {
+        $(impl From<$kind> for StatusValue {
+            fn from(value: $kind) -> Self {
+                Self(value.into())
+            }
+        })*
+    };
+}
+
+status_values!(bool, i32, i64, u8, u16, u32, u64, usize, f64, &str, String);
+
+impl From<StatusFields> for StatusValue {
+    fn from(fields: StatusFields) -> Self {
+        Self(fields.0.into())
+    }
+}
+
+impl From<Histogram> for StatusValue {
+    fn from(histogram: Histogram) -> Self {
+        Self(histogram.to_value())
+    }
+}
+
+impl<T: Into<Self>> From<Vec<T>> for StatusValue {
+    fn from(values: Vec<T>) -> Self {
+        let values = values.into_iter().map(|value| value.into().0);
+        Self(values.collect())
+    }
+}
+
+/// Seconds, rounded to milliseconds.
 fn seconds(duration: Duration) -> f64 {
     duration.as_millis() as f64 / 1000.0
 }

@@ -5,12 +5,11 @@ use std::mem::MaybeUninit;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use mio::Interest;
 use rustix::io::Errno;
 
 use super::lines::{Line, LineSplitter};
 use crate::sys::NonblockingFd;
-use crate::{Context, Readiness, SourceId, TimerId};
+use crate::{Context, Interest, Readiness, SourceId, TimerId};
 
 /// The maximum bytes read at a time.
 const READ: usize = 64 << 10;
@@ -134,7 +133,7 @@ pub(crate) struct LineReader {
 impl LineReader {
     /// Reads lines of at most `limit` bytes.
     pub(crate) fn new(ctx: &mut Context, fd: NonblockingFd, limit: usize) -> io::Result<Self> {
-        let mut trigger = Trigger::watch(ctx, &fd, Interest::READABLE)?;
+        let mut trigger = Trigger::watch(ctx, &fd, Interest::Readable)?;
         if matches!(trigger, Trigger::Timer(_)) {
             trigger.again(ctx, Readiness::default());
         }
@@ -280,7 +279,7 @@ pub(crate) struct Writer {
 impl Writer {
     /// Writes to a descriptor.
     pub(crate) fn new(ctx: &mut Context, fd: NonblockingFd) -> io::Result<Self> {
-        let trigger = Trigger::watch(ctx, &fd, Interest::WRITABLE)?;
+        let trigger = Trigger::watch(ctx, &fd, Interest::Writable)?;
         Ok(Self {
             fd,
             trigger,

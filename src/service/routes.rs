@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::Endpoint;
 use crate::{
     Accept, ClientId, CloseReason, Context, Message, Metrics, Readiness, Rejection, Request, Route,
-    Service, ServiceId, SourceId, TimerId,
+    Service, ServiceId, SourceId, StatusFields, TimerId,
 };
 
 /// A service that combines others. A request goes to the service at its path. All other events go to the service that
@@ -295,18 +295,18 @@ impl Service for Routes {
     }
 
     /// The sum of the services' fields. With several services, `routes` has the fields of each one by its path.
-    fn status(&self) -> Map<String, Value> {
+    fn status(&self) -> StatusFields {
         let mut all = Map::new();
         let mut routes = Map::new();
         for mounted in &self.services {
-            let status = mounted.service.status();
+            let status = mounted.service.status().0;
             routes.insert(mounted.endpoint.path().to_owned(), status.clone().into());
             add_up(&mut all, status);
         }
         if self.services.len() > 1 {
             all.insert("routes".to_owned(), routes.into());
         }
-        all
+        StatusFields(all)
     }
 
     fn metrics(&self, out: &mut Metrics) {

@@ -4,6 +4,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
+#[cfg(feature = "cli")]
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -131,7 +132,7 @@ enum BlockingGuard {
 /// `O_NONBLOCK` belongs to the open file description, so it would also affect a shell on the same terminal, or another
 /// program that writes to the same pipe.
 #[derive(Debug)]
-pub struct NonblockingFd {
+pub(crate) struct NonblockingFd {
     fd: OwnedFd,
     guard: BlockingGuard,
 }
@@ -151,7 +152,7 @@ impl NonblockingFd {
     /// # Errors
     ///
     /// The descriptor is not open, or the process is out of descriptors.
-    pub fn shared(fd: impl AsFd) -> io::Result<Self> {
+    pub(crate) fn shared(fd: impl AsFd) -> io::Result<Self> {
         let fd = fd.as_fd();
         let kind = FileType::from_raw_mode(fstat(fd)?.st_mode);
         let terminal = kind == FileType::CharacterDevice && isatty(fd);
@@ -193,7 +194,7 @@ impl NonblockingFd {
     /// # Errors
     ///
     /// [`io::ErrorKind::WouldBlock`] if there is no room, and any other error of the system call.
-    pub fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+    pub(crate) fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         let written = match self.guard {
             BlockingGuard::EachCall => {
                 send(&self.fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
@@ -211,7 +212,8 @@ impl NonblockingFd {
     /// # Errors
     ///
     /// [`io::ErrorKind::TimedOut`] and [`io::ErrorKind::Interrupted`].
-    pub fn wait_writable(&self, most: Duration) -> io::Result<()> {
+    #[cfg(feature = "cli")]
+    pub(crate) fn wait_writable(&self, most: Duration) -> io::Result<()> {
         let timeout = Timespec::try_from(most).ok();
         match poll(
             &mut [PollFd::new(&self.fd, PollFlags::OUT)],

@@ -30,16 +30,14 @@ pub(crate) use child_process::{ChildProcess, StartOptions, code_or_signal, exit_
 #[cfg(feature = "server")]
 pub(crate) use clock::monotonic_millis;
 #[cfg(feature = "server")]
-pub use descriptors::NonblockingFd;
+pub(crate) use descriptors::NonblockingFd;
 #[cfg(feature = "server")]
 pub(crate) use descriptors::{is_exhausted, raise_descriptor_limit, unsent_bytes};
 #[cfg(feature = "server")]
 pub(crate) use memory::trim_heap;
 #[cfg(feature = "server")]
-pub use orphans::kill_orphans;
-#[cfg(feature = "server")]
 pub(crate) use orphans::{
-    Reaper, SystemProcessTable, become_subreaper, reap_orphans, signal_orphans, usage,
+    Reaper, SystemProcessTable, become_subreaper, kill_orphans, reap_orphans, signal_orphans, usage,
 };
 #[cfg(feature = "server")]
 pub(crate) use process_tree::ProcessTrees;
@@ -48,10 +46,8 @@ pub use pty::TerminalSize;
 #[cfg(feature = "server")]
 pub(crate) use pty::{open_pty, read_output, set_terminal_size};
 #[cfg(feature = "server")]
-pub use sockets::keep_from_children;
-#[cfg(feature = "server")]
-pub(crate) use sockets::{
-    InheritedSocket, take_inherited_socket, tcp_listener, with_private_umask,
-};
+pub(crate) use sockets::{ListeningSocket, inherited_listener, tcp_listener, with_private_umask};
+#[cfg(feature = "cli")]
+pub(crate) use sockets::{keep_from_children, take_descriptor};
 pub(crate) use text::ascii_text;
 pub(crate) use wide::xor_words;

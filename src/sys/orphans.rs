@@ -254,7 +254,7 @@ pub(crate) fn signal_orphans(signal: Signal) {
 
 /// Kills all orphans and their descendants, and waits up to five seconds until they have exited. A program whose server
 /// adopts orphans calls this last.
-pub fn kill_orphans() {
+pub(crate) fn kill_orphans() {
     let deadline = Instant::now() + KILL_TIMEOUT;
     // The children of a killed process are orphans in the next round.
     while Instant::now() < deadline {

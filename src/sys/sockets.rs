@@ -2,10 +2,14 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+#[cfg(feature = "cli")]
+use std::os::fd::{FromRawFd, RawFd};
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
+#[cfg(feature = "cli")]
+use rustix::io::fcntl_getfd;
+use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::net::sockopt::{
     set_socket_reuseaddr, set_socket_reuseport, socket_acceptconn, socket_domain, socket_type,
 };
@@ -35,49 +39,64 @@ pub(crate) fn tcp_listener(address: SocketAddr, share: bool) -> io::Result<Owned
     Ok(socket)
 }
 
-/// A listening socket that was opened by the process that started this one.
+/// A listening socket that was opened elsewhere.
 #[derive(Debug)]
-pub(crate) enum InheritedSocket {
+pub(crate) enum ListeningSocket {
     Tcp(OwnedFd),
     Unix(OwnedFd),
 }
 
-/// Takes ownership of a listening socket that this process was started with.
-pub(crate) fn take_inherited_socket(number: RawFd) -> io::Result<InheritedSocket> {
-    let invalid = |why: &str| io::Error::new(io::ErrorKind::InvalidInput, why.to_owned());
-    if number < 3 {
-        return Err(invalid("the standard streams are not listening sockets"));
-    }
-    // SAFETY: this is called before anything else is opened, and once for each number, so nothing in this process owns the
-    // descriptor. The standard streams, which other code uses, are excluded above. Whether it is open is checked next.
-    #[allow(unsafe_code)]
-    let borrowed = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
-    fcntl_getfd(borrowed)?;
-    if !socket_acceptconn(borrowed).unwrap_or(false) {
-        return Err(invalid("not a listening socket"));
-    }
-    if socket_type(borrowed)? != SocketType::STREAM {
-        return Err(invalid("not a stream socket"));
-    }
-    // SAFETY: nothing else owns the descriptor, as above, and `fcntl_getfd` has shown that it is open.
-    #[allow(unsafe_code)]
-    let socket = unsafe { OwnedFd::from_raw_fd(number) };
+/// Prepares a listening socket that was opened elsewhere: it no longer blocks, and child processes do not inherit it.
+pub(crate) fn inherited_listener(socket: OwnedFd) -> io::Result<ListeningSocket> {
+    expect_listening(socket.as_fd())?;
     fcntl_setfd(&socket, FdFlags::CLOEXEC)?;
     fcntl_setfl(&socket, fcntl_getfl(&socket)? | OFlags::NONBLOCK)?;
     match socket_domain(&socket)? {
-        AddressFamily::INET | AddressFamily::INET6 => Ok(InheritedSocket::Tcp(socket)),
-        AddressFamily::UNIX => Ok(InheritedSocket::Unix(socket)),
-        _ => Err(invalid("neither a TCP nor a unix socket")),
+        AddressFamily::INET | AddressFamily::INET6 => Ok(ListeningSocket::Tcp(socket)),
+        AddressFamily::UNIX => Ok(ListeningSocket::Unix(socket)),
+        _ => Err(invalid("it is neither a TCP nor a unix socket")),
     }
 }
 
-/// Marks inherited descriptors as close-on-exec, so that programs started by this process do not inherit them. Skips
-/// the standard streams.
-pub fn keep_from_children(numbers: std::ops::Range<RawFd>) {
+fn expect_listening(socket: BorrowedFd<'_>) -> io::Result<()> {
+    if !socket_acceptconn(socket).unwrap_or(false) {
+        return Err(invalid("it is not a listening socket"));
+    }
+    if socket_type(socket)? != SocketType::STREAM {
+        return Err(invalid("it is not a stream socket"));
+    }
+    Ok(())
+}
+
+fn invalid(why: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, why)
+}
+
+/// Takes ownership of a listening socket that this process was started with. Call it once for a number, before the server
+/// opens sockets.
+#[cfg(feature = "cli")]
+pub(crate) fn take_descriptor(number: RawFd) -> io::Result<OwnedFd> {
+    if number < 3 {
+        return Err(invalid("the standard streams are not listening sockets"));
+    }
+    // SAFETY: the number is not negative, and the descriptor is borrowed for two calls, which fail if it is not open.
+    #[allow(unsafe_code)]
+    let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
+    fcntl_getfd(borrowed)?;
+    expect_listening(borrowed)?;
+    // SAFETY: the descriptor is an open listening socket. This process has opened none yet, so it was started with this
+    // one and nothing in it owns it. The caller takes each number once.
+    #[allow(unsafe_code)]
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// Keeps child processes from inheriting descriptors that this process was started with.
+#[cfg(feature = "cli")]
+pub(crate) fn keep_from_children(numbers: std::ops::Range<RawFd>) {
     for number in numbers.filter(|number| *number >= 3) {
         // SAFETY: the descriptor is borrowed for one call, which fails if it is not open.
         #[allow(unsafe_code)]
-        let borrowed = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
+        let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
         let _ = fcntl_setfd(borrowed, FdFlags::CLOEXEC);
     }
 }

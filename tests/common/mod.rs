@@ -148,10 +148,8 @@ impl TestServer {
         config: Config,
         on_message: impl FnMut(&mut Context, ClientId, Message<'_>) + Send + 'static,
     ) -> Self {
-        let config = Config {
-            listen: vec![([127, 0, 0, 1], 0).into()],
-            ..config
-        };
+        let mut config = config;
+        config.listen = vec![([127, 0, 0, 1], 0).into()];
         let (sender, told) = mpsc::channel();
         let (ready, started) = mpsc::channel();
         let on_message = Box::new(on_message);

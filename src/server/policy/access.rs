@@ -1,90 +1,68 @@
-//! Who comes in: the one guard before every upgrade and every call.
+//! Checks every request before it is upgraded or answered.
 //!
-//! A server on loopback is reached by every web page in a browser on the same machine and by every user of it. What
-//! tells them from the ones it is meant for:
+//! Every web page in a browser on the same machine, and every user of the machine, can reach a server on loopback. Three
+//! checks keep them out:
 //!
-//! * *Host*: a page that has its own name resolve to our address (DNS rebinding) says that name. Only names that we know
-//!   pass.
-//! * *Origin*: a page says where it comes from. Only our own origin and those that are listed pass. Programs that are no
-//!   browser say nothing, and pass. A page that passes may read the answers to its calls (CORS).
-//! * *Token*: a secret that whoever is let in knows. It can come in ways that fit a program, a proxy, a link or a
-//!   browser's WebSocket, which can set no header.
+//! * *Host*: with DNS rebinding, a page makes its own host name resolve to the server's address. Only known host names
+//!   are accepted.
+//! * *Origin*: a browser sends the origin of the page. Only the server's own origin and listed origins are accepted. A
+//!   program that is not a browser sends none and is accepted. An accepted page may read the answers to its calls (CORS).
+//! * *Token*: a secret, which a client can present in ways that suit a program, a proxy, a link or a browser's
+//!   WebSocket, which cannot set headers.
 //!
-//! A unix socket is guarded by its file mode: neither token nor Host are asked for there, but a proxy behind which
-//! browsers are passes their Origin on.
+//! The file mode guards a unix socket, so its clients need neither a token nor a known Host. A proxy in front of the
+//! socket may pass on requests of browsers, so their Origin is checked.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use uuid::Uuid;
-
+use super::token::{TOKEN_PROTOCOL, Token};
 use crate::protocol::{Rejection, Request, StatusCode};
-use crate::server::listener::ListenAddress;
+use crate::server::ListenAddress;
 
-/// The beginning of the name of a subprotocol that carries the token.
-const TOKEN_PROTOCOL: &str = "outrigger.token.";
+/// A shorter token may appear in a path by chance, as `shell` might.
+const LONG_TOKEN: usize = 16;
 
-/// A token of this length does not stand in a path by chance, as `shell` might.
-const LONG: usize = 16;
-
-/// A secret that clients present. It shows itself to nobody, not even in a debug log.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Token(Box<str>);
-
-impl Token {
-    /// A token that somebody has chosen; `None` if it is empty or could not come in a header: it has to be visible ASCII.
-    pub fn new(secret: &str) -> Option<Self> {
-        let valid = !secret.is_empty() && secret.bytes().all(|byte| byte.is_ascii_graphic());
-        valid.then(|| Self(secret.into()))
-    }
-
-    /// A fresh one, with 244 bits that nobody can guess.
-    pub fn generate() -> Self {
-        let (first, second) = (Uuid::new_v4(), Uuid::new_v4());
-        Self(format!("{}{}", first.simple(), second.simple()).into())
-    }
-
-    /// The secret itself, for the one who is to present it.
-    pub fn reveal(&self) -> &str {
-        &self.0
-    }
-
-    /// Compares in a time that does not depend on how much is the same.
-    fn is(&self, presented: &[u8]) -> bool {
-        let own = self.0.as_bytes();
-        own.len() == presented.len()
-            && own
-                .iter()
-                .zip(presented)
-                .fold(0, |difference, (a, b)| difference | (a ^ b))
-                == 0
-    }
-}
-
-impl std::fmt::Debug for Token {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Token(..)")
-    }
-}
-
-/// Whom a server lets in. The default asks for no token, lets in programs that are no browser and pages of the server's
-/// own origin, under the names of loopback and of the addresses that it listens on.
+/// Which clients may connect.
+///
+/// By default a server requires no token. It accepts programs that are not browsers, and pages of its own origin, under
+/// the host names of loopback and of the addresses that it listens on.
+///
+/// ```
+/// use outrigger::{Access, Token};
+///
+/// let mut access = Access::default();
+/// access.token = Some(Token::generate());
+/// access.origins.push("https://example.com".to_owned());
+/// access.hosts.push("agent.example.com".to_owned());
+/// ```
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Access {
-    /// The secret that clients have to present; `None` for none.
+    /// The token that clients must present.
     pub token: Option<Token>,
-    /// One more header field that may carry it.
+    /// An additional request header that may carry the token.
     pub token_header: Option<String>,
-    /// Origins that may come beside the server's own, as browsers write them: `https://example.com`, `null`. `*` is all.
+    /// The origins that are accepted in addition to the server's own, as browsers send them: `https://example.com` or
+    /// `null`. `*` accepts all.
     pub origins: Vec<String>,
-    /// Names that clients may use for the server beside those of loopback and of its addresses, without a port. `*` is
-    /// all.
+    /// The host names that are accepted in addition to those of loopback and of the server's addresses, without a port.
+    /// `*` accepts all.
     pub hosts: Vec<String>,
+    /// What rejections suggest.
+    pub(crate) hints: RejectionHints,
+}
+
+/// What to append to the message of a rejection, such as the option that would accept the request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RejectionHints {
+    pub(crate) host: &'static str,
+    pub(crate) origin: &'static str,
 }
 
 impl Access {
-    /// Lets a request in, or says why not. `listen` is where the server listens; `unix` says that it came through a
-    /// unix socket.
+    /// Checks the Host, Origin and token of a request. `listen` is where the server listens, and `unix` says whether the
+    /// request came through a guarded unix socket.
     pub(in crate::server) fn check(
         &self,
         request: &Request<'_>,
@@ -92,14 +70,14 @@ impl Access {
         unix: bool,
     ) -> Result<(), Rejection> {
         self.check_source(request, listen, unix)?;
-        let long = |token: &Token| token.0.len() >= LONG;
+        let long = |token: &Token| token.reveal().len() >= LONG_TOKEN;
         if self.token.as_ref().is_some_and(long) && self.reveals(request.path()) {
-            // Paths are logged and passed on.
-            let why = "the token does not belong into the path";
+            // The path is logged and passed on.
+            let why = "the path must not contain the token";
             return Err(Rejection::new(StatusCode::BAD_REQUEST, why));
         }
         match &self.token {
-            // A browser that asks beforehand shows no token yet.
+            // A browser's preflight request carries no token.
             Some(token) if !unix && !request.is_preflight() && !self.presents(request, token) => {
                 Err(unauthorized())
             }
@@ -107,7 +85,7 @@ impl Access {
         }
     }
 
-    /// Whether a request shows the token, or none is required.
+    /// Whether a request presents the token, or none is required.
     pub(in crate::server) fn authenticates(&self, request: &Request<'_>, unix: bool) -> bool {
         match &self.token {
             Some(token) => unix || self.presents(request, token),
@@ -115,7 +93,7 @@ impl Access {
         }
     }
 
-    /// Whether a request may come for whom and from where it does: its Host and Origin.
+    /// Checks the Host and Origin of a request.
     fn check_source(
         &self,
         request: &Request<'_>,
@@ -124,22 +102,18 @@ impl Access {
     ) -> Result<(), Rejection> {
         let host = host(request);
         if !unix && !self.knows_host(host, listen) {
-            return Err(Rejection::new(
-                StatusCode::FORBIDDEN,
-                "this Host is not served here (--allow-host)",
-            )
-            .because("host")
-            .detail(self.shown(host.as_bytes())));
+            let message = format!("this Host is not accepted{}", self.hints.host);
+            return Err(Rejection::new(StatusCode::FORBIDDEN, message)
+                .because("host")
+                .detail(self.shown(host.as_bytes())));
         }
         if let Some(origin) = request.header("origin")
             && self.known_origin(request, listen).is_none()
         {
-            return Err(Rejection::new(
-                StatusCode::FORBIDDEN,
-                "this Origin is not let in (--allow-origin)",
-            )
-            .because("origin")
-            .detail(self.shown(origin)));
+            let message = format!("this Origin is not accepted{}", self.hints.origin);
+            return Err(Rejection::new(StatusCode::FORBIDDEN, message)
+                .because("origin")
+                .detail(self.shown(origin)));
         }
         Ok(())
     }
@@ -163,14 +137,15 @@ impl Access {
         let Ok(ip) = ip else {
             return name.eq_ignore_ascii_case("localhost");
         };
-        // An address cannot be made to mean another one. Where we listen on all of them, any may be ours.
+        // DNS rebinding requires a name, so an address is safe. A server that listens on all addresses may have any.
         ip.to_canonical().is_loopback()
             || listen.iter().filter_map(ListenAddress::tcp).any(|own| {
                 own.ip().is_unspecified() || own.ip().to_canonical() == ip.to_canonical()
             })
     }
 
-    /// The origin of a request, if it has one that may come. The server's own is one whose name it knows as its own.
+    /// The origin of a request, if it is accepted. The server's own origin is one that equals the Host and has a known
+    /// host name.
     pub(in crate::server) fn known_origin<'a>(
         &self,
         request: &'a Request<'_>,
@@ -189,7 +164,7 @@ impl Access {
         (listed || (own && self.knows_host(host, listen))).then_some(origin)
     }
 
-    /// Whether a request carries the token, anywhere that it may.
+    /// Whether a request presents the token in one of the ways that are allowed.
     fn presents(&self, request: &Request<'_>, token: &Token) -> bool {
         let bearer = request.header("authorization").and_then(bearer);
         let named = self
@@ -210,25 +185,25 @@ impl Access {
                 .any(|presented| token.is(presented.as_bytes()))
     }
 
-    /// A field of a request, for the log: truncated, and with unprintable characters escaped.
+    /// A header value for the log: truncated, and with unprintable characters escaped.
     fn shown(&self, value: &[u8]) -> String {
-        /// Longer than any name.
-        const MOST: usize = 256;
-        let shown = String::from_utf8_lossy(&value[..value.len().min(MOST)]);
+        /// Longer than any host name.
+        const MAX_SHOWN: usize = 256;
+        let shown = String::from_utf8_lossy(&value[..value.len().min(MAX_SHOWN)]);
         if self.reveals(&shown) {
             return "(not shown: it contains the token)".to_owned();
         }
         format!("{shown:?}")
     }
 
-    /// Whether a text has the token in it, in any way that a client or a proxy may have put it there.
+    /// Whether a text contains the token, in any letter case or percent-encoded.
     pub(crate) fn reveals(&self, text: &str) -> bool {
         let Some(token) = &self.token else {
             return false;
         };
         let has = |text: &[u8]| {
-            let mut windows = text.windows(token.0.len());
-            windows.any(|window| window.eq_ignore_ascii_case(token.0.as_bytes()))
+            let mut windows = text.windows(token.reveal().len());
+            windows.any(|window| window.eq_ignore_ascii_case(token.reveal().as_bytes()))
         };
         has(text.as_bytes()) || has(&percent_decode(text))
     }
@@ -243,29 +218,16 @@ fn unauthorized() -> Rejection {
     .field("WWW-Authenticate", "Bearer")
 }
 
-/// Whether the name of a subprotocol is a token, and not a protocol.
-pub(crate) fn is_token_protocol(name: &str) -> bool {
-    name.starts_with(TOKEN_PROTOCOL)
-}
-
-/// A query without the token.
-pub(crate) fn without_token(query: &str) -> String {
-    let kept = query
-        .split('&')
-        .filter(|pair| !pair.starts_with("token=") && *pair != "token");
-    kept.collect::<Vec<_>>().join("&")
-}
-
-/// What a request says whom it is for.
+/// The Host header.
 fn host<'a>(request: &'a Request<'_>) -> &'a str {
     let host = request.header("host").unwrap_or_default();
     std::str::from_utf8(host).unwrap_or_default()
 }
 
-/// The host of a host and a port.
+/// The host name without the port.
 fn host_name(authority: &str) -> &str {
     match authority.rsplit_once(':') {
-        // A colon inside the brackets of an IPv6 address is no port's.
+        // A colon inside the brackets of an IPv6 address does not begin a port.
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
         _ => authority,
     }
@@ -279,7 +241,7 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
         .then(|| token.trim_ascii())
 }
 
-/// The bytes that a percent-encoded text stands for. What is no encoding stands for itself.
+/// Decodes a percent-encoded text. An invalid encoding stays as it is.
 fn percent_decode(text: &str) -> Vec<u8> {
     let mut decoded = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -324,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn every_combination_of_host_origin_token_and_listener_has_its_answer() {
+    fn every_combination_of_host_origin_token_and_listener_is_accepted_or_rejected() {
         let access = Access {
             token: Token::new("s3cret"),
             token_header: Some("X-Auth".to_owned()),
@@ -333,6 +295,7 @@ mod tests {
                 "vscode-webview://x".to_owned(),
             ],
             hosts: vec!["agent.example".to_owned()],
+            ..Access::default()
         };
         let hosts = [
             ("localhost:7070", true),
@@ -403,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_browser_may_ask_beforehand_without_the_token_and_nobody_else() {
+    fn a_preflight_request_needs_no_token_and_every_other_request_does() {
         let access = Access {
             token: Token::new("s3cret"),
             origins: vec!["https://app.example".to_owned()],
@@ -432,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_servers_own_origin_is_the_one_it_was_asked_by() {
+    fn the_servers_own_origin_equals_a_known_host() {
         let access = Access {
             hosts: vec!["shell.example".to_owned()],
             ..Access::default()
@@ -443,13 +406,13 @@ mod tests {
             ("shell.example", "https://shell.example", 200),
             ("localhost:7070", "http://localhost:8000", 403),
             ("localhost:7070", "http://127.0.0.1:7070", 403),
-            // A page whose name was made to mean our address: its Origin equals its Host, and neither is known.
+            // DNS rebinding: the Origin equals the Host, but the host name is not known.
             ("evil.example:7070", "http://evil.example:7070", 403),
             ("localhost:7070", "ftp://localhost:7070", 403),
         ] {
             let fields = format!("Host: {host}\r\nOrigin: {origin}\r\n");
             assert_eq!(outcome(&access, &fields, "/", false), expected, "{fields}");
-            // Behind a unix socket is a proxy: any Host may come, but it is nobody's own unless it is known.
+            // A proxy may send any Host to a unix socket. An equal Origin is the server's own only if the host name is known.
             assert_eq!(outcome(&access, &fields, "/", true), expected, "{fields}");
         }
         let any = Access {
@@ -464,36 +427,25 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_never_shown_and_never_passed_on() {
-        let token = Token::generate();
-        assert_eq!(token.reveal().len(), 64);
-        assert_ne!(token, Token::generate());
-        assert!(!format!("{token:?}").contains(token.reveal()));
-        assert_eq!(
-            (Token::new(""), Token::new("a b"), Token::new("a\n")),
-            (None, None, None)
-        );
-        assert_eq!(without_token("a=b&token=x&c"), "a=b&c");
-        assert_eq!(without_token("token=x"), "");
-        let access = Access {
-            token: Token::new("s3cret"),
-            ..Access::default()
-        };
+    fn a_text_that_contains_the_token_is_recognized() {
+        let access = with_token("s3cret");
         for text in ["s3cret", "http://h/?token=s3cret", "x%733cretx", "S3CRET"] {
             assert!(access.reveals(text), "{text}");
         }
         assert!(!access.reveals("s3cre") && !Access::default().reveals("s3cret"));
-        // Where a short one stands in a path that may be the path's name; a long one is there by mistake.
+        // A short token in a path may be the name of the path. A long one is there by mistake.
         for (secret, expected) in [("acp", 200), ("0123456789abcdef", 400)] {
-            let access = Access {
-                token: Token::new(secret),
-                ..Access::default()
-            };
+            let access = with_token(secret);
             let target = format!("/{secret}?token={secret}");
-            assert_eq!(
-                outcome(&access, "Host: localhost\r\n", &target, false),
-                expected
-            );
+            let outcome = outcome(&access, "Host: localhost\r\n", &target, false);
+            assert_eq!(outcome, expected);
+        }
+    }
+
+    fn with_token(secret: &str) -> Access {
+        Access {
+            token: Token::new(secret),
+            ..Access::default()
         }
     }
 }

@@ -1,10 +1,17 @@
-//! Who may come in: the token, Origin and Host of a request, and the number of clients of an address.
+//! Decides which clients may connect, and who they are: the token, Host and Origin of a request, the proxies that may
+//! speak for others, and the principal of a connection.
 
 mod access;
 mod addresses;
+mod peers;
 mod principal;
+mod token;
 
-pub use self::access::{Access, Token};
-pub(crate) use self::access::{is_token_protocol, without_token};
-pub(in crate::server) use self::addresses::Addresses;
-pub use self::principal::Principal;
+pub use access::Access;
+#[cfg(feature = "cli")]
+pub(crate) use access::RejectionHints;
+pub(in crate::server) use addresses::Addresses;
+pub use peers::{ParsePeersError, Peers};
+pub use principal::Principal;
+pub use token::Token;
+pub(crate) use token::{is_token_protocol, without_token};

@@ -2,22 +2,29 @@
 
 /// The authenticated owner of a connection.
 ///
-/// Connections of the same principal cannot be told apart, so resources of one may be handed to the other. More
-/// variants may be added. Compare principals with [`Principal::is_same`]: two unknown principals
-/// ([`Principal::Nobody`]) are not the same.
+/// Connections of the same principal have the same rights, so one may use the resources of another. Compare principals
+/// with [`Principal::is_same`], because two unknown principals are not the same.
+///
+/// ```
+/// use outrigger::Principal;
+///
+/// assert!(Principal::User(1000).is_same(Principal::User(1000)));
+/// assert!(!Principal::Nobody.is_same(Principal::Nobody));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Principal {
-    /// Unknown: the server requires no token, so anyone may have connected.
+    /// Unknown: the server requires no token, so any client may have connected.
     Nobody,
-    /// A holder of the server's token.
+    /// A client that has presented the server's token.
     Token,
-    /// The user of this machine with this id, connected through a unix socket that the server has made.
+    /// The user of this machine with this id, connected through a unix socket that the server created.
     User(u32),
 }
 
 impl Principal {
-    /// Whether both are known to be the same.
+    /// Whether both are known and equal.
+    #[must_use]
     pub fn is_same(self, other: Self) -> bool {
         self == other && self != Self::Nobody
     }
@@ -35,7 +42,7 @@ mod tests {
     use crate::server::{Config, Token};
 
     #[test]
-    fn a_principal_is_the_user_of_our_own_unix_socket_or_whoever_holds_the_token() {
+    fn a_principal_is_the_user_of_a_unix_socket_or_the_holder_of_the_token() {
         let token = Token::new("secret");
         let tcp: std::net::SocketAddr = ([127, 0, 0, 1], 9).into();
         for (remote, token, principal) in [

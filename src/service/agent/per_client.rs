@@ -13,7 +13,7 @@ use crate::service::json::unescape;
 use crate::service::lines::Line;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Readiness, Rejection,
-    Request, Route, Service, SourceId, TimerId,
+    Request, Route, Service, SourceId, StatusFields, TimerId,
 };
 use std::ops::ControlFlow;
 
@@ -351,9 +351,9 @@ impl Service for AgentPerClient {
         let _ = clients.into_iter().any(&mut handle);
     }
 
-    fn status(&self) -> serde_json::Map<String, serde_json::Value> {
+    fn status(&self) -> StatusFields {
         let status = serde_json::json!({"processes": self.process_count()});
-        status.as_object().cloned().unwrap_or_default()
+        StatusFields::from_value(status)
     }
 
     fn metrics(&self, out: &mut Metrics) {

@@ -10,7 +10,7 @@ use crate::service::child::{Child, ChildEvent, code_and_signal, describe};
 use crate::service::lines::Line;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Readiness, Rejection,
-    Request, Route, Service, SourceId, TimerId,
+    Request, Route, Service, SourceId, StatusFields, TimerId,
 };
 use std::ops::ControlFlow;
 
@@ -383,7 +383,7 @@ impl Service for Agent {
         self.is_running()
     }
 
-    fn status(&self) -> serde_json::Map<String, serde_json::Value> {
+    fn status(&self) -> StatusFields {
         let counters = self.router.counters();
         let status = serde_json::json!({
             "sessions": self.router.session_count(),
@@ -400,12 +400,12 @@ impl Service for Agent {
                     "other": counters.other_requests,
                 },
                 "notifications": counters.notifications,
-                "answers": counters.answers.to_json(),
+                "answers": counters.answers.to_value(),
                 "denied": counters.denied,
                 "dropped": counters.dropped,
             },
         });
-        status.as_object().cloned().unwrap_or_default()
+        StatusFields::from_value(status)
     }
 
     fn metrics(&self, out: &mut Metrics) {

@@ -4,7 +4,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Map, Value, json};
 
-use crate::server::policy::{is_token_protocol, without_token};
+use crate::server::{is_token_protocol, without_token};
 use crate::{Access, ClientId, CloseReason, ListenAddress, Message, Remote, Request, Status};
 
 /// Events that are not yet in the program's input queue.
@@ -121,7 +121,7 @@ impl Events {
 
     /// `id` is JSON.
     pub(super) fn status(&mut self, id: &str, status: &Status) {
-        let fields = status.to_json().to_string();
+        let fields = status.to_json();
         let fields = fields.strip_prefix('{').unwrap_or(&fields);
         self.lines
             .extend_from_slice(format!("{{\"event\":\"status\",\"id\":{id},{fields}\n").as_bytes());

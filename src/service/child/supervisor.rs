@@ -5,11 +5,10 @@ use std::os::fd::OwnedFd;
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
-use mio::Interest;
 use rustix::process::Signal;
 
 use crate::sys::{ChildProcess, StartOptions, exit_descriptor};
-use crate::{Context, SourceId, Time};
+use crate::{Context, Interest, SourceId, Time};
 
 /// The interval between checks for the exit where the system does not report it.
 const EXIT_POLL: Duration = Duration::from_millis(50);
@@ -143,7 +142,7 @@ impl Supervisor {
         let process = ChildProcess::start(command, options)?;
         let exit_watch = match exit_descriptor(process.id())? {
             Some(fd) => {
-                let source = ctx.watch(&fd, Interest::READABLE)?;
+                let source = ctx.watch(&fd, Interest::Readable)?;
                 ExitWatch::Descriptor { _fd: fd, source }
             }
             None => ExitWatch::Poll(ctx.now() + EXIT_POLL),

@@ -21,7 +21,7 @@ use super::sink::Sink;
 use crate::service::Endpoint;
 use crate::{
     Accept, ClientId, CloseReason, Context, Message, Metrics, Readiness, Rejection, Request,
-    Response, Route, Service, SourceId, StatusCode, TimerId,
+    Response, Route, Service, SourceId, StatusCode, StatusFields, TimerId,
 };
 
 /// The header field that tells the content type of a stream's events.
@@ -488,7 +488,7 @@ impl Service for Processes {
         self.programs.orphans_changed(ctx);
     }
 
-    fn status(&self) -> serde_json::Map<String, Value> {
+    fn status(&self) -> StatusFields {
         let running = self
             .programs
             .iter()
@@ -498,7 +498,7 @@ impl Service for Processes {
             "known": self.programs.len(),
             "started": self.started,
         }});
-        status.as_object().cloned().unwrap_or_default()
+        StatusFields::from_value(status)
     }
 
     fn metrics(&self, out: &mut Metrics) {

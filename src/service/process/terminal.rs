@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use uuid::Uuid;
 
 use super::attach::{Attachments, Role};
@@ -17,7 +17,7 @@ use crate::service::Endpoint;
 use crate::sys::{Account, TerminalSize};
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Readiness, Rejection,
-    Request, Route, Service, SourceId, TimerId,
+    Request, Route, Service, SourceId, StatusFields, TimerId,
 };
 
 /// The output that is kept for a client that is behind. A terminal has no other readers.
@@ -254,9 +254,9 @@ impl Service for Terminal {
         self.programs.orphans_changed(ctx);
     }
 
-    fn status(&self) -> serde_json::Map<String, Value> {
+    fn status(&self) -> StatusFields {
         let status = json!({"processes": {"running": self.programs.len()}});
-        status.as_object().cloned().unwrap_or_default()
+        StatusFields::from_value(status)
     }
 
     fn metrics(&self, out: &mut Metrics) {

@@ -4,14 +4,13 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use mio::Interest;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
 use crate::service::pipe::{ByteQueue, PipeState};
 use crate::service::process::scrollback::OutputStream;
 use crate::sys::read_output;
-use crate::{Context, SourceId};
+use crate::{Context, Interest, SourceId};
 
 /// While more input than this is queued, no more is taken.
 const INPUT_HIGH: usize = 64 << 10;
@@ -40,7 +39,7 @@ pub(super) fn watch_terminal(
     ctx: &mut Context,
     terminal: &Arc<OwnedFd>,
 ) -> io::Result<(InputPipe, OutputPipe)> {
-    let source = ctx.watch(terminal, Interest::READABLE | Interest::WRITABLE)?;
+    let source = ctx.watch(terminal, Interest::Both)?;
     let input = InputPipe::new(Arc::clone(terminal), source);
     let output = OutputPipe::new(Arc::clone(terminal), source, OutputStream::Stdout);
     Ok((input, output))
@@ -63,7 +62,7 @@ impl OutputPipe {
         stream: OutputStream,
     ) -> io::Result<Self> {
         set_nonblocking(&pipe)?;
-        let source = ctx.watch(&pipe, Interest::READABLE)?;
+        let source = ctx.watch(&pipe, Interest::Readable)?;
         Ok(Self::new(Arc::new(pipe), source, stream))
     }
 
@@ -86,7 +85,7 @@ impl InputPipe {
     /// Watches a pipe.
     pub(super) fn watch(ctx: &mut Context, pipe: OwnedFd) -> io::Result<Self> {
         set_nonblocking(&pipe)?;
-        let source = ctx.watch(&pipe, Interest::WRITABLE)?;
+        let source = ctx.watch(&pipe, Interest::Writable)?;
         Ok(Self::new(Arc::new(pipe), source))
     }
 

@@ -1,4 +1,4 @@
-//! The log: one line for each record, to standard error. Logging never blocks, and each kind of line has a rate limit.
+//! The log on standard error. Logging never blocks, and each kind of line has a rate limit.
 
 mod limiter;
 
@@ -7,35 +7,35 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
-use outrigger::NonblockingFd;
 
 use self::limiter::{Limiter, Rate};
-use super::output::Output;
+use super::line_output::LineOutput;
+use crate::sys::NonblockingFd;
 
-/// The most bytes of a line: what a pipe takes in one piece or not at all.
+/// The maximum bytes of a line: a pipe accepts as many at once or none.
 const MAX_LINE: usize = 4096;
 
-/// Bytes of a line that are kept free for the count of suppressed lines.
+/// The bytes of a line that are reserved for the count of suppressed lines.
 const MARGIN: usize = 100;
 
-/// The rate limit of each kind of line.
+/// The rate limit of each kind of the server's lines.
 const OWN: Rate = Rate {
     burst: 100.0,
     per_second: 10.0,
 };
 
-/// The same for what programs write to standard error.
+/// The rate limit of the lines that programs write to standard error.
 const PROGRAMS: Rate = Rate {
     burst: 1000.0,
     per_second: 200.0,
 };
 
-/// How long [`say`] waits for room.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+/// How long [`write_line`] waits for room.
+const WRITE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How a record is written.
+/// The format of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LogFormat {
+pub(super) enum LogFormat {
     /// `2026-01-31T12:00:00.000Z INFO  text`
     Text,
     /// `{"time":…,"level":…,"target":…,"message":…}`
@@ -54,9 +54,9 @@ impl FromStr for LogFormat {
     }
 }
 
-/// The state of the log. Everything that goes to standard error goes through `output`.
+/// The state of the log. All output to standard error goes through it.
 struct State {
-    output: Output,
+    output: LineOutput,
     limiter: Limiter,
     format: LogFormat,
 }
@@ -65,12 +65,12 @@ fn state() -> MutexGuard<'static, State> {
     static STATE: OnceLock<Mutex<State>> = OnceLock::new();
     let state = STATE.get_or_init(|| {
         Mutex::new(State {
-            output: Output::new(NonblockingFd::shared(std::io::stderr())),
+            output: LineOutput::new(NonblockingFd::shared(std::io::stderr())),
             limiter: Limiter::default(),
             format: LogFormat::Text,
         })
     });
-    // The state is a few counters, which stay consistent if a thread panics.
+    // A panic of another thread leaves the state consistent.
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -78,8 +78,8 @@ struct Logger {
     level: LevelFilter,
 }
 
-/// Starts logging. Without a level given, `RUST_LOG` counts, and without that it is `info`.
-pub(crate) fn init(level: Option<LevelFilter>, format: LogFormat) {
+/// Starts logging. Without a level, `RUST_LOG` sets it, and the default is `info`.
+pub(super) fn init(level: Option<LevelFilter>, format: LogFormat) {
     let level = level
         .or_else(|| level_from(&std::env::var("RUST_LOG").ok()?))
         .unwrap_or(LevelFilter::Info);
@@ -89,23 +89,25 @@ pub(crate) fn init(level: Option<LevelFilter>, format: LogFormat) {
     }
 }
 
-/// Writes a line that is not a record to standard error, such as why the program fails. Waits a moment for room.
-pub(crate) fn say(line: &str) {
+/// Writes a line to standard error that is not a record of the log, such as why the program fails.
+pub(super) fn write_line(line: &str) {
     let state = &mut *state();
-    state.tell_suppressed(None);
+    state.report_suppressed(None);
     let State { output, format, .. } = state;
-    output.line_within(line.as_bytes(), LAST_WORDS, |count| format.dropped(count));
+    output.line_within(line.as_bytes(), WRITE_TIMEOUT, |count| {
+        format.dropped(count)
+    });
 }
 
-/// Reports lines that were suppressed or dropped. For the end of the program.
-pub(crate) fn finish() {
+/// Reports suppressed and dropped lines at the end of the program.
+pub(super) fn finish() {
     let state = &mut *state();
-    state.tell_suppressed(None);
+    state.report_suppressed(None);
     let format = state.format;
     state.output.catch_up(|count| format.dropped(count));
 }
 
-/// The level that `RUST_LOG` has for us: `debug`, or `outrigger=debug` among others.
+/// The level that `RUST_LOG` sets for this program, for example `debug` or `outrigger=debug`.
 fn level_from(directives: &str) -> Option<LevelFilter> {
     directives
         .split(',')
@@ -127,7 +129,7 @@ impl Log for Logger {
             return;
         }
         let state = &mut *state();
-        // `debug` and `trace` are for finding a fault, so nothing is left out.
+        // `debug` and `trace` are for finding faults, so they are complete.
         let limited = self.level <= LevelFilter::Info;
         let mut suppressed = 0;
         let now = Instant::now();
@@ -136,7 +138,7 @@ impl Log for Logger {
             record.line().unwrap_or_default(),
         );
         if limited {
-            state.tell_suppressed(Some(now));
+            state.report_suppressed(Some(now));
             let rate = if record.target() == PROGRAM {
                 PROGRAMS
             } else {
@@ -157,7 +159,7 @@ impl Log for Logger {
     fn flush(&self) {}
 }
 
-/// The target of what programs write to standard error.
+/// The target of the lines that programs write to standard error.
 const PROGRAM: &str = "program";
 
 impl State {
@@ -168,8 +170,8 @@ impl State {
             .line(line.as_bytes(), |count| format.dropped(count));
     }
 
-    /// Reports suppressed lines of kinds that have not been logged for a while.
-    fn tell_suppressed(&mut self, now: Option<Instant>) {
+    /// Reports suppressed lines of each kind that has not been logged for a while, or of all kinds without a time.
+    fn report_suppressed(&mut self, now: Option<Instant>) {
         while let Some((count, shown)) = self.limiter.overdue(now) {
             let text = format!("suppressed {count} lines like: {shown}");
             self.write(Level::Warn, env!("CARGO_PKG_NAME"), text, 0);
@@ -202,7 +204,7 @@ impl LogFormat {
                 if suppressed > 0 {
                     record["suppressed"] = suppressed.into();
                 }
-                // A character can take six in JSON.
+                // JSON can escape one byte as six.
                 let mut most = MAX_LINE;
                 loop {
                     let line = record.to_string();
@@ -219,7 +221,7 @@ impl LogFormat {
         line
     }
 
-    /// The line that says that lines are missing.
+    /// The line that reports dropped lines.
     fn dropped(self, count: u64) -> Vec<u8> {
         let text = format!("{count} lines of the log were dropped: standard error was blocked");
         self.line(Level::Warn, env!("CARGO_PKG_NAME"), text, 0)
@@ -237,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rust_log_is_understood_as_far_as_it_is_about_us() {
+    fn rust_log_sets_the_level_of_this_program() {
         assert_eq!(level_from("debug"), Some(LevelFilter::Debug));
         assert_eq!(
             level_from("mio=trace,outrigger=warn"),

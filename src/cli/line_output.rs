@@ -1,24 +1,24 @@
-//! Lines to a standard stream, written without blocking.
+//! Writes lines to a standard stream without blocking.
 
 use std::io;
 use std::time::{Duration, Instant};
 
-use outrigger::NonblockingFd;
+use crate::sys::NonblockingFd;
 
-/// Lines to a descriptor. One that cannot be written at once is dropped, and counted.
+/// Writes whole lines to a descriptor. A line that does not fit at once is dropped and counted.
 #[derive(Debug)]
-pub(crate) struct Output {
-    /// Without one everything is dropped.
+pub(super) struct LineOutput {
+    /// `None` if there is no such descriptor: every line is dropped.
     fd: Option<NonblockingFd>,
-    /// The rest of a line that was written in part. It goes before the next line.
+    /// The rest of a line that was written in part.
     rest: Vec<u8>,
     dropped: u64,
-    /// Whether it failed when it was last written to, rather than having no room.
+    /// Whether the last write failed for another reason than a lack of room.
     failed: bool,
 }
 
-impl Output {
-    pub(crate) fn new(fd: io::Result<NonblockingFd>) -> Self {
+impl LineOutput {
+    pub(super) fn new(fd: io::Result<NonblockingFd>) -> Self {
         Self {
             fd: fd.ok(),
             rest: Vec::new(),
@@ -27,22 +27,22 @@ impl Output {
         }
     }
 
-    /// Writes a whole line, or drops it. `notice` makes the line that says how many were dropped before.
-    pub(crate) fn line(&mut self, line: &[u8], notice: impl FnOnce(u64) -> Vec<u8>) {
+    /// Writes a whole line or drops it. `notice` makes the line that reports how many lines were dropped.
+    pub(super) fn line(&mut self, line: &[u8], notice: impl FnOnce(u64) -> Vec<u8>) {
         if !self.catch_up(notice) || !self.begin(line) {
             self.dropped += 1;
         }
     }
 
-    /// Like [`Output::line`], but waits for room up to this long. A signal ends the wait. Returns whether the whole
-    /// line was written.
-    pub(crate) fn line_within(
+    /// Like [`LineOutput::line`], but waits for room, until the timeout or a signal. Returns whether the whole line was
+    /// written.
+    pub(super) fn line_within(
         &mut self,
         line: &[u8],
-        patience: Duration,
+        timeout: Duration,
         notice: impl Fn(u64) -> Vec<u8>,
     ) -> bool {
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         while !self.catch_up(&notice) || !self.begin(line) {
             if !self.wait(deadline) {
                 self.dropped += 1;
@@ -57,8 +57,8 @@ impl Output {
         true
     }
 
-    /// Writes what is left of a line, and how many were dropped.
-    pub(crate) fn catch_up(&mut self, notice: impl FnOnce(u64) -> Vec<u8>) -> bool {
+    /// Writes the rest of a line, and reports dropped lines. Returns whether nothing is left to write.
+    pub(super) fn catch_up(&mut self, notice: impl FnOnce(u64) -> Vec<u8>) -> bool {
         if !self.finish() {
             return false;
         }
@@ -71,7 +71,7 @@ impl Output {
         self.rest.is_empty()
     }
 
-    /// Begins a line, after the one before it is whole. What is not taken now follows later.
+    /// Begins a line. The line before it must be complete. What does not fit follows later.
     fn begin(&mut self, line: &[u8]) -> bool {
         let written = self.write(line);
         if written == 0 {
@@ -81,7 +81,7 @@ impl Output {
         true
     }
 
-    /// Writes the rest of a line.
+    /// Writes the rest of a line. Returns whether the line is complete.
     fn finish(&mut self) -> bool {
         let rest = std::mem::take(&mut self.rest);
         let written = self.write(&rest);
@@ -108,7 +108,7 @@ impl Output {
         written
     }
 
-    /// Waits until there is room again.
+    /// Waits until there is room. Returns whether it is worth trying again.
     fn wait(&self, deadline: Instant) -> bool {
         let left = deadline.saturating_duration_since(Instant::now());
         let fd = self.fd.as_ref().filter(|_| !self.failed);
@@ -123,15 +123,15 @@ mod tests {
 
     use super::*;
 
-    /// As long as the lines, so that it finds no room where they do not.
+    /// As long as a line, so that it does not fit where a line does not.
     fn notice(count: u64) -> Vec<u8> {
         format!("{count:03000}\n").into_bytes()
     }
 
     #[test]
-    fn lines_are_whole_or_missing_and_those_that_miss_are_counted() {
-        // The bug: the log was written to a reader that did not read, and the server stood still. A socket takes a part of a
-        // line; a pipe takes all of it or nothing.
+    fn a_line_is_written_whole_or_counted_as_dropped() {
+        // The bug: a log whose reader did not read blocked the server. A socket accepts a part of a line. A pipe accepts
+        // all of it or nothing.
         let line = format!("{}\n", "x".repeat(3000));
         let (pipe_reader, pipe_writer) = io::pipe().expect("a pipe");
         let (socket_reader, socket_writer) = UnixStream::pair().expect("a pair");
@@ -143,14 +143,14 @@ mod tests {
             ),
         ];
         for (mut reader, writer) in ends {
-            let mut output = Output::new(writer);
+            let mut output = LineOutput::new(writer);
             let mut sent = 0;
             while output.dropped < 5 {
                 output.line(line.as_bytes(), notice);
                 sent += 1;
             }
-            let patience = Duration::from_millis(1);
-            assert!(!output.line_within(line.as_bytes(), patience, notice));
+            let timeout = Duration::from_millis(1);
+            assert!(!output.line_within(line.as_bytes(), timeout, notice));
             let mut text = vec![0; 100_000];
             let mut end = reader.read(&mut text).expect("there is some");
             output.line(b"next\n", notice);
@@ -166,10 +166,10 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_waited_for_who_is_gone() {
+    fn a_closed_pipe_is_not_waited_for() {
         let (reader, writer) = io::pipe().expect("a pipe");
         drop(reader);
-        let mut output = Output::new(NonblockingFd::shared(writer));
+        let mut output = LineOutput::new(NonblockingFd::shared(writer));
         let began = Instant::now();
         assert!(!output.line_within(b"x\n", Duration::from_secs(60), notice));
         assert!(began.elapsed() < Duration::from_secs(30));

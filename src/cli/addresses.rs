@@ -1,16 +1,16 @@
-//! The names and addresses of this machine.
+//! The names and addresses by which clients reach this machine.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use super::settings::ListenFlag;
+use crate::{Listen, ListenAddress};
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
-use outrigger::{Listen, ListenAddress};
 
 /// The maximum number of addresses that are reported for an unspecified one.
 const MOST: usize = 8;
 
-/// The names of this machine that others may know it by: its host name, what stands before the first dot of it, and that
-/// in the local network (RFC 6762).
+/// The names of this machine: its host name, the part before the first dot, and that part with `.local` (RFC 6762).
 pub(super) fn own_names() -> Vec<String> {
     let uname = rustix::system::uname();
     let Some(name) = uname.nodename().to_str().ok().filter(|name| is_name(name)) else {
@@ -29,17 +29,17 @@ fn is_name(name: &str) -> bool {
 }
 
 /// Whether it stands for all addresses of the machine.
-pub(super) fn is_everywhere(listen: &Listen) -> bool {
+pub(super) fn is_unspecified(listen: &ListenFlag) -> bool {
     match listen {
-        Listen::Tcp(address) => address.ip().is_unspecified(),
-        Listen::PortRange(ip, _) => ip.is_unspecified(),
-        Listen::Unix(_) | Listen::Inherited(_) => false,
+        ListenFlag::Address(Listen::Tcp(address)) => address.ip().is_unspecified(),
+        ListenFlag::Address(Listen::PortRange(ip, _)) => ip.is_unspecified(),
+        ListenFlag::Address(_) | ListenFlag::Descriptor(_) => false,
     }
 }
 
-/// The addresses at which a listener is reached: its own, or if it is unspecified, all addresses of the machine,
+/// The addresses that reach a listener: its own address, or if that is unspecified, all addresses of the machine,
 /// loopback first.
-pub(crate) fn reached_at(address: &ListenAddress) -> Vec<ListenAddress> {
+pub(super) fn reached_at(address: &ListenAddress) -> Vec<ListenAddress> {
     let Some(all) = address
         .tcp()
         .filter(|address| address.ip().is_unspecified())
@@ -51,14 +51,19 @@ pub(crate) fn reached_at(address: &ListenAddress) -> Vec<ListenAddress> {
         SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
     };
     let mut ips: Vec<IpAddr> = vec![first];
-    // If the system does not list them, loopback is still right.
+    // If the system does not list its interfaces, loopback still works.
     let interfaces = getifaddrs().into_iter().flatten();
     let up = interfaces.filter(|interface| interface.flags.contains(InterfaceFlags::IFF_UP));
     for ip in up.filter_map(|interface| ip_of(&interface)) {
-        // Loopback has many addresses, and link-local ones need a zone, which a URL cannot carry.
-        let reached = ip.is_ipv4() == all.is_ipv4() || (all.is_ipv6() && takes_both());
+        // Loopback has many addresses, and a link-local address requires a zone, which a URL cannot carry.
+        let same_version = ip.is_ipv4() == all.is_ipv4() || (all.is_ipv6() && accepts_ipv4());
         let link_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
-        if reached && !link_local && !ip.is_loopback() && !ips.contains(&ip) && ips.len() < MOST {
+        if same_version
+            && !link_local
+            && !ip.is_loopback()
+            && !ips.contains(&ip)
+            && ips.len() < MOST
+        {
             ips.push(ip);
         }
     }
@@ -69,7 +74,7 @@ pub(crate) fn reached_at(address: &ListenAddress) -> Vec<ListenAddress> {
 }
 
 /// Whether an IPv6 listener accepts IPv4 connections, too.
-fn takes_both() -> bool {
+fn accepts_ipv4() -> bool {
     let only = std::fs::read_to_string("/proc/sys/net/ipv6/bindv6only");
     only.is_ok_and(|only| only.trim() == "0")
 }
@@ -85,23 +90,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_addresses_are_told_by_those_that_work() {
+    fn an_unspecified_address_is_replaced_by_addresses_that_work() {
         let tcp = |text: &str| ListenAddress::Tcp(text.parse().expect("an address"));
         assert_eq!(reached_at(&tcp("127.0.0.1:7")), [tcp("127.0.0.1:7")]);
         for (all, first) in [("0.0.0.0:7", "127.0.0.1:7"), ("[::]:7", "[::1]:7")] {
-            let told = reached_at(&tcp(all));
-            assert_eq!(told[0], tcp(first));
-            assert!(told.len() <= MOST);
+            let reached = reached_at(&tcp(all));
+            assert_eq!(reached[0], tcp(first));
+            assert!(reached.len() <= MOST);
             let unspecified =
                 |one: &ListenAddress| one.tcp().is_some_and(|one| one.ip().is_unspecified());
-            assert!(!told.iter().any(unspecified), "{told:?}");
+            assert!(!reached.iter().any(unspecified), "{reached:?}");
         }
         let unix = ListenAddress::Unix("/x".into());
         assert_eq!(reached_at(&unix), std::slice::from_ref(&unix));
     }
 
     #[test]
-    fn a_host_name_is_one_that_a_client_may_say() {
+    fn a_host_name_that_is_not_valid_is_left_out() {
         assert!(is_name("box") && is_name("box.example.com"));
         assert!(!is_name("") && !is_name("(none)") && !is_name("a b"));
         assert!(own_names().iter().all(|name| is_name(name)));

@@ -1,4 +1,4 @@
-//! Looks programs up before the server says that it listens.
+//! Finds programs before the server listens, so that a wrong name is reported at once.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 
-/// Where programs are looked for without a `PATH`.
+/// The directories to search if there is no `PATH`.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
-/// Looks a program up as the system does when it starts it in the directory `cwd`: by its path, or in `PATH`. Execute
-/// permission is checked for our own user, even if another user is to run the program.
-pub(crate) fn find(
+/// Finds a program as the system does when it starts the program in the directory `cwd`: by its path, or in `PATH`.
+/// Checks execute permission for the server's user, even if another user will run the program.
+pub(super) fn find(
     name: &str,
     cwd: Option<&str>,
     variables: &[(String, String)],
@@ -21,9 +21,9 @@ pub(crate) fn find(
         return match look(&from(Path::new(name))) {
             Found::Program => Ok(()),
             Found::Other => Err(format!(
-                "cannot start {name:?}: it is no file that may be run"
+                "cannot start {name:?}: it is not an executable file"
             )),
-            Found::Nothing => Err(format!("cannot start {name:?}: there is no such file")),
+            Found::Nothing => Err(format!("cannot start {name:?}: no such file")),
         };
     }
     let given = variables.iter().rfind(|(variable, _)| variable == "PATH");
@@ -41,15 +41,15 @@ pub(crate) fn find(
         }
     }
     Err(match other {
-        Some(file) => format!("cannot start {name:?}: {file:?} is no file that may be run"),
-        None => format!("cannot start {name:?}: it is not in PATH"),
+        Some(file) => format!("cannot start {name:?}: {file:?} is not an executable file"),
+        None => format!("cannot start {name:?}: not found in PATH"),
     })
 }
 
-/// What is at a path.
+/// What a path leads to.
 enum Found {
     Program,
-    /// A directory, or a file that may not be run.
+    /// A directory, or a file without execute permission.
     Other,
     Nothing,
 }
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_is_looked_up_as_it_will_be_started() {
+    fn a_program_is_found_as_the_system_finds_it() {
         let path = |value: &str| vec![("PATH".to_owned(), value.to_owned())];
         let says = |found: Result<(), String>| found.expect_err("it is not there");
         assert_eq!(find("sh", None, &[]), Ok(()));
@@ -76,10 +76,10 @@ mod tests {
         assert_eq!(find("./sh", Some("/bin"), &[]), Ok(()));
         assert_eq!(find("sh", Some("/"), &path("nowhere:bin")), Ok(()));
         assert_eq!(find("sh", Some("/bin"), &path("")), Ok(()));
-        assert!(says(find("sh", None, &path("/proc"))).contains("not in PATH"));
-        assert!(says(find("no-such-program", None, &[])).contains("not in PATH"));
+        assert!(says(find("sh", None, &path("/proc"))).contains("not found in PATH"));
+        assert!(says(find("no-such-program", None, &[])).contains("not found in PATH"));
         assert!(says(find("./no-such-program", None, &[])).contains("no such file"));
-        assert!(says(find("/", None, &[])).contains("may be run"));
+        assert!(says(find("/", None, &[])).contains("executable"));
         assert!(says(find("passwd", None, &path("/etc"))).contains("\"/etc/passwd\""));
         assert!(says(find("", None, &[])).contains("cannot start"));
     }

@@ -1,25 +1,26 @@
-//! The file that tells other programs where a server listens.
+//! The file of `--announce`, which tells other programs where a server listens.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 
-use outrigger::{ListenAddress, Token};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-/// A file that is removed when the server is done, unless it is another's by then.
+use crate::{ListenAddress, Token};
+
+/// The file. It is removed on drop, unless another file has taken its name.
 #[derive(Debug)]
-pub(crate) struct Announcement {
+pub(super) struct Announcement {
     path: PathBuf,
-    /// The open file. While it is open, its inode number cannot be given to another file.
+    /// The open file. While it is open, its inode number identifies it.
     file: File,
 }
 
 impl Announcement {
-    /// Writes the file in one piece, for our own user only. `{port}` in its name is the port.
-    pub(crate) fn write(
+    /// Writes the file atomically, with access for the server's user only. `{port}` in `name` stands for the port.
+    pub(super) fn write(
         name: &str,
         address: &ListenAddress,
         path: &str,
@@ -30,7 +31,7 @@ impl Announcement {
         let file = match port {
             Some(port) => name.replace("{port}", &port.to_string()),
             None if name.contains("{port}") => {
-                let why = "--announce: a unix socket has no {port}";
+                let why = "--announce: a unix socket has no port for {port}";
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
             }
             None => name.to_owned(),
@@ -47,7 +48,7 @@ impl Announcement {
         }
         let failed =
             |error: io::Error| io::Error::new(error.kind(), format!("--announce: {file}: {error}"));
-        // Whoever sees the file sees all of it: it is complete before it has its name.
+        // A reader must never see a part of the file, so it is complete before it gets its name.
         let unfinished = PathBuf::from(format!("{file}.{}", Uuid::new_v4().simple()));
         let mut out = OpenOptions::new()
             .write(true)

@@ -1,0 +1,113 @@
+//! `outrigger agent`: a JSON-RPC agent on standard streams, shared by many clients.
+
+use std::time::Duration;
+
+use super::super::flags::{Flag, Takes, samples};
+use super::super::values::{duration, number};
+use super::{Command, ProgramArg, Serves};
+use crate::service::agent::{AgentProtocol, RestartLimit};
+use crate::service::{Agent, AgentConfig, AgentPerClient};
+
+pub(super) static AGENT: Command = Command {
+    name: "agent",
+    usage: "[OPTIONS] -- PROGRAM [ARGS...]",
+    summary: "a JSON-RPC agent, shared by many clients",
+    about: "\
+Connects many WebSocket clients to one JSON-RPC agent that reads and writes lines on its standard
+streams: an agent of the Agent Client Protocol, or any other with --protocol jsonrpc. Every answer
+goes to the client that asked, under the id that it used. Every session belongs to one connection.
+
+With --mode per-client, each connection gets a PROGRAM of its own, and messages pass through
+unchanged. For MCP servers, use '--mode per-client --protocol jsonrpc'.
+",
+    title: "Agent options",
+    flags: FLAGS,
+    program: ProgramArg::Required,
+    default_path: "/acp",
+    idle_timeout: Some(Duration::from_secs(300)),
+    serves: Serves::One(|settings, params| {
+        let config = AgentConfig {
+            endpoint: params.endpoint,
+            command: settings.program.clone(),
+            protocol: settings.protocol,
+            grace: settings.grace,
+            restart_limit: settings.restart_limit,
+            sessions_may_idle: params.sessions_may_idle,
+        };
+        Ok(if settings.per_client {
+            Box::new(AgentPerClient::new(config))
+        } else {
+            Box::new(Agent::new(config))
+        })
+    }),
+    ..Command::BASE
+};
+
+const FLAGS: &[Flag] = &[
+    Flag {
+        name: "mode",
+        takes: Takes::One("MODE"),
+        default: Some("shared"),
+        help: "shared: one agent for all clients; per-client: one agent for each connection",
+        set: |settings, value| {
+            settings.per_client = match value {
+                "shared" => false,
+                "per-client" => true,
+                _ => return Err(format!("'{value}' is neither shared nor per-client")),
+            };
+            Ok(())
+        },
+        accepts: samples(&["shared", "per-client"]),
+        rejects: &["both"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "protocol",
+        takes: Takes::One("PROTOCOL"),
+        default: Some("acp"),
+        help: "acp: clients must send initialize first, and sessions have owners; jsonrpc: neither, for MCP servers and others",
+        set: |settings, value| {
+            settings.protocol = match value {
+                "acp" => AgentProtocol::Acp,
+                "jsonrpc" => AgentProtocol::JsonRpc,
+                _ => return Err(format!("'{value}' is neither acp nor jsonrpc")),
+            };
+            Ok(())
+        },
+        accepts: samples(&["acp", "jsonrpc"]),
+        rejects: &["mcp"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "grace",
+        takes: Takes::One("TIME"),
+        default: Some("5m"),
+        help: "how long a session keeps its place in the table after its client has disconnected; with 0 it loses the place at once. A session can still be loaded later",
+        set: |settings, value| {
+            settings.grace = duration(value)?;
+            Ok(())
+        },
+        accepts: samples(&["0", "1h"]),
+        rejects: &["soon"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "restart-limit",
+        takes: Takes::One("N/TIME"),
+        default: Some("5/60s"),
+        help: "how many times a shared agent may exit within a time before the server gives up",
+        set: |settings, value| {
+            let wrong = || format!("'{value}' is not N/TIME such as 5/60s");
+            let (count, window) = value.split_once('/').ok_or_else(wrong)?;
+            let window = duration(window)?.ok_or_else(wrong)?;
+            settings.restart_limit = RestartLimit {
+                count: number(count, 0..=1000)?,
+                window,
+            };
+            Ok(())
+        },
+        accepts: samples(&["0/1s", "1000/1h"]),
+        rejects: &["5", "5/0", "1001/1s"],
+        ..Flag::BASE
+    },
+];

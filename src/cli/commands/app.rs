@@ -1,0 +1,68 @@
+//! `outrigger app`: a program that reads events and writes commands is the server.
+
+use super::super::flags::{Flag, Takes, samples};
+use super::{Command, ProgramArg, Serves};
+use crate::service::{App, AppConfig};
+
+pub(super) static APP: Command = Command {
+    name: "app",
+    usage: "[OPTIONS] [-- PROGRAM [ARGS...]]",
+    summary: "PROGRAM reads events and writes commands",
+    about: "\
+Runs PROGRAM as the server: it reads events as lines of JSON on its standard input and writes
+commands as lines of JSON to its standard output. Its standard error goes to the log. Without
+PROGRAM, outrigger writes events to its own standard output and reads commands from its own standard
+input, and the end of input is a clean stop.
+
+Events:    {\"event\":\"listening\",\"url\",\"port\"}
+           {\"event\":\"connect\",\"client\",\"path\",\"query\",\"remote\",\"origin\",\"protocol\",\"headers\"}
+           {\"event\":\"message\",\"client\",\"text\"} or \"binary\" in base64
+           {\"event\":\"drain\",\"client\"}
+           {\"event\":\"disconnect\",\"client\",\"code\",\"reason\",\"cause\"}
+           {\"event\":\"status\",\"id\",...}    {\"event\":\"error\",\"message\",\"line\"}
+Commands:  {\"cmd\":\"send\",\"client\",\"text\"} or \"binary\" in base64
+           {\"cmd\":\"broadcast\",\"text\"|\"binary\",\"except\":[...],\"path\"}
+           {\"cmd\":\"close\",\"client\",\"code\",\"reason\"}
+           {\"cmd\":\"status\",\"id\"}    {\"cmd\":\"shutdown\"}
+",
+    title: "App options",
+    flags: FLAGS,
+    program: ProgramArg::Optional,
+    default_path: "/...",
+    serves: Serves::One(|settings, params| {
+        let mut config = AppConfig::new(params.endpoint, settings.program.clone());
+        config.restart = settings.restart;
+        config.subprotocols = settings.subprotocols.clone();
+        config.announced_token = params.generated_token.cloned();
+        Ok(Box::new(App::new(config)))
+    }),
+    ..Command::BASE
+};
+
+const FLAGS: &[Flag] = &[
+    Flag {
+        name: "restart",
+        help: "start the program again when it exits, after closing all clients with 1011. More than 5 exits in 60s are a failure",
+        set: |settings, _| {
+            settings.restart = true;
+            Ok(())
+        },
+        ..Flag::BASE
+    },
+    Flag {
+        name: "subprotocol",
+        takes: Takes::Many("NAME"),
+        help: "subprotocol that the program speaks; the server selects the first one that a client offers",
+        set: |settings, value| {
+            let valid = |byte: u8| byte.is_ascii_graphic() && byte != b',';
+            if value.is_empty() || !value.bytes().all(valid) {
+                return Err(format!("'{value}' is not the name of a subprotocol"));
+            }
+            settings.subprotocols.push(value.to_owned());
+            Ok(())
+        },
+        accepts: samples(&["chat.v1"]),
+        rejects: &["", "a,b", "a b"],
+        ..Flag::BASE
+    },
+];

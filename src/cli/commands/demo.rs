@@ -1,0 +1,46 @@
+//! `outrigger demo`: all services at once, on defaults, with links to try.
+
+use super::super::lookup;
+use super::super::settings::Settings;
+use super::{Command, Serves};
+
+pub(super) static DEMO: Command = Command {
+    name: "demo",
+    summary: "all of them, on defaults, with links to try",
+    about: "\
+Serves all other commands at once: /echo, /terminal with your shell, /process, /app with a chat room
+and /acp with an agent. The page at / shows what is connected and has a console. The chat room and
+the agent are part of outrigger: 'outrigger example-app' and 'outrigger example-agent'.
+
+The demo prints a line to paste for each. Anybody who has the token in these lines can use your shell.
+",
+    serves: Serves::Demo,
+    ..Command::BASE
+};
+
+/// The routes of the demo. They run this executable and the user's shell.
+pub(in crate::cli) fn routes() -> Result<Vec<(&'static Command, Settings)>, String> {
+    let own_program = std::env::current_exe()
+        .map_err(|error| format!("cannot determine the path of this program: {error}"))?
+        .into_os_string()
+        .into_string()
+        .map_err(|_| "the path of this program is not UTF-8")?;
+    let shell = std::env::var("SHELL").ok();
+    let shell = shell.filter(|shell| lookup::find(shell, None, &[]).is_ok());
+    let shell = shell.unwrap_or_else(|| "/bin/sh".to_owned());
+    let example = |name: &str| vec![own_program.clone(), name.to_owned()];
+    let routes: [(&'static Command, &str, Vec<String>); 5] = [
+        (&super::echo::ECHO, "/echo", Vec::new()),
+        (&super::terminal::TERMINAL, "/terminal", vec![shell]),
+        (&super::processes::PROCESSES, "/process", Vec::new()),
+        (&super::app::APP, "/app", example("example-app")),
+        (&super::agent::AGENT, "/acp", example("example-agent")),
+    ];
+    let route = |(command, path, program): (&'static Command, &str, Vec<String>)| {
+        let mut settings = Settings::new();
+        settings.path = path.parse().ok();
+        settings.program = program;
+        (command, settings)
+    };
+    Ok(routes.into_iter().map(route).collect())
+}

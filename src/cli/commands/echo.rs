@@ -1,0 +1,15 @@
+//! `outrigger echo`: sends every message back.
+
+use super::{Command, Serves};
+use crate::service::Echo;
+
+pub(super) static ECHO: Command = Command {
+    name: "echo",
+    summary: "every message comes back",
+    about: "\
+Sends every message back to the client that sent it, to test clients, proxies and networks.
+",
+    runs_programs: false,
+    serves: Serves::One(|_, params| Ok(Box::new(Echo::new(params.endpoint)))),
+    ..Command::BASE
+};

@@ -1,0 +1,122 @@
+//! The commands. A command's file is its whole definition: name, help, flags, and the service that it runs.
+
+mod agent;
+mod app;
+mod demo;
+mod echo;
+mod processes;
+mod serve;
+mod terminal;
+
+use std::io;
+use std::time::Duration;
+
+use super::flags::Flag;
+use super::settings::Settings;
+use crate::service::Endpoint;
+use crate::{Service, Token};
+
+/// A command of the program. Start its definition from [`Command::BASE`].
+#[derive(Debug)]
+pub(crate) struct Command {
+    pub(super) name: &'static str,
+    /// Its arguments, for the usage line.
+    pub(super) usage: &'static str,
+    /// What it does, in one line of the overview.
+    pub(super) summary: &'static str,
+    /// The text of its help above the usage line.
+    pub(super) about: &'static str,
+    /// The title of its own flags in the help.
+    pub(super) title: &'static str,
+    pub(super) flags: &'static [Flag],
+    pub(super) program: ProgramArg,
+    /// The path that it serves without `--path`.
+    pub(super) default_path: &'static str,
+    /// Whether it also serves all paths below its own.
+    pub(super) serves_subtree: bool,
+    /// The idle timeout of its clients without `--idle-timeout`.
+    pub(super) idle_timeout: Option<Duration>,
+    /// Whether clients can run code through it. Such a command requires a token even on loopback.
+    pub(super) runs_programs: bool,
+    pub(super) serves: Serves,
+}
+
+/// Whether a command takes a program after `--`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ProgramArg {
+    Required,
+    /// Without a program, the command uses its own standard input and output.
+    Optional,
+    None,
+}
+
+/// What a command serves.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Serves {
+    /// One service at one path.
+    One(fn(&Settings, ServiceParams<'_>) -> io::Result<Box<dyn Service>>),
+    /// The routes of the configuration file.
+    Routes,
+    /// The routes of the demo.
+    Demo,
+}
+
+/// What a service needs besides its own settings.
+pub(crate) struct ServiceParams<'a> {
+    pub(crate) endpoint: Endpoint,
+    /// The token that the server generated.
+    pub(crate) generated_token: Option<&'a Token>,
+    /// Whether clients that wait for nothing may stay idle, because no idle timeout was given.
+    pub(crate) sessions_may_idle: bool,
+}
+
+impl Command {
+    /// All commands, in the order of the help.
+    pub(super) const ALL: [&'static Self; 7] = [
+        &agent::AGENT,
+        &terminal::TERMINAL,
+        &processes::PROCESSES,
+        &app::APP,
+        &echo::ECHO,
+        &serve::SERVE,
+        &demo::DEMO,
+    ];
+
+    /// A command without flags, program or routes.
+    const BASE: Self = Self {
+        name: "",
+        usage: "[OPTIONS]",
+        summary: "",
+        about: "",
+        title: "",
+        flags: &[],
+        program: ProgramArg::None,
+        default_path: "/",
+        serves_subtree: false,
+        idle_timeout: None,
+        runs_programs: true,
+        serves: Serves::Routes,
+    };
+
+    /// The command of this name.
+    pub(super) fn find(name: &str) -> Option<&'static Self> {
+        Self::ALL.into_iter().find(|command| command.name == name)
+    }
+
+    /// The commands that a route can name.
+    pub(super) fn of_routes() -> impl Iterator<Item = &'static Self> {
+        let commands = Self::ALL.into_iter();
+        commands.filter(|command| !command.serves_routes())
+    }
+
+    /// Whether the command serves several services, each at a path of its own.
+    pub(super) fn serves_routes(&self) -> bool {
+        !matches!(self.serves, Serves::One(_))
+    }
+
+    pub(super) fn is_demo(&self) -> bool {
+        matches!(self.serves, Serves::Demo)
+    }
+}
+
+pub(super) use demo::routes as demo_routes;

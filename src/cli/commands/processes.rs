@@ -1,0 +1,100 @@
+//! `outrigger processes`: an HTTP API to start, watch and signal processes, and to attach to their terminals.
+
+use super::super::flags::shared::{LINGER, PASS_ENV};
+use super::super::flags::{Flag, Takes, samples};
+use super::super::values::{duration, number, size};
+use super::{Command, Serves};
+use crate::service::{Processes, ProcessesConfig};
+
+pub(super) static PROCESSES: Command = Command {
+    name: "processes",
+    summary: "spawn, watch, signal and attach to processes",
+    about: "\
+Starts processes, watches and signals them, and attaches clients to their terminals. A process
+outlives its client. Its output is read and kept while no client is attached.
+
+  POST /process/spawn         {\"command\",\"args\",\"cwd\",\"env\",\"as_user\",\"as_root\",\"allocate_tty\",
+                              \"rows\",\"cols\",\"timeout_sec\"}
+  POST /process/exec          the same; answers when the process has exited, with all of its output
+  GET  /process               all processes
+  GET  /process/ID/status     its state, exit code, and use of processor and memory
+  POST /process/ID/stdin      {\"data_b64\"}
+  POST /process/ID/kill       {\"signal\":\"TERM\"} or KILL, INT, HUP, to its whole process group
+  POST /process/ID/resize     {\"rows\",\"cols\"}
+  GET  /process/ID/stdout/stream   its output as server-sent events; ?since=OFFSET
+  GET  /process/ID/attach     its terminal as a WebSocket; ?since=OFFSET, ?mode=viewer, ?takeover=1
+",
+    title: "Process options",
+    flags: FLAGS,
+    default_path: "/process/...",
+    serves_subtree: true,
+    serves: Serves::One(|settings, params| {
+        Ok(Box::new(Processes::new(ProcessesConfig {
+            endpoint: params.endpoint,
+            scrollback: settings.scrollback,
+            retention: settings.retention,
+            max_processes: settings.max_processes,
+            max_exec_output: settings.max_exec_output,
+            linger: settings.linger,
+            pass_env: settings.pass_env.clone(),
+        })))
+    }),
+    ..Command::BASE
+};
+
+const FLAGS: &[Flag] = &[
+    Flag {
+        name: "scrollback",
+        takes: Takes::One("BYTES"),
+        default: Some("1MiB"),
+        help: "output of a process to keep for clients that attach later",
+        set: |settings, value| {
+            settings.scrollback = size(value, 4096..=1 << 40)?;
+            Ok(())
+        },
+        accepts: samples(&["4KiB"]),
+        rejects: &["4095", "lots"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "retention",
+        takes: Takes::One("TIME"),
+        default: Some("60s"),
+        help: "how long an exited process stays visible",
+        set: |settings, value| {
+            settings.retention = duration(value)?.unwrap_or_default();
+            Ok(())
+        },
+        accepts: samples(&["0", "1h"]),
+        rejects: &["soon"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "max-processes",
+        takes: Takes::One("N"),
+        default: Some("256"),
+        help: "maximum processes that run at once; more get 503",
+        set: |settings, value| {
+            settings.max_processes = number(value, 1..=100_000)?;
+            Ok(())
+        },
+        accepts: samples(&["1"]),
+        rejects: &["0"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "max-exec-output",
+        takes: Takes::One("BYTES"),
+        default: Some("64MiB"),
+        help: "maximum output buffered for all exec calls together; a call that exceeds it gets 503",
+        set: |settings, value| {
+            settings.max_exec_output = size(value, 1024..=1 << 40)?;
+            Ok(())
+        },
+        accepts: samples(&["1KiB"]),
+        rejects: &["1023"],
+        ..Flag::BASE
+    },
+    PASS_ENV,
+    LINGER,
+];

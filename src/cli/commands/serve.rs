@@ -1,0 +1,28 @@
+//! `outrigger serve`: several services behind one listener.
+
+use super::{Command, Serves};
+
+pub(super) static SERVE: Command = Command {
+    name: "serve",
+    usage: "--config FILE.json [OPTIONS]",
+    summary: "several of these behind one listener",
+    about: "\
+Serves several of the other commands behind one listener, each at a path. The file names them:
+
+  {
+    \"listen\": [\"127.0.0.1:7070\"],
+    \"routes\": {
+      \"/acp\": {\"agent\": {\"command\": [\"my-agent\"], \"grace\": \"1m\"}},
+      \"/shell\": {\"terminal\": {\"command\": [\"bash\", \"-l\"]}},
+      \"/process\": {\"processes\": {}},
+      \"/live/...\": {\"app\": {\"command\": [\"./app\"]}}
+    }
+  }
+
+The settings of a route are the options of its command by their names. The longest path that matches
+a request wins, and '/...' at the end of a path includes all paths below it. If one of the programs
+fails for good, the server stops.
+",
+    serves: Serves::Routes,
+    ..Command::BASE
+};

@@ -1,0 +1,105 @@
+//! `outrigger terminal`: each client gets a program on a terminal of its own.
+
+use super::super::flags::shared::{LINGER, PASS_ENV};
+use super::super::flags::{Flag, Takes, samples};
+use super::{Command, ProgramArg, Serves};
+use crate::service::{Terminal, TerminalConfig};
+
+pub(super) static TERMINAL: Command = Command {
+    name: "terminal",
+    usage: "[OPTIONS] -- PROGRAM [ARGS...]",
+    summary: "a terminal with PROGRAM for each client",
+    about: "\
+Runs PROGRAM on a new terminal for each client. When the client disconnects, PROGRAM gets HUP, TERM
+one second later and KILL after five. Binary messages carry terminal input and output. Text messages
+carry control:
+
+To the terminal:    {\"type\":\"resize\",\"rows\":24,\"cols\":80}
+From the terminal:  {\"type\":\"exit\",\"exitCode\":0} after the last byte of output, with \"signal\" if it
+                    was killed; {\"type\":\"error\",\"message\"} if it cannot be started
+
+The request sets the first size: /terminal?rows=24&cols=80.
+",
+    title: "Terminal options",
+    flags: FLAGS,
+    program: ProgramArg::Required,
+    default_path: "/terminal",
+    serves: Serves::One(|settings, params| {
+        let terminal = Terminal::new(TerminalConfig {
+            endpoint: params.endpoint,
+            command: settings.program.clone(),
+            cwd: settings.cwd.clone(),
+            env: settings.env.clone(),
+            user: settings.user.clone(),
+            read_only: settings.read_only,
+            once: settings.once,
+            linger: settings.linger,
+            pass_env: settings.pass_env.clone(),
+        })?;
+        Ok(Box::new(terminal))
+    }),
+    ..Command::BASE
+};
+
+const FLAGS: &[Flag] = &[
+    Flag {
+        name: "cwd",
+        takes: Takes::One("DIR"),
+        help: "directory to start the program in",
+        set: |settings, value| {
+            if !std::path::Path::new(value).is_dir() {
+                return Err(format!("'{value}' is not a directory"));
+            }
+            settings.cwd = Some(value.to_owned());
+            Ok(())
+        },
+        accepts: samples(&["/"]),
+        rejects: &["", "/no/such/directory"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "env",
+        takes: Takes::Many("NAME=VALUE"),
+        help: "variable for the program's environment; TERM is xterm-256color unless it is given",
+        set: |settings, value| {
+            let pair = value.split_once('=').filter(|(name, _)| !name.is_empty());
+            let (name, value) = pair.ok_or_else(|| format!("'{value}' is not NAME=VALUE"))?;
+            settings.env.push((name.to_owned(), value.to_owned()));
+            Ok(())
+        },
+        accepts: samples(&["LANG=C", "EMPTY="]),
+        rejects: &["LANG", "=C"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "user",
+        takes: Takes::One("USER"),
+        help: "user to run the program as: a name or number, or USER:GROUP with a numeric group; only root can choose another user",
+        set: |settings, value| {
+            settings.user = Some(value.to_owned());
+            Ok(())
+        },
+        accepts: samples(&["nobody", "1000:1000"]),
+        ..Flag::BASE
+    },
+    Flag {
+        name: "read-only",
+        help: "ignore what clients type",
+        set: |settings, _| {
+            settings.read_only = true;
+            Ok(())
+        },
+        ..Flag::BASE
+    },
+    Flag {
+        name: "once",
+        help: "serve one client and stop when it disconnects",
+        set: |settings, _| {
+            settings.once = true;
+            Ok(())
+        },
+        ..Flag::BASE
+    },
+    PASS_ENV,
+    LINGER,
+];

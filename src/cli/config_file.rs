@@ -1,0 +1,211 @@
+//! The configuration file: one JSON object with the values of flags by their names. An error names the key and its line.
+
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::commands::{Command, ProgramArg, Serves};
+use super::flags::{Flag, Takes};
+use super::settings::Settings;
+use crate::ServiceId;
+use crate::server::ADMIN_PATHS;
+use crate::service::Endpoint;
+
+/// The key of the program and its arguments.
+const PROGRAM: &str = "command";
+
+/// The key of the routes.
+const ROUTES: &str = "routes";
+
+/// The content of a configuration file.
+#[derive(Debug)]
+pub(super) struct ConfigFile {
+    name: String,
+    text: String,
+    fields: Map<String, Value>,
+}
+
+impl ConfigFile {
+    pub(super) fn read(path: &Path) -> Result<Self, String> {
+        let name = path.display().to_string();
+        let text = std::fs::read_to_string(path).map_err(|error| format!("{name}: {error}"))?;
+        Self::parse(name, text)
+    }
+
+    fn parse(name: String, text: String) -> Result<Self, String> {
+        match serde_json::from_str(&text) {
+            Ok(Value::Object(fields)) => Ok(Self { name, text, fields }),
+            Ok(_) => Err(format!("{name}: expected a JSON object")),
+            Err(error) => Err(format!("{name}: {error}")),
+        }
+    }
+
+    /// Applies the file, except for the flags that were `given` on the command line.
+    pub(super) fn apply(
+        &self,
+        command: &'static Command,
+        settings: &mut Settings,
+        given: impl Fn(&str) -> bool,
+    ) -> Result<(), String> {
+        for (key, value) in &self.fields {
+            if matches!(command.serves, Serves::Routes) && key == ROUTES {
+                settings.routes = self.routes(value)?;
+                continue;
+            }
+            // A value that a flag overrides must still be valid.
+            let mut unused = Settings::new();
+            let settings = if given(key) {
+                &mut unused
+            } else {
+                &mut *settings
+            };
+            let place = [key.as_str()];
+            self.set(&place, command, Flag::find, settings, value)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the routes: `{PATH: {COMMAND: {its settings}}}`.
+    fn routes(&self, routes: &Value) -> Result<Vec<(&'static Command, Settings)>, String> {
+        let routes = routes.as_object().filter(|routes| !routes.is_empty());
+        let routes = routes.ok_or_else(|| {
+            let why = "expected an object of paths, each with a command";
+            self.error(&[ROUTES], why)
+        })?;
+        if routes.len() > ServiceId::MOST {
+            let why = format!("more than {} routes", ServiceId::MOST);
+            return Err(self.error(&[ROUTES], &why));
+        }
+        let mut all: Vec<(&'static Command, Settings)> = Vec::new();
+        for (path, route) in routes {
+            let place = [ROUTES, path];
+            let endpoint: Endpoint = path
+                .parse()
+                .map_err(|error| self.error(&place, &format!("{error}")))?;
+            if ADMIN_PATHS.contains(&endpoint.path()) {
+                return Err(self.error(&place, "this path is reserved for the server"));
+            }
+            let same = |(_, other): &(&'static Command, Settings)| {
+                let other = other.path.as_ref();
+                other.is_some_and(|other| other.path() == endpoint.path())
+            };
+            if all.iter().any(same) {
+                return Err(self.error(&place, "this path is used twice"));
+            }
+            let (command, mut settings) = self.route(path, route)?;
+            settings.path = Some(endpoint);
+            all.push((command, settings));
+        }
+        Ok(all)
+    }
+
+    fn route(&self, path: &str, route: &Value) -> Result<(&'static Command, Settings), String> {
+        let place = [ROUTES, path];
+        let one = || {
+            let names: Vec<_> = Command::of_routes().map(|command| command.name).collect();
+            let names = names.join(", ");
+            let why = format!("expected an object with one of {names} and its settings");
+            self.error(&place, &why)
+        };
+        let (name, fields) = route
+            .as_object()
+            .filter(|route| route.len() == 1)
+            .and_then(|route| route.iter().next())
+            .ok_or_else(one)?;
+        let mut commands = Command::of_routes();
+        let command = commands
+            .find(|command| command.name == name)
+            .ok_or_else(one)?;
+        let place = [ROUTES, path, name];
+        let fields = fields
+            .as_object()
+            .ok_or_else(|| self.error(&place, "expected an object of settings"))?;
+        let mut settings = Settings::new();
+        for (key, value) in fields {
+            let place = [ROUTES, path, name, key];
+            let own = |name: &str, command: &'static Command| {
+                command.flags.iter().find(|flag| flag.name == name)
+            };
+            self.set(&place, command, own, &mut settings, value)?;
+        }
+        // Several routes cannot share the server's own standard streams.
+        if command.program != ProgramArg::None && settings.program.is_empty() {
+            return Err(self.error(&place, "missing \"command\""));
+        }
+        Ok((command, settings))
+    }
+
+    /// Applies one setting. Its key is the last of `place`.
+    fn set(
+        &self,
+        place: &[&str],
+        command: &'static Command,
+        find: impl Fn(&str, &'static Command) -> Option<&'static Flag>,
+        settings: &mut Settings,
+        value: &Value,
+    ) -> Result<(), String> {
+        let key = place.last().copied().unwrap_or_default();
+        let wrong = |why: String| self.error(place, &why);
+        if key == PROGRAM {
+            if command.program == ProgramArg::None {
+                return Err(wrong(format!("'{}' takes no program", command.name)));
+            }
+            settings.program = words(value).map_err(wrong)?;
+            return Ok(());
+        }
+        let flag = find(key, command).filter(|flag| flag.in_file);
+        let flag = flag.ok_or_else(|| wrong(format!("'{}' has no such setting", command.name)))?;
+        for value in values(flag, value).map_err(wrong)? {
+            flag.apply(settings, &value).map_err(wrong)?;
+        }
+        Ok(())
+    }
+
+    /// An error message with the key and its line.
+    fn error(&self, place: &[&str], why: &str) -> String {
+        // Each key follows the key of the object that contains it.
+        let mut at = 0;
+        for key in place {
+            let quoted = Value::from(*key).to_string();
+            at += self.text[at..].find(&quoted).unwrap_or_default();
+        }
+        let line = self.text[..at].matches('\n').count() + 1;
+        let key = Value::from(place.last().copied().unwrap_or_default());
+        format!("{}, line {line}: {key}: {why}", self.name)
+    }
+}
+
+/// The values of a setting, as they would be written on the command line.
+fn values(flag: &Flag, value: &Value) -> Result<Vec<String>, String> {
+    match (flag.takes, value) {
+        (Takes::Nothing, Value::Bool(true)) => Ok(vec![String::new()]),
+        (Takes::Nothing, Value::Bool(false)) => Ok(Vec::new()),
+        (Takes::Nothing, _) => Err("expected true or false".to_owned()),
+        (Takes::One("JSON"), Value::Object(_)) => Ok(vec![value.to_string()]),
+        (Takes::One(_), Value::Array(_)) => Err("expected one value, not a list".to_owned()),
+        (Takes::Many(_), Value::Array(list)) => list.iter().map(scalar).collect(),
+        (Takes::One(_) | Takes::Many(_), value) => Ok(vec![scalar(value)?]),
+    }
+}
+
+fn scalar(value: &Value) -> Result<String, String> {
+    match value {
+        Value::String(text) => Ok(text.clone()),
+        Value::Number(number) => Ok(number.to_string()),
+        _ => Err("expected a string or a number".to_owned()),
+    }
+}
+
+fn words(value: &Value) -> Result<Vec<String>, String> {
+    let words: Option<Vec<String>> = value
+        .as_array()
+        .filter(|words| words.first().is_some_and(|program| *program != ""))
+        .and_then(|words| {
+            let words = words.iter();
+            words.map(|word| word.as_str().map(str::to_owned)).collect()
+        });
+    words.ok_or_else(|| "expected a list of the program and its arguments".to_owned())
+}

@@ -1,0 +1,249 @@
+//! Completes the settings once all flags are read: defaults and checks that concern several flags.
+
+use std::env::VarError;
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use rustix::process::geteuid;
+
+use super::addresses::{is_unspecified, own_names};
+use super::commands::{Command, ProgramArg, demo_routes};
+use super::flags::Flag;
+use super::settings::{ListenFlag, Settings};
+use crate::server::RejectionHints;
+use crate::sys::keep_from_children;
+use crate::{Config, Listen, Token};
+
+/// The number of the first socket that a service manager passes (sd_listen_fds(3)).
+const FIRST_PASSED: i32 = 3;
+
+/// The maximum number of sockets that a service manager may pass.
+const MAX_PASSED: i32 = 1024;
+
+/// A token with fewer characters may be guessed.
+const SHORT_TOKEN: usize = 16;
+
+/// The environment variable that may hold the token.
+const TOKEN_VARIABLE: &str = "OUTRIGGER_TOKEN";
+
+impl Settings {
+    /// Checks the flags against each other and fills in the defaults that depend on several flags.
+    pub(super) fn complete(&mut self, command: &'static Command) -> Result<(), String> {
+        if command.program == ProgramArg::Required && self.program.is_empty() {
+            return Err("missing program after '--'".to_owned());
+        }
+        if command.is_demo() {
+            self.routes = demo_routes()?;
+        }
+        if command.serves_routes() && self.routes.is_empty() {
+            return Err("missing --config FILE.json with the routes to serve".to_owned());
+        }
+        for name in &self.given {
+            if let Some(required) = Flag::find(name, command).and_then(|flag| flag.requires)
+                && !self.given.contains(required)
+            {
+                return Err(format!("--{name} has no effect without --{required}"));
+            }
+        }
+        if self.restart && self.program.is_empty() {
+            return Err("--restart requires a program after '--'".to_owned());
+        }
+        if !self.has_idle_timeout() {
+            let services = self.services(command).into_iter();
+            self.server.timeouts.idle = services.filter_map(|(one, _)| one.idle_timeout).max();
+        }
+        #[cfg(feature = "deflate")]
+        if self.deflate {
+            self.server.deflate = Some(self.deflate_config);
+        }
+        self.complete_listen()?;
+        self.complete_access(command)?;
+        self.server.soft_outbound = self.server.soft_outbound.min(self.server.max_outbound);
+        Ok(())
+    }
+
+    /// Fills in where to listen.
+    pub(super) fn complete_listen(&mut self) -> Result<(), String> {
+        let passed = passed_sockets()?;
+        if self.listen.is_empty() && self.port_range.is_none() {
+            let numbers = (0..passed).map(|at| FIRST_PASSED + at);
+            self.listen.extend(numbers.map(ListenFlag::Descriptor));
+        }
+        if self.listen.is_empty() {
+            let default = Config::default().listen.into_iter();
+            self.listen = default.map(ListenFlag::Address).collect();
+        }
+        if let Some(range) = &self.port_range {
+            for one in &mut self.listen {
+                if let ListenFlag::Address(Listen::Tcp(address)) = one {
+                    *one = ListenFlag::Address(Listen::PortRange(address.ip(), range.clone()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills in the token and the host names.
+    fn complete_access(&mut self, command: &'static Command) -> Result<(), String> {
+        self.server.access.hints = RejectionHints {
+            host: " (--allow-host)",
+            origin: " (--allow-origin)",
+        };
+        if self.listen.iter().any(is_unspecified) {
+            self.server.access.hosts.extend(own_names());
+        }
+        if self.no_auth {
+            if self.token_file.is_some() {
+                return Err("--no-auth cannot be combined with --token-file".to_owned());
+            }
+            return Ok(());
+        }
+        let given = match (&self.token_file, std::env::var(TOKEN_VARIABLE)) {
+            (Some(file), _) => Some(read_token(file)?),
+            (None, Ok(text)) => Some(parse_token(&text, TOKEN_VARIABLE)?),
+            (None, Err(VarError::NotPresent)) => None,
+            (None, Err(VarError::NotUnicode(_))) => {
+                return Err(format!("{TOKEN_VARIABLE} is not UTF-8"));
+            }
+        };
+        self.server.access.token = match given {
+            Some(token) => Some(token),
+            None if !self.runs_programs(command) && self.is_local() => None,
+            None if self.is_unix_only() => None,
+            None => {
+                self.token_is_generated = true;
+                Some(Token::generate())
+            }
+        };
+        Ok(())
+    }
+
+    /// Warnings about settings that are weaker than the user may expect.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let access = &self.server.access;
+        if self.no_auth && !self.is_local() {
+            warnings.push("--no-auth: anyone who can reach the port can connect".to_owned());
+        }
+        if self.no_auth && std::env::var_os(TOKEN_VARIABLE).is_some() {
+            warnings.push(format!("--no-auth: {TOKEN_VARIABLE} is ignored"));
+        }
+        let length = access.token.as_ref().map(|token| token.reveal().len());
+        if let Some(length) = length.filter(|length| *length < SHORT_TOKEN) {
+            warnings.push(format!(
+                "the token has only {length} characters and may be guessed; use {SHORT_TOKEN} or more random ones"
+            ));
+        }
+        if let Some(file) = &self.token_file
+            && let Ok(found) = std::fs::metadata(file)
+            && found.is_file()
+            && found.mode() & forbidden_mode(&found) != 0
+        {
+            let mode = found.mode() & 0o777;
+            let file = file.display();
+            warnings.push(format!(
+                "--token-file: users other than the owner can read or write {file} (mode {mode:03o})"
+            ));
+        }
+        let all = |list: &[String]| list.iter().any(|one| one == "*");
+        if access.token.is_none() && all(&access.origins) && all(&access.hosts) {
+            warnings.push(
+                "--allow-origin '*' and --allow-host '*' without a token: every web page can connect"
+                    .to_owned(),
+            );
+        }
+        warnings
+    }
+
+    /// Whether clients can run code through one of the services.
+    fn runs_programs(&self, command: &'static Command) -> bool {
+        let mut services = self.services(command).into_iter();
+        services.any(|(command, _)| command.runs_programs)
+    }
+
+    /// Whether the mode of a socket file limits who can connect to every listener. A proxy behind a socket passes on
+    /// connections from anywhere.
+    fn is_unix_only(&self) -> bool {
+        let is_unix = |listen: &ListenFlag| matches!(listen, ListenFlag::Address(Listen::Unix(_)));
+        self.server.proxies.is_empty() && self.listen.iter().all(is_unix)
+    }
+
+    /// Whether only this machine can connect.
+    fn is_local(&self) -> bool {
+        let mut listen = self.listen.iter();
+        self.server.proxies.is_empty()
+            && listen.all(|listen| match listen {
+                ListenFlag::Address(Listen::Tcp(address)) => address.ip().is_loopback(),
+                ListenFlag::Address(Listen::PortRange(ip, _)) => ip.is_loopback(),
+                ListenFlag::Address(Listen::Unix(_)) => true,
+                // The address of an inherited socket is not known here.
+                ListenFlag::Address(_) | ListenFlag::Descriptor(_) => false,
+            })
+    }
+}
+
+/// The mode bits that expose a token file. A file of another user may be readable by its group, because the server may
+/// read it as a member.
+fn forbidden_mode(file: &Metadata) -> u32 {
+    if file.uid() == geteuid().as_raw() {
+        0o077
+    } else {
+        0o037
+    }
+}
+
+fn read_token(file: &Path) -> Result<Token, String> {
+    let name = format!("--token-file: {}", file.display());
+    let text = std::fs::read_to_string(file).map_err(|error| format!("{name}: {error}"))?;
+    parse_token(&text, &name)
+}
+
+fn parse_token(text: &str, from: &str) -> Result<Token, String> {
+    Token::new(text.trim())
+        .ok_or_else(|| format!("{from}: a token is one word of visible ASCII characters"))
+}
+
+/// The number of sockets that a service manager has passed (sd_listen_fds(3)). Child processes do not inherit them.
+fn passed_sockets() -> Result<i32, String> {
+    let Ok(pid) = std::env::var("LISTEN_PID") else {
+        return Ok(0);
+    };
+    if pid.parse() != Ok(std::process::id()) {
+        return Ok(0);
+    }
+    let text = std::env::var("LISTEN_FDS").unwrap_or_default();
+    let count = text
+        .parse()
+        .ok()
+        .filter(|count| (0..=MAX_PASSED).contains(count))
+        .ok_or_else(|| format!("LISTEN_FDS: '{text}' is not a number of sockets"))?;
+    keep_from_children(FIRST_PASSED..FIRST_PASSED + count);
+    Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use super::*;
+
+    #[test]
+    fn loopback_and_unix_sockets_are_local() {
+        let address = ListenFlag::Address;
+        for (listen, local) in [
+            (address(Listen::from(([127, 0, 0, 1], 0))), true),
+            (
+                address(Listen::PortRange(IpAddr::V4(Ipv4Addr::LOCALHOST), 1..=2)),
+                true,
+            ),
+            (address(Listen::Unix("x".into())), true),
+            (address(Listen::from(([0, 0, 0, 0], 0))), false),
+            (ListenFlag::Descriptor(3), false),
+        ] {
+            let mut settings = Settings::new();
+            settings.listen = vec![listen];
+            assert_eq!(settings.is_local(), local);
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Flags that say who may connect, and to which path.
+
+use super::{Flag, Takes, put, samples, turn_on};
+
+pub(super) const FLAGS: &[Flag] = &[
+    Flag {
+        name: "token-file",
+        takes: Takes::One("FILE"),
+        default_note: Some(
+            "a generated token, printed in the 'listening' line; none for echo on loopback",
+        ),
+        help: "file with the token that clients must present; the variable OUTRIGGER_TOKEN may hold it instead",
+        set: |settings, value| put(&mut settings.token_file, Ok(Some(value.into()))),
+        accepts: samples(&["/run/token"]),
+        ..Flag::BASE
+    },
+    Flag {
+        name: "token-header",
+        takes: Takes::One("NAME"),
+        help: "an additional request header that may carry the token",
+        set: |settings, value| {
+            let token =
+                |byte: u8| byte.is_ascii_alphanumeric() || b"-_.!#$%&'*+^`|~".contains(&byte);
+            if value.is_empty() || !value.bytes().all(token) {
+                return Err(format!("'{value}' is not a header name"));
+            }
+            settings.server.access.token_header = Some(value.to_owned());
+            Ok(())
+        },
+        accepts: samples(&["X-Auth"]),
+        rejects: &["", "X Auth", "X-Auth:"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "no-auth",
+        help: "require no token: every client that can reach the server is accepted",
+        set: |settings, _| turn_on(&mut settings.no_auth),
+        ..Flag::BASE
+    },
+    Flag {
+        name: "allow-origin",
+        takes: Takes::Many("ORIGIN"),
+        help: "accept web pages of this origin, such as https://example.com, in addition to the server's own; '*' accepts all",
+        set: |settings, value| {
+            if value != "*" && value != "null" && !value.contains("://") {
+                let why = "is not an origin such as https://example.com";
+                return Err(format!("'{value}' {why}"));
+            }
+            let origin = value.trim_end_matches('/').to_owned();
+            settings.server.access.origins.push(origin);
+            Ok(())
+        },
+        accepts: samples(&["*", "null", "https://example.com", "https://example.com/"]),
+        rejects: &["example.com"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "allow-host",
+        takes: Takes::Many("HOST"),
+        help: "host name that clients may use for this server, without a port; '*' allows all. Always allowed: loopback's names, the addresses to listen on and, with 0.0.0.0 or [::], the machine's host name",
+        set: |settings, value| {
+            let has_port = value.rsplit_once(':').is_some_and(|(_, port)| {
+                !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit())
+            });
+            if value.is_empty() || value.contains(['/', ' ']) || has_port {
+                return Err(format!("'{value}' is not a host name without a port"));
+            }
+            settings.server.access.hosts.push(value.to_owned());
+            Ok(())
+        },
+        accepts: samples(&["*", "example.com", "[::1]"]),
+        rejects: &["", "example.com:80", "http://example.com"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "path",
+        takes: Takes::One("PATH"),
+        help: "path to serve; a final '/...' includes all paths below it",
+        for_one_path: true,
+        set: |settings, value| {
+            let path = value.parse().map_err(|error| format!("{error}"))?;
+            settings.path = Some(path);
+            Ok(())
+        },
+        accepts: samples(&["/", "/chat", "/chat/..."]),
+        rejects: &["chat"],
+        ..Flag::BASE
+    },
+];

@@ -1,0 +1,220 @@
+//! Flags that limit what clients can make the server hold or do, and the flags of compression.
+
+use std::num::NonZeroU32;
+
+use super::super::values::{number, size};
+#[cfg(feature = "deflate")]
+use super::turn_on;
+use super::{Flag, Takes, put, samples};
+use crate::protocol::http::MAX_HEADERS;
+
+pub(super) const FLAGS: &[Flag] = &[
+    Flag {
+        name: "max-clients",
+        takes: Takes::One("N"),
+        default: Some("10000"),
+        help: "maximum clients at once; more get 503",
+        set: |settings, value| {
+            put(
+                &mut settings.server.max_clients,
+                number(value, 1..=1_000_000),
+            )
+        },
+        accepts: samples(&["1", "1000000"]),
+        rejects: &["0", "1000001", "many"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "max-clients-per-address",
+        takes: Takes::One("N"),
+        default: Some("0"),
+        help: "maximum clients and pending calls from one IP address; more get 503; 0 means no limit. Connections of any kind are limited to twice as many. Behind a proxy all clients have the same address",
+        set: |settings, value| {
+            let most = number(value, 0..=1_000_000)?;
+            settings.server.max_clients_per_address = (most > 0).then_some(most);
+            Ok(())
+        },
+        accepts: samples(&["0", "8"]),
+        rejects: &["-1"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "affinity-cookie",
+        takes: Takes::One("NAME=VALUE"),
+        help: "cookie to set with each 101 response, for load balancers",
+        set: |settings, value| {
+            let named = value
+                .split_once('=')
+                .is_some_and(|(name, _)| !name.is_empty());
+            let valid = |byte: u8| byte.is_ascii_graphic() && !b";,\"\\".contains(&byte);
+            if !named || !value.bytes().all(valid) {
+                return Err(format!("'{value}' is not NAME=VALUE"));
+            }
+            settings.server.affinity_cookie = Some(value.to_owned());
+            Ok(())
+        },
+        accepts: samples(&["server=a"]),
+        rejects: &["server", "=a", "server=a;b"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "max-head",
+        takes: Takes::One("BYTES"),
+        default: Some("16KiB"),
+        help: "maximum length of a request head; a longer one gets 431",
+        set: |settings, value| {
+            put(
+                &mut settings.server.limits.max_head,
+                size(value, 1024..=1 << 20),
+            )
+        },
+        accepts: samples(&["1024", "1MiB"]),
+        rejects: &["1023", "2MiB"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "max-headers",
+        takes: Takes::One("N"),
+        default: Some("64"),
+        help: "maximum number of headers in a request; more get 431",
+        set: |settings, value| {
+            put(
+                &mut settings.server.limits.max_headers,
+                number(value, 8..=MAX_HEADERS),
+            )
+        },
+        accepts: samples(&["8"]),
+        rejects: &["7", "1000000"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "max-message",
+        takes: Takes::One("BYTES"),
+        default: Some("16MiB"),
+        help: "maximum length of a message; a longer one closes the connection with 1009",
+        set: |settings, value| {
+            put(
+                &mut settings.server.limits.max_message,
+                size(value, 125..=1 << 40),
+            )
+        },
+        accepts: samples(&["125", "1GiB"]),
+        rejects: &["124", "lots"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "max-outbound",
+        takes: Takes::One("BYTES"),
+        default: Some("8MiB"),
+        help: "maximum unread output buffered for one client, not counting its longest message; more closes the connection with 1008. The limit is four times as high for a client that keeps reading",
+        set: |settings, value| {
+            put(
+                &mut settings.server.max_outbound,
+                size(value, 1024..=1 << 40),
+            )
+        },
+        accepts: samples(&["1KiB"]),
+        rejects: &["1023"],
+        ..Flag::BASE
+    },
+    #[cfg(feature = "deflate")]
+    Flag {
+        name: "deflate",
+        help: "compress messages for clients that support it (permessage-deflate, RFC 7692)",
+        set: |settings, _| turn_on(&mut settings.deflate),
+        ..Flag::BASE
+    },
+    #[cfg(feature = "deflate")]
+    Flag {
+        name: "deflate-level",
+        takes: Takes::One("N"),
+        default: Some("3"),
+        help: "compression level from 1 (fastest) to 9 (smallest)",
+        requires: Some("deflate"),
+        set: |settings, value| {
+            let level = number(value, 1..=9).map(|level| level as u8);
+            put(&mut settings.deflate_config.level, level)
+        },
+        accepts: samples(&["1", "9"]),
+        rejects: &["0", "10"],
+        ..Flag::BASE
+    },
+    #[cfg(feature = "deflate")]
+    Flag {
+        name: "deflate-memory",
+        takes: Takes::One("BYTES"),
+        default: Some("64MiB"),
+        help: "maximum memory for clients whose messages refer to earlier ones, 322KiB each; further clients get no_context_takeover",
+        requires: Some("deflate"),
+        set: |settings, value| {
+            put(
+                &mut settings.deflate_config.memory,
+                size(value, 0..=1 << 40),
+            )
+        },
+        accepts: samples(&["0", "1GiB"]),
+        rejects: &["lots"],
+        ..Flag::BASE
+    },
+    #[cfg(feature = "deflate")]
+    Flag {
+        name: "deflate-min",
+        takes: Takes::One("BYTES"),
+        default_note: Some("64; 512 without context takeover and for broadcasts"),
+        help: "length of the shortest message to compress",
+        requires: Some("deflate"),
+        set: |settings, value| {
+            put(
+                &mut settings.deflate_config.min,
+                size(value, 0..=1 << 40).map(Some),
+            )
+        },
+        accepts: samples(&["0", "1KiB"]),
+        rejects: &["lots"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "rate-limit",
+        takes: Takes::One("MESSAGES/S"),
+        default: Some("0"),
+        help: "maximum messages per second from one client; more close the connection with 1008; 0 means no limit",
+        set: |settings, value| {
+            let rate = number(value, 0..=1_000_000)?;
+            settings.server.rate_limit = NonZeroU32::new(rate as u32);
+            Ok(())
+        },
+        accepts: samples(&["100"]),
+        rejects: &["-1", "fast"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "turn-bytes",
+        takes: Takes::One("BYTES"),
+        default: Some("512KiB"),
+        help: "maximum bytes read from one client before other clients get their turn",
+        set: |settings, value| {
+            put(
+                &mut settings.server.turn_bytes,
+                size(value, 4096..=64 << 20),
+            )
+        },
+        accepts: samples(&["4KiB", "64MiB"]),
+        rejects: &["4095"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "turn-accepts",
+        takes: Takes::One("N"),
+        default: Some("256"),
+        help: "maximum connections accepted from one listener before clients get their turn",
+        set: |settings, value| {
+            put(
+                &mut settings.server.turn_accepts,
+                number(value, 1..=100_000),
+            )
+        },
+        accepts: samples(&["1"]),
+        rejects: &["0"],
+        ..Flag::BASE
+    },
+];

@@ -1,0 +1,96 @@
+//! Flags that say where to listen, and which file tells other programs about it.
+
+use super::super::values::{listen, port_range};
+use super::{Flag, Takes, put, samples, turn_on};
+
+pub(super) const FLAGS: &[Flag] = &[
+    Flag {
+        name: "listen",
+        takes: Takes::Many("ADDRESS"),
+        default: Some("127.0.0.1:7070"),
+        default_note: Some("the sockets of LISTEN_FDS if there are any"),
+        help: "HOST:PORT, where port 0 takes a free port, unix:PATH, or fd:NUMBER for a listening socket that is already open",
+        set: |settings, value| {
+            settings.listen.extend(listen(value)?);
+            Ok(())
+        },
+        accepts: samples(&[
+            "127.0.0.1:0",
+            "[::1]:7070",
+            "localhost:0",
+            "unix:/tmp/x.sock",
+            "fd:3",
+        ]),
+        rejects: &[
+            "7070",
+            ":7070",
+            "127.0.0.1",
+            "127.0.0.1:99999",
+            "unix:",
+            "fd:x",
+            "",
+        ],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "port-range",
+        takes: Takes::One("A-B"),
+        help: "replace the port of each address to listen on by a random free port of this range",
+        set: |settings, value| put(&mut settings.port_range, port_range(value).map(Some)),
+        accepts: samples(&["10000-20000", "7070-7070"]),
+        rejects: &["7070", "0-10", "20-10", "1-65536"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "reuse-port",
+        help: "share the ports with other processes that use this flag (SO_REUSEPORT), for one process per core",
+        set: |settings, _| turn_on(&mut settings.server.reuse_port),
+        ..Flag::BASE
+    },
+    Flag {
+        name: "proxy-protocol",
+        takes: Takes::Many("PEERS"),
+        help: "proxies that must begin each connection with a PROXY protocol header (version 1 or 2): an address, a network such as 10.0.0.0/8, or unix",
+        set: |settings, value| {
+            let peers = value
+                .parse()
+                .map_err(|error| format!("'{value}' is {error}"))?;
+            settings.server.proxies.push(peers);
+            Ok(())
+        },
+        accepts: samples(&[
+            "unix",
+            "10.0.0.1",
+            "10.0.0.0/8",
+            "::1/128",
+            "::ffff:10.0.0.0/104",
+        ]),
+        rejects: &["", "10.0.0.0/33", "proxy", "::ffff:10.0.0.0/8"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "announce",
+        takes: Takes::One("FILE"),
+        help: "write {pid, port, transport, url, authToken} to FILE as JSON once the server listens, readable by its user only, and remove FILE at the end; {port} in FILE stands for the port",
+        set: |settings, value| put(&mut settings.announce, Ok(Some(value.to_owned()))),
+        accepts: samples(&["/tmp/{port}.lock"]),
+        ..Flag::BASE
+    },
+    Flag {
+        name: "announce-extra",
+        takes: Takes::One("JSON"),
+        help: "an object whose fields are added to what --announce writes",
+        requires: Some("announce"),
+        set: |settings, value| {
+            settings.announce_extra = match serde_json::from_str(value) {
+                Ok(serde_json::Value::Object(fields)) => fields,
+                Ok(_) => return Err("not a JSON object".to_owned()),
+                Err(error) => return Err(format!("not JSON: {error}")),
+            };
+            Ok(())
+        },
+        accepts: samples(&["{}", "{\"workspaceFolders\":[\"/src\"]}"]),
+        rejects: &["[]", "{"],
+        ..Flag::BASE
+    },
+];

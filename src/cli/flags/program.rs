@@ -1,0 +1,49 @@
+//! Flags about the configuration file and the log.
+
+use super::{Flag, Takes, put, samples, turn_on};
+
+pub(super) const FLAGS: &[Flag] = &[
+    Flag {
+        name: "config",
+        takes: Takes::One("FILE.json"),
+        help: "JSON object with these settings by the same names, the program and its arguments as \"command\" and, for serve, \"routes\"; a flag overrides the file",
+        in_file: false,
+        // The parser reads the file before it applies any flag.
+        set: |_, _| Ok(()),
+        accepts: samples(&["outrigger.json"]),
+        ..Flag::BASE
+    },
+    Flag {
+        name: "check",
+        help: "check that the settings are valid and the programs can be found, then exit",
+        in_file: false,
+        set: |settings, _| turn_on(&mut settings.check),
+        ..Flag::BASE
+    },
+    Flag {
+        name: "log",
+        takes: Takes::One("LEVEL"),
+        default_note: Some("info"),
+        help: "off, error, warn, info, debug or trace; without it, RUST_LOG sets the level",
+        set: |settings, value| {
+            let level = value.parse().map_err(|_| {
+                format!("'{value}' is not one of off, error, warn, info, debug, trace")
+            })?;
+            settings.log_level = Some(level);
+            Ok(())
+        },
+        accepts: samples(&["off", "debug"]),
+        rejects: &["loud"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "log-format",
+        takes: Takes::One("FORMAT"),
+        default: Some("text"),
+        help: "text or json; the log goes to standard error",
+        set: |settings, value| put(&mut settings.log_format, value.parse()),
+        accepts: samples(&["text", "json"]),
+        rejects: &["xml"],
+        ..Flag::BASE
+    },
+];

@@ -1,0 +1,234 @@
+//! Runs a server from the settings until it is stopped.
+
+use std::error::Error;
+use std::io::{self, IsTerminal};
+use std::time::Duration;
+
+use super::addresses::reached_at;
+use super::announce::Announcement;
+use super::commands::{Command, ProgramArg, Serves, ServiceParams};
+use super::line_output::LineOutput;
+use super::settings::{ListenFlag, Settings};
+use super::{Action, Outcome, fail, logging, parse, print};
+use crate::demo;
+use crate::server::InheritedSocket;
+use crate::service::Routes;
+use crate::sys::{NonblockingFd, take_descriptor};
+use crate::{Access, Config, Ended, Listen, ListenAddress, Server, Service, Token};
+
+/// How long to wait for room on standard output for the `listening` lines.
+const PRINT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// An error of the server, or why its settings cannot be used.
+type Failure = Box<dyn Error>;
+
+pub(super) fn run(command: &'static Command, settings: Settings) -> Outcome {
+    logging::init(settings.log_level, settings.log_format);
+    warn(&settings);
+    if let Err(error) = settings.find_programs(command) {
+        return fail(&error, Outcome::Usage);
+    }
+    let routes = match routes(command, &settings) {
+        Ok(routes) => routes,
+        Err(error) => return fail(&error.to_string(), Outcome::Failure),
+    };
+    if settings.check {
+        print("outrigger: the settings are valid\n");
+        return Outcome::Clean;
+    }
+    match serve(command, settings, routes) {
+        Ok(outcome) => outcome,
+        Err(error) => fail(&with_causes(&*error), Outcome::Failure),
+    }
+}
+
+/// The services of a command, each at its path.
+fn routes(command: &'static Command, settings: &Settings) -> io::Result<Routes> {
+    let mut routes = Routes::builder();
+    for (command, own) in settings.services(command) {
+        let Serves::One(build) = command.serves else {
+            continue;
+        };
+        let endpoint = own.endpoint(command);
+        let params = ServiceParams {
+            endpoint: endpoint.clone(),
+            generated_token: settings.generated_token(),
+            sessions_may_idle: !settings.has_idle_timeout(),
+        };
+        let service = build(own, params)?;
+        // A default idle timeout is for the clients of its own command.
+        routes = if command.idle_timeout.is_some() || settings.has_idle_timeout() {
+            routes.add(endpoint, service)
+        } else {
+            routes.add_without_idle_timeout(endpoint, service)
+        };
+    }
+    if command.is_demo() {
+        let page: Box<dyn Service> = Box::new(demo::Page);
+        routes = routes.add_without_idle_timeout(settings.endpoint(command), page);
+    }
+    routes.build().map_err(io::Error::other)
+}
+
+/// Runs the server.
+fn serve(
+    command: &'static Command,
+    mut settings: Settings,
+    routes: Routes,
+) -> Result<Outcome, Failure> {
+    let config = Config {
+        listen: take_sockets(&settings.listen)?,
+        ..std::mem::take(&mut settings.server)
+    };
+    let access = config.access.clone();
+    let mut server = Server::bind(config, routes)?;
+    settings.server.access = access;
+    server.stop_on_signals()?;
+    let orphans = server.adopt_orphans()?;
+    if io::stdin().is_terminal() {
+        // The terminal is closing, and with it the programs that run in it.
+        server.stop_on_hangup()?;
+    } else {
+        let mut token = settings.server.access.token.clone();
+        server.reload_on_hangup(move || {
+            let access = reload_access(token.as_ref())?;
+            token.clone_from(&access.token);
+            Some(access)
+        })?;
+    }
+    let mut announcement = None;
+    // If a service fails to start, the server is stopping, and `run` returns at once.
+    if server.start().is_ok() {
+        announcement = announce(command, &settings, server.local_addresses())?;
+    }
+    let ended = server.run();
+    drop(announcement);
+    let (routes, ended) = ended?;
+    let failure = routes.failure().map(str::to_owned);
+    drop(routes);
+    drop(orphans);
+    Ok(match (failure, ended) {
+        (Some(failure), _) => fail(&failure, Outcome::Failure),
+        (None, Ended::Cleanly) => Outcome::Clean,
+        (None, Ended::AtOnce) => Outcome::Failure,
+    })
+}
+
+/// Takes over the listening sockets that this process was started with.
+fn take_sockets(flags: &[ListenFlag]) -> Result<Vec<Listen>, Failure> {
+    let mut listen = Vec::new();
+    for (index, flag) in flags.iter().enumerate() {
+        listen.push(match flag {
+            ListenFlag::Address(listen) => listen.clone(),
+            ListenFlag::Descriptor(number) => {
+                if flags[..index].contains(flag) {
+                    return Err(format!("cannot listen on fd:{number}: it is given twice").into());
+                }
+                let socket = take_descriptor(*number)
+                    .map_err(|error| format!("cannot listen on fd:{number}: {error}"))?;
+                Listen::Inherited(InheritedSocket::from(socket))
+            }
+        });
+    }
+    Ok(listen)
+}
+
+/// Tells clients where the server listens: in the file of `--announce` and on standard output.
+fn announce(
+    command: &'static Command,
+    settings: &Settings,
+    addresses: &[ListenAddress],
+) -> Result<Option<Announcement>, Failure> {
+    let services = settings.services(command);
+    let paths: Vec<String> = services
+        .iter()
+        .map(|(command, own)| own.endpoint(command).path().to_owned())
+        .collect();
+    let announcement = match (&settings.announce, addresses.first(), paths.first()) {
+        (Some(name), Some(address), Some(path)) => {
+            let token = settings.server.access.token.as_ref();
+            let extra = &settings.announce_extra;
+            Some(Announcement::write(name, address, path, token, extra)?)
+        }
+        _ => None,
+    };
+    let reached: Vec<ListenAddress> = addresses.iter().flat_map(reached_at).collect();
+    let mut text = String::new();
+    for address in &reached {
+        for path in &paths {
+            text.push_str(&listening(address, path, settings.generated_token()));
+        }
+    }
+    if command.is_demo() {
+        let asks = settings.server.access.token.is_some();
+        text.push_str(&demo::instructions(
+            &reached,
+            settings.generated_token(),
+            asks,
+        ));
+    }
+    // An app without a program uses standard output for events alone.
+    if command.program == ProgramArg::Optional && settings.program.is_empty() {
+        logging::write_line(&text);
+    } else {
+        print_within(&text, PRINT_TIMEOUT);
+    }
+    Ok(announcement)
+}
+
+/// The line that says where clients can connect. It contains a generated token where clients must present one.
+fn listening(address: &ListenAddress, path: &str, generated_token: Option<&Token>) -> String {
+    let url = match generated_token.filter(|_| address.asks_for_token()) {
+        Some(token) => address.url(&format!("{path}?token={}", token.reveal())),
+        None => address.url(path),
+    };
+    format!("outrigger: listening on {url}\n")
+}
+
+/// Reads the access settings again. The token stays unless the settings name another one, because a server that
+/// required a token must go on requiring one.
+fn reload_access(token: Option<&Token>) -> Option<Access> {
+    match parse(std::env::args_os()) {
+        Ok(Action::Run(_, settings)) => {
+            warn(&settings);
+            let generated = settings.token_is_generated;
+            let mut access = settings.server.access;
+            if generated || access.token.is_none() {
+                access.token = token.cloned();
+            }
+            Some(access)
+        }
+        Ok(Action::Print(_) | Action::Example(_)) => None,
+        Err(error) => {
+            log::error!("hangup received, but the access settings stay unchanged: {error}");
+            None
+        }
+    }
+}
+
+/// Logs a warning for each weak setting.
+fn warn(settings: &Settings) {
+    for warning in settings.warnings() {
+        log::warn!("{warning}");
+    }
+}
+
+/// Prints to standard output while the signal handlers are installed. A reader that does not read must not block the
+/// server, and a signal must still stop it.
+fn print_within(text: &str, timeout: Duration) {
+    let mut stdout = LineOutput::new(NonblockingFd::shared(io::stdout()));
+    if !stdout.line_within(text.as_bytes(), timeout, |_| Vec::new()) {
+        log::warn!("standard output is blocked: the server's addresses were not printed");
+    }
+}
+
+/// An error with its causes, in one line.
+fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,165 @@
+//! The settings that flags and the configuration file fill in.
+
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+use std::os::fd::RawFd;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::commands::Command;
+use super::logging::LogFormat;
+use super::lookup;
+#[cfg(feature = "deflate")]
+use crate::protocol::deflate::DeflateConfig;
+use crate::service::Endpoint;
+use crate::service::agent::{AgentProtocol, RestartLimit};
+use crate::{Config, Listen, Token};
+
+/// The settings of a command, or of one route.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) server: Config,
+    /// The names of the flags that were given, on the command line or in the configuration file.
+    pub(crate) given: BTreeSet<&'static str>,
+    /// Where to listen. It replaces `server.listen`.
+    pub(crate) listen: Vec<ListenFlag>,
+    pub(crate) port_range: Option<RangeInclusive<u16>>,
+    pub(crate) announce: Option<String>,
+    pub(crate) announce_extra: serde_json::Map<String, serde_json::Value>,
+    pub(crate) token_file: Option<PathBuf>,
+    pub(crate) no_auth: bool,
+    /// Whether the server generated its token, so that it has to print it.
+    pub(crate) token_is_generated: bool,
+    #[cfg(feature = "deflate")]
+    pub(crate) deflate: bool,
+    #[cfg(feature = "deflate")]
+    pub(crate) deflate_config: DeflateConfig,
+    /// Whether to check the settings and exit.
+    pub(crate) check: bool,
+    pub(crate) path: Option<Endpoint>,
+    /// The routes of a command that serves several, each with settings of its own.
+    pub(crate) routes: Vec<(&'static Command, Self)>,
+    /// The program to run and its arguments.
+    pub(crate) program: Vec<String>,
+    pub(crate) restart: bool,
+    pub(crate) per_client: bool,
+    pub(crate) protocol: AgentProtocol,
+    pub(crate) grace: Option<Duration>,
+    pub(crate) restart_limit: RestartLimit,
+    pub(crate) subprotocols: Vec<String>,
+    pub(crate) cwd: Option<String>,
+    pub(crate) env: Vec<(String, String)>,
+    pub(crate) user: Option<String>,
+    pub(crate) read_only: bool,
+    pub(crate) once: bool,
+    pub(crate) scrollback: usize,
+    pub(crate) retention: Duration,
+    pub(crate) max_processes: usize,
+    pub(crate) max_exec_output: usize,
+    pub(crate) linger: Duration,
+    pub(crate) pass_env: Vec<String>,
+    pub(crate) log_level: Option<log::LevelFilter>,
+    pub(crate) log_format: LogFormat,
+}
+
+/// A value of `--listen`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ListenFlag {
+    Address(Listen),
+    /// A socket that this process was started with. Reading the flag does not take it over, because the flags are read
+    /// again on SIGHUP.
+    Descriptor(RawFd),
+}
+
+impl Settings {
+    pub(super) fn new() -> Self {
+        Self {
+            server: Config::default(),
+            given: BTreeSet::new(),
+            listen: Vec::new(),
+            port_range: None,
+            announce: None,
+            announce_extra: serde_json::Map::new(),
+            token_file: None,
+            no_auth: false,
+            token_is_generated: false,
+            #[cfg(feature = "deflate")]
+            deflate: false,
+            #[cfg(feature = "deflate")]
+            deflate_config: DeflateConfig::default(),
+            check: false,
+            path: None,
+            routes: Vec::new(),
+            program: Vec::new(),
+            restart: false,
+            per_client: false,
+            protocol: AgentProtocol::Acp,
+            grace: Some(Duration::from_secs(300)),
+            restart_limit: RestartLimit {
+                count: 5,
+                window: Duration::from_secs(60),
+            },
+            subprotocols: Vec::new(),
+            cwd: None,
+            env: Vec::new(),
+            user: None,
+            read_only: false,
+            once: false,
+            scrollback: 1 << 20,
+            retention: Duration::from_secs(60),
+            max_processes: 256,
+            max_exec_output: 64 << 20,
+            linger: Duration::from_millis(250),
+            pass_env: Vec::new(),
+            log_level: None,
+            log_format: LogFormat::Text,
+        }
+    }
+
+    /// Whether `--idle-timeout` was given. It then applies to all clients.
+    pub(crate) fn has_idle_timeout(&self) -> bool {
+        self.given.contains("idle-timeout")
+    }
+
+    /// The token, if the server generated it and has to print it.
+    pub(crate) fn generated_token(&self) -> Option<&Token> {
+        let token = self.server.access.token.as_ref();
+        token.filter(|_| self.token_is_generated)
+    }
+
+    /// The services to run, each with its settings: the routes, or the command itself.
+    pub(crate) fn services(&self, command: &'static Command) -> Vec<(&'static Command, &Self)> {
+        if command.serves_routes() {
+            let routes = self.routes.iter();
+            routes.map(|(command, own)| (*command, own)).collect()
+        } else {
+            vec![(command, self)]
+        }
+    }
+
+    /// Checks that the programs of all services can be found.
+    pub(crate) fn find_programs(&self, command: &'static Command) -> Result<(), String> {
+        for (_, service) in self.services(command) {
+            if let Some(name) = service.program.first() {
+                lookup::find(name, service.cwd.as_deref(), &service.env)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The path that a command serves.
+    pub(crate) fn endpoint(&self, command: &Command) -> Endpoint {
+        let default = || {
+            command
+                .default_path
+                .parse()
+                .expect("a default path is valid")
+        };
+        let endpoint = self.path.clone().unwrap_or_else(default);
+        if command.serves_subtree {
+            endpoint.with_subtree()
+        } else {
+            endpoint
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Builds a [`Config`].
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use super::{Config, ConfigError};
+#[cfg(feature = "deflate")]
+use crate::protocol::deflate::DeflateConfig;
+use crate::protocol::{Limits, Timeouts};
+use crate::server::{Access, Listen, Peers};
+
+/// Builds a [`Config`]. Settings that are not given have their defaults.
+#[derive(Clone, Debug, Default)]
+#[must_use = "call `build` to get the configuration"]
+pub struct ConfigBuilder {
+    config: Config,
+    /// The addresses that replace the default.
+    listen: Vec<Listen>,
+}
+
+impl ConfigBuilder {
+    /// Adds an address to listen on. The first one replaces the default address.
+    pub fn listen(mut self, address: Listen) -> Self {
+        self.listen.push(address);
+        self
+    }
+
+    /// Lets other processes listen on the same TCP ports: [`Config::reuse_port`].
+    pub fn reuse_port(mut self) -> Self {
+        self.config.reuse_port = true;
+        self
+    }
+
+    /// Adds proxies that use the PROXY protocol: [`Config::proxies`].
+    pub fn proxy(mut self, peers: Peers) -> Self {
+        self.config.proxies.push(peers);
+        self
+    }
+
+    /// Sets which clients may connect: [`Config::access`].
+    pub fn access(mut self, access: Access) -> Self {
+        self.config.access = access;
+        self
+    }
+
+    /// Sets [`Config::max_clients`].
+    pub fn max_clients(mut self, clients: usize) -> Self {
+        self.config.max_clients = clients;
+        self
+    }
+
+    /// Sets [`Config::max_clients_per_address`].
+    pub fn max_clients_per_address(mut self, clients: usize) -> Self {
+        self.config.max_clients_per_address = Some(clients);
+        self
+    }
+
+    /// Sets [`Config::affinity_cookie`].
+    pub fn affinity_cookie(mut self, cookie: impl Into<String>) -> Self {
+        self.config.affinity_cookie = Some(cookie.into());
+        self
+    }
+
+    /// Sets [`Config::limits`].
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.config.limits = limits;
+        self
+    }
+
+    /// Sets the maximum length of a message: [`Limits::max_message`].
+    pub fn max_message(mut self, bytes: usize) -> Self {
+        self.config.limits.max_message = bytes;
+        self
+    }
+
+    /// Compresses messages: [`Config::deflate`].
+    #[cfg(feature = "deflate")]
+    pub fn deflate(mut self, deflate: DeflateConfig) -> Self {
+        self.config.deflate = Some(deflate);
+        self
+    }
+
+    /// Sets [`Config::max_outbound`], and lowers [`Config::soft_outbound`] to it if necessary.
+    pub fn max_outbound(mut self, bytes: usize) -> Self {
+        self.config.max_outbound = bytes;
+        self.config.soft_outbound = self.config.soft_outbound.min(bytes);
+        self
+    }
+
+    /// Sets [`Config::soft_outbound`].
+    pub fn soft_outbound(mut self, bytes: usize) -> Self {
+        self.config.soft_outbound = bytes;
+        self
+    }
+
+    /// Sets [`Config::timeouts`].
+    pub fn timeouts(mut self, timeouts: Timeouts) -> Self {
+        self.config.timeouts = timeouts;
+        self
+    }
+
+    /// Closes clients that are idle for this time: [`Timeouts::idle`].
+    pub fn idle_timeout(mut self, time: Duration) -> Self {
+        self.config.timeouts.idle = Some(time);
+        self
+    }
+
+    /// Sets [`Config::rate_limit`].
+    pub fn rate_limit(mut self, messages_per_second: NonZeroU32) -> Self {
+        self.config.rate_limit = Some(messages_per_second);
+        self
+    }
+
+    /// Sets [`Config::turn_bytes`].
+    pub fn turn_bytes(mut self, bytes: usize) -> Self {
+        self.config.turn_bytes = bytes;
+        self
+    }
+
+    /// Sets [`Config::turn_accepts`].
+    pub fn turn_accepts(mut self, connections: usize) -> Self {
+        self.config.turn_accepts = connections;
+        self
+    }
+
+    /// Sets [`Config::drain_timeout`].
+    pub fn drain_timeout(mut self, time: Duration) -> Self {
+        self.config.drain_timeout = time;
+        self
+    }
+
+    /// Checks the settings.
+    ///
+    /// # Errors
+    ///
+    /// The first setting that is not valid.
+    pub fn build(self) -> Result<Config, ConfigError> {
+        let mut config = self.config;
+        if !self.listen.is_empty() {
+            config.listen = self.listen;
+        }
+        config.validate()?;
+        Ok(config)
+    }
+}

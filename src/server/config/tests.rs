@@ -1,0 +1,55 @@
+//! Tests of the settings.
+
+use super::*;
+
+#[test]
+fn the_default_is_valid() {
+    assert_eq!(Config::default().validate(), Ok(()));
+}
+
+#[test]
+fn a_setting_that_is_not_valid_is_named() {
+    type Spoil = fn(&mut Config);
+    let cases: [(&str, Spoil); 8] = [
+        ("listen", |config| config.listen.clear()),
+        ("max_clients", |config| config.max_clients = 0),
+        ("max_clients", |config| config.max_clients = 1 << 20),
+        ("max_clients_per_address", |config| {
+            config.max_clients_per_address = Some(0);
+        }),
+        ("soft_outbound", |config| config.max_outbound = 1024),
+        ("turn_bytes", |config| config.turn_bytes = 0),
+        ("turn_accepts", |config| config.turn_accepts = 0),
+        ("affinity_cookie", |config| {
+            config.affinity_cookie = Some("a=b\r\nSet-Cookie: c=d".to_owned());
+        }),
+    ];
+    for (setting, spoil) in cases {
+        let mut config = Config::default();
+        spoil(&mut config);
+        let error = config.validate().expect_err(setting);
+        assert_eq!(error.setting(), setting);
+        assert!(error.to_string().starts_with(setting));
+    }
+}
+
+#[test]
+fn the_builder_replaces_the_default_address_and_lowers_the_soft_limit() {
+    let config = Config::builder()
+        .listen(([127, 0, 0, 1], 1).into())
+        .listen(([127, 0, 0, 1], 2).into())
+        .max_outbound(1024)
+        .build();
+    let config = config.expect("it is valid");
+    assert_eq!(config.listen.len(), 2);
+    assert_eq!(config.soft_outbound, 1024);
+    assert_eq!(
+        Config::builder().build().map(|config| config.listen),
+        Ok(Config::default().listen)
+    );
+    let error = Config::builder().max_clients(0).build();
+    assert_eq!(
+        error.map_err(|error| error.setting()).err(),
+        Some("max_clients")
+    );
+}

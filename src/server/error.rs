@@ -1,0 +1,96 @@
+//! The errors of a server.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::io;
+
+use super::config::ConfigError;
+
+/// Why a server could not be set up, or had to stop.
+///
+/// ```
+/// use outrigger::{Config, Error, Server, Service};
+///
+/// struct Silent;
+/// impl Service for Silent {}
+///
+/// let taken = std::net::TcpListener::bind("127.0.0.1:0")?;
+/// let mut config = Config::default();
+/// config.listen = vec![taken.local_addr()?.into()];
+/// match Server::bind(config, Silent) {
+///     Err(Error::Listen { address, source }) => {
+///         assert_eq!(address, taken.local_addr()?.to_string());
+///         assert_eq!(source.kind(), std::io::ErrorKind::AddrInUse);
+///     }
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// A setting is not valid.
+    Config(ConfigError),
+    /// The server cannot listen on an address.
+    Listen {
+        /// The address.
+        address: String,
+        /// The error of the system.
+        source: io::Error,
+    },
+    /// The service failed to start, for the reason that [`Service::failure`](crate::Service::failure) gives.
+    Service(String),
+    /// A system call failed.
+    System {
+        /// What the server was doing.
+        action: &'static str,
+        /// The error of the system.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// For `map_err`: a system call failed.
+    pub(super) fn system(action: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::System { action, source }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Config(_) => f.write_str("invalid configuration"),
+            Self::Listen { address, .. } => write!(f, "cannot listen on {address}"),
+            Self::Service(failure) => f.write_str(failure),
+            Self::System { action, .. } => write!(f, "cannot {action}"),
+        }
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match self {
+            Self::Config(error) => Some(error),
+            Self::Listen { source, .. } | Self::System { source, .. } => Some(source),
+            Self::Service(_) => None,
+        }
+    }
+}
+
+impl From<ConfigError> for Error {
+    fn from(error: ConfigError) -> Self {
+        Self::Config(error)
+    }
+}
+
+impl From<Error> for io::Error {
+    /// Keeps the kind of a system error, so that `main` can return `io::Result`.
+    fn from(error: Error) -> Self {
+        let kind = match &error {
+            Error::Config(_) => io::ErrorKind::InvalidInput,
+            Error::Listen { source, .. } | Error::System { source, .. } => source.kind(),
+            Error::Service(_) => io::ErrorKind::Other,
+        };
+        Self::new(kind, error)
+    }
+}

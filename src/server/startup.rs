@@ -1,0 +1,184 @@
+//! How a server begins: it binds its addresses and installs signal handlers.
+
+use std::io;
+
+use mio::Poll;
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+
+use super::address::ListenAddress;
+use super::clock::Clock;
+use super::config::Config;
+use super::context::Context;
+use super::core::Core;
+use super::error::Error;
+use super::event_loop::Server;
+use super::handle::Inbox;
+use super::id::{CHILDREN, RELOAD, SIGNALS};
+use super::listener::Listener;
+use super::service::Service;
+use super::signals::Signals;
+use super::{Access, Peers};
+use crate::sys::{Reaper, become_subreaper, kill_orphans, raise_descriptor_limit};
+
+/// The descriptors that the process needs besides those of clients: standard streams, the loop, listeners, and pipes of
+/// the service.
+const SPARE_DESCRIPTORS: u64 = 64;
+
+/// Kills adopted orphans, and everything that descends from them, when it is dropped.
+///
+/// Drop it after the service that [`Server::run`] returns, because the programs of the service may leave orphans.
+#[derive(Debug)]
+#[must_use = "the orphans are killed when this is dropped"]
+pub struct AdoptedOrphans(());
+
+impl Drop for AdoptedOrphans {
+    fn drop(&mut self) {
+        kill_orphans();
+    }
+}
+
+impl<S: Service> Server<S> {
+    /// Binds the addresses of a configuration. Connections wait in the kernel's queue until [`Server::run`].
+    ///
+    /// ```
+    /// use outrigger::{ClientId, Config, Context, Request, Server, Service};
+    ///
+    /// struct Greeter;
+    ///
+    /// impl Service for Greeter {
+    ///     fn connected(&mut self, ctx: &mut Context, client: ClientId, _: &Request<'_>) {
+    ///         ctx.send(client, outrigger::Message::Text("hello"));
+    ///     }
+    /// }
+    ///
+    /// let config = Config::builder().listen("127.0.0.1:0".parse()?).build()?;
+    /// let mut server = Server::bind(config, Greeter)?;
+    /// server.stop_on_signals()?;
+    /// # server.handle().stop()?;
+    /// server.run()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] if a setting is not valid, [`Error::Listen`] if an address cannot be bound, and
+    /// [`Error::System`] if the system is out of resources.
+    pub fn bind(mut config: Config, service: S) -> Result<Self, Error> {
+        config.validate()?;
+        let poll = Poll::new().map_err(Error::system("create the event loop"))?;
+        let mut listeners = Vec::new();
+        let mut addresses = Vec::new();
+        for (index, listen) in std::mem::take(&mut config.listen).into_iter().enumerate() {
+            let name = listen.to_string();
+            let bound = Listener::bind(poll.registry(), listen, config.reuse_port, index);
+            let (listener, address) = bound.map_err(|source| Error::Listen {
+                address: name,
+                source,
+            })?;
+            listeners.push(listener);
+            addresses.push(match address {
+                ListenAddress::Unix(path) if config.proxies.contains(&Peers::Unix) => {
+                    ListenAddress::SharedUnix(path)
+                }
+                address => address,
+            });
+        }
+        let wanted = config.max_clients as u64 + SPARE_DESCRIPTORS;
+        let limit = raise_descriptor_limit();
+        if limit < wanted {
+            let clients = config.max_clients;
+            log::warn!("{clients} clients need {wanted} open files, but the limit is {limit}");
+        }
+        Self::new(poll, config, listeners, addresses, service)
+            .map_err(Error::system("create the event loop"))
+    }
+
+    pub(super) fn new(
+        poll: Poll,
+        config: Config,
+        listeners: Vec<Listener>,
+        listen: Vec<ListenAddress>,
+        service: S,
+    ) -> io::Result<Self> {
+        let clock = Clock::start();
+        let buffer = vec![0; config.turn_bytes.max(1)].into_boxed_slice();
+        let registry = poll.registry().try_clone()?;
+        Ok(Self {
+            commands: Inbox::new(&registry)?,
+            ctx: Context {
+                core: Core::new(config, registry, listen, clock.now()),
+            },
+            service,
+            listeners,
+            signals: None,
+            reload: None,
+            children: None,
+            reaper: Reaper::default(),
+            started: false,
+            signalled: None,
+            accept_again: None,
+            clock,
+            buffer,
+            poll,
+        })
+    }
+
+    /// Makes SIGTERM, SIGINT and SIGQUIT stop the server as [`Handle::stop`](crate::Handle::stop) does. A second signal
+    /// stops it at once.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] if the signal handlers cannot be installed.
+    pub fn stop_on_signals(&mut self) -> Result<(), Error> {
+        self.stop_on(&[SIGTERM, SIGINT, SIGQUIT])
+    }
+
+    /// Makes SIGHUP stop the server like the signals of [`Server::stop_on_signals`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] if the signal handler cannot be installed.
+    pub fn stop_on_hangup(&mut self) -> Result<(), Error> {
+        self.stop_on(&[SIGHUP])
+    }
+
+    fn stop_on(&mut self, numbers: &[i32]) -> Result<(), Error> {
+        let added = match &self.signals {
+            Some(signals) => signals.add(numbers),
+            None => Signals::new(self.poll.registry(), SIGNALS, numbers)
+                .map(|signals| self.signals = Some(signals)),
+        };
+        added.map_err(Error::system("install signal handlers"))
+    }
+
+    /// Makes SIGHUP call a function that returns new access settings. With `None` the settings stay unchanged. Clients
+    /// that are connected stay connected.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] if the signal handler cannot be installed.
+    pub fn reload_on_hangup(
+        &mut self,
+        reload: impl FnMut() -> Option<Access> + Send + 'static,
+    ) -> Result<(), Error> {
+        let signals = Signals::new(self.poll.registry(), RELOAD, &[SIGHUP])
+            .map_err(Error::system("install signal handlers"))?;
+        self.reload = Some((signals, Box::new(reload)));
+        Ok(())
+    }
+
+    /// Makes this process the parent of orphaned descendants (on Linux), so that no program of the service escapes.
+    /// Orphans get TERM when the server stops, and KILL when the result is dropped. Use it only in a process whose
+    /// children all belong to the service.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] if the system does not allow it.
+    pub fn adopt_orphans(&mut self) -> Result<AdoptedOrphans, Error> {
+        become_subreaper().map_err(Error::system("adopt orphaned processes"))?;
+        let children = Signals::new(self.poll.registry(), CHILDREN, &[SIGCHLD])
+            .map_err(Error::system("install signal handlers"))?;
+        self.children = Some(children);
+        Ok(AdoptedOrphans(()))
+    }
+}
