@@ -38,7 +38,7 @@ fn refused(server: &TestServer, from: &str, to: &str) -> (u16, String, String) {
 fn each_error_has_its_status_and_message() {
     let server = TestServer::echo(patient());
     for (from, to, code, says) in [
-        ("GET / ", "POST / ", 405, "GET only"),
+        ("GET / ", "POST / ", 405, "methods: GET"),
         ("GET / ", "GET /nothing ", 404, "nothing is served"),
         ("GET / ", "GET  / ", 400, "malformed"),
         ("HTTP/1.1", "HTTP/1.0", 505, "HTTP/1.1"),

@@ -26,7 +26,7 @@ use crate::{
 ///     .add(echo.clone(), Box::new(Echo::new(echo)))
 ///     .add_without_idle_timeout(other.clone(), Box::new(Echo::new(other)))
 ///     .build()?;
-/// # let config = Config { listen: vec![([127, 0, 0, 1], 0).into()], ..Config::default() };
+/// let config = Config::builder().listen("127.0.0.1:0".parse()?).build()?;
 /// let server = Server::bind(config, routes)?;
 /// # server.handle().stop()?;
 /// server.run()?;

@@ -12,9 +12,9 @@ use rustix::termios::{Winsize, tcsetwinsize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TerminalSize {
     /// Lines, at least 1.
-    pub(crate) rows: u16,
+    pub rows: u16,
     /// Columns, at least 1.
-    pub(crate) cols: u16,
+    pub cols: u16,
 }
 
 impl Default for TerminalSize {

@@ -118,7 +118,7 @@ fn pass_on(
 /// let config = AgentConfig::new("/mcp".parse()?, ["my-mcp-server"])
 ///     .with_protocol(AgentProtocol::JsonRpc);
 /// let agents = AgentPerClient::new(config);
-/// # let config = Config { listen: vec![([127, 0, 0, 1], 0).into()], ..Config::default() };
+/// let config = Config::builder().listen("127.0.0.1:0".parse()?).build()?;
 /// let server = Server::bind(config, agents)?;
 /// # drop(server);
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -42,7 +42,7 @@ enum AgentProcess {
 /// use outrigger::{Config, Server};
 ///
 /// let agent = Agent::new(AgentConfig::new("/acp".parse()?, ["my-agent"]));
-/// # let config = Config { listen: vec![([127, 0, 0, 1], 0).into()], ..Config::default() };
+/// let config = Config::builder().listen("127.0.0.1:0".parse()?).build()?;
 /// let server = Server::bind(config, agent)?;
 /// // `server.run()` starts the agent and serves clients at ws://127.0.0.1:7070/acp.
 /// # drop(server);

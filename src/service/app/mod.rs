@@ -121,7 +121,7 @@ impl AppConfig {
 /// use outrigger::{Config, Server};
 ///
 /// let app = App::new(AppConfig::new("/chat".parse()?, ["python3", "chat.py"]));
-/// # let config = Config { listen: vec![([127, 0, 0, 1], 0).into()], ..Config::default() };
+/// let config = Config::builder().listen("127.0.0.1:0".parse()?).build()?;
 /// let server = Server::bind(config, app)?;
 /// // `server.run()` starts the program.
 /// # drop(server);
