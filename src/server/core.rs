@@ -341,7 +341,8 @@ impl Core {
     pub(super) fn rearm(&mut self, id: ClientId) {
         if let Some(client) = self.registry.get(id) {
             let deadline = client.deadline(&self.env);
-            self.timers.set_client(&mut self.registry, id, deadline);
+            self.timers
+                .set_client(&mut self.registry, id, self.env.now, deadline);
         }
     }
 
@@ -367,7 +368,7 @@ impl Core {
     }
 
     /// When the loop has to turn at the latest.
-    pub(super) fn next_turn(&self) -> Option<Time> {
+    pub(super) fn next_turn(&mut self) -> Option<Time> {
         [
             self.timers.next(),
             self.shutdown.next_turn(self.env.now),

@@ -614,7 +614,8 @@ impl<S: Service> Server<S> {
         if core.registry.get(id).is_none() {
             return;
         }
-        core.timers.set_client(&mut core.registry, id, None);
+        core.timers
+            .set_client(&mut core.registry, id, core.env.now, None);
         let Some(mut client) = core.registry.remove(id) else {
             return;
         };
@@ -686,7 +687,7 @@ impl<S: Service> Server<S> {
     }
 
     /// How long to wait for events.
-    pub(super) fn timeout(&self) -> Option<Duration> {
+    pub(super) fn timeout(&mut self) -> Option<Duration> {
         if self.ctx.core.has_work() || self.reaper.has_work() {
             return Some(Duration::ZERO);
         }

@@ -23,9 +23,9 @@ use crate::protocol::Time;
 /// Milliseconds of a coarse tick.
 const COARSE_TICK: u64 = 64;
 /// Coarse ticks of the wheel: a horizon of 32.7 seconds.
-const COARSE_TICKS: u64 = 512;
+const COARSE_TICKS: usize = 512;
 /// Fine ticks of the wheel, of a millisecond each.
-const FINE_TICKS: u64 = 64;
+const FINE_TICKS: usize = 64;
 
 const NIL: u32 = u32::MAX;
 const UNLINKED: u16 = u16::MAX;
@@ -35,8 +35,8 @@ const SERVICE: u32 = 1 << 31;
 const _: () = assert!(
     COARSE_TICKS.is_multiple_of(64)
         && FINE_TICKS.is_multiple_of(64)
-        && COARSE_TICKS + FINE_TICKS < UNLINKED as u64
-        && FINE_TICKS >= COARSE_TICK
+        && COARSE_TICKS + FINE_TICKS < UNLINKED as usize
+        && FINE_TICKS as u64 >= COARSE_TICK
 );
 
 /// A place in a list of the wheel.
@@ -79,8 +79,12 @@ pub(super) enum Due {
 /// Everything that waits for a time.
 #[derive(Debug)]
 pub(super) struct Timers {
-    coarse: Wheel,
-    fine: Wheel,
+    coarse: Wheel<COARSE_TICKS>,
+    fine: Wheel<FINE_TICKS>,
+    /// When something may be due next, or earlier.
+    next: Option<Time>,
+    /// Whether `next` may be too early, because something was removed.
+    is_next_early: bool,
     services: Slab<ServiceTimer>,
     last_serial: u64,
 }
@@ -88,8 +92,10 @@ pub(super) struct Timers {
 impl Timers {
     pub(super) fn new(now: Time) -> Self {
         Self {
-            coarse: Wheel::new(COARSE_TICK, COARSE_TICKS, 0, now),
-            fine: Wheel::new(1, FINE_TICKS, COARSE_TICKS as u16, now),
+            coarse: Wheel::new(COARSE_TICK, 0, now),
+            fine: Wheel::new(1, COARSE_TICKS as u16, now),
+            next: None,
+            is_next_early: false,
             services: Slab::new(),
             last_serial: 0,
         }
@@ -101,17 +107,20 @@ impl Timers {
         &mut self,
         registry: &mut Registry,
         id: ClientId,
+        now: Time,
         deadline: Option<Time>,
     ) {
+        self.advance(now);
         let mut links = Links {
             registry,
             services: &mut self.services,
         };
         let key = id.slot() as u32;
-        self.coarse.remove(&mut links, key);
+        self.is_next_early |= self.coarse.remove(&mut links, key);
         if let Some(deadline) = deadline {
             let tick = deadline.as_millis().div_ceil(COARSE_TICK);
-            self.coarse.insert(&mut links, key, tick);
+            let due = self.coarse.insert(&mut links, key, tick);
+            self.next = Some(self.next.map_or(due, |next| next.min(due)));
         }
     }
 
@@ -124,6 +133,7 @@ impl Timers {
         now: Time,
         after: Duration,
     ) -> TimerId {
+        self.advance(now);
         self.last_serial += 1;
         let due = now + after.max(Duration::from_millis(1));
         let entry = self.services.vacant_entry();
@@ -145,14 +155,14 @@ impl Timers {
             registry,
             services: &mut self.services,
         };
-        if due.since(now) < Duration::from_millis(COARSE_TICK) {
-            self.fine.advance(now);
-            self.fine.insert(&mut links, key, due.as_millis());
+        let found = if due.since(now) < Duration::from_millis(COARSE_TICK) {
+            self.fine.insert(&mut links, key, due.as_millis())
         } else {
             // It is found early and put into the fine part.
             let tick = due.as_millis() / COARSE_TICK;
-            self.coarse.insert(&mut links, key, tick);
-        }
+            self.coarse.insert(&mut links, key, tick)
+        };
+        self.next = Some(self.next.map_or(found, |next| next.min(found)));
     }
 
     /// Cancels a timer of a service. One that has passed is ignored.
@@ -164,21 +174,41 @@ impl Timers {
                 services: &mut self.services,
             };
             let key = SERVICE | slot as u32;
-            self.coarse.remove(&mut links, key);
-            self.fine.remove(&mut links, key);
+            self.is_next_early |=
+                self.coarse.remove(&mut links, key) || self.fine.remove(&mut links, key);
             self.services.remove(slot);
         }
     }
 
+    /// Moves both parts to the present tick if nothing is due.
+    fn advance(&mut self, now: Time) {
+        if self.next.is_none_or(|next| next > now) {
+            self.coarse.tick = self.coarse.tick.max(now.as_millis() / COARSE_TICK);
+            self.fine.tick = self.fine.tick.max(now.as_millis());
+        }
+    }
+
     /// Takes out what is due next.
+    #[inline]
     pub(super) fn pop(&mut self, registry: &mut Registry, now: Time) -> Option<Due> {
+        if self.next.is_none_or(|next| next > now) {
+            return None;
+        }
+        self.pop_due(registry, now)
+    }
+
+    fn pop_due(&mut self, registry: &mut Registry, now: Time) -> Option<Due> {
         loop {
             let mut links = Links {
                 registry,
                 services: &mut self.services,
             };
             let coarse = self.coarse.pop(&mut links, now);
-            let key = coarse.or_else(|| self.fine.pop(&mut links, now))?;
+            let Some(key) = coarse.or_else(|| self.fine.pop(&mut links, now)) else {
+                self.is_next_early = true;
+                self.next();
+                return None;
+            };
             if key & SERVICE == 0 {
                 return registry.id_at(key as usize).map(Due::Client);
             }
@@ -193,9 +223,14 @@ impl Timers {
     }
 
     /// When `pop` may have something next.
-    pub(super) fn next(&self) -> Option<Time> {
-        let next = [self.coarse.next(), self.fine.next()];
-        next.into_iter().flatten().min()
+    #[inline]
+    pub(super) fn next(&mut self) -> Option<Time> {
+        if self.is_next_early {
+            self.is_next_early = false;
+            let next = [self.coarse.next(), self.fine.next()];
+            self.next = next.into_iter().flatten().min();
+        }
+        self.next
     }
 }
 
@@ -217,8 +252,8 @@ impl Links<'_> {
 
 /// A ring of lists, one for each tick.
 #[derive(Debug)]
-struct Wheel {
-    heads: Box<[u32]>,
+struct Wheel<const TICKS: usize> {
+    heads: Box<[u32; TICKS]>,
     /// One bit for each list that is not empty.
     occupied: Box<[u64]>,
     /// The tick whose list is being emptied. All lists before it are empty.
@@ -229,33 +264,23 @@ struct Wheel {
     first_list: u16,
 }
 
-impl Wheel {
-    fn new(millis: u64, ticks: u64, first_list: u16, now: Time) -> Self {
+impl<const TICKS: usize> Wheel<TICKS> {
+    fn new(millis: u64, first_list: u16, now: Time) -> Self {
         Self {
-            heads: vec![NIL; ticks as usize].into(),
-            occupied: vec![0; ticks as usize / 64].into(),
+            heads: Box::new([NIL; TICKS]),
+            occupied: vec![0; TICKS / 64].into(),
             tick: now.as_millis() / millis,
             millis,
             first_list,
         }
     }
 
-    fn ticks(&self) -> u64 {
-        self.heads.len() as u64
-    }
+    const TICKS: u64 = TICKS as u64;
 
-    /// Goes on to the present tick if no list is in between.
-    fn advance(&mut self, now: Time) {
-        let target = now.as_millis() / self.millis;
-        if self.next_tick().is_none_or(|tick| tick >= target) {
-            self.tick = self.tick.max(target);
-        }
-    }
-
-    /// Inserts what is in no list.
-    fn insert(&mut self, links: &mut Links<'_>, key: u32, tick: u64) {
-        let tick = tick.clamp(self.tick + 1, self.tick + self.ticks() - 1);
-        let at = (tick % self.ticks()) as usize;
+    /// Inserts what is in no list. Returns when it is found.
+    fn insert(&mut self, links: &mut Links<'_>, key: u32, tick: u64) -> Time {
+        let tick = tick.clamp(self.tick + 1, self.tick + Self::TICKS - 1);
+        let at = (tick % Self::TICKS) as usize;
         let next = std::mem::replace(&mut self.heads[at], key);
         if next != NIL {
             links.get(next).previous = key;
@@ -266,14 +291,15 @@ impl Wheel {
             list: self.first_list + at as u16,
         };
         self.occupied[at / 64] |= 1 << (at % 64);
+        Time::from_millis(tick * self.millis)
     }
 
-    /// Takes `key` out of its list, if it is in one of this wheel's.
-    fn remove(&mut self, links: &mut Links<'_>, key: u32) {
+    /// Takes `key` out of its list. Returns whether it was in one of this wheel's.
+    fn remove(&mut self, links: &mut Links<'_>, key: u32) -> bool {
         let link = *links.get(key);
         let at = usize::from(link.list.wrapping_sub(self.first_list));
-        if at >= self.heads.len() {
-            return;
+        if at >= TICKS {
+            return false;
         }
         *links.get(key) = Link::default();
         match link.previous {
@@ -286,6 +312,7 @@ impl Wheel {
         if self.heads[at] == NIL {
             self.occupied[at / 64] &= !(1 << (at % 64));
         }
+        true
     }
 
     /// Takes out the next key whose tick has come.
@@ -293,13 +320,13 @@ impl Wheel {
         let target = now.as_millis() / self.millis;
         // Every list is within one round of the wheel. After a jump over many rounds all of them are due, and one round
         // before the target is enough to find them.
-        if let Some(ahead) = target.checked_sub(self.tick + self.ticks()) {
-            self.tick += ahead / self.ticks() * self.ticks();
+        if let Some(ahead) = target.checked_sub(self.tick + Self::TICKS) {
+            self.tick += ahead / Self::TICKS * Self::TICKS;
         }
         match self.next_tick() {
             Some(tick) if tick <= target => {
                 self.tick = tick;
-                let key = self.heads[(tick % self.ticks()) as usize];
+                let key = self.heads[(tick % Self::TICKS) as usize];
                 self.remove(links, key);
                 Some(key)
             }
@@ -312,7 +339,7 @@ impl Wheel {
 
     /// The next tick with a list that is not empty.
     fn next_tick(&self) -> Option<u64> {
-        let first = (self.tick % self.ticks()) as usize;
+        let first = (self.tick % Self::TICKS) as usize;
         let words = self.occupied.len();
         for step in 0..=words {
             let word = (first / 64 + step) % words;
@@ -324,7 +351,7 @@ impl Wheel {
             }
             if bits != 0 {
                 let at = word * 64 + bits.trailing_zeros() as usize;
-                let ahead = (at + self.heads.len() - first) % self.heads.len();
+                let ahead = (at + TICKS - first) % TICKS;
                 return Some(self.tick + ahead as u64);
             }
         }
@@ -379,10 +406,11 @@ mod tests {
     #[test]
     fn every_deadline_passes_once_not_early_and_at_most_two_ticks_late() {
         let (mut registry, ids) = clients(1000);
-        let mut timers = Timers::new(Time::from_millis(7_777));
+        let now = Time::from_millis(7_777);
+        let mut timers = Timers::new(now);
         let deadline = |slot: usize| 7_777 + (slot as u64 * 7919) % 30_000;
         for id in ids {
-            timers.set_client(&mut registry, id, at(deadline(id.slot())));
+            timers.set_client(&mut registry, id, now, at(deadline(id.slot())));
         }
         let mut passed = vec![0; 1000];
         for now in (7_777..40_000).step_by(13) {
@@ -399,12 +427,13 @@ mod tests {
     #[test]
     fn a_new_deadline_replaces_the_old_and_none_removes_it() {
         let (mut registry, ids) = clients(3);
-        let mut timers = Timers::new(Time::default());
+        let now = Time::default();
+        let mut timers = Timers::new(now);
         for id in &ids {
-            timers.set_client(&mut registry, *id, at(100));
+            timers.set_client(&mut registry, *id, now, at(100));
         }
-        timers.set_client(&mut registry, ids[1], at(1000));
-        timers.set_client(&mut registry, ids[2], None);
+        timers.set_client(&mut registry, ids[1], now, at(1000));
+        timers.set_client(&mut registry, ids[2], now, None);
         assert_eq!(pop_all(&mut timers, &mut registry, 500), [0]);
         assert_eq!(timers.next(), at(1024));
         assert_eq!(pop_all(&mut timers, &mut registry, 1100), [1]);
@@ -413,11 +442,13 @@ mod tests {
     #[test]
     fn a_jump_of_days_finds_every_client() {
         let (mut registry, ids) = clients(2);
-        let mut timers = Timers::new(Time::default());
-        timers.set_client(&mut registry, ids[0], at(100));
-        timers.set_client(&mut registry, ids[1], at(90_000));
+        let now = Time::default();
+        let mut timers = Timers::new(now);
+        timers.set_client(&mut registry, ids[0], now, at(100));
+        timers.set_client(&mut registry, ids[1], now, at(90_000));
         assert_eq!(pop_all(&mut timers, &mut registry, 1 << 50), [0, 1]);
-        timers.set_client(&mut registry, ids[0], at(1));
+        let late = Time::from_millis(1 << 50);
+        timers.set_client(&mut registry, ids[0], late, at(1));
         let none: [usize; 0] = [];
         let now = 1 << 50;
         assert_eq!(
@@ -434,14 +465,15 @@ mod tests {
     #[test]
     fn timers_of_services_pass_in_time_beyond_the_horizon_too_and_cancelled_ones_never() {
         let (mut registry, ids) = clients(1);
-        let mut timers = Timers::new(Time::default());
+        let now = Time::default();
+        let mut timers = Timers::new(now);
         let mut set = |registry: &mut Registry, after| {
             let after = Duration::from_millis(after);
             timers.set_service(registry, ServiceId::ALL, Time::default(), after)
         };
         let (soon, _far) = (set(&mut registry, 50), set(&mut registry, 100_000));
         let cancelled = set(&mut registry, 60);
-        timers.set_client(&mut registry, ids[0], at(50));
+        timers.set_client(&mut registry, ids[0], now, at(50));
         timers.cancel_service(&mut registry, cancelled);
         timers.cancel_service(&mut registry, cancelled);
         assert_eq!(pop_all(&mut timers, &mut registry, 49), [] as [usize; 0]);
