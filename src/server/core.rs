@@ -39,6 +39,8 @@ pub(super) struct Env {
     pub(super) protocol: Shared,
     /// The write buffer: replies to the client that is being read. Empty while none is.
     pub(super) output: Vec<u8>,
+    /// The size at which the write buffer is written.
+    most_output: usize,
     /// Whether the client that is being read has sent more, so that more replies may follow.
     pub(super) has_more_input: bool,
     pub(super) queue: RunQueue,
@@ -72,6 +74,12 @@ impl Env {
             || (self.protocol.compression.is_some()
                 && self.protocol.decompressed() - self.share_began
                     >= self.config.turn_bytes.max(1) as u64)
+    }
+
+    /// Whether the write buffer has to be written. It never holds more than the soft limit of output.
+    #[inline]
+    pub(super) fn is_output_full(&self) -> bool {
+        self.output.len() >= self.most_output
     }
 
     /// Begins the share of the next client.
@@ -126,6 +134,7 @@ impl Core {
                 now,
                 protocol: Shared::new(config.limits, compression(&config)),
                 output: Vec::new(),
+                most_output: WRITE_BUFFER.min(config.soft_outbound),
                 has_more_input: false,
                 queue: RunQueue::default(),
                 budget: Budget::default(),

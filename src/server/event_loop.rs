@@ -401,16 +401,12 @@ impl<S: Service> Server<S> {
             Read::Placed(count) => Input::placed(count),
             Read::End | Read::Nothing => return,
         };
-        while let Some((client, env)) = ctx.core.reading() {
+        while let Some((client, env)) = ctx.core.reading()
+            && client.read_gate(env) == ReadGate::Ready
+        {
             if let Some(message) = client.receive_whole(env, &mut input) {
                 service.message(ctx, id, message);
             } else if !receive(ctx, service, id, &mut input) {
-                break;
-            }
-            let Some((client, env)) = ctx.core.reading() else {
-                break;
-            };
-            if client.read_gate(env) != ReadGate::Ready {
                 break;
             }
             if input.is_empty() {
@@ -676,7 +672,7 @@ impl<S: Service> Server<S> {
             return;
         };
         let elapsed = self.ctx.now().since(before);
-        if elapsed > waited + interval.mul_f64(1.5) {
+        if elapsed > waited + interval + interval / 2 {
             log::warn!("the clock jumped by {elapsed:?}; every client gets a fresh ping window");
             let Core { registry, env, .. } = &mut self.ctx.core;
             for client in registry.iter_mut() {

@@ -166,6 +166,12 @@ impl WebSocket {
         self.receive_any(now, input, shared, out, false)
     }
 
+    /// Whether the connection is open and has no cold state: nothing is incomplete, and compression is off.
+    #[inline(always)]
+    pub(crate) fn is_between_messages(&self) -> bool {
+        self.state == State::Open && self.cold.is_none()
+    }
+
     /// The prologue of [`WebSocket::receive`] for the common case: nothing is incomplete, and a whole message lies in one
     /// frame of less than 64 KiB. `None` for everything else, which `receive` handles.
     #[inline(always)]
@@ -176,7 +182,7 @@ impl WebSocket {
         shared: &mut Shared,
         out: &mut Vec<u8>,
     ) -> Option<Message<'a>> {
-        if self.state != State::Open || self.cold.is_some() {
+        if !self.is_between_messages() {
             return None;
         }
         let (opcode, header_len, len) = whole_message(input.peek())?;

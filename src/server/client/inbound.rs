@@ -66,8 +66,21 @@ pub(in crate::server) enum Inbound<'a> {
 
 impl Client {
     /// Whether the client may be read now.
-    #[inline]
+    #[inline(always)]
     pub(in crate::server) fn read_gate(&self, env: &Env) -> ReadGate {
+        // The common case: an open connection on which nothing is incomplete or waits.
+        if let Connection::WebSocket(socket) = &self.connection
+            && socket.is_between_messages()
+            && self.backlog.is_none()
+            && !env.is_share_spent()
+        {
+            return ReadGate::Ready;
+        }
+        self.find_hold(env)
+    }
+
+    #[inline(never)]
+    fn find_hold(&self, env: &Env) -> ReadGate {
         // A closing connection is always read, and its input discarded: closing a socket with unread data resets the
         // connection, and the reset destroys what the peer has not read yet.
         let discards = match &self.connection {
@@ -79,7 +92,7 @@ impl Client {
         if discards {
             return ReadGate::Ready;
         }
-        if self.backlog.is_some() && self.is_congested() {
+        if self.is_congested() {
             return ReadGate::Held(Why::Output);
         }
         if let Connection::Http(http) = &self.connection

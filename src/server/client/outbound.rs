@@ -54,11 +54,7 @@ impl Client {
         message: Message<'_>,
     ) -> Result<(), SendError> {
         let payload = message.as_bytes();
-        let is_reading = self.flags.has(Flag::Reading);
-        let waiting = if is_reading { env.output.len() } else { 0 };
-        if (waiting > env.config.soft_outbound || self.backlog.is_some())
-            && !self.make_room(env, payload.len())
-        {
+        if self.backlog.is_some() && !self.make_room(env, payload.len()) {
             return Err(SendError::SlowConsumer);
         }
         let Connection::WebSocket(socket) = &mut self.connection else {
@@ -73,9 +69,9 @@ impl Client {
             return Ok(());
         }
         let header = SentHeader::new(message.opcode(), payload.len());
-        if is_reading && payload.len() < DIRECT {
+        if payload.len() < DIRECT && self.flags.has(Flag::Reading) {
             header.append_with(payload, &mut env.output);
-            if env.output.len() >= WRITE_BUFFER {
+            if env.is_output_full() {
                 self.write_output(env);
             }
         } else {
@@ -97,7 +93,7 @@ impl Client {
             self.write(env, &[header.encode().as_slice(), payload]);
         } else if is_reading {
             header.append_with(payload, &mut env.output);
-            if env.output.len() >= WRITE_BUFFER {
+            if env.is_output_full() {
                 self.write_output(env);
             }
         } else {
@@ -192,7 +188,7 @@ impl Client {
     ) {
         if self.flags.has(Flag::Reading) {
             operation(&mut self.connection, env.now, &mut env.output);
-            if env.output.len() >= WRITE_BUFFER {
+            if env.is_output_full() {
                 self.write_output(env);
             }
         } else {
