@@ -56,10 +56,11 @@ pub(super) struct Env {
 }
 
 impl Env {
-    /// Whether any service takes no messages.
-    #[inline]
-    pub(super) fn is_any_paused(&self) -> bool {
-        self.paused != 0
+    /// Whether anything in the loop may keep a message of the client that is being read from being delivered: a paused
+    /// service, a rate limit, or a share that is used up.
+    #[inline(always)]
+    pub(super) fn has_exceptions(&self) -> bool {
+        self.paused != 0 || self.config.rate_limit.is_some() || self.is_share_spent()
     }
 
     /// Whether a service takes no messages from its clients.
@@ -68,7 +69,7 @@ impl Env {
     }
 
     /// Whether the client that is being read has used up its share of the turn: in work, or in decompressed bytes.
-    #[inline]
+    #[inline(always)]
     pub(super) fn is_share_spent(&self) -> bool {
         self.budget.is_client_spent()
             || (self.protocol.compression.is_some()
@@ -378,14 +379,8 @@ impl Core {
 
     /// When the loop has to turn at the latest.
     pub(super) fn next_turn(&mut self) -> Option<Time> {
-        [
-            self.timers.next(),
-            self.shutdown.next_turn(self.env.now),
-            self.trim_at,
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        let next = earlier(self.timers.next(), self.shutdown.next_turn(self.env.now));
+        earlier(next, self.trim_at)
     }
 
     /// Whether a stopping server still waits for clients, calls, or output on its way.
@@ -479,5 +474,14 @@ impl Core {
             ..
         } = self;
         timers.set_service(registry, self.service_id, env.now, after)
+    }
+}
+
+/// The earlier of two times that may be none.
+#[inline]
+pub(super) fn earlier(one: Option<Time>, other: Option<Time>) -> Option<Time> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
     }
 }

@@ -15,7 +15,7 @@ use super::address::ListenAddress;
 use super::client::{Inbound, Input, Read, ReadGate, Why};
 use super::clock::Clock;
 use super::context::Context;
-use super::core::Core;
+use super::core::{Core, earlier};
 use super::error::Error;
 use super::handle::{Handle, Inbox};
 use super::id::{ClientId, Origin, ServiceId, SourceId};
@@ -68,7 +68,7 @@ pub struct Server<S> {
     pub(super) buffer: Box<[u8]>,
 }
 
-/// Takes the next event from a client's input and calls the service with it. Returns whether there was one.
+/// Takes the next event from a client's input and calls the service with it. Returns whether more can be taken.
 #[inline(never)]
 fn receive<S: Service>(
     ctx: &mut Context,
@@ -79,7 +79,12 @@ fn receive<S: Service>(
     let Some((client, env)) = ctx.core.reading() else {
         return false;
     };
-    match client.receive(env, input) {
+    if client.read_gate(env) != ReadGate::Ready {
+        return false;
+    }
+    let event = client.receive(env, input);
+    env.has_more_input = !input.is_empty();
+    match event {
         None => return false,
         Some(Inbound::Message(payload)) => {
             service.message(ctx, id, payload.as_message());
@@ -88,7 +93,7 @@ fn receive<S: Service>(
         Some(Inbound::OverRate) => {}
         Some(Inbound::Http(event)) => handle_http(ctx, service, id, event),
     }
-    true
+    !input.is_empty()
 }
 
 /// How a server ended.
@@ -401,16 +406,21 @@ impl<S: Service> Server<S> {
             Read::Placed(count) => Input::placed(count),
             Read::End | Read::Nothing => return,
         };
-        while let Some((client, env)) = ctx.core.reading()
-            && client.read_gate(env) == ReadGate::Ready
-        {
+        while let Some((client, env)) = ctx.core.reading() {
             if let Some(message) = client.receive_whole(env, &mut input) {
+                let is_last = input.is_empty();
+                env.has_more_input = !is_last;
                 service.message(ctx, id, message);
-            } else if !receive(ctx, service, id, &mut input) {
-                break;
-            }
-            if input.is_empty() {
-                break;
+                if is_last {
+                    break;
+                }
+            } else {
+                let mut rest = input;
+                let goes_on = receive(ctx, service, id, &mut rest);
+                input = rest;
+                if !goes_on {
+                    break;
+                }
             }
         }
         if !input.is_empty()
@@ -690,10 +700,7 @@ impl<S: Service> Server<S> {
         let now = self.ctx.now();
         let pending = self.listeners.iter().any(|listener| listener.pending);
         let accept = self.accept_again.or(pending.then_some(now));
-        let next = [self.ctx.core.next_turn(), accept]
-            .into_iter()
-            .flatten()
-            .min()?;
+        let next = earlier(self.ctx.core.next_turn(), accept)?;
         Some(next.since(now))
     }
 }

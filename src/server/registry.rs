@@ -31,8 +31,8 @@ enum Slot {
 #[derive(Debug)]
 pub(super) struct Registry {
     slots: Slab<Slot>,
-    /// The client that is checked out.
-    out: Option<Client>,
+    /// The client that is checked out; [`Slot::Out`] if none is.
+    out: Slot,
     /// The serial number of the next client. Never goes back.
     next_serial: u64,
     /// The number of clients: connections that are owed `disconnected`.
@@ -45,7 +45,7 @@ impl Registry {
     pub(super) fn new() -> Self {
         Self {
             slots: Slab::with_capacity(FIRST_SLOTS),
-            out: None,
+            out: Slot::Out,
             next_serial: 1,
             client_count: 0,
             last_path: Arc::default(),
@@ -84,11 +84,11 @@ impl Registry {
     pub(super) fn remove(&mut self, id: ClientId) -> Option<Client> {
         self.get(id)?;
         debug_assert!(
-            self.out.is_none(),
+            matches!(self.out, Slot::Out),
             "{id} is not removed while a client is read"
         );
         let Slot::Here(client) = self.slots.remove(id.slot()) else {
-            return self.out.take();
+            return None;
         };
         self.client_count -= usize::from(client.was_open());
         Some(client)
@@ -96,30 +96,34 @@ impl Registry {
 
     /// Takes a client out of its slot to be read. It is found under its id as before.
     pub(super) fn check_out(&mut self, id: ClientId) -> Option<&mut Client> {
-        debug_assert!(self.out.is_none(), "one client is read at a time");
+        debug_assert!(
+            matches!(self.out, Slot::Out),
+            "one client is read at a time"
+        );
         let slot = self.slots.get_mut(id.slot())?;
         match slot {
             Slot::Here(client) if client.id == id => {}
             _ => return None,
         }
-        let Slot::Here(client) = std::mem::replace(slot, Slot::Out) else {
-            return None;
-        };
-        Some(self.out.insert(client))
+        std::mem::swap(slot, &mut self.out);
+        self.checked_out()
     }
 
     /// The client that is checked out.
     #[inline]
     pub(super) fn checked_out(&mut self) -> Option<&mut Client> {
-        self.out.as_mut()
+        match &mut self.out {
+            Slot::Here(client) => Some(client),
+            Slot::Out => None,
+        }
     }
 
     /// Puts the client that was checked out back into its slot.
     pub(super) fn check_in(&mut self) {
-        if let Some(client) = self.out.take()
+        if let Slot::Here(client) = &self.out
             && let Some(slot) = self.slots.get_mut(client.id.slot())
         {
-            *slot = Slot::Here(client);
+            std::mem::swap(slot, &mut self.out);
         }
     }
 
@@ -127,17 +131,17 @@ impl Registry {
     pub(super) fn get(&self, id: ClientId) -> Option<&Client> {
         let client = match self.slots.get(id.slot())? {
             Slot::Here(client) => client,
-            Slot::Out => self.out.as_ref()?,
+            Slot::Out => self.out_ref()?,
         };
         (client.id == id).then_some(client)
     }
 
     #[inline]
     pub(super) fn get_mut(&mut self, id: ClientId) -> Option<&mut Client> {
-        if let Some(out) = &mut self.out
-            && out.id == id
+        if let Slot::Here(client) = &mut self.out
+            && client.id == id
         {
-            return self.out.as_mut();
+            return Some(client);
         }
         match self.slots.get_mut(id.slot())? {
             Slot::Here(client) if client.id == id => Some(client),
@@ -149,13 +153,23 @@ impl Registry {
     pub(super) fn iter(&self) -> impl Iterator<Item = &Client> {
         self.slots.iter().filter_map(|(_, slot)| match slot {
             Slot::Here(client) => Some(client),
-            Slot::Out => self.out.as_ref(),
+            Slot::Out => self.out_ref(),
         })
+    }
+
+    fn out_ref(&self) -> Option<&Client> {
+        match &self.out {
+            Slot::Here(client) => Some(client),
+            Slot::Out => None,
+        }
     }
 
     /// Every connection, to be changed.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Client> {
-        let mut out = self.out.as_mut();
+        let mut out = match &mut self.out {
+            Slot::Here(client) => Some(client),
+            Slot::Out => None,
+        };
         self.slots
             .iter_mut()
             .filter_map(move |(_, slot)| match slot {
@@ -197,8 +211,8 @@ impl Registry {
         match &mut self.slots[slot] {
             Slot::Here(client) => &mut client.timer,
             Slot::Out => match &mut self.out {
-                Some(client) => &mut client.timer,
-                None => unreachable!("a slot is reserved for the client that is checked out"),
+                Slot::Here(client) => &mut client.timer,
+                Slot::Out => unreachable!("a slot is reserved for the client that is checked out"),
             },
         }
     }
@@ -207,7 +221,7 @@ impl Registry {
     pub(super) fn id_at(&self, slot: usize) -> Option<ClientId> {
         match self.slots.get(slot)? {
             Slot::Here(client) => Some(client.id),
-            Slot::Out => self.out.as_ref().map(|client| client.id),
+            Slot::Out => self.out_ref().map(|client| client.id),
         }
     }
 }

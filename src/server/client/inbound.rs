@@ -66,21 +66,7 @@ pub(in crate::server) enum Inbound<'a> {
 
 impl Client {
     /// Whether the client may be read now.
-    #[inline(always)]
     pub(in crate::server) fn read_gate(&self, env: &Env) -> ReadGate {
-        // The common case: an open connection on which nothing is incomplete or waits.
-        if let Connection::WebSocket(socket) = &self.connection
-            && socket.is_between_messages()
-            && self.backlog.is_none()
-            && !env.is_share_spent()
-        {
-            return ReadGate::Ready;
-        }
-        self.find_hold(env)
-    }
-
-    #[inline(never)]
-    fn find_hold(&self, env: &Env) -> ReadGate {
         // A closing connection is always read, and its input discarded: closing a socket with unread data resets the
         // connection, and the reset destroys what the peer has not read yet.
         let discards = match &self.connection {
@@ -111,13 +97,7 @@ impl Client {
     }
 
     /// Whether the service takes no messages from this client.
-    #[inline(always)]
     pub(in crate::server) fn holds_messages(&self, env: &Env) -> bool {
-        (env.is_any_paused() || self.flags.has(Flag::Held)) && self.holds_its_messages(env)
-    }
-
-    #[inline(never)]
-    fn holds_its_messages(&self, env: &Env) -> bool {
         // Requests are always read, because some are not for the service. A peer that has ended its direction is read
         // to find the end of file behind its last bytes.
         (env.is_paused(self.service_id) && self.was_open())
@@ -254,23 +234,22 @@ impl Client {
         }
     }
 
-    /// The prologue of [`Client::receive`] for the common case: a message that lies whole at the front of the input.
-    /// `None` for everything else, which `receive` handles.
+    /// The prologue of [`Client::read_gate`] and [`Client::receive`] for the common case: nothing is incomplete, held back
+    /// or limited, and a message lies whole at the front of the input. `None` for everything else, which these two handle.
     #[inline(always)]
     pub(in crate::server) fn receive_whole<'a>(
         &mut self,
         env: &mut Env,
         input: &mut Input<'a>,
     ) -> Option<Message<'a>> {
-        if self.holds_messages(env) || env.config.rate_limit.is_some() {
-            return None;
-        }
         let Connection::WebSocket(socket) = &mut self.connection else {
             return None;
         };
+        if self.backlog.is_some() || self.flags.has(Flag::Held) || env.has_exceptions() {
+            return None;
+        }
         let message = socket.receive_whole(env.now, input, &mut env.protocol, &mut env.output)?;
         self.traffic.messages_in += 1;
-        env.has_more_input = !input.is_empty();
         Some(message)
     }
 
@@ -291,7 +270,6 @@ impl Client {
         }
         let payload = socket.receive(env.now, input, &mut env.protocol, &mut env.output)?;
         self.traffic.messages_in += 1;
-        env.has_more_input = !input.is_empty();
         if env.config.rate_limit.is_some() && self.is_over_rate(env) {
             return Some(Inbound::OverRate);
         }
