@@ -7,12 +7,18 @@ use crate::sys::ascii_text;
 const SHORT: usize = 64;
 
 /// Validates complete text.
+#[inline(always)]
 pub(super) fn check(bytes: &[u8]) -> Result<&str, ProtocolError> {
     if bytes.len() < SHORT
         && let Some(text) = ascii_text(bytes)
     {
         return Ok(text);
     }
+    check_any(bytes)
+}
+
+#[inline(never)]
+fn check_any(bytes: &[u8]) -> Result<&str, ProtocolError> {
     simdutf8::basic::from_utf8(bytes).map_err(|_| ProtocolError::InvalidUtf8)
 }
 

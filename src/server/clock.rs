@@ -1,7 +1,7 @@
 //! The clock of the loop, as the protocol counts time.
 
 use crate::protocol::Time;
-use crate::sys::monotonic_millis;
+use crate::sys::monotonic_nanos;
 
 /// A clock that starts at zero, never goes back, and keeps running while the machine is suspended.
 #[derive(Clone, Copy, Debug)]
@@ -13,12 +13,17 @@ impl Clock {
     /// A clock whose [`Time`] is zero now.
     pub(super) fn start() -> Self {
         Self {
-            origin: monotonic_millis(),
+            origin: monotonic_nanos(),
         }
     }
 
     /// The time now.
     pub(super) fn now(self) -> Time {
-        Time::from_millis(monotonic_millis().saturating_sub(self.origin))
+        self.at(monotonic_nanos())
+    }
+
+    /// The time of a reading of [`monotonic_nanos`].
+    pub(super) fn at(self, nanos: u64) -> Time {
+        Time::from_millis(nanos.saturating_sub(self.origin) / 1_000_000)
     }
 }

@@ -53,14 +53,16 @@ pub(super) struct Env {
     pub(super) calls: usize,
     /// The services that take no messages, one bit for each.
     paused: u64,
+    /// Whether a service is paused, or messages are limited by rate.
+    may_hold: bool,
 }
 
 impl Env {
-    /// Whether anything in the loop may keep a message of the client that is being read from being delivered: a paused
-    /// service, a rate limit, or a share that is used up.
+    /// Whether anything in the loop may keep an uncompressed message of the client that is being read from being
+    /// delivered: a paused service, a rate limit, or a share that is used up.
     #[inline(always)]
     pub(super) fn has_exceptions(&self) -> bool {
-        self.paused != 0 || self.config.rate_limit.is_some() || self.is_share_spent()
+        self.may_hold || self.budget.is_client_spent()
     }
 
     /// Whether a service takes no messages from its clients.
@@ -69,7 +71,6 @@ impl Env {
     }
 
     /// Whether the client that is being read has used up its share of the turn: in work, or in decompressed bytes.
-    #[inline(always)]
     pub(super) fn is_share_spent(&self) -> bool {
         self.budget.is_client_spent()
             || (self.protocol.compression.is_some()
@@ -144,6 +145,7 @@ impl Core {
                 addresses: Addresses::new(config.max_clients_per_address.is_some()),
                 calls: 0,
                 paused: 0,
+                may_hold: config.rate_limit.is_some(),
                 config,
             },
             sources: Sources::default(),
@@ -296,8 +298,10 @@ impl Core {
                 self.resume_behind = client.id.slot();
             }
             self.env.paused |= bit;
+            self.env.may_hold = true;
         } else if self.env.paused & bit != 0 {
             self.env.paused &= !bit;
+            self.env.may_hold = self.env.paused != 0 || self.env.config.rate_limit.is_some();
             let mut ids = self.registry.ids();
             let behind = ids.partition_point(|id| id.slot() <= self.resume_behind);
             ids.rotate_left(behind);

@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mio::event::Event as Readied;
 use mio::{Events, Poll};
@@ -27,7 +27,7 @@ use super::service::{Readiness, Service};
 use super::signals::Signals;
 use super::timers::Due;
 use crate::protocol::{CloseReason, Rejection, Time, Timeout};
-use crate::sys::Reaper;
+use crate::sys::{Reaper, monotonic_nanos};
 
 /// Events taken from the kernel in one turn.
 const EVENTS_PER_TURN: usize = 1024;
@@ -192,14 +192,15 @@ impl<S: Service> Server<S> {
                     return Err(Error::system("wait for events")(error));
                 }
             }
-            let began = Instant::now();
-            self.ctx.core.begin_turn(self.clock.now());
+            let began = monotonic_nanos();
+            self.ctx.core.begin_turn(self.clock.at(began));
             self.handle_jump(before, timeout);
             for event in &events {
                 self.handle_event(event, &mut ended);
             }
             self.take_turn();
-            self.ctx.core.env.counters.turns.observe(began.elapsed());
+            let took = monotonic_nanos().saturating_sub(began);
+            self.ctx.core.env.counters.turns.observe_nanos(took);
         }
         Ok((self.service, ended))
     }
@@ -406,14 +407,15 @@ impl<S: Service> Server<S> {
             Read::Placed(count) => Input::placed(count),
             Read::End | Read::Nothing => return,
         };
+        ctx.core.env.has_more_input = true;
         while let Some((client, env)) = ctx.core.reading() {
             if let Some(message) = client.receive_whole(env, &mut input) {
-                let is_last = input.is_empty();
-                env.has_more_input = !is_last;
-                service.message(ctx, id, message);
-                if is_last {
+                if input.peek().is_empty() {
+                    env.has_more_input = false;
+                    service.message(ctx, id, message);
                     break;
                 }
+                service.message(ctx, id, message);
             } else {
                 let mut rest = input;
                 let goes_on = receive(ctx, service, id, &mut rest);
@@ -682,7 +684,7 @@ impl<S: Service> Server<S> {
             return;
         };
         let elapsed = self.ctx.now().since(before);
-        if elapsed > waited + interval + interval / 2 {
+        if elapsed > interval && elapsed > waited + interval + interval / 2 {
             log::warn!("the clock jumped by {elapsed:?}; every client gets a fresh ping window");
             let Core { registry, env, .. } = &mut self.ctx.core;
             for client in registry.iter_mut() {

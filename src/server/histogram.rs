@@ -37,18 +37,22 @@ const BOUNDS: [u64; 13] = [
 pub struct Histogram {
     buckets: [u64; BOUNDS.len()],
     count: u64,
-    sum: Duration,
+    sum_nanos: u64,
 }
 
 impl Histogram {
-    /// Counts a duration.
+    /// Counts a duration of less than 584 years.
     pub fn observe(&mut self, duration: Duration) {
-        let micros = duration.as_micros();
-        if let Some(at) = BOUNDS.iter().position(|bound| micros <= u128::from(*bound)) {
+        self.observe_nanos(duration.as_nanos() as u64);
+    }
+
+    pub(super) fn observe_nanos(&mut self, nanos: u64) {
+        let micros = nanos / 1000;
+        if let Some(at) = BOUNDS.iter().position(|bound| micros <= *bound) {
             self.buckets[at] += 1;
         }
         self.count += 1;
-        self.sum += duration;
+        self.sum_nanos += nanos;
     }
 
     /// The number of durations.
@@ -58,7 +62,7 @@ impl Histogram {
 
     /// The sum of all durations.
     pub fn sum(&self) -> Duration {
-        self.sum
+        Duration::from_nanos(self.sum_nanos)
     }
 
     /// The upper bounds, each with the number of durations that do not exceed it.
@@ -82,7 +86,7 @@ impl Histogram {
             .buckets()
             .map(|(bound, count)| (bound.as_secs_f64().to_string(), count.into()));
         let le: serde_json::Map<String, Value> = le.collect();
-        json!({"count": self.count, "sum_s": self.sum.as_secs_f64(), "le": le})
+        json!({"count": self.count, "sum_s": self.sum().as_secs_f64(), "le": le})
     }
 }
 

@@ -33,6 +33,7 @@ impl Service for Echo {
     }
 
     fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
-        ctx.send(client, message);
+        // A client that cannot be sent to is being disconnected.
+        ctx.try_send(client, message).ok();
     }
 }

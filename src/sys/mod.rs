@@ -28,7 +28,7 @@ pub(crate) use account::Account;
 #[cfg(feature = "server")]
 pub(crate) use child_process::{ChildProcess, StartOptions, code_or_signal, exit_descriptor};
 #[cfg(feature = "server")]
-pub(crate) use clock::monotonic_millis;
+pub(crate) use clock::monotonic_nanos;
 #[cfg(feature = "server")]
 pub(crate) use descriptors::NonblockingFd;
 #[cfg(feature = "server")]

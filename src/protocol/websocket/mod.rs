@@ -185,17 +185,18 @@ impl WebSocket {
         if !self.is_between_messages() {
             return None;
         }
-        let (opcode, header_len, len) = whole_message(input.peek())?;
+        let (is_binary, header_len, len) = whole_message(input.peek())?;
         if header_len + len > input.peek().len() || len > shared.limits.max_message {
             return None;
         }
         let (header, payload) = input.take(header_len + len).split_at_mut(header_len);
         apply_mask(payload, *header.last_chunk()?);
         self.last_message = now;
-        shared.frames.count(opcode);
-        if opcode == OpCode::Binary {
+        if is_binary {
+            shared.frames.count(OpCode::Binary);
             return Some(Message::Binary(payload));
         }
+        shared.frames.count(OpCode::Text);
         match utf8::check(payload) {
             Ok(text) => Some(Message::Text(text)),
             Err(error) => {
@@ -322,26 +323,21 @@ impl WebSocket {
     }
 }
 
-/// Reads the header of a data frame of less than 64 KiB that is a whole, uncompressed message. Returns the opcode, the
-/// length of the header and the length of the payload.
+/// Reads the header of a data frame of less than 64 KiB that is a whole, uncompressed message. Returns whether the message
+/// is binary, the length of the header and the length of the payload.
 #[inline(always)]
-fn whole_message(bytes: &[u8]) -> Option<(OpCode, usize, usize)> {
-    let opcode = |first| {
-        if first == 0x82 {
-            OpCode::Binary
-        } else {
-            OpCode::Text
-        }
-    };
+fn whole_message(bytes: &[u8]) -> Option<(bool, usize, usize)> {
+    const TEXT: u8 = 0x81;
+    const BINARY: u8 = 0x82;
     match *bytes {
-        [first @ (0x81 | 0x82), length @ 0x80..=0xfd, ..] => {
-            Some((opcode(first), 6, usize::from(length & 0x7f)))
+        [first @ (TEXT | BINARY), length @ 0x80..=0xfd, ..] => {
+            Some((first == BINARY, 6, usize::from(length & 0x7f)))
         }
-        [first @ (0x81 | 0x82), 0xfe, high, low, ..] => {
+        [first @ (TEXT | BINARY), 0xfe, high, low, ..] => {
             match usize::from(u16::from_be_bytes([high, low])) {
                 // The length is not in its shortest form.
                 ..126 => None,
-                len => Some((opcode(first), 8, len)),
+                len => Some((first == BINARY, 8, len)),
             }
         }
         _ => None,
