@@ -211,9 +211,7 @@ impl Registry {
             Slot::Here(client) => &mut client.timer,
             Slot::Out => match &mut self.out {
                 Slot::Here(client) => &mut client.timer,
-                Slot::Out => {
-                    unreachable!("the slot is reserved for the client that is checked out")
-                }
+                Slot::Out => unreachable!("a slot is reserved for the client that is checked out"),
             },
         }
     }
