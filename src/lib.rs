@@ -4,7 +4,7 @@
 //! ```text
 //!            +------------------------------ one turn of the loop ---------------------------+
 //!            |                                                                               |
-//!  socket ---> read buffer ---> protocol::Connection ---> Service::message                   |
+//!  socket ---> read buffer ---> protocol::WebSocket ----> Service::message                   |
 //!            |  (one for all      (bytes and time in,          |                             |
 //!            |   clients)          events and bytes out)       v                             |
 //!  socket <--- write buffer <-------- PONG, CLOSE ------ Context::send, close, broadcast     |

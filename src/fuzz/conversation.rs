@@ -28,8 +28,8 @@ pub(super) struct Transcript {
     close_reason: Option<CloseReason>,
 }
 
-/// Any conversation: no panic, memory within the limits, and the same events and output however the bytes are split and
-/// whether they are read into a room.
+/// Runs any conversation. Nothing panics, memory stays within the limits, and the events and the output depend neither on
+/// how the bytes are split nor on whether they are read into a room.
 pub fn connection(data: &[u8]) {
     let [options, cuts, plan @ ..] = data else {
         return;
@@ -250,8 +250,8 @@ fn ok() -> Response {
     Response::json(StatusCode::OK, "{\"ok\":true}")
 }
 
-/// Any sequence of calls: every body arrives as it was sent, however it is split into chunks and reads. Anything else is
-/// rejected.
+/// Runs any sequence of calls. Every body arrives as it was sent, however it is split into chunks and reads. Everything
+/// else is rejected.
 pub fn calls(data: &[u8]) {
     let [options, plan @ ..] = data else {
         return;
@@ -268,7 +268,7 @@ pub fn calls(data: &[u8]) {
         let (bytes, after) = after.split_at(usize::from(*len).min(after.len()));
         rest = after;
         if kind & 0xf0 == 0xf0 {
-            // Arbitrary bytes. The result of what follows is not checked.
+            // Arbitrary bytes. Later results are not checked.
             stream.extend_from_slice(bytes);
             sent.push(None);
             continue;

@@ -1,8 +1,8 @@
 //! Operations on a whole server in memory, under simulated time.
 //!
-//! Operations are connections, bytes, ends, resets, reads, passing time, events that come late or for nothing, and what
-//! the service does from inside its own methods. After each, what the service was told has to agree with the registry;
-//! at the end, every client that connected has been disconnected once.
+//! The operations are connections, bytes, ends of input, resets, reads, passing time, late and spurious events, and the
+//! calls of the service from inside its own methods. After each operation, the records of the service must agree with
+//! the registry. At the end, every client that connected must have been disconnected once.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::protocol::write_frame;
 use crate::protocol::CloseCode;
 use crate::server::simulation::World;
 
-/// Any sequence of operations on a server: everyone who connects is told to be gone exactly once.
+/// Runs any sequence of operations on a server. Every client that connects is reported as disconnected exactly once.
 pub fn operations(data: &[u8]) {
     let Some((options, mut plan)) = data.split_first() else {
         return;
@@ -101,7 +101,7 @@ mod tests {
     use crate::random::Random;
 
     #[test]
-    fn after_operations_in_any_order_every_client_is_gone() {
+    fn after_operations_in_any_order_every_client_has_disconnected() {
         let mut random = Random::new(4);
         for _ in 0..2000 {
             operations(&random.bytes(600));

@@ -1,13 +1,13 @@
 //! Limits the work of one turn of the loop, in total and for each client.
 //!
 //! A unit of work is about a microsecond. Only work that a few bytes can cause (calls, broadcasts, parsed messages) is
-//! counted. Work in proportion to bytes (echoed messages) is not; `turn_bytes` bounds it. A client that has used up its
-//! share waits in the run queue behind those that have not.
+//! counted. Work in proportion to bytes (echoed messages) is not counted, because `turn_bytes` limits it. A client that
+//! has used up its share waits in the run queue behind those that have not.
 
-/// The most work for one client before others have their turn.
+/// The maximum work for one client before others get their turn.
 const CLIENT_SHARE: u32 = 200;
 
-/// The most work of one turn before the loop looks at new events.
+/// The maximum work of one turn before the loop polls for new events.
 const TURN_SHARE: u32 = 10_000;
 
 /// The cost of answering a call, besides the length of the answer.

@@ -1,8 +1,8 @@
-//! In which order and how fast a stopping server closes its clients.
+//! The order and pace in which a stopping server closes its clients.
 //!
-//! Clients that are closed at the same moment reconnect at the same moment to the replacing server. So many clients are
-//! closed evenly over most of the drain timeout, a few without waiting. If the service still works for a client, each
-//! step checks it again; it is closed when the work is done or time runs out.
+//! Clients that are closed at the same time reconnect to the replacing server at the same time. So a server closes many
+//! clients evenly over most of the drain timeout, and a few clients at once. While the service works for a client, each
+//! step checks the client again, and closes it when the work is done or time runs out.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,24 +10,24 @@ use std::time::Duration;
 use super::id::ClientId;
 use crate::protocol::Time;
 
-/// The share of the drain timeout in which clients are closed; the rest is for their answers.
+/// The fraction of the drain timeout in which clients are closed. The rest is for the clients' CLOSE frames.
 const SHARE: f64 = 0.8;
 
-/// The share of the drain timeout in which clients are closed whose work is not done by then.
+/// The fraction of the drain timeout, after [`SHARE`], in which clients are closed although they still wait.
 const LAST_SHARE: f64 = 0.1;
 
-/// The time that each client is worth: a few hundred a second come back.
+/// The time for each client. A replacing server thus gets a few hundred handshakes a second.
 const EACH: Duration = Duration::from_micros(1600);
 
-/// Between two steps.
+/// The time between two steps.
 const STEP: Duration = Duration::from_millis(20);
 
 /// Clients that have not been closed yet.
 #[derive(Debug, Default)]
 pub(super) struct DrainSchedule {
-    /// Those whose turn has not come.
+    /// Clients whose turn has not come.
     waiting: VecDeque<ClientId>,
-    /// Those whose turn has come while the service worked for them.
+    /// Clients whose turn came while the service worked for them.
     busy: VecDeque<ClientId>,
     total: usize,
     began: Time,
@@ -39,14 +39,14 @@ pub(super) struct DrainSchedule {
 /// What is left to do in one step.
 #[derive(Debug)]
 pub(super) struct Step {
-    /// Busy clients to ask about.
+    /// The number of busy clients to check again.
     ask: usize,
-    /// Busy clients to close, whatever the service does.
+    /// The number of busy clients to close even if the service still works for them.
     close: usize,
 }
 
 impl DrainSchedule {
-    /// Begins with these clients.
+    /// A schedule for these clients.
     pub(super) fn begin(clients: Vec<ClientId>, now: Time, drain_timeout: Duration) -> Self {
         let total = clients.len();
         let takes = (EACH * total as u32).min(drain_timeout.mul_f64(SHARE));
@@ -85,7 +85,7 @@ impl DrainSchedule {
         })
     }
 
-    /// The next client whose turn has come, and whether it is closed whatever the service still does for it.
+    /// The next client whose turn has come, and whether to close it even if the service still works for it.
     pub(super) fn pop_due(&mut self, step: &mut Step, now: Time) -> Option<(ClientId, bool)> {
         if step.close > 0 {
             step.close -= 1;
@@ -110,7 +110,7 @@ impl DrainSchedule {
         self.busy.push_back(id);
     }
 
-    /// Whether everyone was closed.
+    /// Whether all clients were closed.
     pub(super) fn is_done(&self) -> bool {
         self.waiting.is_empty() && self.busy.is_empty()
     }
@@ -129,7 +129,7 @@ mod tests {
         (0..count).map(|slot| ClientId::new(slot, 1)).collect()
     }
 
-    /// How many clients one step closes if the service works for none.
+    /// The number of clients that one step closes if the service works for none.
     fn closed(schedule: &mut DrainSchedule, millis: u64) -> usize {
         let now = Time::from_millis(millis);
         let Some(mut step) = schedule.begin_step(now) else {
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crowd_is_closed_evenly_and_a_handful_at_once() {
+    fn many_clients_are_closed_evenly_and_a_few_at_once() {
         let drain = Duration::from_secs(10);
         let mut schedule = DrainSchedule::begin(clients(5000), Time::default(), drain);
         let mut told: Vec<_> = (0..=8)
@@ -155,14 +155,14 @@ mod tests {
 
         let mut schedule = DrainSchedule::begin(clients(10), Time::default(), drain);
         assert_eq!(closed(&mut schedule, 0), 10);
-        // However many there are, the last is closed in time to answer.
+        // However many there are, the last one is closed in time for its CLOSE.
         let mut schedule = DrainSchedule::begin(clients(100_000), Time::default(), drain);
         assert_eq!(closed(&mut schedule, 8000), 100_000);
     }
 
     #[test]
-    fn a_client_that_the_service_works_for_is_closed_when_that_is_done_or_time_runs_out() {
-        // The bug: SIGTERM dropped answers that were under way, although the server waits for up to 10 s.
+    fn a_client_that_the_service_works_for_is_closed_when_the_work_is_done_or_time_runs_out() {
+        // The bug: SIGTERM dropped pending answers, although the server waits for up to 10 s.
         let drain = Duration::from_secs(10);
         let mut schedule = DrainSchedule::begin(clients(3), Time::default(), drain);
         let mut closed = Vec::new();
@@ -172,7 +172,7 @@ mod tests {
                 break;
             };
             while let Some((id, last_call)) = schedule.pop_due(&mut step, now) {
-                // The work for one takes no time, for the second half a second, for the third for ever.
+                // The work for the first client takes no time, for the second half a second; for the third it never ends.
                 let is_working = [false, millis < 500, true][id.slot()];
                 if is_working && !last_call {
                     schedule.postpone(id);

@@ -44,7 +44,7 @@ enum Socket {
 }
 
 /// The file of a unix socket that this server created. While the socket is open, no other file can get its inode number,
-/// so the number tells whether the file may be removed.
+/// so the number shows whether the file may be removed.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice, Read, Write};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// A connection in memory: the server has one end, the fuzzer the other.
+/// A connection in memory. The server has one end, and the test or fuzzer has the other.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MemoryStream(Arc<Mutex<Wire>>);
 
@@ -15,11 +15,11 @@ pub(super) struct Wire {
     pub(super) ended: bool,
     /// The client reset the connection.
     pub(super) reset: bool,
-    /// All the server ever wrote.
+    /// All bytes that the server wrote.
     pub(super) from_server: Vec<u8>,
-    /// What the socket still takes.
+    /// The number of bytes that the socket can still take.
     pub(super) room: usize,
-    /// How much of it the client's system has taken, if that is known.
+    /// The number of those bytes that the client's system has taken, if that is known.
     pub(super) taken: Option<usize>,
 }
 

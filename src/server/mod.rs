@@ -1,17 +1,17 @@
-//! The event loop: listeners, one slab of clients, one way out of it.
+//! The server: an event loop, one slab of clients, and one place that removes them.
 //!
-//! The invariants, by which the rest can be read:
+//! These invariants hold everywhere:
 //!
-//! * *One registry*: a connection exists if and only if it is in the slab of [`registry`]. While a client is read it is
-//!   checked out of its slot, which stays reserved.
+//! * *One registry*: a connection exists if and only if it is in the slab of [`registry`]. While a client is read,
+//!   it is checked out of its slot, which stays reserved.
 //! * *One disconnect*: `Server::disconnect` alone removes from the slab, deregisters the socket and tells the service.
 //!   It removes first, so a second call finds nothing.
-//! * *News, then reap*: what a service or a failing write does to a client is put into the run queue as news. The loop
-//!   acts on it in one place, `Server::reap`, when the task is done.
-//! * *The client does its own work*: reading, writing, answering and closing are methods of `Client`. The loop asks it to,
-//!   and calls the service.
-//! * *Nothing is kept for an idle client*: input is parsed in the loop's one buffer, replies are gathered in one, and
-//!   state that exists only now and then is behind a pointer in the client's entry.
+//! * *News, then reap*: a service or a failing write puts what happened to a client into the run queue as news. After
+//!   the task, the loop acts on the news in one place, `Server::reap`.
+//! * *The client does its own work*: reading, writing, answering and closing are methods of `Client`. The loop calls
+//!   these methods and the service.
+//! * *An idle client holds nothing*: input is parsed in the loop's one buffer, replies are collected in its one write
+//!   buffer, and state that few clients have is behind a pointer in the client's entry.
 
 mod address;
 mod admin;

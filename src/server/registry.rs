@@ -10,34 +10,33 @@ use super::id::{ClientId, MAX_SLOTS};
 use super::timers::Link;
 use crate::protocol::Time;
 
-/// The slab is made with so many slots. They are memory of their own, of which only the used part exists; a slab that
-/// grew from less would leave a hole of its former size behind.
+/// The initial number of slots. The system provides only the pages that are used. A slab that grows from a smaller size
+/// would leave a hole of its former size in the heap.
 const FIRST_SLOTS: usize = 1024;
 
-/// How long a connection that has shown no token is left alone when others need its place: long enough for a
-/// handshake.
+/// How long a connection without a token is kept when others need its place: long enough for a handshake.
 const STRANGER_TIME: Duration = Duration::from_millis(250);
 
 /// A slot of the slab.
 #[derive(Debug)]
 enum Slot {
-    /// The client is here.
+    /// The client is in its slot.
     Here(Client),
-    /// The client is checked out to be read; its slot stays reserved.
+    /// The client is checked out to be read. Its slot stays reserved.
     Out,
 }
 
-/// Every connection. A connection is in here if and only if it exists.
+/// Every connection, from `accept` to its end.
 #[derive(Debug)]
 pub(super) struct Registry {
     slots: Slab<Slot>,
     /// The client that is checked out; [`Slot::Out`] if none is.
     out: Slot,
-    /// The serial number of the next client. Never goes back.
+    /// The serial number of the next client. It only increases.
     next_serial: u64,
     /// The number of clients: connections that are owed `disconnected`.
     client_count: usize,
-    /// The path of the client that was opened last, to be shared by the next.
+    /// The path of the client that was opened last. The next client shares it if its path is the same.
     last_path: Arc<Box<str>>,
 }
 
@@ -62,12 +61,12 @@ impl Registry {
         self.client_count
     }
 
-    /// Counts a connection that was opened.
+    /// Counts a connection that was upgraded.
     pub(super) fn count_client(&mut self) {
         self.client_count += 1;
     }
 
-    /// Adds a connection. `make` is given its id before it is in; if it fails, nothing is added.
+    /// Adds the connection that `make` creates for the new id. If `make` fails, nothing is added.
     pub(super) fn insert<E>(
         &mut self,
         make: impl FnOnce(ClientId) -> Result<Client, E>,
@@ -80,7 +79,7 @@ impl Registry {
         Ok(id)
     }
 
-    /// Removes a connection. A second call finds nothing.
+    /// Removes a connection. A second call returns `None`.
     pub(super) fn remove(&mut self, id: ClientId) -> Option<Client> {
         self.get(id)?;
         debug_assert!(
@@ -94,7 +93,7 @@ impl Registry {
         Some(client)
     }
 
-    /// Takes a client out of its slot to be read. It is found under its id as before.
+    /// Takes a client out of its slot to be read. `get` and `get_mut` still find it by its id.
     pub(super) fn check_out(&mut self, id: ClientId) -> Option<&mut Client> {
         debug_assert!(
             matches!(self.out, Slot::Out),
@@ -164,7 +163,7 @@ impl Registry {
         }
     }
 
-    /// Every connection, to be changed.
+    /// Every connection, mutably.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Client> {
         let mut out = match &mut self.out {
             Slot::Here(client) => Some(client),
@@ -178,12 +177,12 @@ impl Registry {
             })
     }
 
-    /// The ids of all connections, for a walk during which they may change.
+    /// The ids of all connections, for a loop that may change the registry.
     pub(super) fn ids(&self) -> Vec<ClientId> {
         self.iter().map(|client| client.id).collect()
     }
 
-    /// The oldest connections that have had some time and shown no token, at most `count`.
+    /// The oldest connections without a token, at most `count`. New ones are left alone for [`STRANGER_TIME`].
     pub(super) fn oldest_strangers(&self, now: Time, count: usize) -> Vec<ClientId> {
         let is_due =
             |client: &&Client| client.is_stranger() && now.since(client.since()) >= STRANGER_TIME;
@@ -198,7 +197,7 @@ impl Registry {
         strangers.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// The text of a path, shared with the client that was opened before if it is the same.
+    /// The text of a path, shared with the client that was opened last if its path is the same.
     pub(super) fn share_path(&mut self, path: &str) -> Arc<Box<str>> {
         if **self.last_path != *path {
             self.last_path = Arc::new(path.into());
@@ -206,7 +205,7 @@ impl Registry {
         Arc::clone(&self.last_path)
     }
 
-    /// The place in the timer wheel of the client in a slot that is in use.
+    /// The timer link of the client in a slot. The slot must be in use.
     pub(super) fn timer_mut(&mut self, slot: usize) -> &mut Link {
         match &mut self.slots[slot] {
             Slot::Here(client) => &mut client.timer,
@@ -217,7 +216,7 @@ impl Registry {
         }
     }
 
-    /// The id of the client in a slot that is in use.
+    /// The id of the client in a slot.
     pub(super) fn id_at(&self, slot: usize) -> Option<ClientId> {
         match self.slots.get(slot)? {
             Slot::Here(client) => Some(client.id),

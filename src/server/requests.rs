@@ -1,4 +1,4 @@
-//! Routing of requests: which service handles one, and whether it is upgraded, answered or rejected.
+//! Selects the service for each request, and upgrades, answers or rejects the request.
 
 use super::admin;
 use super::context::Context;
@@ -9,13 +9,13 @@ use crate::protocol::deflate::Offer;
 use crate::protocol::http::HttpEvent;
 use crate::protocol::{CloseReason, Rejection, Request, Response, StatusCode};
 
-/// A subprotocol without a meaning of its own: the messages are those of the service.
+/// The subprotocol that clients can offer beside their token. It does not change the messages.
 const OWN_PROTOCOL: &str = "outrigger";
 
-/// The longest path of a client, in bytes. It is kept as long as the client is connected.
+/// The maximum length of a client's path in bytes. The server keeps the path while the client is connected.
 const MAX_PATH: usize = 1024;
 
-/// Handles what a connection has received before its upgrade.
+/// Handles an HTTP event of a connection that is not upgraded.
 #[inline(never)]
 pub(super) fn handle_http<S: Service>(
     ctx: &mut Context,
@@ -47,7 +47,7 @@ fn handle_head<S: Service>(ctx: &mut Context, service: &mut S, id: ClientId, hea
     }
 }
 
-/// Checks who makes a request, selects what handles it, and upgrades or answers it.
+/// Checks access, selects the service, and upgrades or answers the request.
 fn route<S: Service>(
     ctx: &mut Context,
     service: &mut S,
@@ -75,7 +75,7 @@ fn route<S: Service>(
     let is_new = client.is_new();
     let access = &env.config.access;
     let origin = access.known_origin(request, listen);
-    // A stopping server answers no second request.
+    // A stopping server answers no second request on a connection.
     client.begin_request(request, origin.as_deref(), is_stopping);
     let is_user = client.remote.user().is_some();
     if !admin::is_open(request) {
@@ -83,7 +83,7 @@ fn route<S: Service>(
     }
     client.set_trusted(access.authenticates(request, is_user));
     let route = if request.is_preflight() {
-        // Memory is not kept for a peer that has shown no token.
+        // The server keeps no memory for a peer without a token.
         admin::expect_no_body(request)?;
         Route::Http
     } else if admin::is_for(request) {
@@ -144,7 +144,7 @@ fn upgrade<S: Service>(
     if let Some(cookie) = &ctx.config().affinity_cookie {
         accept = accept.field("Set-Cookie", format!("{cookie}; Path=/; HttpOnly"))?;
     }
-    // A browser that has to put the token among its subprotocols has to be answered with another of them.
+    // A browser that sends the token as a subprotocol requires another of its subprotocols in the response.
     if !accept.has_protocol() && upgrade.protocols().contains(&OWN_PROTOCOL) {
         accept = accept.protocol(OWN_PROTOCOL);
     }
@@ -169,7 +169,7 @@ fn upgrade<S: Service>(
     Ok(())
 }
 
-/// Has a call answered whose body has arrived.
+/// Answers a call whose body has arrived, or passes it to the service.
 fn handle_call<S: Service>(
     ctx: &mut Context,
     service: &mut S,
@@ -188,7 +188,7 @@ fn handle_call<S: Service>(
     } else if admin::is_for(request) {
         ctx.core.service_id = ServiceId::ALL;
         let response = admin::answer(ctx, service, request);
-        // Each of the clients that it lists costs more than its bytes do.
+        // Listing a client costs more than writing its bytes.
         ctx.spend(response.body_len() / 80);
         ctx.respond(id, &response);
     } else if is_full || has_too_many {

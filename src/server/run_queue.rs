@@ -1,45 +1,45 @@
-//! Which clients have work left over: input to read, output to write, and news for the loop.
+//! The queue of clients with work left over: input to read, output to write, and news for the loop.
 
 use std::collections::VecDeque;
 
 use super::id::ClientId;
 
-/// What happened to a client and has to be acted on before the next task.
+/// A change of a client that the loop handles before the next task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum News {
     /// Its deadline may have changed.
     Rearm,
-    /// Its output drained after it was congested.
+    /// Its output has drained after it was congested.
     Drained,
     /// Its connection is over.
     Closing,
 }
 
-/// The work that is left over. An id whose client is gone by its turn finds nothing.
+/// The work that is left over. An entry whose client is gone has no effect.
 #[derive(Debug, Default)]
 pub(super) struct RunQueue {
     /// Clients to read in the next turn.
     readable: VecDeque<ClientId>,
     /// Clients with output to write at the end of this turn.
     dirty: VecDeque<ClientId>,
-    /// What the loop acts on after the present task.
+    /// News that the loop handles after the present task.
     news: VecDeque<(ClientId, News)>,
     /// Whether the last turn left readable clients unread. They come before clients with new events.
     is_behind: bool,
 }
 
 impl RunQueue {
-    /// Reads a client in the next turn.
+    /// Queues a client to be read in the next turn.
     pub(super) fn push_readable(&mut self, id: ClientId) {
         self.readable.push_back(id);
     }
 
-    /// Writes a client's output at the end of this turn.
+    /// Queues a client's output to be written at the end of this turn.
     pub(super) fn push_dirty(&mut self, id: ClientId) {
         self.dirty.push_back(id);
     }
 
-    /// Notes what happened to a client.
+    /// Queues news of a client.
     pub(super) fn push_news(&mut self, id: ClientId, news: News) {
         self.news.push_back((id, news));
     }
@@ -49,7 +49,7 @@ impl RunQueue {
         self.readable.len()
     }
 
-    /// The next client to read; none if `is_spent` says that this turn has done enough.
+    /// The next client to read, or `None` if this turn has used up its budget (`is_spent`).
     pub(super) fn pop_readable(&mut self, is_spent: bool) -> Option<ClientId> {
         self.is_behind = is_spent && !self.readable.is_empty();
         if is_spent {

@@ -1,4 +1,4 @@
-//! What a server serves.
+//! The [`Service`] trait: what the loop calls and asks.
 
 use std::time::Duration;
 
@@ -8,74 +8,74 @@ use super::metrics::Metrics;
 use super::status::StatusFields;
 use crate::protocol::{Accept, CloseReason, Message, Rejection, Request, Response, StatusCode};
 
-/// What a path is for.
+/// How requests to a path are handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// To be upgraded: [`Service::accept`] and [`Service::connected`] follow.
+    /// Handshakes are upgraded: [`Service::accept`] and [`Service::connected`] follow.
     WebSocket,
-    /// To be called: [`Service::call`] follows with the whole request.
+    /// Requests are calls: [`Service::call`] follows with the whole request.
     Http,
 }
 
-/// What has become possible on a file descriptor that a service watches.
+/// What a file descriptor that a service watches is ready for.
 ///
-/// Readiness is told once (edge-triggered): read or write until `WouldBlock`, or ask for another turn with
+/// Readiness is reported once (edge-triggered): read or write until `WouldBlock`, or request another call with
 /// [`Context::again`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Readiness {
-    /// Reading will not block: there is data, an end or an error.
+    /// Reading will not block: there is data, end of file or an error.
     pub readable: bool,
     /// Writing will not block: there is room or an error.
     pub writable: bool,
 }
 
-/// What clients reach through a server. Every method has a default, so a service writes down what it cares about.
+/// What a server does with its clients. Every method has a default.
 ///
-/// All methods are called on the loop's own thread, and while one runs nothing else does: keep them short. What they
-/// do to clients goes through the [`Context`]; a client that a method closes, or that turns out to be dead while it is
-/// sent to, is removed after the method has returned.
+/// The loop calls all methods on its own thread, and nothing else runs meanwhile, so keep them short. A method acts on
+/// clients through the [`Context`]. A client that the method closes, or that fails while the method sends to it, is
+/// removed after the method has returned.
 ///
-/// For every client, `connected` is called once, then `message` and `drained` any number of times, then
-/// `disconnected` once, whatever ended the connection; nothing after it.
+/// For every client, the loop calls `connected` once, then `message` and `drained` any number of times, then
+/// `disconnected` once, whatever ended the connection, and nothing after that.
 pub trait Service {
-    /// The loop begins to turn: the place to watch file descriptors and set timers.
+    /// The loop starts. File descriptors can be watched and timers set from here on.
     fn started(&mut self, ctx: &mut Context) {
         let _ = ctx;
     }
 
-    /// Which of several services that it is made of a request is for. [`Context::service_id`] says so from then on whenever
-    /// something of that client is told.
+    /// Selects the service that handles a request, for a service that combines several. [`Context::service_id`] returns
+    /// this id in every later call for the same client.
     fn service_id(&self, request: &Request<'_>) -> ServiceId {
         let _ = request;
         ServiceId::ALL
     }
 
-    /// What is at a request's path, or why there is nothing for it: usually [`Rejection::not_found`]. It is asked when
-    /// the head is there, so that a body that nobody wants is not waited for.
+    /// Decides how a request is handled, or rejects it, usually with [`Rejection::not_found`]. The loop asks as soon as
+    /// the head has arrived, so that it does not wait for the body of a rejected request.
     fn route(&mut self, request: &Request<'_>) -> Result<Route, Rejection> {
         let _ = request;
         Ok(Route::WebSocket)
     }
 
-    /// The longest body of a call to a path that `route` has let through. A longer one gets 413, and so does one over
+    /// The maximum length of the body of a call that `route` has accepted. A longer body gets 413, and so does one over
     /// `max_message`.
     fn max_body(&self, request: &Request<'_>) -> usize {
         let _ = request;
         usize::MAX
     }
 
-    /// Admits or refuses a complete opening handshake. If it is admitted, `connected` follows at once.
+    /// Accepts or rejects an opening handshake. If it is accepted, `connected` follows at once.
     fn accept(&mut self, ctx: &mut Context, request: &Request<'_>) -> Result<Accept, Rejection> {
         let _ = (ctx, request);
         Ok(Accept::default())
     }
 
-    /// A client is connected; it can be sent to from now on.
+    /// A client has connected. The service can send to it from here on.
     fn connected(&mut self, ctx: &mut Context, client: ClientId, request: &Request<'_>) {
         let _ = (ctx, client, request);
     }
 
-    /// A client sent a message.
+    /// A client has sent a message.
     fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
         let _ = (ctx, client, message);
     }
@@ -85,53 +85,53 @@ pub trait Service {
         let _ = (ctx, client);
     }
 
-    /// A client has ended its direction of the connection without CLOSE: it sends nothing more, but may still read, or
-    /// may be gone. The result says how long the client is kept without taking output, so that the service can still
-    /// send to it. By default it is disconnected as soon as earlier output has been sent.
+    /// A client has ended its direction of the connection without CLOSE. It sends nothing more, but may still read, or
+    /// may be gone. The service returns how long to keep the client while it takes no output, so that the service can
+    /// still send to it. By default, the client is disconnected as soon as earlier output has been sent.
     fn input_ended(&mut self, ctx: &mut Context, client: ClientId) -> Duration {
         let _ = (ctx, client);
         Duration::ZERO
     }
 
-    /// A client is gone. Its id finds nothing any more, and will never be another client's.
+    /// A client has disconnected. Its id is no longer valid and is never reused.
     fn disconnected(&mut self, ctx: &mut Context, client: ClientId, ending: &CloseReason) {
         let _ = (ctx, client, ending);
     }
 
-    /// Whether a client waits for something that the service still does: an answer, or the last output of a program. A
-    /// server that stops closes it when that is done.
+    /// Whether a client waits for the service, for example for an answer or for the last output of a program. A stopping
+    /// server closes the client when it no longer waits.
     fn is_waiting(&self, ctx: &Context, client: ClientId) -> bool {
         let _ = (ctx, client);
         false
     }
 
-    /// Whether the idle timeout does not apply to a client now. By default it does not apply to one that
-    /// [waits](Service::is_waiting).
+    /// Whether a client is exempt from the idle timeout now. By default, a client that [waits](Service::is_waiting) is
+    /// exempt.
     fn may_idle(&self, ctx: &Context, client: ClientId) -> bool {
         self.is_waiting(ctx, client)
     }
 
-    /// The server begins to stop. It takes no new clients, and closes each client when it no longer
+    /// The server begins to stop. It accepts no more clients. It closes each client when the client no longer
     /// [waits](Service::is_waiting) for the service, or shortly before the drain timeout at the latest. A service with
-    /// endless work must end it here, so that clients still get its last output.
+    /// endless work must end that work here, so that clients still get its last output.
     fn draining(&mut self, ctx: &mut Context) {
         let _ = ctx;
     }
 
-    /// A call came whole. It has to be answered, now or later, with [`Context::respond`] or
-    /// [`Context::begin_stream`]; its connection sends no other before.
+    /// A call has arrived, with its whole body. The service must answer it, now or later, with [`Context::respond`] or
+    /// [`Context::begin_stream`]. No other call of the same connection is delivered before that.
     fn call(&mut self, ctx: &mut Context, caller: ClientId, request: &Request<'_>, body: &[u8]) {
         let _ = (request, body);
-        let rejection = Rejection::new(StatusCode::INTERNAL, "nobody answers this call");
+        let rejection = Rejection::new(StatusCode::INTERNAL, "the service answers no calls");
         ctx.respond(caller, &Response::from(&rejection));
     }
 
-    /// The caller is gone before its call was answered to the end.
+    /// The caller has disconnected before its call was answered completely.
     fn abandoned(&mut self, ctx: &mut Context, caller: ClientId) {
         let _ = (ctx, caller);
     }
 
-    /// Whether clients can be served now. `GET /readyz` tells.
+    /// Whether the service can serve clients now, for `GET /readyz`.
     fn is_ready(&self) -> bool {
         true
     }
@@ -141,12 +141,12 @@ pub trait Service {
         let _ = (ctx, source, readiness);
     }
 
-    /// A timer has run out.
+    /// A timer has expired.
     fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
         let _ = (ctx, timer);
     }
 
-    /// A process has ended that another one had left to this one: only with
+    /// An adopted orphan has exited. Only called after
     /// [`Server::adopt_orphans`](crate::Server::adopt_orphans).
     fn orphans_changed(&mut self, ctx: &mut Context) {
         let _ = ctx;
@@ -158,27 +158,27 @@ pub trait Service {
         let _ = visit;
     }
 
-    /// What the service says about itself, beside what the server knows: fields of [`Status`](crate::Status).
+    /// The fields that the service adds to [`Status`](crate::Status).
     fn status(&self) -> StatusFields {
         StatusFields::default()
     }
 
-    /// What the service has counted, for `GET /metrics`.
+    /// Writes the metrics of the service, for `GET /metrics`.
     fn metrics(&self, out: &mut Metrics) {
         let _ = out;
     }
 
-    /// Why the service had the server stop, if that was not as it should be. It is asked when the loop has ended.
+    /// The failure for which the service stopped the server, if there was one. The caller asks after the loop has ended.
     fn failure(&self) -> Option<&str> {
         None
     }
 
-    /// The server stops and all clients are gone: end what the service itself runs.
+    /// The server stops and all clients have disconnected. The service must end what it still runs.
     fn stopping(&mut self, ctx: &mut Context) {
         let _ = ctx;
     }
 
-    /// Whether the loop may end. It is asked after `stopping`, on every turn until the drain timeout.
+    /// Whether the loop may end. After `stopping`, the loop asks in every turn until the drain timeout.
     fn is_stopped(&self) -> bool {
         true
     }

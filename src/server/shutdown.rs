@@ -1,4 +1,4 @@
-//! How a server stops: step by step, its clients first.
+//! The steps in which a server stops: first its clients, then its service.
 
 use std::time::Duration;
 
@@ -19,33 +19,33 @@ const ONE_SIGNAL: Duration = Duration::from_millis(100);
 /// How long a stopping server waits for the requests of connections that it has accepted.
 const NEWCOMERS: Duration = Duration::from_millis(200);
 
-/// How far a server has stopped.
+/// The progress of stopping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum ShutdownState {
     #[default]
     Running,
-    /// Stopping was asked for and has not begun.
+    /// Stopping was requested but has not begun.
     Asked,
-    /// Clients are sent CLOSE and waited for.
+    /// The server sends CLOSE to its clients and waits for them.
     Draining { until: Time },
-    /// Clients are gone and the service is waited for.
+    /// All clients have disconnected, and the server waits for the service.
     Finishing { until: Time },
     /// The loop ends now.
     Over,
 }
 
-/// The steps of stopping that are done and to come.
+/// The state of stopping.
 #[derive(Debug, Default)]
 pub(super) struct Shutdown {
     state: ShutdownState,
-    /// Until when to wait for the requests of connections that were accepted.
+    /// When to stop waiting for the first requests of accepted connections.
     newcomers_until: Time,
-    /// Clients that have not been sent CLOSE.
+    /// The clients to send CLOSE to.
     schedule: DrainSchedule,
 }
 
 impl Shutdown {
-    /// Asks the server to stop.
+    /// Requests that the server stops.
     pub(super) fn stop(&mut self) {
         if self.state == ShutdownState::Running {
             self.state = ShutdownState::Asked;
@@ -57,7 +57,7 @@ impl Shutdown {
         self.state != ShutdownState::Running
     }
 
-    /// Whether stopping was asked for and has not begun.
+    /// Whether stopping was requested but has not begun.
     pub(super) fn is_asked(&self) -> bool {
         self.state == ShutdownState::Asked
     }
@@ -67,7 +67,7 @@ impl Shutdown {
         self.state == ShutdownState::Over
     }
 
-    /// Whether the first requests of connections are still waited for.
+    /// Whether the server still waits for the first requests of accepted connections.
     pub(super) fn awaits_newcomers(&self, now: Time) -> bool {
         now < self.newcomers_until
     }
@@ -130,7 +130,7 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// Whether this process has adopted processes that still run. They are sent TERM.
+    /// Whether adopted processes still run. Sends TERM to them.
     fn has_orphans(&self) -> bool {
         let left = self.children.is_some() && reap_orphans();
         if left {
@@ -163,8 +163,8 @@ impl<S: Service> Server<S> {
         self.reap();
     }
 
-    /// Closes the clients whose turn has come. The turn of a client that waits for the service comes when the service
-    /// is done, or when time runs out.
+    /// Closes the clients whose turn has come. A client that waits for the service is closed when the service is done,
+    /// or when time runs out.
     fn drain_due_clients(&mut self) {
         let now = self.ctx.now();
         let Some(mut step) = self.ctx.core.shutdown.schedule.begin_step(now) else {
@@ -180,8 +180,8 @@ impl<S: Service> Server<S> {
         self.reap();
     }
 
-    /// Ends every connection, then has the service stop. Clients that have not been sent CLOSE are sent it if their
-    /// socket has room.
+    /// Ends every connection, then calls `stopping`. A client that has not been sent CLOSE gets it if its socket has
+    /// room.
     fn end_clients(&mut self) {
         let end = |core: &mut Core, id: ClientId| {
             core.with(id, |client, env| {

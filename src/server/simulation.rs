@@ -1,6 +1,6 @@
 //! A whole server in memory under simulated time, for tests and the operation fuzzer.
 //!
-//! Its service records what it is told. After each operation that has to agree with the registry.
+//! Its service records every call. [`World::check`] compares the records with the registry after each operation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -20,21 +20,21 @@ use crate::protocol::{
     StatusCode,
 };
 
-/// Writes down what it is told, and does what the first byte of a message says.
+/// Records every call, and does what the first byte of a message says.
 #[derive(Debug, Default)]
 pub(crate) struct Witness {
     pub(crate) present: BTreeSet<ClientId>,
     pub(crate) gone: BTreeSet<ClientId>,
-    /// Who waits for an answer, and whether it is a stream that has begun.
+    /// The callers that wait for an answer, and whether a stream has begun.
     pub(crate) calling: BTreeMap<ClientId, bool>,
-    /// How many messages came from whom.
+    /// The number of messages from each client.
     pub(crate) told: BTreeMap<ClientId, u64>,
-    /// How each client ended.
+    /// The cause and the code with which each client ended.
     pub(crate) endings: BTreeMap<ClientId, (Cause, CloseCode)>,
 }
 
 impl Witness {
-    /// Goes on with every call: a stream begins, then ends; other calls are answered.
+    /// Continues every call: begins or continues a stream, ends a stream, or answers the call.
     fn answer(&mut self, ctx: &mut Context, with_stream: bool) {
         for (caller, begun) in std::mem::take(&mut self.calling) {
             let answered = match (begun, with_stream) {
@@ -43,7 +43,7 @@ impl Witness {
                 (true, true) => ctx.stream(caller, &[b'x'; 3000]),
                 (true, false) => ctx.end_stream(caller),
             };
-            // One whose socket is dead is not gone yet: the loop will tell.
+            // A caller whose socket has failed is not removed yet. `abandoned` follows.
             if with_stream || answered.is_err() {
                 self.calling.insert(caller, begun || with_stream);
             }
@@ -79,9 +79,9 @@ impl Service for Witness {
     fn abandoned(&mut self, ctx: &mut Context, caller: ClientId) {
         assert!(
             self.calling.remove(&caller).is_some(),
-            "{caller} had called"
+            "{caller} has called"
         );
-        assert!(ctx.end_stream(caller).is_err(), "and is gone");
+        assert!(ctx.end_stream(caller).is_err(), "the caller is gone");
     }
 
     fn connected(&mut self, ctx: &mut Context, client: ClientId, _: &Request<'_>) {
@@ -93,18 +93,15 @@ impl Service for Witness {
     }
 
     fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
-        assert!(
-            self.present.contains(&client),
-            "{client} speaks while it is connected"
-        );
+        assert!(self.present.contains(&client), "{client} is connected");
         let told = self.told.entry(client).or_default();
         *told += 1;
-        let entry = ctx.core.registry.get(client).expect("it is there");
-        assert!(entry.is_open(), "and is not being closed");
+        let entry = ctx.core.registry.get(client).expect("registered");
+        assert!(entry.is_open(), "the client is not being closed");
         assert_eq!(
             entry.read_gate(&ctx.core.env),
             ReadGate::Ready,
-            "and its messages are taken"
+            "the service takes messages"
         );
         assert_eq!(entry.traffic.messages_in, *told);
         let someone = self.present.iter().next().copied().unwrap_or(client);
@@ -126,7 +123,7 @@ impl Service for Witness {
             Some(b'r') => self.answer(ctx, false),
             Some(b't') => self.answer(ctx, true),
             Some(b'h') => {
-                // Held until anyone drains or leaves, which may be at once.
+                // Held until any client drains or disconnects, which may be at once.
                 ctx.set_held(client, true);
                 (0..20).for_each(|_| ctx.send(someone, Message::Binary(&[9; 3000])));
                 ctx.send(client, message);
@@ -157,7 +154,7 @@ impl Service for Witness {
         assert!(self.gone.insert(client), "{client} disconnects once");
         assert!(
             ctx.try_send(client, Message::Text("late")).is_err(),
-            "nothing can be sent to who is gone"
+            "sending to a disconnected client fails"
         );
         ctx.broadcast(Message::Text("someone left"), |_, _| true);
         self.let_go(ctx);
@@ -176,7 +173,7 @@ impl Witness {
 pub(crate) struct World {
     pub(crate) server: Server<Witness>,
     pub(crate) streams: BTreeMap<ClientId, MemoryStream>,
-    /// Ids that may be gone, for events that come late.
+    /// Ids of clients that may be gone, for late events.
     pub(crate) old: Vec<ClientId>,
 }
 
@@ -188,7 +185,7 @@ impl World {
     pub(crate) fn new(options: u8) -> io::Result<Self> {
         let config = Config {
             max_clients: 2 + usize::from(options % 8),
-            // Nobody has so many, but they are counted.
+            // The limit is never reached, but clients are counted.
             max_clients_per_address: (options & 0x20 != 0).then_some(1000),
             limits: Limits {
                 max_head: 400,
@@ -262,7 +259,7 @@ impl World {
         self.stream(id).wire().reset = true;
     }
 
-    /// Lets the socket take more.
+    /// Makes room in the socket.
     pub(crate) fn add_room(&self, id: ClientId, bytes: usize) {
         self.stream(id).wire().room += bytes;
     }
@@ -307,7 +304,7 @@ impl World {
         self.server.handle_jump(before, waited);
     }
 
-    /// What the service was told agrees with the registry, and nobody holds more than they may.
+    /// Checks that the service's records agree with the registry, and that no client holds more than its limit.
     pub(crate) fn check(&mut self) {
         let ctx = &self.server.ctx;
         let mut present = BTreeSet::new();
@@ -347,7 +344,7 @@ impl World {
             } else {
                 assert!(
                     !present.contains(id) || wire.from_server.len() < 200,
-                    "a client has its 101 first"
+                    "a client gets 101 first"
                 );
             }
         }
@@ -355,7 +352,7 @@ impl World {
         self.streams.retain(|id, _| registry.get(*id).is_some());
     }
 
-    /// Stops the server. Everyone is gone in the end, whatever they do.
+    /// Stops the server and checks that no client is left.
     pub(crate) fn finish(mut self) {
         self.server.ctx.stop();
         for _ in 0..100 {
@@ -365,16 +362,23 @@ impl World {
             self.check();
         }
         assert!(self.server.ctx.core.shutdown.is_over());
-        assert_eq!(self.server.ctx.core.registry.len(), 0, "nobody is left");
+        assert_eq!(
+            self.server.ctx.core.registry.len(),
+            0,
+            "no connection is left"
+        );
         assert_eq!(
             self.server.ctx.core.timers.next(),
             None,
-            "and nothing is waited for"
+            "no deadline is left"
         );
         assert!(
             self.server.service.present.is_empty(),
-            "and the service knows"
+            "the service has seen every client disconnect"
         );
-        assert!(self.server.service.calling.is_empty(), "of callers too");
+        assert!(
+            self.server.service.calling.is_empty(),
+            "the service has seen every caller leave"
+        );
     }
 }

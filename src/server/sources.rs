@@ -23,7 +23,7 @@ struct Source {
 pub(super) struct Sources {
     sources: Slab<Source>,
     last_serial: u64,
-    /// Sources that asked for another turn, with what they asked for.
+    /// Sources to call again in the next turn, with the readiness to report.
     again: Vec<(SourceId, Readiness)>,
 }
 
@@ -57,7 +57,7 @@ impl Sources {
         }
     }
 
-    /// Whose source it is, if it still exists: an event for `id` may come late.
+    /// The service that a source belongs to. `None` if it is no longer watched, because an event may be late.
     pub(super) fn service_id(&self, id: SourceId) -> Option<ServiceId> {
         self.sources
             .get(id.slot())
@@ -73,7 +73,7 @@ impl Sources {
         std::mem::take(&mut self.again)
     }
 
-    /// Whether a source asked for another turn.
+    /// Whether a source is to be called again.
     pub(super) fn has_work(&self) -> bool {
         !self.again.is_empty()
     }

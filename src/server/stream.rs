@@ -10,10 +10,10 @@ use mio::{Interest, Registry, Token};
 
 use crate::sys::unsent_bytes;
 
-/// A client's socket; a pair of buffers in the operation fuzzer.
+/// A client's socket, or a pair of buffers in tests and fuzzers.
 #[derive(Debug)]
 pub(super) enum Stream {
-    /// A TCP or unix socket. They are read, written and shut down alike; one variant keeps a client's entry small.
+    /// A TCP or unix socket. Both are read, written and shut down in the same way, and one variant keeps `Client` small.
     Socket(TcpStream),
     #[cfg(any(test, fuzzing))]
     Memory(super::memory_stream::MemoryStream),
@@ -33,7 +33,7 @@ impl From<UnixStream> for Stream {
 }
 
 impl Stream {
-    /// Reads once; zero is the end.
+    /// Reads once. Zero bytes mean end of file.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         retry(|| match self {
             Self::Socket(stream) => stream.read(buffer),
@@ -42,7 +42,7 @@ impl Stream {
         })
     }
 
-    /// Writes once and returns how much was taken; zero if nothing can be taken now.
+    /// Writes once and returns the number of bytes written, which is zero if the socket is full.
     pub(super) fn write(&mut self, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
         let written = retry(|| match (&mut *self, buffers) {
             (Self::Socket(stream), [buffer]) => stream.write(buffer),
@@ -56,7 +56,7 @@ impl Stream {
         }
     }
 
-    /// Has small writes sent at once, for TCP.
+    /// Sends small writes without delay, for TCP.
     pub(super) fn set_nodelay(&self) {
         match self {
             Self::Socket(stream) => {
@@ -69,7 +69,7 @@ impl Stream {
         }
     }
 
-    /// Bytes that were written and that the peer has not taken yet, where that can be known.
+    /// The number of written bytes that the peer has not taken yet, if the system can tell.
     pub(super) fn unsent(&self) -> Option<usize> {
         match self {
             Self::Socket(stream) => unsent_bytes(stream),
@@ -78,17 +78,17 @@ impl Stream {
         }
     }
 
-    /// Ends our direction: the peer reads an end after what was written.
+    /// Ends the server's direction: the peer reads end of file after the written bytes.
     pub(super) fn end_output(&self) {
         match self {
-            // A socket that is no longer connected has nothing left to end.
+            // This fails only if the socket is no longer connected.
             Self::Socket(stream) => drop(stream.shutdown(Shutdown::Write)),
             #[cfg(any(test, fuzzing))]
             Self::Memory(_) => {}
         }
     }
 
-    /// Asks for events under `token`, once for the connection's whole life.
+    /// Registers for events with `token`, once for the lifetime of the connection.
     pub(super) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         match self {
             Self::Socket(stream) => {
@@ -99,7 +99,7 @@ impl Stream {
         }
     }
 
-    /// Ends what `register` began.
+    /// Ends the registration.
     pub(super) fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
         match self {
             Self::Socket(stream) => registry.deregister(stream),

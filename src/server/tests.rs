@@ -9,7 +9,7 @@ use crate::fuzz::protocol::write_frame;
 use crate::protocol::{Cause, CloseCode, Message};
 
 impl World {
-    /// A client whose handshake is done.
+    /// Connects a client and completes its handshake.
     fn connect(&mut self) -> ClientId {
         self.open(200);
         let id = *self.old.last().expect("just opened");
@@ -19,7 +19,7 @@ impl World {
 }
 
 impl World {
-    /// A client with `count` bytes in the system's buffer, of which its own system has taken nothing yet.
+    /// Connects a client and fills its send buffer with `count` bytes, of which the client's system has taken none.
     fn connect_behind(&mut self, count: usize) -> ClientId {
         let client = self.connect();
         {
@@ -39,12 +39,12 @@ impl World {
             .core
             .registry
             .get(client)
-            .expect("it is there");
-        assert_eq!(entry.queued(), 0, "all of it is in the system's buffer");
+            .expect("registered");
+        assert_eq!(entry.queued(), 0, "all output is in the send buffer");
         client
     }
 
-    /// Passes a second, in which the client's system takes `count` bytes.
+    /// Passes a second in which the client's system takes `count` bytes.
     fn second(&mut self, client: ClientId, count: usize) {
         if let Some(stream) = self.streams.get(&client)
             && let Some(taken) = &mut stream.wire().taken
@@ -62,35 +62,38 @@ impl World {
 }
 
 #[test]
-fn what_the_system_still_holds_is_not_lost_after_our_close() {
-    // The bug: --close-timeout after our CLOSE the socket was closed although its buffer still held megabytes that
-    // the peer was reading. With a PING of the peer unread in it, that was a reset.
+fn output_in_the_send_buffer_is_not_lost_after_our_close() {
+    // The bug: when the close timeout had passed after our CLOSE, the socket was closed although its send buffer held
+    // megabytes that the peer was reading. If a PING of the peer was unread, the peer got a reset.
     let mut world = World::new(0).expect("an epoll instance");
     let client = world.connect_behind(1_000_000);
     let ctx = &mut world.server.ctx;
     ctx.try_close(client, CloseCode::NORMAL, "done")
-        .expect("it is open");
+        .expect("open");
     for _ in 0..30 {
         world.give(client, b"\x89\x80mask");
         world.event(client, true, false, false);
         assert_eq!(
             world.stream(client).wire().to_server.len(),
             0,
-            "what comes is read and discarded"
+            "input is read and discarded"
         );
         world.second(client, 30_000);
-        assert!(world.is_present(client), "it takes 30 kB a second");
+        assert!(world.is_present(client), "the client takes 30 kB a second");
     }
     world.give(client, b"\x88\x80mask");
     world.event(client, true, false, false);
     world.server.take_turn();
-    assert!(!world.is_present(client), "it has answered our CLOSE");
+    assert!(
+        !world.is_present(client),
+        "the client has answered our CLOSE"
+    );
 }
 
 #[test]
-fn a_client_that_has_ended_its_direction_still_gets_what_the_service_has_for_it() {
-    // The bug: a terminal's or an app's client that had shut down its own side was gone at once, and what the
-    // service was about to send was dropped.
+fn a_half_closed_client_still_gets_the_output_of_the_service() {
+    // The bug: a client of a terminal or an app that had ended its direction was disconnected at once, and the remaining
+    // output of the service was dropped.
     let mut world = World::new(7).expect("an epoll instance");
     let at_once = (0..3)
         .map(|_| world.connect())
@@ -102,21 +105,28 @@ fn a_client_that_has_ended_its_direction_still_gets_what_the_service_has_for_it(
         world.stream(client).wire().ended = true;
         world.event(client, true, false, true);
     }
-    assert!(!world.is_present(at_once), "there is nothing for it");
+    assert!(
+        !world.is_present(at_once),
+        "the service has nothing for this client"
+    );
     let ctx = &mut world.server.ctx;
     assert_eq!(ctx.try_send(late, Message::Text("the last")), Ok(()));
     ctx.try_close(late, CloseCode::NORMAL, "done")
-        .expect("it is open");
+        .expect("open");
     world.server.take_turn();
     world.check();
-    assert!(!world.is_present(late), "its CLOSE is not waited for");
+    assert!(
+        !world.is_present(late),
+        "the server does not wait for the client's CLOSE"
+    );
     let ending = world.server.service.endings[&late];
     assert_eq!(ending, (Cause::Service, CloseCode::NORMAL));
 }
 
 #[test]
-fn a_half_closed_client_is_not_kept_by_what_is_sent_to_everyone() {
-    // The bug: each broadcast that its system took was progress, so it stayed as long as anything was broadcast.
+fn broadcasts_do_not_keep_a_half_closed_client_connected() {
+    // The bug: each broadcast that the client's system took counted as progress, so the client stayed connected as long
+    // as there were broadcasts.
     let mut world = World::new(7).expect("an epoll instance");
     let client = (0..3)
         .map(|_| world.connect())
@@ -135,20 +145,20 @@ fn a_half_closed_client_is_not_kept_by_what_is_sent_to_everyone() {
 }
 
 #[test]
-fn a_peer_that_takes_a_byte_now_and_then_does_not_stay_for_ever_after_our_close() {
+fn a_peer_that_takes_single_bytes_is_disconnected_after_our_close() {
     let mut world = World::new(0).expect("an epoll instance");
     let client = world.connect_behind(1_000_000);
     let ctx = &mut world.server.ctx;
     ctx.try_close(client, CloseCode::NORMAL, "done")
-        .expect("it is open");
+        .expect("open");
     (0..7).for_each(|_| world.second(client, 100));
     assert!(!world.is_present(client));
 }
 
 #[test]
-fn a_ping_that_lies_behind_output_is_not_missed_while_the_output_moves() {
-    // The bug: 5 MB read at 60 kB/s ended as ping_timeout after 40 s, since the PING lay in the system's buffer
-    // behind data that the client was reading.
+fn a_ping_behind_output_does_not_time_out_while_the_peer_takes_the_output() {
+    // The bug: a client that read 5 MB at 60 kB/s was disconnected with ping_timeout after 40 s, because the PING was in
+    // the send buffer behind data that the client was reading.
     let mut world = World::new(0).expect("an epoll instance");
     let client = world.connect_behind(6_000_000);
     for _ in 0..99 {
@@ -158,15 +168,15 @@ fn a_ping_that_lies_behind_output_is_not_missed_while_the_output_moves() {
 }
 
 #[test]
-fn a_client_that_vanishes_while_it_is_sent_to_is_gone_after_one_ping_window() {
-    // The bug: output that began to wait was taken for progress, so it took 55 to 75 s instead of 40.
+fn a_client_that_vanishes_while_output_waits_is_disconnected_after_one_ping_window() {
+    // The bug: queueing output counted as progress, so it took 55 to 75 s instead of 40.
     let mut world = World::new(0).expect("an epoll instance");
     let client = world.connect_behind(1_000_000);
-    // It takes something until just after the PING, and nothing from then on.
+    // The client takes output until just after the PING, and none after that.
     (0..21).for_each(|_| world.second(client, 10_000));
     for second in 0..=41 {
         if !world.is_present(client) {
-            assert!(second >= 19, "not before its window is over");
+            assert!(second >= 19, "not before its ping window has passed");
             return;
         }
         let _ = world
@@ -175,13 +185,13 @@ fn a_client_that_vanishes_while_it_is_sent_to_is_gone_after_one_ping_window() {
             .try_send(client, Message::Binary(&[1; 40_000]));
         world.second(client, 0);
     }
-    panic!("it is still there after 41 s");
+    panic!("the client is still connected after 41 s");
 }
 
 #[test]
-fn one_message_always_fits_and_a_steady_reader_may_be_further_behind() {
-    // The bug: one message within the limit of messages, followed by a small one, closed the client with 1008; so
-    // did a burst of updates that a slow link had had no time to take.
+fn one_message_always_fits_and_a_steady_reader_has_a_higher_limit() {
+    // The bug: one message within the message limit, followed by a small one, closed the client with 1008. So did a burst
+    // of updates that a slow link had no time to take.
     let mut world = World::new(0).expect("an epoll instance");
     let client = world.connect_behind(0);
     world.stream(client).wire().room = 0;
@@ -193,7 +203,7 @@ fn one_message_always_fits_and_a_steady_reader_may_be_further_behind() {
     for len in [40_000, 40_000, 60_000, 10, 10_000] {
         assert_eq!(send(&mut world, len), Ok(()), "{len}");
     }
-    // Over the limit from here on, while it takes its output.
+    // The output exceeds the limit from here on, while the client takes it.
     for _ in 0..12 {
         {
             let mut wire = world.stream(client).wire();
@@ -204,15 +214,15 @@ fn one_message_always_fits_and_a_steady_reader_may_be_further_behind() {
         assert_eq!(send(&mut world, 30_000), Ok(()));
         world.second(client, 0);
     }
-    // And no more once it takes nothing.
+    // Nothing more fits once the client takes nothing.
     (0..6).for_each(|_| world.second(client, 0));
     assert_eq!(send(&mut world, 30_000), Err(SendError::SlowConsumer));
 }
 
 #[test]
-fn every_way_out_tells_every_client_once_with_the_code_that_was_sent() {
-    // The bug: where waiting for events failed, no client was told; on a second signal clients that were never
-    // sent CLOSE were reported as 1001.
+fn however_the_server_ends_every_client_is_reported_once_with_the_code_that_was_sent() {
+    // The bug: when waiting for events failed, no client was reported as disconnected. On a second signal, clients that
+    // were never sent CLOSE were reported with 1001.
     for by_signal in [true, false] {
         let mut world = World::new(0).expect("an epoll instance");
         let reads = world.connect();
@@ -226,7 +236,7 @@ fn every_way_out_tells_every_client_once_with_the_code_that_was_sent() {
             assert_eq!(
                 world.server.ctx.core.registry.len(),
                 2,
-                "two at once are one"
+                "two signals at once count as one"
             );
             world.pass(Duration::from_millis(101));
             world.server.handle_signal(&mut ended);
@@ -243,9 +253,9 @@ fn every_way_out_tells_every_client_once_with_the_code_that_was_sent() {
 }
 
 #[test]
-fn while_the_service_takes_no_messages_everything_before_one_takes_effect() {
-    // The bug: while a program did not read, nobody was read: PING and CLOSE went unanswered, and clients that had
-    // left stayed counted.
+fn while_the_service_takes_no_messages_control_frames_before_a_message_take_effect() {
+    // The bug: while a program did not read, no client was read. PING and CLOSE were not answered, and clients that had
+    // left were still counted.
     let mut world = World::new(7).expect("an epoll instance");
     let frames = |kinds: &[u8]| {
         let mut bytes = Vec::new();
@@ -280,18 +290,18 @@ fn while_the_service_takes_no_messages_everything_before_one_takes_effect() {
     };
     assert_eq!(pongs(&world, pings), 2);
     assert!(!world.is_present(closes) && !world.is_present(leaves));
-    assert_eq!(pongs(&world, speaks), 1, "what comes before the message");
+    assert_eq!(pongs(&world, speaks), 1, "the PING before the message");
     assert_eq!(world.server.service.told.get(&speaks), None);
     world.server.ctx.set_paused(false);
     world.server.take_turn();
     assert_eq!(world.server.service.told.get(&speaks), Some(&1));
-    assert_eq!(pongs(&world, speaks), 2, "and what comes after it");
+    assert_eq!(pongs(&world, speaks), 2, "the PING after the message");
 }
 
 #[test]
-fn who_waits_to_be_read_is_read_however_much_events_cause() {
-    // The bug: events came first in every turn. Sixty callers that kept sending used it up, and whoever else had
-    // become readable stood in the queue for ever.
+fn a_queued_client_is_read_however_much_work_events_cause() {
+    // The bug: events came first in every turn. Sixty callers that kept sending used up each turn, and other readable
+    // clients waited in the queue for ever.
     let mut world = World::new(0).expect("an epoll instance");
     let client = world.connect();
     world.stream(client).wire().room = 1 << 20;
@@ -311,13 +321,13 @@ fn who_waits_to_be_read_is_read_however_much_events_cause() {
 }
 
 #[test]
-fn a_stream_that_cannot_begin_is_counted_out_once() {
-    // The bug: a stream whose head could not be written was taken for one that was answered to the end, and its
-    // call counted out twice. The address then had less than no clients.
+fn the_call_of_a_stream_that_cannot_begin_is_uncounted_once() {
+    // The bug: a stream whose head could not be written was treated as completely answered, and its call was uncounted
+    // twice. The count of the address then fell below zero.
     let mut world = World::new(0x20 + 7).expect("an epoll instance");
     let callers: Vec<_> = (0..2)
         .map(|_| {
-            // It calls at once, and is answered later.
+            // The caller sends its call at once and is answered later.
             world.open(31);
             *world.old.last().expect("just opened")
         })
@@ -327,19 +337,19 @@ fn a_stream_that_cannot_begin_is_counted_out_once() {
     let _ = world.server.ctx.begin_stream(callers[0], &[]);
     world.server.reap();
     assert_eq!(world.server.ctx.core.env.calls, 1);
-    let remote = world.server.ctx.remote(callers[1]).expect("it waits");
+    let remote = world.server.ctx.remote(callers[1]).expect("connected");
     assert_eq!(world.server.ctx.core.env.addresses.clients(remote.ip()), 1);
 }
 
 #[test]
-fn an_event_for_a_client_whose_slot_is_taken_again_finds_nobody() {
+fn a_late_event_for_a_reused_slot_has_no_effect() {
     let mut world = World::new(0).expect("an epoll instance");
     let old = world.connect();
     world.stream(old).wire().reset = true;
     world.event(old, true, true, true);
     let new = world.connect();
-    assert_eq!(old.slot(), new.slot(), "the slot is used again");
-    // The late event says that the peer is gone; it is not about the new one.
+    assert_eq!(old.slot(), new.slot(), "the slot is reused");
+    // The late event reports that the old peer is gone. It must not affect the new client.
     world.event(old, true, true, true);
     world.event(old, true, true, true);
     assert_eq!(
@@ -350,7 +360,7 @@ fn an_event_for_a_client_whose_slot_is_taken_again_finds_nobody() {
 }
 
 #[test]
-fn a_clock_jump_gives_everyone_a_fresh_ping_window() {
+fn a_clock_jump_gives_every_client_a_fresh_ping_window() {
     let mut world = World::new(0).expect("an epoll instance");
     let client = world.connect();
     let pings = |world: &World| {
@@ -360,7 +370,7 @@ fn a_clock_jump_gives_everyone_a_fresh_ping_window() {
             .filter(|bytes| *bytes == [0x89, 0])
             .count()
     };
-    // The first PING is out and not answered when the machine sleeps for an hour.
+    // The first PING is not answered when the machine is suspended for an hour.
     world.pass(Duration::from_secs(21));
     world.server.take_turn();
     assert_eq!(pings(&world), 1);
@@ -368,21 +378,21 @@ fn a_clock_jump_gives_everyone_a_fresh_ping_window() {
     world.server.take_turn();
     assert!(
         world.server.service.present.contains(&client),
-        "the hour is not held against it"
+        "the hour does not count"
     );
     world.pass(Duration::from_secs(21));
     world.server.take_turn();
-    assert_eq!(pings(&world), 2, "it is asked again");
+    assert_eq!(pings(&world), 2, "a second PING is sent");
     world.pass(Duration::from_secs(21));
     world.server.take_turn();
     assert!(
         !world.server.service.present.contains(&client),
-        "and this time it counts"
+        "the second PING counts"
     );
 }
 
 #[test]
-fn a_ping_goes_out_in_every_interval_and_any_byte_answers_it() {
+fn a_ping_is_sent_in_every_interval_and_any_byte_answers_it() {
     let mut world = World::new(0).expect("an epoll instance");
     let client = world.connect();
     world.stream(client).wire().room = 1 << 20;
@@ -408,9 +418,9 @@ fn a_ping_goes_out_in_every_interval_and_any_byte_answers_it() {
 }
 
 #[test]
-fn a_sign_of_life_that_was_not_read_yet_counts() {
-    // The bug: after a turn that took long, PONGs of clients whose events were not among the first thousand lay in
-    // their sockets while their time ran out.
+fn an_unread_sign_of_life_counts() {
+    // The bug: after a long turn, clients whose events were not among the first thousand were disconnected while their
+    // PONGs waited in their sockets.
     let mut world = World::new(0).expect("an epoll instance");
     let client = world.connect();
     world.pass(Duration::from_secs(21));
@@ -420,12 +430,12 @@ fn a_sign_of_life_that_was_not_read_yet_counts() {
     world.server.take_turn();
     assert!(
         world.server.service.present.contains(&client),
-        "the PONG is there"
+        "the PONG is in the socket"
     );
 }
 
 #[test]
-fn a_pause_is_not_held_against_anyone() {
+fn a_pause_does_not_count_towards_timeouts() {
     let mut world = World::new(0).expect("an epoll instance");
     world.server.ctx.core.env.config.timeouts.idle = Some(Duration::from_secs(60));
     let client = world.connect();
@@ -434,7 +444,7 @@ fn a_pause_is_not_held_against_anyone() {
     world.server.ctx.set_paused(true);
     world.give(newcomer, HEAD);
     world.event(newcomer, true, false, false);
-    assert!(world.is_present(newcomer), "nobody is turned away");
+    assert!(world.is_present(newcomer), "the new client is accepted");
     let mut frame = Vec::new();
     write_frame(true, 1, b"x", &mut frame);
     for _ in 0..50 {
@@ -449,6 +459,6 @@ fn a_pause_is_not_held_against_anyone() {
     assert_eq!(
         present,
         [client],
-        "its messages wait, so it is neither idle nor dead; one that is silent is"
+        "the client whose messages wait is neither idle nor dead; the silent one is idle"
     );
 }

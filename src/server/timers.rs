@@ -1,16 +1,15 @@
-//! Deadlines of clients and timers of services, in one timer wheel with two speeds.
+//! Deadlines of clients and timers of services, in one timer wheel with two resolutions.
 //!
 //! ```text
-//! coarse: [ list ] [ list ] ... [ list ]      512 ticks of 64 ms: deadlines of clients, timers that are far away
-//! fine:   [ list ] [ list ] ... [ list ]      64 ticks of 1 ms: timers that are near
+//! coarse: [ list ] [ list ] ... [ list ]      512 ticks of 64 ms: deadlines of clients, distant timers
+//! fine:   [ list ] [ list ] ... [ list ]      64 ticks of 1 ms: near timers
 //!                     |
 //!                     +-> timer -> timer      each element of a list links to the next
 //! ```
 //!
-//! Setting and cancelling take constant time. A client's links lie in its own entry of the registry, so there is no
-//! second table that could disagree with it. Deadlines of clients are rounded up to coarse ticks, so that many clients
-//! share one turn of the loop. What is beyond the horizon is put at the horizon, and put back when it is found there
-//! early.
+//! Setting and cancelling take constant time. A client's link is part of its entry in the registry, so no second table
+//! can disagree with the registry. Deadlines of clients are rounded up to coarse ticks, so that many clients share one
+//! turn of the loop. A deadline beyond the horizon is put at the horizon. When that passes, it is set again.
 
 use std::time::Duration;
 
@@ -22,9 +21,9 @@ use crate::protocol::Time;
 
 /// Milliseconds of a coarse tick.
 const COARSE_TICK: u64 = 64;
-/// Coarse ticks of the wheel: a horizon of 32.7 seconds.
+/// The number of coarse ticks, which is a horizon of 32.7 seconds.
 const COARSE_TICKS: usize = 512;
-/// Fine ticks of the wheel, of a millisecond each.
+/// The number of fine ticks, of a millisecond each.
 const FINE_TICKS: usize = 64;
 
 const NIL: u32 = u32::MAX;
@@ -44,7 +43,7 @@ const _: () = assert!(
 pub(super) struct Link {
     previous: u32,
     next: u32,
-    /// The list, counted over both parts of the wheel.
+    /// The number of the list, over both parts of the wheel.
     list: u16,
 }
 
@@ -67,16 +66,16 @@ struct ServiceTimer {
     service_id: ServiceId,
 }
 
-/// What is due.
+/// An entry of the wheel whose time has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
-    /// A client whose deadline may have passed. It has none until one is set again.
+    /// A client whose deadline may have passed. It has no deadline until one is set again.
     Client(ClientId),
     /// A timer of a service.
     Service(TimerId, ServiceId),
 }
 
-/// Everything that waits for a time.
+/// The deadlines of all clients and the timers of all services.
 #[derive(Debug)]
 pub(super) struct Timers {
     coarse: Wheel<COARSE_TICKS>,
@@ -101,8 +100,7 @@ impl Timers {
         }
     }
 
-    /// Sets the deadline of a client that exists, in place of an earlier one. A deadline in the past passes at the next
-    /// tick.
+    /// Replaces the deadline of an existing client. A deadline in the past passes at the next tick.
     pub(super) fn set_client(
         &mut self,
         registry: &mut Registry,
@@ -124,8 +122,8 @@ impl Timers {
         }
     }
 
-    /// Sets a timer of a service. It passes in a later turn at the earliest, so that a timer that sets itself again
-    /// cannot hold up the present one.
+    /// Sets a timer of a service. It never expires in the present turn, so that a timer that sets itself again cannot
+    /// block the loop.
     pub(super) fn set_service(
         &mut self,
         registry: &mut Registry,
@@ -158,7 +156,7 @@ impl Timers {
         let found = if due.since(now) < Duration::from_millis(COARSE_TICK) {
             self.fine.insert(&mut links, key, due.as_millis())
         } else {
-            // It is found early and put into the fine part.
+            // It comes out of the coarse part early, and then moves to the fine part.
             let tick = due.as_millis() / COARSE_TICK;
             self.coarse.insert(&mut links, key, tick)
         };
@@ -188,7 +186,7 @@ impl Timers {
         }
     }
 
-    /// Takes out what is due next.
+    /// Removes and returns the next entry that is due.
     #[inline]
     pub(super) fn pop(&mut self, registry: &mut Registry, now: Time) -> Option<Due> {
         if self.next.is_none_or(|next| next > now) {
@@ -234,7 +232,7 @@ impl Timers {
     }
 }
 
-/// The links of everything that can be in the wheel, by key.
+/// The links of all entries by their keys.
 struct Links<'a> {
     registry: &'a mut Registry,
     services: &'a mut Slab<ServiceTimer>,
@@ -277,7 +275,7 @@ impl<const TICKS: usize> Wheel<TICKS> {
 
     const TICKS: u64 = TICKS as u64;
 
-    /// Inserts what is in no list. Returns when it is found.
+    /// Inserts an entry that is in no list. Returns the time of its tick.
     fn insert(&mut self, links: &mut Links<'_>, key: u32, tick: u64) -> Time {
         let tick = tick.clamp(self.tick + 1, self.tick + Self::TICKS - 1);
         let at = (tick % Self::TICKS) as usize;
@@ -294,7 +292,7 @@ impl<const TICKS: usize> Wheel<TICKS> {
         Time::from_millis(tick * self.millis)
     }
 
-    /// Takes `key` out of its list. Returns whether it was in one of this wheel's.
+    /// Removes an entry from its list. Returns whether the list belonged to this wheel.
     fn remove(&mut self, links: &mut Links<'_>, key: u32) -> bool {
         let link = *links.get(key);
         let at = usize::from(link.list.wrapping_sub(self.first_list));
@@ -315,7 +313,7 @@ impl<const TICKS: usize> Wheel<TICKS> {
         true
     }
 
-    /// Takes out the next key whose tick has come.
+    /// Removes and returns the next key whose tick has come.
     fn pop(&mut self, links: &mut Links<'_>, now: Time) -> Option<u32> {
         let target = now.as_millis() / self.millis;
         // Every list is within one round of the wheel. After a jump over many rounds all of them are due, and one round
@@ -404,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn every_deadline_passes_once_not_early_and_at_most_two_ticks_late() {
+    fn every_deadline_passes_once_never_early_and_at_most_two_ticks_late() {
         let (mut registry, ids) = clients(1000);
         let now = Time::from_millis(7_777);
         let mut timers = Timers::new(now);
@@ -440,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn a_jump_of_days_finds_every_client() {
+    fn after_a_jump_of_days_every_deadline_passes() {
         let (mut registry, ids) = clients(2);
         let now = Time::default();
         let mut timers = Timers::new(now);
@@ -463,7 +461,8 @@ mod tests {
     }
 
     #[test]
-    fn timers_of_services_pass_in_time_beyond_the_horizon_too_and_cancelled_ones_never() {
+    fn timers_of_services_expire_on_time_even_beyond_the_horizon_and_never_after_they_are_cancelled()
+     {
         let (mut registry, ids) = clients(1);
         let now = Time::default();
         let mut timers = Timers::new(now);

@@ -224,7 +224,7 @@ impl LineReader {
         ctx: &mut Context,
         mut line: impl FnMut(&mut Context, u64, Line<'_>) -> ControlFlow<()>,
     ) {
-        // A pipe holds a megabyte at most by default. The bound keeps a process that goes on writing from blocking the loop.
+        // By default, a pipe holds at most a megabyte. The bound prevents a process that keeps writing from blocking the loop.
         for _ in 0..2 * (1 << 20) / READ {
             self.paused = false;
             let state = self.read(ctx, |ctx, number, text| {
@@ -309,7 +309,7 @@ impl Writer {
         self.queue.bytes()
     }
 
-    /// Schedules a write for the next turn of the loop, so that everything appended until then is written at once.
+    /// Schedules a write in this turn of the loop or the next, so that everything appended until then is written at once.
     pub(crate) fn written_to(&mut self, ctx: &mut Context) {
         if self.broken {
             self.queue = ByteQueue::default();

@@ -39,7 +39,7 @@ pub struct Routes {
 struct Mounted {
     endpoint: Endpoint,
     service: Box<dyn Service>,
-    /// Whether the server's idle timeout applies to the clients of this service.
+    /// Whether the idle timeout of the server applies to this service's clients.
     has_idle_timeout: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What waits for a client that does not keep up: output it has not read, and input that is held back meanwhile.
+//! The backlog of a client that does not keep up: unsent output, and input that is held back meanwhile.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -9,13 +9,13 @@ use crate::protocol::Time;
 use crate::protocol::deflate::{Codec, Compression, CompressionFailed, Squeeze};
 use crate::server::stream::Stream;
 
-/// Output is gathered into blocks of about this size; larger pieces get a block of their own.
+/// Output is collected in blocks of about this size. A larger piece gets a block of its own.
 const BLOCK: usize = 64 << 10;
 
-/// The most blocks written by one call.
+/// The maximum number of blocks in one write.
 const BLOCKS_PER_WRITE: usize = 16;
 
-/// Bytes that are waiting to be written. Each block is a number of whole frames.
+/// Bytes that wait to be written. Each block contains whole frames.
 #[derive(Debug)]
 enum Block {
     Own(Vec<u8>),
@@ -33,7 +33,7 @@ impl Block {
         }
     }
 
-    /// Bytes that it counts for.
+    /// The number of bytes that count as queued.
     fn len(&self) -> usize {
         match self {
             Self::Squeeze(message) => message.remaining(),
@@ -42,7 +42,7 @@ impl Block {
     }
 }
 
-/// Exists only while something waits.
+/// Output and input that wait. It exists only while something waits.
 ///
 /// ```text
 ///  blocks: [ written | waiting ] [ waiting ] ... [ waiting, may grow ]
@@ -51,39 +51,40 @@ impl Block {
 #[derive(Debug, Default)]
 pub(in crate::server) struct Backlog {
     blocks: VecDeque<Block>,
-    /// Bytes of the first block that were written: less than its length, and 0 if there is no block.
+    /// The number of bytes of the first block that were written. It is less than the block's length, and 0 if there is no
+    /// block.
     written: usize,
-    /// Whether the first block lacks a beginning that was written before it came here.
+    /// Whether the beginning of the first block was written before the block was queued.
     begun: bool,
-    /// Bytes not yet written, over all blocks.
+    /// The number of unwritten bytes in all blocks.
     queued: usize,
-    /// The longest piece that was added since nothing waited.
+    /// The length of the longest piece added since the backlog was last empty.
     largest: usize,
-    /// While over the limit: how much the peer had taken and when that last changed.
+    /// While over the limit: the number of bytes that the peer has taken, and when that last changed.
     taken: Option<(u64, Time)>,
-    /// Whether the socket was full at the last write, so that an event will tell when it has room.
+    /// Whether the socket was full at the last write. An event reports when it has room.
     pub(in crate::server) blocked: bool,
     /// Whether the output went over the soft limit and has not drained since.
     pub(in crate::server) congested: bool,
-    /// Whether the end of the turn will write.
+    /// Whether the client is queued to be written at the end of the turn.
     pub(in crate::server) dirty: bool,
-    /// Input that was read but not handled, because handling it would have made more output.
+    /// Input that was read but not handled yet.
     pub(in crate::server) unread: Vec<u8>,
 }
 
 impl Backlog {
-    /// Bytes of output that wait.
+    /// The number of bytes of output that wait.
     pub(in crate::server) fn queued(&self) -> usize {
         self.queued
     }
 
-    /// The longest piece that was added since nothing waited: at least the longest message that waits.
+    /// The length of the longest piece added since the backlog was last empty. No waiting message is longer.
     pub(in crate::server) fn largest(&self) -> usize {
         self.largest
     }
 
-    /// Whether the peer, which has taken `delivered` bytes by now, has taken any of them within `patience`. The first
-    /// call begins the measurement.
+    /// Whether the peer has taken any bytes within `patience`. `delivered` is the number that it has taken so far. The
+    /// first call begins the measurement.
     pub(in crate::server) fn takes_steadily(
         &mut self,
         delivered: u64,
@@ -98,12 +99,12 @@ impl Backlog {
         now.since(since) < patience
     }
 
-    /// Whether there is nothing left to keep this for.
+    /// Whether nothing waits.
     pub(in crate::server) fn is_empty(&self) -> bool {
         self.queued == 0 && self.unread.is_empty()
     }
 
-    /// Appends whole frames, given in parts of which the first `skip` bytes are written already.
+    /// Appends whole frames, given in parts. The first `skip` bytes have been written already.
     pub(in crate::server) fn push(&mut self, parts: &[&[u8]], mut skip: usize) {
         let total = parts.iter().map(|part| part.len()).sum::<usize>();
         if skip > 0 {
@@ -129,7 +130,7 @@ impl Backlog {
         self.check();
     }
 
-    /// Appends a frame that other clients share, of which the first `written` bytes are written already.
+    /// Appends a frame that clients share. The first `written` bytes have been written already.
     pub(in crate::server) fn push_shared(&mut self, frame: Arc<[u8]>, written: usize) {
         debug_assert!(written < frame.len() && (written == 0 || self.queued == 0));
         if self.queued == 0 {
@@ -141,7 +142,7 @@ impl Backlog {
         self.check();
     }
 
-    /// Appends a message that has yet to be compressed.
+    /// Appends a message that is compressed when it is sent.
     pub(in crate::server) fn push_squeeze(&mut self, message: Squeeze) {
         self.queued += message.remaining();
         self.largest = self.largest.max(message.remaining());
@@ -155,13 +156,12 @@ impl Backlog {
         self.blocks.iter().any(is_squeeze)
     }
 
-    /// Whether the next thing to send has to be compressed first.
+    /// Whether the first block must be compressed before it is sent.
     pub(in crate::server) fn must_squeeze(&self) -> bool {
         matches!(self.blocks.front(), Some(Block::Squeeze(_)))
     }
 
-    /// If the next thing to send has to be compressed first, compresses a slice of it and returns how many bytes that
-    /// were.
+    /// Compresses a slice of the first block if it must be compressed, and returns the number of bytes compressed.
     pub(in crate::server) fn squeeze(
         &mut self,
         codec: Option<&mut Codec>,
@@ -188,7 +188,7 @@ impl Backlog {
         Ok(Some(taken))
     }
 
-    /// Drops every block that was not begun: what a client that is cut off will not get.
+    /// Drops every block of which nothing was written, for a client that is cut off.
     pub(in crate::server) fn drop_unbegun(&mut self) {
         self.blocks
             .truncate(usize::from(self.written > 0 || self.begun));
@@ -199,7 +199,7 @@ impl Backlog {
         self.check();
     }
 
-    /// Writes once and returns how many bytes were taken.
+    /// Writes once and returns the number of bytes written.
     pub(in crate::server) fn write(&mut self, stream: &mut Stream) -> io::Result<usize> {
         let mut slices = [IoSlice::new(&[]); BLOCKS_PER_WRITE];
         let mut count = 0;
@@ -213,7 +213,7 @@ impl Backlog {
             offered += bytes.len();
         }
         let taken = stream.write(&slices[..count])?;
-        // A short write means that the socket is full; the next event will say that it has room.
+        // A short write means that the socket is full. An event reports when it has room.
         self.blocked = taken < offered;
         self.advance(taken);
         Ok(taken)
