@@ -23,6 +23,8 @@ pub(super) struct Budget {
     client: u32,
     /// In this turn of the loop.
     turn: u32,
+    /// Whether the client's share is used up, or its messages may have to be held back for another reason.
+    has_exceptions: bool,
 }
 
 impl Budget {
@@ -32,8 +34,20 @@ impl Budget {
     }
 
     /// Begins the share of the next client.
-    pub(super) fn begin_client(&mut self) {
+    pub(super) fn begin_client(&mut self, may_hold: bool) {
         self.client = 0;
+        self.has_exceptions = may_hold;
+    }
+
+    /// Notes that messages of the present client may have to be held back.
+    pub(super) fn add_exception(&mut self) {
+        self.has_exceptions = true;
+    }
+
+    /// Whether anything may keep an uncompressed message of the present client from being delivered.
+    #[inline(always)]
+    pub(super) fn has_exceptions(self) -> bool {
+        self.has_exceptions
     }
 
     /// Counts work.
@@ -41,6 +55,7 @@ impl Budget {
         let units = u32::try_from(units).unwrap_or(u32::MAX);
         self.client = self.client.saturating_add(units);
         self.turn = self.turn.saturating_add(units);
+        self.has_exceptions |= self.is_client_spent();
     }
 
     /// Whether the client that is being read has used up its share.

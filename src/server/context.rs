@@ -54,7 +54,7 @@ impl Context {
 
     /// Sends a message. It leaves at the end of the present turn at the latest, together with the client's other output.
     /// A client that cannot be sent to is skipped: its end is reported in any case.
-    #[inline]
+    #[inline(never)]
     pub fn send<'m>(&mut self, id: ClientId, message: impl Into<Message<'m>>) {
         let _ = self.try_send(id, message);
     }

@@ -53,18 +53,9 @@ pub(super) struct Env {
     pub(super) calls: usize,
     /// The services that take no messages, one bit for each.
     paused: u64,
-    /// Whether a service is paused, or messages are limited by rate.
-    may_hold: bool,
 }
 
 impl Env {
-    /// Whether anything in the loop may keep an uncompressed message of the client that is being read from being
-    /// delivered: a paused service, a rate limit, or a share that is used up.
-    #[inline(always)]
-    pub(super) fn has_exceptions(&self) -> bool {
-        self.may_hold || self.budget.is_client_spent()
-    }
-
     /// Whether a service takes no messages from its clients.
     pub(super) fn is_paused(&self, service_id: ServiceId) -> bool {
         self.paused & (ServiceId::ALL.bit() | service_id.bit()) != 0
@@ -86,7 +77,8 @@ impl Env {
 
     /// Begins the share of the next client.
     pub(super) fn begin_share(&mut self) {
-        self.budget.begin_client();
+        let may_hold = self.paused != 0 || self.config.rate_limit.is_some();
+        self.budget.begin_client(may_hold);
         self.share_began = self.protocol.decompressed();
     }
 }
@@ -145,7 +137,6 @@ impl Core {
                 addresses: Addresses::new(config.max_clients_per_address.is_some()),
                 calls: 0,
                 paused: 0,
-                may_hold: config.rate_limit.is_some(),
                 config,
             },
             sources: Sources::default(),
@@ -298,10 +289,9 @@ impl Core {
                 self.resume_behind = client.id.slot();
             }
             self.env.paused |= bit;
-            self.env.may_hold = true;
+            self.env.budget.add_exception();
         } else if self.env.paused & bit != 0 {
             self.env.paused &= !bit;
-            self.env.may_hold = self.env.paused != 0 || self.env.config.rate_limit.is_some();
             let mut ids = self.registry.ids();
             let behind = ids.partition_point(|id| id.slot() <= self.resume_behind);
             ids.rotate_left(behind);

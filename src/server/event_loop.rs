@@ -217,10 +217,15 @@ impl<S: Service> Server<S> {
             };
             self.perform(Task::Read(id));
         }
-        for (source, readiness) in self.ctx.core.sources.take_again() {
-            self.perform(Task::Source(source, readiness));
+        if self.ctx.core.sources.has_work() {
+            for (source, readiness) in self.ctx.core.sources.take_again() {
+                self.perform(Task::Source(source, readiness));
+            }
         }
-        self.accept_clients();
+        if self.listeners.iter().any(|listener| listener.pending) {
+            self.accept_clients();
+            self.reap();
+        }
         self.handle_deadlines();
         for index in 0..self.ctx.core.env.queue.dirty_count() {
             if index >= LEAST_WRITES && self.ctx.is_turn_spent() {
@@ -496,7 +501,6 @@ impl<S: Service> Server<S> {
         if no_room && self.make_room() {
             self.accept_again = Some(self.ctx.now());
         }
-        self.reap();
     }
 
     /// Ends connections that have shown no token, oldest first, to make room for holders of the token. Returns whether

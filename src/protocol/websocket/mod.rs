@@ -189,9 +189,9 @@ impl WebSocket {
         if header_len + len > input.peek().len() || len > shared.limits.max_message {
             return None;
         }
+        self.last_message = now;
         let (header, payload) = input.take(header_len + len).split_at_mut(header_len);
         apply_mask(payload, *header.last_chunk()?);
-        self.last_message = now;
         if is_binary {
             shared.frames.count(OpCode::Binary);
             return Some(Message::Binary(payload));

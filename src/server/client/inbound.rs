@@ -245,7 +245,7 @@ impl Client {
         let Connection::WebSocket(socket) = &mut self.connection else {
             return None;
         };
-        if self.backlog.is_some() || self.flags.has(Flag::Held) || env.has_exceptions() {
+        if self.backlog.is_some() || self.flags.has(Flag::Held) || env.budget.has_exceptions() {
             return None;
         }
         let message = socket.receive_whole(env.now, input, &mut env.protocol, &mut env.output)?;
