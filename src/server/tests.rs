@@ -452,3 +452,42 @@ fn a_pause_is_not_held_against_anyone() {
         "its messages wait, so it is neither idle nor dead; one that is silent is"
     );
 }
+
+#[test]
+fn a_client_that_may_not_be_read_does_not_keep_the_loop_awake() {
+    // The bug: a client whose output was congested, or whose messages were held back, was queued for reading again in
+    // every turn, so the loop never slept until the hold ended.
+    let mut message = Vec::new();
+    write_frame(true, 2, &[b'x'; 3000], &mut message);
+    for is_paused in [true, false] {
+        let mut world = World::new(0).expect("an epoll instance");
+        let client = world.connect();
+        world.stream(client).wire().room = if is_paused { 1 << 20 } else { 0 };
+        world.server.ctx.set_paused(is_paused);
+        for _ in 0..20 {
+            world.give(client, &message);
+        }
+        world.event(client, true, false, false);
+        (0..3).for_each(|_| world.take_turn());
+        assert!(!world.server.ctx.core.has_work(), "{is_paused}");
+        assert!(world.stream(client).wire().to_server.len() > 10_000);
+        world.server.ctx.set_paused(false);
+        world.add_room(client, 1 << 20);
+        world.event(client, false, true, false);
+        (0..40).for_each(|_| world.take_turn());
+        assert_eq!(world.server.service.told.get(&client), Some(&20));
+        assert!(!world.server.ctx.core.has_work(), "{is_paused}");
+    }
+}
+
+#[test]
+fn a_call_behind_a_call_does_not_keep_the_loop_awake() {
+    let mut world = World::new(7).expect("an epoll instance");
+    // Calls that are answered later, with more input behind them.
+    world.open(15);
+    world.open(7);
+    world.pass(Duration::from_millis(1));
+    (0..3).for_each(|_| world.take_turn());
+    assert!(world.server.ctx.core.env.calls > 0);
+    assert!(!world.server.ctx.core.has_work());
+}
