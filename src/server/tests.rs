@@ -491,3 +491,23 @@ fn a_call_behind_a_call_does_not_keep_the_loop_awake() {
     assert!(world.server.ctx.core.env.calls > 0);
     assert!(!world.server.ctx.core.has_work());
 }
+
+#[test]
+fn a_pause_does_not_keep_a_client_that_reads_nothing() {
+    // The bug: while its service was paused, a client whose output was congested was excused like one whose messages
+    // wait, and was never found to be gone.
+    let mut world = World::new(0).expect("an epoll instance");
+    let client = world.connect();
+    // It is in the middle of a message.
+    let mut frame = Vec::new();
+    write_frame(true, 1, b"xyz", &mut frame);
+    world.give(client, &frame[..7]);
+    world.event(client, true, false, false);
+    world.stream(client).wire().room = 0;
+    let ctx = &mut world.server.ctx;
+    ctx.send(client, Message::Binary(&[1; 20_000]));
+    ctx.set_paused(true);
+    world.server.take_turn();
+    (0..100).for_each(|_| world.second(client, 0));
+    assert!(!world.is_present(client));
+}
