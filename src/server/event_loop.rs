@@ -539,6 +539,8 @@ impl<S: Service> Server<S> {
             .core
             .with(id, |client, _| client.handle_readable(false));
         self.read_client(id);
+        // What was read may have ended the connection, which then has no deadline any more.
+        self.reap();
         let reason = match handle(self) {
             None | Some(Timeout::Continue) => return,
             Some(Timeout::Gone(_)) if self.gets_more_time(id) => return,

@@ -511,3 +511,20 @@ fn a_pause_does_not_keep_a_client_that_reads_nothing() {
     (0..100).for_each(|_| world.second(client, 0));
     assert!(!world.is_present(client));
 }
+
+#[test]
+fn a_request_that_ended_unread_before_its_deadline_is_not_rejected() {
+    // The bug: where the end of the connection was read because the deadline had passed, the request was counted and
+    // logged as rejected although the peer was gone.
+    let mut world = World::new(0).expect("an epoll instance");
+    world.open(1);
+    let newcomer = *world.old.last().expect("just opened");
+    world.give(newcomer, &HEAD[..20]);
+    world.event(newcomer, true, false, false);
+    world.end_input(newcomer);
+    world.pass(Duration::from_secs(20));
+    world.server.take_turn();
+    assert!(world.server.ctx.core.registry.get(newcomer).is_none());
+    let written = world.streams[&newcomer].wire().from_server.len();
+    assert_eq!(written, 0);
+}
