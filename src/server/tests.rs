@@ -528,3 +528,18 @@ fn a_request_that_ended_unread_before_its_deadline_is_not_rejected() {
     let written = world.streams[&newcomer].wire().from_server.len();
     assert_eq!(written, 0);
 }
+
+#[test]
+fn a_clock_jump_gives_a_request_no_more_time() {
+    // The bug: every connection that had not finished its request began its handshake timeout anew.
+    let mut world = World::new(0).expect("an epoll instance");
+    world.open(1);
+    let newcomer = *world.old.last().expect("just opened");
+    world.add_room(newcomer, 1 << 20);
+    world.pass(Duration::from_secs(1));
+    world.server.take_turn();
+    world.pass(Duration::from_secs(3600));
+    world.server.take_turn();
+    let wire = world.stream(newcomer).wire();
+    assert!(wire.from_server.starts_with(b"HTTP/1.1 408"));
+}

@@ -324,11 +324,10 @@ impl Client {
         }
     }
 
-    /// Gives the peer a fresh ping window.
+    /// Gives the peer a fresh ping window. Before the upgrade there is none.
     pub(in crate::server) fn restart_ping_window(&mut self, env: &mut Env) {
-        match &mut self.connection {
-            Connection::Http(http) => http.excuse_silence(env.now),
-            Connection::WebSocket(socket) => socket.restart_ping_window(env.now),
+        if let Connection::WebSocket(socket) = &mut self.connection {
+            socket.restart_ping_window(env.now);
         }
         self.rearm(env);
     }
