@@ -209,15 +209,18 @@ impl Core {
         Some((self.registry.checked_out()?, &mut self.env))
     }
 
-    /// Writes the replies to what was read, and puts the client back into its slot.
-    pub(super) fn end_read(&mut self) {
+    /// Writes the replies to what was read, and puts the client back into its slot. `was_ready` says whether it might be
+    /// read: one that is held would find the same in every turn.
+    pub(super) fn end_read(&mut self, was_ready: bool) {
         let Some((client, env)) = self.reading() else {
             return;
         };
         client.write_output(env);
         client.set_reading(false);
         client.settle(env);
-        client.read_again(env);
+        if was_ready {
+            client.read_again(env);
+        }
         debug_assert!(env.output.is_empty());
         if env.output.capacity() > 2 * WRITE_BUFFER {
             env.output = Vec::new();

@@ -351,23 +351,31 @@ impl<S: Service> Server<S> {
     /// out of its slot.
     fn read_client(&mut self, id: ClientId) {
         if self.ctx.core.begin_read(id) {
-            self.read_checked_out(id);
-            self.ctx.core.end_read();
+            let is_ready = self.is_ready_to_read();
+            if is_ready {
+                self.read_checked_out(id);
+            }
+            self.ctx.core.end_read(is_ready);
         }
     }
 
-    fn read_checked_out(&mut self, id: ClientId) {
+    /// Whether the client that is checked out may be read. What ends the hold on one that may not queues it again.
+    fn is_ready_to_read(&mut self) -> bool {
         let Some((client, env)) = self.ctx.core.reading() else {
+            return false;
+        };
+        let gate = client.read_gate(env);
+        if gate == ReadGate::Held(Why::Answer) && client.is_hung_up() {
+            // The end of a caller that has sent more than its call is hidden behind what it sent.
+            client.end(env, CloseReason::eof());
+        }
+        gate == ReadGate::Ready
+    }
+
+    fn read_checked_out(&mut self, id: ClientId) {
+        let Some((client, _)) = self.ctx.core.reading() else {
             return;
         };
-        match client.read_gate(env) {
-            ReadGate::Ready => {}
-            // The end of a caller that has sent more than its call is hidden behind what it sent.
-            ReadGate::Held(Why::Answer) if client.is_hung_up() => {
-                return client.end(env, CloseReason::eof());
-            }
-            ReadGate::Held(_) => return,
-        }
         // A message that is being decompressed, and input that was kept, come before what is in the socket.
         if client.is_inflating() || client.has_unread() {
             let count = client.take_unread(&mut self.buffer);
@@ -543,6 +551,8 @@ impl<S: Service> Server<S> {
             .core
             .with(id, |client, _| client.handle_readable(false));
         self.read_client(id);
+        // What was read may have ended the connection, which then has no deadline any more.
+        self.reap();
         let reason = match handle(self) {
             None | Some(Timeout::Continue) => return,
             Some(Timeout::Gone(_)) if self.gets_more_time(id) => return,

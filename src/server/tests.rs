@@ -462,3 +462,94 @@ fn a_pause_does_not_count_towards_timeouts() {
         "the client whose messages wait is neither idle nor dead; the silent one is idle"
     );
 }
+
+#[test]
+fn a_client_that_may_not_be_read_does_not_keep_the_loop_awake() {
+    // The bug: a client whose output was congested, or whose messages were held back, was queued for reading again in
+    // every turn, so the loop never slept until the hold ended.
+    let mut message = Vec::new();
+    write_frame(true, 2, &[b'x'; 3000], &mut message);
+    for is_paused in [true, false] {
+        let mut world = World::new(0).expect("an epoll instance");
+        let client = world.connect();
+        world.stream(client).wire().room = if is_paused { 1 << 20 } else { 0 };
+        world.server.ctx.set_paused(is_paused);
+        for _ in 0..20 {
+            world.give(client, &message);
+        }
+        world.event(client, true, false, false);
+        (0..3).for_each(|_| world.take_turn());
+        assert!(!world.server.ctx.core.has_work(), "{is_paused}");
+        assert!(world.stream(client).wire().to_server.len() > 10_000);
+        world.server.ctx.set_paused(false);
+        world.add_room(client, 1 << 20);
+        world.event(client, false, true, false);
+        (0..40).for_each(|_| world.take_turn());
+        assert_eq!(world.server.service.told.get(&client), Some(&20));
+        assert!(!world.server.ctx.core.has_work(), "{is_paused}");
+    }
+}
+
+#[test]
+fn a_call_behind_a_call_does_not_keep_the_loop_awake() {
+    let mut world = World::new(7).expect("an epoll instance");
+    // Calls that are answered later, with more input behind them.
+    world.open(15);
+    world.open(7);
+    world.pass(Duration::from_millis(1));
+    (0..3).for_each(|_| world.take_turn());
+    assert!(world.server.ctx.core.env.calls > 0);
+    assert!(!world.server.ctx.core.has_work());
+}
+
+#[test]
+fn a_pause_does_not_keep_a_client_that_reads_nothing() {
+    // The bug: while its service was paused, a client whose output was congested was excused like one whose messages
+    // wait, and was never found to be gone.
+    let mut world = World::new(0).expect("an epoll instance");
+    let client = world.connect();
+    // It is in the middle of a message.
+    let mut frame = Vec::new();
+    write_frame(true, 1, b"xyz", &mut frame);
+    world.give(client, &frame[..7]);
+    world.event(client, true, false, false);
+    world.stream(client).wire().room = 0;
+    let ctx = &mut world.server.ctx;
+    ctx.send(client, Message::Binary(&[1; 20_000]));
+    ctx.set_paused(true);
+    world.server.take_turn();
+    (0..100).for_each(|_| world.second(client, 0));
+    assert!(!world.is_present(client));
+}
+
+#[test]
+fn a_request_that_ended_unread_before_its_deadline_is_not_rejected() {
+    // The bug: where the end of the connection was read because the deadline had passed, the request was counted and
+    // logged as rejected although the peer was gone.
+    let mut world = World::new(0).expect("an epoll instance");
+    world.open(1);
+    let newcomer = *world.old.last().expect("just opened");
+    world.give(newcomer, &HEAD[..20]);
+    world.event(newcomer, true, false, false);
+    world.end_input(newcomer);
+    world.pass(Duration::from_secs(20));
+    world.server.take_turn();
+    assert!(world.server.ctx.core.registry.get(newcomer).is_none());
+    let written = world.streams[&newcomer].wire().from_server.len();
+    assert_eq!(written, 0);
+}
+
+#[test]
+fn a_clock_jump_gives_a_request_no_more_time() {
+    // The bug: every connection that had not finished its request began its handshake timeout anew.
+    let mut world = World::new(0).expect("an epoll instance");
+    world.open(1);
+    let newcomer = *world.old.last().expect("just opened");
+    world.add_room(newcomer, 1 << 20);
+    world.pass(Duration::from_secs(1));
+    world.server.take_turn();
+    world.pass(Duration::from_secs(3600));
+    world.server.take_turn();
+    let wire = world.stream(newcomer).wire();
+    assert!(wire.from_server.starts_with(b"HTTP/1.1 408"));
+}

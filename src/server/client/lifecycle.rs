@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Client, Connection, Flag, Outcome};
+use super::{Client, Connection, Flag, Outcome, ReadGate, Why};
 use crate::protocol::deflate::Codec;
 use crate::protocol::handshake::Upgrade;
 use crate::protocol::http::HttpState;
@@ -223,7 +223,7 @@ impl Client {
         }
         // Signs of life behind a message that is held back cannot be seen. PINGs continue, so that proxies in between do
         // not time out.
-        let is_unseen = self.holds_messages(env) && (self.has_unread() || self.awaits_data());
+        let is_unseen = self.read_gate(env) == ReadGate::Held(Why::Service);
         if is_unseen {
             self.excuse_silence(env.now);
         }
@@ -324,11 +324,10 @@ impl Client {
         }
     }
 
-    /// Gives the peer a fresh ping window.
+    /// Gives the peer a fresh ping window. Before the upgrade there is none.
     pub(in crate::server) fn restart_ping_window(&mut self, env: &mut Env) {
-        match &mut self.connection {
-            Connection::Http(http) => http.excuse_silence(env.now),
-            Connection::WebSocket(socket) => socket.restart_ping_window(env.now),
+        if let Connection::WebSocket(socket) = &mut self.connection {
+            socket.restart_ping_window(env.now);
         }
         self.rearm(env);
     }
