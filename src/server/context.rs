@@ -1,6 +1,5 @@
 //! What a service does its work with.
 
-use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -9,36 +8,13 @@ use super::address::ListenAddress;
 use super::client::{Client, Remote};
 use super::config::Config;
 use super::core::Core;
+use super::error::SendError;
 use super::id::{ClientId, ServiceId, SourceId, TimerId};
 use super::interest::Interest;
 use super::policy::Principal;
 use super::service::Readiness;
 use super::status::Status;
 use crate::protocol::{CloseCode, Message, Response, Time};
-
-/// Why a client could not be sent to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum SendError {
-    /// The client does not exist, or no longer.
-    Gone,
-    /// The client is being closed.
-    Closing,
-    /// The client has left too much unread and is being closed for that.
-    SlowConsumer,
-}
-
-impl fmt::Display for SendError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Gone => "unknown client",
-            Self::Closing => "the client is being closed",
-            Self::SlowConsumer => "the client does not keep up",
-        })
-    }
-}
-
-impl std::error::Error for SendError {}
 
 /// The server as a service sees it. Every method of a [`Service`](crate::Service) is given it.
 ///

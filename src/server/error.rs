@@ -94,3 +94,27 @@ impl From<Error> for io::Error {
         Self::new(kind, error)
     }
 }
+
+/// Why a client could not be sent to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SendError {
+    /// The client does not exist, or no longer.
+    Gone,
+    /// The client is being closed.
+    Closing,
+    /// The client has left too much unread and is being closed for that.
+    SlowConsumer,
+}
+
+impl fmt::Display for SendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Gone => "unknown client",
+            Self::Closing => "the client is being closed",
+            Self::SlowConsumer => "the client does not keep up",
+        })
+    }
+}
+
+impl StdError for SendError {}

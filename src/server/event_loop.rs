@@ -1,7 +1,7 @@
 //! The event loop: poll, dispatch, and the only place that disconnects.
 //!
 //! A turn of the loop waits for events or the next deadline, then performs tasks: an event, the next readable client, a
-//! passed deadline, output that waits. Every task ends with [`Server::reap`], which acts on the news of the run queue.
+//! passed deadline, output that waits. Everything that may change a client goes through [`Server::act`], which then acts on the news of the run queue.
 //! Reads, writes, accepts and work are bounded in each turn, so that no client can starve another.
 
 use std::fmt;
@@ -157,8 +157,7 @@ impl<S: Service> Server<S> {
     pub fn start(&mut self) -> Result<(), Error> {
         if !std::mem::replace(&mut self.started, true) {
             self.ctx.core.env.now = self.clock.now();
-            self.service.started(&mut self.ctx);
-            self.reap();
+            self.act(|server| server.service.started(&mut server.ctx));
         }
         match self.service.failure() {
             Some(failure) => Err(Error::Service(failure.to_owned())),
@@ -223,8 +222,7 @@ impl<S: Service> Server<S> {
             }
         }
         if self.listeners.iter().any(|listener| listener.pending) {
-            self.accept_clients();
-            self.reap();
+            self.act(Self::accept_clients);
         }
         self.handle_deadlines();
         for index in 0..self.ctx.core.env.queue.dirty_count() {
@@ -291,6 +289,10 @@ impl<S: Service> Server<S> {
     /// Performs a task, then acts on its news. Everything that can change a client or call the service is a task. A
     /// task whose client, source or timer is gone, even if its slot was reused, does nothing.
     pub(super) fn perform(&mut self, task: Task) {
+        self.act(|server| server.start_task(task));
+    }
+
+    fn start_task(&mut self, task: Task) {
         match task {
             Task::Client {
                 id,
@@ -324,6 +326,12 @@ impl<S: Service> Server<S> {
                 }
             }
         }
+    }
+
+    /// Does something that may change clients, then acts on the news of it. This is the only place that reaps.
+    #[inline]
+    pub(super) fn act(&mut self, action: impl FnOnce(&mut Self)) {
+        action(self);
         self.reap();
     }
 
@@ -550,9 +558,8 @@ impl<S: Service> Server<S> {
         self.ctx
             .core
             .with(id, |client, _| client.handle_readable(false));
-        self.read_client(id);
-        // What was read may have ended the connection, which then has no deadline any more.
-        self.reap();
+        // What is read may end the connection, which then has no deadline any more.
+        self.act(|server| server.read_client(id));
         let reason = match handle(self) {
             None | Some(Timeout::Continue) => return,
             Some(Timeout::Gone(_)) if self.gets_more_time(id) => return,
@@ -608,7 +615,7 @@ impl<S: Service> Server<S> {
     /// Acts on the news of the task that was performed: the only place that re-arms deadlines, reports drained output
     /// and disconnects.
     #[inline]
-    pub(super) fn reap(&mut self) {
+    fn reap(&mut self) {
         while let Some((id, news)) = self.ctx.core.env.queue.pop_news() {
             match news {
                 News::Rearm => self.ctx.core.rearm(id),
@@ -700,11 +707,12 @@ impl<S: Service> Server<S> {
         let elapsed = self.ctx.now().since(before);
         if elapsed > interval && elapsed > waited + interval + interval / 2 {
             log::warn!("the clock jumped by {elapsed:?}; every client gets a fresh ping window");
-            let Core { registry, env, .. } = &mut self.ctx.core;
-            for client in registry.iter_mut() {
-                client.restart_ping_window(env);
-            }
-            self.reap();
+            self.act(|server| {
+                let Core { registry, env, .. } = &mut server.ctx.core;
+                for client in registry.iter_mut() {
+                    client.restart_ping_window(env);
+                }
+            });
         }
     }
 

@@ -1,21 +1,17 @@
-//! Counts what the server does, and writes the counts in the text exposition format of Prometheus.
+//! Writes what the server and its services have counted, in the text exposition format of Prometheus.
 
-use std::collections::BTreeMap;
 use std::fmt::{self, Display, Write};
 
-use super::client::{Outcome, Traffic};
 use super::context::Context;
+use super::counters::OUTCOMES;
 use super::histogram::Histogram;
 use super::service::Service;
 use crate::protocol::deflate::Compression;
-use crate::protocol::{Cause, CloseReason, OpCode, Rejection, StatusCode, Time};
+use crate::protocol::{Cause, OpCode, Time};
 use crate::sys;
 
 /// The media type of the text exposition format.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
-
-/// The names of [`Outcome`]s, in their order.
-const OUTCOMES: [&str; 4] = ["websocket", "http", "refused", "unused"];
 
 /// Opcodes with their names in RFC 6455 section 11.8.
 const OPCODES: [(OpCode, &str); 6] = [
@@ -26,66 +22,6 @@ const OPCODES: [(OpCode, &str); 6] = [
     (OpCode::Ping, "ping"),
     (OpCode::Pong, "pong"),
 ];
-
-/// Counters since the start of the loop.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Counters {
-    /// Accepted connections.
-    pub(super) accepted: u64,
-    /// Responses by status, 101 included.
-    responses: BTreeMap<u16, u64>,
-    /// Rejected requests by reason.
-    rejections: BTreeMap<&'static str, u64>,
-    /// Ended connections, in the order of [`OUTCOMES`].
-    outcomes: [u64; OUTCOMES.len()],
-    /// Disconnected clients, in the order of [`Cause::ALL`].
-    disconnects: [u64; Cause::ALL.len()],
-    /// Clients that violated the protocol, by close code.
-    violations: BTreeMap<u16, u64>,
-    /// Clients that did not complete the closing handshake in time.
-    pub(super) close_timeouts: u64,
-    /// Turns in which the read limit of a client was reached.
-    pub(super) turn_reads: u64,
-    /// Turns in which the accept limit of a listener was reached.
-    pub(super) turn_accepts: u64,
-    /// The traffic of ended connections.
-    ended: Traffic,
-    /// The durations of turns of the loop, without waiting.
-    pub(super) turns: Histogram,
-}
-
-impl Counters {
-    pub(super) fn responded(&mut self, status: StatusCode) {
-        *self.responses.entry(status.0).or_default() += 1;
-    }
-
-    /// Counts a rejected request and its response.
-    pub(super) fn refused(&mut self, rejection: &Rejection) {
-        self.counted(rejection);
-        self.responded(rejection.status);
-    }
-
-    /// Counts a rejected request, but no response.
-    pub(super) fn counted(&mut self, rejection: &Rejection) {
-        *self.rejections.entry(rejection.reason()).or_default() += 1;
-    }
-
-    pub(super) fn disconnected(&mut self, ending: &CloseReason) {
-        let mut causes = Cause::ALL.iter();
-        if let Some(at) = causes.position(|cause| *cause == ending.cause) {
-            self.disconnects[at] += 1;
-        }
-        if ending.cause == Cause::ProtocolError {
-            *self.violations.entry(ending.code.0).or_default() += 1;
-        }
-    }
-
-    /// Counts the end of a connection of any kind.
-    pub(super) fn ended(&mut self, traffic: Traffic, outcome: Outcome) {
-        self.ended.add(traffic);
-        self.outcomes[outcome as usize] += 1;
-    }
-}
 
 /// Metrics in the text exposition format. Metrics of the same name from several services form one family.
 ///

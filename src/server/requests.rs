@@ -4,6 +4,7 @@ use super::admin;
 use super::context::Context;
 use super::core::Core;
 use super::id::{ClientId, ServiceId};
+use super::policy::{too_many_clients, too_many_of_address};
 use super::service::{Route, Service};
 use crate::protocol::deflate::Offer;
 use crate::protocol::http::HttpEvent;
@@ -105,14 +106,6 @@ fn route<S: Service>(
         handle_call(ctx, service, id, request, b"");
     }
     Ok(())
-}
-
-pub(super) fn too_many_of_address() -> Rejection {
-    Rejection::unavailable("too many clients from this address").because("max_clients_per_address")
-}
-
-fn too_many_clients() -> Rejection {
-    Rejection::unavailable("too many clients").because("max_clients")
 }
 
 /// Opens a connection, if the service accepts it.

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use super::core::Core;
 use super::drain_schedule::DrainSchedule;
 use super::event_loop::{Ended, Server};
-use super::id::{ClientId, ServiceId};
+use super::id::ServiceId;
 use super::service::Service;
 use crate::protocol::{CloseReason, Time};
 use crate::sys::{reap_orphans, signal_orphans};
@@ -147,20 +147,20 @@ impl<S: Service> Server<S> {
         self.accept_again = None;
         log::info!("draining {} clients", self.ctx.core.registry.client_count());
         self.ctx.core.service_id = ServiceId::ALL;
-        self.service.draining(&mut self.ctx);
-        self.reap();
-        let Core { registry, env, .. } = &mut self.ctx.core;
-        let mut scheduled = Vec::new();
-        for client in registry.iter_mut() {
-            if client.is_drained_in_order() {
-                scheduled.push(client.id);
-            } else {
-                client.drain(env);
+        self.act(|server| server.service.draining(&mut server.ctx));
+        self.act(|server| {
+            let Core { registry, env, .. } = &mut server.ctx.core;
+            let mut scheduled = Vec::new();
+            for client in registry.iter_mut() {
+                if client.is_drained_in_order() {
+                    scheduled.push(client.id);
+                } else {
+                    client.drain(env);
+                }
             }
-        }
-        self.ctx.core.shutdown.schedule =
-            DrainSchedule::begin(scheduled, env.now, env.config.drain_timeout);
-        self.reap();
+            server.ctx.core.shutdown.schedule =
+                DrainSchedule::begin(scheduled, env.now, env.config.drain_timeout);
+        });
     }
 
     /// Closes the clients whose turn has come. A client that waits for the service is closed when the service is done,
@@ -174,25 +174,24 @@ impl<S: Service> Server<S> {
             if !last_call && self.is_waiting(id) {
                 self.ctx.core.shutdown.schedule.postpone(id);
             } else {
-                self.ctx.core.with(id, |client, env| client.drain(env));
+                self.act(|server| {
+                    server.ctx.core.with(id, |client, env| client.drain(env));
+                });
             }
         }
-        self.reap();
     }
 
     /// Ends every connection, then calls `stopping`. A client that has not been sent CLOSE gets it if its socket has
     /// room.
     fn end_clients(&mut self) {
-        let end = |core: &mut Core, id: ClientId| {
-            core.with(id, |client, env| {
-                client.close(env, CloseReason::shutdown());
-                client.end(env, CloseReason::shutdown());
-            });
-        };
         for id in self.ctx.core.registry.ids() {
-            end(&mut self.ctx.core, id);
+            self.act(|server| {
+                server.ctx.core.with(id, |client, env| {
+                    client.close(env, CloseReason::shutdown());
+                    client.end(env, CloseReason::shutdown());
+                });
+            });
         }
-        self.reap();
         self.ctx.core.service_id = ServiceId::ALL;
         self.service.stopping(&mut self.ctx);
     }

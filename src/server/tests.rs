@@ -32,7 +32,7 @@ impl World {
             let sent = self.server.ctx.try_send(client, Message::Binary(&piece));
             sent.expect("a socket with room");
         }
-        self.server.take_turn();
+        self.take_turn();
         let entry = self
             .server
             .ctx
@@ -52,7 +52,7 @@ impl World {
             *taken += count;
         }
         self.pass(Duration::from_secs(1));
-        self.server.take_turn();
+        self.take_turn();
         self.check();
     }
 
@@ -83,7 +83,7 @@ fn output_in_the_send_buffer_is_not_lost_after_our_close() {
     }
     world.give(client, b"\x88\x80mask");
     world.event(client, true, false, false);
-    world.server.take_turn();
+    world.take_turn();
     assert!(
         !world.is_present(client),
         "the client has answered our CLOSE"
@@ -113,7 +113,7 @@ fn a_half_closed_client_still_gets_the_output_of_the_service() {
     assert_eq!(ctx.try_send(late, Message::Text("the last")), Ok(()));
     ctx.try_close(late, CloseCode::NORMAL, "done")
         .expect("open");
-    world.server.take_turn();
+    world.take_turn();
     world.check();
     assert!(
         !world.is_present(late),
@@ -278,7 +278,7 @@ fn while_the_service_takes_no_messages_control_frames_before_a_message_take_effe
     world.give(speaks, &frames(&[0x9, 0x2, 0x9]));
     for client in &clients {
         world.event(*client, true, false, *client == leaves);
-        world.server.take_turn();
+        world.take_turn();
     }
     let pongs = |world: &World, client| {
         let wire = world.stream(client).wire();
@@ -293,7 +293,7 @@ fn while_the_service_takes_no_messages_control_frames_before_a_message_take_effe
     assert_eq!(pongs(&world, speaks), 1, "the PING before the message");
     assert_eq!(world.server.service.told.get(&speaks), None);
     world.server.ctx.set_paused(false);
-    world.server.take_turn();
+    world.take_turn();
     assert_eq!(world.server.service.told.get(&speaks), Some(&1));
     assert_eq!(pongs(&world, speaks), 2, "the PING after the message");
 }
@@ -316,7 +316,7 @@ fn a_queued_client_is_read_however_much_work_events_cause() {
     spend_the_turn(&mut world);
     world.event(client, true, false, false);
     assert_eq!(world.server.service.told.get(&client), None);
-    world.server.take_turn();
+    world.take_turn();
     assert_eq!(world.server.service.told.get(&client), Some(&1));
 }
 
@@ -335,7 +335,7 @@ fn the_call_of_a_stream_that_cannot_begin_is_uncounted_once() {
     assert_eq!(world.server.ctx.core.env.calls, 2);
     world.stream(callers[0]).wire().reset = true;
     let _ = world.server.ctx.begin_stream(callers[0], &[]);
-    world.server.reap();
+    world.server.act(|_| {});
     assert_eq!(world.server.ctx.core.env.calls, 1);
     let remote = world.server.ctx.remote(callers[1]).expect("connected");
     assert_eq!(world.server.ctx.core.env.addresses.clients(remote.ip()), 1);
@@ -372,19 +372,19 @@ fn a_clock_jump_gives_every_client_a_fresh_ping_window() {
     };
     // The first PING is not answered when the machine is suspended for an hour.
     world.pass(Duration::from_secs(21));
-    world.server.take_turn();
+    world.take_turn();
     assert_eq!(pings(&world), 1);
     world.pass(Duration::from_secs(3600));
-    world.server.take_turn();
+    world.take_turn();
     assert!(
         world.server.service.present.contains(&client),
         "the hour does not count"
     );
     world.pass(Duration::from_secs(21));
-    world.server.take_turn();
+    world.take_turn();
     assert_eq!(pings(&world), 2, "a second PING is sent");
     world.pass(Duration::from_secs(21));
-    world.server.take_turn();
+    world.take_turn();
     assert!(
         !world.server.service.present.contains(&client),
         "the second PING counts"
@@ -400,11 +400,11 @@ fn a_ping_is_sent_in_every_interval_and_any_byte_answers_it() {
         world.pass(Duration::from_secs(19));
         world.give(client, b"\x82");
         world.event(client, true, false, false);
-        world.server.take_turn();
+        world.take_turn();
         world.give(client, b"\x80mask");
         world.event(client, true, false, false);
         world.pass(Duration::from_millis(1100));
-        world.server.take_turn();
+        world.take_turn();
     }
     assert!(world.server.service.present.contains(&client));
     let wire = world.stream(client).wire();
@@ -424,10 +424,10 @@ fn an_unread_sign_of_life_counts() {
     let mut world = World::new(0).expect("an epoll instance");
     let client = world.connect();
     world.pass(Duration::from_secs(21));
-    world.server.take_turn();
+    world.take_turn();
     world.give(client, b"\x8a\x80mask");
     world.pass(Duration::from_secs(21));
-    world.server.take_turn();
+    world.take_turn();
     assert!(
         world.server.service.present.contains(&client),
         "the PONG is in the socket"
@@ -451,10 +451,10 @@ fn a_pause_does_not_count_towards_timeouts() {
         world.give(client, &frame);
         world.event(client, true, false, false);
         world.pass(Duration::from_secs(9));
-        world.server.take_turn();
+        world.take_turn();
     }
     world.server.ctx.set_paused(false);
-    world.server.take_turn();
+    world.take_turn();
     let present: Vec<_> = world.server.service.present.iter().copied().collect();
     assert_eq!(
         present,
@@ -517,7 +517,7 @@ fn a_pause_does_not_keep_a_client_that_reads_nothing() {
     let ctx = &mut world.server.ctx;
     ctx.send(client, Message::Binary(&[1; 20_000]));
     ctx.set_paused(true);
-    world.server.take_turn();
+    world.take_turn();
     (0..100).for_each(|_| world.second(client, 0));
     assert!(!world.is_present(client));
 }
@@ -533,7 +533,7 @@ fn a_request_that_ended_unread_before_its_deadline_is_not_rejected() {
     world.event(newcomer, true, false, false);
     world.end_input(newcomer);
     world.pass(Duration::from_secs(20));
-    world.server.take_turn();
+    world.take_turn();
     assert!(world.server.ctx.core.registry.get(newcomer).is_none());
     let written = world.streams[&newcomer].wire().from_server.len();
     assert_eq!(written, 0);
@@ -547,9 +547,9 @@ fn a_clock_jump_gives_a_request_no_more_time() {
     let newcomer = *world.old.last().expect("just opened");
     world.add_room(newcomer, 1 << 20);
     world.pass(Duration::from_secs(1));
-    world.server.take_turn();
+    world.take_turn();
     world.pass(Duration::from_secs(3600));
-    world.server.take_turn();
+    world.take_turn();
     let wire = world.stream(newcomer).wire();
     assert!(wire.from_server.starts_with(b"HTTP/1.1 408"));
 }

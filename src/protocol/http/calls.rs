@@ -93,7 +93,13 @@ impl HttpConnection {
         self.call.unanswered = false;
         self.drop_partial();
         self.state = HttpState::Closing;
+        self.rejected = true;
         self.since = now;
+    }
+
+    /// Whether a request was rejected.
+    pub fn was_rejected(&self) -> bool {
+        self.rejected
     }
 
     /// Answers a call. `date` is the current time as an HTTP date.

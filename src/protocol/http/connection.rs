@@ -94,6 +94,8 @@ pub struct HttpConnection {
     pub(super) state: HttpState,
     /// Whether an earlier call was answered.
     pub(super) called: bool,
+    /// Whether a request was rejected.
+    pub(super) rejected: bool,
     pub(super) call: CallOptions,
 }
 
@@ -106,6 +108,7 @@ impl HttpConnection {
             streamed: now,
             state: HttpState::Head,
             called: false,
+            rejected: false,
             call: CallOptions::default(),
         }
     }

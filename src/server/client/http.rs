@@ -6,8 +6,8 @@ use super::{Client, Connection, Flag};
 use crate::protocol::http::{HttpConnection, HttpState};
 use crate::protocol::{CloseReason, Rejection, Request, Response, StatusCode, Time};
 use crate::server::budget::CALL;
-use crate::server::context::SendError;
 use crate::server::core::Env;
+use crate::server::error::SendError;
 
 /// The type of a stream of events, as `EventSource` of browsers reads it.
 const EVENT_STREAM: (&str, &str) = ("Content-Type", "text/event-stream");
@@ -160,7 +160,7 @@ impl Client {
     ) -> Result<(), SendError> {
         self.expect(HttpState::Streaming)?;
         if !self.has_room(env, bytes.len()) {
-            self.abandon(env, CloseReason::slow_consumer());
+            self.end(env, CloseReason::slow_consumer());
             return Err(SendError::SlowConsumer);
         }
         self.transmit_http(env, |http, now, out| http.stream(now, bytes, out));

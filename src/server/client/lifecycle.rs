@@ -3,15 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Client, Connection, Flag, Outcome, ReadGate, Why};
+use super::{Client, Connection, Flag, ReadGate, Why};
 use crate::protocol::deflate::Codec;
 use crate::protocol::handshake::Upgrade;
 use crate::protocol::http::HttpState;
 use crate::protocol::{
     Accept, CloseCode, CloseReason, NextStep, State, StatusCode, Time, Timeout, WebSocket,
 };
-use crate::server::context::SendError;
 use crate::server::core::Env;
+use crate::server::counters::Outcome;
+use crate::server::error::SendError;
 use crate::server::run_queue::News;
 
 /// The minimum rate, in bytes a second, at which the peer of a closing connection must take its output.
@@ -62,12 +63,24 @@ impl Client {
         }
     }
 
-    /// Ends the connection because its peer is gone. The first reason stands.
+    /// Ends the connection now, without a closing handshake. What is queued is dropped. The first reason stands.
     pub(in crate::server) fn end(&mut self, env: &mut Env, reason: CloseReason) {
-        if let Connection::WebSocket(socket) = &mut self.connection {
-            socket.abandon(env.now, reason);
-        }
+        self.abandon(env.now, reason);
         self.disconnect(env);
+    }
+
+    /// Ends the connection when what is queued is written, or after the close timeout. The first reason stands.
+    fn end_when_written(&mut self, env: &mut Env, reason: CloseReason) {
+        self.abandon(env.now, reason);
+        self.mark_delivered();
+        self.rearm(env);
+    }
+
+    fn abandon(&mut self, now: Time, reason: CloseReason) {
+        match &mut self.connection {
+            Connection::Http(http) => http.abandon(now),
+            Connection::WebSocket(socket) => socket.abandon(now, reason),
+        }
     }
 
     /// Takes the next step of closing if all output is written. To be called after every operation that may have
@@ -125,18 +138,7 @@ impl Client {
         if self.queued() == 0 {
             return self.end(env, CloseReason::eof());
         }
-        self.stop(env, CloseReason::eof());
-        self.mark_delivered();
-        self.rearm(env);
-    }
-
-    /// Stops a connection: nothing more is received, and it ends when what is queued is written.
-    pub(in crate::server) fn stop(&mut self, env: &mut Env, reason: CloseReason) {
-        match &mut self.connection {
-            Connection::Http(http) => http.abandon(env.now),
-            Connection::WebSocket(socket) => socket.abandon(env.now, reason),
-        }
-        self.rearm(env);
+        self.end_when_written(env, CloseReason::eof());
     }
 
     /// Tells a client that the server stops: CLOSE for an open WebSocket, the last answer for a call.
@@ -150,7 +152,7 @@ impl Client {
             // It connected before the server stopped, so its request is served if it arrives soon.
             HttpState::Head if http.is_new() => {}
             // It is still taking an answer.
-            HttpState::Head if queued > 0 => self.stop(env, CloseReason::shutdown()),
+            HttpState::Head if queued > 0 => self.end_when_written(env, CloseReason::shutdown()),
             HttpState::Head | HttpState::Body | HttpState::Streaming => {
                 self.end(env, CloseReason::shutdown());
             }
@@ -176,11 +178,7 @@ impl Client {
         match &self.connection {
             Connection::WebSocket(_) => Outcome::WebSocket,
             Connection::Http(http) if http.was_called() => Outcome::Http,
-            Connection::Http(http)
-                if matches!(http.state(), HttpState::Closing | HttpState::Closed) =>
-            {
-                Outcome::Rejected
-            }
+            Connection::Http(http) if http.was_rejected() => Outcome::Rejected,
             Connection::Http(_) => Outcome::Unused,
         }
     }

@@ -1,6 +1,6 @@
 //! One client and everything that is done to it.
 //!
-//! A [`Client`] owns its socket and its protocol state. It reads ([`inbound`](self)), writes, answers HTTP and closes
+//! A [`Client`] owns its socket and its protocol state. It reads, writes, answers HTTP and closes
 //! itself; the loop asks it to. Methods take [`Env`], which is what the clients of a loop use together. They do not call
 //! services and do not remove the client: what the loop has to act on goes to the run queue as news.
 
@@ -23,7 +23,7 @@ use super::run_queue::News;
 use super::stream::Stream;
 use super::timers::Link;
 use crate::protocol::http::HttpConnection;
-use crate::protocol::{CloseReason, Time, WebSocket};
+use crate::protocol::{Time, WebSocket};
 
 /// The state of a client. What it needs only now and then is behind a pointer that is empty while it is idle.
 #[derive(Debug)]
@@ -122,19 +122,6 @@ impl Traffic {
     }
 }
 
-/// What a connection was used for, for the metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
-    /// It was upgraded to WebSocket.
-    WebSocket,
-    /// It made an HTTP call.
-    Http,
-    /// Its request was rejected.
-    Rejected,
-    /// It sent no complete request.
-    Unused,
-}
-
 impl Client {
     /// A client that has just connected.
     pub(super) fn new(id: ClientId, stream: Stream, remote: Remote, now: Time) -> Self {
@@ -218,15 +205,6 @@ impl Client {
     /// Tells the loop that the connection is over. Its state does not change.
     pub(super) fn disconnect(&self, env: &mut Env) {
         env.queue.push_news(self.id, News::Closing);
-    }
-
-    /// Ends the connection without a closing handshake. The first reason stands.
-    pub(super) fn abandon(&mut self, env: &mut Env, reason: CloseReason) {
-        match &mut self.connection {
-            Connection::Http(http) => http.abandon(env.now),
-            Connection::WebSocket(socket) => socket.abandon(env.now, reason),
-        }
-        self.disconnect(env);
     }
 
     /// Memory that the peer has made the connection hold, in bytes.

@@ -16,8 +16,8 @@ use crate::protocol::deflate::{Compression, SLICE, Squeeze};
 use crate::protocol::{CloseReason, Message, SentHeader, Time, WebSocket};
 use crate::server::budget::WRITE;
 use crate::server::config::Config;
-use crate::server::context::SendError;
 use crate::server::core::Env;
+use crate::server::error::SendError;
 use crate::server::run_queue::News;
 
 /// The size at which the write buffer, or a backlog whose socket is not full, is written.
@@ -70,14 +70,20 @@ impl Client {
         }
         let header = SentHeader::new(message.opcode(), payload.len());
         if payload.len() < DIRECT && self.flags.has(Flag::Reading) {
-            header.append_with(payload, &mut env.output);
-            if env.is_output_full() {
-                self.write_output(env);
-            }
+            self.append(env, header, payload);
         } else {
             self.push_frame(env, header, payload);
         }
         Ok(())
+    }
+
+    /// Appends a frame to the write buffer of the client that is being read.
+    #[inline(always)]
+    fn append(&mut self, env: &mut Env, header: SentHeader, payload: &[u8]) {
+        header.append_with(payload, &mut env.output);
+        if env.is_output_full() {
+            self.write_output(env);
+        }
     }
 
     /// Adds a frame to the output, or writes it if it is large.
@@ -92,10 +98,7 @@ impl Client {
         if payload.len() >= direct {
             self.write(env, &[header.encode().as_slice(), payload]);
         } else if is_reading {
-            header.append_with(payload, &mut env.output);
-            if env.is_output_full() {
-                self.write_output(env);
-            }
+            self.append(env, header, payload);
         } else {
             self.enqueue(env, |backlog| {
                 backlog.push(&[header.encode().as_slice(), payload], 0);
@@ -175,7 +178,7 @@ impl Client {
                     });
                 }
             }
-            Err(error) => self.abandon(env, CloseReason::write_error(&error)),
+            Err(error) => self.end(env, CloseReason::write_error(&error)),
         }
         true
     }
@@ -244,7 +247,7 @@ impl Client {
                     self.keep_rest(env, |backlog| backlog.push(parts, written));
                 }
             }
-            Err(error) => self.abandon(env, CloseReason::write_error(&error)),
+            Err(error) => self.end(env, CloseReason::write_error(&error)),
         }
     }
 
@@ -304,7 +307,7 @@ impl Client {
                     Ok(None) => {}
                     Err(error) => {
                         let reason = CloseReason::write_error(&io::Error::other(error));
-                        return self.abandon(env, reason);
+                        return self.end(env, reason);
                     }
                 }
             } else if backlog.must_squeeze() {
@@ -325,7 +328,7 @@ impl Client {
                         return env.budget.spend(WRITE + WRITE_PER_TURN / 2048);
                     }
                 }
-                Err(error) => return self.abandon(env, CloseReason::write_error(&error)),
+                Err(error) => return self.end(env, CloseReason::write_error(&error)),
             }
         }
         let written = (self.traffic.bytes_out - before) as usize;
@@ -426,7 +429,7 @@ impl Client {
     /// frames that were begun. See [`Cause::SlowConsumer`](crate::Cause::SlowConsumer).
     pub(in crate::server) fn cut_off(&mut self, env: &mut Env) {
         if self.is_answering() {
-            return self.abandon(env, CloseReason::slow_consumer());
+            return self.end(env, CloseReason::slow_consumer());
         }
         if !self.is_open() {
             // The output of a closing connection ends with its CLOSE.

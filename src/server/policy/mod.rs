@@ -10,7 +10,7 @@ mod token;
 pub use access::Access;
 #[cfg(feature = "cli")]
 pub(crate) use access::RejectionHints;
-pub(in crate::server) use addresses::Addresses;
+pub(in crate::server) use addresses::{Addresses, too_many_clients, too_many_of_address};
 pub use peers::{ParsePeersError, Peers};
 pub use principal::Principal;
 pub use token::Token;

@@ -1,0 +1,85 @@
+//! Counts what the server does. `metrics.rs` writes the counts.
+
+use std::collections::BTreeMap;
+
+use super::client::Traffic;
+use super::histogram::Histogram;
+use crate::protocol::{Cause, CloseReason, Rejection, StatusCode};
+
+/// The names of [`Outcome`]s, in their order.
+pub(super) const OUTCOMES: [&str; 4] = ["websocket", "http", "refused", "unused"];
+
+/// What a connection was used for, for the metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// It was upgraded to WebSocket.
+    WebSocket,
+    /// It made an HTTP call.
+    Http,
+    /// Its request was rejected.
+    Rejected,
+    /// It sent no complete request.
+    Unused,
+}
+
+/// Counters since the start of the loop.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Counters {
+    /// Accepted connections.
+    pub(super) accepted: u64,
+    /// Responses by status, 101 included.
+    pub(super) responses: BTreeMap<u16, u64>,
+    /// Rejected requests by reason.
+    pub(super) rejections: BTreeMap<&'static str, u64>,
+    /// Ended connections, in the order of [`OUTCOMES`].
+    pub(super) outcomes: [u64; OUTCOMES.len()],
+    /// Disconnected clients, in the order of [`Cause::ALL`].
+    pub(super) disconnects: [u64; Cause::ALL.len()],
+    /// Clients that violated the protocol, by close code.
+    pub(super) violations: BTreeMap<u16, u64>,
+    /// Clients that did not complete the closing handshake in time.
+    pub(super) close_timeouts: u64,
+    /// Turns in which the read limit of a client was reached.
+    pub(super) turn_reads: u64,
+    /// Turns in which the accept limit of a listener was reached.
+    pub(super) turn_accepts: u64,
+    /// The traffic of ended connections.
+    pub(super) ended: Traffic,
+    /// The durations of turns of the loop, without waiting.
+    pub(super) turns: Histogram,
+}
+
+impl Counters {
+    /// Counts a response.
+    pub(super) fn responded(&mut self, status: StatusCode) {
+        *self.responses.entry(status.0).or_default() += 1;
+    }
+
+    /// Counts a rejected request and its response.
+    pub(super) fn refused(&mut self, rejection: &Rejection) {
+        self.counted(rejection);
+        self.responded(rejection.status);
+    }
+
+    /// Counts a rejected request, but no response.
+    pub(super) fn counted(&mut self, rejection: &Rejection) {
+        *self.rejections.entry(rejection.reason()).or_default() += 1;
+    }
+
+    /// Counts the end of a client.
+    pub(super) fn disconnected(&mut self, reason: &CloseReason) {
+        let mut causes = Cause::ALL.iter();
+        if let Some(at) = causes.position(|cause| *cause == reason.cause) {
+            self.disconnects[at] += 1;
+        }
+        if reason.cause == Cause::ProtocolError {
+            *self.violations.entry(reason.code.0).or_default() += 1;
+        }
+    }
+
+    /// Counts the end of a connection of any kind.
+    pub(super) fn ended(&mut self, traffic: Traffic, outcome: Outcome) {
+        self.ended.add(traffic);
+        self.outcomes[outcome as usize] += 1;
+    }
+}
