@@ -10,7 +10,7 @@ use super::protocol::write_frame;
 use crate::protocol::CloseCode;
 use crate::server::simulation::World;
 
-/// Any sequence of operations on a server: everyone who connects is told to be gone exactly once.
+/// Any sequence of operations on a server: for every `connected` there is exactly one `disconnected`.
 pub fn operations(data: &[u8]) {
     let Some((options, mut plan)) = data.split_first() else {
         return;
