@@ -14,6 +14,8 @@
 //!            +-------------------------------------------------------------------------------+
 //! ```
 //!
+//! Until the handshake, a [`protocol::HttpConnection`] takes the place of the [`protocol::WebSocket`].
+//!
 //! To write a server, implement [`Service`] and run it:
 //!
 //! ```
@@ -41,7 +43,7 @@
 //!
 //! * *One thread*: while a method of a service runs, nothing else does. Other threads use a [`Handle`].
 //! * *One beginning, one end*: for every client, the server calls [`Service::connected`] once, then
-//!   [`Service::disconnected`] once, whatever ended the connection, and nothing after it.
+//!   [`Service::disconnected`] once, whatever ended the connection. No call for that client follows.
 //! * *Sending never blocks*: output that a client does not read is buffered up to a limit. A client that exceeds the
 //!   limit is disconnected.
 //! * *Everything has a limit*: [`Config`] limits all that a peer can make the server hold.

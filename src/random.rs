@@ -1,4 +1,4 @@
-//! Numbers for tests that want many cases and the same ones every time.
+//! Reproducible pseudo-random numbers for tests.
 
 /// A linear congruential generator: small, and good enough to stir test cases.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ impl Random {
         (self.0 >> 33) as usize % end
     }
 
-    /// Up to `most` bytes, small numbers among them more often than by chance.
+    /// Up to `most` random bytes, with a bias towards small values.
     pub(crate) fn bytes(&mut self, most: usize) -> Vec<u8> {
         let len = self.below(most + 1);
         (0..len)

@@ -179,7 +179,7 @@ fn an_invalid_line_causes_one_error_event_with_its_number() {
         ),
         (
             format!(r#"{{"cmd":"send","client":"{client}","text":"x","text":"x"}}"#),
-            "is there twice",
+            "occurs twice",
         ),
     ];
     for (number, (line, says)) in (1..).zip(&lines) {
@@ -539,7 +539,7 @@ fn a_program_that_keeps_exiting_is_not_restarted_forever() {
     app.address();
     let (status, log) = app.wait_and_read_log();
     assert_eq!(status.code(), Some(1));
-    assert_eq!(log.matches("starting it again").count(), 5, "{log}");
+    assert_eq!(log.matches("restarting it in").count(), 5, "{log}");
     assert!(
         log.contains("outrigger: the program exited with code 9"),
         "{log}"

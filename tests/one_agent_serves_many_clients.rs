@@ -284,7 +284,7 @@ fn the_server_stops_when_the_agent_exits_too_often() {
     wire.send_close(1011);
     let (status, log) = server.wait_and_read_log();
     assert_eq!(status.code(), Some(1));
-    assert_eq!(log.matches("starting it again").count(), 2, "{log}");
+    assert_eq!(log.matches("restarting it in").count(), 2, "{log}");
 }
 
 #[test]

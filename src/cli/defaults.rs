@@ -124,7 +124,7 @@ impl Settings {
         let mut warnings = Vec::new();
         let access = &self.server.access;
         if self.no_auth && !self.is_local() {
-            warnings.push("--no-auth: anyone who can reach the port can connect".to_owned());
+            warnings.push("--no-auth: every client that can reach the port can connect".to_owned());
         }
         if self.no_auth && std::env::var_os(TOKEN_VARIABLE).is_some() {
             warnings.push(format!("--no-auth: {TOKEN_VARIABLE} is ignored"));

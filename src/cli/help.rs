@@ -11,7 +11,7 @@ const INDENT: usize = 34;
 
 /// The help of the program.
 pub(super) fn overview() -> String {
-    let mut text = "Outrigger puts programs on a WebSocket.\n\nUsage:\n".to_owned();
+    let mut text = "Outrigger makes programs available over WebSocket.\n\nUsage:\n".to_owned();
     for Command {
         name,
         usage,
@@ -27,7 +27,7 @@ pub(super) fn overview() -> String {
   outrigger --version         the version
 
 Outrigger prints 'outrigger: listening on ws://...' once clients can connect. Exit codes: 0 stopped
-as asked, 1 failed while running, 2 wrong usage.
+as requested, 1 failed while running, 2 wrong usage.
 ",
     );
     text

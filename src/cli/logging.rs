@@ -12,7 +12,7 @@ use self::limiter::{Limiter, Rate};
 use super::line_output::LineOutput;
 use crate::sys::NonblockingFd;
 
-/// The maximum bytes of a line: a pipe accepts as many at once or none.
+/// The maximum length of a line in bytes. On Linux, a pipe accepts a write of this length entirely or not at all.
 const MAX_LINE: usize = 4096;
 
 /// The bytes of a line that are reserved for the count of suppressed lines.
@@ -129,7 +129,7 @@ impl Log for Logger {
             return;
         }
         let state = &mut *state();
-        // `debug` and `trace` are for finding faults, so they are complete.
+        // At `debug` and `trace`, no lines are suppressed.
         let limited = self.level <= LevelFilter::Info;
         let mut suppressed = 0;
         let now = Instant::now();

@@ -46,7 +46,7 @@ pub(super) fn find(
     })
 }
 
-/// What a path leads to.
+/// The kind of file at a path.
 enum Found {
     Program,
     /// A directory, or a file without execute permission.

@@ -32,9 +32,9 @@ use crate::demo;
 /// How the program ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
-    /// It did what it was asked to do.
+    /// It finished as requested.
     Clean,
-    /// It failed while running, or was cut short.
+    /// It failed while running, or a second signal ended it.
     Failure,
     /// The command line is wrong.
     Usage,
@@ -50,7 +50,7 @@ impl From<Outcome> for ExitCode {
     }
 }
 
-/// What the command line asks for.
+/// The action that the command line requests.
 #[derive(Debug)]
 enum Action {
     /// Print this and exit.

@@ -185,8 +185,8 @@ fn listening(address: &ListenAddress, path: &str, generated_token: Option<&Token
     format!("outrigger: listening on {url}\n")
 }
 
-/// Reads the access settings again. The token stays unless the settings name another one, because a server that
-/// required a token must go on requiring one.
+/// Reloads the access settings. The token stays unless the settings name another one, because a server that
+/// required a token must continue to require one.
 fn reload_access(token: Option<&Token>) -> Option<Access> {
     match parse(std::env::args_os()) {
         Ok(Action::Run(_, settings)) => {

@@ -28,7 +28,7 @@ pub(crate) struct Settings {
     pub(crate) announce_extra: serde_json::Map<String, serde_json::Value>,
     pub(crate) token_file: Option<PathBuf>,
     pub(crate) no_auth: bool,
-    /// Whether the server generated its token, so that it has to print it.
+    /// Whether the server generated its token and therefore prints it.
     pub(crate) token_is_generated: bool,
     #[cfg(feature = "deflate")]
     pub(crate) deflate: bool,
@@ -121,7 +121,7 @@ impl Settings {
         self.given.contains("idle-timeout")
     }
 
-    /// The token, if the server generated it and has to print it.
+    /// The token, if the server generated it and therefore prints it.
     pub(crate) fn generated_token(&self) -> Option<&Token> {
         let token = self.server.access.token.as_ref();
         token.filter(|_| self.token_is_generated)

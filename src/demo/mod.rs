@@ -79,7 +79,7 @@ pub(crate) fn instructions(
     let page = ws("/").replacen("ws", "http", 1);
     line("a page that shows the services, with a console", &page);
     line(
-        "echo: every message comes back",
+        "echo: sends every message back",
         &format!("websocat '{}'", ws("/echo")),
     );
     line(

@@ -1,7 +1,7 @@
 //! The PROXY protocol, versions 1 and 2: a header in which a proxy names the address of the client.
 //!
 //! The specification is HAProxy's `proxy-protocol.txt`. The header is the first thing on the connection, as text
-//! (version 1) or binary (version 2). Anyone who can connect can send one, so the header is read only from known
+//! (version 1) or binary (version 2). Every peer can send one, so the header is read only from known
 //! proxies, and from those it is required.
 
 use std::fmt;

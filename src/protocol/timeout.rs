@@ -6,11 +6,11 @@ use super::CloseReason;
 /// [`HttpConnection::handle_timeout`](super::HttpConnection::handle_timeout).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Timeout {
-    /// Send any output and ask for the next deadline.
+    /// Write the output, then ask for the next deadline.
     Continue,
     /// The request took too long: reject it with 408.
     Handshake,
-    /// No data message for too long: close with [`CloseReason::idle_timeout`], unless the service still waits.
+    /// The idle timeout has passed: close with [`CloseReason::idle_timeout`], unless the service exempts the client.
     Idle,
     /// The connection is over: close it at once.
     Gone(CloseReason),

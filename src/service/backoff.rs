@@ -1,4 +1,4 @@
-//! When a child process that exits is started again.
+//! Decides when to restart a child process that has exited.
 
 use std::time::Duration;
 

@@ -15,7 +15,7 @@ pub(crate) enum Line<'a> {
     SkippedEnd,
 }
 
-/// Breaks if either breaks.
+/// Returns `Break` if either argument is `Break`.
 fn both(one: ControlFlow<()>, other: ControlFlow<()>) -> ControlFlow<()> {
     if one.is_break() { one } else { other }
 }
@@ -45,7 +45,8 @@ impl LineSplitter {
     }
 
     /// Takes the next piece and calls `line` with the number and the text of each line that it completes, until `line`
-    /// breaks. Returns the number of bytes taken: all, or those up to the end of the line that broke.
+    /// returns `Break`. Returns the number of bytes consumed: all of them, or those up to the end of the line for which
+    /// it returned `Break`.
     pub(crate) fn push(
         &mut self,
         piece: &[u8],

@@ -11,7 +11,7 @@ use super::lines::{Line, LineSplitter};
 use crate::sys::NonblockingFd;
 use crate::{Context, Interest, Readiness, SourceId, TimerId};
 
-/// The maximum bytes read at a time.
+/// The maximum number of bytes read at a time.
 const READ: usize = 64 << 10;
 
 /// The interval between reads of a regular file, which has no readiness events.
@@ -161,7 +161,8 @@ impl LineReader {
         self.trigger.is_timer(timer)
     }
 
-    /// Reads once and calls `line` with each line. If `line` breaks, the reader pauses until [`LineReader::resume`].
+    /// Reads once and calls `line` with each line. If `line` returns `Break`, the reader pauses until
+    /// [`LineReader::resume`].
     pub(crate) fn read(
         &mut self,
         ctx: &mut Context,

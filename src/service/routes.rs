@@ -162,7 +162,7 @@ impl Routes {
             .map(|mounted| &mut mounted.service)
     }
 
-    /// Calls `act` on each service, with a context that is limited to that service.
+    /// Calls `act` with each service, after making it the current service of the context.
     fn each(&mut self, ctx: &mut Context, act: impl Fn(&mut dyn Service, &mut Context)) {
         let alone = self.services.len() == 1;
         for (index, mounted) in self.services.iter_mut().enumerate() {

@@ -3,7 +3,7 @@
 use rustix::time::{ClockId, clock_gettime};
 
 /// Nanoseconds on a clock that never goes back and that keeps running while the machine is suspended, so that a
-/// suspend shows as a jump. The system chooses where it starts.
+/// suspend shows as a jump. The system chooses its starting point.
 pub(crate) fn monotonic_nanos() -> u64 {
     #[cfg(target_os = "linux")]
     const CLOCK: ClockId = ClockId::Boottime;

@@ -19,7 +19,7 @@ use rustix::termios::isatty;
 /// The soft limit before it was raised.
 static ORIGINAL: OnceLock<Rlimit> = OnceLock::new();
 
-/// The maximum of descriptors that are marked one by one where the system cannot mark a range.
+/// The maximum number of descriptors that are marked one by one where the system cannot mark a range.
 const MOST_ONE_BY_ONE: RawFd = 1 << 16;
 
 /// The limit of open files that this process was started with, if it was raised since. Child processes get it back,
@@ -97,7 +97,7 @@ pub(crate) fn is_exhausted(error: &io::Error) -> bool {
     )
 }
 
-/// Bytes that were written to a socket and that its peer has not acknowledged; `None` where the system does not tell.
+/// Bytes that were written to a socket and that its peer has not acknowledged; `None` where the system does not report it.
 #[cfg(target_os = "linux")]
 pub(crate) fn unsent_bytes(socket: impl AsFd) -> Option<usize> {
     use nix::libc::TIOCOUTQ;
@@ -109,7 +109,7 @@ pub(crate) fn unsent_bytes(socket: impl AsFd) -> Option<usize> {
     usize::try_from(unsent).ok()
 }
 
-/// This system does not tell.
+/// This system does not report it.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn unsent_bytes(_: impl AsFd) -> Option<usize> {
     None

@@ -1,4 +1,4 @@
-//! Safe functions for what the operating system offers beyond the standard library.
+//! Safe wrappers of system calls, and of the other code that needs `unsafe`.
 //!
 //! This is the only module with `unsafe` code; everywhere else it is denied. It depends on no other module of the crate.
 

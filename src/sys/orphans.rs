@@ -17,9 +17,9 @@ use uuid::Uuid;
 use super::child_process::{dropped, exit_descriptor, ours, reap_dropped, to_pid};
 use super::process_tree::{ProcessInfo, ProcessTable};
 
-/// The maximum of orphans that are checked in one turn of the loop.
+/// The maximum number of orphans that are checked in one turn of the loop.
 const CHECKED_PER_TURN: usize = 512;
-/// The maximum of orphans that are reaped in one turn of the loop.
+/// The maximum number of orphans that are reaped in one turn of the loop.
 const REAPED_PER_TURN: usize = 32;
 
 /// The maximum time that [`kill_orphans`] waits.
@@ -29,7 +29,7 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// reused until the orphan is reaped here, so an entry stays valid until then.
 static MARKS: Mutex<Option<HashMap<Pid, Option<Uuid>>>> = Mutex::new(None);
 
-/// Makes this process the parent of every descendant whose own parent exits. The caller has to reap these orphans.
+/// Makes this process the parent of every descendant whose own parent exits. The caller must reap these orphans.
 pub(crate) fn become_subreaper() -> io::Result<()> {
     #[cfg(target_os = "linux")]
     rustix::process::set_child_subreaper(Some(getpid()))?;

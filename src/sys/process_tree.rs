@@ -104,7 +104,7 @@ impl ProcessTrees {
         }
     }
 
-    /// Processes have exited: all trees have to be walked again.
+    /// Processes have exited: all trees must be walked again.
     pub(crate) fn mark_outdated(&mut self) {
         for tree in self.trees.values_mut() {
             tree.freshness = Freshness::Outdated;

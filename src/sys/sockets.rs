@@ -16,7 +16,7 @@ use rustix::net::sockopt::{
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with};
 use rustix::process::umask;
 
-/// The maximum of connections that wait in the kernel to be accepted. The kernel may apply a lower limit.
+/// The maximum number of connections that wait in the kernel to be accepted. The kernel may apply a lower limit.
 const BACKLOG: i32 = 4096;
 
 /// Opens a non-blocking listening TCP socket. With `share`, other processes can listen on the same port, and the kernel

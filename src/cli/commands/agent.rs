@@ -11,7 +11,7 @@ use crate::service::{Agent, AgentConfig, AgentPerClient};
 pub(super) static AGENT: Command = Command {
     name: "agent",
     usage: "[OPTIONS] -- PROGRAM [ARGS...]",
-    summary: "a JSON-RPC agent, shared by many clients",
+    summary: "share one JSON-RPC agent between clients",
     about: "\
 Connects many WebSocket clients to one JSON-RPC agent that reads and writes lines on its standard
 streams: an agent of the Agent Client Protocol, or any other with --protocol jsonrpc. Every answer

@@ -7,7 +7,7 @@ use crate::service::{App, AppConfig};
 pub(super) static APP: Command = Command {
     name: "app",
     usage: "[OPTIONS] [-- PROGRAM [ARGS...]]",
-    summary: "PROGRAM reads events and writes commands",
+    summary: "make PROGRAM the server, by lines of JSON",
     about: "\
 Runs PROGRAM as the server: it reads events as lines of JSON on its standard input and writes
 commands as lines of JSON to its standard output. Its standard error goes to the log. Without

@@ -1,4 +1,4 @@
-//! `outrigger demo`: all services at once, on defaults, with links to try.
+//! `outrigger demo`: runs all services with their defaults and prints links to try.
 
 use super::super::lookup;
 use super::super::settings::Settings;
@@ -6,13 +6,13 @@ use super::{Command, Serves};
 
 pub(super) static DEMO: Command = Command {
     name: "demo",
-    summary: "all of them, on defaults, with links to try",
+    summary: "run all of these and print links to try",
     about: "\
 Serves all other commands at once: /echo, /terminal with your shell, /process, /app with a chat room
 and /acp with an agent. The page at / shows what is connected and has a console. The chat room and
 the agent are part of outrigger: 'outrigger example-app' and 'outrigger example-agent'.
 
-The demo prints a line to paste for each. Anybody who has the token in these lines can use your shell.
+The demo prints a line to paste for each. Every holder of the token in these lines can use your shell.
 ",
     serves: Serves::Demo,
     ..Command::BASE

@@ -5,7 +5,7 @@ use crate::service::Echo;
 
 pub(super) static ECHO: Command = Command {
     name: "echo",
-    summary: "every message comes back",
+    summary: "send every message back",
     about: "\
 Sends every message back to the client that sent it, to test clients, proxies and networks.
 ",

@@ -5,7 +5,7 @@ use super::{Command, Serves};
 pub(super) static SERVE: Command = Command {
     name: "serve",
     usage: "--config FILE.json [OPTIONS]",
-    summary: "several of these behind one listener",
+    summary: "serve several of these on one listener",
     about: "\
 Serves several of the other commands behind one listener, each at a path. The file names them:
 

@@ -8,7 +8,7 @@ use crate::service::{Terminal, TerminalConfig};
 pub(super) static TERMINAL: Command = Command {
     name: "terminal",
     usage: "[OPTIONS] -- PROGRAM [ARGS...]",
-    summary: "a terminal with PROGRAM for each client",
+    summary: "run PROGRAM on a terminal for each client",
     about: "\
 Runs PROGRAM on a new terminal for each client. When the client disconnects, PROGRAM gets HUP, TERM
 one second later and KILL after five. Binary messages carry terminal input and output. Text messages

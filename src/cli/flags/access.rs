@@ -1,4 +1,4 @@
-//! Flags that say who may connect, and to which path.
+//! Flags for access control and for the path to serve.
 
 use super::{Flag, Takes, put, samples, turn_on};
 

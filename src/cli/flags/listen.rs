@@ -1,4 +1,4 @@
-//! Flags that say where to listen, and which file tells other programs about it.
+//! Flags for the addresses to listen on and for the file of `--announce`.
 
 use super::super::values::{listen, port_range};
 use super::{Flag, Takes, put, samples, turn_on};
@@ -79,7 +79,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "announce-extra",
         takes: Takes::One("JSON"),
-        help: "an object whose fields are added to what --announce writes",
+        help: "JSON object whose fields are added to the --announce file",
         requires: Some("announce"),
         set: |settings, value| {
             settings.announce_extra = match serde_json::from_str(value) {

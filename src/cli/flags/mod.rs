@@ -21,7 +21,7 @@ pub(super) struct Flag {
     pub(super) takes: Takes,
     /// The default, written as a user would write it. A test checks that it is the default of the settings.
     pub(super) default: Option<&'static str>,
-    /// A default that is no single value. The help shows it after `default`.
+    /// A default that is not a single value. The help shows it after `default`.
     pub(super) default_note: Option<&'static str>,
     pub(super) help: &'static str,
     /// Whether the configuration file may contain it.
@@ -40,7 +40,7 @@ pub(super) struct Flag {
     pub(super) rejects: &'static [&'static str],
 }
 
-/// The value that a flag takes, by the name that the help gives it.
+/// The kind of value that a flag takes, with its placeholder in the help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Takes {
     /// No value: the flag is a switch.
@@ -61,7 +61,7 @@ const GENERAL: [&[Flag]; 5] = [
 ];
 
 impl Flag {
-    /// A switch that does nothing.
+    /// The defaults of the fields of a row.
     pub(super) const BASE: Self = Self {
         name: "",
         takes: Takes::Nothing,

@@ -28,7 +28,8 @@ const DEFLATE_BYTES: usize = 146 << 10;
 /// The maximum capacity kept for compressed messages.
 const KEPT: usize = 256 << 10;
 
-/// The smallest window of zlib-rs for raw data, in bits. Its distances are at most 250, so it also serves for 8 bits.
+/// The smallest window of zlib-rs for raw data, in bits. Its output has no distance over 250 bytes, so it is also valid
+/// for a window of 8 bits (256 bytes).
 const MIN_WINDOW_BITS: u8 = 9;
 
 /// The window to compress with, given the agreed one.
@@ -155,7 +156,7 @@ impl Compression {
         self.reserved.load(Ordering::Relaxed)
     }
 
-    /// The maximum of [`Compression::reserved`].
+    /// The maximum value of [`Compression::reserved`].
     pub fn memory(&self) -> usize {
         self.config.memory
     }

@@ -7,8 +7,8 @@ use crate::protocol::ProtocolError;
 /// The bytes at the end of a flush, which are removed from each message (RFC 7692 section 7.2.1).
 pub(super) const TAIL: [u8; 4] = [0, 0, 0xff, 0xff];
 
-/// zlib's measure of how much is collected before a block is written. A higher level costs memory and helps only long
-/// messages.
+/// zlib's `memLevel`, which sets how much input is collected for one block. A higher level takes more memory and helps
+/// only long messages.
 const MEM_LEVEL: i32 = 5;
 
 /// The maximum number of bytes reserved for output at once, because zlib counts in 32 bits.

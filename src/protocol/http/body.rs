@@ -173,7 +173,7 @@ impl Body {
     fn pass_over(&mut self) -> Result<(), Rejection> {
         self.aside += 1;
         if self.aside > MAX_ASIDE {
-            let why = "too much beside the chunks";
+            let why = "chunk extensions and trailers are too long";
             return Err(Rejection::new(StatusCode::HEADERS_TOO_LARGE, why));
         }
         Ok(())

@@ -258,7 +258,7 @@ impl HttpConnection {
         self.since = now;
     }
 
-    /// Gives the connection up. Nothing more is received, and no output is produced.
+    /// Abandons the connection. Nothing more is received, and no output is produced.
     pub fn abandon(&mut self, now: Time) {
         if self.state != HttpState::Closed {
             self.drop_partial();
@@ -280,7 +280,7 @@ impl HttpConnection {
             return Timeout::Continue;
         }
         match self.state {
-            // A client that was answered and sends no further request made no error.
+            // An idle keep-alive connection is not an error, so it is closed without 408.
             HttpState::Head if self.called && !self.is_partial() => {
                 Timeout::Gone(CloseReason::eof())
             }

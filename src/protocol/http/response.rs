@@ -80,7 +80,7 @@ impl StatusCode {
 }
 
 impl StatusCode {
-    /// The label in metrics.
+    /// The default value of the metric label `reason` for this status.
     const fn reason_label(self) -> &'static str {
         match self.0 {
             400 => "bad_request",
@@ -122,7 +122,7 @@ pub struct Rejection {
     detail: Option<String>,
     /// A field that the status requires, such as `Allow`.
     field: Option<(&'static str, &'static str)>,
-    /// The label in metrics.
+    /// The value of the metric label `reason`.
     reason: &'static str,
 }
 
@@ -163,13 +163,13 @@ impl Rejection {
         Self::new(StatusCode::UNAVAILABLE, message).field("Retry-After", "1")
     }
 
-    /// Sets the label in metrics: a few words in snake case. The default is derived from the status.
+    /// Sets the metric label `reason`: a few words in snake case. The default is derived from the status.
     pub fn because(mut self, reason: &'static str) -> Self {
         self.reason = reason;
         self
     }
 
-    /// The label in metrics.
+    /// The value of the metric label `reason`.
     pub fn reason(&self) -> &'static str {
         self.reason
     }
@@ -292,7 +292,7 @@ impl Response {
     pub fn preflight() -> Self {
         Self::new(StatusCode::NO_CONTENT, "", b"".as_slice())
             .field("Access-Control-Allow-Methods", "GET, HEAD, POST")
-            // The asterisk does not include Authorization.
+            // `*` does not cover Authorization.
             .field("Access-Control-Allow-Headers", "Authorization, *")
             .field("Access-Control-Max-Age", "600")
     }

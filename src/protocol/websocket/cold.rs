@@ -1,4 +1,4 @@
-//! The part of a [`WebSocket`] that most connections do not have, behind one pointer that is usually empty.
+//! The state of a [`WebSocket`] that is rarely needed. It is allocated on demand.
 
 use std::time::Duration;
 
@@ -49,18 +49,19 @@ impl Partial {
     }
 }
 
-/// The state of a connection whose peer has ended its direction.
+/// The state of a connection that the peer has half-closed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HalfClosed {
-    /// When the peer ended its direction, or last accepted output after that.
+    /// When the peer half-closed the connection, or last accepted output after that.
     pub(super) since: Time,
     /// How long the connection is kept without progress.
     pub(super) patience: Duration,
-    /// The value of the caller's byte counter at which the peer has everything that was sent before.
+    /// The value of the caller's byte counter at which the peer has received everything that was queued when it
+    /// half-closed the connection.
     pub(super) owed: u64,
 }
 
-/// State that few connections have, or none for long.
+/// State that few connections need, or that is needed only for a short time.
 #[derive(Debug, Default)]
 pub(super) struct ColdState {
     pub(super) partial: Option<Box<Partial>>,
@@ -68,11 +69,11 @@ pub(super) struct ColdState {
     pub(super) close_reason: Option<CloseReason>,
     /// Whether the peer violated the protocol, so that input cannot be read as frames.
     pub(super) failed: bool,
-    /// Set when the peer has ended its direction and can still receive.
+    /// Set when the peer has half-closed the connection and can still receive.
     pub(super) half_closed: Option<HalfClosed>,
     /// The compression that was negotiated.
     pub(super) codec: Option<Codec>,
-    /// For the rate limit: when the messages so far are due, in microseconds. 0 before the first message.
+    /// The theoretical arrival time of the rate limit (GCRA), in microseconds. 0 if the full burst is available.
     pub(super) due: u64,
 }
 

@@ -36,7 +36,8 @@ pub enum State {
 /// The server's side of a WebSocket connection. See [the module](crate::protocol) for an example.
 #[derive(Debug)]
 pub struct WebSocket {
-    /// `None` between two messages, so that an idle connection without compression owns no heap memory.
+    /// State that is rarely needed. `None` while the connection is idle and uncompressed, so that it owns no heap
+    /// memory.
     cold: Option<Box<ColdState>>,
     /// When the current state began.
     since: Time,
@@ -292,7 +293,7 @@ impl WebSocket {
         self.cold.as_ref().is_some_and(|cold| cold.failed)
     }
 
-    /// Leaves `Open`. An incomplete frame is still read to its end, but its message is dropped.
+    /// Leaves `Open`. The rest of an incomplete frame is still parsed, but its message is dropped.
     fn end(&mut self, now: Time, state: State, reason: CloseReason) {
         debug_assert!(self.state == State::Open && self.close_reason().is_none());
         if let Some(mut partial) = self.take_partial() {
@@ -315,7 +316,7 @@ impl WebSocket {
         match self.state {
             State::Open => NextStep::Continue,
             State::Closing if self.has_failed() => NextStep::EndOutput,
-            // The peer has ended its direction, so its CLOSE cannot come.
+            // The peer has half-closed the connection, so it cannot send CLOSE.
             State::Closing if self.is_half_closed() => NextStep::Close,
             State::Closing => NextStep::Continue,
             State::Closed => NextStep::Close,

@@ -51,8 +51,8 @@ impl WebSocket {
         }
     }
 
-    /// Records that the peer has ended its direction of an open connection. PINGs stop, and the connection is kept
-    /// until the peer accepts no output for `patience`.
+    /// Records that the peer has half-closed an open connection. PINGs stop, and the connection is kept until the peer
+    /// accepts no output for `patience`.
     ///
     /// `owed` is the value of the caller's byte counter at which the peer has everything that was sent so far. See
     /// [`WebSocket::owed`].
@@ -67,12 +67,12 @@ impl WebSocket {
         }
     }
 
-    /// The value that was passed to [`WebSocket::end_input`], if the peer has ended its direction.
+    /// The value of `owed` that was passed to [`WebSocket::end_input`], if the peer has half-closed the connection.
     pub fn owed(&self) -> Option<u64> {
         self.half_closed().map(|half_closed| half_closed.owed)
     }
 
-    /// Whether the peer has ended its direction.
+    /// Whether the peer has half-closed the connection.
     pub fn is_half_closed(&self) -> bool {
         self.half_closed().is_some()
     }
@@ -114,7 +114,7 @@ impl WebSocket {
         if let Some(cold) = &mut self.cold
             && cold.due <= now.as_millis() * 1000
         {
-            // The messages so far no longer count against the rate limit.
+            // The full burst is available again, so the rate limit needs no state.
             cold.due = 0;
             self.shrink();
         }

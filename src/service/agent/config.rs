@@ -40,8 +40,8 @@ pub struct AgentConfig {
     pub command: Vec<String>,
     /// The protocol that the program speaks.
     pub protocol: AgentProtocol,
-    /// How long a session stays resumable after its client has disconnected. After that, or at once with `None`, the
-    /// session has ended and a client must load it again.
+    /// How long a session keeps its place in the table after its client has disconnected. With `None`, it loses the
+    /// place at once. A client can still load the session later.
     pub grace: Option<Duration>,
     /// How often a shared agent may exit before the server stops.
     pub restart_limit: RestartLimit,
@@ -51,7 +51,8 @@ pub struct AgentConfig {
 }
 
 impl AgentConfig {
-    /// The settings of an ACP agent without a grace period, with the default restart limit, whose sessions may idle.
+    /// Creates the settings of an ACP agent: no grace period, the default restart limit, and no idle timeout for clients
+    /// that have a session.
     pub fn new(endpoint: Endpoint, command: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self {
             endpoint,
@@ -69,7 +70,7 @@ impl AgentConfig {
         Self { protocol, ..self }
     }
 
-    /// Sets how long a session stays resumable after its client has disconnected.
+    /// Sets how long a session keeps its place in the table after its client has disconnected.
     #[must_use]
     pub fn with_grace(self, grace: Duration) -> Self {
         Self {

@@ -203,7 +203,7 @@ impl Agent {
         let Some(delay) = self.backoff.next_delay(ctx.now()) else {
             return self.fail(ctx, failure);
         };
-        log::error!("{failure}; starting it again in {delay:?}");
+        log::error!("{failure}; restarting it in {delay:?}");
         self.restarts += 1;
         self.process = AgentProcess::Backoff(ctx.set_timer(delay));
     }

@@ -126,8 +126,8 @@ impl Backend {
         }
     }
 
-    /// Whether the loop may end: all events have been written or cannot be. Always false for a child, which is removed when
-    /// it exits.
+    /// Whether the loop may end: all events have been written, or the stream is closed. Always false for a child, which
+    /// is removed when it exits.
     pub(super) fn is_stopped(&self) -> bool {
         match self {
             Self::Child(_) => false,

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::service::json::{NotJson, Skimmer};
 use crate::{ClientId, CloseCode, OwnedMessage};
 
-/// The maximum length of a close reason in bytes. It must fit into a control frame beside the code.
+/// The maximum length of a close reason in bytes. It must fit into a control frame together with the code.
 const MAX_REASON: usize = 123;
 
 /// A command.
@@ -81,7 +81,7 @@ impl<'a> CommandFields<'a> {
             !same
         });
         if twice {
-            return Err(format!("\"{name}\" is there twice"));
+            return Err(format!("\"{name}\" occurs twice"));
         }
         Ok(found)
     }
@@ -308,15 +308,15 @@ mod tests {
             // The bug: the last of two values won, and a misspelled field was ignored.
             (
                 r#"{"cmd":"close","client":"c1","client":"c2"}"#,
-                "\"client\" is there twice",
+                "\"client\" occurs twice",
             ),
             (
                 r#"{"cmd":"close","client":"c1","c\u006fde":4000,"code":4001}"#,
-                "\"code\" is there twice",
+                "\"code\" occurs twice",
             ),
             (
                 r#"{"cmd":"shutdown","cmd":"status"}"#,
-                "\"cmd\" is there twice",
+                "\"cmd\" occurs twice",
             ),
             (
                 r#"{"cmd":"broadcast","text":"a","exept":["c1"]}"#,

@@ -136,7 +136,7 @@ impl Events {
         self.push("error", &event);
     }
 
-    /// Writes an object with the event's name as its first field, where people and simple programs look for it.
+    /// Writes an object with `event` as its first field, so that it is easy to read and to match.
     fn push(&mut self, name: &str, object: &Value) {
         let fields = object.to_string();
         let fields = fields.strip_prefix('{').unwrap_or(&fields);

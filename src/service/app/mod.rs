@@ -32,7 +32,8 @@ const LOW_WATER: usize = 256 << 10;
 /// `disconnect` events are added.
 const MAX_QUEUED: usize = 4 << 20;
 
-/// How long a client that has shut down its output stays connected, so that the program can answer its last message.
+/// How long a client that has half-closed its connection stays connected, so that the program can answer its last
+/// message.
 const LAST_ANSWER: Duration = Duration::from_secs(1);
 
 /// The maximum number of command lines that are read in one turn of the loop.
@@ -175,7 +176,7 @@ impl App {
                 let path = self.config.endpoint.path();
                 for address in ctx.listen_addresses() {
                     match &self.config.announced_token {
-                        // A unix socket does not ask for a token.
+                        // A unix socket that the server created requires no token.
                         Some(token) if address.asks_for_token() => {
                             let target = format!("{path}?token={}", token.reveal());
                             self.events.listening(address, &target);
@@ -196,7 +197,7 @@ impl App {
         ctx.stop();
     }
 
-    /// Writes events and replies to the program. Pauses reading from clients while the program does not read.
+    /// Writes events and replies to the program. Pauses the clients while too many events are queued.
     fn send_events(&mut self, ctx: &mut Context) {
         let Some(writer) = self.backend.as_mut().and_then(Backend::writer) else {
             return self.events.clear();
@@ -245,7 +246,7 @@ impl App {
                     .then(|| self.backoff.next_delay(ctx.now()));
                 match delay.flatten() {
                     Some(delay) => {
-                        log::error!("{failure}; starting it again in {delay:?}");
+                        log::error!("{failure}; restarting it in {delay:?}");
                         self.restart = Some(Restart::Backoff(ctx.set_timer(delay)));
                         close_all(ctx);
                     }
@@ -407,7 +408,7 @@ fn line_limit(ctx: &Context) -> usize {
 struct CommandTurn<'a> {
     events: &'a mut Events,
     replies: &'a mut ReplyQueue,
-    /// Replies become events while there are fewer bytes of events than this.
+    /// Replies are converted to events while fewer bytes of events than this are queued.
     room: usize,
     lines: u32,
 }
@@ -424,7 +425,9 @@ impl CommandTurn<'_> {
                     match result {
                         Ok(()) => self.replies.record_valid(ctx.now()),
                         Err(message) => {
-                            log::warn!("line {number} from the program: {message}");
+                            log::warn!(
+                                "invalid command on line {number} from the program: {message}"
+                            );
                             self.replies.push_error(message, number);
                         }
                     }

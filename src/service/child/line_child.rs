@@ -12,7 +12,7 @@ use crate::service::text::printable;
 use crate::sys::{NonblockingFd, StartOptions};
 use crate::{Context, SourceId, Time, TimerId};
 
-/// The maximum bytes of a line of standard error that go into the log.
+/// The maximum number of bytes of a line of standard error that are logged.
 const LOG_LINE: usize = 4096;
 
 /// A running program. Its standard error goes into the log.
@@ -172,7 +172,7 @@ impl Child {
         let Some(stdin) = &mut self.stdin else { return };
         let closed = stdin.write() == PipeState::Closed;
         if closed {
-            log::warn!("{:?} does not read its input any more", self.name);
+            log::warn!("{:?} no longer reads its input", self.name);
         }
         if (closed || (self.supervisor.is_stopping() && stdin.queued() == 0))
             && let Some(stdin) = self.stdin.take()

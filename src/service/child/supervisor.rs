@@ -30,8 +30,8 @@ pub(crate) struct StopPlan {
 enum Leftovers {
     /// The rest of its process group is killed when it exits.
     KillGroup,
-    /// They live on until the process is stopped. Then each signal is for the whole process tree, and KILL is repeated
-    /// in this interval, for processes that a killed one has left behind.
+    /// They keep running until the process is stopped. Then each signal goes to the whole process tree, and KILL is
+    /// repeated at this interval to reach processes that were started meanwhile.
     StopTree { kill_interval: Duration },
 }
 
@@ -114,9 +114,9 @@ pub(crate) enum Escalation {
 
 /// Owns a child process from its start to its exit. Dropping it kills the process group.
 ///
-/// `is_*`, `exit` and `deadline` ask; `check_exit`, `poll_exit` and `escalate` handle events; `stop` and `signal` are
-/// commands. The owner calls `check_exit` when [`Supervisor::exit_source`] is ready, and `poll_exit` and `escalate` when
-/// [`Supervisor::deadline`] has passed.
+/// `is_*`, `exit` and `deadline` are getters; `check_exit`, `poll_exit` and `escalate` handle events; `stop` and
+/// `signal` are commands. The owner calls `check_exit` when [`Supervisor::exit_source`] is ready, and `poll_exit` and
+/// `escalate` when [`Supervisor::deadline`] has passed.
 #[derive(Debug)]
 pub(crate) struct Supervisor {
     process: ChildProcess,
@@ -196,7 +196,7 @@ impl Supervisor {
         self.timed_out
     }
 
-    /// When `poll_exit` and `escalate` have to be called, if ever.
+    /// When to call `poll_exit` and `escalate`, if at all.
     pub(crate) fn deadline(&self) -> Option<Time> {
         let poll = match self.exit_watch {
             Some(ExitWatch::Poll(at)) => Some(at),
@@ -282,8 +282,8 @@ impl Supervisor {
         escalation
     }
 
-    /// Begins to stop the process: HUP if the plan says so, then TERM, then KILL. Stopping a process tree goes on after
-    /// the exit of the process.
+    /// Begins to stop the process: HUP if the plan says so, then TERM, then KILL. Stopping a process tree continues
+    /// after the exit of the process.
     pub(crate) fn stop(&mut self, now: Time) {
         let step = StopStep::Asked {
             until: now + self.plan.ask_grace,

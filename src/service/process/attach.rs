@@ -14,7 +14,7 @@ use super::exit::ProgramExit;
 use super::scrollback::{OutputStream, Scrollback};
 use crate::{ClientId, CloseCode};
 
-/// The maximum bytes of output in one message.
+/// The maximum number of bytes of output in one message.
 const MAX_MESSAGE: usize = 64 << 10;
 
 /// Output that arrives quickly is collected up to this size before it is sent.

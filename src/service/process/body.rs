@@ -11,7 +11,7 @@ use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visit
 
 use crate::{Rejection, StatusCode};
 
-/// The maximum of arguments and of variables. The kernel would reject more later.
+/// The maximum number of arguments and of variables. The kernel would reject more later.
 const MAX_WORDS: usize = 10_000;
 
 /// The type of a field.

@@ -75,7 +75,7 @@ pub enum AttachEvent {
         /// The name of the signal that killed the program.
         signal: Option<String>,
     },
-    /// The output between two offsets is no longer kept, so that it is not sent.
+    /// The output between two offsets was dropped and cannot be sent.
     Gap {
         /// The offset of the first missing byte.
         from: u64,

@@ -24,13 +24,13 @@ use crate::{
     Response, Route, Service, SourceId, StatusCode, StatusFields, TimerId,
 };
 
-/// The header field that tells the content type of a stream's events.
+/// The header field that names the content type of a stream's events.
 const EVENTS_ARE_JSON: (&str, &str) = ("X-SSE-Content-Type", "application/json");
 
 /// How long a client that has half-closed its connection is kept while it has unread output and takes nothing.
 const CATCHING_UP: Duration = Duration::from_secs(5);
 
-/// The maximum of processes that are kept, as a multiple of the maximum of running ones.
+/// The maximum number of processes that are kept, as a multiple of the maximum number of running ones.
 const EXITED_PER_RUNNING: usize = 4;
 
 /// The settings of the process API.
@@ -42,9 +42,10 @@ pub struct ProcessesConfig {
     pub scrollback: usize,
     /// How long an exited process is kept.
     pub retention: Duration,
-    /// The maximum of processes that run at once.
+    /// The maximum number of processes that run at once.
     pub max_processes: usize,
-    /// The maximum bytes of output that are held for all `exec` calls together. A call whose output exceeds it gets 503.
+    /// The maximum number of bytes of output that are held for all `exec` calls together. A call whose output exceeds it
+    /// gets 503.
     pub max_exec_output: usize,
     /// How long output is read after a process's exit if another process holds the output open.
     pub linger: Duration,

@@ -16,11 +16,11 @@ use super::sink::{ContextOutput, Sink};
 use crate::sys::{ProcessTrees, SystemProcessTable};
 use crate::{ClientId, Context, Message, Readiness, SourceId, Time, TimerId};
 
-/// The maximum of programs that are started in one turn of the loop. Starting one blocks until the new process executes
-/// its program, which takes milliseconds on a busy machine.
+/// The maximum number of programs that are started in one turn of the loop. Starting one blocks until the new process
+/// executes its program, which takes milliseconds on a busy machine.
 const STARTS_PER_TURN: usize = 1;
 
-/// The maximum of processes that a walk visits in one turn of the loop, at about 100 microseconds each.
+/// The maximum number of processes that one turn of the loop inspects. Each takes about 100 microseconds.
 const VISITS_PER_TURN: usize = 24;
 
 /// The shortest timer: until the next turn of the loop.
@@ -234,7 +234,7 @@ impl Programs {
         }
     }
 
-    /// Makes a step of a walk.
+    /// Inspects the next processes of the trees.
     fn walk(&mut self, ctx: &mut Context) {
         let mut table = SystemProcessTable { variable: MARK };
         if self.trees.walk(&mut table, VISITS_PER_TURN) {
@@ -273,7 +273,7 @@ impl Programs {
         ids.into_iter().for_each(|id| self.stop(ctx, id));
     }
 
-    /// Whether a client still has to be sent output or the exit of its program.
+    /// Whether a client has not been sent all output and the exit of its program.
     pub(crate) fn delivers_to(&self, client: ClientId) -> bool {
         let program = self.read_by(client).and_then(|id| self.get(id));
         program.is_some_and(|program| program.sink.is_read_by(client))

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 /// The initial size of the buffer, which grows up to its capacity.
 const MIN_SIZE: usize = 4096;
 
-/// The maximum of changes between the two streams. Less output is kept of a program that changes with every byte.
+/// The maximum number of changes between the two streams. If a program changes with every byte, less output is kept.
 const MAX_RUNS: usize = 16 << 10;
 
 /// The stream that output was written to.
@@ -32,7 +32,7 @@ struct Run {
     end: u64,
 }
 
-/// A ring buffer that output is read into, and that is read by offset.
+/// A ring buffer for output. Readers address bytes by their offset from the start of the output.
 ///
 /// ```text
 ///  offset:  0 ......... start ................ end

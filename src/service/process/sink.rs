@@ -181,7 +181,7 @@ impl Sink {
         }
     }
 
-    /// Whether the output or the exit still has to be sent.
+    /// Whether output or the exit is not sent yet.
     pub(crate) fn is_read(&self) -> bool {
         match self {
             Self::Shared(attachments) => attachments.reader_count() > 0,
@@ -197,7 +197,7 @@ impl Sink {
         }
     }
 
-    /// Whether a client still has to be sent output or the exit.
+    /// Whether a client has not been sent all output and the exit.
     pub(crate) fn is_read_by(&self, client: ClientId) -> bool {
         matches!(self, Self::Shared(attachments) if attachments.reads(client))
     }

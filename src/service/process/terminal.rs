@@ -272,7 +272,7 @@ impl Service for Terminal {
         );
     }
 
-    /// Whether a client still has to be sent the last output and the exit of its program.
+    /// Whether a client has not been sent the last output and the exit of its program.
     fn is_waiting(&self, _: &Context, client: ClientId) -> bool {
         let program = self.programs.read_by(client);
         let program = program.and_then(|id| self.programs.get(id));

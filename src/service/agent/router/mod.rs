@@ -297,7 +297,7 @@ impl Router {
         std::mem::take(&mut self.has_new_deadline)
     }
 
-    /// Whether a restarted agent has rejected `initialize`, so that it is of no use.
+    /// Whether a restarted agent has rejected `initialize` and must be stopped.
     pub(crate) fn is_refused(&self) -> bool {
         matches!(self.initialize, Initialize::Pending { refused: true, .. })
     }

@@ -24,10 +24,10 @@ use crate::service::pipe::PipeState;
 use crate::sys::{TerminalSize, set_terminal_size};
 use crate::{Context, Readiness, SourceId, Time};
 
-/// The maximum bytes of output that are read in one turn of the loop. They become one message.
+/// The maximum number of bytes of output that are read in one turn of the loop. They become one message.
 const READ_PER_TURN: usize = 64 << 10;
 
-/// The maximum bytes of output that are read after the linger time, if the output never pauses.
+/// The maximum number of bytes of output that are read after the linger time, if the output never pauses.
 const LINGER_BYTES: usize = 1 << 20;
 
 /// Output that follows other output sooner than this is collected, so that a flood of small writes makes few messages.
@@ -36,11 +36,11 @@ const BATCH_TIME: Duration = Duration::from_millis(1);
 /// How long output is still read after the exit, while another process holds the output open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Linger {
-    /// The program runs.
+    /// The program is running.
     NotStarted,
     /// It has exited. Output is read until this time.
     Until(Time),
-    /// The time is over. Up to this many bytes are still read, until the output is empty for the first time.
+    /// The linger time is over. Output is read until no more is available, at most this many bytes.
     Draining(usize),
     /// All output is read, and the exit has been sent.
     Done,
@@ -192,7 +192,7 @@ impl Program {
         outputs.chain(input).chain(self.supervisor.exit_source())
     }
 
-    /// When [`Program::handle_timeout`] has to be called, if ever.
+    /// When to call [`Program::handle_timeout`], if at all.
     pub(crate) fn deadline(&self) -> Option<Time> {
         let linger = match self.linger {
             Linger::Until(until) => Some(until),
