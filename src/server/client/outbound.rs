@@ -70,20 +70,14 @@ impl Client {
         }
         let header = SentHeader::new(message.opcode(), payload.len());
         if payload.len() < DIRECT && self.flags.has(Flag::Reading) {
-            self.append(env, header, payload);
+            header.append_with(payload, &mut env.output);
+            if env.is_output_full() {
+                self.write_output(env);
+            }
         } else {
             self.push_frame(env, header, payload);
         }
         Ok(())
-    }
-
-    /// Appends a frame to the write buffer of the client that is being read.
-    #[inline(always)]
-    fn append(&mut self, env: &mut Env, header: SentHeader, payload: &[u8]) {
-        header.append_with(payload, &mut env.output);
-        if env.is_output_full() {
-            self.write(env, &[]);
-        }
     }
 
     /// Adds a frame to the output, or writes it if it is large.
@@ -98,7 +92,10 @@ impl Client {
         if payload.len() >= direct {
             self.write(env, &[header.encode().as_slice(), payload]);
         } else if is_reading {
-            self.append(env, header, payload);
+            header.append_with(payload, &mut env.output);
+            if env.is_output_full() {
+                self.write_output(env);
+            }
         } else {
             self.enqueue(env, |backlog| {
                 backlog.push(&[header.encode().as_slice(), payload], 0);
@@ -206,57 +203,48 @@ impl Client {
     }
 
     /// Writes the replies to one read.
+    #[inline(never)]
     pub(in crate::server) fn write_output(&mut self, env: &mut Env) {
         if self.flags.has(Flag::Reading) && !env.output.is_empty() {
-            self.write(env, &[]);
+            let output = std::mem::take(&mut env.output);
+            self.write_now(env, &[&output]);
+            env.output = output;
+            env.output.clear();
         }
     }
 
-    /// Writes whole frames, at most two parts, behind what is in the write buffer. What the socket does not take waits,
-    /// and so does everything if anything waits already.
-    #[inline(never)]
+    /// Writes whole frames behind what is in the write buffer.
     fn write(&mut self, env: &mut Env, parts: &[&[u8]]) {
-        let output = if self.flags.has(Flag::Reading) {
-            std::mem::take(&mut env.output)
-        } else {
-            Vec::new()
-        };
-        let behind: [&[u8]; 3];
-        let all = match parts {
-            [] => {
-                behind = [&output, &[], &[]];
-                &behind[..1]
-            }
-            _ if output.is_empty() => parts,
-            [one] => {
-                behind = [&output, one, &[]];
-                &behind[..2]
-            }
-            [one, other, ..] => {
-                behind = [&output, one, other];
-                &behind[..]
-            }
-        };
-        if self.queued() > 0 {
-            self.enqueue(env, |backlog| backlog.push(all, 0));
-        } else {
-            let mut slices = [IoSlice::new(all[0]), IoSlice::new(&[]), IoSlice::new(&[])];
-            for (slice, part) in slices.iter_mut().zip(all).skip(1) {
-                *slice = IoSlice::new(part);
-            }
-            match self.stream.write(&slices[..all.len()]) {
-                Ok(written) => {
-                    self.traffic.bytes_out += written as u64;
-                    if written < all.iter().map(|part| part.len()).sum() {
-                        self.keep_rest(env, |backlog| backlog.push(all, written));
-                    }
-                }
-                Err(error) => self.end(env, CloseReason::write_error(&error)),
-            }
-        }
-        if self.flags.has(Flag::Reading) {
+        if self.flags.has(Flag::Reading) && !env.output.is_empty() {
+            let output = std::mem::take(&mut env.output);
+            let mut all = vec![&*output];
+            all.extend_from_slice(parts);
+            self.write_now(env, &all);
             env.output = output;
             env.output.clear();
+        } else {
+            self.write_now(env, parts);
+        }
+    }
+
+    /// Writes whole frames, at most four parts. What the socket does not take waits, and so does everything if
+    /// anything waits already.
+    fn write_now(&mut self, env: &mut Env, parts: &[&[u8]]) {
+        if self.queued() > 0 {
+            return self.enqueue(env, |backlog| backlog.push(parts, 0));
+        }
+        let mut slices = [IoSlice::new(&[]); 4];
+        for (slice, part) in slices.iter_mut().zip(parts) {
+            *slice = IoSlice::new(part);
+        }
+        match self.stream.write(&slices[..parts.len()]) {
+            Ok(written) => {
+                self.traffic.bytes_out += written as u64;
+                if written < parts.iter().map(|part| part.len()).sum() {
+                    self.keep_rest(env, |backlog| backlog.push(parts, written));
+                }
+            }
+            Err(error) => self.end(env, CloseReason::write_error(&error)),
         }
     }
 
