@@ -58,6 +58,12 @@ impl<'a> From<&'a [u8]> for Message<'a> {
     }
 }
 
+impl<'a, const N: usize> From<&'a [u8; N]> for Message<'a> {
+    fn from(bytes: &'a [u8; N]) -> Self {
+        Self::Binary(bytes)
+    }
+}
+
 impl<'a> From<&'a Vec<u8>> for Message<'a> {
     fn from(bytes: &'a Vec<u8>) -> Self {
         Self::Binary(bytes)

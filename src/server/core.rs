@@ -216,8 +216,8 @@ impl Core {
         };
         client.write_output(env);
         client.set_reading(false);
-        client.settle(env);
         if was_ready {
+            client.settle(env);
             client.read_again(env);
         }
         debug_assert!(env.output.is_empty());

@@ -1,5 +1,6 @@
 //! Regression tests of the loop, on a server in memory under simulated time.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::simulation::{HEAD, World};
@@ -7,6 +8,7 @@ use super::{ClientId, Ended};
 use crate::SendError;
 use crate::fuzz::protocol::write_frame;
 use crate::protocol::{Cause, CloseCode, Message};
+use crate::random::Random;
 
 impl World {
     /// Connects a client and completes its handshake.
@@ -552,4 +554,42 @@ fn a_clock_jump_gives_a_request_no_more_time() {
     world.take_turn();
     let wire = world.stream(newcomer).wire();
     assert!(wire.from_server.starts_with(b"HTTP/1.1 408"));
+}
+
+#[test]
+fn the_prologue_of_receiving_and_the_general_path_give_the_same_output() {
+    // A rate limit that no client reaches makes every message take the general path.
+    let run = |general: bool, seed: u64| {
+        let mut world = World::new(0).expect("an epoll instance");
+        world.server.ctx.core.env.config.rate_limit = general.then_some(NonZeroU32::MAX);
+        let client = world.connect();
+        world.add_room(client, 64 << 20);
+        let mut random = Random::new(seed);
+        for _ in 0..40 {
+            let mut frames = Vec::new();
+            for _ in 0..random.below(20) {
+                let opcode = [0x1, 0x2, 0x2, 0x9][random.below(4)];
+                let length = [0, 3, 125, 126, 4000, 30_000][random.below(6)];
+                let length = if opcode == 0x9 {
+                    length.min(125)
+                } else {
+                    length
+                };
+                // The service obeys some first letters; it echoes messages that begin with another one.
+                write_frame(true, opcode, &vec![b'z'; length], &mut frames);
+            }
+            world.give(client, &frames);
+            world.event(client, true, true, false);
+            (0..40).for_each(|_| world.take_turn());
+        }
+        assert!(world.is_present(client));
+        let told = world.server.service.told.get(&client).copied();
+        let written = world.stream(client).wire().from_server.clone();
+        (told, written)
+    };
+    for seed in 1..20 {
+        let (quick, general) = (run(false, seed), run(true, seed));
+        assert_eq!(quick.0, general.0, "messages");
+        assert!(quick.1 == general.1, "output");
+    }
 }
