@@ -1,8 +1,9 @@
-//! The event loop: poll, dispatch, and the only place that disconnects.
+//! The event loop: polls for events, dispatches them, and disconnects clients. No other module removes a client.
 //!
-//! A turn of the loop waits for events or the next deadline, then performs tasks: an event, the next readable client, a
-//! passed deadline, output that waits. Everything that may change a client goes through [`Server::act`], which then acts on the news of the run queue.
-//! Reads, writes, accepts and work are bounded in each turn, so that no client can starve another.
+//! A turn of the loop waits for events or the next deadline. Then it performs tasks: it handles events, reads queued
+//! clients, handles passed deadlines and writes queued output. Every action that may change a client goes through
+//! [`Server::act`], which then handles the news in the run queue. Reads, writes, accepts and work are bounded in each
+//! turn, so that no client can starve another.
 
 use std::fmt;
 use std::io;
@@ -29,16 +30,16 @@ use super::timers::Due;
 use crate::protocol::{CloseReason, Rejection, Time, Timeout};
 use crate::sys::{Reaper, monotonic_nanos};
 
-/// Events taken from the kernel in one turn.
+/// The maximum number of events taken from the kernel in one turn.
 const EVENTS_PER_TURN: usize = 1024;
 
-/// How many connections are ended together to make room for new ones.
+/// The maximum number of connections that are evicted together to make room for new ones.
 const EVICTED: usize = 64;
 
-/// Waiting clients that are read in each turn, whatever else the turn has done.
+/// The minimum number of queued clients that are read in each turn, even if the turn's budget is spent.
 const LEAST_READS: usize = 16;
 
-/// Clients that are written to in each turn, whatever else the turn has done.
+/// The minimum number of queued clients that are written to in each turn, even if the turn's budget is spent.
 const LEAST_WRITES: usize = 64;
 
 /// Creates new access settings.
@@ -56,19 +57,19 @@ pub struct Server<S> {
     pub(super) reload: Option<(Signals, Reload)>,
     /// SIGCHLD, if this process adopts orphans.
     pub(super) children: Option<Signals>,
-    /// Reaps orphans that have ended.
+    /// Reaps adopted processes that have exited.
     pub(super) reaper: Reaper,
     /// Whether the service was started.
     pub(super) started: bool,
-    /// When the first signal came. A later one ends the server at once.
+    /// When the first signal arrived. A later one ends the server at once.
     pub(super) signalled: Option<Time>,
-    /// When to accept connections again, after there was no room or no descriptor for them.
+    /// When to try to accept connections again after slots or descriptors ran out, or the limit of a turn was reached.
     pub(super) accept_again: Option<Time>,
     pub(super) clock: Clock,
     pub(super) buffer: Box<[u8]>,
 }
 
-/// Takes the next event from a client's input and calls the service with it. Returns whether more can be taken.
+/// Parses the next event from a client's input and passes it to the service. Returns whether parsing can continue.
 #[inline(never)]
 fn receive<S: Service>(
     ctx: &mut Context,
@@ -99,9 +100,9 @@ fn receive<S: Service>(
 /// How a server ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// Clients and service had the time they were to have.
+    /// The clients and the service finished, or the drain timeout passed.
     Cleanly,
-    /// A second signal cut it short.
+    /// A second signal ended the server before the drain timeout.
     AtOnce,
 }
 
@@ -123,9 +124,9 @@ pub(super) enum Task {
         writable: bool,
         hung_up: bool,
     },
-    /// A client has input left over.
+    /// A queued client may have more input.
     Read(ClientId),
-    /// A client has output to write.
+    /// A client has queued output.
     Write(ClientId),
     /// A client's deadline, or a timer of a service, may have passed.
     Timer(Due),
@@ -133,23 +134,23 @@ pub(super) enum Task {
     Source(SourceId, Readiness),
     /// Another thread has sent commands.
     Commands,
-    /// An orphaned process has ended.
+    /// An adopted process may have exited.
     Orphans,
 }
 
 impl<S: Service> Server<S> {
-    /// The addresses it listens on, with the ports that were chosen for port 0.
+    /// The addresses that the server listens on, with the ports that were chosen for port 0.
     pub fn local_addresses(&self) -> &[ListenAddress] {
         self.ctx.listen_addresses()
     }
 
-    /// A handle for other threads.
+    /// A handle that controls the server from other threads.
     pub fn handle(&self) -> Handle {
         self.commands.handle()
     }
 
     /// Starts the service without running the loop, so that the caller can see whether it failed before announcing the
-    /// server. [`Server::run`] has to follow in either case: it ends what was started.
+    /// server. Call [`Server::run`] in either case, because it stops everything that was started.
     ///
     /// # Errors
     ///
@@ -165,14 +166,13 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// Runs the loop until the server is stopped. Returns the service, and whether its clients and the service had the
-    /// time they were to have.
+    /// Runs the loop until the server is stopped. Returns the service and how the server ended.
     ///
-    /// However it returns, the service has seen `disconnected` for every client, and `stopping`.
+    /// However the loop ends, the service has seen `disconnected` for every client, and `stopping`.
     ///
     /// # Errors
     ///
-    /// Only where waiting for events fails. No client can end the loop.
+    /// [`Error::System`] if waiting for events fails. No client can cause an error.
     pub fn run(mut self) -> Result<(S, Ended), Error> {
         let mut events = Events::with_capacity(EVENTS_PER_TURN);
         // A service that fails to start stops the server, so the loop below ends.
@@ -286,8 +286,8 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// Performs a task, then acts on its news. Everything that can change a client or call the service is a task. A
-    /// task whose client, source or timer is gone, even if its slot was reused, does nothing.
+    /// Performs a task, then handles its news. A task does nothing if its client, source or timer is gone, even if the
+    /// slot was reused.
     pub(super) fn perform(&mut self, task: Task) {
         self.act(|server| server.start_task(task));
     }
@@ -328,7 +328,8 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// Does something that may change clients, then acts on the news of it. This is the only place that reaps.
+    /// Runs an action that may change clients or call the service, then handles its news. No other function calls
+    /// `reap`.
     #[inline]
     pub(super) fn act(&mut self, action: impl FnOnce(&mut Self)) {
         action(self);
@@ -347,7 +348,7 @@ impl<S: Service> Server<S> {
         if found.is_none() || !readable {
             return;
         }
-        // This turn has done enough, or the one before left clients unread, which come first.
+        // The turn's budget is spent, or clients that the last turn left unread come first.
         if self.ctx.core.env.queue.is_behind() || self.ctx.is_turn_spent() {
             self.ctx.core.with(id, |client, env| client.read_again(env));
         } else {
@@ -355,8 +356,8 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// Reads a client for up to a turn's share, and calls the service with what it sent. Meanwhile the client is checked
-    /// out of its slot.
+    /// Reads a client within its share of the turn, and passes its messages and requests to the service. The client is
+    /// checked out of its slot meanwhile.
     fn read_client(&mut self, id: ClientId) {
         if self.ctx.core.begin_read(id) {
             let is_ready = self.is_ready_to_read();
@@ -367,14 +368,15 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// Whether the client that is checked out may be read. What ends the hold on one that may not queues it again.
+    /// Whether the client that is checked out may be read. A held client is queued again when the reason of the hold
+    /// ends.
     fn is_ready_to_read(&mut self) -> bool {
         let Some((client, env)) = self.ctx.core.reading() else {
             return false;
         };
         let gate = client.read_gate(env);
         if gate == ReadGate::Held(Why::Answer) && client.is_hung_up() {
-            // The end of a caller that has sent more than its call is hidden behind what it sent.
+            // The end of file lies behind unread input, so only the event shows that the caller hung up.
             client.end(env, CloseReason::eof());
         }
         gate == ReadGate::Ready
@@ -384,7 +386,7 @@ impl<S: Service> Server<S> {
         let Some((client, _)) = self.ctx.core.reading() else {
             return;
         };
-        // A message that is being decompressed, and input that was kept, come before what is in the socket.
+        // A message that is being decompressed, and kept input, must be handled before new input is read.
         if client.is_inflating() || client.has_unread() {
             let count = client.take_unread(&mut self.buffer);
             return self.handle_input(id, Read::Bytes(count));
@@ -406,7 +408,7 @@ impl<S: Service> Server<S> {
                 env.counters.turn_reads += 1;
                 return;
             }
-            // What is kept comes before what is in the socket, even if nothing holds it any more.
+            // Kept input must be handled before new input is read, even if the client is no longer held.
             let is_done = !client.is_readable() || client.is_inflating() || client.has_unread();
             if is_done || gate != ReadGate::Ready {
                 return;
@@ -414,8 +416,8 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// Passes what was read to the client's connection, and the resulting events to the service. Input that has to wait
-    /// is kept.
+    /// Parses the bytes that were read, and passes the resulting messages and requests to the service. Keeps input that
+    /// must wait.
     fn handle_input(&mut self, id: ClientId, read: Read) {
         let Self {
             ctx,
@@ -453,7 +455,8 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// The peer has ended its direction. Queued output is still sent, and so is what the service still has for it.
+    /// The peer has half-closed the connection. Sends the queued output, and keeps the connection if the service still
+    /// has output for it.
     fn handle_end_of_input(&mut self, id: ClientId) {
         let Some((client, _)) = self.ctx.core.reading() else {
             return;
@@ -494,7 +497,7 @@ impl<S: Service> Server<S> {
             let room = most.saturating_sub(core.registry.len());
             let most = core.env.config.turn_accepts.max(1);
             let accepted = listener.accept(most, room, |stream, remote| {
-                // Replies are gathered already; waiting for more would only delay them.
+                // The loop already collects replies, so Nagle's algorithm would only delay them.
                 if !remote.is_unix() {
                     stream.set_nodelay();
                 }
@@ -519,8 +522,7 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// Ends connections that have shown no token, oldest first, to make room for holders of the token. Returns whether
-    /// there were any.
+    /// Ends the oldest unauthenticated connections to make room for new ones. Returns whether there were any.
     fn make_room(&mut self) -> bool {
         let core = &mut self.ctx.core;
         let strangers = core.registry.oldest_strangers(core.env.now, EVICTED);
@@ -554,11 +556,11 @@ impl<S: Service> Server<S> {
         if handle(self) == Some(Timeout::Continue) {
             return;
         }
-        // After the loop was held up, the sign of life that was waited for may be in the socket.
+        // If the loop was late, the bytes that show that the peer is alive may already be in the socket.
         self.ctx
             .core
             .with(id, |client, _| client.handle_readable(false));
-        // What is read may end the connection, which then has no deadline any more.
+        // Reading may end the connection, which then has no deadline.
         self.act(|server| server.read_client(id));
         let reason = match handle(self) {
             None | Some(Timeout::Continue) => return,
@@ -589,7 +591,7 @@ impl<S: Service> Server<S> {
             .with(id, |client, env| client.close(env, reason));
     }
 
-    /// Whether a client whose time is up gets more of it, because it takes what it is sent.
+    /// Whether an expired time limit restarts, because the client is still reading its output.
     fn gets_more_time(&mut self, id: ClientId) -> bool {
         let has_all = |server: &Self| {
             let client = server.ctx.core.registry.get(id);
@@ -612,8 +614,7 @@ impl<S: Service> Server<S> {
         self.service.is_waiting(&self.ctx, id)
     }
 
-    /// Acts on the news of the task that was performed: the only place that re-arms deadlines, reports drained output
-    /// and disconnects.
+    /// Handles the news of an action: sets deadlines, reports drained output and disconnects clients.
     #[inline]
     fn reap(&mut self) {
         while let Some((id, news)) = self.ctx.core.env.queue.pop_news() {
@@ -636,8 +637,8 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// Ends a connection: the only place that removes one from the registry, deregisters its socket and tells the
-    /// service. Nothing happens for one that is gone.
+    /// Removes a connection from the registry, deregisters its socket and reports its end to the service. No other
+    /// function does this. Does nothing if the connection is gone.
     fn disconnect(&mut self, id: ClientId) {
         let core = &mut self.ctx.core;
         if core.registry.get(id).is_none() {
@@ -658,7 +659,7 @@ impl<S: Service> Server<S> {
         if core.registry.client_count() == 0 {
             core.give_memory_back();
         }
-        // Its descriptor may be what `accept` was waiting for.
+        // `accept` may have been waiting for this descriptor.
         self.accept_again = self.accept_again.map(|_| core.env.now);
         if client.was_open() {
             core.env.addresses.remove_client(remote.ip());
@@ -687,7 +688,7 @@ impl<S: Service> Server<S> {
     /// Checks that the service keeps state only for clients that are in the registry.
     #[cfg(any(debug_assertions, fuzzing))]
     pub(super) fn check_service(&self) {
-        /// A crowd is checked by the fuzzers only, because every check visits every client.
+        /// With more connections, the check would take too long, because it visits every client of the service.
         const FEW: usize = 64;
         if self.ctx.core.registry.len() <= FEW {
             self.service.clients(&mut |id| {
@@ -697,8 +698,8 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// Gives every client a fresh ping window if far more time passed than was waited for: the machine was suspended,
-    /// or the loop was held up, and the clients could not be heard.
+    /// Restarts the ping timeout of every client if much more time passed than the poll timeout. The machine was
+    /// suspended or the loop was blocked, so the server could not read from the clients.
     pub(super) fn handle_jump(&mut self, before: Time, waited: Option<Duration>) {
         let interval = self.ctx.config().timeouts.ping_interval;
         let (Some(interval), Some(waited)) = (interval, waited) else {
@@ -706,7 +707,9 @@ impl<S: Service> Server<S> {
         };
         let elapsed = self.ctx.now().since(before);
         if elapsed > interval && elapsed > waited + interval + interval / 2 {
-            log::warn!("the clock jumped by {elapsed:?}; every client gets a fresh ping window");
+            log::warn!(
+                "no events were handled for {elapsed:?}; restarted the ping timeout of every client"
+            );
             self.act(|server| {
                 let Core { registry, env, .. } = &mut server.ctx.core;
                 for client in registry.iter_mut() {
@@ -716,7 +719,7 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// How long to wait for events.
+    /// The time to wait for events. `None` means no limit.
     pub(super) fn timeout(&mut self) -> Option<Duration> {
         if self.ctx.core.has_work() || self.reaper.has_work() {
             return Some(Duration::ZERO);
