@@ -30,7 +30,8 @@ pub(in crate::server) enum ReadGate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::server) enum Why {
     /// The service takes no messages (`set_paused`, `set_held`), and a message is next. Ends when the service takes
-    /// messages again, or when the connection starts to close. `set_held` also ends when the peer half-closes.
+    /// messages again, or when the connection starts to close. A hold by `set_held` also ends when the peer half-closes
+    /// the connection.
     Service,
     /// The output has exceeded the soft limit and has not drained since. Ends when the backlog is written.
     Output,
