@@ -1,4 +1,4 @@
-//! Where a server listens: the addresses of the configuration, and those that it was given by the system.
+//! The addresses to listen on, as configured, and the addresses that a server listens on.
 
 use std::fmt;
 use std::io;

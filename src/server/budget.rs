@@ -4,7 +4,7 @@
 //! counted. Work in proportion to bytes (echoed messages) is not counted, because `turn_bytes` limits it. A client that
 //! has used up its share waits in the run queue behind those that have not.
 
-/// The maximum work for one client before others get their turn.
+/// The maximum work for one client before other clients get their turn.
 const CLIENT_SHARE: u32 = 200;
 
 /// The maximum work of one turn before the loop polls for new events.
@@ -39,12 +39,12 @@ impl Budget {
         self.has_exceptions = may_hold;
     }
 
-    /// Notes that messages of the present client may have to be held back.
+    /// Records that messages of the current client may have to be held back.
     pub(super) fn add_exception(&mut self) {
         self.has_exceptions = true;
     }
 
-    /// Whether anything may keep an uncompressed message of the present client from being delivered.
+    /// Whether an uncompressed message of the current client may have to be held back.
     #[inline(always)]
     pub(super) fn has_exceptions(self) -> bool {
         self.has_exceptions

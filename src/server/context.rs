@@ -1,4 +1,4 @@
-//! What a service does its work with.
+//! The interface through which a service acts on its clients and the loop.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -16,10 +16,10 @@ use super::service::Readiness;
 use super::status::Status;
 use crate::protocol::{CloseCode, Message, Response, Time};
 
-/// The server as a service sees it. Every method of a [`Service`](crate::Service) is given it.
+/// The server's interface for services. Most methods of a [`Service`](crate::Service) take it as an argument.
 ///
-/// A service sees only its own clients. Nothing here removes a client: one that is closed, or whose socket turns out to
-/// be dead, is removed after the service's method has returned, and sending to it fails until then.
+/// A service acts only on its own clients. No method removes a client: the server removes a closed or failed client
+/// after the service's method has returned. Until then, sending to it fails.
 #[derive(Debug)]
 pub struct Context {
     pub(super) core: Core,
@@ -28,8 +28,9 @@ pub struct Context {
 impl Context {
     // Clients.
 
-    /// Sends a message. It leaves at the end of the present turn at the latest, together with the client's other output.
-    /// A client that cannot be sent to is skipped: its end is reported in any case.
+    /// Sends a message. The server writes it at the end of the current turn at the latest, together with the client's
+    /// other output. Does nothing if the client is gone or closing, which
+    /// [`Service::disconnected`](crate::Service::disconnected) reports.
     #[inline(never)]
     pub fn send<'m>(&mut self, id: ClientId, message: impl Into<Message<'m>>) {
         let _ = self.try_send(id, message);
@@ -56,8 +57,8 @@ impl Context {
         self.core.broadcast(message.into(), to)
     }
 
-    /// Begins the closing handshake (RFC 6455 section 7.1.2). An invalid code becomes 1011, and a reason over 123 bytes is
-    /// shortened. A client that is gone or being closed is skipped.
+    /// Begins the closing handshake (RFC 6455 section 7.1.2). An invalid code becomes 1011, and a reason over 123 bytes
+    /// is shortened. Does nothing if the client is gone or closing.
     pub fn close(&mut self, id: ClientId, code: CloseCode, reason: impl Into<String>) {
         let _ = self.try_close(id, code, reason);
     }
@@ -73,7 +74,7 @@ impl Context {
         client.close_with_code(env, code, reason.into())
     }
 
-    /// Closes a client that does not keep up, with [`Cause::SlowConsumer`](crate::Cause::SlowConsumer). Output that it
+    /// Closes a client that reads too slowly, with [`Cause::SlowConsumer`](crate::Cause::SlowConsumer). Output that it
     /// has not begun to receive is dropped.
     pub fn cut_off(&mut self, id: ClientId) {
         if let Some((client, env)) = self.core.own(id) {
@@ -81,8 +82,8 @@ impl Context {
         }
     }
 
-    /// Whether more output waits for a client than the soft limit.
-    /// [`Service::drained`](crate::Service::drained) reports the end of that.
+    /// Whether a client's unsent output has exceeded the soft limit and has not drained since.
+    /// [`Service::drained`](crate::Service::drained) follows when it has drained.
     pub fn is_congested(&self, id: ClientId) -> bool {
         self.core.registry.get(id).is_some_and(Client::is_congested)
     }
@@ -93,7 +94,7 @@ impl Context {
         self.core.set_paused(paused);
     }
 
-    /// Stops or resumes the delivery of messages from one client, as [`Context::set_paused`] does for all.
+    /// Stops or resumes the delivery of messages from one client, as [`Context::set_paused`] does for all clients.
     pub fn set_held(&mut self, id: ClientId, held: bool) {
         if let Some((client, env)) = self.core.own(id) {
             client.set_held(env, held);
@@ -112,7 +113,7 @@ impl Context {
         self.core.client_count()
     }
 
-    /// Time since the last message in either direction between the server and a client.
+    /// The time since the last message between the server and a client, in either direction.
     pub fn quiet_for(&self, id: ClientId) -> Duration {
         let client = self.core.own_ref(id);
         client.map_or(Duration::MAX, |client| {
@@ -132,19 +133,20 @@ impl Context {
 
     // HTTP calls.
 
-    /// Answers a call. One that is gone or answered already is skipped.
+    /// Answers a call. Does nothing if the caller is gone or the call has been answered.
     pub fn respond(&mut self, id: ClientId, response: &Response) {
         let _ = self.try_respond(id, response);
     }
 
-    /// Answers a call. One that is gone or answered already is [`SendError::Gone`].
+    /// Answers a call. Returns [`SendError::Gone`] if the caller is gone or the call has been answered.
     pub fn try_respond(&mut self, id: ClientId, response: &Response) -> Result<(), SendError> {
         let (client, env) = self.core.own(id).ok_or(SendError::Gone)?;
         client.respond(env, response)
     }
 
-    /// Begins to answer a call with a stream of events (`text/event-stream`). `fields` are added to the head; they must be
-    /// valid and must not frame the body. The answer to HEAD is complete with its head.
+    /// Begins to answer a call with a stream of events (`text/event-stream`). `fields` are added to the head; they must
+    /// be valid, and must not describe the length or encoding of the body. The answer to a HEAD request ends after its
+    /// head.
     pub fn begin_stream(&mut self, id: ClientId, fields: &[(&str, &str)]) -> Result<(), SendError> {
         let (client, env) = self.core.own(id).ok_or(SendError::Gone)?;
         client.begin_stream(env, fields)
@@ -164,57 +166,58 @@ impl Context {
 
     // File descriptors, timers and work.
 
-    /// Watches a non-blocking file descriptor; [`Service::ready`](crate::Service::ready) reports what it is ready for. It
-    /// has to be unwatched before it is closed.
+    /// Watches a non-blocking file descriptor. [`Service::ready`](crate::Service::ready) reports its readiness. Unwatch
+    /// the descriptor before you close it.
     pub fn watch(&mut self, fd: impl AsFd, interest: Interest) -> io::Result<SourceId> {
         self.core.watch(fd, interest)
     }
 
-    /// Ends what [`Context::watch`] began. No event follows.
+    /// Stops watching a file descriptor. No event for it follows.
     pub fn unwatch(&mut self, id: SourceId) {
         self.core.sources.unwatch(&self.core.poll, id);
     }
 
-    /// Has `ready` called in the next turn: for a service that stops before `WouldBlock` to let others have their turn.
+    /// Calls `ready` again, in the next turn of the loop at the latest. Use it if you stop before `WouldBlock` so that
+    /// others get their turn. A call made while a client is read is usually served in the same turn.
     pub fn again(&mut self, id: SourceId, readiness: Readiness) {
         self.core.sources.again(id, readiness);
     }
 
-    /// Has [`Service::timer`](crate::Service::timer) called once, after this time.
+    /// Calls [`Service::timer`](crate::Service::timer) once, after this time.
     pub fn set_timer(&mut self, after: Duration) -> TimerId {
         self.core.set_timer(after)
     }
 
-    /// Cancels a timer. One that has passed is ignored.
+    /// Cancels a timer. Does nothing if the timer has expired.
     pub fn cancel_timer(&mut self, id: TimerId) {
         self.core.timers.cancel_service(&mut self.core.registry, id);
     }
 
     /// Counts work that the service does for the client or the program whose input it handles, in units of about a
-    /// microsecond. When the share of a turn is used up, further input waits for the next turn.
+    /// microsecond. When the client's share is used up, its further input waits for the next turn.
     pub fn spend(&mut self, units: usize) {
         self.core.env.budget.spend(units);
     }
 
-    /// Whether this turn of the loop has used up its share of work. A service that handles a program's output then leaves
-    /// the rest for the next turn.
+    /// Whether this turn of the loop has used up its budget. A service that handles a program's output should then
+    /// leave the rest for the next turn.
     pub fn is_turn_spent(&self) -> bool {
         self.core.env.budget.is_turn_spent()
     }
 
     // The server.
 
-    /// The service that is called, of several in one server.
+    /// The current service, if the server has several.
     pub fn service_id(&self) -> ServiceId {
         self.core.service_id
     }
 
-    /// Calls another of several services from here on: the other services' clients are out of its sight.
+    /// Changes the current service. From then on, the context acts only on that service's clients.
     pub fn set_service_id(&mut self, service_id: ServiceId) {
         self.core.service_id = service_id;
     }
 
-    /// The server's status, without its service's part.
+    /// The server's status, without the fields of the service.
     pub fn status(&self) -> Status {
         self.core.status_page(None, usize::MAX)
     }
@@ -229,7 +232,7 @@ impl Context {
         &self.core.env.config
     }
 
-    /// The time of the present turn.
+    /// The time of the current turn.
     pub fn now(&self) -> Time {
         self.core.env.now
     }

@@ -1,4 +1,5 @@
-//! The state of the loop: clients, what they use together, and what a service waits for.
+//! The state of the event loop: the clients, the resources that they share, and the timers and file descriptors of
+//! services.
 
 use std::io;
 use std::net::SocketAddr;
@@ -25,10 +26,10 @@ use crate::protocol::deflate::Compression;
 use crate::protocol::{Message, Shared, Time};
 use crate::sys::trim_heap;
 
-/// How long after the last client has left free memory is returned to the system.
+/// The delay between the disconnect of the last client and the return of free memory to the system.
 const TRIM_DELAY: Duration = Duration::from_millis(500);
 
-/// What the clients of a loop use together. Every operation on a client is given it.
+/// The state that all clients of a loop share. Operations on a client take it as an argument.
 #[derive(Debug)]
 pub(super) struct Env {
     pub(super) config: Config,
@@ -36,7 +37,7 @@ pub(super) struct Env {
     pub(super) now: Time,
     /// Limits, buffers and compressors of the protocol.
     pub(super) protocol: Shared,
-    /// The write buffer: replies to the client that is being read. Empty while none is.
+    /// The write buffer: replies to the client that is being read. Empty while no client is being read.
     pub(super) output: Vec<u8>,
     /// The size at which the write buffer is written.
     most_output: usize,
@@ -44,11 +45,11 @@ pub(super) struct Env {
     pub(super) has_more_input: bool,
     pub(super) queue: RunQueue,
     pub(super) budget: Budget,
-    /// What compressed messages had come to when the present client's share began.
+    /// The total number of decompressed bytes when the current client's share began.
     share_began: u64,
     pub(super) counters: Counters,
     pub(super) addresses: Addresses,
-    /// Calls that services have not answered to the end.
+    /// The number of calls that services have not completely answered.
     pub(super) calls: usize,
     /// The services that take no messages, one bit for each.
     paused: u64,
@@ -68,7 +69,7 @@ impl Env {
                     >= self.config.turn_bytes.max(1) as u64)
     }
 
-    /// Whether the write buffer has to be written. It never holds more than the soft limit of output.
+    /// Whether the write buffer must be written: it has reached its maximum size or the soft limit of output.
     #[inline]
     pub(super) fn is_output_full(&self) -> bool {
         self.output.len() >= self.most_output
@@ -82,7 +83,7 @@ impl Env {
     }
 }
 
-/// The state of the loop. [`Context`](crate::Context) is what services see of it.
+/// The state of the loop. Services access it through [`Context`](crate::Context).
 #[derive(Debug)]
 pub(super) struct Core {
     pub(super) env: Env,
@@ -96,8 +97,8 @@ pub(super) struct Core {
     pub(super) service_id: ServiceId,
     /// Broadcasts of this turn.
     broadcasts: u32,
-    /// The slot after which reading resumes after a pause, so that not always the same client fills a program's queue
-    /// first.
+    /// The slot of the client that was being read when a pause began. Reading resumes with the slot after it, so that
+    /// the same client does not always fill a program's queue first.
     resume_behind: usize,
     /// When to return free memory to the system.
     trim_at: Option<Time>,
@@ -158,7 +159,7 @@ impl Core {
 
     // Clients.
 
-    /// Runs an operation on a client; nothing if it is gone.
+    /// Runs an operation on a client. Does nothing if the client is gone.
     pub(super) fn with<R>(
         &mut self,
         id: ClientId,
@@ -168,7 +169,7 @@ impl Core {
         Some(operation(client, &mut self.env))
     }
 
-    /// A client of the service that is called, with what it works with.
+    /// A client of the current service, with the shared state.
     #[inline]
     pub(super) fn own(&mut self, id: ClientId) -> Option<(&mut Client, &mut Env)> {
         let client = self.registry.get_mut(id)?;
@@ -185,13 +186,13 @@ impl Core {
             .then_some(client)
     }
 
-    /// Calls the service of a client from here on.
+    /// Makes the client's service the current service.
     pub(super) fn enter(&mut self, id: ClientId) {
         let client = self.registry.get(id);
         self.service_id = client.map_or(ServiceId::ALL, |client| client.service_id);
     }
 
-    /// Checks a client out of its slot to be read. Returns whether it exists.
+    /// Checks a client out of its slot so that it can be read. Returns whether the client exists.
     pub(super) fn begin_read(&mut self, id: ClientId) -> bool {
         let Some(client) = self.registry.check_out(id) else {
             return false;
@@ -208,8 +209,8 @@ impl Core {
         Some((self.registry.checked_out()?, &mut self.env))
     }
 
-    /// Writes the replies to what was read, and puts the client back into its slot. `was_ready` says whether it might be
-    /// read: one that is held would find the same in every turn.
+    /// Writes the replies to what was read, and puts the client back into its slot. `was_ready` says whether the gate
+    /// let the client be read. A held client is not queued again, because the loop would then never sleep.
     pub(super) fn end_read(&mut self, was_ready: bool) {
         let Some((client, env)) = self.reading() else {
             return;
@@ -258,7 +259,7 @@ impl Core {
         let Some(most) = self.env.config.max_clients_per_address else {
             return;
         };
-        // Where room is scarce, the peer is not waited for.
+        // If slots are scarce, the connection ends without waiting for the peer.
         let is_scarce = self.registry.len() > self.env.config.max_connections() / 2;
         self.with(id, |client, env| {
             if client.count_for_address(env) > most.saturating_mul(2) {
@@ -275,7 +276,7 @@ impl Core {
         self.registry.client_count() + self.env.calls >= self.env.config.max_clients
     }
 
-    /// Whether an address has as many clients as allowed, calls that wait for answers included. A unix socket has no
+    /// Whether an address has as many clients as allowed, including calls that wait for answers. A unix socket has no
     /// address.
     pub(super) fn has_too_many(&self, remote: Remote) -> bool {
         let most = self.env.config.max_clients_per_address;
@@ -283,7 +284,7 @@ impl Core {
             && most.is_some_and(|most| self.env.addresses.clients(remote.ip()) >= most)
     }
 
-    /// Pauses or resumes messages from the clients of the service that is called.
+    /// Pauses or resumes messages from the clients of the current service.
     pub(super) fn set_paused(&mut self, paused: bool) {
         let (service_id, bit) = (self.service_id, self.service_id.bit());
         if paused {
@@ -307,15 +308,16 @@ impl Core {
         }
     }
 
-    /// Sends a message to every client of the service for which `to` says so. Returns how many clients it was sent to.
+    /// Sends a message to every client of the current service for which `to` returns true. Returns the number of
+    /// clients that it was sent to.
     pub(super) fn broadcast(
         &mut self,
         message: Message<'_>,
         mut to: impl FnMut(ClientId, &str) -> bool,
     ) -> usize {
         let mut broadcast = Broadcast::new(message);
-        // One broadcast is written as it comes. From the second one of a turn on they are gathered, so that each client
-        // is written to once for all of them.
+        // The first broadcast of a turn is written at once. Later ones are collected, so that each client gets them in
+        // one write.
         let gathers = self.broadcasts > 0;
         self.broadcasts += 1;
         let (mut sent, mut writes) = (0, 0);
@@ -333,7 +335,7 @@ impl Core {
             writes += usize::from(client.push_shared(&mut self.env, &mut broadcast, gathers));
         }
         self.env.budget.spend(writes * WRITE + sent / 16);
-        // These get another chance, and are cut off if they do not take it.
+        // `push` writes the queued output of these clients first, and closes those that are still over the limit.
         for id in full {
             let pushed = self.with(id, |client, env| client.push(env, message));
             sent += usize::from(pushed == Some(Ok(())));
@@ -343,7 +345,7 @@ impl Core {
 
     // Time.
 
-    /// Sets a client's deadline anew.
+    /// Recomputes a client's deadline and sets its timer.
     pub(super) fn rearm(&mut self, id: ClientId) {
         if let Some(client) = self.registry.get(id) {
             let deadline = client.deadline(&self.env);
@@ -352,7 +354,8 @@ impl Core {
         }
     }
 
-    /// Returns memory that is kept for reuse to the system. To be called when there are no clients.
+    /// Frees the memory that is kept for reuse, and schedules its return to the system. Called when there are no
+    /// clients.
     pub(super) fn give_memory_back(&mut self) {
         self.env.protocol.clear();
         self.trim_at.get_or_insert(self.env.now + TRIM_DELAY);
@@ -373,13 +376,13 @@ impl Core {
         self.env.queue.has_work() || self.shutdown.is_asked() || self.sources.has_work()
     }
 
-    /// When the loop has to turn at the latest.
+    /// The latest time of the next turn of the loop.
     pub(super) fn next_turn(&mut self) -> Option<Time> {
         let next = earlier(self.timers.next(), self.shutdown.next_turn(self.env.now));
         earlier(next, self.trim_at)
     }
 
-    /// Whether a stopping server still waits for clients, calls, or output on its way.
+    /// Whether a stopping server still waits for clients, calls or unsent output.
     pub(super) fn is_busy(&self) -> bool {
         self.registry.client_count() > 0
             || self.env.calls > 0
@@ -388,7 +391,7 @@ impl Core {
                 && self.registry.iter().any(Client::is_new))
     }
 
-    /// Records the address behind a proxy. A connection through a unix socket without an address may be anyone's.
+    /// Records the address behind a proxy. A connection through a unix socket without an address has an unknown user.
     pub(super) fn set_proxied(&mut self, id: ClientId, address: Option<SocketAddr>) {
         self.with(id, |client, _| {
             if let Some(address) = address {
@@ -411,7 +414,7 @@ impl Core {
         }
     }
 
-    /// The number of clients of the service that is called, including those that are being closed.
+    /// The number of clients of the current service, including those that are being closed.
     pub(super) fn client_count(&self) -> usize {
         if self.service_id == ServiceId::ALL {
             return self.registry.client_count();
@@ -420,7 +423,7 @@ impl Core {
         self.registry.iter().filter(ours).count()
     }
 
-    /// The server's status with at most `most` clients: those behind `after` in the order of the registry.
+    /// The server's status with at most `most` clients: those that follow `after` in the registry.
     pub(super) fn status_page(&self, after: Option<ClientId>, most: usize) -> Status {
         let ours = self
             .registry
@@ -455,13 +458,13 @@ impl Core {
         }
     }
 
-    /// Watches a file descriptor for the service that is called.
+    /// Watches a file descriptor for the current service.
     pub(super) fn watch(&mut self, fd: impl AsFd, interest: Interest) -> io::Result<SourceId> {
         self.sources
             .watch(&self.poll, self.service_id, fd, interest.to_mio())
     }
 
-    /// Sets a timer of the service that is called.
+    /// Sets a timer of the current service.
     pub(super) fn set_timer(&mut self, after: Duration) -> TimerId {
         let Self {
             timers,
@@ -473,7 +476,7 @@ impl Core {
     }
 }
 
-/// The earlier of two times that may be none.
+/// The earlier of two optional times.
 #[inline]
 pub(super) fn earlier(one: Option<Time>, other: Option<Time>) -> Option<Time> {
     match (one, other) {

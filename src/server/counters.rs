@@ -9,16 +9,16 @@ use crate::protocol::{Cause, CloseReason, Rejection, StatusCode};
 /// The names of [`Outcome`]s, in their order.
 pub(super) const OUTCOMES: [&str; 4] = ["websocket", "http", "refused", "unused"];
 
-/// What a connection was used for, for the metrics.
+/// How a connection was used, for the metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// It was upgraded to WebSocket.
     WebSocket,
-    /// It made an HTTP call.
+    /// The client made an HTTP call.
     Http,
     /// Its request was rejected.
     Rejected,
-    /// It sent no complete request.
+    /// The client sent no complete request.
     Unused,
 }
 

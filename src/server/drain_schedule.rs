@@ -1,8 +1,8 @@
 //! The order and pace in which a stopping server closes its clients.
 //!
-//! Clients that are closed at the same time reconnect to the replacing server at the same time. So a server closes many
-//! clients evenly over most of the drain timeout, and a few clients at once. While the service works for a client, each
-//! step checks the client again, and closes it when the work is done or time runs out.
+//! Clients that are closed at the same time reconnect to the replacing server at the same time. So a server spreads the
+//! closing of many clients evenly over most of the drain timeout, and closes a few clients at once. While the service
+//! works for a client, each step checks the client again, and closes it when the work is done or time runs out.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,13 +10,14 @@ use std::time::Duration;
 use super::id::ClientId;
 use crate::protocol::Time;
 
-/// The fraction of the drain timeout in which clients are closed. The rest is for the clients' CLOSE frames.
+/// The fraction of the drain timeout over which clients are closed. The rest leaves time for their CLOSE frames.
 const SHARE: f64 = 0.8;
 
-/// The fraction of the drain timeout, after [`SHARE`], in which clients are closed although they still wait.
+/// The fraction of the drain timeout, after [`SHARE`], over which the clients that still wait for the service are
+/// closed.
 const LAST_SHARE: f64 = 0.1;
 
-/// The time for each client. A replacing server thus gets a few hundred handshakes a second.
+/// The average time between two closes if the drain timeout allows it, so that 625 clients reconnect per second.
 const EACH: Duration = Duration::from_micros(1600);
 
 /// The time between two steps.

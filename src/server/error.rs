@@ -99,11 +99,11 @@ impl From<Error> for io::Error {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SendError {
-    /// The client does not exist, or no longer.
+    /// The client does not exist, or has disconnected.
     Gone,
     /// The client is being closed.
     Closing,
-    /// The client has left too much unread and is being closed for that.
+    /// The client has exceeded the limit of unread output and is being closed.
     SlowConsumer,
 }
 
@@ -112,7 +112,7 @@ impl fmt::Display for SendError {
         f.write_str(match self {
             Self::Gone => "unknown client",
             Self::Closing => "the client is being closed",
-            Self::SlowConsumer => "the client does not keep up",
+            Self::SlowConsumer => "the client reads too slowly",
         })
     }
 }

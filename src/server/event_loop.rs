@@ -1,8 +1,9 @@
-//! The event loop: poll, dispatch, and the only place that disconnects.
+//! The event loop: polls for events, dispatches them, and disconnects clients. No other module removes a client.
 //!
-//! A turn of the loop waits for events or the next deadline, then performs tasks: an event, the next readable client, a
-//! passed deadline, output that waits. Everything that may change a client goes through [`Server::act`], which then acts on the news of the run queue.
-//! Reads, writes, accepts and work are bounded in each turn, so that no client can starve another.
+//! A turn of the loop waits for events or the next deadline. Then it performs tasks: it handles events, reads queued
+//! clients, handles passed deadlines and writes queued output. Every action that may change a client goes through
+//! [`Server::act`], which then handles the news in the run queue. Reads, writes, accepts and work are bounded in each
+//! turn, so that no client can starve another.
 
 use std::fmt;
 use std::io;
@@ -12,7 +13,6 @@ use mio::event::Event as Readied;
 use mio::{Events, Poll};
 
 use super::address::ListenAddress;
-use super::client::{Inbound, Input, Read, ReadGate, Why};
 use super::clock::Clock;
 use super::context::Context;
 use super::core::{Core, earlier};
@@ -21,24 +21,23 @@ use super::handle::{Handle, Inbox};
 use super::id::{ClientId, Origin, ServiceId, SourceId};
 use super::listener::{Accepted, EXHAUSTED_RETRY, Listener};
 use super::policy::Access;
-use super::requests::handle_http;
 use super::run_queue::News;
 use super::service::{Readiness, Service};
 use super::signals::Signals;
 use super::timers::Due;
-use crate::protocol::{CloseReason, Rejection, Time, Timeout};
+use crate::protocol::{CloseReason, Rejection, Time};
 use crate::sys::{Reaper, monotonic_nanos};
 
-/// Events taken from the kernel in one turn.
+/// The maximum number of events taken from the kernel in one turn.
 const EVENTS_PER_TURN: usize = 1024;
 
-/// How many connections are ended together to make room for new ones.
+/// The maximum number of connections that are evicted together to make room for new ones.
 const EVICTED: usize = 64;
 
-/// Waiting clients that are read in each turn, whatever else the turn has done.
+/// The minimum number of queued clients that are read in each turn, even if the turn's budget is spent.
 const LEAST_READS: usize = 16;
 
-/// Clients that are written to in each turn, whatever else the turn has done.
+/// The minimum number of queued clients that are written to in each turn, even if the turn's budget is spent.
 const LEAST_WRITES: usize = 64;
 
 /// Creates new access settings.
@@ -56,52 +55,24 @@ pub struct Server<S> {
     pub(super) reload: Option<(Signals, Reload)>,
     /// SIGCHLD, if this process adopts orphans.
     pub(super) children: Option<Signals>,
-    /// Reaps orphans that have ended.
+    /// Reaps adopted processes that have exited.
     pub(super) reaper: Reaper,
     /// Whether the service was started.
     pub(super) started: bool,
-    /// When the first signal came. A later one ends the server at once.
+    /// When the first signal arrived. A later one ends the server at once.
     pub(super) signalled: Option<Time>,
-    /// When to accept connections again, after there was no room or no descriptor for them.
+    /// When to try to accept connections again after slots or descriptors ran out, or the limit of a turn was reached.
     pub(super) accept_again: Option<Time>,
     pub(super) clock: Clock,
     pub(super) buffer: Box<[u8]>,
 }
 
-/// Takes the next event from a client's input and calls the service with it. Returns whether more can be taken.
-#[inline(never)]
-fn receive<S: Service>(
-    ctx: &mut Context,
-    service: &mut S,
-    id: ClientId,
-    input: &mut Input<'_>,
-) -> bool {
-    let Some((client, env)) = ctx.core.reading() else {
-        return false;
-    };
-    if client.read_gate(env) != ReadGate::Ready {
-        return false;
-    }
-    let event = client.receive(env, input);
-    env.has_more_input = !input.is_empty();
-    match event {
-        None => return false,
-        Some(Inbound::Message(payload)) => {
-            service.message(ctx, id, payload.as_message());
-            payload.recycle(&mut ctx.core.env.protocol.buffers);
-        }
-        Some(Inbound::OverRate) => {}
-        Some(Inbound::Http(event)) => handle_http(ctx, service, id, event),
-    }
-    !input.is_empty()
-}
-
 /// How a server ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// Clients and service had the time they were to have.
+    /// The clients and the service finished, or the drain timeout passed.
     Cleanly,
-    /// A second signal cut it short.
+    /// A second signal ended the server before the drain timeout.
     AtOnce,
 }
 
@@ -123,9 +94,9 @@ pub(super) enum Task {
         writable: bool,
         hung_up: bool,
     },
-    /// A client has input left over.
+    /// A queued client may have more input.
     Read(ClientId),
-    /// A client has output to write.
+    /// A client has queued output.
     Write(ClientId),
     /// A client's deadline, or a timer of a service, may have passed.
     Timer(Due),
@@ -133,23 +104,23 @@ pub(super) enum Task {
     Source(SourceId, Readiness),
     /// Another thread has sent commands.
     Commands,
-    /// An orphaned process has ended.
+    /// An adopted process may have exited.
     Orphans,
 }
 
 impl<S: Service> Server<S> {
-    /// The addresses it listens on, with the ports that were chosen for port 0.
+    /// The addresses that the server listens on, with the ports that were chosen for port 0.
     pub fn local_addresses(&self) -> &[ListenAddress] {
         self.ctx.listen_addresses()
     }
 
-    /// A handle for other threads.
+    /// A handle that controls the server from other threads.
     pub fn handle(&self) -> Handle {
         self.commands.handle()
     }
 
     /// Starts the service without running the loop, so that the caller can see whether it failed before announcing the
-    /// server. [`Server::run`] has to follow in either case: it ends what was started.
+    /// server. Call [`Server::run`] in either case, because it stops everything that was started.
     ///
     /// # Errors
     ///
@@ -165,14 +136,13 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// Runs the loop until the server is stopped. Returns the service, and whether its clients and the service had the
-    /// time they were to have.
+    /// Runs the loop until the server is stopped. Returns the service and how the server ended.
     ///
-    /// However it returns, the service has seen `disconnected` for every client, and `stopping`.
+    /// However the loop ends, the service has seen `disconnected` for every client, and `stopping`.
     ///
     /// # Errors
     ///
-    /// Only where waiting for events fails. No client can end the loop.
+    /// [`Error::System`] if waiting for events fails. No client can cause an error.
     pub fn run(mut self) -> Result<(S, Ended), Error> {
         let mut events = Events::with_capacity(EVENTS_PER_TURN);
         // A service that fails to start stops the server, so the loop below ends.
@@ -286,8 +256,8 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// Performs a task, then acts on its news. Everything that can change a client or call the service is a task. A
-    /// task whose client, source or timer is gone, even if its slot was reused, does nothing.
+    /// Performs a task, then handles its news. A task does nothing if its client, source or timer is gone, even if the
+    /// slot was reused.
     pub(super) fn perform(&mut self, task: Task) {
         self.act(|server| server.start_task(task));
     }
@@ -328,7 +298,8 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// Does something that may change clients, then acts on the news of it. This is the only place that reaps.
+    /// Runs an action that may change clients or call the service, then handles its news. No other function calls
+    /// `reap`.
     #[inline]
     pub(super) fn act(&mut self, action: impl FnOnce(&mut Self)) {
         action(self);
@@ -347,131 +318,11 @@ impl<S: Service> Server<S> {
         if found.is_none() || !readable {
             return;
         }
-        // This turn has done enough, or the one before left clients unread, which come first.
+        // The turn's budget is spent, or clients that the last turn left unread come first.
         if self.ctx.core.env.queue.is_behind() || self.ctx.is_turn_spent() {
             self.ctx.core.with(id, |client, env| client.read_again(env));
         } else {
             self.read_client(id);
-        }
-    }
-
-    /// Reads a client for up to a turn's share, and calls the service with what it sent. Meanwhile the client is checked
-    /// out of its slot.
-    fn read_client(&mut self, id: ClientId) {
-        if self.ctx.core.begin_read(id) {
-            let is_ready = self.is_ready_to_read();
-            if is_ready {
-                self.read_checked_out(id);
-            }
-            self.ctx.core.end_read(is_ready);
-        }
-    }
-
-    /// Whether the client that is checked out may be read. What ends the hold on one that may not queues it again.
-    fn is_ready_to_read(&mut self) -> bool {
-        let Some((client, env)) = self.ctx.core.reading() else {
-            return false;
-        };
-        let gate = client.read_gate(env);
-        if gate == ReadGate::Held(Why::Answer) && client.is_hung_up() {
-            // The end of a caller that has sent more than its call is hidden behind what it sent.
-            client.end(env, CloseReason::eof());
-        }
-        gate == ReadGate::Ready
-    }
-
-    fn read_checked_out(&mut self, id: ClientId) {
-        let Some((client, _)) = self.ctx.core.reading() else {
-            return;
-        };
-        // A message that is being decompressed, and input that was kept, come before what is in the socket.
-        if client.is_inflating() || client.has_unread() {
-            let count = client.take_unread(&mut self.buffer);
-            return self.handle_input(id, Read::Bytes(count));
-        }
-        let mut budget = self.buffer.len();
-        while let Some((client, env)) = self.ctx.core.reading() {
-            let read = client.read(env, &mut self.buffer, budget);
-            match read {
-                Read::Bytes(count) | Read::Placed(count) => budget -= count,
-                Read::End => return self.handle_end_of_input(id),
-                Read::Nothing => return,
-            }
-            self.handle_input(id, read);
-            let Some((client, env)) = self.ctx.core.reading() else {
-                return;
-            };
-            let gate = client.read_gate(env);
-            if budget == 0 || gate == ReadGate::Held(Why::Turn) {
-                env.counters.turn_reads += 1;
-                return;
-            }
-            // What is kept comes before what is in the socket, even if nothing holds it any more.
-            let is_done = !client.is_readable() || client.is_inflating() || client.has_unread();
-            if is_done || gate != ReadGate::Ready {
-                return;
-            }
-        }
-    }
-
-    /// Passes what was read to the client's connection, and the resulting events to the service. Input that has to wait
-    /// is kept.
-    fn handle_input(&mut self, id: ClientId, read: Read) {
-        let Self {
-            ctx,
-            service,
-            buffer,
-            ..
-        } = self;
-        let mut input = match read {
-            Read::Bytes(count) => Input::new(&mut buffer[..count]),
-            Read::Placed(count) => Input::placed(count),
-            Read::End | Read::Nothing => return,
-        };
-        ctx.core.env.has_more_input = true;
-        while let Some((client, env)) = ctx.core.reading() {
-            if let Some(message) = client.receive_whole(env, &mut input) {
-                if input.peek().is_empty() {
-                    env.has_more_input = false;
-                    service.message(ctx, id, message);
-                    break;
-                }
-                service.message(ctx, id, message);
-            } else {
-                let mut rest = input;
-                let goes_on = receive(ctx, service, id, &mut rest);
-                input = rest;
-                if !goes_on {
-                    break;
-                }
-            }
-        }
-        if !input.is_empty()
-            && let Some((client, _)) = ctx.core.reading()
-        {
-            client.keep_unread(input.peek());
-        }
-    }
-
-    /// The peer has ended its direction. Queued output is still sent, and so is what the service still has for it.
-    fn handle_end_of_input(&mut self, id: ClientId) {
-        let Some((client, _)) = self.ctx.core.reading() else {
-            return;
-        };
-        if client.is_half_closed() {
-            return;
-        }
-        let mut patience = Duration::ZERO;
-        if client.is_open() {
-            patience = self.service.input_ended(&mut self.ctx, id);
-        }
-        if let Some((client, env)) = self.ctx.core.reading() {
-            client.write_output(env);
-            if patience.is_zero() {
-                client.abandon_input(env);
-            } else {
-                client.end_input(env, patience);
-            }
         }
     }
 
@@ -494,7 +345,7 @@ impl<S: Service> Server<S> {
             let room = most.saturating_sub(core.registry.len());
             let most = core.env.config.turn_accepts.max(1);
             let accepted = listener.accept(most, room, |stream, remote| {
-                // Replies are gathered already; waiting for more would only delay them.
+                // The loop already collects replies, so Nagle's algorithm would only delay them.
                 if !remote.is_unix() {
                     stream.set_nodelay();
                 }
@@ -519,8 +370,7 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// Ends connections that have shown no token, oldest first, to make room for holders of the token. Returns whether
-    /// there were any.
+    /// Ends the oldest unauthenticated connections to make room for new ones. Returns whether there were any.
     fn make_room(&mut self) -> bool {
         let core = &mut self.ctx.core;
         let strangers = core.registry.oldest_strangers(core.env.now, EVICTED);
@@ -536,84 +386,7 @@ impl<S: Service> Server<S> {
         !strangers.is_empty()
     }
 
-    pub(super) fn handle_deadlines(&mut self) {
-        loop {
-            let core = &mut self.ctx.core;
-            let Some(due) = core.timers.pop(&mut core.registry, core.env.now) else {
-                return;
-            };
-            self.perform(Task::Timer(due));
-        }
-    }
-
-    fn handle_deadline(&mut self, id: ClientId) {
-        let handle = |server: &mut Self| {
-            let core = &mut server.ctx.core;
-            core.with(id, |client, env| client.handle_timeout(env))
-        };
-        if handle(self) == Some(Timeout::Continue) {
-            return;
-        }
-        // After the loop was held up, the sign of life that was waited for may be in the socket.
-        self.ctx
-            .core
-            .with(id, |client, _| client.handle_readable(false));
-        // What is read may end the connection, which then has no deadline any more.
-        self.act(|server| server.read_client(id));
-        let reason = match handle(self) {
-            None | Some(Timeout::Continue) => return,
-            Some(Timeout::Gone(_)) if self.gets_more_time(id) => return,
-            Some(Timeout::Idle) if self.may_idle(id) => {
-                self.ctx
-                    .core
-                    .with(id, |client, env| client.excuse_idleness(env));
-                return;
-            }
-            Some(Timeout::Idle) => CloseReason::idle_timeout(),
-            Some(Timeout::Gone(reason)) => {
-                self.ctx.core.with(id, |client, env| {
-                    env.counters.close_timeouts += u64::from(client.is_closing());
-                    client.end(env, reason);
-                });
-                return;
-            }
-            Some(Timeout::Handshake) => {
-                self.ctx
-                    .core
-                    .with(id, |client, env| client.reject(env, &Rejection::timeout()));
-                return;
-            }
-        };
-        self.ctx
-            .core
-            .with(id, |client, env| client.close(env, reason));
-    }
-
-    /// Whether a client whose time is up gets more of it, because it takes what it is sent.
-    fn gets_more_time(&mut self, id: ClientId) -> bool {
-        let has_all = |server: &Self| {
-            let client = server.ctx.core.registry.get(id);
-            client.is_some_and(|client| client.has_what_was_owed())
-        };
-        let is_done = has_all(self) && !self.is_waiting(id);
-        let core = &mut self.ctx.core;
-        !is_done && core.with(id, |client, env| client.has_progressed(env)) == Some(true)
-    }
-
-    /// Whether the idle timeout does not apply to a client now.
-    fn may_idle(&mut self, id: ClientId) -> bool {
-        self.ctx.core.enter(id);
-        self.service.may_idle(&self.ctx, id)
-    }
-
-    /// Whether the service still works for a client.
-    pub(super) fn is_waiting(&mut self, id: ClientId) -> bool {
-        self.ctx.core.enter(id);
-        self.service.is_waiting(&self.ctx, id)
-    }
-
-    /// Acts on the news of the task that was performed: the only place that re-arms deadlines, reports drained output
-    /// and disconnects.
+    /// Handles the news of an action: sets deadlines, reports drained output and disconnects clients.
     #[inline]
     fn reap(&mut self) {
         while let Some((id, news)) = self.ctx.core.env.queue.pop_news() {
@@ -636,8 +409,8 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// Ends a connection: the only place that removes one from the registry, deregisters its socket and tells the
-    /// service. Nothing happens for one that is gone.
+    /// Removes a connection from the registry, deregisters its socket and reports its end to the service. No other
+    /// function does this. Does nothing if the connection is gone.
     fn disconnect(&mut self, id: ClientId) {
         let core = &mut self.ctx.core;
         if core.registry.get(id).is_none() {
@@ -658,7 +431,7 @@ impl<S: Service> Server<S> {
         if core.registry.client_count() == 0 {
             core.give_memory_back();
         }
-        // Its descriptor may be what `accept` was waiting for.
+        // `accept` may have been waiting for this descriptor.
         self.accept_again = self.accept_again.map(|_| core.env.now);
         if client.was_open() {
             core.env.addresses.remove_client(remote.ip());
@@ -687,7 +460,7 @@ impl<S: Service> Server<S> {
     /// Checks that the service keeps state only for clients that are in the registry.
     #[cfg(any(debug_assertions, fuzzing))]
     pub(super) fn check_service(&self) {
-        /// A crowd is checked by the fuzzers only, because every check visits every client.
+        /// With more connections, the check would take too long, because it visits every client of the service.
         const FEW: usize = 64;
         if self.ctx.core.registry.len() <= FEW {
             self.service.clients(&mut |id| {
@@ -697,26 +470,7 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// Gives every client a fresh ping window if far more time passed than was waited for: the machine was suspended,
-    /// or the loop was held up, and the clients could not be heard.
-    pub(super) fn handle_jump(&mut self, before: Time, waited: Option<Duration>) {
-        let interval = self.ctx.config().timeouts.ping_interval;
-        let (Some(interval), Some(waited)) = (interval, waited) else {
-            return;
-        };
-        let elapsed = self.ctx.now().since(before);
-        if elapsed > interval && elapsed > waited + interval + interval / 2 {
-            log::warn!("the clock jumped by {elapsed:?}; every client gets a fresh ping window");
-            self.act(|server| {
-                let Core { registry, env, .. } = &mut server.ctx.core;
-                for client in registry.iter_mut() {
-                    client.restart_ping_window(env);
-                }
-            });
-        }
-    }
-
-    /// How long to wait for events.
+    /// The time to wait for events. `None` means no limit.
     pub(super) fn timeout(&mut self) -> Option<Duration> {
         if self.ctx.core.has_work() || self.reaper.has_work() {
             return Some(Duration::ZERO);

@@ -61,7 +61,7 @@ impl From<Vec<u8>> for OwnedMessage {
     }
 }
 
-/// What a handle asks of the loop.
+/// A command from a handle to the loop.
 enum HandleCommand {
     Send(ClientId, OwnedMessage),
     Broadcast(OwnedMessage),
@@ -84,8 +84,8 @@ impl std::error::Error for Stopped {}
 
 /// Controls a running server from any thread. A handle is cheap to clone.
 ///
-/// The server executes the commands of a handle in order. It ignores a command for a client that has left. A method
-/// fails only if the server has stopped.
+/// The server executes the commands of a handle in order. It ignores a command for a client that has disconnected. A
+/// method fails only if the server has stopped.
 ///
 /// ```
 /// use outrigger::{Config, Server, Service};
@@ -144,7 +144,8 @@ impl Handle {
         status.recv().map_err(|_| Stopped)
     }
 
-    /// Stops the server: clients get CLOSE 1001, and the loop ends when they have left or the drain timeout has passed.
+    /// Stops the server: clients get CLOSE 1001, and the loop ends when they have disconnected or the drain timeout has
+    /// passed.
     pub fn stop(&self) -> Result<(), Stopped> {
         self.command(HandleCommand::Stop)
     }

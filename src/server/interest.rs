@@ -1,4 +1,4 @@
-//! What a service wants to do with a file descriptor that it watches.
+//! The operations on a watched file descriptor whose readiness a service wants to know.
 
 /// What a service wants to do with a file descriptor: [`Context::watch`](crate::Context::watch) reports when it can.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -23,7 +23,7 @@ use crate::sys::{
     ListeningSocket, inherited_listener, is_exhausted, tcp_listener, with_private_umask,
 };
 
-/// How long to wait before accepting again after the system was out of descriptors, unless one is closed before.
+/// The delay before accepting again after descriptors or slots ran out, unless a connection ends earlier.
 pub(super) const EXHAUSTED_RETRY: Duration = Duration::from_millis(100);
 
 /// The result of accepting.

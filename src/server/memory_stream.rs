@@ -17,7 +17,7 @@ pub(super) struct Wire {
     pub(super) reset: bool,
     /// All bytes that the server wrote.
     pub(super) from_server: Vec<u8>,
-    /// The number of bytes that the socket can still take.
+    /// The free space of the simulated send buffer.
     pub(super) room: usize,
     /// The number of those bytes that the client's system has taken, if that is known.
     pub(super) taken: Option<usize>,

@@ -65,12 +65,12 @@ impl Metrics {
         };
     }
 
-    /// Adds a number that only grows. Its name ends in `_total`.
+    /// Adds a counter. Its name ends in `_total`.
     pub fn counter(&mut self, name: &str, help: &str, value: impl Display) {
         self.begin(name, help, "counter").sample("", "", value);
     }
 
-    /// Adds a number that only grows for each value of a label.
+    /// Adds a counter for each value of a label.
     pub fn counters<V: Display>(
         &mut self,
         name: &str,
@@ -84,12 +84,12 @@ impl Metrics {
         }
     }
 
-    /// Adds a number that can grow and shrink.
+    /// Adds a gauge, a number that can rise and fall.
     pub fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
         self.begin(name, help, "gauge").sample("", "", value);
     }
 
-    /// Adds a number that can grow and shrink for each value of a label.
+    /// Adds a gauge for each value of a label.
     pub fn gauges<V: Display>(
         &mut self,
         name: &str,
@@ -194,7 +194,7 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
     );
     out.gauge(
         "outrigger_uptime_seconds",
-        "Since the loop began to turn.",
+        "Time since the loop started.",
         ctx.now().since(Time::default()).as_secs_f64(),
     );
     out.gauge(
@@ -204,12 +204,12 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
     );
     out.gauge(
         "outrigger_connections",
-        "Connections of every kind, those in their handshake included.",
+        "Connections of every kind, including those in their handshake.",
         ctx.core.registry.len(),
     );
     out.gauge(
         "outrigger_pending_calls",
-        "HTTP calls that wait for their answer, and streams of events; not this one.",
+        "Pending HTTP calls and open event streams, excluding this request.",
         ctx.core.env.calls.saturating_sub(1),
     );
     out.counter(
@@ -219,7 +219,7 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
     );
     out.counters(
         "outrigger_responses_total",
-        "Responses by status; 101 is an accepted client.",
+        "Responses by status; 101 is an accepted handshake.",
         "code",
         counters.responses.iter(),
     );

@@ -4,14 +4,14 @@
 //!
 //! * *One registry*: a connection exists if and only if it is in the slab of [`registry`]. While a client is read,
 //!   it is checked out of its slot, which stays reserved.
-//! * *One disconnect*: `Server::disconnect` alone removes from the slab, deregisters the socket and tells the service.
-//!   It removes first, so a second call finds nothing.
+//! * *One disconnect*: only `Server::disconnect` removes a client from the slab, deregisters its socket and calls
+//!   `disconnected`. A second call for the same id does nothing.
 //! * *News, then reap*: a service or a failing write puts what happened to a client into the run queue as news. After
 //!   the task, the loop acts on the news in one place, `Server::reap`.
 //! * *The client does its own work*: reading, writing, answering and closing are methods of `Client`. The loop calls
 //!   these methods and the service.
-//! * *An idle client holds nothing*: input is parsed in the loop's one buffer, replies are collected in its one write
-//!   buffer, and state that few clients have is behind a pointer in the client's entry.
+//! * *An idle client holds nothing*: all clients share the loop's read buffer and write buffer, and rarely used state
+//!   is behind a pointer in the client's entry.
 
 mod address;
 mod admin;
@@ -22,6 +22,7 @@ mod config;
 mod context;
 mod core;
 mod counters;
+mod deadlines;
 mod drain_schedule;
 mod error;
 mod event_loop;
@@ -34,6 +35,7 @@ mod listener;
 mod memory_stream;
 mod metrics;
 mod policy;
+mod reading;
 mod registry;
 mod requests;
 mod run_queue;

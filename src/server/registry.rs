@@ -1,4 +1,4 @@
-//! The one registry: every connection, from `accept` to its end, in one slab.
+//! The registry: one slab that holds every connection from `accept` until it is removed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use super::id::{ClientId, MAX_SLOTS};
 use super::timers::Link;
 use crate::protocol::Time;
 
-/// The initial number of slots. The system provides only the pages that are used. A slab that grows from a smaller size
-/// would leave a hole of its former size in the heap.
+/// The initial number of slots. The slab is large enough for a memory mapping of its own, of which the kernel backs
+/// only the pages in use. Growing from a smaller size would fragment the heap.
 const FIRST_SLOTS: usize = 1024;
 
-/// How long a connection without a token is kept when others need its place: long enough for a handshake.
+/// The minimum age at which an unauthenticated connection can be evicted. It is long enough for a handshake.
 const STRANGER_TIME: Duration = Duration::from_millis(250);
 
 /// A slot of the slab.
@@ -93,7 +93,7 @@ impl Registry {
         Some(client)
     }
 
-    /// Takes a client out of its slot to be read. `get` and `get_mut` still find it by its id.
+    /// Takes a client out of its slot so that it can be read. `get` and `get_mut` still find it by its id.
     pub(super) fn check_out(&mut self, id: ClientId) -> Option<&mut Client> {
         debug_assert!(
             matches!(self.out, Slot::Out),
@@ -177,12 +177,12 @@ impl Registry {
             })
     }
 
-    /// The ids of all connections, for a loop that may change the registry.
+    /// The ids of all connections, for iteration while connections are added or removed.
     pub(super) fn ids(&self) -> Vec<ClientId> {
         self.iter().map(|client| client.id).collect()
     }
 
-    /// The oldest connections without a token, at most `count`. New ones are left alone for [`STRANGER_TIME`].
+    /// The oldest unauthenticated connections, at most `count`, that are at least [`STRANGER_TIME`] old.
     pub(super) fn oldest_strangers(&self, now: Time, count: usize) -> Vec<ClientId> {
         let is_due =
             |client: &&Client| client.is_stranger() && now.since(client.since()) >= STRANGER_TIME;

@@ -48,7 +48,7 @@ fn handle_head<S: Service>(ctx: &mut Context, service: &mut S, id: ClientId, hea
     }
 }
 
-/// Checks access, selects the service, and upgrades or answers the request.
+/// Checks access, selects the service, and upgrades or answers the request, or waits for its body.
 fn route<S: Service>(
     ctx: &mut Context,
     service: &mut S,
@@ -76,7 +76,7 @@ fn route<S: Service>(
     let is_new = client.is_new();
     let access = &env.config.access;
     let origin = access.known_origin(request, listen);
-    // A stopping server answers no second request on a connection.
+    // A stopping server answers one request on each connection and then closes it.
     client.begin_request(request, origin.as_deref(), is_stopping);
     let is_user = client.remote.user().is_some();
     if !admin::is_open(request) {
@@ -162,7 +162,7 @@ fn upgrade<S: Service>(
     Ok(())
 }
 
-/// Answers a call whose body has arrived, or passes it to the service.
+/// Answers a complete call, or passes it to the service.
 fn handle_call<S: Service>(
     ctx: &mut Context,
     service: &mut S,
@@ -181,7 +181,7 @@ fn handle_call<S: Service>(
     } else if admin::is_for(request) {
         ctx.core.service_id = ServiceId::ALL;
         let response = admin::answer(ctx, service, request);
-        // Listing a client costs more than writing its bytes.
+        // Listing clients takes more time than the length of the response accounts for.
         ctx.spend(response.body_len() / 80);
         ctx.respond(id, &response);
     } else if is_full || has_too_many {

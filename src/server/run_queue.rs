@@ -1,4 +1,4 @@
-//! The queue of clients with work left over: input to read, output to write, and news for the loop.
+//! The queues of clients with pending work: input to read, output to write, and news for the loop.
 
 use std::collections::VecDeque;
 
@@ -15,14 +15,14 @@ pub(super) enum News {
     Closing,
 }
 
-/// The work that is left over. An entry whose client is gone has no effect.
+/// The pending work of clients. The loop ignores the id of a client that is gone.
 #[derive(Debug, Default)]
 pub(super) struct RunQueue {
     /// Clients to read in the next turn.
     readable: VecDeque<ClientId>,
     /// Clients with output to write at the end of this turn.
     dirty: VecDeque<ClientId>,
-    /// News that the loop handles after the present task.
+    /// News that the loop handles after the current task.
     news: VecDeque<(ClientId, News)>,
     /// Whether the last turn left readable clients unread. They come before clients with new events.
     is_behind: bool,

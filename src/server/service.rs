@@ -1,4 +1,4 @@
-//! The [`Service`] trait: what the loop calls and asks.
+//! The [`Service`] trait, whose methods the event loop calls.
 
 use std::time::Duration;
 
@@ -8,19 +8,18 @@ use super::metrics::Metrics;
 use super::status::StatusFields;
 use crate::protocol::{Accept, CloseReason, Message, Rejection, Request, Response, StatusCode};
 
-/// How requests to a path are handled.
+/// How the requests for a path are handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// Handshakes are upgraded: [`Service::accept`] and [`Service::connected`] follow.
+    /// Requests are WebSocket handshakes. [`Service::accept`] and [`Service::connected`] follow.
     WebSocket,
-    /// Requests are calls: [`Service::call`] follows with the whole request.
+    /// Requests are HTTP calls. [`Service::call`] follows with the whole request.
     Http,
 }
 
-/// What a file descriptor that a service watches is ready for.
+/// The readiness of a watched file descriptor.
 ///
-/// Readiness is reported once (edge-triggered): read or write until `WouldBlock`, or request another call with
-/// [`Context::again`].
+/// Readiness is edge-triggered. Read or write until `WouldBlock`, or request another call with [`Context::again`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Readiness {
     /// Reading will not block: there is data, end of file or an error.
@@ -29,36 +28,35 @@ pub struct Readiness {
     pub writable: bool,
 }
 
-/// What a server does with its clients. Every method has a default.
+/// The behaviour of a server. Every method has a default, so implement only the methods that you need.
 ///
-/// The loop calls all methods on its own thread, and nothing else runs meanwhile, so keep them short. A method acts on
-/// clients through the [`Context`]. A client that the method closes, or that fails while the method sends to it, is
-/// removed after the method has returned.
+/// The loop calls all methods on its own thread, one at a time, so keep them short. Methods act on clients through the
+/// [`Context`]. The server removes a closed or failed client only after the method has returned.
 ///
 /// For every client, the loop calls `connected` once, then `message` and `drained` any number of times, then
-/// `disconnected` once, whatever ended the connection, and nothing after that.
+/// `disconnected` once, whatever ended the connection. No call for that client follows.
 pub trait Service {
-    /// The loop starts. File descriptors can be watched and timers set from here on.
+    /// The loop has started. Watch file descriptors and set timers here.
     fn started(&mut self, ctx: &mut Context) {
         let _ = ctx;
     }
 
-    /// Selects the service that handles a request, for a service that combines several. [`Context::service_id`] returns
-    /// this id in every later call for the same client.
+    /// Selects the service that handles a request, for a service that combines several. From then on,
+    /// [`Context::service_id`] returns this id in every call that concerns the client.
     fn service_id(&self, request: &Request<'_>) -> ServiceId {
         let _ = request;
         ServiceId::ALL
     }
 
-    /// Decides how a request is handled, or rejects it, usually with [`Rejection::not_found`]. The loop asks as soon as
-    /// the head has arrived, so that it does not wait for the body of a rejected request.
+    /// Returns how a request is handled, or rejects it, usually with [`Rejection::not_found`]. The loop calls this
+    /// method when the head has arrived, so that it can reject a request without waiting for its body.
     fn route(&mut self, request: &Request<'_>) -> Result<Route, Rejection> {
         let _ = request;
         Ok(Route::WebSocket)
     }
 
-    /// The maximum length of the body of a call that `route` has accepted. A longer body gets 413, and so does one over
-    /// `max_message`.
+    /// The maximum length of the body of a call that `route` has accepted. A body over this limit or over `max_message`
+    /// gets 413.
     fn max_body(&self, request: &Request<'_>) -> usize {
         let _ = request;
         usize::MAX
@@ -70,7 +68,7 @@ pub trait Service {
         Ok(Accept::default())
     }
 
-    /// A client has connected. The service can send to it from here on.
+    /// A client has connected. The service can send to it from now on.
     fn connected(&mut self, ctx: &mut Context, client: ClientId, request: &Request<'_>) {
         let _ = (ctx, client, request);
     }
@@ -85,9 +83,9 @@ pub trait Service {
         let _ = (ctx, client);
     }
 
-    /// A client has ended its direction of the connection without CLOSE. It sends nothing more, but may still read, or
-    /// may be gone. The service returns how long to keep the client while it takes no output, so that the service can
-    /// still send to it. By default, the client is disconnected as soon as earlier output has been sent.
+    /// A client has half-closed the connection (TCP FIN) without sending CLOSE. It may still read, or may be gone.
+    /// Returns how long the server keeps the client while it accepts no output, so that the service can still send to
+    /// it. By default, the server disconnects the client as soon as the queued output has been sent.
     fn input_ended(&mut self, ctx: &mut Context, client: ClientId) -> Duration {
         let _ = (ctx, client);
         Duration::ZERO
@@ -98,8 +96,8 @@ pub trait Service {
         let _ = (ctx, client, ending);
     }
 
-    /// Whether a client waits for the service, for example for an answer or for the last output of a program. A stopping
-    /// server closes the client when it no longer waits.
+    /// Whether the service still owes the client something, such as an answer or the last output of a program. A
+    /// stopping server closes the client when this method returns false, or shortly before the drain timeout.
     fn is_waiting(&self, ctx: &Context, client: ClientId) -> bool {
         let _ = (ctx, client);
         false
@@ -111,27 +109,27 @@ pub trait Service {
         self.is_waiting(ctx, client)
     }
 
-    /// The server begins to stop. It accepts no more clients. It closes each client when the client no longer
-    /// [waits](Service::is_waiting) for the service, or shortly before the drain timeout at the latest. A service with
-    /// endless work must end that work here, so that clients still get its last output.
+    /// The server begins to stop. It has stopped listening, and it closes each client when the client no longer
+    /// [waits](Service::is_waiting) for the service, or shortly before the drain timeout. A service whose work does not
+    /// end by itself must stop it here, so that clients still get the last output.
     fn draining(&mut self, ctx: &mut Context) {
         let _ = ctx;
     }
 
-    /// A call has arrived, with its whole body. The service must answer it, now or later, with [`Context::respond`] or
-    /// [`Context::begin_stream`]. No other call of the same connection is delivered before that.
+    /// A complete HTTP call has arrived. The service must answer it, now or later, with [`Context::respond`] or
+    /// [`Context::begin_stream`]. The next call on the same connection follows only after the answer.
     fn call(&mut self, ctx: &mut Context, caller: ClientId, request: &Request<'_>, body: &[u8]) {
         let _ = (request, body);
         let rejection = Rejection::new(StatusCode::INTERNAL, "the service answers no calls");
         ctx.respond(caller, &Response::from(&rejection));
     }
 
-    /// The caller has disconnected before its call was answered completely.
+    /// The caller has disconnected before its call was completely answered.
     fn abandoned(&mut self, ctx: &mut Context, caller: ClientId) {
         let _ = (ctx, caller);
     }
 
-    /// Whether the service can serve clients now, for `GET /readyz`.
+    /// Whether the service can serve clients now. `GET /readyz` reports it.
     fn is_ready(&self) -> bool {
         true
     }
@@ -146,7 +144,7 @@ pub trait Service {
         let _ = (ctx, timer);
     }
 
-    /// An adopted orphan has exited. Only called after
+    /// An adopted orphan has exited. The loop calls this method only after
     /// [`Server::adopt_orphans`](crate::Server::adopt_orphans).
     fn orphans_changed(&mut self, ctx: &mut Context) {
         let _ = ctx;
@@ -168,17 +166,19 @@ pub trait Service {
         let _ = out;
     }
 
-    /// The failure for which the service stopped the server, if there was one. The caller asks after the loop has ended.
+    /// The failure for which the service stopped the server, if there was one. [`Server::start`](crate::Server::start)
+    /// checks it after `started`. [`Server::run`](crate::Server::run) returns the service, so that you can check it
+    /// after the loop has ended.
     fn failure(&self) -> Option<&str> {
         None
     }
 
-    /// The server stops and all clients have disconnected. The service must end what it still runs.
+    /// The server stops, and all clients have disconnected. The service must stop everything that it still runs.
     fn stopping(&mut self, ctx: &mut Context) {
         let _ = ctx;
     }
 
-    /// Whether the loop may end. After `stopping`, the loop asks in every turn until the drain timeout.
+    /// Whether the loop may end. The loop calls this method in every turn after `stopping`, until the drain timeout.
     fn is_stopped(&self) -> bool {
         true
     }

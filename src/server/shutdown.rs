@@ -1,4 +1,4 @@
-//! The steps in which a server stops: first its clients, then its service.
+//! Stops a server in steps: first its clients, then its service.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ const ONE_SIGNAL: Duration = Duration::from_millis(100);
 /// How long a stopping server waits for the requests of connections that it has accepted.
 const NEWCOMERS: Duration = Duration::from_millis(200);
 
-/// The progress of stopping.
+/// The stage of the shutdown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum ShutdownState {
     #[default]
@@ -97,13 +97,13 @@ impl<S: Service> Server<S> {
             return self.ctx.stop();
         };
         if now.since(first) >= ONE_SIGNAL {
-            log::warn!("second signal received: leaving at once");
+            log::warn!("second signal received: exiting immediately");
             *ended = Ended::AtOnce;
             self.leave_at_once();
         }
     }
 
-    /// Takes the next step of stopping if it is due.
+    /// Takes the next step of the shutdown if it is due.
     pub(super) fn handle_shutdown(&mut self) {
         let now = self.ctx.now();
         let drain_timeout = self.ctx.config().drain_timeout;
@@ -163,8 +163,8 @@ impl<S: Service> Server<S> {
         });
     }
 
-    /// Closes the clients whose turn has come. A client that waits for the service is closed when the service is done,
-    /// or when time runs out.
+    /// Closes the clients that are due. A client that waits for the service is closed when the service is done, or when
+    /// time runs out.
     fn drain_due_clients(&mut self) {
         let now = self.ctx.now();
         let Some(mut step) = self.ctx.core.shutdown.schedule.begin_step(now) else {
@@ -181,8 +181,8 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// Ends every connection, then calls `stopping`. A client that has not been sent CLOSE gets it if its socket has
-    /// room.
+    /// Ends every connection, then calls `stopping`. Each client that has not been sent CLOSE gets it first, if its
+    /// socket has room.
     fn end_clients(&mut self) {
         for id in self.ctx.core.registry.ids() {
             self.act(|server| {

@@ -23,7 +23,7 @@ struct Source {
 pub(super) struct Sources {
     sources: Slab<Source>,
     last_serial: u64,
-    /// Sources to call again in the next turn, with the readiness to report.
+    /// The sources for which to call `ready` again, with the readiness to report.
     again: Vec<(SourceId, Readiness)>,
 }
 
@@ -57,7 +57,7 @@ impl Sources {
         }
     }
 
-    /// The service that a source belongs to. `None` if it is no longer watched, because an event may be late.
+    /// The service that watches a source. `None` if the source is no longer watched: a late event can have its id.
     pub(super) fn service_id(&self, id: SourceId) -> Option<ServiceId> {
         self.sources
             .get(id.slot())
@@ -73,7 +73,7 @@ impl Sources {
         std::mem::take(&mut self.again)
     }
 
-    /// Whether a source is to be called again.
+    /// Whether `ready` must be called again for a source.
     pub(super) fn has_work(&self) -> bool {
         !self.again.is_empty()
     }

@@ -32,7 +32,7 @@ use super::id::ClientId;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Status {
-    /// Whether new clients are accepted: not once the server is stopping.
+    /// Whether the server accepts new clients. It does not once it is stopping.
     pub running: bool,
     /// How long the loop has been running.
     pub uptime: Duration,

@@ -56,7 +56,7 @@ impl Stream {
         }
     }
 
-    /// Sends small writes without delay, for TCP.
+    /// Sets `TCP_NODELAY` on a TCP socket.
     pub(super) fn set_nodelay(&self) {
         match self {
             Self::Socket(stream) => {
@@ -69,7 +69,7 @@ impl Stream {
         }
     }
 
-    /// The number of written bytes that the peer has not taken yet, if the system can tell.
+    /// The number of written bytes that the peer has not acknowledged, if the system reports it.
     pub(super) fn unsent(&self) -> Option<usize> {
         match self {
             Self::Socket(stream) => unsent_bytes(stream),
@@ -78,7 +78,7 @@ impl Stream {
         }
     }
 
-    /// Ends the server's direction: the peer reads end of file after the written bytes.
+    /// Shuts down the writing side. The peer reads end of file after the written bytes.
     pub(super) fn end_output(&self) {
         match self {
             // This fails only if the socket is no longer connected.
@@ -88,7 +88,7 @@ impl Stream {
         }
     }
 
-    /// Registers for events with `token`, once for the lifetime of the connection.
+    /// Registers the socket for events with `token`, once for the lifetime of the connection.
     pub(super) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         match self {
             Self::Socket(stream) => {
@@ -99,7 +99,7 @@ impl Stream {
         }
     }
 
-    /// Ends the registration.
+    /// Deregisters the socket.
     pub(super) fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
         match self {
             Self::Socket(stream) => registry.deregister(stream),

@@ -9,7 +9,7 @@
 //!
 //! Setting and cancelling take constant time. A client's link is part of its entry in the registry, so no second table
 //! can disagree with the registry. Deadlines of clients are rounded up to coarse ticks, so that many clients share one
-//! turn of the loop. A deadline beyond the horizon is put at the horizon. When that passes, it is set again.
+//! turn of the loop. A deadline beyond the horizon goes into the last list and is set again when that list expires.
 
 use std::time::Duration;
 
@@ -38,12 +38,12 @@ const _: () = assert!(
         && FINE_TICKS as u64 >= COARSE_TICK
 );
 
-/// A place in a list of the wheel.
+/// A timer's position in a list of the wheel.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Link {
     previous: u32,
     next: u32,
-    /// The number of the list, over both parts of the wheel.
+    /// The number of the list, counted over both wheels.
     list: u16,
 }
 
@@ -66,7 +66,7 @@ struct ServiceTimer {
     service_id: ServiceId,
 }
 
-/// An entry of the wheel whose time has come.
+/// A deadline or timer that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
     /// A client whose deadline may have passed. It has no deadline until one is set again.
@@ -80,9 +80,9 @@ pub(super) enum Due {
 pub(super) struct Timers {
     coarse: Wheel<COARSE_TICKS>,
     fine: Wheel<FINE_TICKS>,
-    /// When something may be due next, or earlier.
+    /// The time of the next entry, or an earlier time.
     next: Option<Time>,
-    /// Whether `next` may be too early, because something was removed.
+    /// Whether `next` may be too early, because an entry was removed.
     is_next_early: bool,
     services: Slab<ServiceTimer>,
     last_serial: u64,
@@ -100,7 +100,8 @@ impl Timers {
         }
     }
 
-    /// Replaces the deadline of an existing client. A deadline in the past passes at the next tick.
+    /// Sets, replaces or removes the deadline of a client, which must exist. A deadline in the past expires at the next
+    /// tick.
     pub(super) fn set_client(
         &mut self,
         registry: &mut Registry,
@@ -122,8 +123,8 @@ impl Timers {
         }
     }
 
-    /// Sets a timer of a service. It never expires in the present turn, so that a timer that sets itself again cannot
-    /// block the loop.
+    /// Sets a timer of a service. It expires in the next turn at the earliest, so that a timer that is set again when
+    /// it expires cannot block the loop.
     pub(super) fn set_service(
         &mut self,
         registry: &mut Registry,
@@ -156,14 +157,14 @@ impl Timers {
         let found = if due.since(now) < Duration::from_millis(COARSE_TICK) {
             self.fine.insert(&mut links, key, due.as_millis())
         } else {
-            // It comes out of the coarse part early, and then moves to the fine part.
+            // The coarse wheel returns it early. It then moves to the fine wheel.
             let tick = due.as_millis() / COARSE_TICK;
             self.coarse.insert(&mut links, key, tick)
         };
         self.next = Some(self.next.map_or(found, |next| next.min(found)));
     }
 
-    /// Cancels a timer of a service. One that has passed is ignored.
+    /// Cancels a timer of a service. Does nothing if the timer has expired.
     pub(super) fn cancel_service(&mut self, registry: &mut Registry, id: TimerId) {
         let slot = id.slot();
         if self.services.get(slot).is_some_and(|timer| timer.id == id) {
@@ -178,7 +179,7 @@ impl Timers {
         }
     }
 
-    /// Moves both parts to the present tick if nothing is due.
+    /// Moves both wheels to the current tick if nothing is due.
     fn advance(&mut self, now: Time) {
         if self.next.is_none_or(|next| next > now) {
             self.coarse.tick = self.coarse.tick.max(now.as_millis() / COARSE_TICK);
@@ -232,7 +233,7 @@ impl Timers {
     }
 }
 
-/// The links of all entries by their keys.
+/// Access to the links of all entries, by key.
 struct Links<'a> {
     registry: &'a mut Registry,
     services: &'a mut Slab<ServiceTimer>,
@@ -313,7 +314,7 @@ impl<const TICKS: usize> Wheel<TICKS> {
         true
     }
 
-    /// Removes and returns the next key whose tick has come.
+    /// Removes and returns the next key whose tick is due.
     fn pop(&mut self, links: &mut Links<'_>, now: Time) -> Option<u32> {
         let target = now.as_millis() / self.millis;
         // Every list is within one round of the wheel. After a jump over many rounds all of them are due, and one round

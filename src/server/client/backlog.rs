@@ -1,4 +1,4 @@
-//! The backlog of a client that does not keep up: unsent output, and input that is held back meanwhile.
+//! The backlog of a client: output that waits for the socket, and input that waits to be handled.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -42,7 +42,7 @@ impl Block {
     }
 }
 
-/// Output and input that wait. It exists only while something waits.
+/// The waiting output and input of a client. A client has a backlog only while something waits.
 ///
 /// ```text
 ///  blocks: [ written | waiting ] [ waiting ] ... [ waiting, may grow ]
@@ -54,17 +54,17 @@ pub(in crate::server) struct Backlog {
     /// The number of bytes of the first block that were written. It is less than the block's length, and 0 if there is no
     /// block.
     written: usize,
-    /// Whether the beginning of the first block was written before the block was queued.
+    /// Whether the first block continues a frame whose start was written before the block was queued.
     begun: bool,
     /// The number of unwritten bytes in all blocks.
     queued: usize,
     /// The length of the longest piece added since the backlog was last empty.
     largest: usize,
-    /// While over the limit: the number of bytes that the peer has taken, and when that last changed.
+    /// While over the limit: the number of bytes that the peer has accepted, and when that last changed.
     taken: Option<(u64, Time)>,
     /// Whether the socket was full at the last write. An event reports when it has room.
     pub(in crate::server) blocked: bool,
-    /// Whether the output went over the soft limit and has not drained since.
+    /// Whether the output has exceeded the soft limit and has not drained since.
     pub(in crate::server) congested: bool,
     /// Whether the client is queued to be written at the end of the turn.
     pub(in crate::server) dirty: bool,
@@ -83,8 +83,8 @@ impl Backlog {
         self.largest
     }
 
-    /// Whether the peer has taken any bytes within `patience`. `delivered` is the number that it has taken so far. The
-    /// first call begins the measurement.
+    /// Whether the peer has accepted any bytes within `patience`. `delivered` is the number that it has accepted so
+    /// far. The first call begins the measurement.
     pub(in crate::server) fn takes_steadily(
         &mut self,
         delivered: u64,
@@ -99,7 +99,7 @@ impl Backlog {
         now.since(since) < patience
     }
 
-    /// Whether nothing waits.
+    /// Whether neither output nor input waits.
     pub(in crate::server) fn is_empty(&self) -> bool {
         self.queued == 0 && self.unread.is_empty()
     }
@@ -130,7 +130,7 @@ impl Backlog {
         self.check();
     }
 
-    /// Appends a frame that clients share. The first `written` bytes have been written already.
+    /// Appends a frame that several clients share. The first `written` bytes have been written already.
     pub(in crate::server) fn push_shared(&mut self, frame: Arc<[u8]>, written: usize) {
         debug_assert!(written < frame.len() && (written == 0 || self.queued == 0));
         if self.queued == 0 {
@@ -188,7 +188,7 @@ impl Backlog {
         Ok(Some(taken))
     }
 
-    /// Drops every block of which nothing was written, for a client that is cut off.
+    /// Drops every block of which no byte was written.
     pub(in crate::server) fn drop_unbegun(&mut self) {
         self.blocks
             .truncate(usize::from(self.written > 0 || self.begun));

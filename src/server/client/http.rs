@@ -1,4 +1,4 @@
-//! HTTP before the upgrade: answers to calls, streams of events, rejections.
+//! HTTP before the upgrade: answers to calls, event streams and rejections.
 
 use std::time::SystemTime;
 
@@ -9,10 +9,10 @@ use crate::server::budget::CALL;
 use crate::server::core::Env;
 use crate::server::error::SendError;
 
-/// The type of a stream of events, as `EventSource` of browsers reads it.
+/// The media type of server-sent events, which a browser's `EventSource` reads.
 const EVENT_STREAM: (&str, &str) = ("Content-Type", "text/event-stream");
 
-/// The present time as an HTTP date.
+/// The current time as an HTTP date.
 fn date() -> String {
     httpdate::fmt_http_date(SystemTime::now())
 }
@@ -43,7 +43,7 @@ impl Client {
         matches!(&self.connection, Connection::Http(http) if http.is_answering())
     }
 
-    /// Whether a call of this client has not been answered to the end.
+    /// Whether a call of this client has not been completely answered.
     pub(in crate::server) fn is_unanswered(&self) -> bool {
         matches!(&self.connection, Connection::Http(http) if http.is_unanswered())
     }
@@ -53,7 +53,8 @@ impl Client {
         matches!(self.http_state(), Some(HttpState::Head | HttpState::Body))
     }
 
-    /// Records what a request asks for. `origin` is that of the page that may read the answer.
+    /// Records the properties of a request that its answer depends on. `origin` is the origin of the page that may read
+    /// the answer.
     pub(in crate::server) fn begin_request(
         &mut self,
         request: &Request<'_>,
@@ -77,7 +78,7 @@ impl Client {
         }
     }
 
-    /// Takes a request as a call. Returns whether its body has arrived.
+    /// Begins to receive a call. Returns whether its body has arrived.
     pub(in crate::server) fn begin_call(
         &mut self,
         env: &mut Env,
@@ -99,13 +100,13 @@ impl Client {
         env.addresses.add_client(self.remote.ip());
     }
 
-    /// Counts the end of a call: it was answered to the end, or its caller is gone.
+    /// Counts the end of a call: it was completely answered, or its caller is gone.
     pub(in crate::server) fn uncount_call(&self, env: &mut Env) {
         env.calls = env.calls.saturating_sub(1);
         env.addresses.remove_client(self.remote.ip());
     }
 
-    /// Answers a request with an error, after which the connection ends.
+    /// Answers a request with an error and then closes the connection.
     pub(in crate::server) fn reject(&mut self, env: &mut Env, rejection: &Rejection) {
         log::info!("{} refused: {rejection} remote={}", self.id, self.remote);
         env.counters.refused(rejection);
@@ -132,7 +133,7 @@ impl Client {
         Ok(())
     }
 
-    /// Begins to answer a call with a stream of events. `fields` are added to the head.
+    /// Begins to answer a call with an event stream. `fields` are added to the head.
     pub(in crate::server) fn begin_stream(
         &mut self,
         env: &mut Env,
@@ -184,7 +185,7 @@ impl Client {
         }
     }
 
-    /// Reads the next request, which may have arrived behind the call.
+    /// Queues the client for reading, because the next request may have arrived behind the call.
     fn read_on(&mut self, env: &mut Env) {
         if !self.flags.has(Flag::Reading) {
             self.read_again(env);

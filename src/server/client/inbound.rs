@@ -1,4 +1,4 @@
-//! Reading: whether a client may be read, what is read, and what it means.
+//! Input: decides whether a client may be read, reads its socket, and parses the bytes.
 
 use std::io;
 
@@ -9,34 +9,35 @@ use crate::server::core::Env;
 
 pub(in crate::server) use crate::protocol::Input;
 
-/// The first read from a client that sends long messages is this fraction of a long message. It is small, so that most of
-/// the next message can be read directly into its own memory.
+/// The first read from a client that sends long messages is this fraction of a long message. A small first read lets
+/// most of the next message go directly into its own memory.
 const FIRST_READ_SHARE: usize = 8;
 
-/// The most that is read at once while only control frames may be taken. A data message that was read and has to wait
-/// keeps no more than this.
+/// The maximum length of one read while only control frames are handled. It limits the input that is read and must
+/// wait.
 const CONTROL_READ: usize = 4 << 10;
 
 /// Whether a client may be read now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::server) enum ReadGate {
-    /// It may be read. If its service takes no messages, only control frames are taken.
+    /// The client may be read. If its messages are held, only control frames are handled.
     Ready,
-    /// It may not be read now.
+    /// The client may not be read now.
     Held(Why),
 }
 
 /// Why a client may not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::server) enum Why {
-    /// Its service takes no messages (paused, or this client is held), and a message is next.
-    /// Ends with `set_paused(false)` or `set_held(false)`.
+    /// The service takes no messages (`set_paused`, `set_held`), and a message is next. Ends when the service takes
+    /// messages again, or when the connection starts to close. A hold by `set_held` also ends when the peer half-closes
+    /// the connection.
     Service,
-    /// Its output went over the soft limit and has not drained since. Ends when the backlog is written.
+    /// The output has exceeded the soft limit and has not drained since. Ends when the backlog is written.
     Output,
-    /// Its call has to be answered before the bytes behind it are handled. Ends with the answer.
+    /// A call must be answered before the input behind it is handled. Ends with the answer.
     Answer,
-    /// It has used up its share of this turn. Ends with the turn.
+    /// The client has used up its share of the turn. Ends with the next read of the client, which begins a new share.
     Turn,
 }
 
@@ -47,20 +48,20 @@ pub(in crate::server) enum Read {
     Bytes(usize),
     /// Bytes in the memory of the message that they belong to.
     Placed(usize),
-    /// The peer has ended its direction.
+    /// End of file: the peer has half-closed the connection.
     End,
     /// There is nothing to read now.
     Nothing,
 }
 
-/// What a client's bytes mean.
+/// An event that was parsed from a client's input.
 #[derive(Debug)]
 pub(in crate::server) enum Inbound<'a> {
     /// A whole message.
     Message(Payload<'a>),
     /// A message over the rate limit, which has closed the connection.
     OverRate,
-    /// An event of HTTP.
+    /// An HTTP event.
     Http(HttpEvent<'a>),
 }
 
@@ -98,18 +99,18 @@ impl Client {
 
     /// Whether the service takes no messages from this client.
     pub(in crate::server) fn holds_messages(&self, env: &Env) -> bool {
-        // Requests are always read, because some are not for the service. A peer that has ended its direction is read
+        // Requests are always read, because the server answers some of them itself. A peer that has half-closed is read
         // to find the end of file behind its last bytes.
         (env.is_paused(self.service_id) && self.was_open())
             || (self.flags.has(Flag::Held) && !self.flags.has(Flag::HungUp))
     }
 
-    /// Whether the next byte belongs to a data message.
+    /// Whether the next byte of input belongs to a data message.
     pub(super) fn awaits_data(&self) -> bool {
         matches!(&self.connection, Connection::WebSocket(socket) if socket.awaits_data())
     }
 
-    /// Whether input was read that waits to be handled.
+    /// Whether input that was read waits to be handled.
     pub(in crate::server) fn has_unread(&self) -> bool {
         let backlog = self.backlog.as_ref();
         backlog.is_some_and(|backlog| !backlog.unread.is_empty())
@@ -130,7 +131,7 @@ impl Client {
         self.flags.has(Flag::Readable)
     }
 
-    /// Records that the socket became readable, and whether the peer has ended its direction.
+    /// Records that the socket became readable, and whether the peer has half-closed the connection.
     pub(in crate::server) fn handle_readable(&mut self, hung_up: bool) {
         self.flags.set(Flag::Readable, true);
         if hung_up {
@@ -138,7 +139,7 @@ impl Client {
         }
     }
 
-    /// Whether the peer has ended its direction and the end of file has not been read.
+    /// Whether the peer has half-closed the connection and the end of file has not been read.
     pub(in crate::server) fn is_hung_up(&self) -> bool {
         self.flags.has(Flag::HungUp)
     }
@@ -148,7 +149,7 @@ impl Client {
         self.flags.set(Flag::Queued, false);
     }
 
-    /// Has the service take messages from this client or not. See [`Context::set_held`](crate::Context::set_held).
+    /// Stops or resumes the delivery of messages from this client. See [`Context::set_held`](crate::Context::set_held).
     pub(in crate::server) fn set_held(&mut self, env: &mut Env, held: bool) {
         if self.flags.set(Flag::Held, held) && !held {
             self.excuse_silence(env.now);
@@ -156,7 +157,7 @@ impl Client {
         }
     }
 
-    /// Reads what the service held back before, now that the service takes messages again.
+    /// Queues the client for reading after its service was resumed. Restarts the time limits if input waited.
     pub(in crate::server) fn resume(&mut self, env: &mut Env) {
         if self.has_unread() {
             self.excuse_silence(env.now);
@@ -234,8 +235,9 @@ impl Client {
         }
     }
 
-    /// The prologue of [`Client::read_gate`] and [`Client::receive`] for the common case: nothing is incomplete, held back
-    /// or limited, and a message lies whole at the front of the input. `None` for everything else, which these two handle.
+    /// The fast path of [`Client::read_gate`] and [`Client::receive`]: returns the message at the front of the input if
+    /// it is complete and nothing is held back or limited. Returns `None` in all other cases, which these two methods
+    /// handle.
     #[inline(always)]
     pub(in crate::server) fn receive_whole<'a>(
         &mut self,
@@ -253,7 +255,7 @@ impl Client {
         Some(message)
     }
 
-    /// Takes bytes until they make an event. `None`: the input is used up, or the rest has to wait. Replies of the
+    /// Parses input up to the next event. Returns `None` if the input is used up or the rest must wait. Replies of the
     /// protocol go to the write buffer.
     pub(in crate::server) fn receive<'a>(
         &mut self,
@@ -283,7 +285,7 @@ impl Client {
         }
     }
 
-    /// Counts a message against the rate limit. A client that is over it is closed.
+    /// Counts a message against the rate limit. Closes a client that is over the limit.
     #[cold]
     fn is_over_rate(&mut self, env: &mut Env) -> bool {
         let (Connection::WebSocket(socket), Some(rate)) =
@@ -298,7 +300,7 @@ impl Client {
         is_over
     }
 
-    /// Takes the input that was kept, into the front of `buffer`, and returns its length.
+    /// Moves the kept input to the front of `buffer` and returns its length.
     pub(in crate::server) fn take_unread(&mut self, buffer: &mut [u8]) -> usize {
         let Some(backlog) = self.backlog.as_deref_mut() else {
             return 0;
@@ -311,14 +313,14 @@ impl Client {
         unread.len()
     }
 
-    /// Keeps input that was read and has to wait.
+    /// Keeps input that was read and must wait.
     pub(in crate::server) fn keep_unread(&mut self, input: &[u8]) {
         let backlog = self.backlog.get_or_insert_default();
         debug_assert!(backlog.unread.is_empty());
         backlog.unread = input.to_vec();
     }
 
-    /// Whether the peer has ended its direction, and the service keeps the client for what it still sends.
+    /// Whether the peer has half-closed the connection and the service still sends to it.
     pub(in crate::server) fn is_half_closed(&self) -> bool {
         matches!(&self.connection, Connection::WebSocket(socket) if socket.is_half_closed())
     }

@@ -1,4 +1,4 @@
-//! From the handshake to the end: opening, time limits, and the steps of closing.
+//! The life of a connection: the upgrade, time limits, and the steps of closing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::server::counters::Outcome;
 use crate::server::error::SendError;
 use crate::server::run_queue::News;
 
-/// The minimum rate, in bytes a second, at which the peer of a closing connection must take its output.
+/// The minimum rate, in bytes per second, at which the peer of a closing connection must read.
 const SLOWEST_END: f64 = 1024.0;
 
 impl Client {
@@ -63,13 +63,14 @@ impl Client {
         }
     }
 
-    /// Ends the connection now, without a closing handshake. What is queued is dropped. The first reason stands.
+    /// Ends the connection now, without a closing handshake. Queued output is dropped. An earlier close reason is kept.
     pub(in crate::server) fn end(&mut self, env: &mut Env, reason: CloseReason) {
         self.abandon(env.now, reason);
         self.disconnect(env);
     }
 
-    /// Ends the connection when what is queued is written, or after the close timeout. The first reason stands.
+    /// Ends the connection when the queued output is written, or after the close timeout. An earlier close reason is
+    /// kept.
     fn end_when_written(&mut self, env: &mut Env, reason: CloseReason) {
         self.abandon(env.now, reason);
         self.mark_delivered();
@@ -83,8 +84,8 @@ impl Client {
         }
     }
 
-    /// Takes the next step of closing if all output is written. To be called after every operation that may have
-    /// changed the state of the connection, or finished its output.
+    /// Takes the next step of closing if all output is written. Called after every operation that may have changed the
+    /// state of the connection or written the last of its output.
     #[inline]
     pub(in crate::server) fn settle(&mut self, env: &mut Env) {
         if !self.is_open() {
@@ -94,9 +95,9 @@ impl Client {
 
     fn settle_closing(&mut self, env: &mut Env) {
         if self.since() == env.now {
-            // The state has just begun, and with it a time limit that progress extends.
+            // The state has just begun, so measure progress from now: progress extends its time limit.
             self.mark_delivered();
-            // Its input may be read again.
+            // A closing connection is always read, so queue it if it was held.
             self.read_again(env);
         }
         if self.queued() == 0 {
@@ -118,8 +119,8 @@ impl Client {
         }
     }
 
-    /// Keeps a client whose peer has ended its direction, so that the service can still send to it, as long as it takes
-    /// output within `patience`.
+    /// Keeps a half-closed client connected, so that the service can still send to it, until it accepts no output for
+    /// `patience`.
     pub(in crate::server) fn end_input(&mut self, env: &mut Env, patience: Duration) {
         let owed = self.traffic.bytes_out + self.queued() as u64;
         if let Connection::WebSocket(socket) = &mut self.connection {
@@ -127,12 +128,11 @@ impl Client {
         }
         self.mark_delivered();
         self.rearm(env);
-        // A close that is already decided needs no answer of the peer.
+        // A connection that is already closing does not wait for the peer's CLOSE.
         self.settle(env);
     }
 
-    /// Ends a connection whose peer has ended its direction, once the peer has what is queued for it or the close
-    /// timeout has passed.
+    /// Ends a half-closed connection when its queued output is written, or after the close timeout.
     pub(in crate::server) fn abandon_input(&mut self, env: &mut Env) {
         self.flush(env);
         if self.queued() == 0 {
@@ -141,7 +141,8 @@ impl Client {
         self.end_when_written(env, CloseReason::eof());
     }
 
-    /// Tells a client that the server stops: CLOSE for an open WebSocket, the last answer for a call.
+    /// Closes the connection because the server stops. Sends CLOSE on an open WebSocket. A pending call is answered
+    /// first.
     pub(in crate::server) fn drain(&mut self, env: &mut Env) {
         let queued = self.queued();
         let Connection::Http(http) = &mut self.connection else {
@@ -149,9 +150,9 @@ impl Client {
         };
         match http.state() {
             HttpState::Answering => http.end_keep_alive(),
-            // It connected before the server stopped, so its request is served if it arrives soon.
+            // The client connected before the server began to stop, so its request is served if it arrives soon.
             HttpState::Head if http.is_new() => {}
-            // It is still taking an answer.
+            // The last answer is not written completely.
             HttpState::Head if queued > 0 => self.end_when_written(env, CloseReason::shutdown()),
             HttpState::Head | HttpState::Body | HttpState::Streaming => {
                 self.end(env, CloseReason::shutdown());
@@ -160,7 +161,8 @@ impl Client {
         }
     }
 
-    /// Whether a stopping server closes it in the order of the drain schedule: a client, or a stream of events.
+    /// Whether the drain schedule decides when to close the connection: true for an open WebSocket and for an event
+    /// stream.
     pub(in crate::server) fn is_drained_in_order(&self) -> bool {
         match &self.connection {
             Connection::Http(http) => http.state() == HttpState::Streaming,
@@ -168,12 +170,12 @@ impl Client {
         }
     }
 
-    /// Whether its first request is still to come, or arriving.
+    /// Whether the first request has not arrived completely.
     pub(in crate::server) fn is_new(&self) -> bool {
         matches!(&self.connection, Connection::Http(http) if http.is_new())
     }
 
-    /// What the connection was used for.
+    /// How the connection was used.
     pub(in crate::server) fn outcome(&self) -> Outcome {
         match &self.connection {
             Connection::WebSocket(_) => Outcome::WebSocket,
@@ -183,9 +185,9 @@ impl Client {
         }
     }
 
-    /// Why the connection ended. `None` for one that was never open.
+    /// Why the connection ended. `None` if it was never a WebSocket.
     pub(in crate::server) fn into_close_reason(self) -> Option<CloseReason> {
-        // CLOSE is the last thing that is sent, so it has not left while anything waits.
+        // CLOSE is the last frame, so it has not been written while output is queued.
         let close_left = self.queued() == 0;
         let Connection::WebSocket(socket) = self.connection else {
             return None;
@@ -201,12 +203,12 @@ impl Client {
 
     // Time limits.
 
-    /// Asks the loop to look at the client's deadline again.
+    /// Asks the loop to recompute the client's deadline.
     pub(super) fn rearm(&self, env: &mut Env) {
         env.queue.push_news(self.id, News::Rearm);
     }
 
-    /// When [`Client::handle_timeout`] has to be called, if ever.
+    /// When to call [`Client::handle_timeout`]. `None` means never.
     pub(in crate::server) fn deadline(&self, env: &Env) -> Option<Time> {
         match &self.connection {
             Connection::Http(http) => http.deadline(&env.config.timeouts),
@@ -214,13 +216,13 @@ impl Client {
         }
     }
 
-    /// Does what the passed deadline asks for, such as sending a PING, or returns what the loop has to do.
+    /// Handles a passed deadline: sends a PING, or returns what the loop must do.
     pub(in crate::server) fn handle_timeout(&mut self, env: &mut Env) -> Timeout {
         if self.is_stalled_stream(env) {
             return Timeout::Gone(CloseReason::slow_consumer());
         }
-        // Signs of life behind a message that is held back cannot be seen. PINGs continue, so that proxies in between do
-        // not time out.
+        // While a message is held back, the input behind it is not read, so a missing PONG proves nothing. PINGs
+        // continue, so that proxies keep the connection open.
         let is_unseen = self.read_gate(env) == ReadGate::Held(Why::Service);
         if is_unseen {
             self.excuse_silence(env.now);
@@ -247,7 +249,7 @@ impl Client {
         outcome
     }
 
-    /// Whether a reader of a stream of events has stopped taking it.
+    /// Whether the reader of an event stream has stopped reading.
     fn is_stalled_stream(&mut self, env: &Env) -> bool {
         if !matches!(&self.connection, Connection::Http(http) if http.state() == HttpState::Streaming)
         {
@@ -270,8 +272,8 @@ impl Client {
             .is_some_and(|(interval, timeout)| env.now.since(http.since()) >= interval + timeout)
     }
 
-    /// Whether a client that has ended its direction has everything that was sent to it before. Later broadcasts do not
-    /// keep it connected.
+    /// Whether a half-closed client has received all output that was queued when it half-closed. Later broadcasts do
+    /// not keep it connected.
     pub(in crate::server) fn has_what_was_owed(&self) -> bool {
         let Connection::WebSocket(socket) = &self.connection else {
             return false;
@@ -279,11 +281,11 @@ impl Client {
         socket.owed().is_some_and(|owed| self.delivered() >= owed)
     }
 
-    /// Whether a client whose time is up has taken output since its time began, and so gets more time: the PING or
-    /// CLOSE that it must answer is queued behind that output.
+    /// Whether the peer has accepted output since the current time limit began. If so, restarts the limit, because the
+    /// PING or CLOSE that the peer must answer is queued behind that output.
     pub(in crate::server) fn has_progressed(&mut self, env: &mut Env) -> bool {
-        // Any progress is a sign of life. But a closing connection only occupies a place, so it must make progress at a
-        // minimum rate.
+        // On an open connection, any progress counts. A closing connection only occupies a slot, so it must make
+        // progress at a minimum rate.
         let least = if self.is_open() {
             1.0
         } else {
@@ -301,12 +303,12 @@ impl Client {
         progressed
     }
 
-    /// Whether it was open and is closing.
+    /// Whether the WebSocket is closing or closed.
     pub(in crate::server) fn is_closing(&self) -> bool {
         matches!(&self.connection, Connection::WebSocket(socket) if socket.state() != State::Open)
     }
 
-    /// Restarts the idle time limit.
+    /// Restarts the idle timeout.
     pub(in crate::server) fn excuse_idleness(&mut self, env: &mut Env) {
         if let Connection::WebSocket(socket) = &mut self.connection {
             socket.handle_message(env.now);
@@ -314,7 +316,7 @@ impl Client {
         self.rearm(env);
     }
 
-    /// Restarts the time limits of a peer that could not be heard: no PONG is missed.
+    /// Restarts the idle timeout and cancels an awaited PONG, because the server did not read from the peer.
     pub(super) fn excuse_silence(&mut self, now: Time) {
         match &mut self.connection {
             Connection::Http(http) => http.excuse_silence(now),
@@ -322,7 +324,7 @@ impl Client {
         }
     }
 
-    /// Gives the peer a fresh ping window. Before the upgrade there is none.
+    /// Restarts the ping timeout of a WebSocket.
     pub(in crate::server) fn restart_ping_window(&mut self, env: &mut Env) {
         if let Connection::WebSocket(socket) = &mut self.connection {
             socket.restart_ping_window(env.now);
@@ -332,12 +334,12 @@ impl Client {
 
     // The socket.
 
-    /// Asks for events of the socket, for the whole life of the connection.
+    /// Registers the socket for events, once for the lifetime of the connection.
     pub(in crate::server) fn register(&mut self, registry: &mio::Registry) -> std::io::Result<()> {
         self.stream.register(registry, self.id.token())
     }
 
-    /// Ends what [`Client::register`] began.
+    /// Deregisters the socket.
     pub(in crate::server) fn deregister(&mut self, registry: &mio::Registry) {
         if let Err(error) = self.stream.deregister(registry) {
             log::debug!("{} deregistering failed: {error}", self.id);
@@ -351,7 +353,8 @@ impl Client {
         }
     }
 
-    /// Counts the connection for its address, now that the address is known, and returns how many the address has.
+    /// Counts the connection for its address, which has just become known. Returns the number of connections of the
+    /// address.
     pub(in crate::server) fn count_for_address(&mut self, env: &mut Env) -> usize {
         if self.remote.is_unix() {
             return 0;

@@ -1,8 +1,8 @@
-//! One client and everything that is done to it.
+//! One client: its socket, its protocol state, and all operations on it.
 //!
-//! A [`Client`] owns its socket and its protocol state. It reads, writes, answers HTTP and closes
-//! itself; the loop asks it to. Methods take [`Env`], which is what the clients of a loop use together. They do not call
-//! services and do not remove the client: what the loop has to act on goes to the run queue as news.
+//! A [`Client`] owns its socket and its protocol state. The event loop calls its methods, which read, write, answer
+//! HTTP and close. They take [`Env`], the state that all clients of a loop share. They do not call services and do not
+//! remove the client. Instead, they queue news for the loop in the run queue.
 
 mod backlog;
 mod http;
@@ -25,28 +25,28 @@ use super::timers::Link;
 use crate::protocol::http::HttpConnection;
 use crate::protocol::{Time, WebSocket};
 
-/// The state of a client. What it needs only now and then is behind a pointer that is empty while it is idle.
+/// The state of a client. Rarely used state is behind a pointer, which is `None` while the client is idle.
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) id: ClientId,
     connection: Connection,
     /// Output that waits for the socket, and input that waits for the service.
     backlog: Option<Box<Backlog>>,
-    /// The path of its handshake. Clients with the same path share the text.
+    /// The path of the handshake. Clients with the same path share the text.
     pub(super) path: Option<Arc<Box<str>>>,
     pub(super) traffic: Traffic,
-    /// Its place in the timer wheel.
+    /// The position in the timer wheel.
     pub(super) timer: Link,
     stream: Stream,
     pub(super) remote: Remote,
-    /// The service of its last request.
+    /// The service of the last request.
     pub(super) service_id: ServiceId,
     flags: Flags,
     /// The low bits of [`Client::delivered`] when progress was last measured.
     delivered_mark: u32,
 }
 
-/// What a client speaks.
+/// The protocol of a connection.
 #[derive(Debug)]
 enum Connection {
     /// HTTP: every connection before its upgrade.
@@ -59,25 +59,25 @@ enum Connection {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Flags(u8);
 
-/// What is true of a client.
+/// A boolean property of a client.
 #[derive(Clone, Copy, Debug)]
 #[repr(u8)]
 enum Flag {
     /// The socket may have more to read.
     Readable = 1,
-    /// The peer has ended its direction, so end of file follows even after a short read.
+    /// The peer has half-closed the connection, so end of file follows even after a short read.
     HungUp = 1 << 1,
-    /// The service takes no messages from this client.
+    /// The service has called `set_held`: messages from this client wait.
     Held = 1 << 2,
     /// The last read ended inside a long message.
     SendsLong = 1 << 3,
-    /// It is in the run queue of readable clients.
+    /// The client is in the run queue of readable clients.
     Queued = 1 << 4,
-    /// It is counted among the connections of its address.
+    /// The connection is counted for its address.
     Counted = 1 << 5,
-    /// Its last request was authenticated, or the server requires no token.
+    /// The last request was authenticated, or the server requires no token.
     Trusted = 1 << 6,
-    /// It is checked out and being read: its output goes to the loop's write buffer.
+    /// The client is checked out and being read. Its output goes to the loop's write buffer.
     Reading = 1 << 7,
 }
 
@@ -140,12 +140,12 @@ impl Client {
         }
     }
 
-    /// The path of its handshake; empty before that.
+    /// The path of the handshake. Empty before the upgrade.
     pub(super) fn path(&self) -> &str {
         self.path.as_ref().map_or("", |path| path)
     }
 
-    /// Whether it can be sent messages.
+    /// Whether the service can send messages to the client.
     #[inline]
     pub(super) fn is_open(&self) -> bool {
         matches!(&self.connection, Connection::WebSocket(socket) if socket.is_open())
@@ -156,7 +156,7 @@ impl Client {
         matches!(self.connection, Connection::WebSocket(_))
     }
 
-    /// When the present state of the connection began. For an open WebSocket: when it was opened.
+    /// When the current state of the connection began. For an open WebSocket: when it was opened.
     pub(super) fn since(&self) -> Time {
         match &self.connection {
             Connection::Http(http) => http.since(),
@@ -172,12 +172,12 @@ impl Client {
         }
     }
 
-    /// Bytes of output that wait for the socket.
+    /// The number of bytes of output that wait for the socket.
     pub(super) fn queued(&self) -> usize {
         self.backlog.as_ref().map_or(0, |backlog| backlog.queued())
     }
 
-    /// Whether it has shown no token, is not open, and has no pending call.
+    /// Whether the client is unauthenticated, not upgraded, and has no pending call.
     pub(super) fn is_stranger(&self) -> bool {
         let Connection::Http(http) = &self.connection else {
             return false;
@@ -185,7 +185,7 @@ impl Client {
         !self.flags.has(Flag::Trusted) && !http.is_unanswered()
     }
 
-    /// Whether it is counted among the connections of its address.
+    /// Whether the connection is counted for its address.
     pub(super) fn is_counted(&self) -> bool {
         self.flags.has(Flag::Counted)
     }
@@ -202,12 +202,12 @@ impl Client {
         }
     }
 
-    /// Tells the loop that the connection is over. Its state does not change.
+    /// Asks the loop to remove the client. The state of the connection does not change.
     pub(super) fn disconnect(&self, env: &mut Env) {
         env.queue.push_news(self.id, News::Closing);
     }
 
-    /// Memory that the peer has made the connection hold, in bytes.
+    /// The memory that the connection holds for its peer, in bytes.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn held(&self) -> usize {
         match &self.connection {

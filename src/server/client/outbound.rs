@@ -1,11 +1,11 @@
-//! Writing: the one path that output takes to the socket.
+//! Output: the single path by which output reaches the socket.
 //!
-//! Output is added with [`Client::push`] (a message), [`Client::push_shared`] (a broadcast) or [`Client::transmit`] (the
-//! protocol's own bytes), and [`Client::flush`] writes what waits. In between it lies in one of three places:
+//! Output is added with [`Client::push`] (a message), [`Client::push_shared`] (a broadcast) or [`Client::transmit`]
+//! (the protocol's own bytes), and [`Client::flush`] writes the queued output. Until then it is in one of three places:
 //!
 //! * While the client is being read: in the loop's write buffer, so that the replies to one read leave in one write.
 //! * Otherwise: in the client's backlog until the end of the turn. Large pieces are written at once.
-//! * What the socket does not take: in the backlog until the socket has room.
+//! * After the socket has accepted only a part: the rest is in the backlog until the socket has room.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -23,13 +23,13 @@ use crate::server::run_queue::News;
 /// The size at which the write buffer, or a backlog whose socket is not full, is written.
 pub(in crate::server) const WRITE_BUFFER: usize = 256 << 10;
 
-/// A payload of this size is written from where it lies instead of being copied, if nothing follows it.
+/// A payload of at least this size is written without copying, unless more input waits.
 const DIRECT: usize = 16 << 10;
 
-/// A payload of this size is never copied to the write buffer: below it, a copy costs less than another write.
+/// A payload of at least this size is always written without copying. Below it, a copy costs less than another write.
 const LARGE: usize = 128 << 10;
 
-/// The most that is written to one client in one turn of the loop.
+/// The maximum number of bytes written to one client in one turn of the loop.
 const WRITE_PER_TURN: usize = 1 << 20;
 
 /// The cost of compressing a slice.
@@ -38,14 +38,14 @@ const SQUEEZE: usize = 2000;
 /// A broadcast up to this size is copied to each backlog; the clients share a longer one.
 const COPIED: usize = 4 << 10;
 
-/// The limit of output is multiplied by this for a client that keeps reading.
+/// The factor by which the output limit is higher for a client that keeps reading.
 const STEADY_FACTOR: usize = 4;
 
-/// A client keeps reading if it has taken output within this time.
+/// A client keeps reading if it has accepted output within this time.
 const STEADY: Duration = Duration::from_secs(5);
 
 impl Client {
-    /// Sends a message. It leaves at the end of the present turn at the latest, together with the client's other
+    /// Sends a message. It is written at the end of the current turn at the latest, together with the client's other
     /// output.
     #[inline(always)]
     pub(in crate::server) fn push(
@@ -103,8 +103,8 @@ impl Client {
         }
     }
 
-    /// Sends a message compressed, if that makes it smaller. A long one is compressed slice by slice when its turn
-    /// comes, and so is every one behind it.
+    /// Sends a message compressed, if that makes it smaller. A long message, and every message queued behind it, is
+    /// compressed in slices when it is at the front of the backlog.
     #[inline(never)]
     fn push_compressed(&mut self, env: &mut Env, message: Message<'_>) -> bool {
         let payload = message.as_bytes();
@@ -136,7 +136,7 @@ impl Client {
         true
     }
 
-    /// Sends one of the frames of a broadcast. Returns whether the socket was written to.
+    /// Sends the frame of a broadcast that suits the client. Returns whether the socket was written to.
     ///
     /// With `gathers`, the frame is written at the end of the turn, together with others.
     pub(in crate::server) fn push_shared(
@@ -213,7 +213,7 @@ impl Client {
         }
     }
 
-    /// Writes whole frames behind what is in the write buffer.
+    /// Writes the write buffer, followed by whole frames in at most two parts.
     fn write(&mut self, env: &mut Env, parts: &[&[u8]]) {
         if self.flags.has(Flag::Reading) && !env.output.is_empty() {
             let output = std::mem::take(&mut env.output);
@@ -248,7 +248,7 @@ impl Client {
         }
     }
 
-    /// Queues output behind what waits, to be written at the end of the turn.
+    /// Appends output to the backlog, to be written at the end of the turn.
     fn enqueue(&mut self, env: &mut Env, add: impl FnOnce(&mut super::Backlog)) {
         let backlog = self.backlog.get_or_insert_default();
         add(backlog);
@@ -256,7 +256,8 @@ impl Client {
         if backlog.blocked {
             return;
         }
-        // What a service sends in one go may be over the limit although the client would read it.
+        // A service may send more than the limit in one call, so write early: only output that the socket does not
+        // accept counts.
         if backlog.queued() >= WRITE_BUFFER && !backlog.must_squeeze() {
             self.flush(env);
         } else if !std::mem::replace(&mut backlog.dirty, true) {
@@ -264,7 +265,7 @@ impl Client {
         }
     }
 
-    /// Queues the rest of a write that the socket did not take whole. A short write leaves the socket full.
+    /// Queues the rest of a short write, which has left the socket full.
     #[cold]
     fn keep_rest(&mut self, env: &Env, add: impl FnOnce(&mut super::Backlog)) {
         let backlog = self.backlog.get_or_insert_default();
@@ -273,7 +274,7 @@ impl Client {
         backlog.congested |= backlog.queued() > env.config.soft_outbound;
     }
 
-    /// Records that the socket has room, and writes what waits.
+    /// Records that the socket has room, and writes the queued output.
     pub(in crate::server) fn handle_writable(&mut self, env: &mut Env) {
         if let Some(backlog) = self.backlog.as_deref_mut() {
             backlog.blocked = false;
@@ -281,7 +282,7 @@ impl Client {
         }
     }
 
-    /// Writes what waits, at most a turn's worth, and takes the next step of closing if all is written.
+    /// Writes queued output, at most [`WRITE_PER_TURN`], and takes the next step of closing if all is written.
     pub(in crate::server) fn flush(&mut self, env: &mut Env) {
         let Some(backlog) = self.backlog.as_deref_mut() else {
             return self.settle(env);
@@ -298,7 +299,7 @@ impl Client {
                 match backlog.squeeze(codec, env.protocol.compression.as_mut()) {
                     Ok(Some(count)) => {
                         squeezed += count;
-                        // The compressor may have kept all of it.
+                        // The compressor may not have produced output yet.
                         continue;
                     }
                     Ok(None) => {}
@@ -343,7 +344,7 @@ impl Client {
         self.settle(env);
     }
 
-    /// Offers the socket what waits, unless the socket is known to be full.
+    /// Writes queued output unless the socket is known to be full.
     pub(super) fn offer(&mut self, env: &mut Env) {
         self.write_output(env);
         let backlog = self.backlog.as_ref();
@@ -364,13 +365,13 @@ impl Client {
         backlog.is_some_and(|backlog| backlog.has_squeeze())
     }
 
-    /// Makes room for a message of `size` bytes. A client that does not keep up, so that there is no room, is cut off.
+    /// Makes room for a message of `size` bytes. If there is no room, closes the client as a slow consumer.
     #[cold]
     fn make_room(&mut self, env: &mut Env, size: usize) -> bool {
         if !self.is_open() || self.fits(env, size) {
             return true;
         }
-        // Perhaps nothing was offered to the socket yet. Only what it does not take counts.
+        // The output may not have been written yet. Only output that the socket does not accept counts.
         self.offer(env);
         if self.has_room(env, size) {
             return true;
@@ -386,8 +387,7 @@ impl Client {
             || self.fits_within(waiting, size, env.config.max_outbound, &env.config)
     }
 
-    /// Whether another `size` bytes may be queued. The limit is for clients that do not read; it is higher for a client
-    /// that keeps reading.
+    /// Whether another `size` bytes may be queued. The limit is higher for a client that keeps reading.
     pub(super) fn has_room(&mut self, env: &Env, size: usize) -> bool {
         if self.fits(env, size) {
             return true;
@@ -402,8 +402,8 @@ impl Client {
             .is_none_or(|backlog| backlog.takes_steadily(delivered, env.now, STEADY))
     }
 
-    /// Whether `size` more bytes keep within `most`. The largest message does not count, so that one message always
-    /// fits, whatever comes before or after it.
+    /// Whether the output stays within `most` bytes if `size` bytes are added. The longest message does not count, so
+    /// that one message always fits.
     fn fits_within(&self, waiting: usize, size: usize, most: usize, config: &Config) -> bool {
         let backlog = self.backlog.as_ref();
         let largest = backlog.map_or(0, |backlog| backlog.largest());
@@ -412,7 +412,7 @@ impl Client {
         total - largest <= most
     }
 
-    /// Bytes of output that wait anywhere.
+    /// The number of bytes in the backlog and, while the client is read, in the write buffer.
     fn waiting(&self, env: &Env) -> usize {
         let gathered = if self.flags.has(Flag::Reading) {
             env.output.len()
@@ -422,8 +422,8 @@ impl Client {
         gathered + self.queued()
     }
 
-    /// Closes a client that does not keep up. What it has not begun to receive is dropped, so that CLOSE follows the
-    /// frames that were begun. See [`Cause::SlowConsumer`](crate::Cause::SlowConsumer).
+    /// Closes a client that reads too slowly. Drops the frames of which nothing was written, so that CLOSE follows
+    /// those that were begun. See [`Cause::SlowConsumer`](crate::Cause::SlowConsumer).
     pub(in crate::server) fn cut_off(&mut self, env: &mut Env) {
         if self.is_answering() {
             return self.end(env, CloseReason::slow_consumer());
@@ -440,14 +440,14 @@ impl Client {
         self.offer(env);
     }
 
-    /// Bytes that the peer's system has taken, as far as ours can tell. For a unix socket the count includes overhead,
-    /// so only differences mean something.
+    /// The number of bytes that the peer's kernel has acknowledged, as far as this kernel reports it. For a unix socket
+    /// the number includes overhead, so only compare two values.
     pub(super) fn delivered(&self) -> u64 {
         let unsent = self.stream.unsent().unwrap_or(0) as u64;
         self.traffic.bytes_out.wrapping_sub(unsent)
     }
 
-    /// Whether the peer's system has taken everything.
+    /// Whether the peer's kernel has acknowledged all output.
     pub(super) fn is_delivered(&self) -> bool {
         self.queued() == 0 && self.stream.unsent().unwrap_or(0) == 0
     }
@@ -457,8 +457,8 @@ impl Client {
         self.delivered_mark = self.delivered() as u32;
     }
 
-    /// Bytes that the peer's system has taken since progress was last measured. Writing to our own system's buffer is
-    /// no progress: that buffer may grow while the peer reads nothing.
+    /// The number of bytes that the peer's kernel has acknowledged since progress was last measured. Bytes in this
+    /// kernel's send buffer do not count, because the buffer may grow while the peer reads nothing.
     pub(super) fn measure_progress(&mut self) -> u32 {
         let before = self.delivered_mark;
         self.mark_delivered();
@@ -473,7 +473,7 @@ impl Client {
 pub(in crate::server) struct Broadcast<'a> {
     message: Message<'a>,
     plain: Arc<[u8]>,
-    /// By the bits of the window. `None` if compression does not make it smaller.
+    /// The compressed frames by the bits of their window. `None` if compression does not make the message smaller.
     compressed: Vec<(u8, Option<Arc<[u8]>>)>,
 }
 
@@ -498,7 +498,8 @@ impl<'a> Broadcast<'a> {
         let (Some(codec), Some(compression)) = (socket.codec(), compression) else {
             return &self.plain;
         };
-        // Compressing a long message would hold up the loop, and a message that waits to be compressed comes first.
+        // Compressing a long message would block the loop, and a message that waits to be compressed must be compressed
+        // first.
         if is_behind || self.message.as_bytes().len() > SLICE {
             return &self.plain;
         }

@@ -6,12 +6,13 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 /// Where a client's connection comes from.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Remote {
-    /// An IPv4 address is kept in its mapped form: one shape, 18 bytes. For a unix socket, [`UNIX`] and the user's id.
+    /// An IPv6 address, or an IPv4 address in its IPv6-mapped form. For a unix socket: [`UNIX`] and the user's id.
     ip: [u8; 16],
     port: u16,
 }
 
-/// The first bytes of an address that stands for a unix socket: a multicast address, from which nobody can connect.
+/// The first bytes of an address that stands for a unix socket. It is a multicast address, which no connection comes
+/// from.
 const UNIX: [u8; 2] = [0xff, 0];
 
 impl Remote {
@@ -22,19 +23,19 @@ impl Remote {
         port: 1,
     };
 
-    /// A unix socket that the server has made, to which the user with this id has connected.
+    /// A unix socket that the server created, to which the user with this id has connected.
     pub(in crate::server) fn unix(user: u32) -> Self {
         let mut ip = Self::SHARED_UNIX.ip;
         ip[12..].copy_from_slice(&user.to_be_bytes());
         Self { ip, port: 0 }
     }
 
-    /// Whether it is a unix socket of any kind.
+    /// Whether the connection came through a unix socket of any kind.
     pub fn is_unix(self) -> bool {
         self.ip.starts_with(&UNIX)
     }
 
-    /// The id of the user who has connected to a unix socket of the server's own.
+    /// The id of the user, if the connection came through a unix socket that the server created.
     pub fn user(self) -> Option<u32> {
         let id = [self.ip[12], self.ip[13], self.ip[14], self.ip[15]];
         (self.is_unix() && self.port == 0).then(|| u32::from_be_bytes(id))

@@ -1,5 +1,5 @@
-//! Decides which clients may connect, and who they are: the token, Host and Origin of a request, the proxies that may
-//! speak for others, and the principal of a connection.
+//! Decides which clients may connect. Checks the token, Host and Origin of requests, lists trusted proxies, counts
+//! connections by address, and determines the principal of a connection.
 
 mod access;
 mod addresses;

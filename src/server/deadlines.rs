@@ -1,0 +1,108 @@
+//! What happens when the time of a client is up.
+
+use std::time::Duration;
+
+use super::core::Core;
+use super::event_loop::{Server, Task};
+use super::id::ClientId;
+use super::service::Service;
+use crate::protocol::{CloseReason, Rejection, Time, Timeout};
+
+impl<S: Service> Server<S> {
+    pub(super) fn handle_deadlines(&mut self) {
+        loop {
+            let core = &mut self.ctx.core;
+            let Some(due) = core.timers.pop(&mut core.registry, core.env.now) else {
+                return;
+            };
+            self.perform(Task::Timer(due));
+        }
+    }
+
+    pub(super) fn handle_deadline(&mut self, id: ClientId) {
+        let handle = |server: &mut Self| {
+            let core = &mut server.ctx.core;
+            core.with(id, |client, env| client.handle_timeout(env))
+        };
+        if handle(self) == Some(Timeout::Continue) {
+            return;
+        }
+        // If the loop was late, the bytes that show that the peer is alive may already be in the socket.
+        self.ctx
+            .core
+            .with(id, |client, _| client.handle_readable(false));
+        // Reading may end the connection, which then has no deadline.
+        self.act(|server| server.read_client(id));
+        let reason = match handle(self) {
+            None | Some(Timeout::Continue) => return,
+            Some(Timeout::Gone(_)) if self.gets_more_time(id) => return,
+            Some(Timeout::Idle) if self.may_idle(id) => {
+                self.ctx
+                    .core
+                    .with(id, |client, env| client.excuse_idleness(env));
+                return;
+            }
+            Some(Timeout::Idle) => CloseReason::idle_timeout(),
+            Some(Timeout::Gone(reason)) => {
+                self.ctx.core.with(id, |client, env| {
+                    env.counters.close_timeouts += u64::from(client.is_closing());
+                    client.end(env, reason);
+                });
+                return;
+            }
+            Some(Timeout::Handshake) => {
+                self.ctx
+                    .core
+                    .with(id, |client, env| client.reject(env, &Rejection::timeout()));
+                return;
+            }
+        };
+        self.ctx
+            .core
+            .with(id, |client, env| client.close(env, reason));
+    }
+
+    /// Whether an expired time limit restarts, because the client is still reading its output.
+    fn gets_more_time(&mut self, id: ClientId) -> bool {
+        let has_all = |server: &Self| {
+            let client = server.ctx.core.registry.get(id);
+            client.is_some_and(|client| client.has_what_was_owed())
+        };
+        let is_done = has_all(self) && !self.is_waiting(id);
+        let core = &mut self.ctx.core;
+        !is_done && core.with(id, |client, env| client.has_progressed(env)) == Some(true)
+    }
+
+    /// Whether the idle timeout does not apply to a client now.
+    fn may_idle(&mut self, id: ClientId) -> bool {
+        self.ctx.core.enter(id);
+        self.service.may_idle(&self.ctx, id)
+    }
+
+    /// Whether the service still works for a client.
+    pub(super) fn is_waiting(&mut self, id: ClientId) -> bool {
+        self.ctx.core.enter(id);
+        self.service.is_waiting(&self.ctx, id)
+    }
+
+    /// Restarts the ping timeout of every client if much more time passed than the poll timeout. The machine was
+    /// suspended or the loop was blocked, so the server could not read from the clients.
+    pub(super) fn handle_jump(&mut self, before: Time, waited: Option<Duration>) {
+        let interval = self.ctx.config().timeouts.ping_interval;
+        let (Some(interval), Some(waited)) = (interval, waited) else {
+            return;
+        };
+        let elapsed = self.ctx.now().since(before);
+        if elapsed > interval && elapsed > waited + interval + interval / 2 {
+            log::warn!(
+                "no events were handled for {elapsed:?}; restarted the ping timeout of every client"
+            );
+            self.act(|server| {
+                let Core { registry, env, .. } = &mut server.ctx.core;
+                for client in registry.iter_mut() {
+                    client.restart_ping_window(env);
+                }
+            });
+        }
+    }
+}

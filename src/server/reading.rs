@@ -1,0 +1,163 @@
+//! Reading a client: from its socket to the service, one read at a time.
+
+use std::time::Duration;
+
+use super::client::{Inbound, Input, Read, ReadGate, Why};
+use super::context::Context;
+use super::event_loop::Server;
+use super::id::ClientId;
+use super::requests::handle_http;
+use super::service::Service;
+use crate::protocol::CloseReason;
+
+impl<S: Service> Server<S> {
+    /// Reads a client within its share of the turn, and passes its messages and requests to the service. The client is
+    /// checked out of its slot meanwhile.
+    pub(super) fn read_client(&mut self, id: ClientId) {
+        if self.ctx.core.begin_read(id) {
+            let is_ready = self.is_ready_to_read();
+            if is_ready {
+                self.read_checked_out(id);
+            }
+            self.ctx.core.end_read(is_ready);
+        }
+    }
+
+    /// Whether the client that is checked out may be read. A held client is queued again when the reason of the hold
+    /// ends.
+    fn is_ready_to_read(&mut self) -> bool {
+        let Some((client, env)) = self.ctx.core.reading() else {
+            return false;
+        };
+        let gate = client.read_gate(env);
+        if gate == ReadGate::Held(Why::Answer) && client.is_hung_up() {
+            // The end of file lies behind unread input, so only the event shows that the caller hung up.
+            client.end(env, CloseReason::eof());
+        }
+        gate == ReadGate::Ready
+    }
+
+    fn read_checked_out(&mut self, id: ClientId) {
+        let Some((client, _)) = self.ctx.core.reading() else {
+            return;
+        };
+        // A message that is being decompressed, and kept input, must be handled before new input is read.
+        if client.is_inflating() || client.has_unread() {
+            let count = client.take_unread(&mut self.buffer);
+            return self.handle_input(id, Read::Bytes(count));
+        }
+        let mut budget = self.buffer.len();
+        while let Some((client, env)) = self.ctx.core.reading() {
+            let read = client.read(env, &mut self.buffer, budget);
+            match read {
+                Read::Bytes(count) | Read::Placed(count) => budget -= count,
+                Read::End => return self.handle_end_of_input(id),
+                Read::Nothing => return,
+            }
+            self.handle_input(id, read);
+            let Some((client, env)) = self.ctx.core.reading() else {
+                return;
+            };
+            let gate = client.read_gate(env);
+            if budget == 0 || gate == ReadGate::Held(Why::Turn) {
+                env.counters.turn_reads += 1;
+                return;
+            }
+            // Kept input must be handled before new input is read, even if the client is no longer held.
+            let is_done = !client.is_readable() || client.is_inflating() || client.has_unread();
+            if is_done || gate != ReadGate::Ready {
+                return;
+            }
+        }
+    }
+
+    /// Parses the bytes that were read, and passes the resulting messages and requests to the service. Keeps input that
+    /// must wait.
+    fn handle_input(&mut self, id: ClientId, read: Read) {
+        let Self {
+            ctx,
+            service,
+            buffer,
+            ..
+        } = self;
+        let mut input = match read {
+            Read::Bytes(count) => Input::new(&mut buffer[..count]),
+            Read::Placed(count) => Input::placed(count),
+            Read::End | Read::Nothing => return,
+        };
+        ctx.core.env.has_more_input = true;
+        while let Some((client, env)) = ctx.core.reading() {
+            if let Some(message) = client.receive_whole(env, &mut input) {
+                if input.peek().is_empty() {
+                    env.has_more_input = false;
+                    service.message(ctx, id, message);
+                    break;
+                }
+                service.message(ctx, id, message);
+            } else {
+                let mut rest = input;
+                let goes_on = receive(ctx, service, id, &mut rest);
+                input = rest;
+                if !goes_on {
+                    break;
+                }
+            }
+        }
+        if !input.is_empty()
+            && let Some((client, _)) = ctx.core.reading()
+        {
+            client.keep_unread(input.peek());
+        }
+    }
+
+    /// The peer has half-closed the connection. Sends the queued output, and keeps the connection if the service still
+    /// has output for it.
+    fn handle_end_of_input(&mut self, id: ClientId) {
+        let Some((client, _)) = self.ctx.core.reading() else {
+            return;
+        };
+        if client.is_half_closed() {
+            return;
+        }
+        let mut patience = Duration::ZERO;
+        if client.is_open() {
+            patience = self.service.input_ended(&mut self.ctx, id);
+        }
+        if let Some((client, env)) = self.ctx.core.reading() {
+            client.write_output(env);
+            if patience.is_zero() {
+                client.abandon_input(env);
+            } else {
+                client.end_input(env, patience);
+            }
+        }
+    }
+}
+
+/// Parses the next event from a client's input and passes it to the service. Returns whether parsing can continue.
+#[inline(never)]
+fn receive<S: Service>(
+    ctx: &mut Context,
+    service: &mut S,
+    id: ClientId,
+    input: &mut Input<'_>,
+) -> bool {
+    let Some((client, env)) = ctx.core.reading() else {
+        return false;
+    };
+    if client.read_gate(env) != ReadGate::Ready {
+        return false;
+    }
+    let event = client.receive(env, input);
+    env.has_more_input = !input.is_empty();
+    match event {
+        None => return false,
+        Some(Inbound::Message(payload)) => {
+            service.message(ctx, id, payload.as_message());
+            payload.recycle(&mut ctx.core.env.protocol.buffers);
+        }
+        Some(Inbound::OverRate) => {}
+        Some(Inbound::Http(event)) => handle_http(ctx, service, id, event),
+    }
+    !input.is_empty()
+}
