@@ -96,6 +96,7 @@ fn every_link_has_a_target() {
         "README.md",
         "ARCHITECTURE.md",
         "SECURITY.md",
+        "CONTRIBUTING.md",
         "CHANGELOG.md",
     ] {
         pages.push(page.into());

@@ -1,4 +1,4 @@
-//! What happens when the time of a client is up.
+//! Expired deadlines: time limits of clients, timers of services, and jumps of the clock.
 
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use super::service::Service;
 use crate::protocol::{CloseReason, Rejection, Time, Timeout};
 
 impl<S: Service> Server<S> {
+    /// Handles every deadline that has expired.
     pub(super) fn handle_deadlines(&mut self) {
         loop {
             let core = &mut self.ctx.core;
@@ -19,6 +20,7 @@ impl<S: Service> Server<S> {
         }
     }
 
+    /// Handles an expired time limit of a client: sends a PING, restarts the limit, or ends the connection.
     pub(super) fn handle_deadline(&mut self, id: ClientId) {
         let handle = |server: &mut Self| {
             let core = &mut server.ctx.core;

@@ -37,6 +37,7 @@ impl<S: Service> Server<S> {
         gate == ReadGate::Ready
     }
 
+    /// Reads the client that is checked out until its socket is empty, its share is used up, or it is held.
     fn read_checked_out(&mut self, id: ClientId) {
         let Some((client, _)) = self.ctx.core.reading() else {
             return;
@@ -106,6 +107,11 @@ impl<S: Service> Server<S> {
         if !input.is_empty()
             && let Some((client, _)) = ctx.core.reading()
         {
+            debug_assert_eq!(
+                input.len(),
+                input.peek().len(),
+                "placed bytes are never kept"
+            );
             client.keep_unread(input.peek());
         }
     }
