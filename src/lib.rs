@@ -87,7 +87,7 @@ pub use protocol::{
 pub use server::{
     Access, AdoptedOrphans, ClientId, ClientStatus, Config, ConfigBuilder, ConfigError, Context,
     Ended, Error, Handle, Histogram, InheritedSocket, Interest, Listen, ListenAddress, Metrics,
-    OwnedMessage, ParseClientIdError, ParseListenError, ParsePeersError, Peers, Principal,
-    Readiness, Remote, Route, SendError, Server, Service, ServiceId, SourceId, Status,
-    StatusFields, StatusValue, Stopped, TimerId, Token, Traffic,
+    OwnedMessage, ParseClientIdError, ParseListenError, ParsePeersError, ParseScopeError, Peers,
+    Principal, Readiness, Remote, Route, Scope, SendError, Server, Service, ServiceId, SourceId,
+    Status, StatusFields, StatusValue, Stopped, TimerId, Token, Traffic,
 };

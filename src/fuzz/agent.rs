@@ -110,9 +110,9 @@ impl RouterModel {
     /// Records the client that got a token as the owner of a session.
     fn note_token(&mut self, session: &str, is_new: bool) {
         for (client, token) in std::mem::take(&mut self.tokens) {
-            let principal = self.principals[&client];
+            let principal = self.principals[&client].clone();
             let owner = self.owners.entry(session.to_owned());
-            let owner = owner.or_insert_with(|| (principal, HashSet::new()));
+            let owner = owner.or_insert_with(|| (principal.clone(), HashSet::new()));
             owner.0 = principal;
             if is_new {
                 owner.1.clear();
@@ -292,9 +292,9 @@ pub fn router(data: &[u8]) {
         match (operation % 12, client) {
             (0, _) | (_, None) if present.len() < 5 => {
                 let client: ClientId = format!("c{next_client}").parse().expect("an id");
-                let principal = PRINCIPALS[a % 4];
+                let principal = PRINCIPALS[a % 4].clone();
                 next_client += 1;
-                model.principals.insert(client, principal);
+                model.principals.insert(client, principal.clone());
                 router.handle_connected(client, principal);
                 present.push(client);
                 if b % 4 > 0 {
@@ -507,8 +507,8 @@ fn check_passed(
                 assert_eq!(router.owner_of(&session), Some(client));
                 assert!(controller.is_none_or(|controller| controller == client));
                 if let (None, Some((principal, tokens))) = (controller, owner) {
-                    let own = model.principals[&client];
-                    let is_same = *principal == own && own != Principal::Nobody;
+                    let own = &model.principals[&client];
+                    let is_same = principal == own && *own != Principal::Nobody;
                     assert!(
                         is_same || tokens.contains(token),
                         "{session} has another owner"

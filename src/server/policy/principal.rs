@@ -1,4 +1,8 @@
-//! The authenticated owner of a connection.
+//! The authenticated owner of a connection, and what it may do.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
 
 /// The authenticated owner of a connection.
 ///
@@ -8,16 +12,20 @@
 /// ```
 /// use outrigger::Principal;
 ///
-/// assert!(Principal::User(1000).is_same(Principal::User(1000)));
-/// assert!(!Principal::Nobody.is_same(Principal::Nobody));
+/// assert!(Principal::User(1000).is_same(&Principal::User(1000)));
+/// assert!(!Principal::Nobody.is_same(&Principal::Nobody));
+/// assert!(Principal::Named("ada".into()).is_person());
+/// assert!(!Principal::Token.is_person());
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Principal {
     /// Unknown: the server requires no token, so any client may have connected.
     Nobody,
-    /// A client that has presented the server's token.
+    /// A client that has presented the server's only token, which has no name. Several persons may share it.
     Token,
+    /// A client that has presented the token of this name.
+    Named(Arc<str>),
     /// The user of this machine with this id, connected through a unix socket that the server created.
     User(u32),
 }
@@ -25,10 +33,91 @@ pub enum Principal {
 impl Principal {
     /// Whether both are known and equal.
     #[must_use]
-    pub fn is_same(self, other: Self) -> bool {
-        self == other && self != Self::Nobody
+    pub fn is_same(&self, other: &Self) -> bool {
+        self == other && *self != Self::Nobody
+    }
+
+    /// Whether the principal identifies one person: a named token or a user. Several persons may share a token without
+    /// a name.
+    #[must_use]
+    pub fn is_person(&self) -> bool {
+        matches!(self, Self::Named(_) | Self::User(_))
     }
 }
+
+impl fmt::Display for Principal {
+    /// Writes `nobody`, `default` for the token without a name, the name of the token, or `uid:NUMBER`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nobody => f.write_str("nobody"),
+            Self::Token => f.write_str("default"),
+            Self::Named(name) => f.write_str(name),
+            Self::User(id) => write!(f, "uid:{id}"),
+        }
+    }
+}
+
+/// What the holder of a token may do.
+///
+/// Scopes are ordered: each one includes those before it.
+///
+/// ```
+/// use outrigger::Scope;
+///
+/// assert!(Scope::All > Scope::Use && Scope::Use > Scope::Watch);
+/// assert_eq!("watch".parse(), Ok(Scope::Watch));
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Scope {
+    /// Read `/status` and `/metrics`.
+    Metrics,
+    /// Connect to services as a viewer or an observer, which only reads.
+    Watch,
+    /// Connect to services, without the calls of the process API.
+    Use,
+    /// Everything.
+    #[default]
+    All,
+}
+
+impl Scope {
+    const NAMES: [(Self, &str); 4] = [
+        (Self::All, "all"),
+        (Self::Use, "use"),
+        (Self::Watch, "watch"),
+        (Self::Metrics, "metrics"),
+    ];
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Self::NAMES.iter().find(|(scope, _)| scope == self);
+        f.write_str(name.map_or("", |(_, name)| name))
+    }
+}
+
+impl FromStr for Scope {
+    type Err = ParseScopeError;
+
+    /// Parses `all`, `use`, `watch` or `metrics`.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let named = Self::NAMES.iter().find(|(_, name)| *name == text);
+        named.map(|(scope, _)| *scope).ok_or(ParseScopeError(()))
+    }
+}
+
+/// A text that does not name a [`Scope`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParseScopeError(());
+
+impl fmt::Display for ParseScopeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("none of the scopes all, use, watch and metrics")
+    }
+}
+
+impl std::error::Error for ParseScopeError {}
 
 #[cfg(test)]
 mod tests {
@@ -62,8 +151,8 @@ mod tests {
             let client = core.add_client(stream.into(), remote).expect("a client");
             assert_eq!(core.principal(client), principal);
         }
-        assert!(Principal::Token.is_same(Principal::Token));
-        assert!(!Principal::User(0).is_same(Principal::Token));
-        assert!(!Principal::Nobody.is_same(Principal::Nobody));
+        assert!(Principal::Token.is_same(&Principal::Token));
+        assert!(!Principal::User(0).is_same(&Principal::Token));
+        assert!(!Principal::Nobody.is_same(&Principal::Nobody));
     }
 }

@@ -10,7 +10,7 @@ use std::hash::{BuildHasher, RandomState};
 use crate::Principal;
 
 /// The record of an ended session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SessionRecord {
     pub(super) principal: Principal,
     /// Hashes of the tokens that open it: the current token, and the previous one if the client may not have read the
@@ -128,7 +128,7 @@ impl EndedSessions {
         let key = self.hash.hash_one(session);
         let stored = self.records.get(&key)?;
         Some(SessionRecord {
-            principal: self.principals[stored.principal as usize],
+            principal: self.principals[stored.principal as usize].clone(),
             token: stored.token,
             earlier: self.earlier.get(&key).copied(),
             agent: stored.agent.checked_sub(1),
@@ -150,8 +150,8 @@ mod tests {
     fn a_recorded_session_is_found_and_an_unrecorded_one_stays_closed() {
         let mut ended = EndedSessions::new(2);
         let record = ended.record("a", Principal::User(7), "T2", Some("T1"), Some(3));
-        ended.insert("a", record);
-        assert_eq!(ended.get("a"), Some(record));
+        ended.insert("a", record.clone());
+        assert_eq!(ended.get("a").as_ref(), Some(&record));
         let opens = |token| ended.opens("a", &record, token);
         assert!(opens("T1") && opens("T2") && !opens("T3"));
         assert!(!ended.opens("b", &record, "T2"));
@@ -160,7 +160,7 @@ mod tests {
 
         let closed = ended.record("b", Principal::Nobody, "", None, None);
         assert!(!ended.opens("b", &closed, ""));
-        ended.insert("b", closed);
+        ended.insert("b", closed.clone());
         assert!(ended.is_full());
         ended.insert("a", ended.record("a", Principal::Token, "T3", None, None));
         assert_eq!(ended.get("a").map(|record| record.earlier), Some(None));

@@ -340,7 +340,7 @@ impl Router {
         };
         self.initialize.forget(client);
         let mut cancelled: Vec<Arc<str>> = Vec::new();
-        let principal = state.principal;
+        let principal = &state.principal;
         for id in state.client_requests {
             let Some(request) = self.remove_client_request(id) else {
                 continue;
@@ -355,13 +355,23 @@ impl Router {
                 }
                 (RequestClass::Claim, Some(session)) if self.is_unconfirmed(&session) => {
                     let session = Some(session);
-                    self.abandoned
-                        .insert(id, AbandonedRequest { principal, session });
+                    self.abandoned.insert(
+                        id,
+                        AbandonedRequest {
+                            principal: principal.clone(),
+                            session,
+                        },
+                    );
                 }
                 (RequestClass::Create, _) => {
                     let session = None;
-                    self.abandoned
-                        .insert(id, AbandonedRequest { principal, session });
+                    self.abandoned.insert(
+                        id,
+                        AbandonedRequest {
+                            principal: principal.clone(),
+                            session,
+                        },
+                    );
                 }
                 (_, None) if self.orphaned.len() < MAX_ORPHANED => _ = self.orphaned.insert(id),
                 _ => {}

@@ -242,24 +242,24 @@ fn only_the_principal_or_the_token_opens_a_session_in_each_state() {
     // while its owner without a token was denied after a lost connection.
     let principals = [Principal::Nobody, Principal::Token, Principal::User(1)];
     for state in STATES {
-        for owner in principals {
-            for other in principals {
+        for owner in &principals {
+            for other in &principals {
                 for with_token in [true, false] {
                     let what = format!("{state} {owner:?} {other:?} {with_token}");
-                    let (mut sim, token) = sim_with_session(state, owner);
-                    sim.join_as(2, other);
+                    let (mut sim, token) = sim_with_session(state, owner.clone());
+                    sim.join_as(2, other.clone());
                     sim.clear();
                     let allowed = match state {
                         "controlled" => false,
                         "unknown" => true,
-                        _ => with_token || (owner == other && owner != Principal::Nobody),
+                        _ => with_token || (owner == other && *owner != Principal::Nobody),
                     };
                     sim.client_sends(2, &request("3", "session/list", &json!({})));
                     sim.agent_answers(&json!({"sessions": [{"sessionId": "s"}]}));
                     let listed = sim.client_received(2)["result"]["sessions"]
                         .as_array()
                         .map(Vec::len);
-                    let is_same = owner == other && owner != Principal::Nobody;
+                    let is_same = owner == other && *owner != Principal::Nobody;
                     let visible = state == "unknown" || (is_same && state != "controlled");
                     assert_eq!(listed, Some(usize::from(visible)), "{what}");
 

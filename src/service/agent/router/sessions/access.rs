@@ -199,10 +199,10 @@ impl Router {
             is_visible &= match self.sessions.get(&*session) {
                 Some(bound) => match bound.controller() {
                     Some(controller) => controller == client,
-                    None => bound.principal.is_same(state.principal),
+                    None => bound.principal.is_same(&state.principal),
                 },
                 None => match self.ended.get(&session) {
-                    Some(record) => record.principal.is_same(state.principal),
+                    Some(record) => record.principal.is_same(&state.principal),
                     None => !self.ended.is_full(),
                 },
             };

@@ -34,7 +34,7 @@ impl Router {
         if session.len() > MAX_SESSION_ID {
             return Err(SessionError::Denied);
         }
-        let principal = state.principal;
+        let principal = state.principal.clone();
         let token = envelope.resume_token();
         let claim = |proven: bool| Claim {
             upstream_id,
@@ -46,7 +46,7 @@ impl Router {
                 .as_deref()
                 .zip(bound.tokens.as_ref())
                 .is_some_and(|(token, tokens)| tokens.open_with(token));
-            let may_have = proven || bound.principal.is_same(principal);
+            let may_have = proven || bound.principal.is_same(&principal);
             let mut needs_room = false;
             match bound.state {
                 _ if bound.claim.is_some() => return Err(SessionError::Denied),
@@ -76,7 +76,7 @@ impl Router {
             Some(record) => {
                 let opens = |token: &str| self.ended.opens(session, &record, token);
                 let proven = token.as_deref().is_some_and(opens);
-                if !proven && !record.principal.is_same(principal) {
+                if !proven && !record.principal.is_same(&principal) {
                     return Err(SessionError::Denied);
                 }
                 let is_kept = record.agent == Some(self.agent);
@@ -126,7 +126,7 @@ impl Router {
             },
         };
         let current = tokens.current.clone();
-        bound.principal = state.principal;
+        bound.principal = state.principal.clone();
         bound.state = SessionState::Controlled(claim.client);
         bound.tokens = Some(tokens);
         bound.agent = self.agent;
@@ -159,12 +159,13 @@ impl Router {
         let Some(claim) = claim else {
             return;
         };
-        match bound.state {
+        match &bound.state {
             SessionState::Controlled(_) => return,
             // Its grace period may be over by now.
             SessionState::Detached(_) => self.has_new_deadline = true,
             SessionState::Unknown => _ = self.sessions.remove(session),
             SessionState::Ended(record) => {
+                let record = record.clone();
                 self.sessions.remove(session);
                 self.ended.insert(session, record);
             }

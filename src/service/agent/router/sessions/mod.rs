@@ -109,7 +109,11 @@ impl Router {
 
     /// Adds a session that the agent created for a client.
     pub(super) fn create(&mut self, client: ClientId, session: &Arc<str>, token: String) {
-        let Some(principal) = self.clients.get(&client).map(|state| state.principal) else {
+        let Some(principal) = self
+            .clients
+            .get(&client)
+            .map(|state| state.principal.clone())
+        else {
             return;
         };
         self.insert(session, principal, SessionState::Controlled(client), token);
@@ -135,7 +139,7 @@ impl Router {
             return;
         }
         let state = SessionState::Detached(now);
-        self.insert(session, abandoned.principal, state, token);
+        self.insert(session, abandoned.principal.clone(), state, token);
         self.has_new_deadline = true;
         if self.limits.grace.is_none() {
             self.end(session, Some(self.agent));
