@@ -88,6 +88,7 @@ pub use server::{
     Access, AdoptedOrphans, ClientId, ClientStatus, Config, ConfigBuilder, ConfigError, Context,
     Ended, Error, Handle, Histogram, InheritedSocket, Interest, Listen, ListenAddress, Metrics,
     OwnedMessage, ParseClientIdError, ParseListenError, ParsePeersError, ParseScopeError, Peers,
-    Principal, Readiness, Remote, Route, Scope, SendError, Server, Service, ServiceId, SourceId,
-    Status, StatusFields, StatusValue, Stopped, TimerId, Token, Traffic,
+    Principal, Readiness, Remote, ResumeConfig, ResumeStatus, Route, Scope, SendError, Server,
+    Service, ServiceId, SourceId, Status, StatusFields, StatusValue, Stopped, TimerId, Token,
+    Traffic,
 };

@@ -126,10 +126,7 @@ impl ConfigFile {
         let mut settings = Settings::new();
         for (key, value) in fields {
             let place = [ROUTES, path, name, key];
-            let own = |name: &str, command: &'static Command| {
-                command.flags.iter().find(|flag| flag.name == name)
-            };
-            self.set(&place, command, own, &mut settings, value)?;
+            self.set(&place, command, Flag::find_in_route, &mut settings, value)?;
         }
         // Several routes cannot share the server's own standard streams.
         if command.program != ProgramArg::None && settings.program.is_empty() {

@@ -57,6 +57,9 @@ impl Settings {
         if self.deflate {
             self.server.deflate = Some(self.deflate_config);
         }
+        if self.no_resume {
+            self.server.resume = None;
+        }
         self.complete_listen()?;
         self.complete_access(command)?;
         self.server.soft_outbound = self.server.soft_outbound.min(self.server.max_outbound);

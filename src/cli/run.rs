@@ -62,6 +62,9 @@ fn routes(command: &'static Command, settings: &Settings) -> io::Result<Routes> 
         } else {
             routes.add_without_idle_timeout(endpoint, service)
         };
+        if own.no_resume {
+            routes = routes.without_resume();
+        }
     }
     if command.is_demo() {
         let page: Box<dyn Service> = Box::new(demo::Page);

@@ -41,6 +41,8 @@ pub(crate) struct Settings {
     pub(crate) routes: Vec<(&'static Command, Self)>,
     /// The program to run and its arguments.
     pub(crate) program: Vec<String>,
+    /// Whether clients cannot resume their connections.
+    pub(crate) no_resume: bool,
     pub(crate) restart: bool,
     pub(crate) per_client: bool,
     pub(crate) protocol: AgentProtocol,
@@ -91,6 +93,7 @@ impl Settings {
             path: None,
             routes: Vec::new(),
             program: Vec::new(),
+            no_resume: false,
             restart: false,
             per_client: false,
             protocol: AgentProtocol::Acp,

@@ -31,6 +31,8 @@ impl CloseCode {
     pub const TOO_BIG: Self = Self(1009);
     /// The server met an unexpected condition.
     pub const INTERNAL: Self = Self(1011);
+    /// Another connection of the same client has taken over. For private use, RFC 6455 section 7.4.2.
+    pub const TAKEN_OVER: Self = Self(4001);
 
     /// Whether a CLOSE frame may carry the code: the codes that RFC 6455 and the IANA registry define for it, those for
     /// libraries and frameworks (3000 to 3999), and those for private use (4000 to 4999).
@@ -67,6 +69,8 @@ pub enum Cause {
     SlowConsumer,
     /// The peer sent more messages than the rate limit.
     RateLimit,
+    /// The client's connection was cut, and the client did not resume it in time.
+    NotResumed,
     /// The service closed it.
     Service,
     /// The server stops.
@@ -75,7 +79,7 @@ pub enum Cause {
 
 impl Cause {
     /// Every cause, for tables of counters.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::PeerClose,
         Self::Eof,
         Self::ReadError,
@@ -85,6 +89,7 @@ impl Cause {
         Self::IdleTimeout,
         Self::SlowConsumer,
         Self::RateLimit,
+        Self::NotResumed,
         Self::Service,
         Self::Shutdown,
     ];
@@ -102,7 +107,8 @@ impl Cause {
             | Self::Eof
             | Self::ReadError
             | Self::WriteError
-            | Self::PingTimeout => false,
+            | Self::PingTimeout
+            | Self::NotResumed => false,
         }
     }
 
@@ -118,6 +124,7 @@ impl Cause {
             Self::IdleTimeout => "idle_timeout",
             Self::SlowConsumer => "slow_consumer",
             Self::RateLimit => "rate_limit",
+            Self::NotResumed => "not_resumed",
             Self::Service => "service",
             Self::Shutdown => "shutdown",
         }
@@ -218,6 +225,12 @@ impl CloseReason {
     /// The peer sent more messages than the rate limit.
     pub fn rate_limit() -> Self {
         Self::new(Cause::RateLimit, CloseCode::POLICY, "Rate limit")
+    }
+
+    /// The client's connection was cut, for the reason `cut`, and the client did not resume it in time.
+    pub fn not_resumed(cut: &Self) -> Self {
+        let reason = format!("not resumed after {}", cut.cause);
+        Self::new(Cause::NotResumed, CloseCode::ABNORMAL, reason)
     }
 
     /// The service closed the connection with a code and a reason.

@@ -77,6 +77,8 @@ pub struct Config {
     pub turn_bytes: usize,
     /// The maximum number of connections that are accepted from one listener in one turn of the loop.
     pub turn_accepts: usize,
+    /// How clients can resume their connections after a cut; `None` means not at all.
+    pub resume: Option<ResumeConfig>,
     /// How long a stopping server waits for the CLOSE of its clients, and then again for its service.
     pub drain_timeout: Duration,
 }
@@ -169,7 +171,38 @@ impl Default for Config {
             rate_limit: None,
             turn_bytes: Self::TURN_BYTES,
             turn_accepts: Self::TURN_ACCEPTS,
+            resume: Some(ResumeConfig::default()),
             drain_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// How clients can resume their connections after a cut.
+///
+/// A client that asks for it stays connected for the service when its TCP connection is cut. Messages to it wait until
+/// it comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResumeConfig {
+    /// How long a client may stay away after nothing was pending for it any more
+    /// ([`Service::is_waiting`](crate::Service::is_waiting)).
+    pub grace: Duration,
+    /// How long a client may stay away in any case.
+    pub limit: Duration,
+    /// The maximum bytes of messages that are kept for one client until it confirms them, not counting the longest one.
+    /// A message that would exceed it ends the client with [`Cause::SlowConsumer`](crate::Cause::SlowConsumer).
+    pub buffer: usize,
+    /// The maximum memory, in bytes, of the messages that are kept for all clients.
+    pub memory: usize,
+}
+
+impl Default for ResumeConfig {
+    /// A grace of 5 minutes, a limit of 12 hours, 4 MiB for each client and 256 MiB in all.
+    fn default() -> Self {
+        Self {
+            grace: Duration::from_secs(300),
+            limit: Duration::from_secs(12 * 3600),
+            buffer: 4 << 20,
+            memory: 256 << 20,
         }
     }
 }

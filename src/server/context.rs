@@ -138,20 +138,19 @@ impl Context {
 
     /// Whether a client's connection can be resumed after a cut.
     pub fn is_resumable(&self, id: ClientId) -> bool {
-        let _ = id;
-        false
+        self.core.registry.get(id).is_some_and(Client::is_resumable)
     }
 
     /// Whether a client's connection was cut and can still be resumed. Messages to it wait meanwhile.
     pub fn is_detached(&self, id: ClientId) -> bool {
-        let _ = id;
-        false
+        self.core.registry.get(id).is_some_and(Client::is_detached)
     }
 
     /// The time since the last bytes arrived from a client, PONG included. A client that is alive answers the PING
     /// that it gets in every ping interval.
     pub fn silent_for(&self, id: ClientId) -> Duration {
-        self.quiet_for(id)
+        let client = self.core.own_ref(id);
+        client.map_or(Duration::MAX, |client| client.silence(self.now()))
     }
 
     // HTTP calls.

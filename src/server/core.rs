@@ -23,7 +23,7 @@ use super::status::{ClientStatus, Status, StatusFields};
 use super::stream::Stream;
 use super::timers::Timers;
 use crate::protocol::deflate::Compression;
-use crate::protocol::{Message, Shared, Time};
+use crate::protocol::{CloseReason, Message, Shared, Time};
 use crate::sys::trim_heap;
 
 /// The delay between the disconnect of the last client and the return of free memory to the system.
@@ -53,6 +53,8 @@ pub(super) struct Env {
     pub(super) calls: usize,
     /// The services that take no messages, one bit for each.
     paused: u64,
+    /// The memory of all messages that resumable clients have not confirmed, in bytes.
+    pub(super) kept_memory: usize,
 }
 
 impl Env {
@@ -137,6 +139,7 @@ impl Core {
                 addresses: Addresses::new(config.max_clients_per_address.is_some()),
                 calls: 0,
                 paused: 0,
+                kept_memory: 0,
                 config,
             },
             sources: Sources::default(),
@@ -274,6 +277,21 @@ impl Core {
     /// Whether there are as many clients as allowed: WebSocket clients, and calls that wait for answers.
     pub(super) fn is_full(&self) -> bool {
         self.registry.client_count() + self.env.calls >= self.env.config.max_clients
+    }
+
+    /// Ends the detached client for which nothing has been pending for the longest time, to make room for another.
+    /// Returns whether there was one.
+    pub(super) fn end_idle_detached(&mut self) -> bool {
+        let idle = self.registry.iter().filter(|client| client.is_open());
+        let idle = idle.filter_map(|client| Some((client.idle_since()?, client.id)));
+        let Some((_, id)) = idle.min() else {
+            return false;
+        };
+        log::info!("{id} ends: there are as many clients as allowed, and another has come");
+        self.with(id, |client, env| {
+            client.end(env, CloseReason::not_resumed(&CloseReason::eof()));
+        });
+        true
     }
 
     /// Whether an address has as many clients as allowed, including calls that wait for answers. A unix socket has no
@@ -429,6 +447,13 @@ impl Core {
         self.registry.iter().filter(ours).count()
     }
 
+    /// The number of detached clients of the current service.
+    fn detached_count(&self) -> usize {
+        let clients = self.registry.iter();
+        let ours = clients.filter(|client| self.service_id.includes(client.service_id));
+        ours.filter(|client| client.is_detached()).count()
+    }
+
     /// The server's status with at most `most` clients: those that follow `after` in the registry.
     pub(super) fn status_page(&self, after: Option<ClientId>, most: usize) -> Status {
         let ours = self
@@ -449,10 +474,12 @@ impl Core {
                 connected: self.env.now.since(client.since()),
                 traffic: client.traffic,
                 queued_bytes: client.queued(),
+                resume: client.resume_status(self.env.now),
             });
         }
         Status {
             client_count: self.client_count(),
+            detached: self.detached_count(),
             connections: self.registry.len(),
             calls: self.env.calls,
             has_more: clients.peek().is_some(),

@@ -45,6 +45,12 @@ pub(super) struct Counters {
     pub(super) turn_accepts: u64,
     /// The traffic of ended connections.
     pub(super) ended: Traffic,
+    /// Clients whose connection was cut and that could resume it.
+    pub(super) detaches: u64,
+    /// Connections that clients have resumed.
+    pub(super) resumes: u64,
+    /// Resumed connections whose old connection had not ended.
+    pub(super) takeovers: u64,
     /// The durations of turns of the loop, without waiting.
     pub(super) turns: Histogram,
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::client::Client;
 use super::core::Core;
 use super::event_loop::{Server, Task};
 use super::id::ClientId;
@@ -22,6 +23,14 @@ impl<S: Service> Server<S> {
 
     /// Handles an expired time limit of a client: sends a PING, restarts the limit, or ends the connection.
     pub(super) fn handle_deadline(&mut self, id: ClientId) {
+        let client = self.ctx.core.registry.get(id);
+        if client.is_some_and(Client::is_detached) {
+            let pending = self.is_waiting(id);
+            self.ctx
+                .core
+                .with(id, |client, env| client.check_detached(env, pending));
+            return;
+        }
         let handle = |server: &mut Self| {
             let core = &mut server.ctx.core;
             core.with(id, |client, env| client.handle_timeout(env))

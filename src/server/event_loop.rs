@@ -410,18 +410,29 @@ impl<S: Service> Server<S> {
     }
 
     /// Removes a connection from the registry, deregisters its socket and reports its end to the service. No other
-    /// function does this. Does nothing if the connection is gone.
+    /// function does this. Does nothing if the connection is gone. A client that may resume its connection is detached
+    /// instead.
     fn disconnect(&mut self, id: ClientId) {
-        let core = &mut self.ctx.core;
-        if core.registry.get(id).is_none() {
+        let Some(client) = self.ctx.core.registry.get(id) else {
+            return;
+        };
+        if let Some(cut) = client.cut()
+            && !self.ctx.is_stopping()
+        {
+            return self.detach(id, cut);
+        }
+        if client.may_come_back() {
+            // The news concerns the connection that was cut.
             return;
         }
+        let core = &mut self.ctx.core;
         core.timers
             .set_client(&mut core.registry, id, core.env.now, None);
         let Some(mut client) = core.registry.remove(id) else {
             return;
         };
         client.deregister(&core.poll);
+        core.env.kept_memory -= client.kept_memory();
         core.env.counters.ended(client.traffic, client.outcome());
         core.service_id = client.service_id;
         let remote = client.remote;
@@ -455,6 +466,32 @@ impl<S: Service> Server<S> {
         }
         #[cfg(debug_assertions)]
         self.check_service();
+    }
+
+    /// Keeps a client whose connection was cut. The service hears nothing.
+    fn detach(&mut self, id: ClientId, cut: CloseReason) {
+        let pending = self.is_waiting(id);
+        let Core {
+            registry,
+            env,
+            poll,
+            ..
+        } = &mut self.ctx.core;
+        if let Some(client) = registry.get_mut(id) {
+            log::info!(
+                "{id} detached: cause={} code={} reason={:?} path={:?} remote={} kept={}",
+                cut.cause,
+                cut.code,
+                cut.reason,
+                client.path(),
+                client.remote,
+                client.kept(),
+            );
+            env.counters.detaches += 1;
+            client.detach(env, poll, cut, pending);
+        }
+        // `accept` may have been waiting for this descriptor.
+        self.accept_again = self.accept_again.map(|_| self.ctx.core.env.now);
     }
 
     /// Checks that the service keeps state only for clients that are in the registry.

@@ -182,9 +182,12 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
     let counters = &ctx.core.env.counters;
     let mut traffic = counters.ended;
     let mut queued = 0;
+    let (mut detached, mut kept) = (0, 0);
     for client in ctx.core.registry.iter() {
         traffic.add(client.traffic);
         queued += client.queued();
+        detached += usize::from(client.is_detached());
+        kept += client.kept();
     }
     out.gauges(
         "outrigger_build_info",
@@ -287,6 +290,40 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
         "Bytes of output that wait for clients.",
         queued,
     );
+    out.gauge(
+        "outrigger_detached_clients",
+        "Clients whose connection was cut and that can still resume it; they count as clients.",
+        detached,
+    );
+    out.gauge(
+        "outrigger_kept_bytes",
+        "Bytes of messages that resumable clients have not confirmed.",
+        kept,
+    );
+    out.gauge(
+        "outrigger_kept_memory_bytes",
+        "Memory of the messages that resumable clients have not confirmed.",
+        ctx.core.env.kept_memory,
+    );
+    for (name, help, value) in [
+        (
+            "outrigger_detaches_total",
+            "Connections of resumable clients that were cut.",
+            counters.detaches,
+        ),
+        (
+            "outrigger_resumes_total",
+            "Connections that clients have resumed.",
+            counters.resumes,
+        ),
+        (
+            "outrigger_takeovers_total",
+            "Resumed connections whose old connection had not ended.",
+            counters.takeovers,
+        ),
+    ] {
+        out.counter(name, help, value);
+    }
     out.counters(
         "outrigger_turn_limits_total",
         "Turns of the loop that reached a limit: bytes of one client, or connections of one listener.",
@@ -337,6 +374,14 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
             ("max_headers", limits.max_headers),
             ("max_message", limits.max_message),
             ("max_outbound", ctx.config().max_outbound),
+            (
+                "resume_buffer",
+                ctx.config().resume.map_or(0, |resume| resume.buffer),
+            ),
+            (
+                "resume_memory",
+                ctx.config().resume.map_or(0, |resume| resume.memory),
+            ),
             (
                 "deflate_memory",
                 ctx.core

@@ -38,6 +38,7 @@ mod policy;
 mod reading;
 mod registry;
 mod requests;
+mod resumption;
 mod run_queue;
 mod service;
 mod shutdown;
@@ -56,7 +57,7 @@ pub use address::{InheritedSocket, Listen, ListenAddress, ParseListenError};
 #[cfg(feature = "cli")]
 pub(crate) use admin::ADMIN_PATHS;
 pub use client::{Remote, Traffic};
-pub use config::{Config, ConfigBuilder, ConfigError};
+pub use config::{Config, ConfigBuilder, ConfigError, ResumeConfig};
 pub use context::Context;
 pub use error::{Error, SendError};
 pub use event_loop::{Ended, Server};
@@ -71,4 +72,4 @@ pub use policy::{Access, ParsePeersError, ParseScopeError, Peers, Principal, Sco
 pub(crate) use policy::{is_token_protocol, without_token};
 pub use service::{Readiness, Route, Service};
 pub use startup::AdoptedOrphans;
-pub use status::{ClientStatus, Status, StatusFields, StatusValue};
+pub use status::{ClientStatus, ResumeStatus, Status, StatusFields, StatusValue};

@@ -20,6 +20,7 @@ impl<S: Service> Server<S> {
                 self.read_checked_out(id);
             }
             self.ctx.core.end_read(is_ready);
+            self.ctx.core.join(id);
         }
     }
 
@@ -126,7 +127,8 @@ impl<S: Service> Server<S> {
             return;
         }
         let mut patience = Duration::ZERO;
-        if client.is_open() {
+        // A resumable client may come back, so its service hears nothing.
+        if client.is_open() && !client.is_resumable() {
             patience = self.service.input_ended(&mut self.ctx, id);
         }
         if let Some((client, env)) = self.ctx.core.reading() {

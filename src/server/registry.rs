@@ -148,6 +148,23 @@ impl Registry {
         }
     }
 
+    /// Two different connections, neither of which is checked out.
+    pub(super) fn pair_mut(
+        &mut self,
+        one: ClientId,
+        other: ClientId,
+    ) -> Option<(&mut Client, &mut Client)> {
+        if one.slot() == other.slot() {
+            return None;
+        }
+        match self.slots.get2_mut(one.slot(), other.slot())? {
+            (Slot::Here(first), Slot::Here(second)) if first.id == one && second.id == other => {
+                Some((first, second))
+            }
+            _ => None,
+        }
+    }
+
     /// Every connection.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Client> {
         self.slots.iter().filter_map(|(_, slot)| match slot {

@@ -5,6 +5,7 @@ use super::context::Context;
 use super::core::Core;
 use super::id::{ClientId, ServiceId};
 use super::policy::{too_many_clients, too_many_of_address};
+use super::resumption::{self, Ask, ResumeToken};
 use super::service::{Route, Service};
 use crate::protocol::deflate::Offer;
 use crate::protocol::http::HttpEvent;
@@ -123,35 +124,47 @@ fn upgrade<S: Service>(
     let Some(remote) = ctx.remote(id) else {
         return Ok(());
     };
-    if ctx.core.is_full() {
+    let offer = match &ctx.core.env.protocol.compression {
+        Some(_) => Offer::find(request)?,
+        None => None,
+    };
+    let is_offered = ctx.config().resume.is_some() && service.is_resumable(request);
+    let notice = match resumption::read(request, is_offered)? {
+        Some(Ask::Back {
+            token,
+            received,
+            notice,
+        }) => {
+            let asked = (token, received, notice);
+            return resumption::resume(ctx, id, request, &upgrade, offer, asked);
+        }
+        Some(Ask::New { notice }) => Some(notice),
+        None => None,
+    };
+    if ctx.core.is_full() && !ctx.core.end_idle_detached() {
         return Err(too_many_clients());
     }
     if ctx.core.has_too_many(remote) {
         return Err(too_many_of_address());
     }
-    let offer = match &ctx.core.env.protocol.compression {
-        Some(_) => Offer::find(request)?,
-        None => None,
-    };
     let mut accept = service.accept(ctx, request)?;
-    if let Some(cookie) = &ctx.config().affinity_cookie {
-        accept = accept.field("Set-Cookie", format!("{cookie}; Path=/; HttpOnly"))?;
-    }
     // A browser that sends the token as a subprotocol requires another of its subprotocols in the response.
     if !accept.has_protocol() && upgrade.protocols().contains(&OWN_PROTOCOL) {
         accept = accept.protocol(OWN_PROTOCOL);
     }
-    let mut codec = None;
-    if let Some((compression, offer)) = ctx.core.env.protocol.compression.as_ref().zip(offer) {
-        let agreed = compression.accept(offer);
-        let value = agreed.agreement().to_string();
-        accept = accept.field("Sec-WebSocket-Extensions", value)?;
-        codec = Some(agreed);
+    let token = notice.map(|_| ResumeToken::generate(id));
+    let lasting = accept.clone();
+    if let Some(token) = &token {
+        accept = resumption::offer(accept, token)?;
     }
+    let (accept, codec) = resumption::negotiate(ctx, accept, offer)?;
     let path = ctx.core.registry.share_path(request.path());
     ctx.core.registry.count_client();
     ctx.core.with(id, |client, env| {
-        client.open(env, &upgrade, &accept, path, codec)
+        client.open(env, &upgrade, &accept, path, codec);
+        if let Some((token, notice)) = token.zip(notice) {
+            client.make_resumable(env, &token, lasting, notice);
+        }
     });
     log::info!("{id} connected: path={:?} remote={remote}", request.path());
     service.connected(ctx, id, request);

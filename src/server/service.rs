@@ -62,6 +62,12 @@ pub trait Service {
         usize::MAX
     }
 
+    /// Whether a client that asks for it gets a connection that it can resume after a cut.
+    fn is_resumable(&self, request: &Request<'_>) -> bool {
+        let _ = request;
+        true
+    }
+
     /// Accepts or rejects an opening handshake. If it is accepted, `connected` follows at once.
     fn accept(&mut self, ctx: &mut Context, request: &Request<'_>) -> Result<Accept, Rejection> {
         let _ = (ctx, request);

@@ -39,6 +39,8 @@ pub struct Status {
     /// The addresses that the server listens on.
     pub listen: Vec<String>,
     pub(super) client_count: usize,
+    /// The clients among them whose connection was cut and that can still resume it.
+    pub detached: usize,
     /// Connections of every kind: clients, calls, and those that have not sent a request yet.
     pub connections: usize,
     /// Calls that are being answered.
@@ -67,6 +69,20 @@ pub struct ClientStatus {
     pub traffic: Traffic,
     /// Bytes of output that wait for it.
     pub queued_bytes: usize,
+    /// How its connection can be resumed; `None` if it cannot.
+    pub resume: Option<ResumeStatus>,
+}
+
+/// A snapshot of a resumable client.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct ResumeStatus {
+    /// How long its connection has been cut; `None` while it is connected.
+    pub detached: Option<Duration>,
+    /// Bytes of messages that it has not confirmed.
+    pub kept_bytes: usize,
+    /// The number of times that it has come back.
+    pub resumes: u64,
 }
 
 impl Status {
@@ -90,6 +106,7 @@ impl Status {
             "uptime_s": seconds(self.uptime),
             "listen": self.listen,
             "client_count": self.client_count,
+            "detached": self.detached,
             "connections": self.connections,
             "calls": self.calls,
             "clients": clients,
@@ -113,7 +130,7 @@ impl ClientStatus {
     }
 
     fn to_value(&self) -> Value {
-        json!({
+        let mut status = json!({
             "id": self.id.to_string(),
             "path": self.path,
             "remote": self.remote.to_string(),
@@ -123,7 +140,15 @@ impl ClientStatus {
             "messages_in": self.traffic.messages_in,
             "messages_out": self.traffic.messages_out,
             "queued_bytes": self.queued_bytes,
-        })
+        });
+        if let Some(resume) = self.resume {
+            status["resume"] = json!({
+                "detached_s": resume.detached.map(seconds),
+                "kept_bytes": resume.kept_bytes,
+                "resumes": resume.resumes,
+            });
+        }
+        status
     }
 }
 

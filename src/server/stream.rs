@@ -15,6 +15,8 @@ use crate::sys::unsent_bytes;
 pub(super) enum Stream {
     /// A TCP or unix socket. Both are read, written and shut down in the same way, and one variant keeps `Client` small.
     Socket(TcpStream),
+    /// The socket of a client whose connection was cut is closed. There is nothing to read, and no room to write.
+    Closed,
     #[cfg(any(test, fuzzing))]
     Memory(super::memory_stream::MemoryStream),
 }
@@ -37,6 +39,7 @@ impl Stream {
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         retry(|| match self {
             Self::Socket(stream) => stream.read(buffer),
+            Self::Closed => Err(io::ErrorKind::WouldBlock.into()),
             #[cfg(any(test, fuzzing))]
             Self::Memory(stream) => stream.read(buffer),
         })
@@ -47,6 +50,7 @@ impl Stream {
         let written = retry(|| match (&mut *self, buffers) {
             (Self::Socket(stream), [buffer]) => stream.write(buffer),
             (Self::Socket(stream), buffers) => stream.write_vectored(buffers),
+            (Self::Closed, _) => Err(io::ErrorKind::WouldBlock.into()),
             #[cfg(any(test, fuzzing))]
             (Self::Memory(stream), buffers) => stream.write_vectored(buffers),
         });
@@ -64,6 +68,7 @@ impl Stream {
                     log::debug!("TCP_NODELAY failed: {error}");
                 }
             }
+            Self::Closed => {}
             #[cfg(any(test, fuzzing))]
             Self::Memory(_) => {}
         }
@@ -73,6 +78,7 @@ impl Stream {
     pub(super) fn unsent(&self) -> Option<usize> {
         match self {
             Self::Socket(stream) => unsent_bytes(stream),
+            Self::Closed => None,
             #[cfg(any(test, fuzzing))]
             Self::Memory(stream) => stream.unsent(),
         }
@@ -83,6 +89,7 @@ impl Stream {
         match self {
             // This fails only if the socket is no longer connected.
             Self::Socket(stream) => drop(stream.shutdown(Shutdown::Write)),
+            Self::Closed => {}
             #[cfg(any(test, fuzzing))]
             Self::Memory(_) => {}
         }
@@ -94,6 +101,19 @@ impl Stream {
             Self::Socket(stream) => {
                 registry.register(stream, token, Interest::READABLE | Interest::WRITABLE)
             }
+            Self::Closed => Ok(()),
+            #[cfg(any(test, fuzzing))]
+            Self::Memory(_) => Ok(()),
+        }
+    }
+
+    /// Registers the socket for events with another token. An event follows if the socket is ready.
+    pub(super) fn reregister(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        match self {
+            Self::Socket(stream) => {
+                registry.reregister(stream, token, Interest::READABLE | Interest::WRITABLE)
+            }
+            Self::Closed => Ok(()),
             #[cfg(any(test, fuzzing))]
             Self::Memory(_) => Ok(()),
         }
@@ -103,6 +123,7 @@ impl Stream {
     pub(super) fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
         match self {
             Self::Socket(stream) => registry.deregister(stream),
+            Self::Closed => Ok(()),
             #[cfg(any(test, fuzzing))]
             Self::Memory(_) => Ok(()),
         }

@@ -41,6 +41,8 @@ struct Mounted {
     service: Box<dyn Service>,
     /// Whether the idle timeout of the server applies to this service's clients.
     has_idle_timeout: bool,
+    /// Whether clients can resume their connections.
+    is_resumable: bool,
 }
 
 impl fmt::Debug for Routes {
@@ -74,6 +76,7 @@ impl RoutesBuilder {
             endpoint,
             service,
             has_idle_timeout: true,
+            is_resumable: true,
         })
     }
 
@@ -83,7 +86,16 @@ impl RoutesBuilder {
             endpoint,
             service,
             has_idle_timeout: false,
+            is_resumable: true,
         })
+    }
+
+    /// Offers no connections that can be resumed to the clients of the service that was added last.
+    pub fn without_resume(mut self) -> Self {
+        if let Some(last) = self.services.last_mut() {
+            last.is_resumable = false;
+        }
+        self
     }
 
     fn push(mut self, mounted: Mounted) -> Self {
@@ -200,6 +212,11 @@ impl Service for Routes {
         self.find(request.path()).map_or(usize::MAX, |index| {
             self.services[index].service.max_body(request)
         })
+    }
+
+    fn is_resumable(&self, request: &Request<'_>) -> bool {
+        let mounted = self.find(request.path()).map(|at| &self.services[at]);
+        mounted.is_some_and(|one| one.is_resumable && one.service.is_resumable(request))
     }
 
     fn accept(&mut self, ctx: &mut Context, request: &Request<'_>) -> Result<Accept, Rejection> {

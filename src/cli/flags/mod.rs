@@ -7,6 +7,7 @@ mod access;
 mod limits;
 mod listen;
 mod program;
+mod resume;
 pub(super) mod shared;
 mod timeouts;
 
@@ -28,6 +29,8 @@ pub(super) struct Flag {
     pub(super) in_file: bool,
     /// Whether it applies to commands that serve one path, but not to those that serve routes.
     pub(super) for_one_path: bool,
+    /// Whether it applies to every command, but is also a setting of a route.
+    pub(super) for_routes: bool,
     /// The flag without which this one has no effect.
     pub(super) requires: Option<&'static str>,
     /// Parses a value into the settings. The value of a switch is empty.
@@ -52,11 +55,12 @@ pub(super) enum Takes {
 }
 
 /// The flags that every command takes, in the order of the help.
-const GENERAL: [&[Flag]; 5] = [
+const GENERAL: [&[Flag]; 6] = [
     listen::FLAGS,
     access::FLAGS,
     limits::FLAGS,
     timeouts::FLAGS,
+    resume::FLAGS,
     program::FLAGS,
 ];
 
@@ -70,6 +74,7 @@ impl Flag {
         help: "",
         in_file: true,
         for_one_path: false,
+        for_routes: false,
         requires: None,
         set: |_, _| Ok(()),
         accepts: &[],
@@ -79,6 +84,14 @@ impl Flag {
     /// The flag of this name, if the command takes it.
     pub(super) fn find(name: &str, command: &Command) -> Option<&'static Self> {
         let mut flags = command.flags.iter().chain(Self::general(command));
+        flags.find(|flag| flag.name == name)
+    }
+
+    /// The setting of this name, if a route with the command has it.
+    pub(super) fn find_in_route(name: &str, command: &'static Command) -> Option<&'static Self> {
+        let general = GENERAL.into_iter().flatten();
+        let general = general.filter(|flag| flag.for_routes);
+        let mut flags = command.flags.iter().chain(general);
         flags.find(|flag| flag.name == name)
     }
 

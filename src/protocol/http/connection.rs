@@ -113,6 +113,14 @@ impl HttpConnection {
         }
     }
 
+    /// Creates the end of a connection that is over: input is discarded until the peer closes its side.
+    pub fn closing(now: Time) -> Self {
+        Self {
+            state: HttpState::Closing,
+            ..Self::new(now)
+        }
+    }
+
     /// Requires a PROXY protocol header before the first request.
     pub fn expect_proxy_header(&mut self) {
         debug_assert!(self.is_new());

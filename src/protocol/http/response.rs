@@ -30,6 +30,8 @@ impl StatusCode {
     pub const REQUEST_TIMEOUT: Self = Self(408);
     /// 409: the request does not fit the current state.
     pub const CONFLICT: Self = Self(409);
+    /// 410: what the request names is gone for good.
+    pub const GONE: Self = Self(410);
     /// 411: the body has no length.
     pub const LENGTH_REQUIRED: Self = Self(411);
     /// 413: the body is over the limit.
@@ -64,6 +66,7 @@ impl StatusCode {
             405 => "Method Not Allowed",
             408 => "Request Timeout",
             409 => "Conflict",
+            410 => "Gone",
             411 => "Length Required",
             413 => "Content Too Large",
             414 => "URI Too Long",
@@ -90,6 +93,7 @@ impl StatusCode {
             405 => "method_not_allowed",
             408 => "request_timeout",
             409 => "conflict",
+            410 => "gone",
             411 => "length_required",
             413 => "content_too_large",
             414 => "uri_too_long",

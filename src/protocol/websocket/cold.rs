@@ -67,6 +67,10 @@ pub(super) struct ColdState {
     pub(super) partial: Option<Box<Partial>>,
     /// Set exactly once: when the state leaves `Open`.
     pub(super) close_reason: Option<CloseReason>,
+    /// Whether the peer's CLOSE has arrived.
+    pub(super) got_close: bool,
+    /// The count in the last PONG that carried one.
+    pub(super) confirmed: Option<u64>,
     /// Whether the peer violated the protocol, so that input cannot be read as frames.
     pub(super) failed: bool,
     /// Set when the peer has half-closed the connection and can still receive.
@@ -80,7 +84,8 @@ pub(super) struct ColdState {
 impl ColdState {
     pub(super) fn is_empty(&self) -> bool {
         let idle = self.partial.is_none() && self.close_reason.is_none() && self.codec.is_none();
-        idle && self.due == 0 && self.half_closed.is_none() && !self.failed
+        let unread = self.confirmed.is_some() || self.got_close;
+        idle && self.due == 0 && self.half_closed.is_none() && !self.failed && !unread
     }
 }
 

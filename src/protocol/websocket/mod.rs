@@ -45,9 +45,13 @@ pub struct WebSocket {
     pinged: Time,
     /// When the last data message was received or sent.
     last_message: Time,
+    /// The low bits of the time in milliseconds when the last bytes arrived.
+    heard_at: u32,
     state: State,
     /// Whether the peer sent anything after the last PING.
     heard: bool,
+    /// Whether PINGs carry the number of messages sent, so that a PONG confirms them.
+    counts: bool,
 }
 
 impl WebSocket {
@@ -78,8 +82,10 @@ impl WebSocket {
             since: now,
             pinged: now,
             last_message: now,
+            heard_at: now.as_millis() as u32,
             state: State::Open,
             heard: true,
+            counts: false,
         }
     }
 
@@ -269,10 +275,17 @@ impl WebSocket {
                     State::Closed,
                     CloseReason::new(Cause::PeerClose, code, reason.to_owned()),
                 );
+                self.cold.get_or_insert_default().got_close = true;
             }
             (OpCode::Close, _) => {
                 self.take_partial();
                 self.state = State::Closed;
+                self.cold.get_or_insert_default().got_close = true;
+            }
+            (OpCode::Pong, _) if self.counts => {
+                if let Some(count) = parse_count(payload) {
+                    self.cold.get_or_insert_default().confirmed = Some(count);
+                }
             }
             _ => {}
         }
@@ -287,6 +300,11 @@ impl WebSocket {
         self.close(now, CloseReason::protocol_error(error), out);
         self.take_partial();
         self.cold.get_or_insert_default().failed = true;
+    }
+
+    /// Whether the peer's CLOSE has arrived.
+    pub fn has_peer_close(&self) -> bool {
+        self.cold.as_ref().is_some_and(|cold| cold.got_close)
     }
 
     fn has_failed(&self) -> bool {
@@ -322,6 +340,16 @@ impl WebSocket {
             State::Closed => NextStep::Close,
         }
     }
+}
+
+/// Reads the count in the payload of a PONG: decimal digits, as in the PING. Any other payload answers no PING of ours.
+fn parse_count(payload: &[u8]) -> Option<u64> {
+    let digits = std::str::from_utf8(payload).ok()?;
+    let count = digits.parse().ok()?;
+    digits
+        .bytes()
+        .all(|byte| byte.is_ascii_digit())
+        .then_some(count)
 }
 
 /// Reads the header of a data frame of less than 64 KiB that is a whole, uncompressed message. Returns whether the message

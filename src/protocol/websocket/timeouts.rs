@@ -9,8 +9,32 @@ use crate::protocol::{CloseReason, OpCode, Time, Timeout, Timeouts, encode_frame
 
 impl WebSocket {
     /// Records that bytes arrived from the peer. Returns true if a PONG was awaited, so that the deadline changes.
-    pub fn handle_sign_of_life(&mut self) -> bool {
+    pub fn handle_sign_of_life(&mut self, now: Time) -> bool {
+        self.heard_at = now.as_millis() as u32;
         !std::mem::replace(&mut self.heard, true)
+    }
+
+    /// The time since the last bytes arrived from the peer, at most 49 days.
+    pub fn silence(&self, now: Time) -> Duration {
+        let silence = (now.as_millis() as u32).wrapping_sub(self.heard_at);
+        Duration::from_millis(silence.into())
+    }
+
+    /// Writes a PING that carries `sent`, the number of data messages sent so far, in decimal digits. The PONG returns
+    /// it; see [`WebSocket::take_confirmed`]. Does nothing unless the connection is open. The time limits do not change.
+    pub fn ping(&mut self, sent: u64, out: &mut Vec<u8>) {
+        if self.state == State::Open {
+            self.counts = true;
+            encode_frame(OpCode::Ping, sent.to_string().as_bytes(), out);
+        }
+    }
+
+    /// The number of data messages that the peer's latest PONG confirms, if one has arrived since the last call. The
+    /// number is what the peer sent: check it.
+    pub fn take_confirmed(&mut self) -> Option<u64> {
+        let confirmed = self.cold.as_deref_mut()?.confirmed.take();
+        self.shrink();
+        confirmed
     }
 
     /// Records that a data message was sent. [`WebSocket::receive`] records messages that it returns.
@@ -109,8 +133,15 @@ impl WebSocket {
         deadlines.into_iter().flatten().min()
     }
 
-    /// Handles a deadline that has passed. A PING is written to `out`.
-    pub fn handle_timeout(&mut self, now: Time, timeouts: &Timeouts, out: &mut Vec<u8>) -> Timeout {
+    /// Handles a deadline that has passed. A PING is written to `out`. It carries `sent`, as [`WebSocket::ping`] does,
+    /// or nothing.
+    pub fn handle_timeout(
+        &mut self,
+        now: Time,
+        timeouts: &Timeouts,
+        sent: Option<u64>,
+        out: &mut Vec<u8>,
+    ) -> Timeout {
         if let Some(cold) = &mut self.cold
             && cold.due <= now.as_millis() * 1000
         {
@@ -143,7 +174,10 @@ impl WebSocket {
             return Timeout::Idle;
         }
         if self.heard && passed(self.pinged, timeouts.ping_interval) {
-            encode_frame(OpCode::Ping, b"", out);
+            match sent {
+                Some(sent) => self.ping(sent, out),
+                None => encode_frame(OpCode::Ping, b"", out),
+            }
             self.pinged = now;
             // Without a ping timeout, the PING only keeps proxies awake and no PONG is awaited.
             self.heard = timeouts.ping_timeout.is_none();
@@ -172,9 +206,9 @@ mod tests {
             !websocket.is_over_rate(rate, at(5300)),
             "300 ms make room for three messages, of which two are used up"
         );
-        websocket.handle_timeout(at(6199), &Timeouts::default(), &mut Vec::new());
+        websocket.handle_timeout(at(6199), &Timeouts::default(), None, &mut Vec::new());
         assert!(websocket.cold.is_some(), "the messages still count");
-        websocket.handle_timeout(at(6200), &Timeouts::default(), &mut Vec::new());
+        websocket.handle_timeout(at(6200), &Timeouts::default(), None, &mut Vec::new());
         assert!(websocket.cold.is_none(), "the state is freed");
     }
 }

@@ -5,6 +5,7 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::resumable::{Join, Resumable};
 use crate::protocol::Time;
 use crate::protocol::deflate::{Codec, Compression, CompressionFailed, Squeeze};
 use crate::server::stream::Stream;
@@ -42,7 +43,7 @@ impl Block {
     }
 }
 
-/// The waiting output and input of a client. A client has a backlog only while something waits.
+/// The waiting output and input of a client. A client has a backlog only while something waits, or if it is resumable.
 ///
 /// ```text
 ///  blocks: [ written | waiting ] [ waiting ] ... [ waiting, may grow ]
@@ -70,6 +71,10 @@ pub(in crate::server) struct Backlog {
     pub(in crate::server) dirty: bool,
     /// Input that was read but not handled yet.
     pub(in crate::server) unread: Vec<u8>,
+    /// The state of a client that can resume its connection.
+    pub(super) resumable: Option<Box<Resumable>>,
+    /// Set while this connection is about to continue another client.
+    pub(super) join: Option<Join>,
 }
 
 impl Backlog {
@@ -99,9 +104,18 @@ impl Backlog {
         now.since(since) < patience
     }
 
-    /// Whether neither output nor input waits.
+    /// Whether neither output nor input waits, and nothing is kept for the client.
     pub(in crate::server) fn is_empty(&self) -> bool {
-        self.queued == 0 && self.unread.is_empty()
+        let keeps = self.resumable.is_some() || self.join.is_some();
+        self.queued == 0 && self.unread.is_empty() && !keeps
+    }
+
+    /// Drops the output and the input of a connection that was cut.
+    pub(super) fn forget_wire(&mut self) {
+        *self = Self {
+            resumable: self.resumable.take(),
+            ..Self::default()
+        };
     }
 
     /// Appends whole frames, given in parts. The first `skip` bytes have been written already.

@@ -39,6 +39,11 @@ pub(in crate::server) enum Why {
     Answer,
     /// The client has used up its share of the turn. Ends with the next read of the client, which begins a new share.
     Turn,
+    /// The connection continues another client, which gets its input. Ends when the read ends.
+    Joining,
+    /// The client has left too much output unconfirmed, and a message is next. Ends with the next PONG. If the PONG is
+    /// behind the message, it ends with the ping timeout: the connection is cut, and the client resumes it.
+    Unconfirmed,
 }
 
 /// The result of one read from a client.
@@ -75,11 +80,15 @@ impl Client {
             Connection::Http(http) => {
                 matches!(http.state(), HttpState::Closing | HttpState::Closed)
             }
+            Connection::Detached(_) => true,
         };
         if discards {
             return ReadGate::Ready;
         }
-        if self.is_congested() {
+        if self.joins().is_some() {
+            return ReadGate::Held(Why::Joining);
+        }
+        if self.is_output_held() {
             return ReadGate::Held(Why::Output);
         }
         if let Connection::Http(http) = &self.connection
@@ -90,6 +99,9 @@ impl Client {
         }
         if (self.has_unread() || self.awaits_data()) && self.holds_messages(env) {
             return ReadGate::Held(Why::Service);
+        }
+        if let Some(held) = self.confirmation_gate(env) {
+            return held;
         }
         if env.is_share_spent() {
             return ReadGate::Held(Why::Turn);
@@ -177,14 +189,14 @@ impl Client {
         if !self.flags.has(Flag::Readable) {
             return Read::Nothing;
         }
-        let most = if self.holds_messages(env) {
+        let most = if self.holds_messages(env) || self.awaits_confirmation(env) {
             most.min(CONTROL_READ)
         } else {
             most
         };
         let room = match &mut self.connection {
             Connection::WebSocket(socket) => socket.room(&mut env.protocol),
-            Connection::Http(_) => None,
+            Connection::Http(_) | Connection::Detached(_) => None,
         };
         let is_placed = room.is_some();
         let space = match room {
@@ -213,7 +225,7 @@ impl Client {
                 self.flags.set(Flag::Readable, more);
                 self.flags.set(Flag::SendsLong, is_placed);
                 if let Connection::WebSocket(socket) = &mut self.connection
-                    && socket.handle_sign_of_life()
+                    && socket.handle_sign_of_life(env.now)
                 {
                     self.rearm(env);
                 }
@@ -262,15 +274,20 @@ impl Client {
         env: &mut Env,
         input: &mut Input<'a>,
     ) -> Option<Inbound<'a>> {
-        let holds = self.holds_messages(env);
+        let holds = self.holds_messages(env) || self.awaits_confirmation(env);
         let Connection::WebSocket(socket) = &mut self.connection else {
             return self.receive_http(env, input).map(Inbound::Http);
         };
-        if holds {
+        let payload = if holds {
             socket.receive_control(env.now, input, &mut env.protocol, &mut env.output);
-            return None;
+            None
+        } else {
+            socket.receive(env.now, input, &mut env.protocol, &mut env.output)
+        };
+        if let Some(count) = socket.take_confirmed() {
+            self.confirm(env, count);
         }
-        let payload = socket.receive(env.now, input, &mut env.protocol, &mut env.output)?;
+        let payload = payload?;
         self.traffic.messages_in += 1;
         if env.config.rate_limit.is_some() && self.is_over_rate(env) {
             return Some(Inbound::OverRate);
@@ -281,7 +298,7 @@ impl Client {
     fn receive_http<'a>(&mut self, env: &Env, input: &mut Input<'a>) -> Option<HttpEvent<'a>> {
         match &mut self.connection {
             Connection::Http(http) => http.receive(env.now, input, &env.protocol.limits),
-            Connection::WebSocket(_) => None,
+            Connection::WebSocket(_) | Connection::Detached(_) => None,
         }
     }
 

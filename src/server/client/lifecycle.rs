@@ -54,7 +54,9 @@ impl Client {
 
     /// Begins the closing handshake. Does nothing unless the connection is open.
     pub(in crate::server) fn close(&mut self, env: &mut Env, reason: CloseReason) {
-        if self.is_open() {
+        if self.is_detached() {
+            self.close_detached(env, reason);
+        } else if self.is_open() {
             self.transmit(env, |connection, now, out| {
                 if let Connection::WebSocket(socket) = connection {
                     socket.close(now, reason, out);
@@ -81,6 +83,7 @@ impl Client {
         match &mut self.connection {
             Connection::Http(http) => http.abandon(now),
             Connection::WebSocket(socket) => socket.abandon(now, reason),
+            Connection::Detached(detached) => detached.end(reason),
         }
     }
 
@@ -116,6 +119,7 @@ impl Client {
         match &self.connection {
             Connection::Http(http) => http.next_step(),
             Connection::WebSocket(socket) => socket.next_step(),
+            Connection::Detached(detached) => detached.next_step(),
         }
     }
 
@@ -167,6 +171,7 @@ impl Client {
         match &self.connection {
             Connection::Http(http) => http.state() == HttpState::Streaming,
             Connection::WebSocket(socket) => socket.is_open(),
+            Connection::Detached(_) => false,
         }
     }
 
@@ -178,7 +183,7 @@ impl Client {
     /// How the connection was used.
     pub(in crate::server) fn outcome(&self) -> Outcome {
         match &self.connection {
-            Connection::WebSocket(_) => Outcome::WebSocket,
+            Connection::WebSocket(_) | Connection::Detached(_) => Outcome::WebSocket,
             Connection::Http(http) if http.was_called() => Outcome::Http,
             Connection::Http(http) if http.was_rejected() => Outcome::Rejected,
             Connection::Http(_) => Outcome::Unused,
@@ -189,8 +194,12 @@ impl Client {
     pub(in crate::server) fn into_close_reason(self) -> Option<CloseReason> {
         // CLOSE is the last frame, so it has not been written while output is queued.
         let close_left = self.queued() == 0;
-        let Connection::WebSocket(socket) = self.connection else {
-            return None;
+        let socket = match self.connection {
+            Connection::WebSocket(socket) => socket,
+            Connection::Detached(detached) => {
+                return detached.ended.map(CloseReason::without_close);
+            }
+            Connection::Http(_) => return None,
         };
         let close_left = close_left && socket.close_reason().is_some();
         let reason = socket.into_close_reason(CloseReason::eof());
@@ -213,6 +222,9 @@ impl Client {
         match &self.connection {
             Connection::Http(http) => http.deadline(&env.config.timeouts),
             Connection::WebSocket(socket) => socket.deadline(&env.config.timeouts),
+            Connection::Detached(detached) => {
+                Some(detached.deadline(env.config.resume.unwrap_or_default()))
+            }
         }
     }
 
@@ -228,16 +240,18 @@ impl Client {
             self.excuse_silence(env.now);
         }
         let timeouts = env.config.timeouts;
+        let sent = self.is_resumable().then_some(self.traffic.messages_out);
         let mut outcome = Timeout::Continue;
         let mut pinged = false;
         self.transmit(env, |connection, now, out| {
             outcome = match connection {
                 Connection::Http(http) => http.handle_timeout(now, &timeouts, out),
                 Connection::WebSocket(socket) => {
-                    let outcome = socket.handle_timeout(now, &timeouts, out);
+                    let outcome = socket.handle_timeout(now, &timeouts, sent, out);
                     pinged = !out.is_empty();
                     outcome
                 }
+                Connection::Detached(_) => Timeout::Continue,
             };
         });
         if is_unseen {
@@ -297,6 +311,7 @@ impl Client {
             match &mut self.connection {
                 Connection::Http(http) => http.handle_progress(env.now),
                 Connection::WebSocket(socket) => socket.handle_progress(env.now),
+                Connection::Detached(_) => {}
             }
             self.rearm(env);
         }
@@ -321,6 +336,7 @@ impl Client {
         match &mut self.connection {
             Connection::Http(http) => http.excuse_silence(now),
             Connection::WebSocket(socket) => socket.excuse_silence(now),
+            Connection::Detached(_) => {}
         }
     }
 

@@ -9,14 +9,19 @@ mod http;
 mod inbound;
 mod lifecycle;
 mod outbound;
+mod outbox;
 mod remote;
+mod resumable;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use self::backlog::Backlog;
 pub(super) use self::inbound::{Inbound, Input, Read, ReadGate, Why};
 pub(super) use self::outbound::{Broadcast, WRITE_BUFFER};
 pub use self::remote::Remote;
+use self::resumable::Detached;
+pub(super) use self::resumable::WrongCount;
 use super::core::Env;
 use super::id::{ClientId, ServiceId};
 use super::run_queue::News;
@@ -53,6 +58,8 @@ enum Connection {
     Http(HttpConnection),
     /// WebSocket, after the upgrade.
     WebSocket(WebSocket),
+    /// None: the connection was cut, and the client may resume it.
+    Detached(Box<Detached>),
 }
 
 /// A set of [`Flag`]s.
@@ -148,12 +155,16 @@ impl Client {
     /// Whether the service can send messages to the client.
     #[inline]
     pub(super) fn is_open(&self) -> bool {
-        matches!(&self.connection, Connection::WebSocket(socket) if socket.is_open())
+        match &self.connection {
+            Connection::WebSocket(socket) => socket.is_open(),
+            Connection::Detached(detached) => detached.is_open(),
+            Connection::Http(_) => false,
+        }
     }
 
     /// Whether the service has seen `connected` and is owed `disconnected`.
     pub(super) fn was_open(&self) -> bool {
-        matches!(self.connection, Connection::WebSocket(_))
+        !matches!(self.connection, Connection::Http(_))
     }
 
     /// When the current state of the connection began. For an open WebSocket: when it was opened.
@@ -161,6 +172,7 @@ impl Client {
         match &self.connection {
             Connection::Http(http) => http.since(),
             Connection::WebSocket(socket) => socket.since(),
+            Connection::Detached(detached) => detached.since,
         }
     }
 
@@ -169,6 +181,15 @@ impl Client {
         match &self.connection {
             Connection::Http(http) => http.since(),
             Connection::WebSocket(socket) => socket.last_message(),
+            Connection::Detached(detached) => detached.last_message,
+        }
+    }
+
+    /// The time since the last bytes arrived from an upgraded client.
+    pub(super) fn silence(&self, now: Time) -> Duration {
+        match &self.connection {
+            Connection::WebSocket(socket) => socket.silence(now),
+            Connection::Http(_) | Connection::Detached(_) => now.since(self.since()),
         }
     }
 
@@ -213,6 +234,7 @@ impl Client {
         match &self.connection {
             Connection::Http(http) => http.held(),
             Connection::WebSocket(socket) => socket.held(),
+            Connection::Detached(_) => 0,
         }
     }
 }
@@ -225,8 +247,8 @@ mod tests {
     fn an_entry_stays_small() {
         // Ten thousand idle clients take 1.4 MB. A new field shows here.
         assert!(
-            size_of::<Client>() <= 136 + 16,
-            "{} (the stream of a test build is 12 bytes larger, which makes 16 with padding)",
+            size_of::<Client>() <= 136 + 24,
+            "{} (the stream of a test build is 20 bytes larger, which makes 24 with padding)",
             size_of::<Client>()
         );
     }

@@ -53,10 +53,40 @@ impl Client {
         env: &mut Env,
         message: Message<'_>,
     ) -> Result<(), SendError> {
-        let payload = message.as_bytes();
-        if self.backlog.is_some() && !self.make_room(env, payload.len()) {
+        if self.backlog.is_some() {
+            return self.push_behind(env, message);
+        }
+        self.send_now(env, message)
+    }
+
+    /// Sends a message of a client that has a backlog.
+    #[inline(never)]
+    fn push_behind(&mut self, env: &mut Env, message: Message<'_>) -> Result<(), SendError> {
+        if !self.make_room(env, message.as_bytes().len()) {
             return Err(SendError::SlowConsumer);
         }
+        if !self.is_open() {
+            return Err(SendError::Closing);
+        }
+        self.keep(env, message);
+        if let Connection::Detached(detached) = &mut self.connection {
+            detached.last_message = env.now;
+            self.traffic.messages_out += 1;
+            return Ok(());
+        }
+        let sent = self.send_now(env, message);
+        self.ping_if_due(env);
+        sent
+    }
+
+    /// Counts a message and adds it to the output, or writes it if it is large.
+    #[inline(always)]
+    pub(super) fn send_now(
+        &mut self,
+        env: &mut Env,
+        message: Message<'_>,
+    ) -> Result<(), SendError> {
+        let payload = message.as_bytes();
         let Connection::WebSocket(socket) = &mut self.connection else {
             return Err(SendError::Closing);
         };
@@ -145,6 +175,10 @@ impl Client {
         broadcast: &mut Broadcast<'_>,
         gathers: bool,
     ) -> bool {
+        if self.backlog.is_some() && self.is_resumable() {
+            let pushed = self.push_behind(env, broadcast.message);
+            return pushed.is_ok() && !self.is_detached();
+        }
         let is_behind = self.has_squeeze();
         let Connection::WebSocket(socket) = &mut self.connection else {
             return false;
@@ -294,7 +328,7 @@ impl Client {
             if squeezed < SLICE {
                 let codec = match &mut self.connection {
                     Connection::WebSocket(socket) => socket.codec(),
-                    Connection::Http(_) => None,
+                    Connection::Http(_) | Connection::Detached(_) => None,
                 };
                 match backlog.squeeze(codec, env.protocol.compression.as_mut()) {
                     Ok(Some(count)) => {
@@ -336,7 +370,9 @@ impl Client {
                 self.backlog = None;
             }
             if drained {
-                env.queue.push_news(self.id, News::Drained);
+                if !self.is_congested() {
+                    env.queue.push_news(self.id, News::Drained);
+                }
                 self.read_again(env);
             }
         }
@@ -354,9 +390,14 @@ impl Client {
     }
 
     /// Whether the client's input is held back until its output has drained.
-    pub(in crate::server) fn is_congested(&self) -> bool {
+    pub(super) fn is_output_held(&self) -> bool {
         let backlog = self.backlog.as_ref();
         backlog.is_some_and(|backlog| backlog.congested)
+    }
+
+    /// Whether the service should send no more until the client has taken, or confirmed, what was sent.
+    pub(in crate::server) fn is_congested(&self) -> bool {
+        self.is_output_held() || self.is_crowded()
     }
 
     /// Whether a message waits to be compressed, so that nothing else may be compressed before it.
@@ -383,14 +424,18 @@ impl Client {
     /// Whether a message of `size` bytes may be queued without checking whether the client keeps reading.
     pub(in crate::server) fn fits(&self, env: &Env, size: usize) -> bool {
         let waiting = self.waiting(env);
-        waiting <= env.config.soft_outbound
-            || self.fits_within(waiting, size, env.config.max_outbound, &env.config)
+        let fits = waiting <= env.config.soft_outbound
+            || self.fits_within(waiting, size, env.config.max_outbound, &env.config);
+        fits && self.may_keep(env, size)
     }
 
     /// Whether another `size` bytes may be queued. The limit is higher for a client that keeps reading.
     pub(super) fn has_room(&mut self, env: &Env, size: usize) -> bool {
         if self.fits(env, size) {
             return true;
+        }
+        if !self.may_keep(env, size) {
+            return false;
         }
         let most = STEADY_FACTOR.saturating_mul(env.config.max_outbound);
         if !self.fits_within(self.waiting(env), size, most, &env.config) {

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use super::{Config, ConfigError};
+use super::{Config, ConfigError, ResumeConfig};
 #[cfg(feature = "deflate")]
 use crate::protocol::deflate::DeflateConfig;
 use crate::protocol::{Limits, Timeouts};
@@ -52,6 +52,12 @@ impl ConfigBuilder {
     /// Sets [`Config::max_clients_per_address`].
     pub fn max_clients_per_address(mut self, clients: usize) -> Self {
         self.config.max_clients_per_address = Some(clients);
+        self
+    }
+
+    /// Sets how clients can resume their connections after a cut, or that they cannot: [`Config::resume`].
+    pub fn resume(mut self, resume: impl Into<Option<ResumeConfig>>) -> Self {
+        self.config.resume = resume.into();
         self
     }
 

@@ -1,0 +1,66 @@
+//! Flags of connections that clients can resume after a cut.
+
+use super::super::settings::Settings;
+use super::super::values::{duration, size};
+use super::{Flag, Takes, put, samples, turn_on};
+use crate::ResumeConfig;
+
+fn config(settings: &mut Settings) -> &mut ResumeConfig {
+    settings.server.resume.get_or_insert_default()
+}
+
+pub(super) const FLAGS: &[Flag] = &[
+    Flag {
+        name: "resume-grace",
+        takes: Takes::One("TIME"),
+        default: Some("5m"),
+        help: "how long a client whose connection was cut may take to resume it, from the moment when nothing is pending for it",
+        set: |settings, value| {
+            let time = duration(value).map(Option::unwrap_or_default);
+            put(&mut config(settings).grace, time)
+        },
+        accepts: samples(&["0", "1h"]),
+        rejects: &["soon"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "resume-limit",
+        takes: Takes::One("TIME"),
+        default: Some("12h"),
+        help: "how long a client whose connection was cut may stay away in any case",
+        set: |settings, value| {
+            let time = duration(value).map(Option::unwrap_or_default);
+            put(&mut config(settings).limit, time)
+        },
+        accepts: samples(&["0", "48h"]),
+        rejects: &["soon"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "resume-buffer",
+        takes: Takes::One("BYTES"),
+        default: Some("4MiB"),
+        help: "maximum unconfirmed messages kept for one resumable client, not counting the longest one; more ends the client with 1008",
+        set: |settings, value| put(&mut config(settings).buffer, size(value, 4096..=1 << 40)),
+        accepts: samples(&["4096", "1GiB"]),
+        rejects: &["4095", "lots"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "resume-memory",
+        takes: Takes::One("BYTES"),
+        default: Some("256MiB"),
+        help: "maximum memory for the unconfirmed messages of all resumable clients; the client that exceeds it ends with 1008",
+        set: |settings, value| put(&mut config(settings).memory, size(value, 65_536..=1 << 40)),
+        accepts: samples(&["64KiB", "8GiB"]),
+        rejects: &["65535", "lots"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "no-resume",
+        help: "offer no connections that can be resumed; in the configuration file also a setting of a route",
+        for_routes: true,
+        set: |settings, _| turn_on(&mut settings.no_resume),
+        ..Flag::BASE
+    },
+];

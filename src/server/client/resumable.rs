@@ -1,0 +1,616 @@
+//! A client that can resume its connection after a cut: what it has not confirmed, and its state while it is detached.
+//!
+//! A resumable client is not gone when its TCP connection is. It stays in the registry *detached*: the service hears
+//! nothing, and messages to it wait in the outbox. The client comes back with a [`ResumeToken`] on a new connection, which
+//! gives its socket to the detached client.
+
+use std::time::Duration;
+
+use super::outbox::Outbox;
+use super::{Client, Connection, Flag, ReadGate, Why};
+use crate::protocol::deflate::Codec;
+use crate::protocol::handshake::Upgrade;
+use crate::protocol::http::HttpConnection;
+use crate::protocol::{
+    Accept, Cause, CloseCode, CloseReason, Message, NextStep, SentHeader, State, StatusCode, Time,
+    WebSocket,
+};
+use crate::server::config::ResumeConfig;
+use crate::server::core::Env;
+use crate::server::id::ClientId;
+use crate::server::resumption::{ResumeToken, Secret};
+use crate::server::run_queue::News;
+use crate::server::status::ResumeStatus;
+use crate::server::stream::Stream;
+
+/// A PING that asks for a confirmation is sent after this fraction of the resume buffer.
+const PING_SHARE: usize = 16;
+
+/// The service should send no more while the client has not confirmed this fraction of the resume buffer.
+const CROWDED_SHARE: usize = 2;
+
+/// How often to ask the service whether something is pending for a detached client.
+const CHECK: Duration = Duration::from_secs(1);
+
+/// What a resumable client needs beyond other clients.
+#[derive(Debug)]
+pub(in crate::server) struct Resumable {
+    /// The messages that the client has not confirmed.
+    outbox: Outbox,
+    /// The secret of the latest token.
+    secret: Secret,
+    /// The secret of the token before it, and the number of messages that the client had sent when that token was used.
+    /// It is good until the client sends another, which shows that it has read the latest token.
+    earlier: Option<(Secret, u64)>,
+    /// The number of messages that the client's latest PONG has confirmed. They are kept until a PONG confirms more,
+    /// because a client answers a PING before its application has handled the messages before it.
+    confirmed: u64,
+    /// The number of bytes sent since the last PING that asks for a confirmation.
+    unpinged: usize,
+    /// Whether the outbox has exceeded its share and has not been confirmed since.
+    crowded: bool,
+    /// The fields of the first 101 response. A resumed connection gets them again.
+    accept: Accept,
+    /// The number of times that the client has come back.
+    resumes: u64,
+}
+
+/// The state of a client whose connection was cut.
+#[derive(Debug)]
+pub(super) struct Detached {
+    /// When the connection was cut.
+    pub(super) since: Time,
+    /// When the last data message was received or sent.
+    pub(super) last_message: Time,
+    /// When nothing was pending any more. `None` while something is.
+    idle_since: Option<Time>,
+    /// When to check again whether something is pending.
+    check_at: Time,
+    /// Why the connection was cut.
+    cut: CloseReason,
+    /// The CLOSE with which the service has closed the client. The client gets it when it comes back.
+    pub(super) closing: Option<CloseReason>,
+    /// Why the client is over.
+    pub(super) ended: Option<CloseReason>,
+}
+
+impl Detached {
+    /// Whether the service can send messages to the client.
+    pub(super) fn is_open(&self) -> bool {
+        self.closing.is_none() && self.ended.is_none()
+    }
+
+    /// Ends the client, unless it has ended.
+    pub(super) fn end(&mut self, reason: CloseReason) {
+        if self.ended.is_none() {
+            self.ended = Some(self.closing.take().unwrap_or(reason));
+        }
+    }
+
+    /// What to do with the client.
+    pub(super) fn next_step(&self) -> NextStep {
+        match self.ended {
+            Some(_) => NextStep::Close,
+            None => NextStep::Continue,
+        }
+    }
+
+    /// When to call [`Client::check_detached`].
+    pub(super) fn deadline(&self, limits: ResumeConfig) -> Time {
+        self.check_at.min(self.since + limits.limit)
+    }
+}
+
+/// The request of a new connection to continue a client.
+#[derive(Debug)]
+pub(in crate::server) struct Join {
+    pub(super) target: ClientId,
+    /// The number of messages that the client has received.
+    pub(super) received: u64,
+}
+
+/// Why a client cannot continue with a number of received messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::server) enum WrongCount {
+    /// Messages after it are no longer kept.
+    TooFew,
+    /// So many were never sent.
+    TooMany,
+}
+
+/// Whether a connection that ended for this reason was cut, so that the client may come back.
+fn is_cut(reason: &CloseReason, got_close: bool) -> bool {
+    match reason.cause {
+        Cause::Eof | Cause::ReadError | Cause::WriteError | Cause::PingTimeout => true,
+        // A page that reloads, or a library that gives up. A client that leaves sends 1000 or no code.
+        Cause::PeerClose => !matches!(reason.code, CloseCode::NORMAL | CloseCode::NONE),
+        // The client may not have received the last messages.
+        Cause::Service => !got_close && !is_final(reason.code),
+        Cause::ProtocolError
+        | Cause::IdleTimeout
+        | Cause::SlowConsumer
+        | Cause::RateLimit
+        | Cause::NotResumed
+        | Cause::Shutdown => false,
+    }
+}
+
+/// Whether a close code of the service ends a client for good: the client did something wrong.
+fn is_final(code: CloseCode) -> bool {
+    matches!(
+        code,
+        CloseCode::PROTOCOL | CloseCode::POLICY | CloseCode::TOO_BIG
+    )
+}
+
+impl Client {
+    fn resumable(&self) -> Option<&Resumable> {
+        self.backlog.as_ref()?.resumable.as_deref()
+    }
+
+    fn resumable_mut(&mut self) -> Option<&mut Resumable> {
+        self.backlog.as_mut()?.resumable.as_deref_mut()
+    }
+
+    /// Whether the client can resume its connection after a cut.
+    pub(in crate::server) fn is_resumable(&self) -> bool {
+        self.resumable().is_some()
+    }
+
+    /// Whether the connection was cut and the client can still come back.
+    pub(in crate::server) fn is_detached(&self) -> bool {
+        matches!(self.connection, Connection::Detached(_))
+    }
+
+    /// Whether the client is detached and has not ended.
+    pub(in crate::server) fn may_come_back(&self) -> bool {
+        matches!(&self.connection, Connection::Detached(detached) if detached.ended.is_none())
+    }
+
+    /// How long the client has been detached.
+    pub(in crate::server) fn detached_for(&self, now: Time) -> Option<Duration> {
+        match &self.connection {
+            Connection::Detached(detached) => Some(now.since(detached.since)),
+            _ => None,
+        }
+    }
+
+    /// When nothing was pending any more for a detached client. `None` if something is, or if the client is connected.
+    pub(in crate::server) fn idle_since(&self) -> Option<Time> {
+        match &self.connection {
+            Connection::Detached(detached) => detached.idle_since,
+            _ => None,
+        }
+    }
+
+    /// The number of bytes of messages that the client has not confirmed.
+    pub(in crate::server) fn kept(&self) -> usize {
+        self.resumable()
+            .map_or(0, |resumable| resumable.outbox.len())
+    }
+
+    /// The memory of the messages that the client has not confirmed, in bytes.
+    pub(in crate::server) fn kept_memory(&self) -> usize {
+        self.resumable()
+            .map_or(0, |resumable| resumable.outbox.memory())
+    }
+
+    /// The client's state for the status; `None` if it is not resumable.
+    pub(in crate::server) fn resume_status(&self, now: Time) -> Option<ResumeStatus> {
+        let resumable = self.resumable()?;
+        Some(ResumeStatus {
+            detached: self.detached_for(now),
+            kept_bytes: resumable.outbox.len(),
+            resumes: resumable.resumes,
+        })
+    }
+
+    /// Makes the client resumable. With `notice`, its first message tells it the token.
+    pub(in crate::server) fn make_resumable(
+        &mut self,
+        env: &mut Env,
+        token: &ResumeToken,
+        accept: Accept,
+        notice: bool,
+    ) {
+        let backlog = self.backlog.get_or_insert_default();
+        backlog.resumable = Some(Box::new(Resumable {
+            outbox: Outbox::default(),
+            secret: token.secret,
+            earlier: None,
+            confirmed: 0,
+            unpinged: 0,
+            crowded: false,
+            accept,
+            resumes: 0,
+        }));
+        if notice {
+            self.send_notice(env, token, 0);
+        }
+    }
+
+    /// Sends the message that tells the client its token, and the number of messages that the server has taken. It does
+    /// not count as a message.
+    fn send_notice(&mut self, env: &mut Env, token: &ResumeToken, received: u64) {
+        let notice = token.notice(received);
+        self.transmit(env, |_, _, out| {
+            let message = Message::Text(&notice);
+            SentHeader::new(message.opcode(), notice.len()).append_with(notice.as_bytes(), out);
+        });
+    }
+
+    // Sending.
+
+    /// Whether a message of `size` bytes may be kept until the client confirms it. The longest message does not count,
+    /// so that one message always fits.
+    pub(super) fn may_keep(&self, env: &Env, size: usize) -> bool {
+        let (Some(resumable), Some(limits)) = (self.resumable(), env.config.resume) else {
+            return true;
+        };
+        let total = resumable.outbox.len() + size;
+        let largest = resumable.outbox.largest().max(size);
+        total - largest <= limits.buffer && env.kept_memory + size <= limits.memory
+    }
+
+    /// Keeps a message that is being sent until the client confirms it. Does nothing if the client is not resumable.
+    pub(super) fn keep(&mut self, env: &mut Env, message: Message<'_>) {
+        let Some(resumable) = self.resumable_mut() else {
+            return;
+        };
+        let before = resumable.outbox.memory();
+        resumable.outbox.push(message);
+        resumable.unpinged += message.as_bytes().len();
+        env.kept_memory += resumable.outbox.memory() - before;
+        let limits = env.config.resume.unwrap_or_default();
+        resumable.crowded |= resumable.outbox.len() > limits.buffer / CROWDED_SHARE;
+    }
+
+    /// Sends a PING that asks for a confirmation, if enough was sent since the last one.
+    pub(super) fn ping_if_due(&mut self, env: &mut Env) {
+        let limits = env.config.resume.unwrap_or_default();
+        let sent = self.traffic.messages_out;
+        let Some(resumable) = self.resumable_mut() else {
+            return;
+        };
+        if resumable.unpinged >= limits.buffer / PING_SHARE {
+            resumable.unpinged = 0;
+            self.transmit(env, |connection, _, out| {
+                if let Connection::WebSocket(socket) = connection {
+                    socket.ping(sent, out);
+                }
+            });
+        }
+    }
+
+    /// Handles a PONG that confirms the first `count` messages. Those that an earlier PONG has confirmed are dropped.
+    pub(super) fn confirm(&mut self, env: &mut Env, count: u64) {
+        let sent = self.traffic.messages_out;
+        if let Some(resumable) = self.resumable_mut()
+            && resumable.confirmed < count
+            && count <= sent
+        {
+            let release = std::mem::replace(&mut resumable.confirmed, count);
+            self.release(env, release);
+        }
+    }
+
+    /// Drops the first `until` messages, and reports that there is room again.
+    fn release(&mut self, env: &mut Env, until: u64) {
+        let limits = env.config.resume.unwrap_or_default();
+        let Some(resumable) = self.resumable_mut() else {
+            return;
+        };
+        let before = resumable.outbox.memory();
+        resumable.outbox.release(until);
+        env.kept_memory -= before - resumable.outbox.memory();
+        if resumable.outbox.len() <= limits.buffer / CROWDED_SHARE / 2
+            && std::mem::take(&mut resumable.crowded)
+            && !self.is_congested()
+        {
+            env.queue.push_news(self.id, News::Drained);
+        }
+        self.read_again(env);
+    }
+
+    /// Whether the service should send no more until the client has confirmed more.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.resumable().is_some_and(|resumable| resumable.crowded)
+    }
+
+    /// Whether so little of the outbox is free that the client's messages, and their answers, must wait for a PONG.
+    pub(super) fn awaits_confirmation(&self, env: &Env) -> bool {
+        let (Some(resumable), Some(limits)) = (self.resumable(), env.config.resume) else {
+            return false;
+        };
+        let kept = resumable.outbox.len() - resumable.outbox.largest();
+        kept > limits.buffer - limits.buffer / 8
+    }
+
+    // Detaching.
+
+    /// Why the connection was cut, if it was and the client may come back. Called when the connection is over.
+    pub(in crate::server) fn cut(&self) -> Option<CloseReason> {
+        let Connection::WebSocket(socket) = &self.connection else {
+            return None;
+        };
+        let eof = CloseReason::eof();
+        let reason = socket.close_reason().unwrap_or(&eof);
+        (self.is_resumable() && is_cut(reason, socket.has_peer_close())).then(|| reason.clone())
+    }
+
+    /// Detaches a client whose connection was cut. `pending` says whether the service owes it something.
+    pub(in crate::server) fn detach(
+        &mut self,
+        env: &mut Env,
+        poll: &mio::Registry,
+        cut: CloseReason,
+        pending: bool,
+    ) {
+        self.deregister(poll);
+        self.stream = Stream::Closed;
+        if self.flags.set(Flag::Counted, false) {
+            env.addresses.remove_connection(self.remote.ip());
+        }
+        let was_congested = self.is_congested();
+        if let Some(backlog) = self.backlog.as_deref_mut() {
+            backlog.forget_wire();
+        }
+        for flag in [Flag::Readable, Flag::HungUp, Flag::SendsLong] {
+            self.flags.set(flag, false);
+        }
+        let closing = (cut.cause == Cause::Service).then(|| cut.clone());
+        self.connection = Connection::Detached(Box::new(Detached {
+            since: env.now,
+            last_message: self.last_message(),
+            idle_since: None,
+            check_at: env.now,
+            cut,
+            closing,
+            ended: None,
+        }));
+        self.check_detached(env, pending);
+        if was_congested && !self.is_congested() {
+            env.queue.push_news(self.id, News::Drained);
+        }
+    }
+
+    /// Ends a detached client that was away for too long, or sets the time of the next check. `pending` says whether
+    /// the service owes it something.
+    pub(in crate::server) fn check_detached(&mut self, env: &mut Env, pending: bool) {
+        let limits = env.config.resume.unwrap_or_default();
+        let Connection::Detached(detached) = &mut self.connection else {
+            return;
+        };
+        let now = env.now;
+        detached.idle_since = match detached.idle_since {
+            _ if pending => None,
+            Some(since) => Some(since),
+            None => Some(now),
+        };
+        detached.check_at = match detached.idle_since {
+            Some(since) => since + limits.grace,
+            None => now + CHECK,
+        };
+        if detached.deadline(limits) <= now {
+            let reason = CloseReason::not_resumed(&detached.cut);
+            return self.end(env, reason);
+        }
+        self.rearm(env);
+    }
+
+    /// Records that the service has closed a detached client. The client gets the CLOSE when it comes back, unless the
+    /// code ends it for good.
+    pub(super) fn close_detached(&mut self, env: &mut Env, reason: CloseReason) {
+        let Connection::Detached(detached) = &mut self.connection else {
+            return;
+        };
+        if detached.closing.is_some() || detached.ended.is_some() {
+            return;
+        }
+        if reason.cause == Cause::Service && !is_final(reason.code) {
+            detached.closing = Some(reason);
+        } else {
+            self.end(env, reason);
+        }
+    }
+
+    // Resuming.
+
+    /// Whether a token opens the client now.
+    pub(in crate::server) fn opens_with(&self, secret: &Secret) -> bool {
+        let Some(resumable) = self.resumable() else {
+            return false;
+        };
+        let is_over = match &self.connection {
+            Connection::Detached(detached) => detached.ended.is_some(),
+            Connection::WebSocket(socket) => !socket.is_open() && self.cut().is_none(),
+            Connection::Http(_) => true,
+        };
+        let earlier = resumable.earlier.as_ref().filter(|(_, messages)| {
+            // A message of the client shows that it has the latest token.
+            *messages == self.traffic.messages_in
+        });
+        // Both comparisons are made, so that the time does not show which one is true.
+        let is_latest = resumable.secret.is(secret);
+        let is_earlier = earlier.is_some_and(|(earlier, _)| earlier.is(secret));
+        (is_latest | is_earlier) && !is_over
+    }
+
+    /// Checks the number of messages that a client says it has received.
+    pub(in crate::server) fn check_received(&self, received: u64) -> Result<(), WrongCount> {
+        let kept_after = self
+            .resumable()
+            .map_or(u64::MAX, |resumable| resumable.outbox.before());
+        if received > self.traffic.messages_out {
+            Err(WrongCount::TooMany)
+        } else if received < kept_after {
+            Err(WrongCount::TooFew)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Makes the next token the latest one. `used` is the secret with which the client comes back.
+    pub(in crate::server) fn renew_token(&mut self, used: Secret, next: &ResumeToken) -> Accept {
+        let messages_in = self.traffic.messages_in;
+        let Some(resumable) = self.resumable_mut() else {
+            return Accept::default();
+        };
+        resumable.earlier = Some((used, messages_in));
+        resumable.secret = next.secret;
+        resumable.accept.clone()
+    }
+
+    /// Answers the handshake of a connection that continues the client `target`, which has received `received`
+    /// messages. No message of this connection is handled before [`Client::take_over`] has given it to the client.
+    pub(in crate::server) fn open_to_join(
+        &mut self,
+        env: &mut Env,
+        upgrade: &Upgrade<'_>,
+        accept: &Accept,
+        codec: Option<Codec>,
+        join: (ClientId, u64),
+    ) {
+        let (target, received) = join;
+        env.counters.responded(StatusCode::SWITCHING_PROTOCOLS);
+        self.backlog.get_or_insert_default().join = Some(Join { target, received });
+        self.transmit(env, |connection, now, out| {
+            *connection =
+                Connection::WebSocket(WebSocket::accept(now, upgrade, accept, codec, out));
+        });
+    }
+
+    /// Sends the notice on a connection that continues another client.
+    pub(in crate::server) fn notify(&mut self, env: &mut Env, token: &ResumeToken, received: u64) {
+        self.send_notice(env, token, received);
+    }
+
+    /// The client that this connection continues, and the number of messages that it has received.
+    pub(in crate::server) fn joins(&self) -> Option<(ClientId, u64)> {
+        let join = self.backlog.as_ref()?.join.as_ref()?;
+        Some((join.target, join.received))
+    }
+
+    /// Takes over the connection of `new`, and sends every message after the first `received` ones. `new` gets the old
+    /// connection, which ends with CLOSE 4001, and is not a client any more.
+    pub(in crate::server) fn take_over(
+        &mut self,
+        env: &mut Env,
+        poll: &mio::Registry,
+        new: &mut Self,
+        received: u64,
+    ) {
+        let was_congested = self.is_congested();
+        let closing = self.swap_connections(env, poll, new);
+        self.release(env, received);
+        let Some(backlog) = self.backlog.as_deref_mut() else {
+            return;
+        };
+        let Some(mut resumable) = backlog.resumable.take() else {
+            return;
+        };
+        resumable.confirmed = resumable.confirmed.max(received);
+        resumable.unpinged = resumable.outbox.len();
+        resumable.resumes += 1;
+        // The messages are not sent for the first time, so they are neither counted nor kept again.
+        let sent = self.traffic.messages_out;
+        for message in resumable.outbox.messages() {
+            // An error ends the connection, and the messages wait for the next one.
+            let _ = self.send_now(env, message);
+        }
+        self.traffic.messages_out = sent;
+        self.backlog.get_or_insert_default().resumable = Some(resumable);
+        self.ping_if_due(env);
+        if let Some(closing) = closing {
+            self.close(env, closing);
+        }
+        if was_congested && !self.is_congested() {
+            env.queue.push_news(self.id, News::Drained);
+        }
+        self.mark_delivered();
+        self.read_again(env);
+        self.settle(env);
+        self.rearm(env);
+        if matches!(&self.connection, Connection::WebSocket(socket) if socket.state() == State::Closed)
+        {
+            // Writing the handshake failed.
+            self.disconnect(env);
+        }
+    }
+
+    /// Exchanges the connections of this client and of `new`. Ends the old one. Returns the CLOSE that the client still
+    /// has to get.
+    fn swap_connections(
+        &mut self,
+        env: &mut Env,
+        poll: &mio::Registry,
+        new: &mut Self,
+    ) -> Option<CloseReason> {
+        env.addresses.remove_client(self.remote.ip());
+        env.addresses.add_client(new.remote.ip());
+        std::mem::swap(&mut self.stream, &mut new.stream);
+        std::mem::swap(&mut self.remote, &mut new.remote);
+        for flag in [Flag::Counted, Flag::Readable, Flag::HungUp, Flag::SendsLong] {
+            let (own, other) = (self.flags.has(flag), new.flags.has(flag));
+            self.flags.set(flag, other);
+            new.flags.set(flag, own);
+        }
+        for client in [&mut *self, &mut *new] {
+            let (id, stream) = (client.id, &mut client.stream);
+            if let Err(error) = stream.reregister(poll, id.token()) {
+                log::warn!("{id}: its socket could not be registered again: {error}");
+                client.flags.set(Flag::Readable, true);
+            }
+        }
+        let mut wire = std::mem::take(new.backlog.get_or_insert_default());
+        wire.join = None;
+        let own = self.backlog.get_or_insert_default();
+        std::mem::swap(own, &mut wire);
+        own.resumable = wire.resumable.take();
+        if std::mem::take(&mut own.dirty) {
+            own.dirty = true;
+            env.queue.push_dirty(self.id);
+        }
+        let old = std::mem::replace(
+            &mut self.connection,
+            std::mem::replace(
+                &mut new.connection,
+                Connection::Http(HttpConnection::closing(env.now)),
+            ),
+        );
+        wire.unread.clear();
+        match old {
+            Connection::Detached(detached) => {
+                new.backlog = None;
+                new.disconnect(env);
+                detached.closing
+            }
+            Connection::WebSocket(mut socket) => {
+                wire.drop_unbegun();
+                let mut close = Vec::new();
+                let closing = socket.close_reason().cloned();
+                let closing = closing.filter(|reason| reason.cause == Cause::Service);
+                let reason = CloseReason::new(Cause::Service, CloseCode::TAKEN_OVER, "Taken over");
+                socket.close(env.now, reason, &mut close);
+                // Releases the compressor.
+                socket.abandon(env.now, CloseReason::eof());
+                if !close.is_empty() {
+                    wire.push(&[&close], 0);
+                }
+                wire.dirty = true;
+                env.queue.push_dirty(new.id);
+                new.backlog = Some(wire);
+                new.mark_delivered();
+                new.rearm(env);
+                closing
+            }
+            Connection::Http(_) => None,
+        }
+    }
+
+    /// Whether the client's messages wait although the service takes them.
+    pub(super) fn confirmation_gate(&self, env: &Env) -> Option<ReadGate> {
+        let waits = self.awaits_confirmation(env) && (self.has_unread() || self.awaits_data());
+        waits.then_some(ReadGate::Held(Why::Unconfirmed))
+    }
+}

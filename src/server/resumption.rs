@@ -1,0 +1,285 @@
+//! Resuming connections: reads what a handshake asks for, checks its token, and gives the new connection to its client.
+//!
+//! A client that asks for it with `resume=new` gets a token. After a cut it comes back on a new connection with the token
+//! and the number of messages that it has received. `Client` keeps what it has not confirmed; see `client/resumable.rs`.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::str::FromStr;
+
+use uuid::Uuid;
+
+use super::client::WrongCount;
+use super::context::Context;
+use super::core::Core;
+use super::id::ClientId;
+use crate::protocol::deflate::{Codec, Offer};
+use crate::protocol::handshake::Upgrade;
+use crate::protocol::{Accept, Rejection, Request, StatusCode};
+use crate::secret::is_equal;
+
+/// The field of a request and of its response that carries a token.
+const FIELD: &str = "Outrigger-Resume";
+
+/// A secret with 244 bits of entropy.
+#[derive(Clone, Copy)]
+pub(super) struct Secret([u8; 32]);
+
+impl Secret {
+    fn generate() -> Self {
+        let (first, second) = (Uuid::new_v4(), Uuid::new_v4());
+        let mut secret = [0; 32];
+        secret[..16].copy_from_slice(first.as_bytes());
+        secret[16..].copy_from_slice(second.as_bytes());
+        Self(secret)
+    }
+
+    /// Compares in constant time.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        is_equal(&self.0, &other.0)
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// What a client presents to continue: its id, and a secret. As text: `c7.1-` and 64 hexadecimal digits.
+#[derive(Clone, Debug)]
+pub(super) struct ResumeToken {
+    client: ClientId,
+    pub(super) secret: Secret,
+}
+
+impl ResumeToken {
+    pub(super) fn generate(client: ClientId) -> Self {
+        Self {
+            client,
+            secret: Secret::generate(),
+        }
+    }
+
+    /// The message that tells a client its token, and how many of its messages the server has taken.
+    pub(super) fn notice(&self, received: u64) -> String {
+        format!(r#"{{"outrigger":{{"resume":"{self}","received":{received}}}}}"#)
+    }
+}
+
+impl fmt::Display for ResumeToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-", self.client)?;
+        self.secret
+            .0
+            .iter()
+            .try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// The text is not a [`ResumeToken`].
+#[derive(Debug)]
+pub(super) struct ParseResumeTokenError;
+
+impl FromStr for ResumeToken {
+    type Err = ParseResumeTokenError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = ParseResumeTokenError;
+        let (client, digits) = text.split_once('-').ok_or(wrong)?;
+        let client = client.parse().map_err(|_| ParseResumeTokenError)?;
+        if digits.len() != 64 {
+            return Err(ParseResumeTokenError);
+        }
+        let mut secret = [0; 32];
+        for (byte, digits) in secret.iter_mut().zip(digits.as_bytes().chunks_exact(2)) {
+            for digit in digits {
+                let value = match digit {
+                    b'0'..=b'9' => digit - b'0',
+                    b'a'..=b'f' => digit - b'a' + 10,
+                    _ => return Err(ParseResumeTokenError),
+                };
+                *byte = *byte << 4 | value;
+            }
+        }
+        Ok(Self {
+            client,
+            secret: Secret(secret),
+        })
+    }
+}
+
+/// What a handshake asks for.
+#[derive(Debug)]
+pub(super) enum Ask {
+    /// A connection that can be resumed.
+    New { notice: bool },
+    /// To continue a client that has received so many messages.
+    Back {
+        token: ResumeToken,
+        received: u64,
+        notice: bool,
+    },
+}
+
+/// The token is unknown, its client has ended, or the messages that the client lacks are no longer kept.
+fn gone() -> Rejection {
+    Rejection::new(
+        StatusCode::GONE,
+        "this connection cannot be resumed; connect with resume=new",
+    )
+    .because("resume")
+}
+
+/// Reads what a handshake asks for. With `is_offered` false, a connection cannot be resumed, and only a token is refused.
+pub(super) fn read(request: &Request<'_>, is_offered: bool) -> Result<Option<Ask>, Rejection> {
+    let bad = |why: &'static str| Rejection::new(StatusCode::BAD_REQUEST, why).because("resume");
+    let field = request
+        .header("outrigger-resume")
+        .map(String::from_utf8_lossy);
+    let (token, received) = match &field {
+        Some(field) => {
+            let (token, rest) = field.split_once(';').unwrap_or((field, ""));
+            let received = rest.trim().strip_prefix("received=");
+            let token = Cow::Borrowed(token.trim());
+            (
+                token,
+                received.map(|received| Cow::Borrowed(received.trim())),
+            )
+        }
+        None => {
+            let Some(token) = request.parameters("resume").next() else {
+                return Ok(None);
+            };
+            (token, request.parameters("received").next())
+        }
+    };
+    let parsed = token.parse::<ResumeToken>();
+    if !is_offered {
+        return match parsed {
+            Ok(_) => Err(gone()),
+            // The parameter belongs to the service.
+            Err(_) => Ok(None),
+        };
+    }
+    let notice = request.parameters("notice").any(|value| value == "1");
+    if token == "new" {
+        return Ok(Some(Ask::New { notice }));
+    }
+    let token = parsed.map_err(|_| gone())?;
+    let received = received.ok_or_else(|| bad("received is missing"))?;
+    let is_number = !received.is_empty() && received.bytes().all(|byte| byte.is_ascii_digit());
+    let received = received.parse().ok().filter(|_| is_number);
+    let received = received.ok_or_else(|| bad("received is not a number of messages"))?;
+    Ok(Some(Ask::Back {
+        token,
+        received,
+        notice,
+    }))
+}
+
+/// Adds the token of a new resumable connection to its 101 response.
+pub(super) fn offer(accept: Accept, token: &ResumeToken) -> Result<Accept, Rejection> {
+    accept.field(FIELD, token.to_string())
+}
+
+/// Adds the fields that every connection negotiates for itself, and agrees on compression.
+pub(super) fn negotiate(
+    ctx: &Context,
+    mut accept: Accept,
+    offer: Option<Offer>,
+) -> Result<(Accept, Option<Codec>), Rejection> {
+    if let Some(cookie) = &ctx.config().affinity_cookie {
+        accept = accept.field("Set-Cookie", format!("{cookie}; Path=/; HttpOnly"))?;
+    }
+    let mut codec = None;
+    if let Some((compression, offer)) = ctx.core.env.protocol.compression.as_ref().zip(offer) {
+        let agreed = compression.accept(offer);
+        let value = agreed.agreement().to_string();
+        accept = accept.field("Sec-WebSocket-Extensions", value)?;
+        codec = Some(agreed);
+    }
+    Ok((accept, codec))
+}
+
+/// Answers the handshake of a connection that continues a client. `id` is the new connection.
+pub(super) fn resume(
+    ctx: &mut Context,
+    id: ClientId,
+    request: &Request<'_>,
+    upgrade: &Upgrade<'_>,
+    offer: Option<Offer>,
+    (token, received, notice): (ResumeToken, u64, bool),
+) -> Result<(), Rejection> {
+    let target = token.client;
+    let is_same = ctx.core.principal(target) == ctx.core.principal(id);
+    let service_id = ctx.core.service_id;
+    let known = ctx.core.registry.get(target).filter(|client| {
+        client.opens_with(&token.secret)
+            && client.service_id == service_id
+            && client.path() == request.path()
+            && is_same
+    });
+    let Some(client) = known else {
+        log::info!("{id} cannot resume: the token is unknown or has expired");
+        return Err(gone());
+    };
+    client
+        .check_received(received)
+        .map_err(|wrong| match wrong {
+            WrongCount::TooFew => {
+                log::info!(
+                    "{id} cannot resume {target}: message {} is not kept",
+                    received + 1
+                );
+                gone()
+            }
+            WrongCount::TooMany => {
+                let why = "received is more than was sent";
+                Rejection::new(StatusCode::BAD_REQUEST, why).because("resume")
+            }
+        })?;
+    let taken = client.traffic.messages_in;
+    let next = ResumeToken::generate(target);
+    let renewed = ctx
+        .core
+        .with(target, |client, _| client.renew_token(token.secret, &next));
+    let accept = renewed.unwrap_or_default();
+    let accept = accept.field(FIELD, format!("{next}; received={taken}"))?;
+    let (accept, codec) = negotiate(ctx, accept, offer)?;
+    ctx.core.with(id, |client, env| {
+        client.open_to_join(env, upgrade, &accept, codec, (target, received));
+        if notice {
+            client.notify(env, &next, taken);
+        }
+    });
+    Ok(())
+}
+
+impl Core {
+    /// Gives a connection whose handshake continues a client to that client. Does nothing for other connections. Called
+    /// when the connection was read, before anything else happens.
+    pub(super) fn join(&mut self, id: ClientId) {
+        let joins = self.registry.get(id).and_then(|client| client.joins());
+        let Some((target, received)) = joins else {
+            return;
+        };
+        let Some((new, client)) = self.registry.pair_mut(id, target) else {
+            debug_assert!(false, "{target} cannot end while {id} is read");
+            return;
+        };
+        let away = client.detached_for(self.env.now);
+        client.take_over(&mut self.env, &self.poll, new, received);
+        let env = &mut self.env;
+        env.counters.resumes += 1;
+        env.counters.takeovers += u64::from(away.is_none());
+        log::info!(
+            "{target} resumed: remote={} received={received} kept={}{}",
+            client.remote,
+            client.kept(),
+            away.map_or(" (taken over)".to_owned(), |away| format!(
+                " away={away:.1?}"
+            )),
+        );
+    }
+}
