@@ -96,6 +96,16 @@ def compressed():
         yield bytes([0xE0, len(offer)]) + offer + plans[0] + plans[3]
 
 
+def resume():
+    source = random.Random(16)
+    arrive, come_back, send, cut, read, exchange = 0, 1, 2, 5, 7, 8
+    for options in range(2):
+        yield bytes([options]) + bytes([arrive, 200, exchange, 0, send, 12, exchange, 0, cut, 0, come_back, 246] * 4)
+        yield bytes([options]) + bytes([arrive, 1, send + 13 * 5, 20, read, 9, cut + 26, 0, come_back, 240, exchange, 0] * 4)
+    for _ in range(24):
+        yield bytes(source.randrange(256) for _ in range(400))
+
+
 def operations():
     source = random.Random(6455)
     open_client = bytes([0, 200])
@@ -165,3 +175,4 @@ write("proxy_header", proxy_headers())
 write("connection", conversations())
 write("deflate", compressed())
 write("operations", operations())
+write("resume", resume())

@@ -10,6 +10,7 @@
 //! | [`calls`] | HTTP requests | every body arrives as it was sent |
 //! | [`deflate`] | compressed messages | the same as `connection`, and compression round trips |
 //! | [`operations`] | commands of a service | every connection ends once; output is well formed |
+//! | [`resume`] | operations of clients that resume | every message arrives once and in order |
 //! | [`envelope`] | a JSON-RPC message | the parser agrees with serde_json |
 //! | [`router`] | operations of clients and an agent | every message reaches only its owner; tables stay bounded |
 //! | [`attachments`], [`control`], [`process_calls`] | requests to processes | no panic; limits hold |
@@ -23,6 +24,8 @@ mod deflate;
 mod process;
 pub(crate) mod protocol;
 #[cfg(feature = "server")]
+mod resume;
+#[cfg(feature = "server")]
 mod server;
 
 pub use conversation::{calls, connection};
@@ -34,5 +37,7 @@ pub use protocol::{frame_header, handshake, proxy_header};
 pub use agent::{envelope, router};
 #[cfg(feature = "server")]
 pub use process::{attachments, control, process_calls};
+#[cfg(feature = "server")]
+pub use resume::resume;
 #[cfg(feature = "server")]
 pub use server::operations;

@@ -9,27 +9,27 @@ use std::sync::{Arc, Mutex, MutexGuard};
 pub(crate) struct MemoryStream(Arc<Mutex<Wire>>);
 
 #[derive(Debug, Default)]
-pub(super) struct Wire {
-    pub(super) to_server: VecDeque<u8>,
+pub(crate) struct Wire {
+    pub(crate) to_server: VecDeque<u8>,
     /// The client ended its direction.
-    pub(super) ended: bool,
+    pub(crate) ended: bool,
     /// The client reset the connection.
-    pub(super) reset: bool,
+    pub(crate) reset: bool,
     /// All bytes that the server wrote.
-    pub(super) from_server: Vec<u8>,
+    pub(crate) from_server: Vec<u8>,
     /// The free space of the simulated send buffer.
-    pub(super) room: usize,
+    pub(crate) room: usize,
     /// The number of those bytes that the client's system has taken, if that is known.
-    pub(super) taken: Option<usize>,
+    pub(crate) taken: Option<usize>,
 }
 
 impl MemoryStream {
-    pub(super) fn wire(&self) -> MutexGuard<'_, Wire> {
+    pub(crate) fn wire(&self) -> MutexGuard<'_, Wire> {
         self.0.lock().expect("one thread")
     }
 
     /// Bytes that the server wrote and the client's system has not taken.
-    pub(super) fn unsent(&self) -> Option<usize> {
+    pub(crate) fn unsent(&self) -> Option<usize> {
         let wire = self.wire();
         wire.taken
             .map(|taken| wire.from_server.len().saturating_sub(taken))

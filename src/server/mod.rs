@@ -32,7 +32,7 @@ mod id;
 mod interest;
 mod listener;
 #[cfg(any(test, fuzzing))]
-mod memory_stream;
+pub(crate) mod memory_stream;
 mod metrics;
 mod policy;
 mod reading;

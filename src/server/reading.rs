@@ -120,15 +120,18 @@ impl<S: Service> Server<S> {
     /// The peer has half-closed the connection. Sends the queued output, and keeps the connection if the service still
     /// has output for it.
     fn handle_end_of_input(&mut self, id: ClientId) {
-        let Some((client, _)) = self.ctx.core.reading() else {
+        let Some((client, env)) = self.ctx.core.reading() else {
             return;
         };
         if client.is_half_closed() {
             return;
         }
+        if client.is_open() && client.is_resumable() {
+            // The client may come back, so its service hears nothing.
+            return client.end(env, CloseReason::eof());
+        }
         let mut patience = Duration::ZERO;
-        // A resumable client may come back, so its service hears nothing.
-        if client.is_open() && !client.is_resumable() {
+        if client.is_open() {
             patience = self.service.input_ended(&mut self.ctx, id);
         }
         if let Some((client, env)) = self.ctx.core.reading() {

@@ -116,6 +116,14 @@ fn upgrade<S: Service>(
     id: ClientId,
     request: &Request<'_>,
 ) -> Result<(), Rejection> {
+    let is_offered = ctx.config().resume.is_some() && service.is_resumable(request);
+    let asked = resumption::read(request, is_offered)?;
+    if let Some(Ask::Back { token, .. }) = &asked
+        && !request.wants_websocket()
+    {
+        // A page cannot see the status of a refused handshake, so it asks with a plain request.
+        resumption::check(ctx, id, request, token)?;
+    }
     let upgrade = request.upgrade()?;
     if request.path().len() > MAX_PATH {
         let why = format!("the path is longer than {MAX_PATH} bytes");
@@ -128,8 +136,7 @@ fn upgrade<S: Service>(
         Some(_) => Offer::find(request)?,
         None => None,
     };
-    let is_offered = ctx.config().resume.is_some() && service.is_resumable(request);
-    let notice = match resumption::read(request, is_offered)? {
+    let notice = match asked {
         Some(Ask::Back {
             token,
             received,

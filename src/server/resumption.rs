@@ -202,6 +202,27 @@ pub(super) fn negotiate(
     Ok((accept, codec))
 }
 
+/// Checks that a token opens a client of the same service, path and principal. `id` is the new connection.
+pub(super) fn check(
+    ctx: &Context,
+    id: ClientId,
+    request: &Request<'_>,
+    token: &ResumeToken,
+) -> Result<(), Rejection> {
+    let core = &ctx.core;
+    let known = core.registry.get(token.client).is_some_and(|client| {
+        client.opens_with(&token.secret)
+            && client.service_id == core.service_id
+            && client.path() == request.path()
+            && core.principal(token.client) == core.principal(id)
+    });
+    if known {
+        return Ok(());
+    }
+    log::info!("{id} cannot resume: the token is unknown or has expired");
+    Err(gone())
+}
+
 /// Answers the handshake of a connection that continues a client. `id` is the new connection.
 pub(super) fn resume(
     ctx: &mut Context,
@@ -212,16 +233,8 @@ pub(super) fn resume(
     (token, received, notice): (ResumeToken, u64, bool),
 ) -> Result<(), Rejection> {
     let target = token.client;
-    let is_same = ctx.core.principal(target) == ctx.core.principal(id);
-    let service_id = ctx.core.service_id;
-    let known = ctx.core.registry.get(target).filter(|client| {
-        client.opens_with(&token.secret)
-            && client.service_id == service_id
-            && client.path() == request.path()
-            && is_same
-    });
-    let Some(client) = known else {
-        log::info!("{id} cannot resume: the token is unknown or has expired");
+    check(ctx, id, request, &token)?;
+    let Some(client) = ctx.core.registry.get(target) else {
         return Err(gone());
     };
     client

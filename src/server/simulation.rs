@@ -170,8 +170,8 @@ impl Witness {
 }
 
 /// The server, and the peers' ends of its connections.
-pub(crate) struct World {
-    pub(crate) server: Server<Witness>,
+pub(crate) struct World<S = Witness> {
+    pub(crate) server: Server<S>,
     pub(crate) streams: BTreeMap<ClientId, MemoryStream>,
     /// Ids of clients that may be gone, for late events.
     pub(crate) old: Vec<ClientId>,
@@ -199,37 +199,18 @@ impl World {
                 .then_some(std::num::NonZeroU32::MIN.saturating_add(20)),
             ..Config::default()
         };
-        let mut server = Server::new(
-            Poll::new()?,
-            config,
-            Vec::new(),
-            Vec::new(),
-            Witness::default(),
-        )?;
+        let mut world = Self::with_service(config, Witness::default())?;
         if options & 0x80 != 0 {
-            let env = &mut server.ctx.core.env;
+            let env = &mut world.server.ctx.core.env;
             env.protocol = Shared::new(env.config.limits, None).with_small_thresholds();
         }
-        Ok(Self {
-            server,
-            streams: BTreeMap::new(),
-            old: Vec::new(),
-        })
+        Ok(world)
     }
 
     pub(crate) fn open(&mut self, argument: u8) {
-        let stream = MemoryStream::default();
-        stream.wire().room = usize::from(argument) * 40;
-        let remote = Remote::from(SocketAddr::from(([127, 0, 0, 1], 1)));
-        if self.server.ctx.core.registry.len() >= self.server.ctx.config().max_connections() {
-            return;
-        }
-        let stream_end = Stream::Memory(stream.clone());
-        let Some(id) = self.server.ctx.core.add_client(stream_end, remote) else {
+        let Some(id) = self.add_connection(usize::from(argument) * 40) else {
             return;
         };
-        self.streams.insert(id, stream);
-        self.old.push(id);
         if argument & 7 == 7 {
             let calls: [&[u8]; 4] = [
                 b"GET /now HTTP/1.1\r\nHost: localhost\r\n\r\nGET /later HTTP/1.1\r\nHost: localhost\r\n\r\nGET /now",
@@ -243,6 +224,70 @@ impl World {
             self.give(id, &HEAD[..HEAD.len() - usize::from(argument % 16 == 6)]);
             self.event(id, true, true, false);
         }
+    }
+}
+
+impl<S: Service> World<S> {
+    /// A world with any service.
+    pub(crate) fn with_service(config: Config, service: S) -> io::Result<Self> {
+        let server = Server::new(Poll::new()?, config, Vec::new(), Vec::new(), service)?;
+        Ok(Self {
+            server,
+            streams: BTreeMap::new(),
+            old: Vec::new(),
+        })
+    }
+
+    /// Adds a connection whose socket has this much room. `None` if there are as many as allowed.
+    pub(crate) fn add_connection(&mut self, room: usize) -> Option<ClientId> {
+        let stream = MemoryStream::default();
+        stream.wire().room = room;
+        let remote = Remote::from(SocketAddr::from(([127, 0, 0, 1], 1)));
+        if self.server.ctx.core.registry.len() >= self.server.ctx.config().max_connections() {
+            return None;
+        }
+        let stream_end = Stream::Memory(stream.clone());
+        let id = self.server.ctx.core.add_client(stream_end, remote)?;
+        self.streams.insert(id, stream);
+        self.old.push(id);
+        Some(id)
+    }
+
+    pub(crate) fn service(&self) -> &S {
+        &self.server.service
+    }
+
+    /// The context and the service.
+    pub(crate) fn parts(&mut self) -> (&mut Context, &mut S) {
+        (&mut self.server.ctx, &mut self.server.service)
+    }
+
+    /// The clients that the service is owed an end of.
+    pub(crate) fn present(&self) -> Vec<ClientId> {
+        let clients = self.server.ctx.core.registry.iter();
+        let open = clients.filter(|client| client.was_open());
+        let mut present: Vec<_> = open.map(|client| client.id).collect();
+        present.sort();
+        assert_eq!(present.len(), self.server.ctx.core.registry.client_count());
+        present
+    }
+
+    /// The most bytes that are kept for one client, and the memory of all that is kept.
+    pub(crate) fn kept(&self) -> (usize, usize) {
+        let core = &self.server.ctx.core;
+        let kept = core.registry.iter().map(|client| client.kept()).max();
+        let memory = core
+            .registry
+            .iter()
+            .map(|client| client.kept_memory())
+            .sum();
+        assert_eq!(core.env.kept_memory, memory);
+        (kept.unwrap_or(0), memory)
+    }
+
+    /// The number of connections of any kind.
+    pub(crate) fn connection_count(&self) -> usize {
+        self.server.ctx.core.registry.len()
     }
 
     pub(crate) fn stream(&self, id: ClientId) -> &MemoryStream {
@@ -305,7 +350,9 @@ impl World {
         self.server.ctx.core.env.now = before + time;
         self.server.handle_jump(before, waited);
     }
+}
 
+impl World {
     /// Checks that the service's records agree with the registry, and that no client holds more than its limit.
     pub(crate) fn check(&mut self) {
         let ctx = &self.server.ctx;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::WebSocket;
 use crate::protocol::Time;
-use crate::protocol::close::CloseReason;
+use crate::protocol::close::{CloseCode, CloseReason};
 use crate::protocol::deflate::{Codec, Unfinished};
 use crate::protocol::frame::{FrameHeader, MAX_HEADER, OpCode};
 use crate::protocol::message::{Assembly, Payload};
@@ -67,8 +67,8 @@ pub(super) struct ColdState {
     pub(super) partial: Option<Box<Partial>>,
     /// Set exactly once: when the state leaves `Open`.
     pub(super) close_reason: Option<CloseReason>,
-    /// Whether the peer's CLOSE has arrived.
-    pub(super) got_close: bool,
+    /// The code of the peer's CLOSE.
+    pub(super) peer_close: Option<CloseCode>,
     /// The count in the last PONG that carried one.
     pub(super) confirmed: Option<u64>,
     /// Whether the peer violated the protocol, so that input cannot be read as frames.
@@ -84,7 +84,7 @@ pub(super) struct ColdState {
 impl ColdState {
     pub(super) fn is_empty(&self) -> bool {
         let idle = self.partial.is_none() && self.close_reason.is_none() && self.codec.is_none();
-        let unread = self.confirmed.is_some() || self.got_close;
+        let unread = self.confirmed.is_some() || self.peer_close.is_some();
         idle && self.due == 0 && self.half_closed.is_none() && !self.failed && !unread
     }
 }

@@ -14,7 +14,7 @@ mod timeouts;
 pub use shared::{FrameCounts, Shared};
 
 use self::cold::ColdState;
-use super::close::{Cause, CloseReason, close_payload, parse_close};
+use super::close::{Cause, CloseCode, CloseReason, close_payload, parse_close};
 use super::deflate::Codec;
 use super::frame::{OpCode, encode_frame};
 use super::handshake::{Accept, Upgrade};
@@ -275,12 +275,13 @@ impl WebSocket {
                     State::Closed,
                     CloseReason::new(Cause::PeerClose, code, reason.to_owned()),
                 );
-                self.cold.get_or_insert_default().got_close = true;
+                self.cold.get_or_insert_default().peer_close = Some(code);
             }
             (OpCode::Close, _) => {
                 self.take_partial();
                 self.state = State::Closed;
-                self.cold.get_or_insert_default().got_close = true;
+                let code = parse_close(payload).map_or(CloseCode::NONE, |(code, _)| code);
+                self.cold.get_or_insert_default().peer_close = Some(code);
             }
             (OpCode::Pong, _) if self.counts => {
                 if let Some(count) = parse_count(payload) {
@@ -302,9 +303,9 @@ impl WebSocket {
         self.cold.get_or_insert_default().failed = true;
     }
 
-    /// Whether the peer's CLOSE has arrived.
-    pub fn has_peer_close(&self) -> bool {
-        self.cold.as_ref().is_some_and(|cold| cold.got_close)
+    /// The code of the peer's CLOSE, if that has arrived: the answer to our CLOSE, or one that the peer sent first.
+    pub fn peer_close(&self) -> Option<CloseCode> {
+        self.cold.as_ref()?.peer_close
     }
 
     fn has_failed(&self) -> bool {

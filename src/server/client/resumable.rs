@@ -119,13 +119,18 @@ pub(in crate::server) enum WrongCount {
 }
 
 /// Whether a connection that ended for this reason was cut, so that the client may come back.
-fn is_cut(reason: &CloseReason, got_close: bool) -> bool {
+/// `peer_close` is the code of the client's CLOSE.
+fn is_cut(reason: &CloseReason, peer_close: Option<CloseCode>) -> bool {
+    // A page that reloads sends 1001, for example. A client that leaves sends 1000 or no code.
+    let leaves = |code| matches!(code, CloseCode::NORMAL | CloseCode::NONE);
     match reason.cause {
         Cause::Eof | Cause::ReadError | Cause::WriteError | Cause::PingTimeout => true,
-        // A page that reloads, or a library that gives up. A client that leaves sends 1000 or no code.
-        Cause::PeerClose => !matches!(reason.code, CloseCode::NORMAL | CloseCode::NONE),
-        // The client may not have received the last messages.
-        Cause::Service => !got_close && !is_final(reason.code),
+        Cause::PeerClose => !leaves(reason.code),
+        // Without an answer to the CLOSE, the client may not have received the last messages.
+        Cause::Service => {
+            let is_answered = |code| code == reason.code || leaves(code);
+            !is_final(reason.code) && !peer_close.is_some_and(is_answered)
+        }
         Cause::ProtocolError
         | Cause::IdleTimeout
         | Cause::SlowConsumer
@@ -249,7 +254,7 @@ impl Client {
         };
         let total = resumable.outbox.len() + size;
         let largest = resumable.outbox.largest().max(size);
-        total - largest <= limits.buffer && env.kept_memory + size <= limits.memory
+        total.saturating_sub(largest) <= limits.buffer && env.kept_memory + size <= limits.memory
     }
 
     /// Keeps a message that is being sent until the client confirms it. Does nothing if the client is not resumable.
@@ -322,7 +327,10 @@ impl Client {
         let (Some(resumable), Some(limits)) = (self.resumable(), env.config.resume) else {
             return false;
         };
-        let kept = resumable.outbox.len() - resumable.outbox.largest();
+        let kept = resumable
+            .outbox
+            .len()
+            .saturating_sub(resumable.outbox.largest());
         kept > limits.buffer - limits.buffer / 8
     }
 
@@ -335,7 +343,7 @@ impl Client {
         };
         let eof = CloseReason::eof();
         let reason = socket.close_reason().unwrap_or(&eof);
-        (self.is_resumable() && is_cut(reason, socket.has_peer_close())).then(|| reason.clone())
+        (self.is_resumable() && is_cut(reason, socket.peer_close())).then(|| reason.clone())
     }
 
     /// Detaches a client whose connection was cut. `pending` says whether the service owes it something.
