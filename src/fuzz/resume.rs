@@ -29,8 +29,10 @@ struct Account {
     sent: u64,
     /// Whether something is pending for it.
     is_pending: bool,
-    /// Whether it ends for good: it has read too slowly, or it was closed with 1008.
+    /// Whether it ends for good: it has read too slowly, it was closed with 1008, or it leaves.
     is_doomed: bool,
+    /// Whether the service has closed it.
+    is_closed: bool,
 }
 
 /// A service that numbers its messages, and does what the last byte of a message says.
@@ -38,6 +40,8 @@ struct Account {
 struct Ledger {
     accounts: BTreeMap<ClientId, Account>,
     ended: BTreeMap<ClientId, (Account, CloseReason)>,
+    /// Whether the service holds back no messages any more.
+    is_settling: bool,
 }
 
 /// A numbered message. Even numbers are text.
@@ -68,6 +72,11 @@ impl Ledger {
         };
         account.sent += u64::from(sent.is_ok());
         account.is_doomed |= sent == Err(SendError::SlowConsumer);
+        let may_fail = account.is_doomed || account.is_closed;
+        assert!(
+            sent.is_ok() || may_fail,
+            "{client} takes no message: {sent:?}"
+        );
     }
 }
 
@@ -92,12 +101,14 @@ impl Service for Ledger {
             "{client}: none is lost or doubled"
         );
         match payload.last() {
-            Some(b'c') => ctx.close(client, CloseCode::NORMAL, "asked"),
+            Some(b'c') => {
+                account.is_closed |= ctx.try_close(client, CloseCode::NORMAL, "asked").is_ok();
+            }
             Some(b'p') => {
                 account.is_doomed |= ctx.try_close(client, CloseCode::POLICY, "asked").is_ok();
             }
             Some(b'w') => account.is_pending = !account.is_pending,
-            Some(b'h') => ctx.set_held(client, true),
+            Some(b'h') if !self.is_settling => ctx.set_held(client, true),
             Some(b'a') => {
                 let all: Vec<_> = self.accounts.keys().copied().collect();
                 all.into_iter().for_each(|client| {
@@ -274,6 +285,13 @@ impl Peer {
         }
     }
 
+    /// Records that the client leaves.
+    fn doom(&self, world: &mut Sea) {
+        if let Some(account) = world.parts().1.accounts.get_mut(&self.id) {
+            account.is_doomed = true;
+        }
+    }
+
     /// Completes the closing handshake. The client has every message, unless it has read too slowly.
     fn answer_close(&mut self, world: &mut Sea, payload: &[u8]) {
         let service = world.service();
@@ -288,6 +306,7 @@ impl Peer {
         }
         let mut close = Vec::new();
         write_frame(true, 8, payload, &mut close);
+        self.doom(world);
         self.stream.wire().to_server.extend(close);
         self.event(world, false);
         self.is_over = true;
@@ -340,7 +359,11 @@ impl Peer {
                 assert!(self.notice.is_none(), "the notice comes first");
                 self.received += 1;
                 assert_eq!(number_of(payload), self.received, "none is lost or doubled");
-                assert_eq!(opcode == 0x1, self.received % 2 == 0, "the type is kept");
+                assert_eq!(
+                    opcode == 0x1,
+                    self.received.is_multiple_of(2),
+                    "the type is kept"
+                );
             }
             0x9 => {
                 assert_eq!(payload, self.received.to_string().as_bytes());
@@ -440,7 +463,7 @@ pub fn resume(data: &[u8]) {
         plan = rest;
         operate(&mut world, &mut peers, *operation, *argument);
         world.take_turn();
-        check(&mut world);
+        check(&world);
         peers.retain(|peer| !peer.is_over);
     }
     for mut peer in peers {
@@ -493,6 +516,9 @@ fn operate(world: &mut Sea, peers: &mut Vec<Peer>, operation: u8, argument: u8) 
             let code: u16 = if argument & 1 == 1 { 1000 } else { 1001 };
             let mut close = Vec::new();
             write_frame(true, 8, &code.to_be_bytes(), &mut close);
+            if code == 1000 {
+                peer.doom(world);
+            }
             peer.stream.wire().to_server.extend(close);
             peer.event(world, false);
             peer.link = Link::Closed;
@@ -500,13 +526,18 @@ fn operate(world: &mut Sea, peers: &mut Vec<Peer>, operation: u8, argument: u8) 
         }
         _ => {
             let code = CloseCode(if argument & 1 == 1 { 1000 } else { 4000 });
-            world.close(peer.id, code, "service".to_owned());
+            let id = peer.id;
+            let (ctx, service) = world.parts();
+            let is_closed = ctx.try_close(id, code, "service").is_ok();
+            if let Some(account) = service.accounts.get_mut(&id) {
+                account.is_closed |= is_closed;
+            }
         }
     }
 }
 
 /// Checks the limits and the counters.
-fn check(world: &mut Sea) {
+fn check(world: &Sea) {
     let (most, memory) = world.kept();
     assert!(most <= BUFFER + MAX_MESSAGE + 1000, "{most}");
     assert!(
@@ -520,13 +551,14 @@ fn check(world: &mut Sea) {
 
 /// Lets a client and the server exchange everything. Afterwards both have all messages, or the client has ended.
 fn settle(world: &mut Sea, peer: &mut Peer) {
+    world.parts().1.is_settling = true;
     for round in 0..60 {
         if peer.is_over {
             return;
         }
         if peer.link != Link::Open {
             peer.cut(world, 0);
-            peer.come_back(world, 255 & !8);
+            peer.come_back(world, !8);
         }
         peer.stream.wire().room += 1 << 20;
         peer.event(world, false);

@@ -126,12 +126,12 @@ impl<S: Service> Server<S> {
         if client.is_half_closed() {
             return;
         }
-        if client.is_open() && client.is_resumable() {
+        if client.is_connected() && client.is_resumable() {
             // The client may come back, so its service hears nothing.
             return client.end(env, CloseReason::eof());
         }
         let mut patience = Duration::ZERO;
-        if client.is_open() {
+        if client.is_connected() {
             patience = self.service.input_ended(&mut self.ctx, id);
         }
         if let Some((client, env)) = self.ctx.core.reading() {

@@ -54,9 +54,9 @@ impl Client {
 
     /// Begins the closing handshake. Does nothing unless the connection is open.
     pub(in crate::server) fn close(&mut self, env: &mut Env, reason: CloseReason) {
-        if self.is_detached() {
-            self.close_detached(env, reason);
-        } else if self.is_open() {
+        if !self.is_connected() {
+            self.close_cut(env, reason);
+        } else {
             self.transmit(env, |connection, now, out| {
                 if let Connection::WebSocket(socket) = connection {
                     socket.close(now, reason, out);
@@ -83,7 +83,7 @@ impl Client {
         match &mut self.connection {
             Connection::Http(http) => http.abandon(now),
             Connection::WebSocket(socket) => socket.abandon(now, reason),
-            Connection::Detached(detached) => detached.end(reason),
+            Connection::Detached(_) => self.end_cut(reason),
         }
     }
 
@@ -91,7 +91,7 @@ impl Client {
     /// state of the connection or written the last of its output.
     #[inline]
     pub(in crate::server) fn settle(&mut self, env: &mut Env) {
-        if !self.is_open() {
+        if !self.is_connected() {
             self.settle_closing(env);
         }
     }
@@ -119,7 +119,7 @@ impl Client {
         match &self.connection {
             Connection::Http(http) => http.next_step(),
             Connection::WebSocket(socket) => socket.next_step(),
-            Connection::Detached(detached) => detached.next_step(),
+            Connection::Detached(_) => self.detached_step(),
         }
     }
 
@@ -191,15 +191,15 @@ impl Client {
     }
 
     /// Why the connection ended. `None` if it was never a WebSocket.
-    pub(in crate::server) fn into_close_reason(self) -> Option<CloseReason> {
+    pub(in crate::server) fn into_close_reason(mut self) -> Option<CloseReason> {
+        if let Some(ended) = self.take_ended() {
+            return Some(ended.without_close());
+        }
         // CLOSE is the last frame, so it has not been written while output is queued.
         let close_left = self.queued() == 0;
         let socket = match self.connection {
             Connection::WebSocket(socket) => socket,
-            Connection::Detached(detached) => {
-                return detached.ended.map(CloseReason::without_close);
-            }
-            Connection::Http(_) => return None,
+            Connection::Http(_) | Connection::Detached(_) => return None,
         };
         let close_left = close_left && socket.close_reason().is_some();
         let reason = socket.into_close_reason(CloseReason::eof());
@@ -300,7 +300,7 @@ impl Client {
     pub(in crate::server) fn has_progressed(&mut self, env: &mut Env) -> bool {
         // On an open connection, any progress counts. A closing connection only occupies a slot, so it must make
         // progress at a minimum rate.
-        let least = if self.is_open() {
+        let least = if self.is_connected() {
             1.0
         } else {
             let close = env.config.timeouts.close.unwrap_or_default();

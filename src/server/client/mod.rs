@@ -156,10 +156,16 @@ impl Client {
     #[inline]
     pub(super) fn is_open(&self) -> bool {
         match &self.connection {
-            Connection::WebSocket(socket) => socket.is_open(),
-            Connection::Detached(detached) => detached.is_open(),
+            Connection::WebSocket(socket) => socket.is_open() || self.takes_messages(),
+            Connection::Detached(_) => self.takes_messages(),
             Connection::Http(_) => false,
         }
+    }
+
+    /// Whether the connection carries messages. That of a client that is [open](Client::is_open) may have been cut.
+    #[inline]
+    pub(super) fn is_connected(&self) -> bool {
+        matches!(&self.connection, Connection::WebSocket(socket) if socket.is_open())
     }
 
     /// Whether the service has seen `connected` and is owed `disconnected`.

@@ -69,8 +69,11 @@ impl Client {
             return Err(SendError::Closing);
         }
         self.keep(env, message);
-        if let Connection::Detached(detached) = &mut self.connection {
-            detached.last_message = env.now;
+        if !self.is_connected() {
+            // The connection was cut. The message is sent when the client comes back.
+            if let Connection::Detached(detached) = &mut self.connection {
+                detached.last_message = env.now;
+            }
             self.traffic.messages_out += 1;
             return Ok(());
         }
@@ -177,7 +180,7 @@ impl Client {
     ) -> bool {
         if self.backlog.is_some() && self.is_resumable() {
             let pushed = self.push_behind(env, broadcast.message);
-            return pushed.is_ok() && !self.is_detached();
+            return pushed.is_ok() && self.is_connected();
         }
         let is_behind = self.has_squeeze();
         let Connection::WebSocket(socket) = &mut self.connection else {

@@ -51,6 +51,10 @@ pub(in crate::server) struct Resumable {
     crowded: bool,
     /// The fields of the first 101 response. A resumed connection gets them again.
     accept: Accept,
+    /// The CLOSE with which the service has closed the client after the cut. The client gets it when it comes back.
+    closing: Option<CloseReason>,
+    /// Why the client has ended for good after the cut.
+    ended: Option<CloseReason>,
     /// The number of times that the client has come back.
     resumes: u64,
 }
@@ -68,33 +72,9 @@ pub(super) struct Detached {
     check_at: Time,
     /// Why the connection was cut.
     cut: CloseReason,
-    /// The CLOSE with which the service has closed the client. The client gets it when it comes back.
-    pub(super) closing: Option<CloseReason>,
-    /// Why the client is over.
-    pub(super) ended: Option<CloseReason>,
 }
 
 impl Detached {
-    /// Whether the service can send messages to the client.
-    pub(super) fn is_open(&self) -> bool {
-        self.closing.is_none() && self.ended.is_none()
-    }
-
-    /// Ends the client, unless it has ended.
-    pub(super) fn end(&mut self, reason: CloseReason) {
-        if self.ended.is_none() {
-            self.ended = Some(self.closing.take().unwrap_or(reason));
-        }
-    }
-
-    /// What to do with the client.
-    pub(super) fn next_step(&self) -> NextStep {
-        match self.ended {
-            Some(_) => NextStep::Close,
-            None => NextStep::Continue,
-        }
-    }
-
     /// When to call [`Client::check_detached`].
     pub(super) fn deadline(&self, limits: ResumeConfig) -> Time {
         self.check_at.min(self.since + limits.limit)
@@ -169,7 +149,35 @@ impl Client {
 
     /// Whether the client is detached and has not ended.
     pub(in crate::server) fn may_come_back(&self) -> bool {
-        matches!(&self.connection, Connection::Detached(detached) if detached.ended.is_none())
+        self.is_detached() && !self.has_ended()
+    }
+
+    /// Whether the client has ended for good after a cut.
+    fn has_ended(&self) -> bool {
+        self.resumable().is_some_and(|one| one.ended.is_some())
+    }
+
+    /// Takes the reason why the client has ended for good after a cut.
+    pub(super) fn take_ended(&mut self) -> Option<CloseReason> {
+        self.resumable_mut()?.ended.take()
+    }
+
+    /// Ends a client whose connection was cut for good. An earlier reason is kept.
+    pub(super) fn end_cut(&mut self, reason: CloseReason) {
+        if let Some(resumable) = self.resumable_mut()
+            && resumable.ended.is_none()
+        {
+            resumable.ended = Some(resumable.closing.take().unwrap_or(reason));
+        }
+    }
+
+    /// What to do with a detached client.
+    pub(super) fn detached_step(&self) -> NextStep {
+        if self.has_ended() {
+            NextStep::Close
+        } else {
+            NextStep::Continue
+        }
     }
 
     /// How long the client has been detached.
@@ -227,6 +235,8 @@ impl Client {
             unpinged: 0,
             crowded: false,
             accept,
+            closing: None,
+            ended: None,
             resumes: 0,
         }));
         if notice {
@@ -245,6 +255,18 @@ impl Client {
     }
 
     // Sending.
+
+    /// Whether messages to a client whose connection was cut are kept until it comes back. True from the cut on, even
+    /// before the loop has detached the client.
+    pub(super) fn takes_messages(&self) -> bool {
+        let Some(resumable) = self.resumable() else {
+            return false;
+        };
+        let is_closed = resumable.closing.is_some() || resumable.ended.is_some();
+        let is_cut =
+            self.is_detached() || self.cut().is_some_and(|cut| cut.cause != Cause::Service);
+        is_cut && !is_closed
+    }
 
     /// Whether a message of `size` bytes may be kept until the client confirms it. The longest message does not count,
     /// so that one message always fits.
@@ -341,9 +363,11 @@ impl Client {
         let Connection::WebSocket(socket) = &self.connection else {
             return None;
         };
-        let eof = CloseReason::eof();
-        let reason = socket.close_reason().unwrap_or(&eof);
-        (self.is_resumable() && is_cut(reason, socket.peer_close())).then(|| reason.clone())
+        if !self.is_resumable() || self.has_ended() {
+            return None;
+        }
+        let reason = socket.close_reason()?;
+        is_cut(reason, socket.peer_close()).then(|| reason.clone())
     }
 
     /// Detaches a client whose connection was cut. `pending` says whether the service owes it something.
@@ -366,15 +390,17 @@ impl Client {
         for flag in [Flag::Readable, Flag::HungUp, Flag::SendsLong] {
             self.flags.set(flag, false);
         }
-        let closing = (cut.cause == Cause::Service).then(|| cut.clone());
+        if cut.cause == Cause::Service
+            && let Some(resumable) = self.resumable_mut()
+        {
+            resumable.closing = Some(cut.clone());
+        }
         self.connection = Connection::Detached(Box::new(Detached {
             since: env.now,
             last_message: self.last_message(),
             idle_since: None,
             check_at: env.now,
             cut,
-            closing,
-            ended: None,
         }));
         self.check_detached(env, pending);
         if was_congested && !self.is_congested() {
@@ -406,20 +432,20 @@ impl Client {
         self.rearm(env);
     }
 
-    /// Records that the service has closed a detached client. The client gets the CLOSE when it comes back, unless the
+    /// Closes a client whose connection was cut. The client gets the CLOSE of a service when it comes back, unless the
     /// code ends it for good.
-    pub(super) fn close_detached(&mut self, env: &mut Env, reason: CloseReason) {
-        let Connection::Detached(detached) = &mut self.connection else {
-            return;
-        };
-        if detached.closing.is_some() || detached.ended.is_some() {
+    pub(super) fn close_cut(&mut self, env: &mut Env, reason: CloseReason) {
+        if !self.takes_messages() {
             return;
         }
         if reason.cause == Cause::Service && !is_final(reason.code) {
-            detached.closing = Some(reason);
-        } else {
-            self.end(env, reason);
+            if let Some(resumable) = self.resumable_mut() {
+                resumable.closing = Some(reason);
+            }
+            return;
         }
+        self.end_cut(reason);
+        self.disconnect(env);
     }
 
     // Resuming.
@@ -430,7 +456,7 @@ impl Client {
             return false;
         };
         let is_over = match &self.connection {
-            Connection::Detached(detached) => detached.ended.is_some(),
+            Connection::Detached(_) => self.has_ended(),
             Connection::WebSocket(socket) => !socket.is_open() && self.cut().is_none(),
             Connection::Http(_) => true,
         };
@@ -509,7 +535,7 @@ impl Client {
         received: u64,
     ) {
         let was_congested = self.is_congested();
-        let closing = self.swap_connections(env, poll, new);
+        self.swap_connections(env, poll, new);
         self.release(env, received);
         let Some(backlog) = self.backlog.as_deref_mut() else {
             return;
@@ -529,6 +555,7 @@ impl Client {
         self.traffic.messages_out = sent;
         self.backlog.get_or_insert_default().resumable = Some(resumable);
         self.ping_if_due(env);
+        let closing = self.resumable_mut().and_then(|one| one.closing.take());
         if let Some(closing) = closing {
             self.close(env, closing);
         }
@@ -546,14 +573,8 @@ impl Client {
         }
     }
 
-    /// Exchanges the connections of this client and of `new`. Ends the old one. Returns the CLOSE that the client still
-    /// has to get.
-    fn swap_connections(
-        &mut self,
-        env: &mut Env,
-        poll: &mio::Registry,
-        new: &mut Self,
-    ) -> Option<CloseReason> {
+    /// Exchanges the connections of this client and of `new`. Ends the old one.
+    fn swap_connections(&mut self, env: &mut Env, poll: &mio::Registry, new: &mut Self) {
         env.addresses.remove_client(self.remote.ip());
         env.addresses.add_client(new.remote.ip());
         std::mem::swap(&mut self.stream, &mut new.stream);
@@ -588,16 +609,18 @@ impl Client {
         );
         wire.unread.clear();
         match old {
-            Connection::Detached(detached) => {
+            Connection::Detached(_) => {
                 new.backlog = None;
                 new.disconnect(env);
-                detached.closing
             }
             Connection::WebSocket(mut socket) => {
                 wire.drop_unbegun();
                 let mut close = Vec::new();
                 let closing = socket.close_reason().cloned();
                 let closing = closing.filter(|reason| reason.cause == Cause::Service);
+                if let Some(resumable) = self.resumable_mut() {
+                    resumable.closing = resumable.closing.take().or(closing);
+                }
                 let reason = CloseReason::new(Cause::Service, CloseCode::TAKEN_OVER, "Taken over");
                 socket.close(env.now, reason, &mut close);
                 // Releases the compressor.
@@ -610,9 +633,8 @@ impl Client {
                 new.backlog = Some(wire);
                 new.mark_delivered();
                 new.rearm(env);
-                closing
             }
-            Connection::Http(_) => None,
+            Connection::Http(_) => {}
         }
     }
 
