@@ -22,7 +22,8 @@ pub(super) fn overview() -> String {
         text.push_str(&format!("  outrigger {name:9} {usage:32}  {summary}\n"));
     }
     text.push_str(
-        "
+        "  outrigger token     add|list|revoke                   edit the tokens that clients present
+
   outrigger COMMAND --help    the options of a command
   outrigger --version         the version
 
@@ -53,6 +54,29 @@ pub(super) fn of(command: &Command) -> String {
     }
     text.push('\n');
     text
+}
+
+/// The help of `outrigger token`.
+pub(super) fn token() -> String {
+    "\
+Edits a token file. A server that reads it with --token-file takes the changes on SIGHUP, and then closes
+the connections of tokens that were revoked.
+
+Usage: outrigger token add NAME [--scope SCOPE] --token-file FILE
+       outrigger token list --token-file FILE
+       outrigger token revoke NAME --token-file FILE
+
+  add       makes a token, prints it once, and writes its SHA-256 digest to FILE, which is created if it
+            does not exist. A file with one word becomes a file with lines: the word is the token 'default'
+  list      prints the name and the scope of each token
+  revoke    removes a token. The last one cannot be removed, because a server needs one
+
+  --scope SCOPE                   all: everything; use: connect to services, without the calls of the
+                                  process API; watch: connect as a viewer; metrics: /status and /metrics
+                                  [all]
+  --token-file FILE               the file
+"
+    .to_owned()
 }
 
 /// The help of the demo's programs.

@@ -67,6 +67,8 @@ pub enum Cause {
     SlowConsumer,
     /// The peer sent more messages than the rate limit.
     RateLimit,
+    /// The token that the peer presented is no longer accepted.
+    Revoked,
     /// The service closed it.
     Service,
     /// The server stops.
@@ -75,7 +77,7 @@ pub enum Cause {
 
 impl Cause {
     /// Every cause, for tables of counters.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::PeerClose,
         Self::Eof,
         Self::ReadError,
@@ -85,6 +87,7 @@ impl Cause {
         Self::IdleTimeout,
         Self::SlowConsumer,
         Self::RateLimit,
+        Self::Revoked,
         Self::Service,
         Self::Shutdown,
     ];
@@ -96,6 +99,7 @@ impl Cause {
             | Self::IdleTimeout
             | Self::SlowConsumer
             | Self::RateLimit
+            | Self::Revoked
             | Self::Service
             | Self::Shutdown => true,
             Self::PeerClose
@@ -118,6 +122,7 @@ impl Cause {
             Self::IdleTimeout => "idle_timeout",
             Self::SlowConsumer => "slow_consumer",
             Self::RateLimit => "rate_limit",
+            Self::Revoked => "revoked",
             Self::Service => "service",
             Self::Shutdown => "shutdown",
         }
@@ -218,6 +223,11 @@ impl CloseReason {
     /// The peer sent more messages than the rate limit.
     pub fn rate_limit() -> Self {
         Self::new(Cause::RateLimit, CloseCode::POLICY, "Rate limit")
+    }
+
+    /// The token that the peer presented is no longer accepted.
+    pub fn revoked() -> Self {
+        Self::new(Cause::Revoked, CloseCode::POLICY, "the token was revoked")
     }
 
     /// The service closed the connection with a code and a reason.

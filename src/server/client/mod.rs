@@ -19,6 +19,7 @@ pub(super) use self::outbound::{Broadcast, WRITE_BUFFER};
 pub use self::remote::Remote;
 use super::core::Env;
 use super::id::{ClientId, ServiceId};
+use super::policy::CredentialId;
 use super::run_queue::News;
 use super::stream::Stream;
 use super::timers::Link;
@@ -39,6 +40,8 @@ pub(super) struct Client {
     pub(super) timer: Link,
     stream: Stream,
     pub(super) remote: Remote,
+    /// The token of the last request.
+    pub(super) credential: Option<CredentialId>,
     /// The service of the last request.
     pub(super) service_id: ServiceId,
     flags: Flags,
@@ -134,6 +137,7 @@ impl Client {
             timer: Link::default(),
             stream,
             remote,
+            credential: None,
             service_id: ServiceId::ALL,
             flags: Flags::default(),
             delivered_mark: 0,
