@@ -1,9 +1,11 @@
 //! What clients may do: their principals and scopes, wrong tokens, and tokens that are no longer accepted.
 
+use std::time::Duration;
+
 use super::client::Remote;
 use super::core::{Core, Env};
 use super::id::ClientId;
-use super::policy::{Access, CredentialId, Failures, Principal, Scope};
+use super::policy::{Access, CredentialId, Failures, Principal, REJECTION_DELAY, Scope};
 use crate::protocol::{Rejection, StatusCode};
 
 impl Core {
@@ -67,17 +69,19 @@ impl Core {
     }
 }
 
-/// Counts a wrong token, and returns the rejection for it: the given one, or 429 if its address has presented too many.
-pub(super) fn reject_token(env: &mut Env, remote: Remote, rejection: Rejection) -> Rejection {
+/// Counts a wrong token. Returns how long its rejection is delayed, because its address has presented too many.
+pub(super) fn handle_wrong_token(env: &mut Env, remote: Remote) -> Option<Duration> {
     env.counters.wrong_tokens += 1;
     // The peers of a unix socket have no address.
     if remote.is_unix() {
-        return rejection;
+        return None;
     }
     let ip = remote.ip();
     let wrong = env.failures.record(ip, env.now);
-    if Failures::is_first_over(wrong) {
-        log::warn!("{ip} has presented {wrong} wrong tokens within a minute: answering 429");
+    if Failures::is_first_delayed(wrong) {
+        log::warn!(
+            "{ip} has presented {wrong} wrong tokens within a minute: rejecting more of them after {REJECTION_DELAY:?}"
+        );
     }
-    Failures::rejection(wrong).unwrap_or(rejection)
+    Failures::is_delayed(wrong).then_some(REJECTION_DELAY)
 }

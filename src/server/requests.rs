@@ -1,7 +1,7 @@
 //! Selects the service for each request, and upgrades, answers or rejects the request.
 
 use super::admin;
-use super::authorization::reject_token;
+use super::authorization::handle_wrong_token;
 use super::context::Context;
 use super::core::Core;
 use super::id::{ClientId, ServiceId};
@@ -85,8 +85,12 @@ fn route<S: Service>(
         && let Err(rejection) = access.check(request, listen, is_user, client.credential)
     {
         let is_wrong = rejection.status == StatusCode::UNAUTHORIZED;
-        if is_wrong && access.presents_token(request) {
-            return Err(reject_token(env, client.remote, rejection));
+        if is_wrong
+            && access.presents_token(request)
+            && let Some(delay) = handle_wrong_token(env, client.remote)
+        {
+            client.reject_later(env, delay);
+            return Ok(());
         }
         return Err(rejection);
     }

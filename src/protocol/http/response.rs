@@ -40,8 +40,6 @@ impl StatusCode {
     pub const UNSUPPORTED_MEDIA_TYPE: Self = Self(415);
     /// 426: the path is available only as a WebSocket.
     pub const UPGRADE_REQUIRED: Self = Self(426);
-    /// 429: too many requests, or wrong tokens, in a short time.
-    pub const TOO_MANY_REQUESTS: Self = Self(429);
     /// 431: the head is over the limit.
     pub const HEADERS_TOO_LARGE: Self = Self(431);
     /// 500: the server failed.
@@ -71,7 +69,6 @@ impl StatusCode {
             414 => "URI Too Long",
             415 => "Unsupported Media Type",
             426 => "Upgrade Required",
-            429 => "Too Many Requests",
             431 => "Request Header Fields Too Large",
             500 => "Internal Server Error",
             501 => "Not Implemented",
@@ -98,7 +95,6 @@ impl StatusCode {
             414 => "uri_too_long",
             415 => "unsupported_media_type",
             426 => "upgrade_required",
-            429 => "too_many_requests",
             431 => "headers_too_large",
             501 => "not_implemented",
             503 => "unavailable",

@@ -212,7 +212,7 @@ impl Access {
 }
 
 /// 401 for a token that is missing or wrong.
-fn unauthorized() -> Rejection {
+pub(in crate::server) fn unauthorized() -> Rejection {
     Rejection::new(
         StatusCode::UNAUTHORIZED,
         "the token is missing or wrong; it comes as 'Authorization: Bearer', '?token=' or the subprotocol 'outrigger.token.'",

@@ -4,16 +4,16 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
-use crate::protocol::{Rejection, StatusCode, Time};
+use crate::protocol::Time;
 
-/// The wrong tokens of one address that are answered with 401 within a [`PERIOD`].
+/// The wrong tokens of one address that are rejected at once within a [`PERIOD`].
 const FREE: u32 = 5;
 
 /// The time after which the count of an address begins anew.
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// [`PERIOD`] as the value of a Retry-After header.
-const RETRY_AFTER: &str = "60";
+/// The delay of later rejections.
+pub(in crate::server) const REJECTION_DELAY: Duration = Duration::from_secs(1);
 
 /// The maximum number of addresses that are remembered.
 const MOST: usize = 1024;
@@ -27,8 +27,8 @@ struct Count {
 
 /// The addresses that have presented wrong tokens lately.
 ///
-/// The server checks the token of every request, also of an address that is slowed down. So another client behind the
-/// same proxy cannot lock out the holder of a right token.
+/// Only the rejection of a wrong token is delayed. So another client behind the same proxy can neither lock out nor slow
+/// down the holder of a right token.
 #[derive(Debug, Default)]
 pub(in crate::server) struct Failures(HashMap<IpAddr, Count>);
 
@@ -60,18 +60,13 @@ impl Failures {
         count.wrong
     }
 
-    /// The answer to a wrong token in place of 401, if the address has presented too many. `wrong` is what
-    /// [`Failures::record`] returned.
-    pub(in crate::server) fn rejection(wrong: u32) -> Option<Rejection> {
-        let rejection = || {
-            let why = "too many wrong tokens from this address";
-            Rejection::new(StatusCode::TOO_MANY_REQUESTS, why).field("Retry-After", RETRY_AFTER)
-        };
-        (wrong > FREE).then(rejection)
+    /// Whether the rejection of a wrong token is delayed. `wrong` is what [`Failures::record`] returned.
+    pub(in crate::server) fn is_delayed(wrong: u32) -> bool {
+        wrong > FREE
     }
 
-    /// Whether this wrong token is the first one of its period that is not answered with 401.
-    pub(in crate::server) fn is_first_over(wrong: u32) -> bool {
+    /// Whether this wrong token is the first one of its period whose rejection is delayed.
+    pub(in crate::server) fn is_first_delayed(wrong: u32) -> bool {
         wrong == FREE + 1
     }
 }
@@ -101,8 +96,8 @@ mod tests {
             for wrong in 1..=20 {
                 let count = failures.record(v4(1), now + Duration::from_secs(59));
                 assert_eq!(count, wrong);
-                assert_eq!(Failures::rejection(count).is_some(), wrong > 5);
-                assert_eq!(Failures::is_first_over(count), wrong == 6);
+                assert_eq!(Failures::is_delayed(count), wrong > 5);
+                assert_eq!(Failures::is_first_delayed(count), wrong == 6);
             }
         }
         assert_eq!(failures.record(v4(2), begin), 1);

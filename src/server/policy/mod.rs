@@ -12,8 +12,9 @@ mod tokens;
 pub use access::Access;
 #[cfg(feature = "cli")]
 pub(crate) use access::RejectionHints;
+pub(in crate::server) use access::unauthorized;
 pub(in crate::server) use addresses::{Addresses, too_many_clients, too_many_of_address};
-pub(in crate::server) use failures::Failures;
+pub(in crate::server) use failures::{Failures, REJECTION_DELAY};
 pub use peers::{ParsePeersError, Peers};
 pub use principal::{ParseScopeError, Principal, Scope};
 pub use token::Token;
