@@ -59,22 +59,23 @@ pub(super) fn of(command: &Command) -> String {
 /// The help of `outrigger token`.
 pub(super) fn token() -> String {
     "\
-Edits a token file. A server that reads it with --token-file takes the changes on SIGHUP, and then closes
-the connections of tokens that were revoked.
+Edits a token file. A server that reads it with --token-file takes the changes on SIGHUP, and then
+closes the connections of revoked tokens.
 
 Usage: outrigger token add NAME [--scope SCOPE] --token-file FILE
        outrigger token list --token-file FILE
        outrigger token revoke NAME --token-file FILE
 
-  add       makes a token, prints it once, and writes its SHA-256 digest to FILE, which is created if it
-            does not exist. A file with one word becomes a file with lines: the word is the token 'default'
+  add       makes a token, prints it once, and writes its SHA-256 digest to FILE. A file with one word
+            becomes a file with lines, in which the word is the token 'default'
   list      prints the name and the scope of each token
   revoke    removes a token. The last one cannot be removed, because a server needs one
 
-  --scope SCOPE                   all: everything; use: connect to services, without the calls of the
-                                  process API; watch: connect as a viewer; metrics: /status and /metrics
-                                  [all]
-  --token-file FILE               the file
+Options:
+  --scope SCOPE                   for 'add': metrics allows /status and /metrics; watch also viewers;
+                                  use also connections to services; all also the calls of the
+                                  process API [all]
+  --token-file FILE               the file to edit; 'add' creates it, for its owner alone
 "
     .to_owned()
 }

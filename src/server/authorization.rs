@@ -147,11 +147,11 @@ mod tests {
         assert_eq!(world.status(without), "HTTP/1.1 401 Unauthorized");
         let right = world.request("GET /fuzz?token=s3cret");
         assert_eq!(world.status(right), "HTTP/1.1 101 Switching Protocols");
-        world.pass_and_check(Duration::from_millis(999));
+        world.pass_and_check(Duration::from_millis(900));
         assert_eq!(world.status(waits), "");
         world.end_input(leaves);
         world.event(leaves, true, false, true);
-        world.pass_and_check(Duration::from_millis(1));
+        world.pass_and_check(Duration::from_millis(300));
         assert_eq!(world.status(waits), "HTTP/1.1 401 Unauthorized");
         assert!(!world.streams.contains_key(&leaves));
         world.pass_and_check(Duration::from_secs(60));

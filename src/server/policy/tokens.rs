@@ -198,7 +198,7 @@ impl CredentialId {
 /// assert_eq!(access.tokens.iter().next().map(|one| one.name()), Some("default"));
 ///
 /// access.tokens = "
-///     # name  scope    secret
+///     ## name scope    secret
 ///     ada     all      correct-horse-battery-staple
 ///     grafana metrics  sha256:f87ca5c2b1fc5b9e7dd1a4b4a7b5b9f0a4c9a1b4b2b3b5b6b7b8b9babbbcbdbe
 /// ".parse()?;
