@@ -66,8 +66,8 @@ Usage: outrigger token add NAME [--scope SCOPE] --token-file FILE
        outrigger token list --token-file FILE
        outrigger token revoke NAME --token-file FILE
 
-  add       makes a token, prints it once, and writes its SHA-256 digest to FILE. A file with one word
-            becomes a file with lines, in which the word is the token 'default'
+  add       makes a token, prints it once, and writes its SHA-256 digest to FILE. A file with one
+            word becomes a file with lines, in which the word is the token 'default'
   list      prints the name and the scope of each token
   revoke    removes a token. The last one cannot be removed, because a server needs one
 
