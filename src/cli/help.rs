@@ -72,9 +72,9 @@ Usage: outrigger token add NAME [--scope SCOPE] --token-file FILE
   revoke    removes a token. The last one cannot be removed, because a server needs one
 
 Options:
-  --scope SCOPE                   for 'add': metrics allows /status and /metrics; watch also viewers;
-                                  use also connections to services; all also the calls of the
-                                  process API [all]
+  --scope SCOPE                   for 'add': metrics allows /status and /metrics; watch also
+                                  viewers; use also connections to services; all also the calls of
+                                  the process API [all]
   --token-file FILE               the file to edit; 'add' creates it, for its owner alone
 "
     .to_owned()

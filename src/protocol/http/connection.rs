@@ -29,7 +29,8 @@ pub enum HttpState {
     Head,
     /// The body of a call is arriving.
     Body,
-    /// A call is complete and waits for its response. Further input waits.
+    /// A call is complete and waits for its response, or a request waits for its rejection
+    /// ([`HttpConnection::reject_later`]). Further input waits.
     Answering,
     /// A call is being answered with a stream of events. Further input waits.
     Streaming,

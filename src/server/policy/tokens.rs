@@ -423,6 +423,7 @@ impl TokensError {
     }
 
     /// Whether there is no token at all.
+    #[cfg(feature = "cli")]
     pub(crate) fn is_empty(&self) -> bool {
         self.problem == Problem::Empty
     }
