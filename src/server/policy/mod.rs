@@ -3,6 +3,7 @@
 
 mod access;
 mod addresses;
+mod credential;
 mod failures;
 mod peers;
 mod principal;
@@ -14,6 +15,7 @@ pub use access::Access;
 pub(crate) use access::RejectionHints;
 pub(in crate::server) use access::unauthorized;
 pub(in crate::server) use addresses::{Addresses, too_many_clients, too_many_of_address};
+pub use credential::{Credential, ParseSecretError, Secret};
 pub(in crate::server) use failures::{Failures, REJECTION_DELAY};
 pub use peers::{ParsePeersError, Peers};
 pub use principal::{ParseScopeError, Principal, Scope};
@@ -22,4 +24,4 @@ pub(crate) use token::{is_token_protocol, without_token};
 pub(in crate::server) use tokens::CredentialId;
 #[cfg(feature = "cli")]
 pub(crate) use tokens::words;
-pub use tokens::{Credential, ParseSecretError, Secret, Tokens, TokensError};
+pub use tokens::{Tokens, TokensError};

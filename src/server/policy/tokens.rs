@@ -1,175 +1,15 @@
-//! The tokens that a server accepts: whose they are, what they allow, and the text of the token file.
+//! The tokens that a server accepts, and the text of the token file.
 
 use std::fmt;
 use std::num::NonZeroU8;
 use std::str::FromStr;
-use std::sync::Arc;
 
-use sha2::{Digest, Sha256};
-
+use super::Token;
 use super::access::percent_decode;
-use super::{Principal, Scope, Token};
-use crate::secret;
-
-/// The beginning of a secret that is given as its SHA-256 digest.
-const DIGEST: &str = "sha256:";
-
-/// The name of the token without a name in the token file.
-const DEFAULT: &str = "default";
-
-/// The name of clients without a token, which no token may have.
-const NOBODY: &str = "nobody";
-
-/// The maximum length of a name in bytes.
-const MAX_NAME: usize = 64;
+use super::credential::{Credential, ParseSecretError, Secret};
 
 /// A shorter token may appear in a path by chance, as `shell` might.
 const LONG_TOKEN: usize = 16;
-
-/// What a token is compared with: its SHA-256 digest, and its text if that is known. `Debug` reveals neither.
-///
-/// ```
-/// use outrigger::{Secret, Token};
-///
-/// let token = Token::generate();
-/// let secret = Secret::from(token.clone());
-/// let digest: Secret = secret.to_sha256().parse()?;
-/// assert!(digest == secret && digest.token().is_none());
-/// assert_eq!(secret.token(), Some(&token));
-/// # Ok::<(), outrigger::ParseSecretError>(())
-/// ```
-#[derive(Clone)]
-pub struct Secret {
-    digest: [u8; 32],
-    token: Option<Token>,
-}
-
-impl Secret {
-    /// The text of the token, if it is known.
-    #[must_use]
-    pub fn token(&self) -> Option<&Token> {
-        self.token.as_ref()
-    }
-
-    /// The digest as the token file has it: `sha256:` and 64 hexadecimal digits.
-    #[must_use]
-    pub fn to_sha256(&self) -> String {
-        let hex = self.digest.iter().map(|byte| format!("{byte:02x}"));
-        DIGEST.to_owned() + &hex.collect::<String>()
-    }
-}
-
-impl From<Token> for Secret {
-    fn from(token: Token) -> Self {
-        Self {
-            digest: digest(token.reveal().as_bytes()),
-            token: Some(token),
-        }
-    }
-}
-
-impl FromStr for Secret {
-    type Err = ParseSecretError;
-
-    /// Parses a token, or `sha256:` and the digest of a token in hexadecimal digits.
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = ParseSecretError(());
-        let Some(hex) = text.strip_prefix(DIGEST) else {
-            return Token::new(text).map(Self::from).ok_or(wrong);
-        };
-        let mut digest = [0; 32];
-        if hex.len() != 2 * digest.len() || !hex.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return Err(wrong);
-        }
-        for (at, byte) in digest.iter_mut().enumerate() {
-            *byte = u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).map_err(|_| wrong)?;
-        }
-        Ok(Self {
-            digest,
-            token: None,
-        })
-    }
-}
-
-impl PartialEq for Secret {
-    /// Compares the digests in constant time.
-    fn eq(&self, other: &Self) -> bool {
-        secret::is_equal(&self.digest, &other.digest)
-    }
-}
-
-impl Eq for Secret {}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(..)")
-    }
-}
-
-/// A text that is not a [`Secret`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ParseSecretError(());
-
-impl fmt::Display for ParseSecretError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a token is one word of visible ASCII characters, or sha256: with 64 hexadecimal digits")
-    }
-}
-
-impl std::error::Error for ParseSecretError {}
-
-fn digest(text: &[u8]) -> [u8; 32] {
-    Sha256::digest(text).into()
-}
-
-/// A token that a server accepts, with its name and scope.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Credential {
-    /// `None` for the token without a name.
-    name: Option<Arc<str>>,
-    scope: Scope,
-    secret: Secret,
-}
-
-impl Credential {
-    /// A token with a name: 1 to 64 ASCII letters, digits, and characters of `-_.@`. The name `default` stands for the
-    /// token without a name. `None` if the name is not valid, or is `nobody`.
-    pub fn new(name: &str, scope: Scope, secret: impl Into<Secret>) -> Option<Self> {
-        let is_valid = (1..=MAX_NAME).contains(&name.len())
-            && name != NOBODY
-            && name
-                .bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || b"-_.@".contains(&byte));
-        is_valid.then(|| Self {
-            name: (name != DEFAULT).then(|| name.into()),
-            scope,
-            secret: secret.into(),
-        })
-    }
-
-    /// Its name: `default` for the token without a name.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        self.name.as_deref().unwrap_or(DEFAULT)
-    }
-
-    /// What it allows.
-    #[must_use]
-    pub fn scope(&self) -> Scope {
-        self.scope
-    }
-
-    /// What a presented token is compared with.
-    #[must_use]
-    pub fn secret(&self) -> &Secret {
-        &self.secret
-    }
-
-    /// The owner of a connection that presented this token.
-    pub(in crate::server) fn principal(&self) -> Principal {
-        self.name.clone().map_or(Principal::Token, Principal::Named)
-    }
-}
 
 /// The position of a credential in [`Tokens`], counted from 1, so that an `Option` of it is one byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -222,7 +62,7 @@ impl Tokens {
         if self.find(credential.name()).is_some() {
             return Err(TokensError::at(None, Problem::Name));
         }
-        if self.0.iter().any(|one| one.secret == credential.secret) {
+        if self.0.iter().any(|one| one.secret() == credential.secret()) {
             return Err(TokensError::at(None, Problem::Secret));
         }
         if self.0.len() >= Self::MOST {
@@ -253,17 +93,17 @@ impl Tokens {
     #[must_use]
     pub fn only(&self) -> Option<&Token> {
         match self.0.as_slice() {
-            [one] => one.secret.token(),
+            [one] => one.secret().token(),
             _ => None,
         }
     }
 
     /// The credential that a client presented. Takes the same time whichever one it is.
     pub(in crate::server) fn presented(&self, secret: &[u8]) -> Option<CredentialId> {
-        let digest = digest(secret);
+        let presented = Secret::digest_of(secret);
         let mut found = 0;
         for (index, one) in self.0.iter().enumerate() {
-            let is_equal = secret::is_equal(&one.secret.digest, &digest);
+            let is_equal = *one.secret() == presented;
             found |= (index + 1) * usize::from(is_equal);
         }
         CredentialId::new(found.checked_sub(1)?)
@@ -277,8 +117,8 @@ impl Tokens {
     /// The position of a credential of earlier tokens, if it is still accepted and allows as much as before.
     pub(in crate::server) fn successor(&self, earlier: &Credential) -> Option<CredentialId> {
         let index = self.0.iter().position(|one| {
-            (&one.name, &one.secret) == (&earlier.name, &earlier.secret)
-                && one.scope >= earlier.scope
+            (one.name(), one.secret()) == (earlier.name(), earlier.secret())
+                && one.scope() >= earlier.scope()
         })?;
         CredentialId::new(index)
     }
@@ -306,7 +146,7 @@ impl Tokens {
         };
         let mut has_digests = false;
         for one in &self.0 {
-            let Some(token) = one.secret.token() else {
+            let Some(token) = one.secret().token() else {
                 has_digests = true;
                 continue;
             };
@@ -333,11 +173,7 @@ impl From<Token> for Tokens {
 impl From<Secret> for Tokens {
     /// One token without a name, which allows everything.
     fn from(secret: Secret) -> Self {
-        Self(vec![Credential {
-            name: None,
-            scope: Scope::All,
-            secret,
-        }])
+        Self(vec![Credential::unnamed(secret)])
     }
 }
 
@@ -441,7 +277,7 @@ impl fmt::Display for TokensError {
                 "a name has 1 to 64 letters, digits and characters of '-_.@', and is not 'nobody'",
             ),
             Problem::Scope => f.write_str("the scope is none of all, use, watch and metrics"),
-            Problem::SecretForm => ParseSecretError(()).fmt(f),
+            Problem::SecretForm => ParseSecretError::NEW.fmt(f),
             Problem::Name => f.write_str("this name is used twice"),
             Problem::Secret => f.write_str("this secret is used twice"),
             Problem::TooMany => write!(f, "there are more than {} tokens", Tokens::MOST),
@@ -454,6 +290,7 @@ impl std::error::Error for TokensError {}
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Principal, Scope};
 
     /// SHA-256 of `abc`, from FIPS 180-4's examples.
     const ABC: &str = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
