@@ -86,9 +86,9 @@ pub use protocol::{
 #[cfg(feature = "server")]
 pub use server::{
     Access, AdoptedOrphans, ClientId, ClientStatus, Config, ConfigBuilder, ConfigError, Context,
-    Ended, Error, Handle, Histogram, InheritedSocket, Interest, Listen, ListenAddress, Metrics,
-    OwnedMessage, ParseClientIdError, ParseListenError, ParsePeersError, ParseScopeError, Peers,
-    Principal, Readiness, Remote, ResumeConfig, ResumeStatus, Route, Scope, SendError, Server,
-    Service, ServiceId, SourceId, Status, StatusFields, StatusValue, Stopped, TimerId, Token,
-    Traffic,
+    Credential, Ended, Error, Handle, Histogram, InheritedSocket, Interest, Listen, ListenAddress,
+    Metrics, OwnedMessage, ParseClientIdError, ParseListenError, ParsePeersError, ParseScopeError,
+    ParseSecretError, Peers, Principal, Readiness, Remote, ResumeConfig, ResumeStatus, Route,
+    Scope, Secret, SendError, Server, Service, ServiceId, SourceId, Status, StatusFields,
+    StatusValue, Stopped, TimerId, Token, Tokens, TokensError, Traffic,
 };

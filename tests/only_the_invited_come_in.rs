@@ -691,7 +691,7 @@ fn a_hangup_reloads_the_token_and_the_lists() {
         "off",
     ]);
     let (address, _) = listening(&server.line());
-    let mut stays = Wire::connect(address, "/?token=first");
+    let mut revoked = Wire::connect(address, "/?token=first");
     let origin = "Origin: https://app.example\r\n";
     assert_eq!(status(address, "/?token=first", origin), "403");
     // A file that cannot be read changes nothing.
@@ -699,14 +699,16 @@ fn a_hangup_reloads_the_token_and_the_lists() {
     fs::write(file.path(), "second").expect("a file");
     server.signal(Signal::HUP);
     assert_eq!(status(address, "/?token=second", ""), "401");
+    revoked.send_frame(TEXT, b"still here");
+    assert_eq!(revoked.read_frame().payload, b"still here");
     fs::write(config.path(), r#"{"allow-origin":["https://app.example"]}"#).expect("a file");
     server.signal(Signal::HUP);
     eventually("the new token is taken", || {
         status(address, "/?token=second", origin) == "101"
     });
     assert_eq!(status(address, "/?token=first", ""), "401");
-    stays.send_frame(TEXT, b"still here");
-    assert_eq!(stays.read_frame().payload, b"still here");
+    let told = (1008, "the token was revoked".to_owned());
+    assert_eq!(revoked.read_close(), told);
 }
 
 #[test]

@@ -24,6 +24,9 @@ fn help_and_version_go_to_standard_output_with_exit_code_0() {
         &["help"],
         &["echo", "--help"],
         &["app", "-h"],
+        &["help", "token"],
+        &["token", "--help"],
+        &["token", "add", "-h"],
         &["--version"],
     ] {
         let output = outrigger(args);
@@ -33,7 +36,12 @@ fn help_and_version_go_to_standard_output_with_exit_code_0() {
             "{args:?}"
         );
     }
-    for args in [&["--help"][..], &["app", "--help"], &["serve", "--help"]] {
+    for args in [
+        &["--help"][..],
+        &["app", "--help"],
+        &["serve", "--help"],
+        &["token", "--help"],
+    ] {
         let help = String::from_utf8(outrigger(args).stdout).expect("UTF-8");
         for line in help.lines() {
             assert!(line.chars().count() <= 100, "the line is too long: {line}");
@@ -61,6 +69,8 @@ fn wrong_usage_is_one_line_and_exit_code_2() {
         (&["app", "--"], "missing program after '--'"),
         (&["agent"], "missing program after '--'"),
         (&["serve"], "missing --config FILE.json"),
+        (&["token"], "expected 'add', 'list' or 'revoke'"),
+        (&["token", "list"], "missing --token-file FILE"),
         (
             &["echo", "--announce-extra", "{}"],
             "--announce-extra has no effect without --announce",

@@ -15,7 +15,7 @@ use common::program::outrigger;
 use rustix::process::Signal;
 
 #[cfg(feature = "deflate")]
-const COMMANDS: [&str; 7] = [
+const COMMANDS: [&str; 8] = [
     "agent",
     "terminal",
     "processes",
@@ -23,6 +23,7 @@ const COMMANDS: [&str; 7] = [
     "echo",
     "serve",
     "demo",
+    "token",
 ];
 
 /// Every option of all commands, with its default in the help.

@@ -13,7 +13,7 @@ use super::flags::Flag;
 use super::settings::{ListenFlag, Settings};
 use crate::server::RejectionHints;
 use crate::sys::keep_from_children;
-use crate::{Config, Listen, Token};
+use crate::{Config, Listen, Token, Tokens};
 
 /// The number of the first socket that a service manager passes (sd_listen_fds(3)).
 const FIRST_PASSED: i32 = 3;
@@ -103,20 +103,20 @@ impl Settings {
             return Ok(());
         }
         let given = match (&self.token_file, std::env::var(TOKEN_VARIABLE)) {
-            (Some(file), _) => Some(read_token(file)?),
-            (None, Ok(text)) => Some(parse_token(&text, TOKEN_VARIABLE)?),
+            (Some(file), _) => Some(read_tokens(file)?),
+            (None, Ok(text)) => Some(parse_tokens(&text, TOKEN_VARIABLE)?),
             (None, Err(VarError::NotPresent)) => None,
             (None, Err(VarError::NotUnicode(_))) => {
                 return Err(format!("{TOKEN_VARIABLE} is not UTF-8"));
             }
         };
-        self.server.access.token = match given {
-            Some(token) => Some(token),
-            None if !self.runs_programs(command) && self.is_local() => None,
-            None if self.is_unix_only() => None,
+        self.server.access.tokens = match given {
+            Some(tokens) => tokens,
+            None if !self.runs_programs(command) && self.is_local() => Tokens::default(),
+            None if self.is_unix_only() => Tokens::default(),
             None => {
                 self.token_is_generated = true;
-                Some(Token::generate())
+                Token::generate().into()
             }
         };
         Ok(())
@@ -132,11 +132,15 @@ impl Settings {
         if self.no_auth && std::env::var_os(TOKEN_VARIABLE).is_some() {
             warnings.push(format!("--no-auth: {TOKEN_VARIABLE} is ignored"));
         }
-        let length = access.token.as_ref().map(|token| token.reveal().len());
-        if let Some(length) = length.filter(|length| *length < SHORT_TOKEN) {
-            warnings.push(format!(
-                "the token has only {length} characters and may be guessed; use {SHORT_TOKEN} or more random ones"
-            ));
+        for credential in access.tokens.iter() {
+            let length = credential.secret().token();
+            let length = length.map(|token| token.reveal().len());
+            if let Some(length) = length.filter(|length| *length < SHORT_TOKEN) {
+                let name = credential.name();
+                warnings.push(format!(
+                    "the token '{name}' has only {length} characters and may be guessed; use {SHORT_TOKEN} or more random ones"
+                ));
+            }
         }
         if let Some(file) = &self.token_file
             && let Ok(found) = std::fs::metadata(file)
@@ -150,7 +154,7 @@ impl Settings {
             ));
         }
         let all = |list: &[String]| list.iter().any(|one| one == "*");
-        if access.token.is_none() && all(&access.origins) && all(&access.hosts) {
+        if access.tokens.is_empty() && all(&access.origins) && all(&access.hosts) {
             warnings.push(
                 "--allow-origin '*' and --allow-host '*' without a token: every web page can connect"
                     .to_owned(),
@@ -196,15 +200,14 @@ fn forbidden_mode(file: &Metadata) -> u32 {
     }
 }
 
-fn read_token(file: &Path) -> Result<Token, String> {
+fn read_tokens(file: &Path) -> Result<Tokens, String> {
     let name = format!("--token-file: {}", file.display());
     let text = std::fs::read_to_string(file).map_err(|error| format!("{name}: {error}"))?;
-    parse_token(&text, &name)
+    parse_tokens(&text, &name)
 }
 
-fn parse_token(text: &str, from: &str) -> Result<Token, String> {
-    Token::new(text.trim())
-        .ok_or_else(|| format!("{from}: a token is one word of visible ASCII characters"))
+fn parse_tokens(text: &str, from: &str) -> Result<Tokens, String> {
+    text.parse().map_err(|error| format!("{from}: {error}"))
 }
 
 /// The number of sockets that a service manager has passed (sd_listen_fds(3)). Child processes do not inherit them.

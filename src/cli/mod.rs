@@ -15,6 +15,7 @@ mod logging;
 mod lookup;
 mod run;
 mod settings;
+mod token;
 mod values;
 
 use std::ffi::OsString;
@@ -27,6 +28,7 @@ use self::commands::{Command, ProgramArg};
 use self::config_file::ConfigFile;
 use self::flags::{Flag, Takes};
 use self::settings::Settings;
+use self::token::TokenCommand;
 use crate::demo;
 
 /// How the program ends.
@@ -57,6 +59,8 @@ enum Action {
     Print(String),
     /// Run one of the programs that the demo uses.
     Example(fn() -> io::Result<()>),
+    /// List or edit the tokens of a file.
+    Token(TokenCommand),
     /// Run a server.
     Run(&'static Command, Box<Settings>),
 }
@@ -72,6 +76,7 @@ pub fn main() -> ExitCode {
             Ok(()) => Outcome::Clean,
             Err(error) => fail(&error.to_string(), Outcome::Failure),
         },
+        Ok(Action::Token(command)) => token::run(&command),
         Ok(Action::Run(command, settings)) => run::run(command, *settings),
         Err(error) => fail(&error, Outcome::Usage),
     };
@@ -112,6 +117,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Action, String> {
             (Some(command), _) => command,
             (None, Some("example-agent")) => return example(&mut parser, demo::run_agent),
             (None, Some("example-app")) => return example(&mut parser, demo::run_app),
+            (None, Some("token")) => return token::parse(&mut parser),
             (None, Some("help")) => return Ok(Action::Print(help_on(&mut parser))),
             (None, _) => {
                 let name = name.to_string_lossy();
@@ -127,6 +133,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Action, String> {
 /// `help`, or `help COMMAND`.
 fn help_on(parser: &mut lexopt::Parser) -> String {
     let command = match parser.next() {
+        Ok(Some(Arg::Value(name))) if name == "token" => return help::token(),
         Ok(Some(Arg::Value(name))) => name.to_str().and_then(Command::find),
         _ => None,
     };

@@ -14,7 +14,7 @@ use crate::demo;
 use crate::server::InheritedSocket;
 use crate::service::Routes;
 use crate::sys::{NonblockingFd, take_descriptor};
-use crate::{Access, Config, Ended, Listen, ListenAddress, Server, Service, Token};
+use crate::{Access, Config, Ended, Listen, ListenAddress, Server, Service, Token, Tokens};
 
 /// How long to wait for room on standard output for the `listening` lines.
 const PRINT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -92,10 +92,10 @@ fn serve(
         // The terminal is closing, and with it the programs that run in it.
         server.stop_on_hangup()?;
     } else {
-        let mut token = settings.server.access.token.clone();
+        let mut tokens = settings.server.access.tokens.clone();
         server.reload_on_hangup(move || {
-            let access = reload_access(token.as_ref())?;
-            token.clone_from(&access.token);
+            let access = reload_access(&tokens)?;
+            tokens.clone_from(&access.tokens);
             Some(access)
         })?;
     }
@@ -149,7 +149,13 @@ fn announce(
         .collect();
     let announcement = match (&settings.announce, addresses.first(), paths.first()) {
         (Some(name), Some(address), Some(path)) => {
-            let token = settings.server.access.token.as_ref();
+            let tokens = &settings.server.access.tokens;
+            if tokens.only().is_none() && !tokens.is_empty() {
+                log::warn!(
+                    "--announce: authToken is null: there are several tokens, or only the digest is known"
+                );
+            }
+            let token = tokens.only();
             let extra = &settings.announce_extra;
             Some(Announcement::write(name, address, path, token, extra)?)
         }
@@ -163,7 +169,7 @@ fn announce(
         }
     }
     if command.is_demo() {
-        let asks = settings.server.access.token.is_some();
+        let asks = !settings.server.access.tokens.is_empty();
         text.push_str(&demo::instructions(
             &reached,
             settings.generated_token(),
@@ -188,20 +194,20 @@ fn listening(address: &ListenAddress, path: &str, generated_token: Option<&Token
     format!("outrigger: listening on {url}\n")
 }
 
-/// Reloads the access settings. The token stays unless the settings name another one, because a server that
-/// required a token must continue to require one.
-fn reload_access(token: Option<&Token>) -> Option<Access> {
+/// Reloads the access settings. The tokens stay unless the settings name others, because a server that required a token
+/// must continue to require one.
+fn reload_access(tokens: &Tokens) -> Option<Access> {
     match parse(std::env::args_os()) {
         Ok(Action::Run(_, settings)) => {
             warn(&settings);
             let generated = settings.token_is_generated;
             let mut access = settings.server.access;
-            if generated || access.token.is_none() {
-                access.token = token.cloned();
+            if generated || access.tokens.is_empty() {
+                access.tokens = tokens.clone();
             }
             Some(access)
         }
-        Ok(Action::Print(_) | Action::Example(_)) => None,
+        Ok(Action::Print(_) | Action::Example(_) | Action::Token(_)) => None,
         Err(error) => {
             log::error!("hangup received, but the access settings stay unchanged: {error}");
             None

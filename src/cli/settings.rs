@@ -126,7 +126,7 @@ impl Settings {
 
     /// The token, if the server generated it and therefore prints it.
     pub(crate) fn generated_token(&self) -> Option<&Token> {
-        let token = self.server.access.token.as_ref();
+        let token = self.server.access.tokens.only();
         token.filter(|_| self.token_is_generated)
     }
 

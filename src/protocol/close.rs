@@ -71,6 +71,8 @@ pub enum Cause {
     RateLimit,
     /// The client's connection was cut, and the client did not resume it in time.
     NotResumed,
+    /// The token that the peer presented is no longer accepted.
+    Revoked,
     /// The service closed it.
     Service,
     /// The server stops.
@@ -79,7 +81,7 @@ pub enum Cause {
 
 impl Cause {
     /// Every cause, for tables of counters.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::PeerClose,
         Self::Eof,
         Self::ReadError,
@@ -90,6 +92,7 @@ impl Cause {
         Self::SlowConsumer,
         Self::RateLimit,
         Self::NotResumed,
+        Self::Revoked,
         Self::Service,
         Self::Shutdown,
     ];
@@ -101,6 +104,7 @@ impl Cause {
             | Self::IdleTimeout
             | Self::SlowConsumer
             | Self::RateLimit
+            | Self::Revoked
             | Self::Service
             | Self::Shutdown => true,
             Self::PeerClose
@@ -125,6 +129,7 @@ impl Cause {
             Self::SlowConsumer => "slow_consumer",
             Self::RateLimit => "rate_limit",
             Self::NotResumed => "not_resumed",
+            Self::Revoked => "revoked",
             Self::Service => "service",
             Self::Shutdown => "shutdown",
         }
@@ -231,6 +236,11 @@ impl CloseReason {
     pub fn not_resumed(cut: &Self) -> Self {
         let reason = format!("not resumed after {}", cut.cause);
         Self::new(Cause::NotResumed, CloseCode::ABNORMAL, reason)
+    }
+
+    /// The token that the peer presented is no longer accepted.
+    pub fn revoked() -> Self {
+        Self::new(Cause::Revoked, CloseCode::POLICY, "the token was revoked")
     }
 
     /// The service closed the connection with a code and a reason.

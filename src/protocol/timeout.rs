@@ -10,6 +10,9 @@ pub enum Timeout {
     Continue,
     /// The request took too long: reject it with 408.
     Handshake,
+    /// The delay of a rejection has passed: reject the request now
+    /// ([`HttpConnection::reject_later`](super::HttpConnection::reject_later)).
+    Rejection,
     /// The idle timeout has passed: close with [`CloseReason::idle_timeout`], unless the service exempts the client.
     Idle,
     /// The connection is over: close it at once.

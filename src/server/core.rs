@@ -14,7 +14,7 @@ use super::config::Config;
 use super::counters::Counters;
 use super::id::{ClientId, ServiceId, SourceId, TimerId};
 use super::interest::Interest;
-use super::policy::{Addresses, Peers, Principal, Scope, too_many_of_address};
+use super::policy::{Addresses, Failures, Peers, too_many_of_address};
 use super::registry::Registry;
 use super::run_queue::RunQueue;
 use super::shutdown::Shutdown;
@@ -49,6 +49,8 @@ pub(super) struct Env {
     share_began: u64,
     pub(super) counters: Counters,
     pub(super) addresses: Addresses,
+    /// The addresses that have presented wrong tokens.
+    pub(super) failures: Failures,
     /// The number of calls that services have not completely answered.
     pub(super) calls: usize,
     /// The services that take no messages, one bit for each.
@@ -137,6 +139,7 @@ impl Core {
                 share_began: 0,
                 counters: Counters::default(),
                 addresses: Addresses::new(config.max_clients_per_address.is_some()),
+                failures: Failures::default(),
                 calls: 0,
                 paused: 0,
                 kept_memory: 0,
@@ -422,22 +425,6 @@ impl Core {
         self.count_connection(id);
     }
 
-    /// The authenticated owner of a client's connection.
-    pub(super) fn principal(&self, id: ClientId) -> Principal {
-        let client = self.registry.get(id);
-        match client.and_then(|client| client.remote.user()) {
-            Some(user) => Principal::User(user),
-            None if self.env.config.access.token.is_some() => Principal::Token,
-            None => Principal::Nobody,
-        }
-    }
-
-    /// What the token of a client's last request allows.
-    pub(super) fn scope(&self, id: ClientId) -> Scope {
-        let _ = id;
-        Scope::All
-    }
-
     /// The number of clients of the current service, including those that are being closed.
     pub(super) fn client_count(&self) -> usize {
         if self.service_id == ServiceId::ALL {
@@ -471,6 +458,7 @@ impl Core {
                 id: client.id,
                 path: client.path().to_owned(),
                 remote: client.remote,
+                principal: self.principal(client.id),
                 connected: self.env.now.since(client.since()),
                 traffic: client.traffic,
                 queued_bytes: client.queued(),

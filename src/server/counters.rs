@@ -31,6 +31,8 @@ pub(super) struct Counters {
     pub(super) responses: BTreeMap<u16, u64>,
     /// Rejected requests by reason.
     pub(super) rejections: BTreeMap<&'static str, u64>,
+    /// Requests with a wrong token.
+    pub(super) wrong_tokens: u64,
     /// Ended connections, in the order of [`OUTCOMES`].
     pub(super) outcomes: [u64; OUTCOMES.len()],
     /// Disconnected clients, in the order of [`Cause::ALL`].

@@ -6,6 +6,7 @@ use super::client::Client;
 use super::core::Core;
 use super::event_loop::{Server, Task};
 use super::id::ClientId;
+use super::policy::unauthorized;
 use super::service::Service;
 use crate::protocol::{CloseReason, Rejection, Time, Timeout};
 
@@ -59,6 +60,12 @@ impl<S: Service> Server<S> {
                     env.counters.close_timeouts += u64::from(client.is_closing());
                     client.end(env, reason);
                 });
+                return;
+            }
+            Some(Timeout::Rejection) => {
+                self.ctx
+                    .core
+                    .with(id, |client, env| client.reject(env, &unauthorized()));
                 return;
             }
             Some(Timeout::Handshake) => {

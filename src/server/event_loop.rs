@@ -239,8 +239,9 @@ impl<S: Service> Server<S> {
                     && signals.take() > 0
                     && let Some(access) = make()
                 {
-                    self.ctx.core.env.config.access = access;
-                    log::info!("hangup received: reloaded access settings");
+                    let mut revoked = 0;
+                    self.act(|server| revoked = server.ctx.core.replace_access(access));
+                    log::info!("hangup received: reloaded access settings; revoked={revoked}");
                 }
             }
             Origin::Children => {

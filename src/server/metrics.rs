@@ -232,6 +232,11 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
         "reason",
         counters.rejections.iter(),
     );
+    out.counter(
+        "outrigger_wrong_tokens_total",
+        "Requests with a wrong token, excluding those without a token.",
+        counters.wrong_tokens,
+    );
     out.counters(
         "outrigger_connections_ended_total",
         "Ended connections by use.",

@@ -15,6 +15,7 @@
 
 mod address;
 mod admin;
+mod authorization;
 mod budget;
 mod client;
 mod clock;
@@ -66,9 +67,12 @@ pub use histogram::Histogram;
 pub use id::{ClientId, ParseClientIdError, ServiceId, SourceId, TimerId};
 pub use interest::Interest;
 pub use metrics::Metrics;
+pub use policy::{
+    Access, Credential, ParsePeersError, ParseScopeError, ParseSecretError, Peers, Principal,
+    Scope, Secret, Token, Tokens, TokensError,
+};
 #[cfg(feature = "cli")]
-pub(crate) use policy::RejectionHints;
-pub use policy::{Access, ParsePeersError, ParseScopeError, Peers, Principal, Scope, Token};
+pub(crate) use policy::{RejectionHints, words};
 pub(crate) use policy::{is_token_protocol, without_token};
 pub use service::{Readiness, Route, Service};
 pub use startup::AdoptedOrphans;

@@ -1,6 +1,7 @@
 //! Selects the service for each request, and upgrades, answers or rejects the request.
 
 use super::admin;
+use super::authorization::handle_wrong_token;
 use super::context::Context;
 use super::core::Core;
 use super::id::{ClientId, ServiceId};
@@ -80,10 +81,22 @@ fn route<S: Service>(
     // A stopping server answers one request on each connection and then closes it.
     client.begin_request(request, origin.as_deref(), is_stopping);
     let is_user = client.remote.user().is_some();
-    if !admin::is_open(request) {
-        access.check(request, listen, is_user)?;
+    client.credential = access.credential(request).filter(|_| !is_user);
+    if !admin::is_open(request)
+        && let Err(rejection) = access.check(request, listen, is_user, client.credential)
+    {
+        let is_wrong = rejection.status == StatusCode::UNAUTHORIZED;
+        if is_wrong
+            && access.presents_token(request)
+            && let Some(delay) = handle_wrong_token(env, client.remote)
+        {
+            client.reject_later(env, delay);
+            return Ok(());
+        }
+        return Err(rejection);
     }
-    client.set_trusted(access.authenticates(request, is_user));
+    let needs_token = !access.tokens.is_empty() && !is_user;
+    client.set_trusted(!needs_token || client.credential.is_some());
     let route = if request.is_preflight() {
         // The server keeps no memory for a peer without a token.
         admin::expect_no_body(request)?;
@@ -94,6 +107,7 @@ fn route<S: Service>(
     } else if is_stopping && !is_new {
         return Err(Rejection::unavailable("stopping").because("stopping"));
     } else {
+        ctx.core.check_scope(id, service.scope(request))?;
         service.route(request)?
     };
     if route == Route::WebSocket {
@@ -173,7 +187,11 @@ fn upgrade<S: Service>(
             client.make_resumable(env, &token, lasting, notice);
         }
     });
-    log::info!("{id} connected: path={:?} remote={remote}", request.path());
+    let principal = ctx.principal(id);
+    log::info!(
+        "{id} connected: path={:?} remote={remote} principal={principal}",
+        request.path()
+    );
     service.connected(ctx, id, request);
     if ctx.is_stopping() {
         ctx.core

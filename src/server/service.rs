@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::context::Context;
 use super::id::{ClientId, ServiceId, SourceId, TimerId};
 use super::metrics::Metrics;
+use super::policy::Scope;
 use super::status::StatusFields;
 use crate::protocol::{Accept, CloseReason, Message, Rejection, Request, Response, StatusCode};
 
@@ -53,6 +54,13 @@ pub trait Service {
     fn route(&mut self, request: &Request<'_>) -> Result<Route, Rejection> {
         let _ = request;
         Ok(Route::WebSocket)
+    }
+
+    /// The least scope that a request needs. The loop rejects the request of a client whose token has a lower scope with
+    /// 403, before it calls `route`. In a method that follows, [`Context::scope`] is the scope of the client's token.
+    fn scope(&self, request: &Request<'_>) -> Scope {
+        let _ = request;
+        Scope::Use
     }
 
     /// The maximum length of the body of a call that `route` has accepted. A body over this limit or over `max_message`

@@ -152,7 +152,8 @@ impl<S: Service> Server<S> {
     }
 
     /// Makes SIGHUP call a function that returns new access settings. With `None` the settings stay unchanged. Clients
-    /// that are connected stay connected.
+    /// stay connected, except those whose token is no longer in [`Access::tokens`] or has a lower scope there. They get
+    /// CLOSE 1008, with [`Cause::Revoked`](crate::Cause::Revoked).
     ///
     /// # Errors
     ///

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use super::client::{Remote, Traffic};
 use super::histogram::Histogram;
 use super::id::ClientId;
+use super::policy::Principal;
 
 /// A snapshot of a server.
 ///
@@ -63,6 +64,8 @@ pub struct ClientStatus {
     pub path: String,
     /// Where it connected from.
     pub remote: Remote,
+    /// Its authenticated owner.
+    pub principal: Principal,
     /// How long it has been connected.
     pub connected: Duration,
     /// The bytes and messages that it sent and received.
@@ -134,6 +137,7 @@ impl ClientStatus {
             "id": self.id.to_string(),
             "path": self.path,
             "remote": self.remote.to_string(),
+            "principal": self.principal.to_string(),
             "connected_s": seconds(self.connected),
             "bytes_in": self.traffic.bytes_in,
             "bytes_out": self.traffic.bytes_out,

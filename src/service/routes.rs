@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::Endpoint;
 use crate::{
     Accept, ClientId, CloseReason, Context, Message, Metrics, Readiness, Rejection, Request, Route,
-    Service, ServiceId, SourceId, StatusFields, TimerId,
+    Scope, Service, ServiceId, SourceId, StatusFields, TimerId,
 };
 
 /// A service that combines others. A request goes to the service at its path. All other events go to the service that
@@ -206,6 +206,13 @@ impl Service for Routes {
     fn route(&mut self, request: &Request<'_>) -> Result<Route, Rejection> {
         let index = self.find(request.path()).ok_or_else(Rejection::not_found)?;
         self.services[index].service.route(request)
+    }
+
+    fn scope(&self, request: &Request<'_>) -> Scope {
+        // Nothing is at any other path, which `route` says.
+        self.find(request.path()).map_or(Scope::Watch, |index| {
+            self.services[index].service.scope(request)
+        })
     }
 
     fn max_body(&self, request: &Request<'_>) -> usize {

@@ -1,5 +1,7 @@
 //! HTTP calls on a connection: requests that are answered instead of upgraded, one after the other.
 
+use std::time::Duration;
+
 use super::body::Body;
 use super::connection::{HttpConnection, HttpState};
 use super::head::Request;
@@ -23,6 +25,8 @@ pub(super) struct CallOptions {
     pub(super) head_only: bool,
     /// Whether a body of unknown length is sent in chunks.
     pub(super) chunked: bool,
+    /// Whether the request is rejected later.
+    pub(super) rejected_later: bool,
 }
 
 impl HttpConnection {
@@ -39,6 +43,7 @@ impl HttpConnection {
             keep_alive: request.keeps_alive(),
             head_only: request.method() == "HEAD",
             chunked: request.takes_chunks(),
+            rejected_later: false,
         };
     }
 
@@ -95,6 +100,17 @@ impl HttpConnection {
         self.state = HttpState::Closing;
         self.rejected = true;
         self.since = now;
+    }
+
+    /// Makes the peer wait for the rejection of its request: [`HttpConnection::handle_timeout`] returns
+    /// [`Timeout::Rejection`] after `delay`. Until then, further input waits.
+    ///
+    /// [`Timeout::Rejection`]: crate::protocol::Timeout::Rejection
+    pub fn reject_later(&mut self, now: Time, delay: Duration) {
+        debug_assert_eq!(self.state, HttpState::Head);
+        self.state = HttpState::Answering;
+        self.call.rejected_later = true;
+        self.since = now + delay;
     }
 
     /// Whether a request was rejected.

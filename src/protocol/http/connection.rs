@@ -29,7 +29,8 @@ pub enum HttpState {
     Head,
     /// The body of a call is arriving.
     Body,
-    /// A call is complete and waits for its response. Further input waits.
+    /// A call is complete and waits for its response, or a request waits for its rejection
+    /// ([`HttpConnection::reject_later`]). Further input waits.
     Answering,
     /// A call is being answered with a stream of events. Further input waits.
     Streaming,
@@ -87,7 +88,7 @@ impl RequestState {
 pub struct HttpConnection {
     /// `None` while the connection is idle, so that an idle connection owns no heap memory.
     pub(super) request: Option<Box<RequestState>>,
-    /// When the current state began.
+    /// When the current state began, or when the delayed rejection is due.
     pub(super) since: Time,
     /// When bytes were last written to the stream of events.
     pub(super) streamed: Time,
@@ -293,6 +294,7 @@ impl HttpConnection {
                 Timeout::Gone(CloseReason::eof())
             }
             HttpState::Head | HttpState::Body => Timeout::Handshake,
+            HttpState::Answering if self.call.rejected_later => Timeout::Rejection,
             HttpState::Answering => Timeout::Continue,
             HttpState::Streaming => {
                 // Proxies close connections on which nothing is sent.
@@ -307,7 +309,10 @@ impl HttpConnection {
     fn time_limit(&self, timeouts: &Timeouts) -> (Time, Option<Duration>) {
         match self.state {
             HttpState::Head | HttpState::Body => (self.since, timeouts.handshake),
-            HttpState::Answering => (self.since, None),
+            HttpState::Answering => {
+                let is_due = self.call.rejected_later.then_some(Duration::ZERO);
+                (self.since, is_due)
+            }
             HttpState::Streaming => (self.streamed, timeouts.ping_interval),
             HttpState::Closing | HttpState::Closed => (self.since, timeouts.close),
         }

@@ -1,6 +1,6 @@
 //! HTTP before the upgrade: answers to calls, event streams and rejections.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use super::{Client, Connection, Flag};
 use crate::protocol::http::{HttpConnection, HttpState};
@@ -113,6 +113,11 @@ impl Client {
         self.transmit_http(env, |http, now, out| {
             http.reject(now, &date(), rejection, out)
         });
+    }
+
+    /// Makes the peer wait for the rejection of its request. The loop rejects it after `delay`.
+    pub(in crate::server) fn reject_later(&mut self, env: &mut Env, delay: Duration) {
+        self.transmit_http(env, |http, now, _| http.reject_later(now, delay));
     }
 
     /// Answers a call.

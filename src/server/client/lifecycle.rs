@@ -71,6 +71,15 @@ impl Client {
         self.disconnect(env);
     }
 
+    /// Closes the connection because its token is no longer accepted. A pending call is not answered.
+    pub(in crate::server) fn revoke(&mut self, env: &mut Env) {
+        if self.was_open() {
+            self.close(env, CloseReason::revoked());
+        } else {
+            self.end(env, CloseReason::revoked());
+        }
+    }
+
     /// Ends the connection when the queued output is written, or after the close timeout. An earlier close reason is
     /// kept.
     fn end_when_written(&mut self, env: &mut Env, reason: CloseReason) {

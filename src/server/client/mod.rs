@@ -24,6 +24,7 @@ use self::resumable::Detached;
 pub(super) use self::resumable::WrongCount;
 use super::core::Env;
 use super::id::{ClientId, ServiceId};
+use super::policy::CredentialId;
 use super::run_queue::News;
 use super::stream::Stream;
 use super::timers::Link;
@@ -44,6 +45,8 @@ pub(super) struct Client {
     pub(super) timer: Link,
     stream: Stream,
     pub(super) remote: Remote,
+    /// The token of the last request.
+    pub(super) credential: Option<CredentialId>,
     /// The service of the last request.
     pub(super) service_id: ServiceId,
     flags: Flags,
@@ -141,6 +144,7 @@ impl Client {
             timer: Link::default(),
             stream,
             remote,
+            credential: None,
             service_id: ServiceId::ALL,
             flags: Flags::default(),
             delivered_mark: 0,

@@ -116,6 +116,7 @@ fn is_cut(reason: &CloseReason, peer_close: Option<CloseCode>) -> bool {
         | Cause::SlowConsumer
         | Cause::RateLimit
         | Cause::NotResumed
+        | Cause::Revoked
         | Cause::Shutdown => false,
     }
 }
@@ -432,20 +433,24 @@ impl Client {
         self.rearm(env);
     }
 
-    /// Closes a client whose connection was cut. The client gets the CLOSE of a service when it comes back, unless the
-    /// code ends it for good.
+    /// Closes a client whose connection was cut. The client gets the CLOSE of a service when it comes back. Any other
+    /// CLOSE, and a code that ends a client for good, ends it now.
     pub(super) fn close_cut(&mut self, env: &mut Env, reason: CloseReason) {
-        if !self.takes_messages() {
-            return;
-        }
+        let is_over = match &self.connection {
+            Connection::Detached(_) => true,
+            Connection::WebSocket(socket) => socket.state() == State::Closed,
+            Connection::Http(_) => false,
+        };
         if reason.cause == Cause::Service && !is_final(reason.code) {
-            if let Some(resumable) = self.resumable_mut() {
+            if self.takes_messages()
+                && let Some(resumable) = self.resumable_mut()
+            {
                 resumable.closing = Some(reason);
             }
-            return;
+        } else if is_over && self.is_resumable() {
+            self.end_cut(reason);
+            self.disconnect(env);
         }
-        self.end_cut(reason);
-        self.disconnect(env);
     }
 
     // Resuming.
@@ -579,6 +584,7 @@ impl Client {
         env.addresses.add_client(new.remote.ip());
         std::mem::swap(&mut self.stream, &mut new.stream);
         std::mem::swap(&mut self.remote, &mut new.remote);
+        std::mem::swap(&mut self.credential, &mut new.credential);
         for flag in [Flag::Counted, Flag::Readable, Flag::HungUp, Flag::SendsLong] {
             let (own, other) = (self.flags.has(flag), new.flags.has(flag));
             self.flags.set(flag, other);

@@ -8,7 +8,7 @@
 //! * *Origin*: a browser sends the origin of the page. Only the server's own origin and listed origins are accepted. A
 //!   program that is not a browser sends none and is accepted. An accepted page may read the answers to its calls (CORS).
 //! * *Token*: a secret, which a client can present in ways that suit a program, a proxy, a link or a browser's
-//!   WebSocket, which cannot set headers.
+//!   WebSocket, which cannot set headers. Its scope says which requests it allows.
 //!
 //! The file mode guards a unix socket, so its clients need neither a token nor a known Host. A proxy in front of the
 //! socket may pass on requests of browsers, so their Origin is checked.
@@ -16,12 +16,13 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use super::token::{TOKEN_PROTOCOL, Token};
+use super::token::TOKEN_PROTOCOL;
+use super::tokens::{CredentialId, Tokens};
 use crate::protocol::{Rejection, Request, StatusCode};
 use crate::server::ListenAddress;
 
-/// A shorter token may appear in a path by chance, as `shell` might.
-const LONG_TOKEN: usize = 16;
+/// The maximum number of tokens that are looked up for one request. A client presents one.
+const MAX_PRESENTED: usize = 8;
 
 /// Which clients may connect.
 ///
@@ -32,15 +33,15 @@ const LONG_TOKEN: usize = 16;
 /// use outrigger::{Access, Token};
 ///
 /// let mut access = Access::default();
-/// access.token = Some(Token::generate());
+/// access.tokens = Token::generate().into();
 /// access.origins.push("https://example.com".to_owned());
 /// access.hosts.push("agent.example.com".to_owned());
 /// ```
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Access {
-    /// The token that clients must present.
-    pub token: Option<Token>,
+    /// The tokens that clients may present. If there are none, clients need none.
+    pub tokens: Tokens,
     /// An additional request header that may carry the token.
     pub token_header: Option<String>,
     /// The origins that are accepted in addition to the server's own, as browsers send them: `https://example.com` or
@@ -61,36 +62,27 @@ pub(crate) struct RejectionHints {
 }
 
 impl Access {
-    /// Checks the Host, Origin and token of a request. `listen` is where the server listens, and `unix` says whether the
-    /// request came through a guarded unix socket.
+    /// Checks the Host, Origin and token of a request. `listen` is where the server listens, `unix` says whether the
+    /// request came through a guarded unix socket, and `credential` is what it presented.
     pub(in crate::server) fn check(
         &self,
         request: &Request<'_>,
         listen: &[ListenAddress],
         unix: bool,
+        credential: Option<CredentialId>,
     ) -> Result<(), Rejection> {
         self.check_source(request, listen, unix)?;
-        let long = |token: &Token| token.reveal().len() >= LONG_TOKEN;
-        if self.token.as_ref().is_some_and(long) && self.reveals(request.path()) {
+        if self.tokens.are_in_path(request.path()) {
             // The path is logged and passed on.
             let why = "the path must not contain the token";
             return Err(Rejection::new(StatusCode::BAD_REQUEST, why));
         }
-        match &self.token {
-            // A browser's preflight request carries no token.
-            Some(token) if !unix && !request.is_preflight() && !self.presents(request, token) => {
-                Err(unauthorized())
-            }
-            _ => Ok(()),
+        // A browser's preflight request carries no token.
+        let needs_token = !self.tokens.is_empty() && !unix && !request.is_preflight();
+        if needs_token && credential.is_none() {
+            return Err(unauthorized());
         }
-    }
-
-    /// Whether a request presents the token, or none is required.
-    pub(in crate::server) fn authenticates(&self, request: &Request<'_>, unix: bool) -> bool {
-        match &self.token {
-            Some(token) => unix || self.presents(request, token),
-            None => true,
-        }
+        Ok(())
     }
 
     /// Checks the Host and Origin of a request.
@@ -164,25 +156,42 @@ impl Access {
         (listed || (own && self.knows_host(host, listen))).then_some(origin)
     }
 
-    /// Whether a request presents the token in one of the ways that are allowed.
-    fn presents(&self, request: &Request<'_>, token: &Token) -> bool {
+    /// The tokens that a request presents, in each of the ways that are allowed.
+    fn presented<'a>(&self, request: &'a Request<'_>) -> impl Iterator<Item = Cow<'a, [u8]>> {
         let bearer = request.header("authorization").and_then(bearer);
         let named = self
             .token_header
             .as_deref()
             .and_then(|name| request.header(name));
-        if bearer.is_some_and(|presented| token.is(presented))
-            || named.is_some_and(|presented| token.is(presented))
-        {
-            return true;
-        }
-        request
+        let headers = bearer.into_iter().chain(named).map(Cow::Borrowed);
+        let parameters = request
             .parameters("token")
-            .any(|presented| token.is(presented.as_bytes()))
-            || request
-                .list("sec-websocket-protocol")
-                .filter_map(|name| name.strip_prefix(TOKEN_PROTOCOL))
-                .any(|presented| token.is(presented.as_bytes()))
+            .map(|presented| match presented {
+                Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
+                Cow::Owned(text) => Cow::Owned(text.into_bytes()),
+            });
+        let protocols = request
+            .list("sec-websocket-protocol")
+            .filter_map(|name| name.strip_prefix(TOKEN_PROTOCOL))
+            .map(|presented| Cow::Borrowed(presented.as_bytes()));
+        headers
+            .chain(parameters)
+            .chain(protocols)
+            .take(MAX_PRESENTED)
+    }
+
+    /// Whether a request presents any token, which may be wrong.
+    pub(in crate::server) fn presents_token(&self, request: &Request<'_>) -> bool {
+        self.presented(request).next().is_some()
+    }
+
+    /// The credential that a request presents: the first of its tokens that is accepted.
+    pub(in crate::server) fn credential(&self, request: &Request<'_>) -> Option<CredentialId> {
+        if self.tokens.is_empty() {
+            return None;
+        }
+        self.presented(request)
+            .find_map(|presented| self.tokens.presented(&presented))
     }
 
     /// A header value for the log: truncated, and with unprintable characters escaped.
@@ -196,21 +205,14 @@ impl Access {
         format!("{shown:?}")
     }
 
-    /// Whether a text contains the token, in any letter case or percent-encoded.
+    /// Whether a text contains one of the tokens, in any letter case or percent-encoded.
     pub(crate) fn reveals(&self, text: &str) -> bool {
-        let Some(token) = &self.token else {
-            return false;
-        };
-        let has = |text: &[u8]| {
-            let mut windows = text.windows(token.reveal().len());
-            windows.any(|window| window.eq_ignore_ascii_case(token.reveal().as_bytes()))
-        };
-        has(text.as_bytes()) || has(&percent_decode(text))
+        self.tokens.are_revealed_by(text)
     }
 }
 
 /// 401 for a token that is missing or wrong.
-fn unauthorized() -> Rejection {
+pub(in crate::server) fn unauthorized() -> Rejection {
     Rejection::new(
         StatusCode::UNAUTHORIZED,
         "the token is missing or wrong; it comes as 'Authorization: Bearer', '?token=' or the subprotocol 'outrigger.token.'",
@@ -242,7 +244,7 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
 }
 
 /// Decodes a percent-encoded text. An invalid encoding stays as it is.
-fn percent_decode(text: &str) -> Vec<u8> {
+pub(super) fn percent_decode(text: &str) -> Vec<u8> {
     let mut decoded = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [byte, after @ ..] = rest {
@@ -268,6 +270,7 @@ fn percent_decode(text: &str) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Token;
 
     fn outcome(access: &Access, fields: &str, target: &str, unix: bool) -> u16 {
         outcome_of("GET", access, fields, target, unix)
@@ -279,7 +282,8 @@ mod tests {
         let listen = [ListenAddress::Tcp(
             "10.1.2.3:7070".parse().expect("an address"),
         )];
-        match access.check(&request, &listen, unix) {
+        let credential = access.credential(&request);
+        match access.check(&request, &listen, unix, credential) {
             Ok(()) => 200,
             Err(rejection) => rejection.status.0,
         }
@@ -288,7 +292,7 @@ mod tests {
     #[test]
     fn every_combination_of_host_origin_token_and_listener_is_accepted_or_rejected() {
         let access = Access {
-            token: Token::new("s3cret"),
+            tokens: Token::new("s3cret").into(),
             token_header: Some("X-Auth".to_owned()),
             origins: vec![
                 "https://app.example".to_owned(),
@@ -368,7 +372,7 @@ mod tests {
     #[test]
     fn a_preflight_request_needs_no_token_and_every_other_request_does() {
         let access = Access {
-            token: Token::new("s3cret"),
+            tokens: Token::new("s3cret").into(),
             origins: vec!["https://app.example".to_owned()],
             ..Access::default()
         };
@@ -427,12 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_contains_the_token_is_recognized() {
-        let access = with_token("s3cret");
-        for text in ["s3cret", "http://h/?token=s3cret", "x%733cretx", "S3CRET"] {
-            assert!(access.reveals(text), "{text}");
-        }
-        assert!(!access.reveals("s3cre") && !Access::default().reveals("s3cret"));
+    fn only_a_long_token_is_kept_out_of_the_path() {
         // A short token in a path may be the name of the path. A long one is there by mistake.
         for (secret, expected) in [("acp", 200), ("0123456789abcdef", 400)] {
             let access = with_token(secret);
@@ -442,9 +441,19 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_first_tokens_of_a_request_are_looked_up() {
+        let access = with_token("s3cret");
+        let target = |wrong: usize| format!("/?{}token=s3cret", "token=wrong&".repeat(wrong));
+        for (wrong, expected) in [(0, 200), (7, 200), (8, 401), (500, 401)] {
+            let outcome = outcome(&access, "Host: localhost\r\n", &target(wrong), false);
+            assert_eq!(outcome, expected);
+        }
+    }
+
     fn with_token(secret: &str) -> Access {
         Access {
-            token: Token::new(secret),
+            tokens: Token::new(secret).into(),
             ..Access::default()
         }
     }

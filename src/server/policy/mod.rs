@@ -1,17 +1,27 @@
-//! Decides which clients may connect. Checks the token, Host and Origin of requests, lists trusted proxies, counts
-//! connections by address, and determines the principal of a connection.
+//! Decides which clients may connect, and what they may do. Checks the token, Host and Origin of requests, lists trusted
+//! proxies, counts connections and wrong tokens by address, and determines the principal of a connection.
 
 mod access;
 mod addresses;
+mod credential;
+mod failures;
 mod peers;
 mod principal;
 mod token;
+mod tokens;
 
 pub use access::Access;
 #[cfg(feature = "cli")]
 pub(crate) use access::RejectionHints;
+pub(in crate::server) use access::unauthorized;
 pub(in crate::server) use addresses::{Addresses, too_many_clients, too_many_of_address};
+pub use credential::{Credential, ParseSecretError, Secret};
+pub(in crate::server) use failures::{Failures, REJECTION_DELAY};
 pub use peers::{ParsePeersError, Peers};
 pub use principal::{ParseScopeError, Principal, Scope};
 pub use token::Token;
 pub(crate) use token::{is_token_protocol, without_token};
+pub(in crate::server) use tokens::CredentialId;
+#[cfg(feature = "cli")]
+pub(crate) use tokens::words;
+pub use tokens::{Tokens, TokensError};

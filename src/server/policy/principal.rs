@@ -128,28 +128,38 @@ mod tests {
     use crate::server::client::Remote;
     use crate::server::core::Core;
     use crate::server::*;
-    use crate::server::{Config, Token};
 
     #[test]
-    fn a_principal_is_the_user_of_a_unix_socket_or_the_holder_of_the_token() {
-        let token = Token::new("secret");
+    fn a_principal_is_the_user_of_a_unix_socket_or_the_holder_of_a_token() {
+        let tokens: Tokens = "ada watch one\ndefault use two".parse().expect("valid");
         let tcp: std::net::SocketAddr = ([127, 0, 0, 1], 9).into();
-        for (remote, token, principal) in [
-            (Remote::unix(1000), None, Principal::User(1000)),
-            (Remote::unix(0), token.clone(), Principal::User(0)),
-            (Remote::SHARED_UNIX, None, Principal::Nobody),
-            (Remote::SHARED_UNIX, token.clone(), Principal::Token),
-            (tcp.into(), None, Principal::Nobody),
-            (tcp.into(), token, Principal::Token),
+        let ada = Principal::Named("ada".into());
+        for (remote, presented, principal, scope) in [
+            (Remote::unix(1000), "", Principal::User(1000), Scope::All),
+            (Remote::SHARED_UNIX, "", Principal::Nobody, Scope::All),
+            (Remote::SHARED_UNIX, "two", Principal::Token, Scope::Use),
+            (tcp.into(), "", Principal::Nobody, Scope::All),
+            (tcp.into(), "one", ada, Scope::Watch),
+            (tcp.into(), "two", Principal::Token, Scope::Use),
         ] {
             let mut config = Config::default();
-            config.access.token = token;
+            config.access.tokens = tokens.clone();
             let poll = Poll::new().expect("a poll");
             let registry = poll.registry().try_clone().expect("a registry");
             let mut core = Core::new(config, registry, Vec::new(), Time::default());
             let (stream, _peer) = UnixStream::pair().expect("two sockets");
             let client = core.add_client(stream.into(), remote).expect("a client");
+            core.with(client, |client, _| {
+                client.credential = tokens.presented(presented.as_bytes());
+            });
             assert_eq!(core.principal(client), principal);
+            assert_eq!(core.scope(client), scope);
+            // After a reload without it, the token allows nothing more.
+            core.replace_access(Access::default());
+            if !presented.is_empty() {
+                assert_eq!(core.principal(client), Principal::Nobody);
+                assert_eq!(core.scope(client), Scope::Metrics);
+            }
         }
         assert!(Principal::Token.is_same(&Principal::Token));
         assert!(!Principal::User(0).is_same(&Principal::Token));

@@ -9,7 +9,7 @@ use crate::secret;
 /// The prefix of a subprotocol name that carries the token.
 pub(super) const TOKEN_PROTOCOL: &str = "outrigger.token.";
 
-/// The secret that clients must present. Its `Debug` output does not reveal it.
+/// A secret that clients present. Its `Debug` output does not reveal it.
 ///
 /// ```
 /// use outrigger::Token;
@@ -43,17 +43,12 @@ impl Token {
     pub fn reveal(&self) -> &str {
         &self.0
     }
-
-    /// Compares in constant time.
-    pub(super) fn is(&self, presented: &[u8]) -> bool {
-        secret::is_equal(self.0.as_bytes(), presented)
-    }
 }
 
 impl PartialEq for Token {
     /// Compares in constant time.
     fn eq(&self, other: &Self) -> bool {
-        self.is(other.0.as_bytes())
+        secret::is_equal(self.0.as_bytes(), other.0.as_bytes())
     }
 }
 

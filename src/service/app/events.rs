@@ -5,7 +5,9 @@ use base64::prelude::BASE64_STANDARD;
 use serde_json::{Map, Value, json};
 
 use crate::server::{is_token_protocol, without_token};
-use crate::{Access, ClientId, CloseReason, ListenAddress, Message, Remote, Request, Status};
+use crate::{
+    Access, ClientId, CloseReason, ListenAddress, Message, Principal, Remote, Request, Status,
+};
 
 /// Events that are not yet in the program's input queue.
 #[derive(Debug, Default)]
@@ -42,12 +44,13 @@ impl Events {
         client: ClientId,
         request: &Request<'_>,
         remote: Option<Remote>,
+        principal: &Principal,
         protocol: Option<&str>,
         access: &Access,
     ) {
         // The token is hidden from the program.
         let query = match request.query() {
-            Some(query) if access.token.is_some() => Some(without_token(query))
+            Some(query) if !access.tokens.is_empty() => Some(without_token(query))
                 .filter(|query| !query.is_empty() && !access.reveals(query)),
             query => query.map(str::to_owned),
         };
@@ -79,6 +82,7 @@ impl Events {
             "path": request.path(),
             "query": query,
             "remote": remote.map(|remote| remote.to_string()),
+            "principal": principal.to_string(),
             "origin": request.header("origin").map(String::from_utf8_lossy),
             "protocol": protocol,
             "headers": headers,

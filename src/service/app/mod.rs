@@ -308,6 +308,7 @@ impl Service for App {
             client,
             request,
             ctx.remote(client),
+            &ctx.principal(client),
             protocol,
             &ctx.config().access,
         );

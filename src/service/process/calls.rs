@@ -314,6 +314,11 @@ pub(super) struct AttachQuery {
 }
 
 impl AttachQuery {
+    /// Whether the client only reads.
+    pub(super) fn is_viewer(request: &Request<'_>) -> bool {
+        Self::read(request).is_ok_and(|query| query.role == Role::Viewer)
+    }
+
     pub(super) fn read(request: &Request<'_>) -> Result<Self, Rejection> {
         let role = match request.parameters("mode").last().as_deref() {
             None | Some("writer") => Role::Writer,

@@ -21,7 +21,7 @@ use super::sink::Sink;
 use crate::service::Endpoint;
 use crate::{
     Accept, ClientId, CloseReason, Context, Message, Metrics, Readiness, Rejection, Request,
-    Response, Route, Service, SourceId, StatusCode, StatusFields, TimerId,
+    Response, Route, Scope, Service, SourceId, StatusCode, StatusFields, TimerId,
 };
 
 /// The header field that names the content type of a stream's events.
@@ -114,7 +114,8 @@ impl Processes {
         }
     }
 
-    fn read_call(&self, request: &Request<'_>) -> Result<Call, Rejection> {
+    /// The call that a request makes. Its process may not exist.
+    fn parse_call(&self, request: &Request<'_>) -> Result<Call, Rejection> {
         let below = self
             .config
             .endpoint
@@ -124,7 +125,11 @@ impl Processes {
             "HEAD" => "GET",
             method => method,
         };
-        let call = Call::read(method, below)?;
+        Call::read(method, below)
+    }
+
+    fn read_call(&self, request: &Request<'_>) -> Result<Call, Rejection> {
+        let call = self.parse_call(request)?;
         match call.id() {
             Some(id) if !self.is_visible(id) => Err(no_process()),
             _ => Ok(call),
@@ -381,6 +386,14 @@ impl Service for Processes {
                 }
                 Ok(Route::Http)
             }
+        }
+    }
+
+    fn scope(&self, request: &Request<'_>) -> Scope {
+        match self.parse_call(request) {
+            Ok(Call::Attach(_)) if AttachQuery::is_viewer(request) => Scope::Watch,
+            Ok(Call::Attach(_)) => Scope::Use,
+            _ => Scope::All,
         }
     }
 

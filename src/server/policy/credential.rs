@@ -1,0 +1,184 @@
+//! One token that a server accepts: what it is compared with, whose it is, and what it allows.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+
+use super::{Principal, Scope, Token};
+use crate::secret;
+
+/// The beginning of a secret that is given as its SHA-256 digest.
+const DIGEST: &str = "sha256:";
+
+/// The name of the token without a name in the token file.
+const DEFAULT: &str = "default";
+
+/// The name of clients without a token, which no token may have.
+const NOBODY: &str = "nobody";
+
+/// The maximum length of a name in bytes.
+const MAX_NAME: usize = 64;
+
+/// What a token is compared with: its SHA-256 digest, and its text if that is known. `Debug` reveals neither.
+///
+/// ```
+/// use outrigger::{Secret, Token};
+///
+/// let token = Token::generate();
+/// let secret = Secret::from(token.clone());
+/// let digest: Secret = secret.to_sha256().parse()?;
+/// assert!(digest == secret && digest.token().is_none());
+/// assert_eq!(secret.token(), Some(&token));
+/// # Ok::<(), outrigger::ParseSecretError>(())
+/// ```
+#[derive(Clone)]
+pub struct Secret {
+    digest: [u8; 32],
+    token: Option<Token>,
+}
+
+impl Secret {
+    /// What is known of a token that a client presented.
+    pub(super) fn digest_of(presented: &[u8]) -> Self {
+        Self {
+            digest: Sha256::digest(presented).into(),
+            token: None,
+        }
+    }
+
+    /// The text of the token, if it is known.
+    #[must_use]
+    pub fn token(&self) -> Option<&Token> {
+        self.token.as_ref()
+    }
+
+    /// The digest as the token file has it: `sha256:` and 64 hexadecimal digits.
+    #[must_use]
+    pub fn to_sha256(&self) -> String {
+        let hex = self.digest.iter().map(|byte| format!("{byte:02x}"));
+        DIGEST.to_owned() + &hex.collect::<String>()
+    }
+}
+
+impl From<Token> for Secret {
+    fn from(token: Token) -> Self {
+        Self {
+            token: Some(token.clone()),
+            ..Self::digest_of(token.reveal().as_bytes())
+        }
+    }
+}
+
+impl FromStr for Secret {
+    type Err = ParseSecretError;
+
+    /// Parses a token, or `sha256:` and the digest of a token in hexadecimal digits.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = ParseSecretError::NEW;
+        let Some(hex) = text.strip_prefix(DIGEST) else {
+            return Token::new(text).map(Self::from).ok_or(wrong);
+        };
+        let mut digest = [0; 32];
+        if hex.len() != 2 * digest.len() || !hex.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(wrong);
+        }
+        for (at, byte) in digest.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).map_err(|_| wrong)?;
+        }
+        Ok(Self {
+            digest,
+            token: None,
+        })
+    }
+}
+
+impl PartialEq for Secret {
+    /// Compares the digests in constant time.
+    fn eq(&self, other: &Self) -> bool {
+        secret::is_equal(&self.digest, &other.digest)
+    }
+}
+
+impl Eq for Secret {}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// A text that is not a [`Secret`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParseSecretError(());
+
+impl ParseSecretError {
+    pub(super) const NEW: Self = Self(());
+}
+
+impl fmt::Display for ParseSecretError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a token is one word of visible ASCII characters, or sha256: with 64 hexadecimal digits")
+    }
+}
+
+impl std::error::Error for ParseSecretError {}
+
+/// A token that a server accepts, with its name and scope.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Credential {
+    /// `None` for the token without a name.
+    name: Option<Arc<str>>,
+    scope: Scope,
+    secret: Secret,
+}
+
+impl Credential {
+    /// A token with a name: 1 to 64 ASCII letters, digits, and characters of `-_.@`. The name `default` stands for the
+    /// token without a name. `None` if the name is not valid, or is `nobody`.
+    pub fn new(name: &str, scope: Scope, secret: impl Into<Secret>) -> Option<Self> {
+        let is_valid = (1..=MAX_NAME).contains(&name.len())
+            && name != NOBODY
+            && name
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"-_.@".contains(&byte));
+        is_valid.then(|| Self {
+            name: (name != DEFAULT).then(|| name.into()),
+            scope,
+            secret: secret.into(),
+        })
+    }
+
+    /// A token without a name, which allows everything.
+    pub(super) fn unnamed(secret: Secret) -> Self {
+        Self {
+            name: None,
+            scope: Scope::All,
+            secret,
+        }
+    }
+
+    /// Its name: `default` for the token without a name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or(DEFAULT)
+    }
+
+    /// What it allows.
+    #[must_use]
+    pub fn scope(&self) -> Scope {
+        self.scope
+    }
+
+    /// What a presented token is compared with.
+    #[must_use]
+    pub fn secret(&self) -> &Secret {
+        &self.secret
+    }
+
+    /// The owner of a connection that presented this token.
+    pub(in crate::server) fn principal(&self) -> Principal {
+        self.name.clone().map_or(Principal::Token, Principal::Named)
+    }
+}
