@@ -74,6 +74,7 @@ pub use policy::{
 #[cfg(feature = "cli")]
 pub(crate) use policy::{RejectionHints, words};
 pub(crate) use policy::{is_token_protocol, without_token};
+pub(crate) use resumption::without_resume;
 pub use service::{Readiness, Route, Service};
 pub use startup::AdoptedOrphans;
 pub use status::{ClientStatus, ResumeStatus, Status, StatusFields, StatusValue};

@@ -178,6 +178,16 @@ pub(super) fn read(request: &Request<'_>, is_offered: bool) -> Result<Option<Ask
     }))
 }
 
+/// Removes from a query what only resuming needs.
+pub(crate) fn without_resume(query: &str) -> String {
+    let is_ours = |pair: &&str| {
+        let name = pair.split('=').next();
+        matches!(name, Some("resume" | "received" | "notice"))
+    };
+    let kept: Vec<_> = query.split('&').filter(|pair| !is_ours(pair)).collect();
+    kept.join("&")
+}
+
 /// Adds the token of a new resumable connection to its 101 response.
 pub(super) fn offer(accept: Accept, token: &ResumeToken) -> Result<Accept, Rejection> {
     accept.field(FIELD, token.to_string())

@@ -4,10 +4,8 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Map, Value, json};
 
-use crate::server::{is_token_protocol, without_token};
-use crate::{
-    Access, ClientId, CloseReason, ListenAddress, Message, Principal, Remote, Request, Status,
-};
+use crate::server::{is_token_protocol, without_resume, without_token};
+use crate::{ClientId, CloseReason, Context, ListenAddress, Message, Request, Status};
 
 /// Events that are not yet in the program's input queue.
 #[derive(Debug, Default)]
@@ -41,19 +39,25 @@ impl Events {
 
     pub(super) fn connect(
         &mut self,
+        ctx: &Context,
         client: ClientId,
         request: &Request<'_>,
-        remote: Option<Remote>,
-        principal: &Principal,
         protocol: Option<&str>,
-        access: &Access,
     ) {
-        // The token is hidden from the program.
+        let access = &ctx.config().access;
+        let is_resumable = ctx.is_resumable(client);
+        // The token is hidden from the program, and so is what the server alone needs.
         let query = match request.query() {
-            Some(query) if !access.tokens.is_empty() => Some(without_token(query))
-                .filter(|query| !query.is_empty() && !access.reveals(query)),
+            Some(query) if !access.tokens.is_empty() => {
+                Some(without_token(query)).filter(|query| !access.reveals(query))
+            }
             query => query.map(str::to_owned),
         };
+        let query = query.map(|query| match is_resumable {
+            true => without_resume(&query),
+            false => query,
+        });
+        let query = query.filter(|query| !query.is_empty() || request.query() == Some(""));
         let mut headers = Map::new();
         for (name, value) in request.headers() {
             let mut value = String::from_utf8_lossy(value);
@@ -65,7 +69,8 @@ impl Events {
                     continue;
                 }
             }
-            if access.reveals(&value) {
+            let asks_to_resume = name.eq_ignore_ascii_case("outrigger-resume");
+            if access.reveals(&value) || (is_resumable && asks_to_resume) {
                 continue;
             }
             match headers.entry(name.to_ascii_lowercase()) {
@@ -81,8 +86,9 @@ impl Events {
             "client": client.to_string(),
             "path": request.path(),
             "query": query,
-            "remote": remote.map(|remote| remote.to_string()),
-            "principal": principal.to_string(),
+            "remote": ctx.remote(client).map(|remote| remote.to_string()),
+            "principal": ctx.principal(client).to_string(),
+            "resumable": is_resumable,
             "origin": request.header("origin").map(String::from_utf8_lossy),
             "protocol": protocol,
             "headers": headers,

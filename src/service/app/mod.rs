@@ -304,14 +304,7 @@ impl Service for App {
 
     fn connected(&mut self, ctx: &mut Context, client: ClientId, request: &Request<'_>) {
         let protocol = self.config.subprotocol(request);
-        self.events.connect(
-            client,
-            request,
-            ctx.remote(client),
-            &ctx.principal(client),
-            protocol,
-            &ctx.config().access,
-        );
+        self.events.connect(ctx, client, request, protocol);
         self.send_events(ctx);
     }
 
