@@ -29,6 +29,11 @@ pub(super) struct Outbox {
     count: u64,
     /// The number of bytes of the kept messages, with their prefixes.
     len: usize,
+    /// The number of messages that were confirmed, counted from 1 since the client first connected. The confirmed ones
+    /// that are still kept are at the front.
+    confirmed: u64,
+    /// The number of bytes of those.
+    confirmed_len: usize,
     /// The length of the longest message since the outbox was last empty.
     largest: usize,
     /// The memory of all blocks, in bytes.
@@ -39,6 +44,11 @@ impl Outbox {
     /// The number of bytes of the kept messages.
     pub(super) fn len(&self) -> usize {
         self.len
+    }
+
+    /// The number of bytes of the messages that were not confirmed.
+    pub(super) fn unconfirmed(&self) -> usize {
+        self.len - self.confirmed_len
     }
 
     /// The length of the longest message since the outbox was last empty. No kept message is longer.
@@ -84,8 +94,33 @@ impl Outbox {
         self.largest = self.largest.max(needed);
     }
 
-    /// Drops the messages up to number `until`, counted from 1 since the client first connected.
-    pub(super) fn release(&mut self, until: u64) {
+    /// Records that the client has confirmed the messages up to number `until`. Drops those that it had confirmed
+    /// before. Does nothing unless it confirms more than before.
+    pub(super) fn confirm(&mut self, until: u64) {
+        if until <= self.confirmed {
+            return;
+        }
+        self.release_confirmed();
+        let newly = (until - self.before).min(self.count) as usize;
+        let lengths = self.messages().take(newly);
+        self.confirmed_len = lengths
+            .map(|message| PREFIX + message.as_bytes().len())
+            .sum();
+        self.confirmed = until;
+    }
+
+    /// Drops the messages that the client has confirmed.
+    pub(super) fn release_confirmed(&mut self) {
+        self.release(self.confirmed);
+    }
+
+    /// Drops the messages up to number `until`, which the client has received. Those behind it are not confirmed.
+    pub(super) fn resume_after(&mut self, until: u64) {
+        self.release(until);
+        (self.confirmed, self.confirmed_len) = (until, 0);
+    }
+
+    fn release(&mut self, until: u64) {
         while self.before < until
             && let Some(first) = self.blocks.front()
             && let Some((_, payload)) = split(&first[self.released..])
@@ -94,6 +129,7 @@ impl Outbox {
             self.before += 1;
             self.count -= 1;
             self.len -= len;
+            self.confirmed_len = self.confirmed_len.saturating_sub(len);
             self.released += len;
             if self.released == first.len() {
                 self.memory -= first.capacity();
@@ -162,12 +198,18 @@ mod tests {
                 sent += 1;
                 model.push_back((is_binary, payload));
             } else {
-                let until = outbox.before() + random.below(8) as u64;
-                while outbox.before() < until.min(sent) {
-                    outbox.release(outbox.before() + 1);
-                    model.pop_front();
+                let before = outbox.before();
+                let until = (before + random.below(8) as u64).min(sent);
+                match random.below(3) {
+                    0 => outbox.confirm(until),
+                    1 => outbox.release_confirmed(),
+                    _ => outbox.resume_after(until),
                 }
-                outbox.release(until);
+                model.drain(..(outbox.before() - before) as usize);
+                let confirmed = outbox.confirmed.saturating_sub(outbox.before());
+                let confirmed = model.iter().take(confirmed as usize);
+                let bytes: usize = confirmed.map(|(_, payload)| PREFIX + payload.len()).sum();
+                assert_eq!(outbox.confirmed_len, bytes);
             }
             let kept = outbox.messages().map(|message| {
                 let is_binary = matches!(message, Message::Binary(_));
@@ -185,7 +227,7 @@ mod tests {
             // At most the released part of the first block and the free part of the last one are not messages.
             assert!(outbox.memory() <= bytes + 2 * BLOCK.max(outbox.largest()));
         }
-        outbox.release(u64::MAX);
+        outbox.resume_after(sent);
         assert_eq!((outbox.len(), outbox.memory(), outbox.largest()), (0, 0, 0));
     }
 }

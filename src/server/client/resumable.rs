@@ -26,8 +26,13 @@ use crate::server::stream::Stream;
 /// A PING that asks for a confirmation is sent after this fraction of the resume buffer.
 const PING_SHARE: usize = 16;
 
-/// The service should send no more while the client has not confirmed this fraction of the resume buffer.
-const CROWDED_SHARE: usize = 2;
+/// The service should send no more while the client has not confirmed this fraction of the resume buffer. Half of it
+/// ends that.
+const CROWDED_SHARE: usize = 4;
+
+/// The client's messages wait while it has not confirmed this fraction of the resume buffer. As much again may be
+/// confirmed and still kept.
+const HELD_SHARE: (usize, usize) = (3, 8);
 
 /// How often to ask the service whether something is pending for a detached client.
 const CHECK: Duration = Duration::from_secs(1);
@@ -35,16 +40,15 @@ const CHECK: Duration = Duration::from_secs(1);
 /// What a resumable client needs beyond other clients.
 #[derive(Debug)]
 pub(in crate::server) struct Resumable {
-    /// The messages that the client has not confirmed.
+    /// The messages that the client has not confirmed, and those that its latest PONG has confirmed. The latter are kept
+    /// until a PONG confirms more, because a client answers a PING before its application has handled the messages
+    /// before it.
     outbox: Outbox,
     /// The secret of the latest token.
     secret: Secret,
     /// The secret of the token before it, and the number of messages that the client had sent when that token was used.
     /// It is good until the client sends another, which shows that it has read the latest token.
     earlier: Option<(Secret, u64)>,
-    /// The number of messages that the client's latest PONG has confirmed. They are kept until a PONG confirms more,
-    /// because a client answers a PING before its application has handled the messages before it.
-    confirmed: u64,
     /// The number of bytes sent since the last PING that asks for a confirmation.
     unpinged: usize,
     /// Whether the outbox has exceeded its share and has not been confirmed since.
@@ -232,7 +236,6 @@ impl Client {
             outbox: Outbox::default(),
             secret: token.secret,
             earlier: None,
-            confirmed: 0,
             unpinged: 0,
             crowded: false,
             accept,
@@ -290,7 +293,7 @@ impl Client {
         resumable.unpinged += message.as_bytes().len();
         env.kept_memory += resumable.outbox.memory() - before;
         let limits = env.config.resume.unwrap_or_default();
-        resumable.crowded |= resumable.outbox.len() > limits.buffer / CROWDED_SHARE;
+        resumable.crowded |= resumable.outbox.unconfirmed() > limits.buffer / CROWDED_SHARE;
     }
 
     /// Sends a PING that asks for a confirmation, if enough was sent since the last one.
@@ -310,34 +313,38 @@ impl Client {
         }
     }
 
-    /// Handles a PONG that confirms the first `count` messages. Those that an earlier PONG has confirmed are dropped.
+    /// Handles a PONG that confirms the first `count` messages.
     pub(super) fn confirm(&mut self, env: &mut Env, count: u64) {
-        let sent = self.traffic.messages_out;
-        if let Some(resumable) = self.resumable_mut()
-            && resumable.confirmed < count
-            && count <= sent
-        {
-            let release = std::mem::replace(&mut resumable.confirmed, count);
-            self.release(env, release);
+        if count <= self.traffic.messages_out {
+            self.release(env, |outbox| outbox.confirm(count));
         }
     }
 
-    /// Drops the first `until` messages, and reports that there is room again.
-    fn release(&mut self, env: &mut Env, until: u64) {
+    /// Drops messages, and reports that there is room again.
+    fn release(&mut self, env: &mut Env, release: impl FnOnce(&mut Outbox)) {
         let limits = env.config.resume.unwrap_or_default();
         let Some(resumable) = self.resumable_mut() else {
             return;
         };
         let before = resumable.outbox.memory();
-        resumable.outbox.release(until);
+        release(&mut resumable.outbox);
         env.kept_memory -= before - resumable.outbox.memory();
-        if resumable.outbox.len() <= limits.buffer / CROWDED_SHARE / 2
+        if resumable.outbox.unconfirmed() <= limits.buffer / CROWDED_SHARE / 2
             && std::mem::take(&mut resumable.crowded)
             && !self.is_congested()
         {
             env.queue.push_news(self.id, News::Drained);
         }
         self.read_again(env);
+    }
+
+    /// Makes room for a message of `size` bytes among those that are kept. If there is none, drops what the client has
+    /// confirmed. Returns whether there is room.
+    pub(super) fn make_room_to_keep(&mut self, env: &mut Env, size: usize) -> bool {
+        if !self.may_keep(env, size) {
+            self.release(env, Outbox::release_confirmed);
+        }
+        self.may_keep(env, size)
     }
 
     /// Whether the service should send no more until the client has confirmed more.
@@ -350,11 +357,8 @@ impl Client {
         let (Some(resumable), Some(limits)) = (self.resumable(), env.config.resume) else {
             return false;
         };
-        let kept = resumable
-            .outbox
-            .len()
-            .saturating_sub(resumable.outbox.largest());
-        kept > limits.buffer - limits.buffer / 8
+        let (part, whole) = HELD_SHARE;
+        resumable.outbox.unconfirmed() > limits.buffer / whole * part
     }
 
     // Detaching.
@@ -541,14 +545,13 @@ impl Client {
     ) {
         let was_congested = self.is_congested();
         self.swap_connections(env, poll, new);
-        self.release(env, received);
+        self.release(env, |outbox| outbox.resume_after(received));
         let Some(backlog) = self.backlog.as_deref_mut() else {
             return;
         };
         let Some(mut resumable) = backlog.resumable.take() else {
             return;
         };
-        resumable.confirmed = resumable.confirmed.max(received);
         resumable.unpinged = resumable.outbox.len();
         resumable.resumes += 1;
         // The messages are not sent for the first time, so they are neither counted nor kept again.
