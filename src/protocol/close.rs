@@ -217,6 +217,15 @@ impl CloseReason {
         )
     }
 
+    /// The peer has received messages, but no PONG has confirmed them.
+    pub fn unconfirmed() -> Self {
+        Self::new(
+            Cause::PingTimeout,
+            CloseCode::ABNORMAL,
+            "Messages were not confirmed",
+        )
+    }
+
     /// No data message was received or sent for the idle timeout.
     pub fn idle_timeout() -> Self {
         Self::new(Cause::IdleTimeout, CloseCode::GOING_AWAY, "Idle timeout")

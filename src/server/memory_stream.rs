@@ -28,6 +28,11 @@ impl MemoryStream {
         self.0.lock().expect("one thread")
     }
 
+    /// The number of copies of this value: one at the server until it closes the connection.
+    pub(crate) fn holders(&self) -> usize {
+        Arc::strong_count(&self.0)
+    }
+
     /// Bytes that the server wrote and the client's system has not taken.
     pub(crate) fn unsent(&self) -> Option<usize> {
         let wire = self.wire();

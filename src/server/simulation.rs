@@ -285,6 +285,11 @@ impl<S: Service> World<S> {
         (kept.unwrap_or(0), memory)
     }
 
+    /// Whether the server has closed its end of a connection. `stream` is one of the test's two ends.
+    pub(crate) fn has_closed(stream: &MemoryStream) -> bool {
+        stream.holders() < 3
+    }
+
     /// The number of connections of any kind.
     pub(crate) fn connection_count(&self) -> usize {
         self.server.ctx.core.registry.len()

@@ -42,7 +42,7 @@ pub(in crate::server) enum Why {
     /// The connection continues another client, which gets its input. Ends when the read ends.
     Joining,
     /// The client has left too much output unconfirmed, and a message is next. Ends with the next PONG. If the PONG is
-    /// behind the message, it ends with the ping timeout: the connection is cut, and the client resumes it.
+    /// behind the message, the connection is cut after some time, and the client resumes it.
     Unconfirmed,
 }
 

@@ -10,7 +10,7 @@ use crate::protocol::http::HttpState;
 use crate::protocol::{
     Accept, CloseCode, CloseReason, NextStep, State, StatusCode, Time, Timeout, WebSocket,
 };
-use crate::server::core::Env;
+use crate::server::core::{Env, earlier};
 use crate::server::counters::Outcome;
 use crate::server::error::SendError;
 use crate::server::run_queue::News;
@@ -230,7 +230,9 @@ impl Client {
     pub(in crate::server) fn deadline(&self, env: &Env) -> Option<Time> {
         match &self.connection {
             Connection::Http(http) => http.deadline(&env.config.timeouts),
-            Connection::WebSocket(socket) => socket.deadline(&env.config.timeouts),
+            Connection::WebSocket(socket) => {
+                earlier(socket.deadline(&env.config.timeouts), self.stuck_at())
+            }
             Connection::Detached(detached) => {
                 Some(detached.deadline(env.config.resume.unwrap_or_default()))
             }
@@ -241,6 +243,9 @@ impl Client {
     pub(in crate::server) fn handle_timeout(&mut self, env: &mut Env) -> Timeout {
         if self.is_stalled_stream(env) {
             return Timeout::Gone(CloseReason::slow_consumer());
+        }
+        if self.is_stuck(env.now) {
+            return Timeout::Gone(CloseReason::unconfirmed());
         }
         // While a message is held back, the input behind it is not read, so a missing PONG proves nothing. PINGs
         // continue, so that proxies keep the connection open.

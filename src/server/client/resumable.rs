@@ -28,11 +28,14 @@ const PING_SHARE: usize = 16;
 
 /// The service should send no more while the client has not confirmed this fraction of the resume buffer. Half of it
 /// ends that.
-const CROWDED_SHARE: usize = 4;
+const CROWDED_SHARE: usize = 2;
 
-/// The client's messages wait while it has not confirmed this fraction of the resume buffer. As much again may be
-/// confirmed and still kept.
-const HELD_SHARE: (usize, usize) = (3, 8);
+/// The client's messages wait while it has not confirmed this fraction of the resume buffer.
+const HELD_SHARE: (usize, usize) = (5, 8);
+
+/// How long the service waits for a client that has all output but confirms none of it. Its PONG may be behind messages
+/// that wait for the service. The connection is then cut: a client that comes back says what it has received.
+const STUCK: Duration = Duration::from_secs(2);
 
 /// How often to ask the service whether something is pending for a detached client.
 const CHECK: Duration = Duration::from_secs(1);
@@ -51,8 +54,8 @@ pub(in crate::server) struct Resumable {
     earlier: Option<(Secret, u64)>,
     /// The number of bytes sent since the last PING that asks for a confirmation.
     unpinged: usize,
-    /// Whether the outbox has exceeded its share and has not been confirmed since.
-    crowded: bool,
+    /// Since when the outbox has exceeded its share and the client has neither confirmed nor taken output.
+    crowded: Option<Time>,
     /// The fields of the first 101 response. A resumed connection gets them again.
     accept: Accept,
     /// The CLOSE with which the service has closed the client after the cut. The client gets it when it comes back.
@@ -237,7 +240,7 @@ impl Client {
             secret: token.secret,
             earlier: None,
             unpinged: 0,
-            crowded: false,
+            crowded: None,
             accept,
             closing: None,
             ended: None,
@@ -293,7 +296,12 @@ impl Client {
         resumable.unpinged += message.as_bytes().len();
         env.kept_memory += resumable.outbox.memory() - before;
         let limits = env.config.resume.unwrap_or_default();
-        resumable.crowded |= resumable.outbox.unconfirmed() > limits.buffer / CROWDED_SHARE;
+        if resumable.crowded.is_none()
+            && resumable.outbox.unconfirmed() > limits.buffer / CROWDED_SHARE
+        {
+            resumable.crowded = Some(env.now);
+            self.rearm(env);
+        }
     }
 
     /// Sends a PING that asks for a confirmation, if enough was sent since the last one.
@@ -329,13 +337,35 @@ impl Client {
         let before = resumable.outbox.memory();
         release(&mut resumable.outbox);
         env.kept_memory -= before - resumable.outbox.memory();
-        if resumable.outbox.unconfirmed() <= limits.buffer / CROWDED_SHARE / 2
-            && std::mem::take(&mut resumable.crowded)
-            && !self.is_congested()
-        {
-            env.queue.push_news(self.id, News::Drained);
+        if resumable.crowded.is_some() {
+            resumable.crowded = Some(env.now);
+            if resumable.outbox.unconfirmed() <= limits.buffer / CROWDED_SHARE / 2 {
+                resumable.crowded = None;
+                if !self.is_congested() {
+                    env.queue.push_news(self.id, News::Drained);
+                }
+            }
+            self.rearm(env);
         }
         self.read_again(env);
+    }
+
+    /// When a connected client that confirms nothing is stuck.
+    pub(super) fn stuck_at(&self) -> Option<Time> {
+        let crowded = self.resumable()?.crowded.filter(|_| self.is_connected());
+        crowded.map(|since| since + STUCK)
+    }
+
+    /// Whether the client has had all output for some time, but has confirmed none of it.
+    pub(super) fn is_stuck(&mut self, now: Time) -> bool {
+        let is_due = self.stuck_at().is_some_and(|at| at <= now);
+        if is_due && !self.is_delivered() {
+            if let Some(resumable) = self.resumable_mut() {
+                resumable.crowded = Some(now);
+            }
+            return false;
+        }
+        is_due
     }
 
     /// Makes room for a message of `size` bytes among those that are kept. If there is none, drops what the client has
@@ -349,7 +379,7 @@ impl Client {
 
     /// Whether the service should send no more until the client has confirmed more.
     pub(super) fn is_crowded(&self) -> bool {
-        self.resumable().is_some_and(|resumable| resumable.crowded)
+        self.resumable().is_some_and(|one| one.crowded.is_some())
     }
 
     /// Whether so little of the outbox is free that the client's messages, and their answers, must wait for a PONG.
