@@ -26,11 +26,12 @@ import sys
 import tempfile
 
 OUTRIGGER = os.environ.get("OUTRIGGER", "target/release/outrigger")
+PING, PONG = 9, 10
 KEPT = pathlib.Path(__file__).with_suffix(".json")
 # The kernel may split input into more or fewer reads, in another order.
 TOLERANCE, SPLIT_TOLERANCE, CALLS_TOLERANCE = 0.04, 0.3, 0.1
 REQUEST = (
-    b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"GET /%s HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
 )
 
@@ -71,10 +72,10 @@ while key := os.read(0, 1):
 class Client:
     """An open connection."""
 
-    def __init__(self, port):
+    def __init__(self, port, query=b""):
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=120)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.send(REQUEST)
+        self.send(REQUEST % query)
         self.rest = b""
         while not self.rest.endswith(b"\r\n\r\n"):
             self.rest += self.take(1)
@@ -94,13 +95,17 @@ class Client:
             size -= len(self.take(size))
 
     def messages(self):
-        """Yields the payloads of messages, which are shorter than 64 KiB."""
+        """Yields the payloads of messages, which are shorter than 64 KiB. Answers PINGs."""
         while True:
             while len(self.rest) < sum(span := self.frame()):
                 self.rest += self.take(65536)
             begin, length = span
+            opcode = self.rest[0] & 15
             payload, self.rest = self.rest[begin : begin + length], self.rest[begin + length :]
-            yield payload
+            if opcode == PING:
+                self.send(frame(payload, PONG))
+            else:
+                yield payload
 
     def frame(self):
         """Returns where the payload of the buffered frame begins and how long it is, as far as the header has arrived."""
@@ -123,7 +128,7 @@ def echo(size, depth, opcode=2, payload=b"hello wo"):
     return ["echo"], run
 
 
-def calls(depth):
+def calls(depth, query=b""):
     """Sends batches of `depth` prompts in a session of a shared agent."""
 
     def call(id, method, **params):
@@ -141,7 +146,7 @@ def calls(depth):
                 assert json.loads(next(answers))["id"] == 3 + id
         return rounds * depth
 
-    return ["agent", "--path", "/", "--", sys.executable, "-c", AGENT], run
+    return ["agent", "--path", "/", "--", sys.executable, "-c", AGENT], run, query
 
 
 def keys(size):
@@ -172,6 +177,8 @@ CONVERSATIONS = {
     "echo of 1 MiB": (echo(1 << 20, 1), 3, 13, SPLIT_TOLERANCE),
     "JSON-RPC calls, one by one": (calls(1), 100, 600, TOLERANCE),
     "JSON-RPC calls, 16 at once": (calls(16), 20, 120, TOLERANCE),
+    "JSON-RPC calls of a client that can resume, one by one": (calls(1, b"?resume=new"), 100, 600, TOLERANCE),
+    "JSON-RPC calls of a client that can resume, 16 at once": (calls(16, b"?resume=new"), 20, 120, TOLERANCE),
     "keys to a terminal and their echo": (keys(1), 100, 600, SPLIT_TOLERANCE),
     "4,000 bytes from a terminal": (keys(4000), 100, 600, SPLIT_TOLERANCE),
 }
@@ -179,7 +186,7 @@ CONVERSATIONS = {
 
 def have(command, conversation, rounds):
     """Has a conversation of `rounds` rounds with a server. Returns the number of messages."""
-    arguments, run = conversation
+    arguments, run, *query = conversation
     options = ["--listen", "127.0.0.1:0", "--log", "off", "--no-auth"]
     server = subprocess.Popen(
         [*command, OUTRIGGER, arguments[0], *options, *arguments[1:]],
@@ -189,7 +196,7 @@ def have(command, conversation, rounds):
     )
     try:
         port = int(re.search(rb":(\d+)/", server.stdout.readline())[1])
-        client = Client(port)
+        client = Client(port, *query)
         messages = run(client, rounds)
         client.socket.close()
         # Signals the group, because strace does not forward signals.

@@ -216,22 +216,23 @@ impl Core {
     }
 
     /// Writes the replies to what was read, and puts the client back into its slot. `was_ready` says whether the gate
-    /// let the client be read. A held client is not queued again, because the loop would then never sleep.
-    pub(super) fn end_read(&mut self, was_ready: bool) {
-        let Some((client, env)) = self.reading() else {
-            return;
-        };
+    /// let the client be read. A held client is not queued again, because the loop would then never sleep. Returns the
+    /// client that the connection continues, if its handshake asked for that, and how many messages that has received.
+    pub(super) fn end_read(&mut self, was_ready: bool) -> Option<(ClientId, u64)> {
+        let (client, env) = self.reading()?;
         client.write_output(env);
         client.set_reading(false);
         if was_ready {
             client.settle(env);
             client.read_again(env);
         }
+        let joins = client.joins();
         debug_assert!(env.output.is_empty());
         if env.output.capacity() > 2 * WRITE_BUFFER {
             env.output = Vec::new();
         }
         self.registry.check_in();
+        joins
     }
 
     /// Adds a connection and waits for its request.

@@ -19,8 +19,9 @@ impl<S: Service> Server<S> {
             if is_ready {
                 self.read_checked_out(id);
             }
-            self.ctx.core.end_read(is_ready);
-            self.ctx.core.join(id);
+            if let Some(target) = self.ctx.core.end_read(is_ready) {
+                self.ctx.core.join(id, target);
+            }
         }
     }
 

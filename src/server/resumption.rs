@@ -280,13 +280,9 @@ pub(super) fn resume(
 }
 
 impl Core {
-    /// Gives a connection whose handshake continues a client to that client. Does nothing for other connections. Called
-    /// when the connection was read, before anything else happens.
-    pub(super) fn join(&mut self, id: ClientId) {
-        let joins = self.registry.get(id).and_then(|client| client.joins());
-        let Some((target, received)) = joins else {
-            return;
-        };
+    /// Gives the connection `id`, whose handshake continues the client `target`, to that client, which has received so
+    /// many messages. Called when the connection was read, before anything else happens.
+    pub(super) fn join(&mut self, id: ClientId, (target, received): (ClientId, u64)) {
         let Some((new, client)) = self.registry.pair_mut(id, target) else {
             debug_assert!(false, "{target} cannot end while {id} is read");
             return;

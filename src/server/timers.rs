@@ -38,8 +38,9 @@ const _: () = assert!(
         && FINE_TICKS as u64 >= COARSE_TICK
 );
 
-/// A timer's position in a list of the wheel.
+/// A timer's position in a list of the wheel. It is packed, so that the byte behind it in a client's entry is free.
 #[derive(Clone, Copy, Debug)]
+#[repr(Rust, packed(2))]
 pub(super) struct Link {
     previous: u32,
     next: u32,

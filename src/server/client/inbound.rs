@@ -85,8 +85,10 @@ impl Client {
         if discards {
             return ReadGate::Ready;
         }
-        if self.joins().is_some() {
-            return ReadGate::Held(Why::Joining);
+        if self.backlog.is_some()
+            && let Some(why) = self.resume_gate(env)
+        {
+            return ReadGate::Held(why);
         }
         if self.is_output_held() {
             return ReadGate::Held(Why::Output);
@@ -99,9 +101,6 @@ impl Client {
         }
         if (self.has_unread() || self.awaits_data()) && self.holds_messages(env) {
             return ReadGate::Held(Why::Service);
-        }
-        if let Some(held) = self.confirmation_gate(env) {
-            return held;
         }
         if env.is_share_spent() {
             return ReadGate::Held(Why::Turn);

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use super::outbox::Outbox;
-use super::{Client, Connection, Flag, ReadGate, Why};
+use super::{Client, Connection, Flag, Why};
 use crate::protocol::deflate::Codec;
 use crate::protocol::handshake::Upgrade;
 use crate::protocol::http::HttpConnection;
@@ -137,6 +137,7 @@ fn is_final(code: CloseCode) -> bool {
 }
 
 impl Client {
+    #[inline]
     fn resumable(&self) -> Option<&Resumable> {
         self.backlog.as_ref()?.resumable.as_deref()
     }
@@ -383,6 +384,7 @@ impl Client {
     }
 
     /// Whether so little of the outbox is free that the client's messages, and their answers, must wait for a PONG.
+    #[inline]
     pub(super) fn awaits_confirmation(&self, env: &Env) -> bool {
         let (Some(resumable), Some(limits)) = (self.resumable(), env.config.resume) else {
             return false;
@@ -559,6 +561,7 @@ impl Client {
     }
 
     /// The client that this connection continues, and the number of messages that it has received.
+    #[inline]
     pub(in crate::server) fn joins(&self) -> Option<(ClientId, u64)> {
         let join = self.backlog.as_ref()?.join.as_ref()?;
         Some((join.target, join.received))
@@ -677,9 +680,13 @@ impl Client {
         }
     }
 
-    /// Whether the client's messages wait although the service takes them.
-    pub(super) fn confirmation_gate(&self, env: &Env) -> Option<ReadGate> {
+    /// Whether a client with a backlog may not be read because its connection continues another client, or because the
+    /// client has left too much unconfirmed and a message is next.
+    pub(super) fn resume_gate(&self, env: &Env) -> Option<Why> {
+        if self.joins().is_some() {
+            return Some(Why::Joining);
+        }
         let waits = self.awaits_confirmation(env) && (self.has_unread() || self.awaits_data());
-        waits.then_some(ReadGate::Held(Why::Unconfirmed))
+        waits.then_some(Why::Unconfirmed)
     }
 }
