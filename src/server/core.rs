@@ -55,6 +55,8 @@ pub(super) struct Env {
     pub(super) calls: usize,
     /// The services that take no messages, one bit for each.
     paused: u64,
+    /// The number of the present turn of the loop, from 1.
+    pub(super) turn: u64,
     /// The memory of all messages that resumable clients have not confirmed, in bytes.
     pub(super) kept_memory: usize,
 }
@@ -142,6 +144,7 @@ impl Core {
                 failures: Failures::default(),
                 calls: 0,
                 paused: 0,
+                turn: 0,
                 kept_memory: 0,
                 config,
             },
@@ -159,6 +162,7 @@ impl Core {
     /// Begins a turn of the loop.
     pub(super) fn begin_turn(&mut self, now: Time) {
         self.env.now = now;
+        self.env.turn += 1;
         self.env.budget.begin_turn();
         self.broadcasts = 0;
     }
@@ -283,19 +287,48 @@ impl Core {
         self.registry.client_count() + self.env.calls >= self.env.config.max_clients
     }
 
-    /// Ends the detached client for which nothing has been pending for the longest time, to make room for another.
-    /// Returns whether there was one.
-    pub(super) fn end_idle_detached(&mut self) -> bool {
-        let idle = self.registry.iter().filter(|client| client.is_open());
-        let idle = idle.filter_map(|client| Some((client.idle_since()?, client.id)));
-        let Some((_, id)) = idle.min() else {
-            return false;
-        };
-        log::info!("{id} ends: there are as many clients as allowed, and another has come");
+    /// The detached client that can make way for a new client from `remote`: one for which nothing is pending, from the
+    /// same address if there is one, and the one that has waited longest. With `same_address`, no other address counts.
+    pub(super) fn idle_detached(&self, remote: Remote, same_address: bool) -> Option<ClientId> {
+        let clients = self.registry.iter().filter(|client| client.may_come_back());
+        let idle = clients.filter_map(|client| {
+            let is_other = client.remote.ip() != remote.ip();
+            Some((is_other, client.idle_since()?, client.id))
+        });
+        let first = idle
+            .filter(|(is_other, ..)| !(*is_other && same_address))
+            .min();
+        first.map(|(.., id)| id)
+    }
+
+    /// Ends a detached client, because there are as many clients as allowed and another has come.
+    pub(super) fn make_way(&mut self, id: ClientId) {
+        log::info!("{id} makes way for another client");
         self.with(id, |client, env| {
             client.end(env, CloseReason::not_resumed(&CloseReason::eof()));
         });
-        true
+    }
+
+    /// Frees memory of unconfirmed messages if it is short: what clients have confirmed, and then the client that keeps
+    /// most, beginning with those that are detached.
+    pub(super) fn relieve_memory(&mut self) {
+        let limit = self.env.config.resume.unwrap_or_default().memory;
+        let most = limit - limit / 8;
+        if self.env.kept_memory <= most {
+            return;
+        }
+        for client in self.registry.iter_mut() {
+            client.release_confirmed(&mut self.env);
+        }
+        if self.env.kept_memory <= most {
+            return;
+        }
+        let clients = self.registry.iter().filter(|client| client.is_open());
+        let largest = clients.max_by_key(|client| (client.is_detached(), client.kept_memory()));
+        if let Some(id) = largest.map(|client| client.id) {
+            log::warn!("{id} ends: the memory for unconfirmed messages is short");
+            self.with(id, |client, env| client.cut_off(env));
+        }
     }
 
     /// Whether an address has as many clients as allowed, including calls that wait for answers. A unix socket has no

@@ -204,6 +204,7 @@ impl<S: Service> Server<S> {
             };
             self.perform(Task::Write(id));
         }
+        self.act(|server| server.ctx.core.relieve_memory());
         self.ctx.core.trim_if_due();
         self.handle_shutdown();
     }
@@ -309,6 +310,9 @@ impl<S: Service> Server<S> {
 
     fn handle_client(&mut self, id: ClientId, readable: bool, writable: bool, hung_up: bool) {
         let found = self.ctx.core.with(id, |client, env| {
+            if client.is_stale_event(env) {
+                return;
+            }
             if readable {
                 client.handle_readable(hung_up);
             }

@@ -162,13 +162,25 @@ fn upgrade<S: Service>(
         Some(Ask::New { notice }) => Some(notice),
         None => None,
     };
-    if ctx.core.is_full() && !ctx.core.end_idle_detached() {
-        return Err(too_many_clients());
-    }
-    if ctx.core.has_too_many(remote) {
-        return Err(too_many_of_address());
+    // A detached client for which nothing is pending makes room for a new one.
+    let is_full = ctx.core.is_full();
+    let has_too_many = ctx.core.has_too_many(remote);
+    let mut leaver = None;
+    if is_full || has_too_many {
+        leaver = ctx.core.idle_detached(remote, has_too_many);
+        if leaver.is_none() {
+            let rejection = if is_full {
+                too_many_clients()
+            } else {
+                too_many_of_address()
+            };
+            return Err(rejection);
+        }
     }
     let mut accept = service.accept(ctx, request)?;
+    if let Some(leaver) = leaver {
+        ctx.core.make_way(leaver);
+    }
     // A browser that sends the token as a subprotocol requires another of its subprotocols in the response.
     if !accept.has_protocol() && upgrade.protocols().contains(&OWN_PROTOCOL) {
         accept = accept.protocol(OWN_PROTOCOL);

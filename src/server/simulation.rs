@@ -326,6 +326,7 @@ impl<S: Service> World<S> {
 
     /// Takes the part of a turn that follows its events.
     pub(crate) fn take_turn(&mut self) {
+        self.server.ctx.core.env.turn += 1;
         // Tests call the context outside of the loop.
         self.server.act(|_| {});
         self.server.take_turn();

@@ -56,7 +56,7 @@ impl Client {
     pub(in crate::server) fn close(&mut self, env: &mut Env, reason: CloseReason) {
         if !self.is_connected() {
             self.close_cut(env, reason);
-        } else {
+        } else if !self.postpone_close(&reason) {
             self.transmit(env, |connection, now, out| {
                 if let Connection::WebSocket(socket) = connection {
                     socket.close(now, reason, out);
@@ -244,7 +244,7 @@ impl Client {
         if self.is_stalled_stream(env) {
             return Timeout::Gone(CloseReason::slow_consumer());
         }
-        if self.is_stuck(env.now) {
+        if self.is_stuck(env) {
             return Timeout::Gone(CloseReason::unconfirmed());
         }
         // While a message is held back, the input behind it is not read, so a missing PONG proves nothing. PINGs
@@ -254,7 +254,7 @@ impl Client {
             self.excuse_silence(env.now);
         }
         let timeouts = env.config.timeouts;
-        let sent = self.is_resumable().then_some(self.traffic.messages_out);
+        let sent = self.is_resumable().then(|| self.sent_count());
         let mut outcome = Timeout::Continue;
         let mut pinged = false;
         self.transmit(env, |connection, now, out| {

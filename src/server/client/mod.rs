@@ -160,7 +160,8 @@ impl Client {
     #[inline]
     pub(super) fn is_open(&self) -> bool {
         match &self.connection {
-            Connection::WebSocket(socket) => socket.is_open() || self.takes_messages(),
+            Connection::WebSocket(socket) if socket.is_open() => !self.is_close_waiting(),
+            Connection::WebSocket(_) => self.takes_messages(),
             Connection::Detached(_) => self.takes_messages(),
             Connection::Http(_) => false,
         }

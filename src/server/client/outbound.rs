@@ -68,13 +68,11 @@ impl Client {
         if !self.is_open() {
             return Err(SendError::Closing);
         }
-        self.keep(env, message);
-        if !self.is_connected() {
-            // The connection was cut. The message is sent when the client comes back.
+        if !self.keep(env, message) {
+            self.traffic.messages_out += 1;
             if let Connection::Detached(detached) = &mut self.connection {
                 detached.last_message = env.now;
             }
-            self.traffic.messages_out += 1;
             return Ok(());
         }
         let sent = self.send_now(env, message);
@@ -380,6 +378,9 @@ impl Client {
             }
         }
         env.budget.spend(WRITE + written / 2048);
+        if self.has_unsent() && self.queued() == 0 {
+            self.send_unsent(env);
+        }
         self.settle(env);
     }
 
@@ -487,6 +488,7 @@ impl Client {
         if let Some(backlog) = self.backlog.as_deref_mut() {
             backlog.drop_unbegun();
         }
+        self.forget_kept(env);
         self.close(env, CloseReason::slow_consumer());
         self.offer(env);
     }

@@ -13,10 +13,11 @@ const FIRST_BLOCK: usize = 256;
 /// The length of the number that precedes each message: twice the length of its payload, plus 1 if it is binary.
 const PREFIX: usize = size_of::<u64>();
 
-/// The messages that a client has not confirmed.
+/// The messages that a client has not confirmed, and those that wait to be sent again after a cut.
 ///
 /// ```text
-///  blocks: [ released | prefix, payload | prefix, payload ] [ prefix, payload ] ...
+///  blocks: [ released | confirmed | sent ] [ sent | unsent ] [ unsent ] ...
+///                                                 ^ cursor
 /// ```
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
@@ -34,6 +35,10 @@ pub(super) struct Outbox {
     confirmed: u64,
     /// The number of bytes of those.
     confirmed_len: usize,
+    /// The number of messages at the end that were not sent on the present connection.
+    unsent: u64,
+    /// Where the first of them begins: the index of its block, and its position in that.
+    cursor: (usize, usize),
     /// The length of the longest message since the outbox was last empty.
     largest: usize,
     /// The memory of all blocks, in bytes.
@@ -66,8 +71,13 @@ impl Outbox {
         self.before
     }
 
-    /// Adds the message that was sent last.
-    pub(super) fn push(&mut self, message: Message<'_>) {
+    /// The number of messages that were not sent on the present connection.
+    pub(super) fn unsent(&self) -> u64 {
+        self.unsent
+    }
+
+    /// Adds the message that is sent last. If others are unsent, or with `waits`, it is unsent too. Returns its length.
+    pub(super) fn push(&mut self, message: Message<'_>, waits: bool) -> usize {
         let payload = message.as_bytes();
         let needed = PREFIX + payload.len();
         let block = match self.blocks.back_mut() {
@@ -87,25 +97,63 @@ impl Outbox {
         }
         let is_binary = matches!(message, Message::Binary(_));
         let prefix = (payload.len() as u64) << 1 | u64::from(is_binary);
+        let begin = block.len();
         block.extend_from_slice(&prefix.to_le_bytes());
         block.extend_from_slice(payload);
         self.count += 1;
         self.len += needed;
         self.largest = self.largest.max(needed);
+        if waits || self.unsent > 0 {
+            if self.unsent == 0 {
+                self.cursor = (self.blocks.len() - 1, begin);
+            }
+            self.unsent += 1;
+        }
+        needed
     }
 
-    /// Records that the client has confirmed the messages up to number `until`. Drops those that it had confirmed
-    /// before. Does nothing unless it confirms more than before.
+    /// The next message that was not sent on the present connection.
+    pub(super) fn next_unsent(&self) -> Option<Message<'_>> {
+        let (is_binary, payload) = self.split_next()?;
+        Some(match std::str::from_utf8(payload) {
+            Ok(text) if !is_binary => Message::Text(text),
+            _ => Message::Binary(payload),
+        })
+    }
+
+    /// The first unsent message: whether it is binary, and its payload.
+    fn split_next(&self) -> Option<(bool, &[u8])> {
+        let (block, at) = self.cursor;
+        let block = self.blocks.get(block).filter(|_| self.unsent > 0)?;
+        split(block.get(at..)?)
+    }
+
+    /// Records that the next message was sent. Returns its length.
+    pub(super) fn advance(&mut self) -> usize {
+        let Some((_, payload)) = self.split_next() else {
+            return 0;
+        };
+        let len = PREFIX + payload.len();
+        self.unsent -= 1;
+        let (block, at) = &mut self.cursor;
+        *at += len;
+        if self.blocks.get(*block).is_some_and(|one| one.len() == *at) {
+            (*block, *at) = (*block + 1, 0);
+        }
+        len
+    }
+
+    /// Records that the client has confirmed the messages up to number `until`, counted from 1 since the client first
+    /// connected. Drops those that it had confirmed before. Does nothing unless it confirms more than before, and no
+    /// more than was sent.
     pub(super) fn confirm(&mut self, until: u64) {
-        if until <= self.confirmed {
+        let sent = self.before + self.count - self.unsent;
+        if until <= self.confirmed || until > sent {
             return;
         }
         self.release_confirmed();
-        let newly = (until - self.before).min(self.count) as usize;
-        let lengths = self.messages().take(newly);
-        self.confirmed_len = lengths
-            .map(|message| PREFIX + message.as_bytes().len())
-            .sum();
+        let newly = (until - self.before) as usize;
+        self.confirmed_len = self.lengths().take(newly).sum();
         self.confirmed = until;
     }
 
@@ -114,12 +162,15 @@ impl Outbox {
         self.release(self.confirmed);
     }
 
-    /// Drops the messages up to number `until`, which the client has received. Those behind it are not confirmed.
+    /// Drops the messages up to number `until`, which the client has received. Those behind it are neither confirmed nor
+    /// sent on the new connection.
     pub(super) fn resume_after(&mut self, until: u64) {
         self.release(until);
         (self.confirmed, self.confirmed_len) = (until, 0);
+        (self.unsent, self.cursor) = (self.count, (0, self.released));
     }
 
+    /// Drops the messages up to number `until`.
     fn release(&mut self, until: u64) {
         while self.before < until
             && let Some(first) = self.blocks.front()
@@ -135,6 +186,7 @@ impl Outbox {
                 self.memory -= first.capacity();
                 self.released = 0;
                 self.blocks.pop_front();
+                self.cursor.0 = self.cursor.0.saturating_sub(1);
             }
         }
         if self.count == 0 {
@@ -142,23 +194,20 @@ impl Outbox {
         }
     }
 
-    /// The kept messages, oldest first.
-    pub(super) fn messages(&self) -> impl Iterator<Item = Message<'_>> {
+    /// The lengths of the kept messages, oldest first.
+    fn lengths(&self) -> impl Iterator<Item = usize> {
         let mut blocks = self.blocks.iter();
-        let first = blocks
-            .next()
-            .map_or(&[][..], |first| &first[self.released..]);
-        let mut rest = first;
+        let mut rest = match blocks.next() {
+            Some(first) => &first[self.released..],
+            None => &[],
+        };
         std::iter::from_fn(move || {
             while rest.is_empty() {
                 rest = blocks.next()?;
             }
-            let (is_binary, payload) = split(rest)?;
-            rest = &rest[PREFIX + payload.len()..];
-            Some(match std::str::from_utf8(payload) {
-                Ok(text) if !is_binary => Message::Text(text),
-                _ => Message::Binary(payload),
-            })
+            let len = PREFIX + split(rest)?.1.len();
+            rest = &rest[len..];
+            Some(len)
         })
     }
 }
@@ -182,50 +231,55 @@ mod tests {
         let mut outbox = Outbox::default();
         let mut model: VecDeque<(bool, Vec<u8>)> = VecDeque::new();
         let mut sent = 0;
-        for _ in 0..3000 {
-            if random.below(3) > 0 {
-                let len = match random.below(10) {
-                    0 => random.below(40_000),
-                    _ => random.below(60),
-                };
-                let payload = vec![b'a' + random.below(26) as u8; len];
-                let is_binary = random.below(2) == 0;
-                outbox.push(if is_binary {
-                    Message::Binary(&payload)
-                } else {
-                    Message::Text(std::str::from_utf8(&payload).expect("letters"))
-                });
-                sent += 1;
-                model.push_back((is_binary, payload));
-            } else {
-                let before = outbox.before();
-                let until = (before + random.below(8) as u64).min(sent);
-                match random.below(3) {
-                    0 => outbox.confirm(until),
-                    1 => outbox.release_confirmed(),
-                    _ => outbox.resume_after(until),
+        for _ in 0..5000 {
+            let before = outbox.before();
+            match random.below(6) {
+                0..3 => {
+                    let len = match random.below(10) {
+                        0 => random.below(40_000),
+                        _ => random.below(60),
+                    };
+                    let payload = vec![b'a' + random.below(26) as u8; len];
+                    let is_binary = random.below(2) == 0;
+                    let message = match std::str::from_utf8(&payload) {
+                        Ok(text) if !is_binary => Message::Text(text),
+                        _ => Message::Binary(&payload),
+                    };
+                    outbox.push(message, random.below(20) == 0);
+                    sent += 1;
+                    model.push_back((is_binary, payload));
                 }
-                model.drain(..(outbox.before() - before) as usize);
-                let confirmed = outbox.confirmed.saturating_sub(outbox.before());
-                let confirmed = model.iter().take(confirmed as usize);
-                let bytes: usize = confirmed.map(|(_, payload)| PREFIX + payload.len()).sum();
-                assert_eq!(outbox.confirmed_len, bytes);
+                3 => outbox.confirm(before + random.below(8) as u64),
+                4 if random.below(4) == 0 => outbox.release_confirmed(),
+                4 if random.below(4) == 0 => {
+                    outbox.resume_after((before + random.below(8) as u64).min(sent));
+                }
+                _ => {
+                    let at = model.len() - outbox.unsent() as usize;
+                    let next = outbox.next_unsent().map(|message| {
+                        let is_binary = matches!(message, Message::Binary(_));
+                        (is_binary, message.as_bytes().to_vec())
+                    });
+                    assert_eq!(next.as_ref(), model.get(at));
+                    outbox.advance();
+                }
             }
-            let kept = outbox.messages().map(|message| {
-                let is_binary = matches!(message, Message::Binary(_));
-                (is_binary, message.as_bytes().to_vec())
-            });
-            assert!(kept.eq(model.iter().cloned()));
+            model.drain(..(outbox.before() - before) as usize);
+            let lengths: Vec<_> = outbox.lengths().collect();
+            let expected = model.iter().map(|(_, payload)| PREFIX + payload.len());
+            assert!(lengths.iter().copied().eq(expected));
             assert_eq!(outbox.before() + model.len() as u64, sent);
-            let bytes: usize = model
-                .iter()
-                .map(|(_, payload)| PREFIX + payload.len())
-                .sum();
-            assert_eq!(outbox.len(), bytes);
+            assert_eq!(outbox.len(), lengths.iter().sum::<usize>());
+            let confirmed = outbox.confirmed.saturating_sub(outbox.before()) as usize;
+            assert_eq!(
+                outbox.confirmed_len,
+                lengths[..confirmed].iter().sum::<usize>()
+            );
+            assert!(confirmed + outbox.unsent() as usize <= model.len());
             let capacity: usize = outbox.blocks.iter().map(Vec::capacity).sum();
             assert_eq!(outbox.memory(), capacity);
-            // At most the released part of the first block and the free part of the last one are not messages.
-            assert!(outbox.memory() <= bytes + 2 * BLOCK.max(outbox.largest()));
+            // Two neighbouring blocks hold more than one block's worth of messages.
+            assert!(outbox.memory() <= 2 * outbox.len() + 3 * BLOCK.max(outbox.largest()));
         }
         outbox.resume_after(sent);
         assert_eq!((outbox.len(), outbox.memory(), outbox.largest()), (0, 0, 0));

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use super::outbox::Outbox;
-use super::{Client, Connection, Flag, Why};
+use super::{Client, Connection, Flag, ReadGate, Why};
 use crate::protocol::deflate::Codec;
 use crate::protocol::handshake::Upgrade;
 use crate::protocol::http::HttpConnection;
@@ -37,6 +37,12 @@ const HELD_SHARE: (usize, usize) = (5, 8);
 /// that wait for the service. The connection is then cut: a client that comes back says what it has received.
 const STUCK: Duration = Duration::from_secs(2);
 
+/// How many bytes of messages are sent again in one turn, and how many of them count as a unit of work.
+const RESENT: (usize, usize) = (64 << 10, 2048);
+
+/// The same, if the messages are compressed.
+const RESENT_COMPRESSED: (usize, usize) = (16 << 10, 40);
+
 /// How often to ask the service whether something is pending for a detached client.
 const CHECK: Duration = Duration::from_secs(1);
 
@@ -62,6 +68,10 @@ pub(in crate::server) struct Resumable {
     closing: Option<CloseReason>,
     /// Why the client has ended for good after the cut.
     ended: Option<CloseReason>,
+    /// Whether the client cannot come back when its present connection ends.
+    is_final: bool,
+    /// The turn of the loop in which the client came back. Events of the same turn are of its earlier connection.
+    resumed_in: u64,
     /// The number of times that the client has come back.
     resumes: u64,
 }
@@ -245,6 +255,8 @@ impl Client {
             accept,
             closing: None,
             ended: None,
+            is_final: false,
+            resumed_in: u64::MAX,
             resumes: 0,
         }));
         if notice {
@@ -287,28 +299,116 @@ impl Client {
         total.saturating_sub(largest) <= limits.buffer && env.kept_memory + size <= limits.memory
     }
 
-    /// Keeps a message that is being sent until the client confirms it. Does nothing if the client is not resumable.
-    pub(super) fn keep(&mut self, env: &mut Env, message: Message<'_>) {
+    /// Keeps a message until the client confirms it. Returns whether the message must be sent now: it waits if earlier
+    /// ones do, or if the connection was cut. Does nothing for a client that is not resumable.
+    pub(super) fn keep(&mut self, env: &mut Env, message: Message<'_>) -> bool {
+        let is_connected = self.is_connected();
         let Some(resumable) = self.resumable_mut() else {
-            return;
+            return true;
         };
-        let before = resumable.outbox.memory();
-        resumable.outbox.push(message);
-        resumable.unpinged += message.as_bytes().len();
-        env.kept_memory += resumable.outbox.memory() - before;
+        let outbox = &mut resumable.outbox;
+        let before = outbox.memory();
+        let len = outbox.push(message, !is_connected);
+        env.kept_memory += outbox.memory() - before;
+        let is_sent = outbox.unsent() == 0;
+        resumable.unpinged += if is_sent { len } else { 0 };
+        self.check_crowd(env);
+        is_sent
+    }
+
+    /// Records that much is unconfirmed.
+    fn check_crowd(&mut self, env: &mut Env) {
         let limits = env.config.resume.unwrap_or_default();
-        if resumable.crowded.is_none()
+        let now = env.now;
+        if let Some(resumable) = self.resumable_mut()
+            && resumable.crowded.is_none()
             && resumable.outbox.unconfirmed() > limits.buffer / CROWDED_SHARE
         {
-            resumable.crowded = Some(env.now);
+            resumable.crowded = Some(now);
             self.rearm(env);
         }
+    }
+
+    /// The number of messages that were sent on the present connection and before.
+    pub(super) fn sent_count(&self) -> u64 {
+        let unsent = self.resumable().map_or(0, |one| one.outbox.unsent());
+        self.traffic.messages_out - unsent
+    }
+
+    /// Whether messages wait to be sent on the present connection.
+    pub(super) fn has_unsent(&self) -> bool {
+        self.resumable().is_some_and(|one| one.outbox.unsent() > 0)
+    }
+
+    /// Sends the next messages that wait, a part of them at once, and then the CLOSE that waits behind them. Called when
+    /// the socket has taken all earlier output.
+    pub(super) fn send_unsent(&mut self, env: &mut Env) {
+        let resumable = self
+            .backlog
+            .as_mut()
+            .and_then(|backlog| backlog.resumable.take());
+        let Some(mut resumable) = resumable else {
+            return;
+        };
+        let compresses = match &mut self.connection {
+            Connection::WebSocket(socket) => socket.codec().is_some(),
+            Connection::Http(_) | Connection::Detached(_) => false,
+        };
+        let (most, cost) = if compresses {
+            RESENT_COMPRESSED
+        } else {
+            RESENT
+        };
+        // The messages were counted when the service sent them.
+        let counted = self.traffic.messages_out;
+        let mut total = 0;
+        while total < most
+            && let Some(message) = resumable.outbox.next_unsent()
+            && self.send_now(env, message).is_ok()
+        {
+            total += resumable.outbox.advance();
+        }
+        self.traffic.messages_out = counted;
+        env.budget.spend(total / cost);
+        resumable.unpinged += total;
+        self.backlog.get_or_insert_default().resumable = Some(resumable);
+        self.ping_if_due(env);
+        if !self.has_unsent() {
+            self.send_waiting_close(env);
+        } else if let Some(backlog) = self.backlog.as_deref_mut()
+            && !backlog.blocked
+            && !std::mem::replace(&mut backlog.dirty, true)
+        {
+            env.queue.push_dirty(self.id);
+        }
+    }
+
+    /// Sends the CLOSE with which the service has closed the client while messages waited.
+    fn send_waiting_close(&mut self, env: &mut Env) {
+        let closing = self.resumable_mut().and_then(|one| one.closing.take());
+        if let Some(closing) = closing {
+            self.close(env, closing);
+        }
+    }
+
+    /// Whether a CLOSE of the service waits until the client has been sent every message.
+    pub(super) fn is_close_waiting(&self) -> bool {
+        self.resumable().is_some_and(|one| one.closing.is_some())
+    }
+
+    /// Makes the CLOSE of the service wait for the unsent messages. Returns whether it must.
+    pub(super) fn postpone_close(&mut self, reason: &CloseReason) -> bool {
+        let waits = self.has_unsent() && reason.cause == Cause::Service && !is_final(reason.code);
+        if waits && let Some(resumable) = self.resumable_mut() {
+            resumable.closing = Some(reason.clone());
+        }
+        waits
     }
 
     /// Sends a PING that asks for a confirmation, if enough was sent since the last one.
     pub(super) fn ping_if_due(&mut self, env: &mut Env) {
         let limits = env.config.resume.unwrap_or_default();
-        let sent = self.traffic.messages_out;
+        let sent = self.sent_count();
         let Some(resumable) = self.resumable_mut() else {
             return;
         };
@@ -324,9 +424,7 @@ impl Client {
 
     /// Handles a PONG that confirms the first `count` messages.
     pub(super) fn confirm(&mut self, env: &mut Env, count: u64) {
-        if count <= self.traffic.messages_out {
-            self.release(env, |outbox| outbox.confirm(count));
-        }
+        self.release(env, |outbox| outbox.confirm(count));
     }
 
     /// Drops messages, and reports that there is room again.
@@ -357,16 +455,36 @@ impl Client {
         crowded.map(|since| since + STUCK)
     }
 
-    /// Whether the client has had all output for some time, but has confirmed none of it.
-    pub(super) fn is_stuck(&mut self, now: Time) -> bool {
-        let is_due = self.stuck_at().is_some_and(|at| at <= now);
-        if is_due && !self.is_delivered() {
-            if let Some(resumable) = self.resumable_mut() {
-                resumable.crowded = Some(now);
-            }
+    /// Whether the client has had all output for some time, has confirmed none of it, and sends messages that wait, which
+    /// its PONG may be behind.
+    pub(super) fn is_stuck(&mut self, env: &Env) -> bool {
+        if self.stuck_at().is_none_or(|at| at > env.now) {
             return false;
         }
-        is_due
+        let holds = matches!(
+            self.read_gate(env),
+            ReadGate::Held(Why::Service | Why::Unconfirmed)
+        );
+        if holds && self.is_delivered() && !self.has_unsent() {
+            return true;
+        }
+        if let Some(resumable) = self.resumable_mut() {
+            resumable.crowded = Some(env.now);
+        }
+        false
+    }
+
+    /// Drops every message that is kept, because the client ends for good.
+    pub(super) fn forget_kept(&mut self, env: &mut Env) {
+        if let Some(resumable) = self.resumable_mut() {
+            env.kept_memory -= resumable.outbox.memory();
+            resumable.outbox = Outbox::default();
+        }
+    }
+
+    /// Drops what the client has confirmed, because memory is short.
+    pub(in crate::server) fn release_confirmed(&mut self, env: &mut Env) {
+        self.release(env, Outbox::release_confirmed);
     }
 
     /// Makes room for a message of `size` bytes among those that are kept. If there is none, drops what the client has
@@ -400,7 +518,7 @@ impl Client {
         let Connection::WebSocket(socket) = &self.connection else {
             return None;
         };
-        if !self.is_resumable() || self.has_ended() {
+        if self.resumable()?.is_final || self.has_ended() {
             return None;
         }
         let reason = socket.close_reason()?;
@@ -486,6 +604,9 @@ impl Client {
         } else if is_over && self.is_resumable() {
             self.end_cut(reason);
             self.disconnect(env);
+        } else if let Some(resumable) = self.resumable_mut() {
+            // The closing handshake goes on, but the client cannot come back.
+            resumable.is_final = true;
         }
     }
 
@@ -579,31 +700,26 @@ impl Client {
         let was_congested = self.is_congested();
         self.swap_connections(env, poll, new);
         self.release(env, |outbox| outbox.resume_after(received));
-        let Some(backlog) = self.backlog.as_deref_mut() else {
-            return;
-        };
-        let Some(mut resumable) = backlog.resumable.take() else {
-            return;
-        };
-        resumable.unpinged = resumable.outbox.len();
-        resumable.resumes += 1;
-        // The messages are not sent for the first time, so they are neither counted nor kept again.
-        let sent = self.traffic.messages_out;
-        for message in resumable.outbox.messages() {
-            // An error ends the connection, and the messages wait for the next one.
-            let _ = self.send_now(env, message);
+        let turn = env.turn;
+        if let Some(resumable) = self.resumable_mut() {
+            resumable.unpinged = 0;
+            resumable.resumes += 1;
+            resumable.resumed_in = turn;
         }
-        self.traffic.messages_out = sent;
-        self.backlog.get_or_insert_default().resumable = Some(resumable);
-        self.ping_if_due(env);
-        let closing = self.resumable_mut().and_then(|one| one.closing.take());
-        if let Some(closing) = closing {
-            self.close(env, closing);
-        }
+        self.check_crowd(env);
         if was_congested && !self.is_congested() {
             env.queue.push_news(self.id, News::Drained);
         }
         self.mark_delivered();
+        // Sends what waits at the end of the turn.
+        if let Some(backlog) = self.backlog.as_deref_mut()
+            && !std::mem::replace(&mut backlog.dirty, true)
+        {
+            env.queue.push_dirty(self.id);
+        }
+        if !self.has_unsent() {
+            self.send_waiting_close(env);
+        }
         self.read_again(env);
         self.settle(env);
         self.rearm(env);
@@ -612,6 +728,15 @@ impl Client {
             // Writing the handshake failed.
             self.disconnect(env);
         }
+    }
+
+    /// Whether an event of this turn belongs to an earlier connection of the client. The new socket was not registered
+    /// for the client when the kernel reported the event.
+    pub(in crate::server) fn is_stale_event(&self, env: &Env) -> bool {
+        self.backlog.is_some()
+            && self
+                .resumable()
+                .is_some_and(|one| one.resumed_in == env.turn)
     }
 
     /// Exchanges the connections of this client and of `new`. Ends the old one.
