@@ -89,6 +89,9 @@ class App(Client):
             back += 1
             link.confirm(back + 1)
 
+    async def close(self):
+        await self.link.close(ignored=b"broadcast ")
+
 
 class Terminal(Client):
     """Uses one terminal after another. Each ends with its last output, its exit code and CLOSE, which may be cut, too."""
