@@ -335,8 +335,10 @@ def cut(cuts, clients, seed):
         report = report_of(server.port)
         assert server.stop() == 0
     except BaseException:
+        with contextlib.suppress(OSError):
+            print(f"seed {seed}; the status: {server.get('/status')}", file=sys.stderr)
         server.stop()
-        print(f"seed {seed}; the end of the log:\n{server.log_tail()}", file=sys.stderr)
+        print(f"the end of the log:\n{server.log_tail()}", file=sys.stderr)
         raise
     assert detached == 0 and resumes > 0, (detached, resumes)
     # Who asks for the report is still there.

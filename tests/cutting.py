@@ -70,6 +70,8 @@ class Proxy:
     """
 
     WAYS = {"reset": 6, "fin": 3, "silence": 2}
+    # A client whose very first response is lost cannot come back. It would wait for the end of the grace time.
+    SPARED = 1000
 
     def __init__(self, port, cuts, seed):
         self.server_port, self.wanted, self.random = port, cuts, random.Random(f"proxy {seed}")
@@ -105,8 +107,7 @@ class Proxy:
         except OSError:
             return reset(writer)
         first = await reader.read(64 * KIB)
-        # A client whose very first response is lost cannot come back. It would wait for the end of the grace time.
-        budget = self.plan() + (1000 if b"esume: new" in first or b"resume=new" in first else 0)
+        budget = self.plan() + (self.SPARED if b"esume: new" in first or b"resume=new" in first else 0)
         is_upward = self.random.random() < 0.5
         pumps = [
             asyncio.create_task(self.pump(reader, to_server, budget if is_upward else None, first)),
@@ -203,6 +204,9 @@ class Link:
                 return await asyncio.wait_for(self.read_message(), PATIENCE)
             except (ConnectionError, asyncio.IncompleteReadError):
                 self.lose()
+            except TimeoutError:
+                state = f"received {self.received}, sent {self.sent}, the server has taken {self.taken} or more"
+                raise TimeoutError(f"{self.path} {self.token.split('-')[0]}: nothing came; {state}") from None
 
     async def close(self, ignored=()):
         """Leaves with CLOSE 1000. Messages that begin with `ignored` may still come."""
