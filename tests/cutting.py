@@ -72,6 +72,7 @@ class Proxy:
     WAYS = {"reset": 6, "fin": 3, "silence": 2}
     # A client whose very first response is lost cannot come back. It would wait for the end of the grace time.
     SPARED = 1000
+    UPWARD = 0.5
 
     def __init__(self, port, cuts, seed):
         self.server_port, self.wanted, self.random = port, cuts, random.Random(f"proxy {seed}")
@@ -108,7 +109,7 @@ class Proxy:
             return reset(writer)
         first = await reader.read(64 * KIB)
         budget = self.plan() + (self.SPARED if b"esume: new" in first or b"resume=new" in first else 0)
-        is_upward = self.random.random() < 0.5
+        is_upward = self.random.random() < self.UPWARD
         pumps = [
             asyncio.create_task(self.pump(reader, to_server, budget if is_upward else None, first)),
             asyncio.create_task(self.pump(upstream, writer, None if is_upward else budget, b"")),

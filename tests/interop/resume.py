@@ -16,7 +16,7 @@ PATIENCE = 60
 class Cutter(Proxy):
     """Cuts each connection after its handshake, whose request has some 370 bytes, at one of the first numbers."""
 
-    WAYS, SPARED = {"reset": 1, "fin": 1}, 0
+    WAYS, SPARED, UPWARD = {"reset": 1, "fin": 1}, 0, 1
 
     def plan(self):
         return self.random.randrange(380, 410)
