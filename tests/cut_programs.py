@@ -133,21 +133,19 @@ def terminal():
 
 
 def flood():
-    """Sends each other client messages in turn when a client asks for it."""
-    clients, sizes = [], random.Random(1)
+    """Sends each other client numbered messages in turn, at most as many bytes in all as a client asks for."""
+    clients, number = [], 0
     for line in sys.stdin.buffer:
         event = json.loads(line)
         if event["event"] == "connect":
             clients.append(event["client"])
         elif event["event"] == "message":
-            asker, number = event["client"], 0
-            left = int(event["text"])
-            while left > 0:
+            asker, left = event["client"], int(event["text"])
+            while left >= len(clients) * len(text := content("flood", number, 16 * KIB).decode()):
                 for client in clients:
                     if client != asker:
-                        text = content("flood", number, 64 * KIB)
                         left -= len(text)
-                        print(json.dumps({"cmd": "send", "client": client, "text": text.decode()}))
+                        print(json.dumps({"cmd": "send", "client": client, "text": text}))
                 number += 1
             print(json.dumps({"cmd": "send", "client": asker, "text": str(number)}), flush=True)
 
