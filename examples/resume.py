@@ -33,8 +33,7 @@ async def converse(url, outbox):
 
     async for socket in connect(url, additional_headers=fields, max_size=None):
         token, _, count = socket.response.headers["Outrigger-Resume"].partition("; received=")
-        del kept[: int(count or 0) - taken]
-        taken = int(count or 0)
+        taken, kept[:] = int(count or 0), kept[int(count or 0) - taken :]
         delivery = asyncio.create_task(deliver(socket))
         with suppress(ConnectionClosed):
             async for message in socket:

@@ -5,10 +5,10 @@ usage: tests/cuts.py [--cuts N] [--clients N] [--seed N]      1000 cuts, 32 clie
        tests/cuts.py --memory [--clients N]                   1000 detached clients with full buffers
 env:   OUTRIGGER=target/release/outrigger
 
-The clients use the services `agent`, `app`, `terminal` and `echo` of one server, through a proxy that cuts their connections:
-with TCP resets, with FIN and no CLOSE, and silently, so that the next connection takes over. A cut may come at any byte of
-the handshake or of a message, in either direction. Messages have from 1 byte to 1 MiB and are numbered in both directions.
-Halfway the agent is killed with SIGKILL. At the end no client and no process of a client may be left.
+The clients use the services `agent`, `app`, `terminal`, `processes` and `echo` of one server, through a proxy that cuts their
+connections: with TCP resets, with FIN and no CLOSE, and silently, so that the next connection takes over. A cut may come at any
+byte of the handshake or of a message, in either direction. Messages have from 1 byte to 1 MiB and are numbered in both
+directions. Halfway the agent is killed with SIGKILL. At the end no client and no process of a client may be left.
 """
 
 import argparse
@@ -101,10 +101,14 @@ class Terminal(Client):
     async def work(self):
         sizes, count = random.Random(self.name), 0
         while self.run.goes_on():
+            self.link = Link(self.run.proxy_port, self.open(), f"{self.name} {count}")
             await self.use(sizes, sizes.randrange(4 * MIB))
             self.run.count(self.link)
             count += 1
-            self.link = Link(self.run.proxy_port, self.path, f"{self.name} {count}")
+
+    def open(self):
+        """The path of the next terminal."""
+        return self.path
 
     async def use(self, sizes, total):
         link, sent, back, ready = self.link, 0, 0, b""
@@ -129,6 +133,14 @@ class Terminal(Client):
 
     async def close(self):
         """The last terminal has ended by itself."""
+
+
+class Attach(Terminal):
+    """The same with processes."""
+
+    def open(self):
+        command, *args = program("terminal")
+        return f"/process/{self.run.server.spawn(command=command, args=args, allocate_tty=True)}/attach"
 
 
 class Agent(Client):
@@ -215,8 +227,8 @@ class Run:
     async def execute(self, server):
         self.server, self.proxy = server, Proxy(server.port, self.cuts, self.seed)
         self.proxy_port = await self.proxy.start()
-        kinds = [Agent, App, Terminal, Echo]
-        clients = [kinds[number % 4](self, number) for number in range(self.clients)]
+        kinds = [Agent, App, Terminal, Echo, Attach]
+        clients = [kinds[number % len(kinds)](self, number) for number in range(self.clients)]
         began = time.monotonic()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.kill_the_agent())
@@ -265,6 +277,13 @@ class Server:
     def get(self, path):
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=PATIENCE) as answer:
             return answer.read().decode()
+
+    def spawn(self, **body):
+        fields = {"Content-Type": "application/json"}
+        url = f"http://127.0.0.1:{self.port}/process/spawn"
+        request = urllib.request.Request(url, json.dumps(body).encode(), fields)
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+            return json.load(answer)["process_id"]
 
     def status(self):
         return json.loads(self.get("/status"))
@@ -324,6 +343,7 @@ def cut(cuts, clients, seed):
         "/acp": {"agent": {"command": program("agent")}},
         "/app": {"app": {"command": program("app")}},
         "/terminal": {"terminal": {"command": program("terminal")}},
+        "/process/...": {"processes": {"retention": "1s"}},
         "/echo": {"echo": {}},
     }
     options = ["--log", "info", "--ping-interval", "1s", "--close-timeout", "1s", "--resume-grace", "20s"]

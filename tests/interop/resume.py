@@ -35,6 +35,7 @@ async def main():
         finally:
             client.kill()
             await client.wait()
+            await cutter.stop()
         assert cutter.cuts.total() > 0
         print(f"  examples/resume.py: {NUMBERS} numbers, {cutter.cuts.total()} cuts ok")
 
