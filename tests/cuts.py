@@ -430,7 +430,7 @@ def memory(clients):
 
 
 def main():
-    parser = argparse.ArgumentParser(usage=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cuts", type=int, default=1000)
     parser.add_argument("--clients", type=int)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
