@@ -36,7 +36,9 @@ export class Resuming {
       this.confirm(received);
       for (const message of this.#kept) socket.send(message);
     };
-    socket.onclose = async ({ code }) => {
+    socket.onerror = socket.onclose = async (event: object) => { // Node 22 tells a failed handshake with `error` alone
+      socket.onerror = socket.onclose = null;
+      const { code = 1006 } = event as { code?: number };
       const failed = !this.#open;
       this.#open = false;
       if (this.#ended || code === 1000 || code === 4001) return this.onend(code); // 4001: another connection took over
