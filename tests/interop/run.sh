@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Runs other people's clients against the program: Python `websockets`, npm `ws`, headless Chromium with examples/chat.html,
 # the SDK of the Agent Client Protocol and an MCP server on either side of `outrigger agent`, examples/terminal with xterm.js,
-# and full-screen programs in tmux through examples/attach.py.
+# full-screen programs in tmux through examples/attach.py, and examples/resume.py and resume.ts behind a proxy that cuts.
 # Installs npm and Python packages below target/interop. Chromium, nginx, HAProxy, tmux, vim, less and top must be installed.
 #
 # usage: tests/interop/run.sh [PART...]      all parts by default: python node compression browser demo examples deploy acp
-#                                            terminal fullscreen
+#                                            terminal fullscreen resume
 # env:   OUTRIGGER=target/release/outrigger
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -23,9 +23,9 @@ run_python() {
   "$tools/venv/bin/python" tests/interop/python_client.py
 }
 node_modules() {
-  [ -d "$tools/node_modules/@xterm" ] || (cd "$tools" && npm install --silent --no-audit --no-fund \
+  [ -d "$tools/node_modules/typescript" ] || (cd "$tools" && npm install --silent --no-audit --no-fund \
     ws@8 playwright-core@1 @agentclientprotocol/sdk@2 @modelcontextprotocol/server-everything \
-    @xterm/xterm@5 @xterm/addon-fit@0 >/dev/null)
+    @xterm/xterm@5 @xterm/addon-fit@0 typescript@5 >/dev/null)
 }
 run_node() {
   node_modules
@@ -65,13 +65,19 @@ run_fullscreen() {
   venv
   PYTHON=$tools/venv/bin/python tests/interop/fullscreen.sh
 }
+run_resume() {
+  venv
+  "$tools/venv/bin/python" tests/interop/resume.py
+  node_modules
+  NODE_PATH=$tools/node_modules node tests/interop/resume.js
+}
 
 # A part that hangs fails.
-export -f venv node_modules run_{python,node,compression,browser,demo,examples,deploy,acp,terminal,fullscreen}
+export -f venv node_modules run_{python,node,compression,browser,demo,examples,deploy,acp,terminal,fullscreen,resume}
 export tools
 run() { timeout --kill-after=10 400 bash -euo pipefail -c "run_$1" || { echo "interop: $1 failed with $?" >&2; exit 1; }; }
 
-for part in ${@:-python node compression browser demo examples deploy acp terminal fullscreen}; do
+for part in ${@:-python node compression browser demo examples deploy acp terminal fullscreen resume}; do
   echo "interop: $part"
   run "$part"
 done

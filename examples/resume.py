@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+"""A client that survives cuts: every message arrives once and in order, both ways. See docs/surviving-disconnects.md.
+
+    python3 -m pip install websockets
+    outrigger echo --listen 127.0.0.1:7070         in one shell
+    examples/resume.py ws://127.0.0.1:7070/        in another: counts, however often `ss --kill dport = 7070` cuts it
+
+`converse` sends what is in the queue `outbox` and yields what the server sends. `kept` has what the server may not have taken.
+A PONG confirms everything that was sent before its PING. The exception with the status 410 says that the server has forgotten
+the client.
+"""
+
+import asyncio
+import sys
+from contextlib import suppress
+
+from websockets import ConnectionClosed, InvalidStatus, connect
+
+
+async def converse(url, outbox):
+    fields, received, taken, kept = {"Outrigger-Resume": "new"}, 0, 0, []
+
+    async def deliver(socket):
+        nonlocal taken
+        with suppress(ConnectionClosed):
+            while True:
+                for message in kept:
+                    await socket.send(message)
+                await (await socket.ping())
+                taken, kept[:] = taken + len(kept), []
+                kept.append(await outbox.get())
+                kept.extend(outbox.get_nowait() for _ in range(outbox.qsize()))
+
+    async for socket in connect(url, additional_headers=fields, max_size=None):
+        token, _, count = socket.response.headers["Outrigger-Resume"].partition("; received=")
+        taken, kept[:] = int(count or 0), kept[int(count or 0) - taken :]
+        delivery = asyncio.create_task(deliver(socket))
+        with suppress(ConnectionClosed):
+            async for message in socket:
+                received += 1
+                yield message
+        delivery.cancel()
+        if socket.close_code in (1000, 4001):  # the end; another connection has taken over
+            return
+        fields["Outrigger-Resume"] = f"{token}; received={received}"
+
+
+async def main(url):
+    outbox = asyncio.Queue()
+    outbox.put_nowait("1")
+    try:
+        async for message in converse(url, outbox):
+            print(message)
+            await asyncio.sleep(1)
+            outbox.put_nowait(str(int(message) + 1))
+    except InvalidStatus as refused:
+        assert refused.response.status_code == 410, refused
+        await main(url)  # start anew
+
+
+asyncio.run(main(sys.argv[1]))

@@ -1,0 +1,200 @@
+// examples/resume.ts in Node and in headless Chromium: the network goes away and comes back, and every message arrives once and
+// in order, both ways.
+const assert = require("node:assert/strict");
+const fs = require("node:fs");
+const net = require("node:net");
+const os = require("node:os");
+const path = require("node:path");
+const { chromium } = require("playwright-core");
+const typescript = require("typescript");
+const { start } = require("./server.js");
+
+// Node before 22 has no WebSocket. This one is like it, except that an error without a listener ends the process.
+globalThis.WebSocket ??= class extends require("ws") {
+  constructor(url) { super(url); this.on("error", () => {}); }
+};
+const QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+  "--disable-background-networking", "--disable-component-update"];
+const wait = (time) => new Promise((done) => setTimeout(done, time));
+
+/** A proxy that resets a connection after a random number of bytes, at most `most`, in either direction. */
+class Cutter {
+  cuts = 0; online = true; sockets = new Set();
+
+  async start(url, most) {
+    const { hostname, port, pathname } = new URL(url);
+    this.most = most;
+    this.server = net.createServer((near) => this.connect(near, net.connect(port, hostname))).listen(0, "127.0.0.1");
+    await new Promise((done) => this.server.once("listening", done));
+    return `ws://127.0.0.1:${this.server.address().port}${pathname}`;
+  }
+
+  connect(near, far) {
+    const cut = () => { near.resetAndDestroy(); far.resetAndDestroy(); };
+    if (!this.online) return cut();
+    this.sockets.add(cut);
+    let left = 1500 + Math.floor(Math.random() * this.most); // a first response that is lost would leave a client behind
+    for (const [from, to] of [[near, far], [far, near]]) {
+      from.on("error", () => {}).on("close", () => { to.destroySoon(); this.sockets.delete(cut); });
+      from.on("data", (data) => {
+        to.write(data.subarray(0, left));
+        left -= data.length;
+        if (left > 0 || this.sockets.size === 0) return;
+        this.cuts++;
+        cut();
+      });
+    }
+  }
+
+  goOffline() { this.online = false; for (const cut of this.sockets) cut(); }
+  goOnline() { this.online = true; }
+  stop() { this.goOffline(); this.server.close(); }
+}
+
+/** Sends `count` numbered messages to `echo`, at most ten ahead. Returns what is wrong. Runs in a page, too. */
+async function echo(Resuming, url, count) {
+  const connection = new Resuming(url);
+  const content = (number) => String(number).padEnd(1 + ((number * 7919) % 40_000), "κόσμε");
+  const wrong = [];
+  let sent = 0, back = 0;
+  const send = () => {
+    while (sent < count && sent < back + 10) {
+      connection.send(sent % 2 ? content(sent) : new TextEncoder().encode(content(sent)).buffer);
+      sent++;
+    }
+  };
+  connection.onlost = () => wrong.push("the server has forgotten us");
+  const ended = new Promise((done) => { connection.onend = done; });
+  await new Promise((done) => {
+    connection.onmessage = (data) => {
+      const text = typeof data === "string" ? data : new TextDecoder().decode(data);
+      if (text !== content(back) || (typeof data === "string") !== (back % 2 === 1)) wrong.push(`${back}: ${text.slice(0, 20)}`);
+      connection.confirm(++back);
+      if (back === count || wrong.length > 0) done();
+      send();
+    };
+    send();
+  });
+  connection.close();
+  return { wrong, back, code: await ended };
+}
+
+/** Lets the agent count twice. Returns what it said, and how often each request was answered. Runs in a page, too. */
+async function count(Resuming, url, most) {
+  const connection = new Resuming(url);
+  const answers = {};
+  let said = "", id = 0;
+  const ask = (method, params) => new Promise((done) => {
+    const mine = ++id;
+    answers[mine] = 0;
+    connection.onmessage = (data) => {
+      const message = JSON.parse(data);
+      if (message.method === "session/update") said += message.params.update.content.text;
+      if (!("id" in message)) return;
+      answers[message.id]++;
+      if (message.id === mine) done(message.result);
+    };
+    connection.send(JSON.stringify({ jsonrpc: "2.0", id: mine, method, params }));
+  });
+  await ask("initialize", { protocolVersion: 1, clientCapabilities: {} });
+  const { sessionId } = await ask("session/new", { cwd: "/", mcpServers: [] });
+  for (let round = 0; round < 2; round++) {
+    await ask("session/prompt", { sessionId, prompt: [{ type: "text", text: `/count ${most}` }] });
+  }
+  const ended = new Promise((done) => { connection.onend = done; });
+  connection.close();
+  await ended;
+  return { said, answers };
+}
+
+/** The server forgets a client that stays away. The client starts anew. */
+async function startAnew(Resuming, url) {
+  const connection = new Resuming(url);
+  const next = () => new Promise((done) => { connection.onmessage = done; });
+  connection.send("first");
+  const first = await next();
+  const lost = new Promise((done) => { connection.onlost = (kept) => { connection.send("again"); done(kept); }; });
+  const kept = await lost;
+  const again = await next();
+  const ended = new Promise((done) => { connection.onend = done; });
+  connection.close();
+  await ended;
+  return { first, kept, again };
+}
+
+/** Runs the functions above where `run` runs them: in this process, or in a page. */
+async function check(name, run, setOffline, servers) {
+  const away = async (cutter, time) => {
+    await setOffline(true);
+    cutter.goOffline();
+    await wait(time);
+    cutter.goOnline();
+    await setOffline(false);
+  };
+  const clientsLeft = async (url) => (await (await fetch(new URL("/status", url.replace("ws:", "http:")))).json()).client_count;
+
+  const cutter = new Cutter();
+  const echoing = run(echo, await cutter.start(servers.both.echo, 3_000_000), 1000);
+  await wait(300);
+  await away(cutter, 1000);
+  assert.deepEqual(await echoing, { wrong: [], back: 1000, code: 1000 });
+  cutter.stop();
+  console.log(`  ${name}: 1000 messages to echo and back, ${cutter.cuts} cuts, 1 s offline ok`);
+
+  const second = new Cutter();
+  const counting = run(count, await second.start(servers.both.agent, 3000), 50);
+  await wait(1500);
+  await away(second, 1000);
+  const numbers = Array.from({ length: 50 }, (_, at) => `${at + 1} `).join("");
+  assert.deepEqual(await counting, { said: numbers + numbers, answers: { 1: 1, 2: 1, 3: 1, 4: 1 } });
+  second.stop();
+  console.log(`  ${name}: two prompts to an agent, ${second.cuts} cuts, 1 s offline ok`);
+
+  const third = new Cutter();
+  const anew = run(startAnew, await third.start(servers.forgetful, 1e9));
+  await wait(1000);
+  await away(third, 2000);
+  assert.deepEqual(await anew, { first: "first", kept: ["first"], again: "again" });
+  third.stop();
+  console.log(`  ${name}: 410, and a new conversation ok`);
+  const deadline = Date.now() + 30_000;
+  while (await clientsLeft(servers.both.echo) + await clientsLeft(servers.forgetful) > 0) {
+    assert.ok(Date.now() < deadline, "no client is left");
+    await wait(50);
+  }
+}
+
+async function main() {
+  const source = fs.readFileSync("examples/resume.ts", "utf8");
+  const compilerOptions = { strict: true, noEmit: true, types: [], lib: ["lib.es2022.d.ts", "lib.dom.d.ts"],
+    target: typescript.ScriptTarget.ES2022, module: typescript.ModuleKind.ES2022 };
+  const program = typescript.createProgram(["examples/resume.ts"], compilerOptions);
+  assert.deepEqual(typescript.getPreEmitDiagnostics(program).map(({ messageText }) => messageText), []);
+  const script = typescript.transpile(source, compilerOptions);
+  const module = await import(`data:text/javascript,${encodeURIComponent(script)}`);
+
+  const folder = fs.mkdtempSync(path.join(os.tmpdir(), "outrigger-resume-"));
+  const routes = { "/echo": { echo: {} }, "/acp": { agent: { command: [path.resolve(process.env.OUTRIGGER), "example-agent"] } } };
+  fs.writeFileSync(path.join(folder, "config.json"), JSON.stringify({ routes }));
+  const both = await start("serve", "--no-auth", "--resume-grace", "5s", "--config", path.join(folder, "config.json"));
+  const forgetful = await start("echo", "--resume-grace", "300ms");
+  const servers = { both: { echo: new URL("/echo", both.url).href, agent: new URL("/acp", both.url).href }, forgetful: forgetful.url };
+
+  await check("node", (work, ...args) => work(module.Resuming, ...args), () => {}, servers);
+
+  const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: QUIET });
+  try {
+    const page = await browser.newPage();
+    await page.addScriptTag({ type: "module", content: `${script}\nglobalThis.Resuming = Resuming;` });
+    await page.waitForFunction(() => globalThis.Resuming);
+    const run = (work, ...args) => page.evaluate(`(${work})(Resuming, ...${JSON.stringify(args)})`);
+    await check("chromium", run, (offline) => page.context().setOffline(offline), servers);
+  } finally {
+    await browser.close();
+  }
+  await both.stop();
+  await forgetful.stop();
+  fs.rmSync(folder, { recursive: true });
+}
+
+main().catch((error) => { console.error(error); process.exit(1); });
