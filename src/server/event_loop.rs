@@ -204,9 +204,16 @@ impl<S: Service> Server<S> {
             };
             self.perform(Task::Write(id));
         }
-        self.act(|server| server.ctx.core.relieve_memory());
+        if self.ctx.core.env.kept_memory > 0 {
+            self.relieve_memory();
+        }
         self.ctx.core.trim_if_due();
         self.handle_shutdown();
+    }
+
+    #[cold]
+    fn relieve_memory(&mut self) {
+        self.act(|server| server.ctx.core.relieve_memory());
     }
 
     fn handle_event(&mut self, event: &Readied, ended: &mut Ended) {
@@ -392,7 +399,7 @@ impl<S: Service> Server<S> {
     }
 
     /// Handles the news of an action: sets deadlines, reports drained output and disconnects clients.
-    #[inline]
+    #[inline(always)]
     fn reap(&mut self) {
         while let Some((id, news)) = self.ctx.core.env.queue.pop_news() {
             match news {

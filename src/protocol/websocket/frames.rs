@@ -77,6 +77,14 @@ impl WebSocket {
             })
     }
 
+    /// Whether a data message has begun to arrive.
+    pub(crate) fn is_inside_message(&self) -> bool {
+        self.awaits_data()
+            || self
+                .partial()
+                .is_some_and(|partial| partial.message.is_some())
+    }
+
     /// Whether the next bytes belong to a data frame.
     fn meets_data(&self, input: &Input<'_>) -> bool {
         let between_frames = self

@@ -41,8 +41,8 @@ pub(in crate::server) enum Why {
     Turn,
     /// The connection continues another client, which gets its input. Ends when the read ends.
     Joining,
-    /// The client has left too much output unconfirmed, and a message is next. Ends with the next PONG. If the PONG is
-    /// behind the message, the connection is cut after some time, and the client resumes it.
+    /// The client has left too much output unconfirmed, and a message is next. Ends with the next PONG, or after some time,
+    /// because the PONG may be behind the message.
     Unconfirmed,
 }
 
@@ -287,6 +287,7 @@ impl Client {
             self.confirm(env, count);
         }
         let payload = payload?;
+        self.end_pass();
         self.traffic.messages_in += 1;
         if env.config.rate_limit.is_some() && self.is_over_rate(env) {
             return Some(Inbound::OverRate);

@@ -193,6 +193,8 @@ impl Client {
     pub(in crate::server) fn outcome(&self) -> Outcome {
         match &self.connection {
             Connection::WebSocket(_) | Connection::Detached(_) => Outcome::WebSocket,
+            // The connection was given to another client, or taken from it.
+            Connection::Http(_) if self.path.is_some() => Outcome::WebSocket,
             Connection::Http(http) if http.was_called() => Outcome::Http,
             Connection::Http(http) if http.was_rejected() => Outcome::Rejected,
             Connection::Http(_) => Outcome::Unused,
@@ -231,7 +233,7 @@ impl Client {
         match &self.connection {
             Connection::Http(http) => http.deadline(&env.config.timeouts),
             Connection::WebSocket(socket) => {
-                earlier(socket.deadline(&env.config.timeouts), self.stuck_at())
+                earlier(socket.deadline(&env.config.timeouts), self.stuck_at(env))
             }
             Connection::Detached(detached) => {
                 Some(detached.deadline(env.config.resume.unwrap_or_default()))

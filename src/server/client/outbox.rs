@@ -71,6 +71,11 @@ impl Outbox {
         self.before
     }
 
+    /// The number of messages that were confirmed, counted from 1 since the client first connected.
+    pub(super) fn confirmed(&self) -> u64 {
+        self.confirmed
+    }
+
     /// The number of messages that were not sent on the present connection.
     pub(super) fn unsent(&self) -> u64 {
         self.unsent

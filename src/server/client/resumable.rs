@@ -43,6 +43,12 @@ const RESENT: (usize, usize) = (64 << 10, 2048);
 /// The same, if the messages are compressed.
 const RESENT_COMPRESSED: (usize, usize) = (16 << 10, 40);
 
+/// How long a message of the client waits for a PONG before it is let through, because the PONG may be behind it.
+const PASS: Duration = Duration::from_millis(250);
+
+/// The least time between two PINGs that ask for a confirmation, unless much is unconfirmed.
+const PING_PAUSE: Duration = Duration::from_secs(1);
+
 /// How often to ask the service whether something is pending for a detached client.
 const CHECK: Duration = Duration::from_secs(1);
 
@@ -60,6 +66,10 @@ pub(in crate::server) struct Resumable {
     earlier: Option<(Secret, u64)>,
     /// The number of bytes sent since the last PING that asks for a confirmation.
     unpinged: usize,
+    /// The number of messages that the last of these PINGs carried, and when it was sent.
+    pinged: (u64, Time),
+    /// Whether the next message of the client is taken although much is unconfirmed.
+    passes: bool,
     /// Since when the outbox has exceeded its share and the client has neither confirmed nor taken output.
     crowded: Option<Time>,
     /// The fields of the first 101 response. A resumed connection gets them again.
@@ -251,6 +261,8 @@ impl Client {
             secret: token.secret,
             earlier: None,
             unpinged: 0,
+            pinged: (0, env.now),
+            passes: false,
             crowded: None,
             accept,
             closing: None,
@@ -405,15 +417,24 @@ impl Client {
         waits
     }
 
-    /// Sends a PING that asks for a confirmation, if enough was sent since the last one.
+    /// Sends a PING that asks for a confirmation, if enough was sent since the last one. One PING is under way at a time,
+    /// and unless much is unconfirmed, a second passes between two, because a client may answer several ahead of its
+    /// application.
     pub(super) fn ping_if_due(&mut self, env: &mut Env) {
         let limits = env.config.resume.unwrap_or_default();
-        let sent = self.sent_count();
+        let (now, sent) = (env.now, self.sent_count());
         let Some(resumable) = self.resumable_mut() else {
             return;
         };
-        if resumable.unpinged >= limits.buffer / PING_SHARE {
+        let outbox = &resumable.outbox;
+        let is_urgent = outbox.unconfirmed() > limits.buffer / CROWDED_SHARE / 2;
+        let is_answered = outbox.confirmed() >= resumable.pinged.0;
+        let is_calm = is_answered && now.since(resumable.pinged.1) >= PING_PAUSE;
+        if resumable.unpinged >= limits.buffer / PING_SHARE
+            && (is_calm || (is_urgent && is_answered) || outbox.unconfirmed() > limits.buffer / 2)
+        {
             resumable.unpinged = 0;
+            resumable.pinged = (sent, now);
             self.transmit(env, |connection, _, out| {
                 if let Connection::WebSocket(socket) = connection {
                     socket.ping(sent, out);
@@ -425,6 +446,8 @@ impl Client {
     /// Handles a PONG that confirms the first `count` messages.
     pub(super) fn confirm(&mut self, env: &mut Env, count: u64) {
         self.release(env, |outbox| outbox.confirm(count));
+        self.end_pass();
+        self.ping_if_due(env);
     }
 
     /// Drops messages, and reports that there is room again.
@@ -449,27 +472,32 @@ impl Client {
         self.read_again(env);
     }
 
-    /// When a connected client that confirms nothing is stuck.
-    pub(super) fn stuck_at(&self) -> Option<Time> {
-        let crowded = self.resumable()?.crowded.filter(|_| self.is_connected());
-        crowded.map(|since| since + STUCK)
+    /// When to check whether a connected client that confirms nothing is stuck.
+    pub(super) fn stuck_at(&self, env: &Env) -> Option<Time> {
+        let crowded = self.resumable()?.crowded.filter(|_| self.is_connected())?;
+        let waits = self.awaits_confirmation(env);
+        Some(crowded + if waits { PASS } else { STUCK })
     }
 
-    /// Whether the client has had all output for some time, has confirmed none of it, and sends messages that wait, which
-    /// its PONG may be behind.
-    pub(super) fn is_stuck(&mut self, env: &Env) -> bool {
-        if self.stuck_at().is_none_or(|at| at > env.now) {
+    /// Whether the client has had all output for some time, has confirmed none of it, and its PONG may be behind a
+    /// message that cannot be taken. If the message only waits for the PONG, it is let through.
+    pub(super) fn is_stuck(&mut self, env: &mut Env) -> bool {
+        if self.stuck_at(env).is_none_or(|at| at > env.now) {
             return false;
         }
-        let holds = matches!(
-            self.read_gate(env),
-            ReadGate::Held(Why::Service | Why::Unconfirmed)
-        );
-        if holds && self.is_delivered() && !self.has_unsent() {
+        let gate = self.read_gate(env);
+        let is_idle = self.is_delivered() && !self.has_unsent();
+        // The answer to a message that is let through must fit into the outbox.
+        let largest = self.resumable().map_or(0, |one| one.outbox.largest());
+        let is_full = gate == ReadGate::Held(Why::Unconfirmed) && !self.may_keep(env, largest);
+        if is_idle && (gate == ReadGate::Held(Why::Service) || is_full) {
             return true;
         }
+        let now = env.now;
         if let Some(resumable) = self.resumable_mut() {
-            resumable.crowded = Some(env.now);
+            resumable.crowded = Some(now);
+            resumable.passes = is_idle && gate == ReadGate::Held(Why::Unconfirmed);
+            self.read_again(env);
         }
         false
     }
@@ -501,14 +529,31 @@ impl Client {
         self.resumable().is_some_and(|one| one.crowded.is_some())
     }
 
-    /// Whether so little of the outbox is free that the client's messages, and their answers, must wait for a PONG.
+    /// Whether so much is unconfirmed, not counting the longest message, that the client's next message, and its answer,
+    /// must wait for a PONG. A message that has begun is taken, because a PONG cannot come inside it.
     #[inline]
     pub(super) fn awaits_confirmation(&self, env: &Env) -> bool {
+        self.backlog.is_some() && self.is_unconfirmed(env)
+    }
+
+    #[cold]
+    fn is_unconfirmed(&self, env: &Env) -> bool {
         let (Some(resumable), Some(limits)) = (self.resumable(), env.config.resume) else {
             return false;
         };
         let (part, whole) = HELD_SHARE;
-        resumable.outbox.unconfirmed() > limits.buffer / whole * part
+        let outbox = &resumable.outbox;
+        let unconfirmed = outbox.unconfirmed().saturating_sub(outbox.largest());
+        let inside =
+            matches!(&self.connection, Connection::WebSocket(socket) if socket.is_inside_message());
+        unconfirmed > limits.buffer / whole * part && !resumable.passes && !inside
+    }
+
+    /// Records that a message was taken from the client.
+    pub(super) fn end_pass(&mut self) {
+        if let Some(resumable) = self.resumable_mut() {
+            resumable.passes = false;
+        }
     }
 
     // Detaching.
@@ -703,6 +748,8 @@ impl Client {
         let turn = env.turn;
         if let Some(resumable) = self.resumable_mut() {
             resumable.unpinged = 0;
+            resumable.pinged.0 = received;
+            resumable.passes = false;
             resumable.resumes += 1;
             resumable.resumed_in = turn;
         }
@@ -743,6 +790,7 @@ impl Client {
     fn swap_connections(&mut self, env: &mut Env, poll: &mio::Registry, new: &mut Self) {
         env.addresses.remove_client(self.remote.ip());
         env.addresses.add_client(new.remote.ip());
+        new.path.clone_from(&self.path);
         std::mem::swap(&mut self.stream, &mut new.stream);
         std::mem::swap(&mut self.remote, &mut new.remote);
         std::mem::swap(&mut self.credential, &mut new.credential);
@@ -807,6 +855,7 @@ impl Client {
 
     /// Whether a client with a backlog may not be read because its connection continues another client, or because the
     /// client has left too much unconfirmed and a message is next.
+    #[cold]
     pub(super) fn resume_gate(&self, env: &Env) -> Option<Why> {
         if self.joins().is_some() {
             return Some(Why::Joining);
