@@ -72,7 +72,24 @@ pub(in crate::server) enum Inbound<'a> {
 
 impl Client {
     /// Whether the client may be read now.
+    #[inline]
     pub(in crate::server) fn read_gate(&self, env: &Env) -> ReadGate {
+        // Nothing is incomplete and nothing waits.
+        if let Connection::WebSocket(socket) = &self.connection
+            && self.backlog.is_none()
+            && socket.is_between_messages()
+        {
+            return if env.is_share_spent() {
+                ReadGate::Held(Why::Turn)
+            } else {
+                ReadGate::Ready
+            };
+        }
+        self.find_hold(env)
+    }
+
+    /// [`Client::read_gate`] for any state.
+    fn find_hold(&self, env: &Env) -> ReadGate {
         // A closing connection is always read, and its input discarded: closing a socket with unread data resets the
         // connection, and the reset destroys what the peer has not read yet.
         let discards = match &self.connection {
