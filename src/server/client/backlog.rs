@@ -5,7 +5,8 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::resumable::{Join, Resumable};
+use super::resumable::Resumable;
+use super::takeover::Join;
 use crate::protocol::Time;
 use crate::protocol::deflate::{Codec, Compression, CompressionFailed, Squeeze};
 use crate::server::stream::Stream;

@@ -7,11 +7,13 @@
 mod backlog;
 mod http;
 mod inbound;
+mod keeping;
 mod lifecycle;
 mod outbound;
 mod outbox;
 mod remote;
 mod resumable;
+mod takeover;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +23,7 @@ pub(super) use self::inbound::{Inbound, Input, Read, ReadGate, Why};
 pub(super) use self::outbound::{Broadcast, WRITE_BUFFER};
 pub use self::remote::Remote;
 use self::resumable::Detached;
-pub(super) use self::resumable::WrongCount;
+pub(super) use self::takeover::WrongCount;
 use super::core::Env;
 use super::id::{ClientId, ServiceId};
 use super::policy::CredentialId;
