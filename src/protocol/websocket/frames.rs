@@ -78,6 +78,7 @@ impl WebSocket {
     }
 
     /// Whether a data message has begun to arrive.
+    #[cfg(feature = "server")]
     pub(crate) fn is_inside_message(&self) -> bool {
         self.awaits_data()
             || self
