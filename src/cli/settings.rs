@@ -45,6 +45,8 @@ pub(crate) struct Settings {
     pub(crate) per_client: bool,
     pub(crate) protocol: AgentProtocol,
     pub(crate) grace: Option<Duration>,
+    pub(crate) request_timeout: Option<Duration>,
+    pub(crate) answer_timeout: Option<Duration>,
     pub(crate) restart_limit: RestartLimit,
     pub(crate) subprotocols: Vec<String>,
     pub(crate) cwd: Option<String>,
@@ -95,6 +97,8 @@ impl Settings {
             per_client: false,
             protocol: AgentProtocol::Acp,
             grace: Some(Duration::from_secs(300)),
+            request_timeout: None,
+            answer_timeout: None,
             restart_limit: RestartLimit {
                 count: 5,
                 window: Duration::from_secs(60),

@@ -94,6 +94,8 @@ struct RouterModel {
     agent_requests: BTreeMap<ClientId, Vec<String>>,
     closed: HashSet<ClientId>,
     secrets: u64,
+    /// The number of responses that clients got.
+    answers: u64,
     /// The sessions that messages to clients named, since the last check.
     updates: Vec<(ClientId, String)>,
     /// The messages that the agent got since the last check: the client, the method, and the sessions that it names under
@@ -179,6 +181,7 @@ impl RouterOutput for RouterModel {
         let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         match &envelope.kind {
             MessageKind::Response { .. } => {
+                self.answers += 1;
                 let id = envelope.id().unwrap_or_default();
                 let expected = self.expected.entry(client).or_default();
                 let at = expected
@@ -261,6 +264,7 @@ const PRINCIPALS: [Principal; 4] = [
 /// responses, and exits.
 pub fn router(data: &[u8]) {
     let grace = Duration::from_secs(10);
+    let flag = |bit: u8| data.first().is_some_and(|byte| byte & bit > 0);
     let limits = RouterLimits {
         client_requests: 6,
         sessions: 4,
@@ -276,6 +280,8 @@ pub fn router(data: &[u8]) {
             .first()
             .is_some_and(|byte| byte % 3 > 0)
             .then_some(grace),
+        request_timeout: flag(4).then_some(Duration::from_secs(2)),
+        answer_timeout: flag(8).then_some(Duration::from_secs(3)),
     };
     let mut router = Router::new(limits);
     let mut model = RouterModel::default();
@@ -402,6 +408,7 @@ pub fn router(data: &[u8]) {
                         r#"{{"jsonrpc":"2.0","id":{upstream_id},"result":{{"for":{receiver},"sessionId":"{name}","sessions":[{{"sessionId":"s1"}}]}}}}"#
                     )
                 };
+                let answers = model.answers;
                 if operation % 7 == 0 {
                     let recovered = IdRecovery::of(text.as_bytes());
                     router.handle_unreadable(now, recovered, "is too long", &mut model);
@@ -409,9 +416,10 @@ pub fn router(data: &[u8]) {
                     router.handle_agent_message(now, &text, &mut model);
                 }
                 let creates = matches!(&*method, "session/new" | "session/fork");
-                let has_left = client.is_some_and(|client| !present.contains(&client));
-                if creates && has_left && success {
-                    // The session may belong to the principal of the disconnected client. No client has its token.
+                // Its client has left, or the request has timed out.
+                let is_late = model.answers == answers;
+                if creates && is_late && success {
+                    // The session may belong to the principal of that client. No client has its token.
                     model.owners.remove(&name);
                 }
                 model.note_token(
@@ -459,7 +467,7 @@ pub fn router(data: &[u8]) {
                     1_000_000 + a
                 );
                 router.handle_agent_message(now, &text, &mut model);
-                router.handle_timeout(now);
+                router.handle_timeout(now, &mut model);
             }
             _ => {}
         }
@@ -478,7 +486,7 @@ pub fn router(data: &[u8]) {
     for client in present {
         router.handle_disconnected(now, client, &mut model);
     }
-    router.handle_timeout(now + grace);
+    router.handle_timeout(now + grace, &mut model);
     let tables = (
         router.client_request_count(),
         router.agent_request_count(),

@@ -32,6 +32,8 @@ unchanged. For MCP servers, use '--mode per-client --protocol jsonrpc'.
             protocol: settings.protocol,
             grace: settings.grace,
             restart_limit: settings.restart_limit,
+            request_timeout: settings.request_timeout,
+            answer_timeout: settings.answer_timeout,
             sessions_may_idle: params.sessions_may_idle,
         };
         Ok(if settings.per_client {
@@ -108,6 +110,32 @@ const FLAGS: &[Flag] = &[
         },
         accepts: samples(&["0/1s", "1000/1h"]),
         rejects: &["5", "5/0", "1001/1s"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "request-timeout",
+        takes: Takes::One("TIME"),
+        default: Some("off"),
+        help: "how long a shared agent may take to answer a request, other than session/prompt; then its client gets the error -32014",
+        set: |settings, value| {
+            settings.request_timeout = duration(value)?;
+            Ok(())
+        },
+        accepts: samples(&["0", "2m"]),
+        rejects: &["soon"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "answer-timeout",
+        takes: Takes::One("TIME"),
+        default: Some("off"),
+        help: "how long a client may take to answer a request of a shared agent, such as for a permission; then the agent gets the error -32014",
+        set: |settings, value| {
+            settings.answer_timeout = duration(value)?;
+            Ok(())
+        },
+        accepts: samples(&["0", "1h"]),
+        rejects: &["soon"],
         ..Flag::BASE
     },
 ];

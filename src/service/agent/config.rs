@@ -45,6 +45,11 @@ pub struct AgentConfig {
     pub grace: Option<Duration>,
     /// How often a shared agent may exit before the server stops.
     pub restart_limit: RestartLimit,
+    /// How long a shared agent may take to answer a client's request, other than `session/prompt`. By default there is no
+    /// limit.
+    pub request_timeout: Option<Duration>,
+    /// How long a client may take to answer a request of a shared agent. By default there is no limit.
+    pub answer_timeout: Option<Duration>,
     /// Whether the idle timeout is suspended for clients that have a session or a process of their own. If false, only a
     /// pending request suspends it.
     pub sessions_may_idle: bool,
@@ -60,6 +65,8 @@ impl AgentConfig {
             protocol: AgentProtocol::Acp,
             grace: None,
             restart_limit: RestartLimit::default(),
+            request_timeout: None,
+            answer_timeout: None,
             sessions_may_idle: true,
         }
     }
@@ -84,6 +91,24 @@ impl AgentConfig {
     pub fn with_restart_limit(self, restart_limit: RestartLimit) -> Self {
         Self {
             restart_limit,
+            ..self
+        }
+    }
+
+    /// Sets how long the agent may take to answer a client's request, other than `session/prompt`.
+    #[must_use]
+    pub fn with_request_timeout(self, timeout: Duration) -> Self {
+        Self {
+            request_timeout: Some(timeout),
+            ..self
+        }
+    }
+
+    /// Sets how long a client may take to answer a request of the agent.
+    #[must_use]
+    pub fn with_answer_timeout(self, timeout: Duration) -> Self {
+        Self {
+            answer_timeout: Some(timeout),
             ..self
         }
     }

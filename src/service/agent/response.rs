@@ -14,6 +14,7 @@ pub(super) mod code {
     pub(in crate::service::agent) const DENIED: i32 = -32010;
     pub(in crate::service::agent) const EXITED: i32 = -32012;
     pub(in crate::service::agent) const TOO_MANY: i32 = -32013;
+    pub(in crate::service::agent) const TIMED_OUT: i32 = -32014;
     pub(in crate::service::agent) const STOPPING: i32 = -32015;
 }
 

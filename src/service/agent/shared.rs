@@ -10,7 +10,7 @@ use crate::service::child::{Child, ChildEvent, code_and_signal, describe};
 use crate::service::lines::Line;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Readiness, Rejection,
-    Request, Route, Service, SourceId, StatusFields, TimerId,
+    Request, Route, Service, SourceId, StatusFields, Time, TimerId,
 };
 use std::ops::ControlFlow;
 
@@ -60,8 +60,8 @@ pub struct Agent {
     held: Vec<u8>,
     backoff: Backoff,
     restarts: u64,
-    /// The timer for the grace periods of sessions.
-    grace: Option<TimerId>,
+    /// The timer for the router's next deadline, and when it expires.
+    wakeup: Option<(Time, TimerId)>,
     failure: Option<String>,
 }
 
@@ -76,6 +76,8 @@ impl Agent {
             ended_sessions: MAX_ENDED_SESSIONS,
             acp: config.protocol == AgentProtocol::Acp,
             grace: config.grace,
+            request_timeout: config.request_timeout,
+            answer_timeout: config.answer_timeout,
         });
         let backoff = Backoff::new(config.restart_limit);
         Self {
@@ -87,7 +89,7 @@ impl Agent {
             held: Vec::new(),
             backoff,
             restarts: 0,
-            grace: None,
+            wakeup: None,
             failure: None,
         }
     }
@@ -118,6 +120,7 @@ impl Agent {
     fn send_lines(&mut self, ctx: &mut Context) {
         let AgentProcess::Running(child) = &mut self.process else {
             self.lines.clear();
+            self.watch_deadline(ctx);
             return self.check_pressure(ctx);
         };
         if !self.router.is_initializing() {
@@ -138,9 +141,7 @@ impl Agent {
         if child.is_cut_off() || self.router.is_refused() {
             child.stop(ctx);
         }
-        if self.router.take_new_deadline() {
-            self.watch_grace(ctx);
-        }
+        self.watch_deadline(ctx);
         self.check_pressure(ctx);
     }
 
@@ -208,13 +209,18 @@ impl Agent {
         self.process = AgentProcess::Backoff(ctx.set_timer(delay));
     }
 
-    /// Sets the timer for the next grace period that ends.
-    fn watch_grace(&mut self, ctx: &mut Context) {
-        if self.grace.is_none()
-            && let Some(deadline) = self.router.deadline()
-        {
-            self.grace = Some(ctx.set_timer(deadline.since(ctx.now())));
+    /// Sets the timer for the router's next deadline, unless it expires earlier.
+    fn watch_deadline(&mut self, ctx: &mut Context) {
+        let Some(at) = self.router.take_wakeup() else {
+            return;
+        };
+        if let Some((earlier, timer)) = self.wakeup {
+            if earlier <= at {
+                return;
+            }
+            ctx.cancel_timer(timer);
         }
+        self.wakeup = Some((at, ctx.set_timer(at.since(ctx.now()))));
     }
 
     /// Lets the child process handle an event. Its lines go through the router.
@@ -343,7 +349,6 @@ impl Service for Agent {
         self.route(ctx, |router, output| {
             router.handle_disconnected(now, client, output)
         });
-        self.watch_grace(ctx);
     }
 
     fn is_waiting(&self, _: &Context, client: ClientId) -> bool {
@@ -366,10 +371,10 @@ impl Service for Agent {
     }
 
     fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
-        if self.grace == Some(timer) {
-            self.grace = None;
-            self.router.handle_timeout(ctx.now());
-            self.watch_grace(ctx);
+        if self.wakeup.is_some_and(|(_, wakeup)| wakeup == timer) {
+            self.wakeup = None;
+            let now = ctx.now();
+            self.route(ctx, |router, output| router.handle_timeout(now, output));
         } else if matches!(self.process, AgentProcess::Backoff(backoff) if backoff == timer) {
             if !ctx.is_stopping() {
                 self.start(ctx);
@@ -403,6 +408,7 @@ impl Service for Agent {
                 "answers": counters.answers.to_value(),
                 "denied": counters.denied,
                 "dropped": counters.dropped,
+                "timed_out": counters.timed_out,
             },
         });
         StatusFields::from_value(status)
@@ -466,6 +472,11 @@ impl Service for Agent {
                 "outrigger_agent_dropped_total",
                 "Messages without a receiver.",
                 counters.dropped,
+            ),
+            (
+                "outrigger_agent_timed_out_total",
+                "Requests in either direction that were not answered in time.",
+                counters.timed_out,
             ),
         ] {
             out.counter(name, help, value);

@@ -40,7 +40,7 @@ impl Router {
                 self.response_from_agent(now, &envelope, id.clone(), result.is_some(), output)
             }
             MessageKind::Request { method, id } => {
-                self.request_from_agent(&envelope, method, id.clone(), output)
+                self.request_from_agent(now, &envelope, method, id.clone(), output)
             }
             MessageKind::Notification { method } => {
                 self.notification_from_agent(&envelope, method, output)
@@ -100,7 +100,7 @@ impl Router {
         if let Some(abandoned) = self.abandoned.remove(&upstream_id) {
             let session = abandoned.session.clone().filter(|_| success).or(created);
             if let Some(session) = session {
-                self.create_detached(now, &abandoned, &session, output.secret());
+                self.create_gone(now, &abandoned, &session, output.secret());
             }
             return;
         }
@@ -164,11 +164,17 @@ impl Router {
         now: Time,
         upstream_id: u64,
     ) -> Option<ClientRequest> {
+        let request = self.forget_client_request(upstream_id)?;
+        self.counters.answers.observe(now.since(request.since));
+        Some(request)
+    }
+
+    /// Removes a request from all tables.
+    pub(super) fn forget_client_request(&mut self, upstream_id: u64) -> Option<ClientRequest> {
         let request = self.remove_client_request(upstream_id)?;
         if let Some(state) = self.clients.get_mut(&request.client) {
             remove(&mut state.client_requests, &upstream_id);
         }
-        self.counters.answers.observe(now.since(request.since));
         Some(request)
     }
 
@@ -223,6 +229,7 @@ impl Router {
 
     fn request_from_agent(
         &mut self,
+        now: Time,
         envelope: &Envelope<'_>,
         method: &str,
         id: Range<usize>,
@@ -278,7 +285,12 @@ impl Router {
             client,
             id: raw_id.into(),
             permission,
+            since: now,
         };
+        if let Some(limit) = self.limits.answer_timeout {
+            self.timed_agent_requests.insert(upstream_id);
+            self.wake_at(now + limit);
+        }
         self.agent_requests.insert(upstream_id, request);
         let upstream_id = upstream_id.to_string();
         match &reference {
@@ -372,7 +384,7 @@ impl Router {
         );
         // In the Model Context Protocol, a cancelled request gets no response.
         if method == "notifications/cancelled" && !self.limits.acp {
-            self.agent_requests.remove(&upstream_id);
+            self.remove_agent_request(upstream_id);
             if let Some(state) = self.clients.get_mut(&client) {
                 remove(&mut state.agent_requests, &upstream_id);
             }

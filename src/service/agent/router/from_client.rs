@@ -287,6 +287,12 @@ impl Router {
             state.client_requests.push(request.upstream_id);
         }
         self.creating += usize::from(request.class == RequestClass::Create);
+        if let Some(limit) = self.limits.request_timeout
+            && request.class != RequestClass::Prompt
+        {
+            self.timed_client_requests.insert(request.upstream_id);
+            self.wake_at(request.since + limit);
+        }
         self.client_requests.insert(request.upstream_id, request);
     }
 
@@ -340,7 +346,7 @@ impl Router {
             request.is_some_and(|request| request.client == client)
         });
         let Some((upstream_id, request)) =
-            upstream_id.and_then(|id| Some((id, self.agent_requests.remove(&id)?)))
+            upstream_id.and_then(|id| Some((id, self.remove_agent_request(id)?)))
         else {
             let why = "the answer matches no request to this client";
             return self.drop_client_message(client, why);

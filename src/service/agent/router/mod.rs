@@ -10,15 +10,16 @@
 //! * A request is passed on under an upstream id, which is never reused. Its response goes back under the id that the
 //!   sender wrote, byte for byte.
 //!
-//! `handle_*` methods take input. The other methods are getters, except `drain` and `take_new_deadline`.
+//! `handle_*` methods take input. The other methods are getters, except `drain` and `take_wakeup`.
 
 mod early_messages;
 mod ended_sessions;
 mod from_agent;
 mod from_client;
 mod sessions;
+mod timeouts;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,6 +64,10 @@ pub(crate) struct RouterLimits {
     pub(crate) acp: bool,
     /// How long a session stays in the table after its client has disconnected.
     pub(crate) grace: Option<Duration>,
+    /// How long the agent may take to answer a client's request, except `session/prompt` and `initialize`.
+    pub(crate) request_timeout: Option<Duration>,
+    /// How long a client may take to answer the agent's request.
+    pub(crate) answer_timeout: Option<Duration>,
 }
 
 /// Receives the messages that the router sends.
@@ -142,6 +147,7 @@ struct AgentRequest {
     id: Box<str>,
     /// Whether it is `session/request_permission`.
     permission: bool,
+    since: Time,
 }
 
 /// The router's counters since its start.
@@ -157,6 +163,8 @@ pub(crate) struct RouterCounters {
     pub(crate) denied: u64,
     /// Messages that had no receiver.
     pub(crate) dropped: u64,
+    /// Requests that were not answered in time.
+    pub(crate) timed_out: u64,
     /// The time from a request to its response.
     pub(crate) answers: Histogram,
 }
@@ -171,6 +179,10 @@ pub(crate) struct Router {
     client_requests: HashMap<u64, ClientRequest>,
     /// By upstream id.
     agent_requests: HashMap<u64, AgentRequest>,
+    /// The client requests that time out, by upstream id. The oldest has the lowest id.
+    timed_client_requests: BTreeSet<u64>,
+    /// The agent requests that time out, by upstream id.
+    timed_agent_requests: BTreeSet<u64>,
     /// The number of client requests that create a session.
     creating: usize,
     /// Requests whose clients have disconnected. The sessions that they open are kept for the clients' principals.
@@ -183,8 +195,10 @@ pub(crate) struct Router {
     /// The number of the current agent process. Each process knows only its own sessions.
     agent: u32,
     initialize: Initialize,
-    /// Whether [`Router::deadline`] may have changed since [`Router::take_new_deadline`] was last called.
-    has_new_deadline: bool,
+    /// When [`Router::handle_timeout`] has to be called.
+    wakeup: Option<Time>,
+    /// Whether `wakeup` has changed since [`Router::take_wakeup`] was last called.
+    has_new_wakeup: bool,
     /// Whether the server is stopping and new requests are rejected.
     is_draining: bool,
     /// The last upstream id.
@@ -200,13 +214,16 @@ impl Router {
             sessions: HashMap::new(),
             client_requests: HashMap::new(),
             agent_requests: HashMap::new(),
+            timed_client_requests: BTreeSet::new(),
+            timed_agent_requests: BTreeSet::new(),
             creating: 0,
             abandoned: HashMap::new(),
             orphaned: HashSet::new(),
             early: EarlyMessages::default(),
             ended: EndedSessions::new(limits.ended_sessions),
             agent: 0,
-            has_new_deadline: false,
+            wakeup: None,
+            has_new_wakeup: false,
             is_draining: false,
             initialize: Initialize::Never,
             last_id: 0,
@@ -284,17 +301,6 @@ impl Router {
     pub(crate) fn has_session(&self, client: ClientId) -> bool {
         let state = self.clients.get(&client);
         state.is_some_and(|state| !state.sessions.is_empty())
-    }
-
-    /// The time at which to call [`Router::handle_timeout`].
-    pub(crate) fn deadline(&self) -> Option<Time> {
-        let grace = self.limits.grace?;
-        self.first_detached().map(|detached| detached + grace)
-    }
-
-    /// Whether the deadline may have changed since the last call.
-    pub(crate) fn take_new_deadline(&mut self) -> bool {
-        std::mem::take(&mut self.has_new_deadline)
     }
 
     /// Whether a restarted agent has rejected `initialize` and must be stopped.
@@ -381,21 +387,14 @@ impl Router {
             output.to_agent(&cancel_session(&quote(&session)));
         }
         for id in state.agent_requests {
-            if let Some(request) = self.agent_requests.remove(&id) {
+            if let Some(request) = self.remove_agent_request(id) {
                 output.to_agent(&[&client_gone(&request.id, request.permission)]);
             }
         }
         for session in state.sessions {
-            self.detach(now, client, &session);
+            self.release(now, client, &session);
         }
         self.drop_early();
-    }
-
-    /// Ends the sessions whose grace period is over.
-    pub(crate) fn handle_timeout(&mut self, now: Time) {
-        if let Some(grace) = self.limits.grace {
-            self.end_detached(|detached| detached + grace <= now);
-        }
     }
 
     /// Fails all pending requests of clients with the agent's exit status `data`, and marks all sessions as lost.
@@ -418,6 +417,7 @@ impl Router {
             }
         }
         self.agent_requests.clear();
+        self.timed_agent_requests.clear();
         self.abandoned.clear();
         self.orphaned.clear();
         self.drop_early();
@@ -446,7 +446,18 @@ impl Router {
     fn remove_client_request(&mut self, upstream_id: u64) -> Option<ClientRequest> {
         let request = self.client_requests.remove(&upstream_id)?;
         self.creating -= usize::from(request.class == RequestClass::Create);
+        if self.limits.request_timeout.is_some() {
+            self.timed_client_requests.remove(&upstream_id);
+        }
         Some(request)
+    }
+
+    /// Removes a request of the agent from the table of all requests, but not from its client's list.
+    fn remove_agent_request(&mut self, upstream_id: u64) -> Option<AgentRequest> {
+        if self.limits.answer_timeout.is_some() {
+            self.timed_agent_requests.remove(&upstream_id);
+        }
+        self.agent_requests.remove(&upstream_id)
     }
 
     /// Drops early messages if no pending request can create their session any more.

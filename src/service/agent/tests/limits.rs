@@ -113,7 +113,7 @@ fn a_full_table_rejects_new_sessions_and_keeps_all_others() {
         "detached sessions can be loaded"
     );
     sim.now = sim.now + GRACE;
-    sim.router.handle_timeout(sim.now);
+    sim.router.handle_timeout(sim.now, &mut sim.output);
     assert_eq!(
         (sim.router.session_count(), sim.router.ended_count()),
         (5, 7)

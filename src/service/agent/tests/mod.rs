@@ -6,6 +6,7 @@ mod limits;
 mod ownership;
 mod requests;
 mod routing;
+mod timeouts;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -70,6 +71,8 @@ impl Simulation {
             agent_requests: 8,
             acp: true,
             grace: Some(GRACE),
+            request_timeout: None,
+            answer_timeout: None,
         };
         Self::with_limits(limits)
     }
@@ -269,7 +272,7 @@ fn sim_with_session(state: &str, owner: Principal) -> (Simulation, String) {
     }
     if state == "detached and past its grace period" {
         sim.now = sim.now + GRACE + Duration::from_secs(1);
-        sim.router.handle_timeout(sim.now);
+        sim.router.handle_timeout(sim.now, &mut sim.output);
         assert_eq!(sim.router.session_count(), 0);
     }
     (sim, token)

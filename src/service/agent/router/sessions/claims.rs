@@ -52,7 +52,7 @@ impl Router {
                 _ if bound.claim.is_some() => return Err(SessionError::Denied),
                 SessionState::Controlled(owner) if owner == client => {}
                 SessionState::Controlled(_) if may_have => return Err(SessionError::Controlled),
-                SessionState::Detached(_) if may_have => needs_room = true,
+                SessionState::Gone(_) if may_have => needs_room = true,
                 _ => return Err(SessionError::Denied),
             }
             let is_kept = bound.agent == self.agent;
@@ -162,7 +162,16 @@ impl Router {
         match &bound.state {
             SessionState::Controlled(_) => return,
             // Its grace period may be over by now.
-            SessionState::Detached(_) => self.has_new_deadline = true,
+            SessionState::Gone(since) => match self.limits.grace {
+                Some(grace) => {
+                    let deadline = *since + grace;
+                    self.wake_at(deadline);
+                }
+                None => {
+                    let agent = bound.agent;
+                    self.end(session, Some(agent));
+                }
+            },
             SessionState::Unknown => _ = self.sessions.remove(session),
             SessionState::Ended(record) => {
                 let record = record.clone();

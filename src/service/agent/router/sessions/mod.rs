@@ -49,7 +49,7 @@ enum SessionState {
     /// It has ended, and a client claims it. The record is restored if the claim fails.
     Ended(SessionRecord),
     /// Its client disconnected at this time.
-    Detached(Time),
+    Gone(Time),
     Controlled(ClientId),
 }
 
@@ -122,7 +122,7 @@ impl Router {
 
     /// Adds a session that the agent opened for a client that has disconnected meanwhile. It belongs to the client's
     /// principal, and no client knows its token.
-    pub(super) fn create_detached(
+    pub(super) fn create_gone(
         &mut self,
         now: Time,
         abandoned: &AbandonedRequest,
@@ -138,12 +138,9 @@ impl Router {
         if !is_free {
             return;
         }
-        let state = SessionState::Detached(now);
+        let state = SessionState::Gone(now);
         self.insert(session, abandoned.principal.clone(), state, token);
-        self.has_new_deadline = true;
-        if self.limits.grace.is_none() {
-            self.end(session, Some(self.agent));
-        }
+        self.begin_grace(now, session);
     }
 
     /// Adds a session and removes any earlier session with the same name.
@@ -220,7 +217,7 @@ impl Router {
     }
 
     /// Releases a session whose client has disconnected. It ends at once if there is no grace period.
-    pub(super) fn detach(&mut self, now: Time, client: ClientId, session: &Arc<str>) {
+    pub(super) fn release(&mut self, now: Time, client: ClientId, session: &Arc<str>) {
         let Some(bound) = self.sessions.get_mut(session) else {
             return;
         };
@@ -234,27 +231,38 @@ impl Router {
         if bound.state != SessionState::Controlled(client) {
             return;
         }
-        let agent = bound.agent;
-        bound.state = SessionState::Detached(now);
-        self.has_new_deadline = true;
-        if self.limits.grace.is_none() {
+        bound.state = SessionState::Gone(now);
+        self.begin_grace(now, session);
+    }
+
+    /// Begins the grace period of a session whose client is gone. Without one, the session ends at once, unless another
+    /// client claims it.
+    fn begin_grace(&mut self, now: Time, session: &Arc<str>) {
+        if let Some(grace) = self.limits.grace {
+            return self.wake_at(now + grace);
+        }
+        let bound = self.sessions.get(session);
+        if let Some(agent) = bound
+            .filter(|bound| bound.claim.is_none())
+            .map(|bound| bound.agent)
+        {
             self.end(session, Some(agent));
         }
     }
 
     /// The time at which the first of the detached sessions was detached.
-    pub(super) fn first_detached(&self) -> Option<Time> {
+    pub(super) fn first_gone(&self) -> Option<Time> {
         let detached = |session: &Session| match session.state {
-            SessionState::Detached(since) if session.claim.is_none() => Some(since),
+            SessionState::Gone(since) if session.claim.is_none() => Some(since),
             _ => None,
         };
         self.sessions.values().filter_map(detached).min()
     }
 
     /// Ends the detached sessions that are due by the time at which they were detached.
-    pub(super) fn end_detached(&mut self, is_due: impl Fn(Time) -> bool) {
+    pub(super) fn end_gone(&mut self, is_due: impl Fn(Time) -> bool) {
         let is_due = |session: &Session| match session.state {
-            SessionState::Detached(since) => session.claim.is_none() && is_due(since),
+            SessionState::Gone(since) => session.claim.is_none() && is_due(since),
             _ => false,
         };
         let sessions = self.sessions.iter();
