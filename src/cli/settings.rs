@@ -12,7 +12,7 @@ use super::lookup;
 #[cfg(feature = "deflate")]
 use crate::protocol::deflate::DeflateConfig;
 use crate::service::Endpoint;
-use crate::service::agent::{AgentProtocol, RestartLimit};
+use crate::service::agent::{AgentProtocol, RestartLimit, UnknownSessions};
 use crate::{Config, Listen, Token};
 
 /// The settings of a command, or of one route.
@@ -45,6 +45,7 @@ pub(crate) struct Settings {
     pub(crate) per_client: bool,
     pub(crate) protocol: AgentProtocol,
     pub(crate) grace: Option<Duration>,
+    pub(crate) unknown_sessions: UnknownSessions,
     pub(crate) request_timeout: Option<Duration>,
     pub(crate) answer_timeout: Option<Duration>,
     pub(crate) restart_limit: RestartLimit,
@@ -97,6 +98,7 @@ impl Settings {
             per_client: false,
             protocol: AgentProtocol::Acp,
             grace: Some(Duration::from_secs(300)),
+            unknown_sessions: UnknownSessions::Auto,
             request_timeout: None,
             answer_timeout: None,
             restart_limit: RestartLimit {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
+use crate::service::agent::UnknownSessions;
 use crate::service::agent::envelope::{Envelope, EnvelopeError, MessageKind, is_spelling_of};
 use crate::service::agent::recover_id::{IdRecovery, RecoveredId};
 use crate::service::agent::router::{MAX_ID, Router, RouterLimits, RouterOutput};
@@ -94,6 +95,7 @@ struct RouterModel {
     agent_requests: BTreeMap<ClientId, Vec<String>>,
     closed: HashSet<ClientId>,
     secrets: u64,
+    away: HashSet<ClientId>,
     /// The number of responses that clients got.
     answers: u64,
     /// The sessions that messages to clients named, since the last check.
@@ -208,6 +210,8 @@ impl RouterOutput for RouterModel {
                 self.updates
                     .push((client, envelope.session.unwrap_or_default().into_owned()));
             }
+            // These tell the client about a session that it does not control any more.
+            MessageKind::Notification { method } if method.starts_with("_outrigger/") => {}
             MessageKind::Notification { .. } => {
                 self.updates
                     .push((client, envelope.session.unwrap_or_default().into_owned()));
@@ -222,6 +226,10 @@ impl RouterOutput for RouterModel {
     fn secret(&mut self) -> String {
         self.secrets += 1;
         format!("{:032}", self.secrets)
+    }
+
+    fn is_away(&self, client: ClientId) -> bool {
+        self.away.contains(&client)
     }
 }
 
@@ -253,12 +261,16 @@ const SPELLINGS: [&str; 6] = [
     r##""field_meta":{"sessionId":"#"}"##,
     r##""_meta2":0"##,
 ];
-const PRINCIPALS: [Principal; 4] = [
-    Principal::Token,
-    Principal::User(1),
-    Principal::Token,
-    Principal::Nobody,
-];
+
+/// The principal with this number.
+fn principal(number: usize) -> Principal {
+    match number % 4 {
+        0 => Principal::Token,
+        1 => Principal::User(1),
+        2 => Principal::Named("ada".into()),
+        _ => Principal::Nobody,
+    }
+}
 
 /// Runs any operations of clients whose ids and sessions collide, and of an agent that reorders, repeats and invents
 /// responses, and exits.
@@ -280,6 +292,7 @@ pub fn router(data: &[u8]) {
             .first()
             .is_some_and(|byte| byte % 3 > 0)
             .then_some(grace),
+        unknown_sessions: UnknownSessions::Allow,
         request_timeout: flag(4).then_some(Duration::from_secs(2)),
         answer_timeout: flag(8).then_some(Duration::from_secs(3)),
     };
@@ -298,10 +311,10 @@ pub fn router(data: &[u8]) {
         match (operation % 12, client) {
             (0, _) | (_, None) if present.len() < 5 => {
                 let client: ClientId = format!("c{next_client}").parse().expect("an id");
-                let principal = PRINCIPALS[a % 4].clone();
+                let principal = principal(a);
                 next_client += 1;
                 model.principals.insert(client, principal.clone());
-                router.handle_connected(client, principal);
+                router.handle_connected(client, principal, true);
                 present.push(client);
                 if b % 4 > 0 {
                     model
@@ -344,15 +357,17 @@ pub fn router(data: &[u8]) {
                         .push(id.to_owned());
                     format!(r#""id":{id},"#)
                 };
+                let takes_over = a % 2 == 0;
                 let text = format!(
-                    r#"{{"jsonrpc":"2.0",{with_id}"method":"{method}","params":{{"{key}":"{client}",{spelled},"_meta":{{"outrigger":{{"resumeToken":"{token}"}}}}}}}}"#
+                    r#"{{"jsonrpc":"2.0",{with_id}"method":"{method}","params":{{"{key}":"{client}",{spelled},"_meta":{{"outrigger":{{"resumeToken":"{token}","takeover":{takes_over}}}}}}}}}"#
                 );
                 let before: HashMap<String, Option<ClientId>> = (0..9)
                     .map(|at| format!("s{at}"))
                     .map(|name| (name.clone(), router.owner_of(&name)))
                     .collect();
                 router.handle_client_message(now, client, &text, &mut model);
-                check_passed(&router, &mut model, &before, &token);
+                check_passed(&router, &mut model, &before, &token, takes_over);
+                check_updates(&router, &mut model);
                 model.note_token(&session, false);
             }
             (4, Some(client)) => {
@@ -371,9 +386,18 @@ pub fn router(data: &[u8]) {
                 let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#);
                 router.handle_client_message(now, client, &text, &mut model);
             }
+            (6, Some(client)) if b % 3 == 1 => {
+                // Its connection is cut, or comes back.
+                if b % 2 == 0 {
+                    model.away.insert(client);
+                } else {
+                    model.away.remove(&client);
+                }
+            }
             (6, Some(client)) if b % 3 == 0 => {
                 present.retain(|other| *other != client);
                 router.handle_disconnected(now, client, &mut model);
+                check_updates(&router, &mut model);
                 model.expected.remove(&client);
                 model.agent_requests.remove(&client);
                 model.closed.remove(&client);
@@ -505,6 +529,7 @@ fn check_passed(
     model: &mut RouterModel,
     before: &HashMap<String, Option<ClientId>>,
     token: &str,
+    takes_over: bool,
 ) {
     for (client, method, named) in model.passed.drain(..) {
         for session in named {
@@ -513,10 +538,16 @@ fn check_passed(
             let owner = model.owners.get(&session);
             if claims {
                 assert_eq!(router.owner_of(&session), Some(client));
-                assert!(controller.is_none_or(|controller| controller == client));
-                if let (None, Some((principal, tokens))) = (controller, owner) {
+                let others = controller.filter(|controller| *controller != client);
+                if let Some(other) = others {
+                    assert!(
+                        takes_over || model.away.contains(&other),
+                        "{other} is there"
+                    );
+                }
+                if let (true, Some((principal, tokens))) = (controller != Some(client), owner) {
                     let own = &model.principals[&client];
-                    let is_same = principal == own && *own != Principal::Nobody;
+                    let is_same = principal.is_same(own) && (others.is_none() || own.is_person());
                     assert!(
                         is_same || tokens.contains(token),
                         "{session} has another owner"

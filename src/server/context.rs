@@ -131,6 +131,11 @@ impl Context {
         self.core.principal(id)
     }
 
+    /// Whether the settings admit clients of this client's principal only.
+    pub fn is_sole_principal(&self, id: ClientId) -> bool {
+        matches!(self.principal(id), Principal::Token | Principal::User(_))
+    }
+
     /// What the token of a client's last request allows.
     pub fn scope(&self, id: ClientId) -> Scope {
         self.core.scope(id)

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::super::flags::{Flag, Takes, samples};
 use super::super::values::{duration, number};
 use super::{Command, ProgramArg, Serves};
-use crate::service::agent::{AgentProtocol, RestartLimit};
+use crate::service::agent::{AgentProtocol, RestartLimit, UnknownSessions};
 use crate::service::{Agent, AgentConfig, AgentPerClient};
 
 pub(super) static AGENT: Command = Command {
@@ -32,6 +32,7 @@ unchanged. For MCP servers, use '--mode per-client --protocol jsonrpc'.
             protocol: settings.protocol,
             grace: settings.grace,
             restart_limit: settings.restart_limit,
+            unknown_sessions: settings.unknown_sessions,
             request_timeout: settings.request_timeout,
             answer_timeout: settings.answer_timeout,
             sessions_may_idle: params.sessions_may_idle,
@@ -110,6 +111,23 @@ const FLAGS: &[Flag] = &[
         },
         accepts: samples(&["0/1s", "1000/1h"]),
         rejects: &["5", "5/0", "1001/1s"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "unknown-sessions",
+        takes: Takes::One("RULE"),
+        default_note: Some("allow if there is one principal, else deny"),
+        help: "allow or deny: whether clients may load sessions that the server has never seen, such as those in the agent's own history",
+        set: |settings, value| {
+            settings.unknown_sessions = match value {
+                "allow" => UnknownSessions::Allow,
+                "deny" => UnknownSessions::Deny,
+                _ => return Err(format!("'{value}' is neither allow nor deny")),
+            };
+            Ok(())
+        },
+        accepts: samples(&["allow", "deny"]),
+        rejects: &["some"],
         ..Flag::BASE
     },
     Flag {

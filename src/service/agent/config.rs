@@ -18,6 +18,21 @@ pub enum AgentProtocol {
     JsonRpc,
 }
 
+/// Whether clients may load sessions of a shared agent that the server has never seen, such as those in the agent's own
+/// history.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum UnknownSessions {
+    /// Only while all clients have the same principal and no other may connect. Clients of
+    /// [`Principal::Nobody`](crate::Principal::Nobody) may all be different.
+    #[default]
+    Auto,
+    /// Every client may.
+    Allow,
+    /// No client may.
+    Deny,
+}
+
 /// The settings of an [`Agent`](super::Agent) or an [`AgentPerClient`](super::AgentPerClient).
 ///
 /// ```
@@ -45,6 +60,8 @@ pub struct AgentConfig {
     pub grace: Option<Duration>,
     /// How often a shared agent may exit before the server stops.
     pub restart_limit: RestartLimit,
+    /// Whether clients may load sessions that the server has never seen.
+    pub unknown_sessions: UnknownSessions,
     /// How long a shared agent may take to answer a client's request, other than `session/prompt`. By default there is no
     /// limit.
     pub request_timeout: Option<Duration>,
@@ -65,6 +82,7 @@ impl AgentConfig {
             protocol: AgentProtocol::Acp,
             grace: None,
             restart_limit: RestartLimit::default(),
+            unknown_sessions: UnknownSessions::Auto,
             request_timeout: None,
             answer_timeout: None,
             sessions_may_idle: true,
@@ -91,6 +109,15 @@ impl AgentConfig {
     pub fn with_restart_limit(self, restart_limit: RestartLimit) -> Self {
         Self {
             restart_limit,
+            ..self
+        }
+    }
+
+    /// Sets whether clients may load sessions that the server has never seen.
+    #[must_use]
+    pub fn with_unknown_sessions(self, unknown_sessions: UnknownSessions) -> Self {
+        Self {
+            unknown_sessions,
             ..self
         }
     }

@@ -197,6 +197,16 @@ impl<'a> Envelope<'a> {
         (self.text.as_bytes()[token.start] == b'"').then(|| unescape(&self.text[token]))
     }
 
+    /// Whether `_meta.outrigger.takeover` is true.
+    pub(crate) fn takes_over(&self) -> bool {
+        let outrigger = self
+            .meta
+            .as_ref()
+            .and_then(|meta| member(self.text, meta, "outrigger"));
+        let takeover = outrigger.and_then(|outrigger| member(self.text, &outrigger, "takeover"));
+        takeover.is_some_and(|takeover| &self.text[takeover] == "true")
+    }
+
     /// Calls `named` with each session that `_meta` names, under any spelling of either key.
     pub(crate) fn sessions_in_meta(&self, mut named: impl FnMut(&str)) {
         let Some(body) = self.body.as_ref().filter(|_| self.has_meta) else {

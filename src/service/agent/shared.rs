@@ -13,6 +13,7 @@ use crate::{
     Request, Route, Service, SourceId, StatusFields, Time, TimerId,
 };
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 /// The limits of the router.
 const MAX_CLIENT_REQUESTS: usize = 1024;
@@ -21,6 +22,9 @@ const MAX_SESSIONS: usize = 256;
 const MAX_ALL_SESSIONS: usize = 16_384;
 /// Once this limit is reached, unknown sessions can no longer be loaded, so it is high.
 const MAX_ENDED_SESSIONS: usize = 1_000_000;
+
+/// How long a client may take to answer a PING before it counts as silent.
+const PING_ANSWER_TIME: Duration = Duration::from_secs(2);
 
 /// The state of the agent process.
 #[derive(Debug)]
@@ -76,6 +80,7 @@ impl Agent {
             ended_sessions: MAX_ENDED_SESSIONS,
             acp: config.protocol == AgentProtocol::Acp,
             grace: config.grace,
+            unknown_sessions: config.unknown_sessions,
             request_timeout: config.request_timeout,
             answer_timeout: config.answer_timeout,
         });
@@ -308,6 +313,13 @@ impl RouterOutput for ContextOutput<'_> {
     fn secret(&mut self) -> String {
         Uuid::new_v4().simple().to_string()
     }
+
+    fn is_away(&self, client: ClientId) -> bool {
+        let interval = self.ctx.config().timeouts.ping_interval;
+        self.ctx.is_detached(client)
+            || interval
+                .is_some_and(|interval| self.ctx.silent_for(client) > interval + PING_ANSWER_TIME)
+    }
 }
 
 impl Service for Agent {
@@ -329,7 +341,8 @@ impl Service for Agent {
 
     fn connected(&mut self, ctx: &mut Context, client: ClientId, _: &Request<'_>) {
         let principal = ctx.principal(client);
-        self.router.handle_connected(client, principal);
+        let is_sole = ctx.is_sole_principal(client);
+        self.router.handle_connected(client, principal, is_sole);
     }
 
     fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {

@@ -4,10 +4,11 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::sessions::turn_ended;
 use super::{
-    AgentRequest, ClientRequest, MAX_ELICITATION_ID, MAX_ELICITATIONS, MAX_ID, MAX_SESSION_ID,
-    RequestClass, Router, RouterOutput, cancelled_id, is_cancellation, parse_upstream_id, remove,
-    same_id, splice,
+    AgentRequest, ClientRequest, MAX_ELICITATION_ID, MAX_ELICITATIONS, MAX_ID, MAX_KEPT_REQUEST,
+    MAX_SESSION_ID, RequestClass, Router, RouterOutput, cancelled_id, is_cancellation,
+    parse_upstream_id, remove, same_id, splice,
 };
 use crate::service::agent::envelope::{Envelope, MessageKind, member};
 use crate::service::agent::initialize::Initialize;
@@ -128,9 +129,9 @@ impl Router {
                 }
             }
             (RequestClass::Claim, Some(session)) if success => {
-                token = self.confirm_claim(upstream_id, session, || output.secret());
+                token = self.confirm_claim(upstream_id, session, output);
             }
-            (RequestClass::Claim, Some(session)) => self.unclaim(upstream_id, session),
+            (RequestClass::Claim, Some(session)) => self.unclaim(upstream_id, session, output),
             (RequestClass::End, Some(session))
                 if success && self.controller_of(session) == Some(client) =>
             {
@@ -143,6 +144,11 @@ impl Router {
             _ => {}
         }
         match token {
+            _ if request.is_adopted() => {
+                if let Some(session) = &request.session {
+                    output.to_client(client, &[&turn_ended(session, envelope)]);
+                }
+            }
             Some(token) => {
                 let with_token = with_resume_token(envelope, &token);
                 output.to_client(client, &[&with_id(&with_token, &request.id)]);
@@ -278,13 +284,27 @@ impl Router {
             }
             state.elicitations.push_back(elicitation.into());
         }
+        let session = self
+            .limits
+            .acp
+            .then(|| {
+                envelope
+                    .session
+                    .as_deref()
+                    .or(envelope.misspelled_session.as_deref())
+            })
+            .flatten()
+            .and_then(|name| self.sessions.get_key_value(name))
+            .map(|(name, _)| Arc::clone(name));
         self.last_id += 1;
         let upstream_id = self.last_id;
         state.agent_requests.push(upstream_id);
         let request = AgentRequest {
             client,
             id: raw_id.into(),
+            session,
             permission,
+            text: None,
             since: now,
         };
         if let Some(limit) = self.limits.answer_timeout {
@@ -292,7 +312,16 @@ impl Router {
             self.wake_at(now + limit);
         }
         self.agent_requests.insert(upstream_id, request);
+        let number = upstream_id;
         let upstream_id = upstream_id.to_string();
+        if permission && text.len() <= MAX_KEPT_REQUEST {
+            let sent = [&text[..id.start], &upstream_id, &text[id.end..]].concat();
+            output.to_client(client, &[&sent]);
+            if let Some(request) = self.agent_requests.get_mut(&number) {
+                request.text = Some(sent.into());
+            }
+            return;
+        }
         match &reference {
             Some((range, client_id)) => {
                 output.to_client(
@@ -402,7 +431,8 @@ impl Router {
     fn request_of(&self, envelope: &Envelope<'_>) -> Option<(Range<usize>, &ClientRequest)> {
         let range = envelope.request_id.clone()?;
         let upstream_id = parse_upstream_id(&envelope.text[range.clone()])?;
-        Some((range, self.client_requests.get(&upstream_id)?))
+        let request = self.client_requests.get(&upstream_id)?;
+        (!request.is_adopted()).then_some((range, request))
     }
 
     /// The only client to which a request of the agent without a session and a request id can belong. If some pending

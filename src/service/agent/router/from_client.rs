@@ -168,7 +168,7 @@ impl Router {
             return output.to_client(client, &[&refused]);
         }
         let upstream_id = self.next_id();
-        let admitted = match self.admit(client, upstream_id, envelope, method) {
+        let admitted = match self.admit(client, upstream_id, envelope, method, output) {
             Ok(admitted) => admitted,
             Err(error) => {
                 if !matches!(error, SessionError::Invalid(_) | SessionError::Full) {
@@ -226,6 +226,7 @@ impl Router {
         upstream_id: u64,
         envelope: &Envelope<'_>,
         method: &str,
+        output: &impl RouterOutput,
     ) -> Result<Admitted, SessionError> {
         if !self.limits.acp {
             return Ok(Admitted {
@@ -240,7 +241,7 @@ impl Router {
         match (class, named) {
             (RequestClass::Claim, Some(name)) => {
                 let session = Arc::from(name);
-                let is_kept = self.claim(client, upstream_id, &session, envelope)?;
+                let is_kept = self.claim(client, upstream_id, &session, envelope, output)?;
                 Ok(Admitted {
                     class,
                     session: Some(session),
@@ -282,7 +283,7 @@ impl Router {
         Ok((range, *upstream_id))
     }
 
-    fn record(&mut self, request: ClientRequest) {
+    pub(super) fn record(&mut self, request: ClientRequest) {
         if let Some(state) = self.clients.get_mut(&request.client) {
             state.client_requests.push(request.upstream_id);
         }

@@ -12,6 +12,7 @@
 //!
 //! `handle_*` methods take input. The other methods are getters, except `drain` and `take_wakeup`.
 
+mod connections;
 mod early_messages;
 mod ended_sessions;
 mod from_agent;
@@ -24,10 +25,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::config::UnknownSessions;
 use super::envelope::{Envelope, is_spelling_of};
 use super::initialize::{Capabilities, Initialize};
-use super::response::{client_gone, code};
-use crate::service::json::{Skimmer, quote, unescape};
+use super::response::code;
+use crate::service::json::{Skimmer, unescape};
 use crate::{ClientId, CloseCode, Histogram, Principal, Time};
 use early_messages::EarlyMessages;
 use ended_sessions::EndedSessions;
@@ -44,6 +46,8 @@ const MAX_ORPHANED: usize = 1024;
 const MAX_ELICITATIONS: usize = 64;
 /// The maximum length of an elicitation id. Elicitations with longer ids are not remembered.
 const MAX_ELICITATION_ID: usize = 256;
+/// The maximum length of a permission request that is kept while a client answers it, in bytes.
+const MAX_KEPT_REQUEST: usize = 64 << 10;
 /// The maximum length of a session id in bytes, unescaped.
 const MAX_SESSION_ID: usize = 1024;
 
@@ -64,6 +68,8 @@ pub(crate) struct RouterLimits {
     pub(crate) acp: bool,
     /// How long a session stays in the table after its client has disconnected.
     pub(crate) grace: Option<Duration>,
+    /// Whether clients may load sessions that the router has never seen.
+    pub(crate) unknown_sessions: UnknownSessions,
     /// How long the agent may take to answer a client's request, except `session/prompt` and `initialize`.
     pub(crate) request_timeout: Option<Duration>,
     /// How long a client may take to answer the agent's request.
@@ -82,6 +88,9 @@ pub(crate) trait RouterOutput {
     fn close(&mut self, client: ClientId, code: CloseCode, reason: &str);
     /// Returns a new secret that cannot be guessed.
     fn secret(&mut self) -> String;
+    /// Whether a client's connection was cut and can be resumed, or the client has not answered the last PING. Its
+    /// sessions can then be taken over.
+    fn is_away(&self, client: ClientId) -> bool;
 }
 
 /// The router's state for one client.
@@ -109,7 +118,8 @@ struct ClientRequest {
     client: ClientId,
     /// The id that the agent knows the request by.
     upstream_id: u64,
-    /// The client's own id, as written.
+    /// The client's own id, as written. Empty for the turn of a session that the client has taken over: it gets a
+    /// notification instead of the response.
     id: Box<str>,
     class: RequestClass,
     /// The session that the request names.
@@ -145,8 +155,13 @@ struct AgentRequest {
     client: ClientId,
     /// The agent's own id, as written.
     id: Box<str>,
+    /// The session that the request names.
+    session: Option<Arc<str>>,
     /// Whether it is `session/request_permission`.
     permission: bool,
+    /// The message as the client got it, for a permission request that is not too long. It is sent again if another
+    /// client takes the session over.
+    text: Option<Box<str>>,
     since: Time,
 }
 
@@ -195,6 +210,10 @@ pub(crate) struct Router {
     /// The number of the current agent process. Each process knows only its own sessions.
     agent: u32,
     initialize: Initialize,
+    /// The principal of the first client.
+    first_principal: Option<Principal>,
+    /// Whether clients of several principals may connect.
+    has_several_principals: bool,
     /// When [`Router::handle_timeout`] has to be called.
     wakeup: Option<Time>,
     /// Whether `wakeup` has changed since [`Router::take_wakeup`] was last called.
@@ -222,6 +241,8 @@ impl Router {
             early: EarlyMessages::default(),
             ended: EndedSessions::new(limits.ended_sessions),
             agent: 0,
+            first_principal: None,
+            has_several_principals: false,
             wakeup: None,
             has_new_wakeup: false,
             is_draining: false,
@@ -318,85 +339,6 @@ impl Router {
         self.is_draining = true;
     }
 
-    pub(crate) fn handle_connected(&mut self, client: ClientId, principal: Principal) {
-        self.clients.insert(
-            client,
-            ClientState {
-                principal,
-                initialized: !self.limits.acp,
-                capabilities: Capabilities::default(),
-                client_requests: Vec::new(),
-                agent_requests: Vec::new(),
-                sessions: Vec::new(),
-                unread_tokens: Vec::new(),
-                elicitations: VecDeque::new(),
-            },
-        );
-    }
-
-    /// Removes all state of a client, cancels its prompts, and answers the agent's requests to it.
-    pub(crate) fn handle_disconnected(
-        &mut self,
-        now: Time,
-        client: ClientId,
-        output: &mut impl RouterOutput,
-    ) {
-        let Some(state) = self.clients.remove(&client) else {
-            return;
-        };
-        self.initialize.forget(client);
-        let mut cancelled: Vec<Arc<str>> = Vec::new();
-        let principal = &state.principal;
-        for id in state.client_requests {
-            let Some(request) = self.remove_client_request(id) else {
-                continue;
-            };
-            match (request.class, request.session) {
-                (RequestClass::Prompt, Some(session)) => {
-                    // A session that was closed may belong to another client by now.
-                    let is_own = self.controller_of(&session) == Some(client);
-                    if is_own && !cancelled.contains(&session) {
-                        cancelled.push(session);
-                    }
-                }
-                (RequestClass::Claim, Some(session)) if self.is_unconfirmed(&session) => {
-                    let session = Some(session);
-                    self.abandoned.insert(
-                        id,
-                        AbandonedRequest {
-                            principal: principal.clone(),
-                            session,
-                        },
-                    );
-                }
-                (RequestClass::Create, _) => {
-                    let session = None;
-                    self.abandoned.insert(
-                        id,
-                        AbandonedRequest {
-                            principal: principal.clone(),
-                            session,
-                        },
-                    );
-                }
-                (_, None) if self.orphaned.len() < MAX_ORPHANED => _ = self.orphaned.insert(id),
-                _ => {}
-            }
-        }
-        for session in cancelled {
-            output.to_agent(&cancel_session(&quote(&session)));
-        }
-        for id in state.agent_requests {
-            if let Some(request) = self.remove_agent_request(id) {
-                output.to_agent(&[&client_gone(&request.id, request.permission)]);
-            }
-        }
-        for session in state.sessions {
-            self.release(now, client, &session);
-        }
-        self.drop_early();
-    }
-
     /// Fails all pending requests of clients with the agent's exit status `data`, and marks all sessions as lost.
     pub(crate) fn handle_agent_exited(&mut self, data: &str, output: &mut impl RouterOutput) {
         let failed = |id: &str| {
@@ -413,7 +355,12 @@ impl Router {
         ids.sort_unstable();
         for id in ids {
             if let Some(request) = self.remove_client_request(id) {
-                output.to_client(request.client, &[&failed(&request.id)]);
+                let failed = failed(if request.is_adopted() {
+                    "0"
+                } else {
+                    &request.id
+                });
+                self.answer(&request, &failed, output);
             }
         }
         self.agent_requests.clear();
@@ -425,7 +372,7 @@ impl Router {
             state.client_requests.clear();
             state.agent_requests.clear();
         }
-        self.mark_all_lost();
+        self.mark_all_lost(output);
     }
 
     /// Initializes a new agent process with the parameters that its predecessor got.
@@ -466,15 +413,6 @@ impl Router {
             self.counters.dropped += self.early.clear();
         }
     }
-}
-
-/// The notification that cancels the prompts of a session. `session` is its quoted id.
-fn cancel_session(session: &str) -> [&str; 3] {
-    [
-        r#"{"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"#,
-        session,
-        "}}",
-    ]
 }
 
 /// Reads an upstream id. `None` if the text is not exactly as the router writes it: 1.0 and "1" are not the id 1.

@@ -72,12 +72,16 @@ impl Router {
         let why = Some("the agent has not answered in time");
         let failed = error(&request.id, code::TIMED_OUT, "Timed out", why);
         output.to_client(request.client, &[&failed]);
-        self.expect_late_response(&request);
+        self.expect_late_response(&request, output);
         self.drop_early();
     }
 
     /// Remembers a request whose response comes too late. A session that it opens belongs to its client's principal.
-    fn expect_late_response(&mut self, request: &ClientRequest) {
+    pub(super) fn expect_late_response(
+        &mut self,
+        request: &ClientRequest,
+        output: &mut impl RouterOutput,
+    ) {
         let id = request.upstream_id;
         let Some(principal) = self.clients.get(&request.client) else {
             return;
@@ -95,7 +99,7 @@ impl Router {
                     let abandoned = AbandonedRequest { principal, session };
                     self.abandoned.insert(id, abandoned);
                 }
-                self.unclaim(id, session);
+                self.unclaim(id, session, output);
             }
             (_, None) if self.orphaned.len() < MAX_ORPHANED => _ = self.orphaned.insert(id),
             _ => {}

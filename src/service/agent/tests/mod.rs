@@ -6,6 +6,8 @@ mod limits;
 mod ownership;
 mod requests;
 mod routing;
+mod table;
+mod takeover;
 mod timeouts;
 
 use std::collections::BTreeMap;
@@ -13,6 +15,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::config::UnknownSessions;
 use super::router::{Router, RouterLimits, RouterOutput};
 use crate::{ClientId, CloseCode, Principal, Time};
 
@@ -22,6 +25,8 @@ pub(super) struct RecordedOutput {
     pub(super) agent: Vec<String>,
     pub(super) clients: BTreeMap<ClientId, Vec<String>>,
     pub(super) closed: Vec<(ClientId, CloseCode)>,
+    /// The clients that are away.
+    pub(super) away: Vec<ClientId>,
     secrets: u64,
 }
 
@@ -45,6 +50,10 @@ impl RouterOutput for RecordedOutput {
     fn secret(&mut self) -> String {
         self.secrets += 1;
         format!("secret-{}", self.secrets)
+    }
+
+    fn is_away(&self, client: ClientId) -> bool {
+        self.away.contains(&client)
     }
 }
 
@@ -71,6 +80,7 @@ impl Simulation {
             agent_requests: 8,
             acp: true,
             grace: Some(GRACE),
+            unknown_sessions: UnknownSessions::Allow,
             request_timeout: None,
             answer_timeout: None,
         };
@@ -123,7 +133,8 @@ impl Simulation {
     }
 
     fn connect_as(&mut self, number: u64, principal: Principal) {
-        self.router.handle_connected(client(number), principal);
+        self.router
+            .handle_connected(client(number), principal, true);
     }
 
     /// Connects and initializes a client. The agent must be initialized.
@@ -229,32 +240,40 @@ fn claim(id: &str, method: &str, session: &str, token: Option<&str>) -> String {
 }
 
 /// The states of a session before another client claims it.
-const STATES: [&str; 7] = [
-    "controlled",
+const STATES: [&str; 9] = [
+    "live",
     "detached",
-    "detached and past its grace period",
-    "detached without a grace period",
+    "gone",
+    "gone, grace over",
+    "gone, no grace",
     "closed",
-    "lost and detached",
-    "unknown",
+    "lost",
+    "lost and gone",
+    "never seen",
 ];
 
 /// A simulation in which client 1 created the session "s", which is now in this state. Also returns the session's token.
 fn sim_with_session(state: &str, owner: Principal) -> (Simulation, String) {
     let mut limits = Simulation::new().router.limits();
-    if state == "detached without a grace period" {
+    if state == "gone, no grace" {
         limits.grace = None;
     }
     let mut sim = Simulation::with_limits(limits);
     sim.connect_as(1, owner);
     sim.client_sends(1, &request("0", "initialize", &json!({})));
     sim.agent_answers(&json!({"protocolVersion": 1, "agentCapabilities": {"loadSession": true}}));
-    if state == "unknown" {
+    if state == "never seen" {
         return (sim, "none".to_owned());
     }
     let token = sim.session(1, "s");
+    if state.starts_with("lost") {
+        sim.router.handle_agent_exited("{}", &mut sim.output);
+        sim.router.handle_agent_started(&mut sim.output);
+        sim.agent_answers(&json!({"protocolVersion": 1}));
+    }
     match state {
-        "controlled" => {}
+        "live" | "lost" => {}
+        "detached" => sim.output.away.push(client(1)),
         "closed" => {
             sim.client_sends(
                 1,
@@ -262,18 +281,16 @@ fn sim_with_session(state: &str, owner: Principal) -> (Simulation, String) {
             );
             sim.agent_answers(&json!({}));
         }
-        "lost and detached" => {
-            sim.router.handle_agent_exited("{}", &mut sim.output);
-            sim.router.handle_agent_started(&mut sim.output);
-            sim.agent_answers(&json!({"protocolVersion": 1}));
-            sim.disconnect(1);
-        }
         _ => sim.disconnect(1),
     }
-    if state == "detached and past its grace period" {
+    if state == "gone, grace over" {
         sim.now = sim.now + GRACE + Duration::from_secs(1);
         sim.router.handle_timeout(sim.now, &mut sim.output);
         assert_eq!(sim.router.session_count(), 0);
     }
     (sim, token)
+}
+
+fn named(name: &str) -> Principal {
+    Principal::Named(name.into())
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::ClientId;
+use crate::service::agent::config::UnknownSessions;
 use crate::service::agent::envelope::{Envelope, is_spelling_of, member};
 use crate::service::agent::response::{code, error};
 use crate::service::agent::router::{RequestClass, Router};
@@ -16,8 +17,12 @@ pub(in super::super) enum SessionError {
     Invalid(&'static str),
     /// The session is not the client's.
     Denied,
-    /// The session has the same owner, but another connection controls it.
+    /// Another connection controls the session, which the client may take over.
     Controlled,
+    /// Another connection of the same unnamed token controls the session.
+    NeedsToken,
+    /// The server has never seen the session.
+    Unknown,
     /// The agent process that had the session has exited.
     Lost,
     /// The limit on sessions is reached.
@@ -29,7 +34,9 @@ impl SessionError {
     pub(in super::super) fn response(self, id: &str) -> String {
         let (code, message) = match self {
             Self::Invalid(_) => (code::INVALID, "Invalid request"),
-            Self::Denied | Self::Controlled => (code::DENIED, "Access denied"),
+            Self::Denied | Self::Controlled | Self::NeedsToken | Self::Unknown => {
+                (code::DENIED, "Access denied")
+            }
             Self::Lost => (code::NOT_FOUND, "Session lost"),
             Self::Full => (code::TOO_MANY, "Too many sessions"),
         };
@@ -43,8 +50,12 @@ impl fmt::Display for SessionError {
             Self::Invalid(why) => why,
             Self::Denied => "the session does not belong to this connection",
             Self::Controlled => {
-                "another connection controls the session; load it after that connection has ended"
+                "another connection controls the session; load it with \"takeover\": true, or after that connection has ended"
             }
+            Self::NeedsToken => {
+                "another connection controls the session; load it with its resume token"
+            }
+            Self::Unknown => "the server does not know whose session it is",
             Self::Lost => "the agent that had the session has exited; load the session again",
             Self::Full => "the limit of sessions is reached; close one first",
         })
@@ -107,8 +118,8 @@ impl Router {
         let is_foreign = |session: &str| match self.sessions.get(session) {
             Some(bound) => bound.controller() != Some(client) && named != Some(session),
             None => {
-                let may_be_known = self.ended.is_full() || self.ended.get(session).is_some();
-                may_be_known && named != Some(session)
+                let may_have_owner = !self.may_load_unknown() || self.ended.get(session).is_some();
+                may_have_owner && named != Some(session)
             }
         };
         let mut denied = envelope
@@ -123,10 +134,26 @@ impl Router {
         }
     }
 
-    /// Checks whether a client may have one more session, by its own limit and by the limit on all sessions.
+    /// Whether clients may load sessions that the router has never seen.
+    pub(super) fn may_load_unknown(&self) -> bool {
+        let permitted = match self.limits.unknown_sessions {
+            UnknownSessions::Auto => !self.has_several_principals,
+            UnknownSessions::Allow => true,
+            UnknownSessions::Deny => false,
+        };
+        permitted && !self.ended.is_full()
+    }
+
+    /// Checks whether a client may have one more session, by its own limit and by the limit on all sessions. In a full
+    /// table, the sessions whose clients left first lose their places.
     pub(in super::super) fn check_room(&mut self, client: ClientId) -> Result<(), SessionError> {
         if self.is_client_full(client) {
             self.end_lost(client);
+        }
+        if self.is_table_full()
+            && let Some(first) = self.first_gone()
+        {
+            self.end_gone(|since| since <= first);
         }
         if self.is_client_full(client) || self.is_table_full() {
             return Err(SessionError::Full);
@@ -198,12 +225,16 @@ impl Router {
             let session = unescape(&text[value]);
             is_visible &= match self.sessions.get(&*session) {
                 Some(bound) => match bound.controller() {
-                    Some(controller) => controller == client,
+                    Some(controller) => {
+                        let principal = &state.principal;
+                        let is_own = principal.is_person() && bound.principal.is_same(principal);
+                        controller == client || is_own
+                    }
                     None => bound.principal.is_same(&state.principal),
                 },
                 None => match self.ended.get(&session) {
                     Some(record) => record.principal.is_same(&state.principal),
-                    None => !self.ended.is_full(),
+                    None => self.may_load_unknown(),
                 },
             };
         });

@@ -6,7 +6,7 @@ use super::access::SessionError;
 use super::{Claim, Session, SessionState, Tokens};
 use crate::ClientId;
 use crate::service::agent::envelope::Envelope;
-use crate::service::agent::router::{MAX_SESSION_ID, Router, remove};
+use crate::service::agent::router::{MAX_SESSION_ID, Router, RouterOutput, remove};
 
 impl Tokens {
     fn open_with(&self, token: &str) -> bool {
@@ -27,6 +27,7 @@ impl Router {
         upstream_id: u64,
         session: &Arc<str>,
         envelope: &Envelope<'_>,
+        output: &impl RouterOutput,
     ) -> Result<bool, SessionError> {
         let Some(state) = self.clients.get(&client) else {
             return Err(SessionError::Denied);
@@ -46,13 +47,19 @@ impl Router {
                 .as_deref()
                 .zip(bound.tokens.as_ref())
                 .is_some_and(|(token, tokens)| tokens.open_with(token));
-            let may_have = proven || bound.principal.is_same(&principal);
+            let is_same = bound.principal.is_same(&principal);
             let mut needs_room = false;
             match bound.state {
                 _ if bound.claim.is_some() => return Err(SessionError::Denied),
                 SessionState::Controlled(owner) if owner == client => {}
-                SessionState::Controlled(_) if may_have => return Err(SessionError::Controlled),
-                SessionState::Gone(_) if may_have => needs_room = true,
+                SessionState::Controlled(owner) if proven || is_same && principal.is_person() => {
+                    if !envelope.takes_over() && !output.is_away(owner) {
+                        return Err(SessionError::Controlled);
+                    }
+                    needs_room = true;
+                }
+                SessionState::Controlled(_) if is_same => return Err(SessionError::NeedsToken),
+                SessionState::Gone(_) if proven || is_same => needs_room = true,
                 _ => return Err(SessionError::Denied),
             }
             let is_kept = bound.agent == self.agent;
@@ -71,7 +78,7 @@ impl Router {
         }
         let record = self.ended.get(session);
         let (state, is_kept, proven) = match record {
-            None if self.ended.is_full() => return Err(SessionError::Denied),
+            None if !self.may_load_unknown() => return Err(SessionError::Unknown),
             None => (SessionState::Unknown, false, false),
             Some(record) => {
                 let opens = |token: &str| self.ended.opens(session, &record, token);
@@ -103,7 +110,7 @@ impl Router {
         &mut self,
         upstream_id: u64,
         session: &Arc<str>,
-        secret: impl FnOnce() -> String,
+        output: &mut impl RouterOutput,
     ) -> Option<Box<str>> {
         let bound = self.sessions.get_mut(session)?;
         let claim = bound
@@ -121,16 +128,21 @@ impl Router {
                 tokens
             }
             (tokens, token) => Tokens {
-                current: secret().into(),
+                current: output.secret().into(),
                 earlier: tokens.map(|tokens| tokens.current).or(token),
             },
         };
         let current = tokens.current.clone();
         bound.principal = state.principal.clone();
-        bound.state = SessionState::Controlled(claim.client);
+        let before = std::mem::replace(&mut bound.state, SessionState::Controlled(claim.client));
         bound.tokens = Some(tokens);
         bound.agent = self.agent;
         state.unread_tokens.push(Arc::clone(session));
+        if let SessionState::Controlled(old) = before
+            && old != claim.client
+        {
+            self.take_over(session, old, claim.client, output);
+        }
         Some(current)
     }
 
@@ -149,7 +161,12 @@ impl Router {
     }
 
     /// Undoes the claim of a request that failed or gets no response, and restores the session.
-    pub(in super::super) fn unclaim(&mut self, upstream_id: u64, session: &Arc<str>) {
+    pub(in super::super) fn unclaim(
+        &mut self,
+        upstream_id: u64,
+        session: &Arc<str>,
+        output: &mut impl RouterOutput,
+    ) {
         let Some(bound) = self.sessions.get_mut(session) else {
             return;
         };
@@ -160,7 +177,8 @@ impl Router {
             return;
         };
         match &bound.state {
-            SessionState::Controlled(_) => return,
+            SessionState::Controlled(controller) if *controller == claim.client => return,
+            SessionState::Controlled(_) => {}
             // Its grace period may be over by now.
             SessionState::Gone(since) => match self.limits.grace {
                 Some(grace) => {
@@ -182,6 +200,7 @@ impl Router {
         if let Some(state) = self.clients.get_mut(&claim.client) {
             remove(&mut state.sessions, session);
         }
+        self.drop_adopted(claim.client, session, output);
     }
 
     /// Whether a session is in the table only because of a claim.

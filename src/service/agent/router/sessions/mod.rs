@@ -3,31 +3,42 @@
 //! A session belongs to a [`Principal`] and is controlled by at most one client. This is what a client may do with a
 //! session that it names:
 //!
-//! | the session | its client | holder of its token | same principal | others |
-//! |---|---|---|---|---|
-//! | is controlled by a client | everything | nothing | nothing | nothing |
-//! | is lost, because its agent process has exited | load, resume; else "lost" | nothing | nothing | nothing |
-//! | is detached: its client has disconnected | - | load, resume | load, resume, list | nothing |
-//! | has ended: it was closed, or its grace period is over | - | load, resume | load, resume, list | nothing |
-//! | is unknown | - | - | load, resume, list | load, resume, list |
+//! | the session | its client | holder of its token | same person | same unnamed token | others |
+//! |---|---|---|---|---|---|
+//! | is controlled by a client | everything | take over | take over, list | nothing | nothing |
+//! | is lost, because its agent process has exited | load, resume; else "lost" | take over | take over, list | nothing | nothing |
+//! | is gone: its client has disconnected | - | load, resume | load, resume, list | load, resume, list | nothing |
+//! | has ended: it was closed, or its grace period is over | - | load, resume | load, resume, list | load, resume, list | nothing |
+//! | is unknown | - | - | load, resume, list if permitted | the same | the same |
+//!
+//! To take a session over is to load or resume it although another client controls it. That client must be away
+//! ([`RouterOutput::is_away`](super::RouterOutput::is_away)), or the request must say `_meta.outrigger.takeover`. A person is
+//! a principal for which [`Principal::is_person`] holds; several persons may share an unnamed token.
+//!
+//! A client whose connection is detached, which means that it was cut and may be resumed, has not disconnected. A session
+//! is gone only after [`Router::handle_disconnected`].
 //!
 //! `load` and `resume` claim a session: the client controls it if the agent agrees, and the client's principal becomes the
 //! owner. Until the agent has answered, the client is treated as if the agent had agreed. Two clients with
 //! [`Principal::Nobody`] never have the same principal. Once the records of ended sessions are full, unknown sessions
-//! cannot be used at all.
+//! cannot be used at all. Whether they can before is a setting ([`UnknownSessions`]).
 //!
 //! Ended sessions are in [`EndedSessions`](super::ended_sessions::EndedSessions), all others in the router's table.
 
 mod access;
 mod claims;
+mod takeover;
 
 use std::sync::Arc;
 
 use super::ended_sessions::SessionRecord;
-use super::{AbandonedRequest, Router, remove};
+use super::{AbandonedRequest, Router, RouterOutput, remove};
+#[cfg(doc)]
+use crate::service::agent::config::UnknownSessions;
 use crate::{ClientId, Principal, Time};
 
 pub(super) use access::{SessionError, class_of};
+pub(super) use takeover::turn_ended;
 
 /// A session in the table.
 #[derive(Debug)]
@@ -181,12 +192,13 @@ impl Router {
 
     /// Moves a session from the table to the records of ended sessions. `agent` is the process that still has it.
     pub(super) fn end(&mut self, session: &Arc<str>, agent: Option<u32>) {
-        let client = self.controller_of(session);
         let Some(bound) = self.sessions.remove(session) else {
             return;
         };
-        if let Some(state) = client.and_then(|client| self.clients.get_mut(&client)) {
-            remove(&mut state.sessions, session);
+        for client in bound.clients() {
+            if let Some(state) = self.clients.get_mut(&client) {
+                remove(&mut state.sessions, session);
+            }
         }
         let record = match (bound.state, bound.tokens) {
             (SessionState::Ended(mut record), _) => {
@@ -217,13 +229,19 @@ impl Router {
     }
 
     /// Releases a session whose client has disconnected. It ends at once if there is no grace period.
-    pub(super) fn release(&mut self, now: Time, client: ClientId, session: &Arc<str>) {
+    pub(super) fn release(
+        &mut self,
+        now: Time,
+        client: ClientId,
+        session: &Arc<str>,
+        output: &mut impl RouterOutput,
+    ) {
         let Some(bound) = self.sessions.get_mut(session) else {
             return;
         };
         if let Some(claim) = bound.claim.as_ref().filter(|claim| claim.client == client) {
             let upstream_id = claim.upstream_id;
-            self.unclaim(upstream_id, session);
+            self.unclaim(upstream_id, session, output);
         }
         let Some(bound) = self.sessions.get_mut(session) else {
             return;
@@ -276,7 +294,7 @@ impl Router {
     }
 
     /// Handles the exit of the agent process: pending claims fail, and clients must load their sessions again.
-    pub(super) fn mark_all_lost(&mut self) {
+    pub(super) fn mark_all_lost(&mut self, output: &mut impl RouterOutput) {
         self.agent = self.agent.wrapping_add(1);
         let claim = |session: &Session| session.claim.as_ref().map(|claim| claim.upstream_id);
         let sessions = self.sessions.iter();
@@ -284,7 +302,7 @@ impl Router {
             .filter_map(|(name, session)| Some((claim(session)?, Arc::clone(name))))
             .collect();
         for (upstream_id, session) in claims {
-            self.unclaim(upstream_id, &session);
+            self.unclaim(upstream_id, &session, output);
         }
     }
 }

@@ -1,0 +1,99 @@
+//! Clients that connect and disconnect.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::{AbandonedRequest, ClientState, MAX_ORPHANED, RequestClass, Router, RouterOutput};
+use crate::service::agent::initialize::Capabilities;
+use crate::service::agent::response::client_gone;
+use crate::service::json::quote;
+use crate::{ClientId, Principal, Time};
+
+impl Router {
+    /// Adds a client. `is_sole` says that no client of another principal may connect.
+    pub(crate) fn handle_connected(
+        &mut self,
+        client: ClientId,
+        principal: Principal,
+        is_sole: bool,
+    ) {
+        let first = self
+            .first_principal
+            .get_or_insert_with(|| principal.clone());
+        self.has_several_principals |= !is_sole || !first.is_same(&principal);
+        self.clients.insert(
+            client,
+            ClientState {
+                principal,
+                initialized: !self.limits.acp,
+                capabilities: Capabilities::default(),
+                client_requests: Vec::new(),
+                agent_requests: Vec::new(),
+                sessions: Vec::new(),
+                unread_tokens: Vec::new(),
+                elicitations: VecDeque::new(),
+            },
+        );
+    }
+
+    /// Removes all state of a client, cancels its prompts, and answers the agent's requests to it.
+    pub(crate) fn handle_disconnected(
+        &mut self,
+        now: Time,
+        client: ClientId,
+        output: &mut impl RouterOutput,
+    ) {
+        self.hand_over_to_claimants(client, output);
+        let Some(state) = self.clients.remove(&client) else {
+            return;
+        };
+        self.initialize.forget(client);
+        let mut cancelled: Vec<Arc<str>> = Vec::new();
+        let principal = &state.principal;
+        for id in state.client_requests {
+            let Some(request) = self.remove_client_request(id) else {
+                continue;
+            };
+            let abandon = |session| AbandonedRequest {
+                principal: principal.clone(),
+                session,
+            };
+            match (request.class, request.session) {
+                (RequestClass::Prompt, Some(session)) => {
+                    // A session that was closed may belong to another client by now.
+                    let is_own = self.controller_of(&session) == Some(client);
+                    if is_own && !cancelled.contains(&session) {
+                        cancelled.push(session);
+                    }
+                }
+                (RequestClass::Claim, Some(session)) if self.is_unconfirmed(&session) => {
+                    self.abandoned.insert(id, abandon(Some(session)));
+                }
+                (RequestClass::Create, _) => _ = self.abandoned.insert(id, abandon(None)),
+                (_, None) if self.orphaned.len() < MAX_ORPHANED => _ = self.orphaned.insert(id),
+                _ => {}
+            }
+        }
+        for session in cancelled {
+            output.to_agent(&cancel_session(&quote(&session)));
+        }
+        for id in state.agent_requests {
+            if let Some(request) = self.remove_agent_request(id) {
+                output.to_agent(&[&client_gone(&request.id, request.permission)]);
+            }
+        }
+        for session in state.sessions {
+            self.release(now, client, &session, output);
+        }
+        self.drop_early();
+    }
+}
+
+/// The notification that cancels the turn of a session. `session` is its quoted id.
+pub(super) fn cancel_session(session: &str) -> [&str; 3] {
+    [
+        r#"{"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"#,
+        session,
+        "}}",
+    ]
+}
