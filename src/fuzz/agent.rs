@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::service::agent::UnknownSessions;
 use crate::service::agent::envelope::{Envelope, EnvelopeError, MessageKind, is_spelling_of};
 use crate::service::agent::recover_id::{IdRecovery, RecoveredId};
-use crate::service::agent::router::{MAX_ID, Router, RouterLimits, RouterOutput};
+use crate::service::agent::router::{MAX_ID, ProcessChange, Router, RouterLimits, RouterOutput};
 use crate::{ClientId, CloseCode, Principal, Time};
 
 /// Parses any text as a message. The parser agrees with serde_json on what is JSON and on the values in it.
@@ -78,11 +78,14 @@ fn nesting(text: &str) -> usize {
 /// A request that the agent has received.
 #[derive(Clone)]
 struct Sent {
+    process: usize,
     upstream_id: String,
     client: Option<ClientId>,
     method: String,
     /// The session that it names.
     session: Option<String>,
+    /// The protocol version of `initialize`.
+    version: u64,
 }
 
 /// The messages on their way, and what each client may get.
@@ -147,11 +150,11 @@ fn sessions_named(params: &serde_json::Value) -> HashSet<String> {
 }
 
 impl RouterOutput for RouterModel {
-    fn initialize_agent(&mut self, parts: &[&str]) {
-        self.to_agent(parts);
+    fn initialize_agent(&mut self, process: usize, parts: &[&str]) {
+        self.to_agent(process, parts);
     }
 
-    fn to_agent(&mut self, parts: &[&str]) {
+    fn to_agent(&mut self, process: usize, parts: &[&str]) {
         let text = parts.concat();
         let envelope = Envelope::parse(&text).expect("the agent gets valid messages");
         let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
@@ -169,10 +172,12 @@ impl RouterOutput for RouterModel {
                 "ids are never used twice"
             );
             self.agent_has.push(Sent {
+                process,
                 upstream_id: id.to_owned(),
                 client,
                 method: method.to_owned(),
                 session: params["sessionId"].as_str().map(str::to_owned),
+                version: params["protocolVersion"].as_u64().unwrap_or(1),
             });
         }
     }
@@ -229,6 +234,10 @@ impl RouterOutput for RouterModel {
     }
 
     fn is_away(&self, client: ClientId) -> bool {
+        self.away.contains(&client)
+    }
+
+    fn is_resumable(&self, client: ClientId) -> bool {
         self.away.contains(&client)
     }
 }
@@ -292,7 +301,13 @@ pub fn router(data: &[u8]) {
             .first()
             .is_some_and(|byte| byte % 3 > 0)
             .then_some(grace),
-        unknown_sessions: UnknownSessions::Allow,
+        processes: 3,
+        initialize_timeout: flag(16).then_some(Duration::from_secs(1)),
+        unknown_sessions: if flag(32) {
+            UnknownSessions::Auto
+        } else {
+            UnknownSessions::Allow
+        },
         request_timeout: flag(4).then_some(Duration::from_secs(2)),
         answer_timeout: flag(8).then_some(Duration::from_secs(3)),
     };
@@ -322,8 +337,12 @@ pub fn router(data: &[u8]) {
                         .entry(client)
                         .or_default()
                         .push("0".to_owned());
-                    let text = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"clientCapabilities":{"fs":{"readTextFile":true}}}}"#;
-                    router.handle_client_message(now, client, text, &mut model);
+                    let version = [1, 1, 1, 2, 3][a / 4 % 5];
+                    let text = format!(
+                        r#"{{"jsonrpc":"2.0","id":0,"method":"initialize","params":{{"protocolVersion":{version},"clientCapabilities":{{"fs":{{"readTextFile":{}}}}}}}}}"#,
+                        b % 8 > 1
+                    );
+                    router.handle_client_message(now, client, &text, &mut model);
                 }
             }
             (1..=3, Some(client)) => {
@@ -406,10 +425,12 @@ pub fn router(data: &[u8]) {
                 // The agent answers in any order, sometimes twice.
                 let at = a % model.agent_has.len();
                 let Sent {
+                    process,
                     upstream_id,
                     client,
                     method,
                     session: named,
+                    version,
                 } = model.agent_has[at].clone();
                 if b % 8 > 0 {
                     model.agent_has.remove(at);
@@ -425,7 +446,8 @@ pub fn router(data: &[u8]) {
                     )
                 } else if client.is_none() {
                     format!(
-                        r#"{{"jsonrpc":"2.0","id":{upstream_id},"result":{{"agentCapabilities":{{}}}}}}"#
+                        r#"{{"jsonrpc":"2.0","id":{upstream_id},"result":{{"protocolVersion":{},"agentCapabilities":{{}}}}}}"#,
+                        version.min(2)
                     )
                 } else {
                     format!(
@@ -435,9 +457,9 @@ pub fn router(data: &[u8]) {
                 let answers = model.answers;
                 if operation % 7 == 0 {
                     let recovered = IdRecovery::of(text.as_bytes());
-                    router.handle_unreadable(now, recovered, "is too long", &mut model);
+                    router.handle_unreadable(now, process, recovered, "is too long", &mut model);
                 } else {
-                    router.handle_agent_message(now, &text, &mut model);
+                    router.handle_agent_message(now, process, &text, &mut model);
                 }
                 let creates = matches!(&*method, "session/new" | "session/fork");
                 // Its client has left, or the request has timed out.
@@ -471,18 +493,20 @@ pub fn router(data: &[u8]) {
                 };
                 let text =
                     format!(r#"{{"jsonrpc":"2.0",{id}"method":"{method}","params":{{{named}}}}}"#);
-                router.handle_agent_message(now, &text, &mut model);
+                let process = a / 20 % 3;
+                router.handle_agent_message(now, process, &text, &mut model);
+                for (_, session) in &model.updates {
+                    let home = router.process_of_session(session);
+                    assert!(session.is_empty() || home == Some(process));
+                }
                 check_updates(&router, &mut model);
             }
             (10, _) if b % 9 == 0 => {
-                router.handle_agent_exited(r#"{"code":1,"signal":null}"#, &mut model);
-                model.agent_has.clear();
-                model.agent_requests.clear();
-                assert_eq!(
-                    (router.client_request_count(), router.agent_request_count()),
-                    (0, 0)
-                );
-                router.handle_agent_started(&mut model);
+                let process = a % 3;
+                router.handle_agent_exited(process, r#"{"code":1,"signal":null}"#, &mut model);
+                model.agent_has.retain(|sent| sent.process != process);
+                assert!(!router.has_requests(process));
+                router.handle_agent_started(now, process, &mut model);
             }
             (11, _) => {
                 // The agent invents a response.
@@ -490,10 +514,20 @@ pub fn router(data: &[u8]) {
                     r#"{{"jsonrpc":"2.0","id":{},"result":{{}}}}"#,
                     1_000_000 + a
                 );
-                router.handle_agent_message(now, &text, &mut model);
+                router.handle_agent_message(now, b % 3, &text, &mut model);
                 router.handle_timeout(now, &mut model);
             }
             _ => {}
+        }
+        for change in router.take_process_changes() {
+            match change {
+                ProcessChange::Start(process) => {
+                    router.handle_agent_started(now, process, &mut model)
+                }
+                ProcessChange::Stop(process) => {
+                    model.agent_has.retain(|sent| sent.process != process);
+                }
+            }
         }
         model.passed.clear();
         model.tokens.clear();

@@ -32,6 +32,8 @@ unchanged. For MCP servers, use '--mode per-client --protocol jsonrpc'.
             protocol: settings.protocol,
             grace: settings.grace,
             restart_limit: settings.restart_limit,
+            max_agents: settings.max_agents,
+            initialize_timeout: settings.initialize_timeout,
             unknown_sessions: settings.unknown_sessions,
             request_timeout: settings.request_timeout,
             answer_timeout: settings.answer_timeout,
@@ -111,6 +113,32 @@ const FLAGS: &[Flag] = &[
         },
         accepts: samples(&["0/1s", "1000/1h"]),
         rejects: &["5", "5/0", "1001/1s"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "max-agents",
+        takes: Takes::One("N"),
+        default: Some("4"),
+        help: "how many processes a shared agent may have: one for each kind of client, by protocol version and capabilities",
+        set: |settings, value| {
+            settings.max_agents = number(value, 1..=64)?;
+            Ok(())
+        },
+        accepts: samples(&["1", "64"]),
+        rejects: &["0", "65"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "initialize-timeout",
+        takes: Takes::One("TIME"),
+        default: Some("30s"),
+        help: "how long a shared agent may take to answer initialize; then the clients that wait get the error -32014",
+        set: |settings, value| {
+            settings.initialize_timeout = duration(value)?;
+            Ok(())
+        },
+        accepts: samples(&["0", "2m"]),
+        rejects: &["soon"],
         ..Flag::BASE
     },
     Flag {

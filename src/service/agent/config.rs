@@ -60,6 +60,11 @@ pub struct AgentConfig {
     pub grace: Option<Duration>,
     /// How often a shared agent may exit before the server stops.
     pub restart_limit: RestartLimit,
+    /// How many processes a shared agent may have: one for each kind of client. Clients are of one kind if their protocol
+    /// version and capabilities agree.
+    pub max_agents: usize,
+    /// How long a shared agent may take to answer `initialize`.
+    pub initialize_timeout: Option<Duration>,
     /// Whether clients may load sessions that the server has never seen.
     pub unknown_sessions: UnknownSessions,
     /// How long a shared agent may take to answer a client's request, other than `session/prompt`. By default there is no
@@ -82,6 +87,8 @@ impl AgentConfig {
             protocol: AgentProtocol::Acp,
             grace: None,
             restart_limit: RestartLimit::default(),
+            max_agents: 4,
+            initialize_timeout: Some(Duration::from_secs(30)),
             unknown_sessions: UnknownSessions::Auto,
             request_timeout: None,
             answer_timeout: None,
@@ -109,6 +116,21 @@ impl AgentConfig {
     pub fn with_restart_limit(self, restart_limit: RestartLimit) -> Self {
         Self {
             restart_limit,
+            ..self
+        }
+    }
+
+    /// Sets how many processes a shared agent may have.
+    #[must_use]
+    pub fn with_max_agents(self, max_agents: usize) -> Self {
+        Self { max_agents, ..self }
+    }
+
+    /// Sets how long a shared agent may take to answer `initialize`.
+    #[must_use]
+    pub fn with_initialize_timeout(self, timeout: Duration) -> Self {
+        Self {
+            initialize_timeout: Some(timeout),
             ..self
         }
     }

@@ -26,6 +26,7 @@ impl Router {
             ClientState {
                 principal,
                 initialized: !self.limits.acp,
+                process: (!self.limits.acp).then_some(0),
                 capabilities: Capabilities::default(),
                 client_requests: Vec::new(),
                 agent_requests: Vec::new(),
@@ -47,8 +48,10 @@ impl Router {
         let Some(state) = self.clients.remove(&client) else {
             return;
         };
-        self.initialize.forget(client);
-        let mut cancelled: Vec<Arc<str>> = Vec::new();
+        for process in self.processes.iter_mut().flatten() {
+            process.initialize.forget(client);
+        }
+        let mut cancelled: Vec<(usize, Arc<str>)> = Vec::new();
         let principal = &state.principal;
         for id in state.client_requests {
             let Some(request) = self.remove_client_request(id) else {
@@ -58,34 +61,50 @@ impl Router {
                 principal: principal.clone(),
                 session,
             };
+            let is_unconfirmed = |session: &Arc<str>| self.is_unconfirmed(session);
             match (request.class, request.session) {
                 (RequestClass::Prompt, Some(session)) => {
                     // A session that was closed may belong to another client by now.
                     let is_own = self.controller_of(&session) == Some(client);
-                    if is_own && !cancelled.contains(&session) {
-                        cancelled.push(session);
+                    let cancel = (request.process, session);
+                    if is_own && !cancelled.contains(&cancel) {
+                        cancelled.push(cancel);
                     }
                 }
-                (RequestClass::Claim, Some(session)) if self.is_unconfirmed(&session) => {
-                    self.abandoned.insert(id, abandon(Some(session)));
+                (RequestClass::Claim, Some(session)) if is_unconfirmed(&session) => {
+                    let abandoned = abandon(Some(session));
+                    if let Some(process) = self.process_mut(request.process) {
+                        process.abandoned.insert(id, abandoned);
+                    }
                 }
-                (RequestClass::Create, _) => _ = self.abandoned.insert(id, abandon(None)),
-                (_, None) if self.orphaned.len() < MAX_ORPHANED => _ = self.orphaned.insert(id),
-                _ => {}
+                (class, session) => {
+                    let Some(process) = self.process_mut(request.process) else {
+                        continue;
+                    };
+                    if class == RequestClass::Create {
+                        process.abandoned.insert(id, abandon(None));
+                    } else if session.is_none() && process.orphaned.len() < MAX_ORPHANED {
+                        process.orphaned.insert(id);
+                    }
+                }
             }
         }
-        for session in cancelled {
-            output.to_agent(&cancel_session(&quote(&session)));
+        for (process, session) in cancelled {
+            output.to_agent(process, &cancel_session(&quote(&session)));
         }
         for id in state.agent_requests {
             if let Some(request) = self.remove_agent_request(id) {
-                output.to_agent(&[&client_gone(&request.id, request.permission)]);
+                let gone = client_gone(&request.id, request.permission);
+                output.to_agent(request.process, &[&gone]);
             }
         }
         for session in state.sessions {
             self.release(now, client, &session, output);
         }
-        self.drop_early();
+        for process in 0..self.processes.len() {
+            self.drop_early(process);
+        }
+        self.stop_unused();
     }
 }
 

@@ -1,4 +1,4 @@
-//! The router of a shared agent: it decides which message goes to which client.
+//! The router of a shared agent: it decides which message goes to which client, and to which agent process.
 //!
 //! Messages, exits and the time come in as arguments; messages go out through [`RouterOutput`]. The router does no I/O of
 //! its own. Tests and the fuzzer check these invariants:
@@ -10,29 +10,31 @@
 //! * A request is passed on under an upstream id, which is never reused. Its response goes back under the id that the
 //!   sender wrote, byte for byte.
 //!
-//! `handle_*` methods take input. The other methods are getters, except `drain` and `take_wakeup`.
+//! `handle_*` methods take input. The other methods are getters, except `drain` and `take_*`.
 
 mod connections;
 mod early_messages;
 mod ended_sessions;
 mod from_agent;
 mod from_client;
+mod processes;
 mod sessions;
 mod timeouts;
+mod turns;
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::config::UnknownSessions;
 use super::envelope::{Envelope, is_spelling_of};
-use super::initialize::{Capabilities, Initialize};
-use super::response::code;
+use super::initialize::Capabilities;
 use crate::service::json::{Skimmer, unescape};
 use crate::{ClientId, CloseCode, Histogram, Principal, Time};
-use early_messages::EarlyMessages;
 use ended_sessions::EndedSessions;
+pub(crate) use processes::ProcessChange;
+use processes::{Process, Run};
 use sessions::Session;
 
 /// The maximum length of a request id in bytes, as written.
@@ -70,6 +72,10 @@ pub(crate) struct RouterLimits {
     pub(crate) grace: Option<Duration>,
     /// Whether clients may load sessions that the router has never seen.
     pub(crate) unknown_sessions: UnknownSessions,
+    /// Agent processes.
+    pub(crate) processes: usize,
+    /// How long the agent may take to answer `initialize`.
+    pub(crate) initialize_timeout: Option<Duration>,
     /// How long the agent may take to answer a client's request, except `session/prompt` and `initialize`.
     pub(crate) request_timeout: Option<Duration>,
     /// How long a client may take to answer the agent's request.
@@ -78,10 +84,10 @@ pub(crate) struct RouterLimits {
 
 /// Receives the messages that the router sends.
 pub(crate) trait RouterOutput {
-    /// Sends `initialize` to the agent, before any other line.
-    fn initialize_agent(&mut self, parts: &[&str]);
-    /// Sends a line to the agent, in parts.
-    fn to_agent(&mut self, parts: &[&str]);
+    /// Sends `initialize` to an agent process, before any other line.
+    fn initialize_agent(&mut self, process: usize, parts: &[&str]);
+    /// Sends a line to an agent process, in parts.
+    fn to_agent(&mut self, process: usize, parts: &[&str]);
     /// Sends a message to a client, in parts.
     fn to_client(&mut self, client: ClientId, parts: &[&str]);
     /// Closes a client.
@@ -91,6 +97,8 @@ pub(crate) trait RouterOutput {
     /// Whether a client's connection was cut and can be resumed, or the client has not answered the last PING. Its
     /// sessions can then be taken over.
     fn is_away(&self, client: ClientId) -> bool;
+    /// Whether a client's connection can be resumed after a cut.
+    fn is_resumable(&self, client: ClientId) -> bool;
 }
 
 /// The router's state for one client.
@@ -99,6 +107,8 @@ struct ClientState {
     principal: Principal,
     /// Whether the client has sent `initialize`. Always true for protocols other than ACP.
     initialized: bool,
+    /// The agent process of its kind, if its `initialize` was not rejected.
+    process: Option<usize>,
     capabilities: Capabilities,
     /// Upstream ids of the client's requests to the agent.
     client_requests: Vec<u64>,
@@ -116,6 +126,8 @@ struct ClientState {
 #[derive(Debug)]
 struct ClientRequest {
     client: ClientId,
+    /// The agent process that got it.
+    process: usize,
     /// The id that the agent knows the request by.
     upstream_id: u64,
     /// The client's own id, as written. Empty for the turn of a session that the client has taken over: it gets a
@@ -153,6 +165,8 @@ struct AbandonedRequest {
 #[derive(Debug)]
 struct AgentRequest {
     client: ClientId,
+    /// The agent process that sent it.
+    process: usize,
     /// The agent's own id, as written.
     id: Box<str>,
     /// The session that the request names.
@@ -198,18 +212,12 @@ pub(crate) struct Router {
     timed_client_requests: BTreeSet<u64>,
     /// The agent requests that time out, by upstream id.
     timed_agent_requests: BTreeSet<u64>,
-    /// The number of client requests that create a session.
-    creating: usize,
-    /// Requests whose clients have disconnected. The sessions that they open are kept for the clients' principals.
-    abandoned: HashMap<u64, AbandonedRequest>,
-    /// Other requests whose clients have disconnected.
-    orphaned: HashSet<u64>,
-    /// Messages of the agent for sessions that have no owner yet.
-    early: EarlyMessages,
+    /// The agent processes. The first one may serve any kind of client, until a client has sent `initialize`.
+    processes: Vec<Option<Process>>,
+    process_changes: Vec<ProcessChange>,
+    /// The number of the last run of a process.
+    last_run: u32,
     ended: EndedSessions,
-    /// The number of the current agent process. Each process knows only its own sessions.
-    agent: u32,
-    initialize: Initialize,
     /// The principal of the first client.
     first_principal: Option<Principal>,
     /// Whether clients of several principals may connect.
@@ -235,18 +243,15 @@ impl Router {
             agent_requests: HashMap::new(),
             timed_client_requests: BTreeSet::new(),
             timed_agent_requests: BTreeSet::new(),
-            creating: 0,
-            abandoned: HashMap::new(),
-            orphaned: HashSet::new(),
-            early: EarlyMessages::default(),
+            processes: vec![Some(Process::new(0))],
+            process_changes: Vec::new(),
+            last_run: 0,
             ended: EndedSessions::new(limits.ended_sessions),
-            agent: 0,
             first_principal: None,
             has_several_principals: false,
             wakeup: None,
             has_new_wakeup: false,
             is_draining: false,
-            initialize: Initialize::Never,
             last_id: 0,
             counters: RouterCounters::default(),
         }
@@ -301,21 +306,26 @@ impl Router {
     pub(crate) fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
         let requests = self.client_requests.values().map(|request| request.client);
         let agent_requests = self.agent_requests.values().map(|request| request.client);
+        let processes = self.processes.iter().flatten();
+        let wanted = processes.flat_map(|process| process.initialize.wanted());
         self.clients
             .keys()
             .copied()
             .chain(requests)
             .chain(agent_requests)
-            .chain(self.initialize.wanted())
+            .chain(wanted)
             .chain(self.sessions.values().flat_map(Session::clients))
             .for_each(visit);
     }
 
-    /// Whether a client waits for a response, or owes one.
+    /// Whether a client waits for a response or for the end of a turn, or owes a response.
     pub(crate) fn is_busy(&self, client: ClientId) -> bool {
         self.clients.get(&client).is_some_and(|state| {
-            !state.client_requests.is_empty() || !state.agent_requests.is_empty()
-        }) || self.initialize.is_wanted_by(client)
+            let process = state.process.and_then(|process| self.process(process));
+            !state.client_requests.is_empty()
+                || !state.agent_requests.is_empty()
+                || process.is_some_and(|process| process.initialize.is_wanted_by(client))
+        }) || self.has_running_turn(client)
     }
 
     /// Whether a client controls a session.
@@ -324,63 +334,9 @@ impl Router {
         state.is_some_and(|state| !state.sessions.is_empty())
     }
 
-    /// Whether a restarted agent has rejected `initialize` and must be stopped.
-    pub(crate) fn is_refused(&self) -> bool {
-        matches!(self.initialize, Initialize::Pending { refused: true, .. })
-    }
-
-    /// Whether the agent has not answered `initialize` yet.
-    pub(crate) fn is_initializing(&self) -> bool {
-        matches!(self.initialize, Initialize::Pending { .. })
-    }
-
     /// Rejects new requests from now on.
     pub(crate) fn drain(&mut self) {
         self.is_draining = true;
-    }
-
-    /// Fails all pending requests of clients with the agent's exit status `data`, and marks all sessions as lost.
-    pub(crate) fn handle_agent_exited(&mut self, data: &str, output: &mut impl RouterOutput) {
-        let failed = |id: &str| {
-            let error = format!(
-                r#"{{"code":{},"message":"Agent exited","data":{data}}}"#,
-                code::EXITED
-            );
-            [r#"{"jsonrpc":"2.0","id":"#, id, r#","error":"#, &error, "}"].concat()
-        };
-        for (client, id) in self.initialize.take_wanted() {
-            output.to_client(client, &[&failed(&id)]);
-        }
-        let mut ids: Vec<u64> = self.client_requests.keys().copied().collect();
-        ids.sort_unstable();
-        for id in ids {
-            if let Some(request) = self.remove_client_request(id) {
-                let failed = failed(if request.is_adopted() {
-                    "0"
-                } else {
-                    &request.id
-                });
-                self.answer(&request, &failed, output);
-            }
-        }
-        self.agent_requests.clear();
-        self.timed_agent_requests.clear();
-        self.abandoned.clear();
-        self.orphaned.clear();
-        self.drop_early();
-        for state in self.clients.values_mut() {
-            state.client_requests.clear();
-            state.agent_requests.clear();
-        }
-        self.mark_all_lost(output);
-    }
-
-    /// Initializes a new agent process with the parameters that its predecessor got.
-    pub(crate) fn handle_agent_started(&mut self, output: &mut impl RouterOutput) {
-        let id = self.next_id();
-        if self.initialize.restart(id) {
-            self.send_initialize(output);
-        }
     }
 
     /// Returns a new upstream id.
@@ -392,7 +348,11 @@ impl Router {
     /// Removes a request from the table of all requests, but not from its client's list.
     fn remove_client_request(&mut self, upstream_id: u64) -> Option<ClientRequest> {
         let request = self.client_requests.remove(&upstream_id)?;
-        self.creating -= usize::from(request.class == RequestClass::Create);
+        if request.class == RequestClass::Create
+            && let Some(process) = self.process_mut(request.process)
+        {
+            process.creating -= 1;
+        }
         if self.limits.request_timeout.is_some() {
             self.timed_client_requests.remove(&upstream_id);
         }
@@ -407,11 +367,13 @@ impl Router {
         self.agent_requests.remove(&upstream_id)
     }
 
-    /// Drops early messages if no pending request can create their session any more.
-    fn drop_early(&mut self) {
-        if self.creating == 0 {
-            self.counters.dropped += self.early.clear();
+    /// Removes a request of the agent from all tables.
+    fn forget_agent_request(&mut self, upstream_id: u64) -> Option<AgentRequest> {
+        let request = self.remove_agent_request(upstream_id)?;
+        if let Some(state) = self.clients.get_mut(&request.client) {
+            remove(&mut state.agent_requests, &upstream_id);
         }
+        Some(request)
     }
 }
 

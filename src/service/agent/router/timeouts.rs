@@ -3,8 +3,8 @@
 //! The router asks for one wake-up, at the earliest deadline that it knew when it last looked. What was due then may have
 //! been answered since, so a wake-up may find nothing to do.
 
+use super::MAX_ORPHANED;
 use super::{AbandonedRequest, AgentRequest, ClientRequest, RequestClass, Router, RouterOutput};
-use super::{MAX_ORPHANED, remove};
 use crate::Time;
 use crate::service::agent::response::{code, error};
 
@@ -39,9 +39,13 @@ impl Router {
                 self.time_out_agent_request(id, output);
             }
         }
+        for process in 0..self.processes.len() {
+            self.time_out_initialize(now, process, output);
+        }
         if let Some(grace) = self.limits.grace {
             self.end_gone(|since| since + grace <= now);
         }
+        self.stop_unused();
         self.wakeup = None;
         if let Some(deadline) = self.deadline() {
             self.wake_at(deadline);
@@ -60,7 +64,10 @@ impl Router {
             self.first_gone().zip(self.limits.grace),
         ];
         let deadlines = deadlines.into_iter().flatten();
-        deadlines.map(|(since, limit)| since + limit).min()
+        let deadlines = deadlines.map(|(since, limit)| since + limit);
+        let processes = self.processes.iter().flatten();
+        let initializes = processes.filter_map(|process| process.initialize.deadline());
+        deadlines.chain(initializes).min()
     }
 
     /// Fails a request that the agent has not answered in time. Its response is dropped when it comes.
@@ -73,7 +80,7 @@ impl Router {
         let failed = error(&request.id, code::TIMED_OUT, "Timed out", why);
         output.to_client(request.client, &[&failed]);
         self.expect_late_response(&request, output);
-        self.drop_early();
+        self.drop_early(request.process);
     }
 
     /// Remembers a request whose response comes too late. A session that it opens belongs to its client's principal.
@@ -87,36 +94,37 @@ impl Router {
             return;
         };
         let principal = principal.principal.clone();
-        match (request.class, &request.session) {
-            (RequestClass::Create, _) => {
-                let session = None;
+        let claimed = request.session.as_ref();
+        let claimed = claimed.filter(|_| request.class == RequestClass::Claim);
+        let is_unconfirmed = claimed.is_some_and(|session| self.is_unconfirmed(session));
+        if let Some(process) = self.process_mut(request.process) {
+            if request.class == RequestClass::Create || is_unconfirmed {
+                let session = claimed.cloned();
                 let abandoned = AbandonedRequest { principal, session };
-                self.abandoned.insert(id, abandoned);
+                process.abandoned.insert(id, abandoned);
+            } else if request.session.is_none() && process.orphaned.len() < MAX_ORPHANED {
+                process.orphaned.insert(id);
             }
-            (RequestClass::Claim, Some(session)) => {
-                if self.is_unconfirmed(session) {
-                    let session = Some(session.clone());
-                    let abandoned = AbandonedRequest { principal, session };
-                    self.abandoned.insert(id, abandoned);
-                }
-                self.unclaim(id, session, output);
-            }
-            (_, None) if self.orphaned.len() < MAX_ORPHANED => _ = self.orphaned.insert(id),
-            _ => {}
+        }
+        if let Some(session) = claimed {
+            self.unclaim(id, session, output);
         }
     }
 
     /// Fails a request of the agent that its client has not answered in time.
     fn time_out_agent_request(&mut self, upstream_id: u64, output: &mut impl RouterOutput) {
-        let Some(AgentRequest { client, id, .. }) = self.remove_agent_request(upstream_id) else {
+        let Some(AgentRequest {
+            client,
+            process,
+            id,
+            ..
+        }) = self.forget_agent_request(upstream_id)
+        else {
             return;
         };
         self.counters.timed_out += 1;
-        if let Some(state) = self.clients.get_mut(&client) {
-            remove(&mut state.agent_requests, &upstream_id);
-        }
         let why = Some("the client has not answered in time");
-        output.to_agent(&[&error(&id, code::TIMED_OUT, "Timed out", why)]);
+        output.to_agent(process, &[&error(&id, code::TIMED_OUT, "Timed out", why)]);
         if self.limits.acp {
             // The client may still show the question to its user.
             let id = upstream_id.to_string();

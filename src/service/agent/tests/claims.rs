@@ -259,7 +259,7 @@ fn a_failed_load_restores_the_session_in_each_state() {
                     sim.agent_sends(&json!({"jsonrpc": "2.0", "id": id, "error": no}).to_string());
                 }
                 "client disconnected" => sim.disconnect(2),
-                _ => sim.router.handle_agent_exited("{}", &mut sim.output),
+                _ => sim.router.handle_agent_exited(0, "{}", &mut sim.output),
             }
             let now = (sim.router.session_count(), sim.router.ended_count());
             assert_eq!(now, known, "{what}");
@@ -283,8 +283,8 @@ fn a_failed_load_restores_the_session_in_each_state() {
     let mut sim = Simulation::with(2);
     sim.session(1, "s");
     for _ in 0..2 {
-        sim.router.handle_agent_exited("{}", &mut sim.output);
-        sim.router.handle_agent_started(&mut sim.output);
+        sim.router.handle_agent_exited(0, "{}", &mut sim.output);
+        sim.router.handle_agent_started(sim.now, 0, &mut sim.output);
         sim.agent_answers(&json!({"protocolVersion": 1}));
         sim.client_sends(1, &claim("1", "session/load", "s", None));
     }

@@ -4,11 +4,13 @@ mod claims;
 mod initialize;
 mod limits;
 mod ownership;
+mod processes;
 mod requests;
 mod routing;
 mod table;
 mod takeover;
 mod timeouts;
+mod turns;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +18,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::config::UnknownSessions;
-use super::router::{Router, RouterLimits, RouterOutput};
+use super::router::{ProcessChange, Router, RouterLimits, RouterOutput};
 use crate::{ClientId, CloseCode, Principal, Time};
 
 /// Records the messages that the router sends.
@@ -25,18 +27,21 @@ pub(super) struct RecordedOutput {
     pub(super) agent: Vec<String>,
     pub(super) clients: BTreeMap<ClientId, Vec<String>>,
     pub(super) closed: Vec<(ClientId, CloseCode)>,
+    /// The processes that got the lines of `agent`.
+    pub(super) receivers: Vec<usize>,
     /// The clients that are away.
     pub(super) away: Vec<ClientId>,
     secrets: u64,
 }
 
 impl RouterOutput for RecordedOutput {
-    fn initialize_agent(&mut self, parts: &[&str]) {
-        self.agent.push(parts.concat());
+    fn initialize_agent(&mut self, process: usize, parts: &[&str]) {
+        self.to_agent(process, parts);
     }
 
-    fn to_agent(&mut self, parts: &[&str]) {
+    fn to_agent(&mut self, process: usize, parts: &[&str]) {
         self.agent.push(parts.concat());
+        self.receivers.push(process);
     }
 
     fn to_client(&mut self, client: ClientId, parts: &[&str]) {
@@ -55,6 +60,10 @@ impl RouterOutput for RecordedOutput {
     fn is_away(&self, client: ClientId) -> bool {
         self.away.contains(&client)
     }
+
+    fn is_resumable(&self, _: ClientId) -> bool {
+        false
+    }
 }
 
 /// A router with its output and its clock.
@@ -65,6 +74,7 @@ struct Simulation {
 }
 
 const GRACE: Duration = Duration::from_secs(300);
+const INITIALIZE_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn client(number: u64) -> ClientId {
     format!("c{number}").parse().expect("an id")
@@ -80,6 +90,8 @@ impl Simulation {
             agent_requests: 8,
             acp: true,
             grace: Some(GRACE),
+            processes: 3,
+            initialize_timeout: Some(INITIALIZE_TIMEOUT),
             unknown_sessions: UnknownSessions::Allow,
             request_timeout: None,
             answer_timeout: None,
@@ -137,10 +149,37 @@ impl Simulation {
             .handle_connected(client(number), principal, true);
     }
 
-    /// Connects and initializes a client. The agent must be initialized.
+    /// Connects and initializes a client.
     fn join_as(&mut self, number: u64, principal: Principal) {
         self.connect_as(number, principal);
-        self.client_sends(number, &request("0", "initialize", &json!({})));
+        self.hello(number, &json!({}));
+    }
+
+    /// A client sends `initialize`. If it is the first one of its kind, its process starts and answers.
+    fn hello(&mut self, number: u64, params: &Value) {
+        let before = self.output.agent.len();
+        self.client_sends(number, &request("0", "initialize", params));
+        self.start_processes();
+        if self.output.agent.len() > before {
+            let version = params["protocolVersion"].as_u64().unwrap_or(1);
+            self.agent_answers(&if version == 2 {
+                json!({"protocolVersion": 2, "capabilities": {"session": {}}})
+            } else {
+                json!({"protocolVersion": version, "agentCapabilities": {"loadSession": true}})
+            });
+        }
+    }
+
+    /// Starts the processes that the router wants to have. Returns what it wants.
+    fn start_processes(&mut self) -> Vec<ProcessChange> {
+        let changes = self.router.take_process_changes();
+        for change in &changes {
+            if let ProcessChange::Start(process) = change {
+                self.router
+                    .handle_agent_started(self.now, *process, &mut self.output);
+            }
+        }
+        changes
     }
 
     fn disconnect(&mut self, number: u64) {
@@ -154,14 +193,22 @@ impl Simulation {
     }
 
     fn agent_sends(&mut self, text: &str) {
+        self.process_sends(0, text);
+    }
+
+    fn process_sends(&mut self, process: usize, text: &str) {
         self.router
-            .handle_agent_message(self.now, text, &mut self.output);
+            .handle_agent_message(self.now, process, text, &mut self.output);
     }
 
     /// The agent answers the last line that it received.
     fn agent_answers(&mut self, result: &Value) {
         let id = self.agent_received()["id"].clone();
-        self.agent_sends(&json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string());
+        let process = *self.output.receivers.last().expect("a receiver");
+        self.process_sends(
+            process,
+            &json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string(),
+        );
     }
 
     /// The last line that the agent received.
@@ -178,6 +225,7 @@ impl Simulation {
 
     fn clear(&mut self) {
         self.output.agent.clear();
+        self.output.receivers.clear();
         self.output.clients.clear();
     }
 
@@ -267,8 +315,8 @@ fn sim_with_session(state: &str, owner: Principal) -> (Simulation, String) {
     }
     let token = sim.session(1, "s");
     if state.starts_with("lost") {
-        sim.router.handle_agent_exited("{}", &mut sim.output);
-        sim.router.handle_agent_started(&mut sim.output);
+        sim.router.handle_agent_exited(0, "{}", &mut sim.output);
+        sim.router.handle_agent_started(sim.now, 0, &mut sim.output);
         sim.agent_answers(&json!({"protocolVersion": 1}));
     }
     match state {

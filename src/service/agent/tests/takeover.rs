@@ -189,7 +189,7 @@ fn an_adopted_turn_is_cancelled_when_its_new_client_leaves() {
     sim.client_sends(1, &prompt("7"));
     sim.client_sends(2, &take("3"));
     sim.agent_answers(&json!({}));
-    sim.router.handle_agent_exited("{}", &mut sim.output);
+    sim.router.handle_agent_exited(0, "{}", &mut sim.output);
     let ended = sim.client_received(2);
     assert_eq!(ended["method"], "_outrigger/turn_ended");
     assert_eq!(ended["params"]["error"]["code"], -32012);

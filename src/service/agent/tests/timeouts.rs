@@ -116,7 +116,7 @@ fn an_exit_of_the_agent_leaves_no_time_limit_behind() {
         "session/request_permission",
         &json!({"sessionId": "s"}),
     ));
-    sim.router.handle_agent_exited("{}", &mut sim.output);
+    sim.router.handle_agent_exited(0, "{}", &mut sim.output);
     sim.clear();
     sim.wait(LIMIT * 4);
     assert!(sim.output.clients.is_empty() && sim.output.agent.is_empty());

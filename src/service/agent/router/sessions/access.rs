@@ -23,6 +23,8 @@ pub(in super::super) enum SessionError {
     NeedsToken,
     /// The server has never seen the session.
     Unknown,
+    /// The session's agent process speaks another version of the protocol.
+    Version,
     /// The agent process that had the session has exited.
     Lost,
     /// The limit on sessions is reached.
@@ -33,7 +35,7 @@ impl SessionError {
     /// The error response to a request with this id.
     pub(in super::super) fn response(self, id: &str) -> String {
         let (code, message) = match self {
-            Self::Invalid(_) => (code::INVALID, "Invalid request"),
+            Self::Invalid(_) | Self::Version => (code::INVALID, "Invalid request"),
             Self::Denied | Self::Controlled | Self::NeedsToken | Self::Unknown => {
                 (code::DENIED, "Access denied")
             }
@@ -55,6 +57,7 @@ impl fmt::Display for SessionError {
             Self::NeedsToken => {
                 "another connection controls the session; load it with its resume token"
             }
+            Self::Version => "the session speaks another version of the protocol",
             Self::Unknown => "the server does not know whose session it is",
             Self::Lost => "the agent that had the session has exited; load the session again",
             Self::Full => "the limit of sessions is reached; close one first",
@@ -108,7 +111,7 @@ impl Router {
             let bound = self.sessions.get(session);
             match bound.filter(|bound| bound.controller() == Some(client)) {
                 None => return Err(SessionError::Denied),
-                Some(bound) if bound.agent != self.agent && bound.claim.is_none() => {
+                Some(bound) if !self.is_current(bound.run) && bound.claim.is_none() => {
                     return Err(SessionError::Lost);
                 }
                 Some(_) => {}
@@ -178,7 +181,9 @@ impl Router {
     /// Whether the table is full. Sessions that are being created count, because there must be room for them when the
     /// agent answers.
     fn is_table_full(&self) -> bool {
-        self.sessions.len() + self.creating + self.abandoned.len() >= self.limits.all_sessions
+        let processes = self.processes.iter().flatten();
+        let expected = processes.map(|process| process.creating + process.abandoned.len());
+        self.sessions.len() + expected.sum::<usize>() >= self.limits.all_sessions
     }
 
     /// Removes the sessions that a client may not see from the agent's response to `session/list`.

@@ -6,6 +6,7 @@ use super::access::SessionError;
 use super::{Claim, Session, SessionState, Tokens};
 use crate::ClientId;
 use crate::service::agent::envelope::Envelope;
+use crate::service::agent::router::turns::Activity;
 use crate::service::agent::router::{MAX_SESSION_ID, Router, RouterOutput, remove};
 
 impl Tokens {
@@ -20,7 +21,8 @@ impl Tokens {
 
 impl Router {
     /// Records a client's claim on a session. The client counts as the session's controller until the agent has answered,
-    /// so it gets the messages that arrive before the response. Returns whether the current agent process has the session.
+    /// so it gets the messages that arrive before the response. Returns the agent process for the request, and whether it
+    /// has the session.
     pub(in super::super) fn claim(
         &mut self,
         client: ClientId,
@@ -28,7 +30,7 @@ impl Router {
         session: &Arc<str>,
         envelope: &Envelope<'_>,
         output: &impl RouterOutput,
-    ) -> Result<bool, SessionError> {
+    ) -> Result<(usize, bool), SessionError> {
         let Some(state) = self.clients.get(&client) else {
             return Err(SessionError::Denied);
         };
@@ -37,8 +39,12 @@ impl Router {
         }
         let principal = state.principal.clone();
         let token = envelope.resume_token();
-        let claim = |proven: bool| Claim {
+        let Some(own) = state.process else {
+            return Err(SessionError::Denied);
+        };
+        let claim = |proven: bool, process: usize| Claim {
             upstream_id,
+            process,
             client,
             token: token.as_deref().filter(|_| proven).map(Into::into),
         };
@@ -62,8 +68,15 @@ impl Router {
                 SessionState::Gone(_) if proven || is_same => needs_room = true,
                 _ => return Err(SessionError::Denied),
             }
-            let is_kept = bound.agent == self.agent;
-            let claim = claim(proven);
+            // A session stays in its process, unless the client speaks another version of the protocol.
+            let process = bound.run.process;
+            let is_same_version = self.version(process) == self.version(own);
+            if !is_same_version && bound.controller().is_some() {
+                return Err(SessionError::Version);
+            }
+            let process = if is_same_version { process } else { own };
+            let is_kept = self.run(process) == bound.run;
+            let claim = claim(proven, process);
             if needs_room && self.is_client_full(client) {
                 self.end_lost(client);
                 if self.is_client_full(client) {
@@ -74,34 +87,38 @@ impl Router {
                 bound.claim = Some(claim);
             }
             self.add_to_client(client, session);
-            return Ok(is_kept);
+            return Ok((process, is_kept));
         }
         let record = self.ended.get(session);
-        let (state, is_kept, proven) = match record {
+        let (state, run, proven) = match record {
             None if !self.may_load_unknown() => return Err(SessionError::Unknown),
-            None => (SessionState::Unknown, false, false),
+            None => (SessionState::Unknown, None, false),
             Some(record) => {
                 let opens = |token: &str| self.ended.opens(session, &record, token);
                 let proven = token.as_deref().is_some_and(opens);
                 if !proven && !record.principal.is_same(&principal) {
                     return Err(SessionError::Denied);
                 }
-                let is_kept = record.agent == Some(self.agent);
-                (SessionState::Ended(record), is_kept, proven)
+                let run = record.agent;
+                (SessionState::Ended(record), run, proven)
             }
         };
         self.check_room(client)?;
+        let kept = run.and_then(|run| self.process_of_run(run));
+        let kept = kept.filter(|&process| self.version(process) == self.version(own));
+        let process = kept.unwrap_or(own);
         self.ended.remove(session);
         let bound = Session {
             principal,
             state,
             tokens: None,
-            agent: self.agent,
-            claim: Some(claim(proven)),
+            run: self.run(process),
+            claim: Some(claim(proven, process)),
+            activity: Activity::default(),
         };
         self.sessions.insert(Arc::clone(session), bound);
         self.add_to_client(client, session);
-        Ok(is_kept)
+        Ok((process, kept.is_some()))
     }
 
     /// Gives the client control of the session that it claimed with this request. Returns the token that opens the session
@@ -112,6 +129,8 @@ impl Router {
         session: &Arc<str>,
         output: &mut impl RouterOutput,
     ) -> Option<Box<str>> {
+        let process = self.sessions.get(session)?.process();
+        let run = self.run(process);
         let bound = self.sessions.get_mut(session)?;
         let claim = bound
             .claim
@@ -136,7 +155,7 @@ impl Router {
         bound.principal = state.principal.clone();
         let before = std::mem::replace(&mut bound.state, SessionState::Controlled(claim.client));
         bound.tokens = Some(tokens);
-        bound.agent = self.agent;
+        bound.run = run;
         state.unread_tokens.push(Arc::clone(session));
         if let SessionState::Controlled(old) = before
             && old != claim.client
@@ -179,22 +198,27 @@ impl Router {
         match &bound.state {
             SessionState::Controlled(controller) if *controller == claim.client => return,
             SessionState::Controlled(_) => {}
-            // Its grace period may be over by now.
-            SessionState::Gone(since) => match self.limits.grace {
-                Some(grace) => {
-                    let deadline = *since + grace;
-                    self.wake_at(deadline);
-                }
-                None => {
-                    let agent = bound.agent;
-                    self.end(session, Some(agent));
-                }
-            },
+            SessionState::Gone(_) => self.cancel_turn(session, output),
             SessionState::Unknown => _ = self.sessions.remove(session),
             SessionState::Ended(record) => {
                 let record = record.clone();
                 self.sessions.remove(session);
                 self.ended.insert(session, record);
+            }
+        }
+        if let Some(bound) = self.sessions.get(session)
+            && let SessionState::Gone(since) = bound.state
+        {
+            match self.limits.grace {
+                Some(grace) => {
+                    // It may be over by now.
+                    let deadline = since + grace;
+                    self.wake_at(deadline);
+                }
+                None => {
+                    let run = bound.run.number;
+                    self.end(session, Some(run));
+                }
             }
         }
         if let Some(state) = self.clients.get_mut(&claim.client) {

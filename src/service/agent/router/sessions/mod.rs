@@ -32,7 +32,8 @@ mod takeover;
 use std::sync::Arc;
 
 use super::ended_sessions::SessionRecord;
-use super::{AbandonedRequest, Router, RouterOutput, remove};
+use super::turns::Activity;
+use super::{AbandonedRequest, Router, RouterOutput, Run, remove};
 #[cfg(doc)]
 use crate::service::agent::config::UnknownSessions;
 use crate::{ClientId, Principal, Time};
@@ -44,17 +45,18 @@ pub(super) use takeover::turn_ended;
 #[derive(Debug)]
 pub(super) struct Session {
     principal: Principal,
-    state: SessionState,
+    pub(super) state: SessionState,
     /// The secrets that open it for another connection. `None` before it has had a client.
     tokens: Option<Tokens>,
-    /// The agent process that has the session. A client must load the session before another process can use it.
-    agent: u32,
+    /// The run of an agent process that has the session. A client must load the session before another run can use it.
+    run: Run,
     /// The pending request that loads or resumes it.
-    claim: Option<Claim>,
+    pub(super) claim: Option<Claim>,
+    pub(super) activity: Activity,
 }
 
 #[derive(Debug, PartialEq)]
-enum SessionState {
+pub(super) enum SessionState {
     /// Only a claim names it.
     Unknown,
     /// It has ended, and a client claims it. The record is restored if the claim fails.
@@ -74,8 +76,10 @@ struct Tokens {
 
 /// A pending request of a client to control a session.
 #[derive(Debug)]
-struct Claim {
+pub(super) struct Claim {
     upstream_id: u64,
+    /// The agent process that got the request.
+    process: usize,
     client: ClientId,
     /// The token with which the client proved that it may have the session.
     token: Option<Box<str>>,
@@ -83,12 +87,23 @@ struct Claim {
 
 impl Session {
     /// The client that may use the session: the one that claims it, otherwise the one that controls it.
-    fn controller(&self) -> Option<ClientId> {
+    pub(super) fn controller(&self) -> Option<ClientId> {
         match (&self.claim, &self.state) {
             (Some(claim), _) => Some(claim.client),
             (None, SessionState::Controlled(client)) => Some(*client),
             (None, _) => None,
         }
+    }
+
+    /// The agent process that the session's messages belong to.
+    pub(super) fn process(&self) -> usize {
+        let claim = self.claim.as_ref();
+        claim.map_or(self.run.process, |claim| claim.process)
+    }
+
+    /// Whether the session needs an agent process.
+    pub(super) fn needs(&self, process: usize) -> bool {
+        self.run.process == process || self.process() == process
     }
 
     /// The clients that control or claim the session.
@@ -108,18 +123,29 @@ impl Router {
         self.sessions.get(session).and_then(Session::controller)
     }
 
-    /// Whether a new session may have this name: no session has it, or only one that the current agent process does not
-    /// have.
+    /// The client that gets the messages of an agent process for a session, if the process has it.
+    pub(super) fn receiver_of(&self, session: &str, process: usize) -> Option<ClientId> {
+        let bound = self.sessions.get(session)?;
+        bound.controller().filter(|_| bound.process() == process)
+    }
+
+    /// Whether a new session may have this name: no session has it, or only one that no agent process has any more.
     pub(super) fn is_free(&self, session: &str) -> bool {
         match self.sessions.get(session) {
             None => true,
             Some(bound) if bound.claim.is_some() => bound.state == SessionState::Unknown,
-            Some(bound) => bound.agent != self.agent,
+            Some(bound) => !self.is_current(bound.run),
         }
     }
 
     /// Adds a session that the agent created for a client.
-    pub(super) fn create(&mut self, client: ClientId, session: &Arc<str>, token: String) {
+    pub(super) fn create(
+        &mut self,
+        client: ClientId,
+        process: usize,
+        session: &Arc<str>,
+        token: String,
+    ) {
         let Some(principal) = self
             .clients
             .get(&client)
@@ -127,7 +153,8 @@ impl Router {
         else {
             return;
         };
-        self.insert(session, principal, SessionState::Controlled(client), token);
+        let state = SessionState::Controlled(client);
+        self.insert(session, principal, state, process, token);
         self.add_to_client(client, session);
     }
 
@@ -137,6 +164,7 @@ impl Router {
         &mut self,
         now: Time,
         abandoned: &AbandonedRequest,
+        process: usize,
         session: &Arc<str>,
         token: String,
     ) {
@@ -150,7 +178,7 @@ impl Router {
             return;
         }
         let state = SessionState::Gone(now);
-        self.insert(session, abandoned.principal.clone(), state, token);
+        self.insert(session, abandoned.principal.clone(), state, process, token);
         self.begin_grace(now, session);
     }
 
@@ -160,6 +188,7 @@ impl Router {
         session: &Arc<str>,
         principal: Principal,
         state: SessionState,
+        process: usize,
         token: String,
     ) {
         if let Some(client) = self
@@ -176,8 +205,9 @@ impl Router {
                 current: token.into(),
                 earlier: None,
             }),
-            agent: self.agent,
+            run: self.run(process),
             claim: None,
+            activity: Activity::default(),
         };
         self.sessions.insert(Arc::clone(session), bound);
     }
@@ -221,7 +251,7 @@ impl Router {
             return;
         };
         for session in state.sessions.clone() {
-            let lost = |bound: &Session| bound.agent != self.agent && bound.claim.is_none();
+            let lost = |bound: &Session| !self.is_current(bound.run) && bound.claim.is_none();
             if self.sessions.get(&session).is_some_and(lost) {
                 self.end(&session, None);
             }
@@ -250,6 +280,7 @@ impl Router {
             return;
         }
         bound.state = SessionState::Gone(now);
+        self.cancel_turn(session, output);
         self.begin_grace(now, session);
     }
 
@@ -262,7 +293,7 @@ impl Router {
         let bound = self.sessions.get(session);
         if let Some(agent) = bound
             .filter(|bound| bound.claim.is_none())
-            .map(|bound| bound.agent)
+            .map(|bound| bound.run.number)
         {
             self.end(session, Some(agent));
         }
@@ -286,17 +317,20 @@ impl Router {
         let sessions = self.sessions.iter();
         let due: Vec<_> = sessions
             .filter(|(_, session)| is_due(session))
-            .map(|(name, session)| (Arc::clone(name), session.agent))
+            .map(|(name, session)| (Arc::clone(name), session.run.number))
             .collect();
         for (session, agent) in due {
             self.end(&session, Some(agent));
         }
     }
 
-    /// Handles the exit of the agent process: pending claims fail, and clients must load their sessions again.
-    pub(super) fn mark_all_lost(&mut self, output: &mut impl RouterOutput) {
-        self.agent = self.agent.wrapping_add(1);
-        let claim = |session: &Session| session.claim.as_ref().map(|claim| claim.upstream_id);
+    /// Handles the exit of an agent process: pending claims fail, and clients must load their sessions again.
+    pub(super) fn mark_lost(&mut self, process: usize, output: &mut impl RouterOutput) {
+        let claim = |session: &Session| {
+            let claim = session.claim.as_ref();
+            let claim = claim.filter(|claim| claim.process == process);
+            claim.map(|claim| claim.upstream_id)
+        };
         let sessions = self.sessions.iter();
         let claims: Vec<_> = sessions
             .filter_map(|(name, session)| Some((claim(session)?, Arc::clone(name))))

@@ -91,7 +91,8 @@ impl Router {
                 }
                 _ => {
                     if let Some(request) = self.remove_agent_request(id) {
-                        output.to_agent(&[&client_gone(&request.id, request.permission)]);
+                        let gone = client_gone(&request.id, request.permission);
+                        output.to_agent(request.process, &[&gone]);
                     }
                 }
             }
@@ -142,16 +143,15 @@ impl Router {
         if is_controller {
             return;
         }
-        let mut is_running = false;
+        let mut running = None;
         for id in self.requests_for(client, session) {
             let request = self.client_requests.get(&id);
             if request.is_some_and(ClientRequest::is_adopted) {
-                self.forget_client_request(id);
-                is_running = true;
+                running = self.forget_client_request(id);
             }
         }
-        if is_running {
-            output.to_agent(&cancel_session(&quote(session)));
+        if let Some(request) = running {
+            output.to_agent(request.process, &cancel_session(&quote(session)));
         }
     }
 

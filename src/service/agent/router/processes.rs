@@ -1,0 +1,581 @@
+//! The agent processes: one for each kind of client, their start and end, and their `initialize`.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::early_messages::EarlyMessages;
+use super::{AbandonedRequest, Capabilities, Router, RouterOutput};
+use crate::service::agent::envelope::{Envelope, MessageKind, member};
+use crate::service::agent::initialize::{
+    Initialize, PendingInitialize, declares_resume, kind_of, version_of,
+};
+use crate::service::agent::response::{code, error, with_meta};
+use crate::service::json::Skimmer;
+use crate::{ClientId, Time};
+
+/// A process and one of its runs: a restart begins another one. Each run knows only its own sessions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    /// The index of the process.
+    pub(super) process: usize,
+    /// The number of the run. No other run has it, of any process.
+    pub(super) number: u32,
+}
+
+/// The router's state for an agent process.
+#[derive(Debug)]
+pub(super) struct Process {
+    /// The number of its run.
+    number: u32,
+    /// The kind of its clients. `None` until a client has sent `initialize`.
+    kind: Option<Box<str>>,
+    /// The protocol version that the agent has chosen.
+    pub(super) version: u64,
+    pub(super) initialize: Initialize,
+    /// The number of client requests that create a session.
+    pub(super) creating: usize,
+    /// Requests whose clients have disconnected. The sessions that they open are kept for the clients' principals.
+    pub(super) abandoned: HashMap<u64, AbandonedRequest>,
+    /// Other requests whose clients have disconnected.
+    pub(super) orphaned: HashSet<u64>,
+    /// Messages of the agent for sessions that have no owner yet.
+    pub(super) early: EarlyMessages,
+}
+
+impl Process {
+    pub(super) fn new(number: u32) -> Self {
+        Self {
+            number,
+            kind: None,
+            version: 1,
+            initialize: Initialize::Never,
+            creating: 0,
+            abandoned: HashMap::new(),
+            orphaned: HashSet::new(),
+            early: EarlyMessages::default(),
+        }
+    }
+}
+
+/// What the owner of the processes has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ProcessChange {
+    /// Start the process with this index.
+    Start(usize),
+    /// Stop it, and ignore what it still writes.
+    Stop(usize),
+}
+
+/// The figures of a process, for the status.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ProcessFigures {
+    pub(crate) version: u64,
+    pub(crate) clients: usize,
+    pub(crate) sessions: usize,
+}
+
+impl Router {
+    /// Takes the processes to start and to stop, in this order.
+    pub(crate) fn take_process_changes(&mut self) -> Vec<ProcessChange> {
+        std::mem::take(&mut self.process_changes)
+    }
+
+    /// Whether the agent has not answered `initialize` yet.
+    pub(crate) fn is_initializing(&self, process: usize) -> bool {
+        self.process(process)
+            .is_some_and(|process| process.initialize.is_pending())
+    }
+
+    /// Whether a restarted agent has not accepted `initialize` and must be stopped.
+    pub(crate) fn is_refused(&self, process: usize) -> bool {
+        self.process(process)
+            .is_some_and(|process| process.initialize.is_refused())
+    }
+
+    /// The figures of a process.
+    pub(crate) fn process_figures(&self, process: usize) -> ProcessFigures {
+        let clients = self.clients.values();
+        let sessions = self.sessions.values();
+        ProcessFigures {
+            version: self.version(process),
+            clients: clients
+                .filter(|state| state.process == Some(process))
+                .count(),
+            sessions: sessions
+                .filter(|session| session.process() == process)
+                .count(),
+        }
+    }
+
+    /// Whether requests in either direction are pending between clients and a process.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn has_requests(&self, process: usize) -> bool {
+        let mut requests = self.client_requests.values();
+        let mut questions = self.agent_requests.values();
+        requests.any(|request| request.process == process)
+            || questions.any(|request| request.process == process)
+    }
+
+    /// The process of a session.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn process_of_session(&self, session: &str) -> Option<usize> {
+        Some(self.sessions.get(session)?.process())
+    }
+
+    pub(super) fn process(&self, process: usize) -> Option<&Process> {
+        self.processes.get(process)?.as_ref()
+    }
+
+    pub(super) fn process_mut(&mut self, process: usize) -> Option<&mut Process> {
+        self.processes.get_mut(process)?.as_mut()
+    }
+
+    /// The protocol version that a process speaks.
+    pub(super) fn version(&self, process: usize) -> u64 {
+        self.process(process).map_or(1, |process| process.version)
+    }
+
+    /// The current run of a process.
+    pub(super) fn run(&self, process: usize) -> Run {
+        let number = self.process(process).map_or(u32::MAX, |state| state.number);
+        Run { process, number }
+    }
+
+    /// Whether the agent process still has the sessions of this run.
+    pub(super) fn is_current(&self, run: Run) -> bool {
+        self.run(run.process) == run
+    }
+
+    /// The process whose current run has this number.
+    pub(super) fn process_of_run(&self, number: u32) -> Option<usize> {
+        let is_it = |process: &Option<Process>| {
+            process
+                .as_ref()
+                .is_some_and(|process| process.number == number)
+        };
+        self.processes.iter().position(is_it)
+    }
+
+    /// The process of a client, if its `initialize` was not rejected.
+    pub(super) fn process_of(&self, client: ClientId) -> Option<usize> {
+        self.clients.get(&client)?.process
+    }
+
+    /// Drops early messages of a process if no pending request can create their session any more.
+    pub(super) fn drop_early(&mut self, process: usize) {
+        if let Some(state) = self.process_mut(process)
+            && state.creating == 0
+        {
+            let dropped = state.early.clear();
+            self.counters.dropped += dropped;
+        }
+    }
+
+    /// The process for clients of a kind: theirs, one that no client has used yet, or a new one. `None` if there are too many.
+    fn process_for(&mut self, kind: &str) -> Option<usize> {
+        let has_kind = |process: &Option<Process>, kind: Option<&str>| {
+            let process = process.as_ref();
+            process.is_some_and(|process| process.kind.as_deref() == kind)
+        };
+        let mut indices = 0..self.processes.len();
+        let theirs = indices.find(|&index| has_kind(&self.processes[index], Some(kind)));
+        let mut indices = 0..self.processes.len();
+        let found =
+            theirs.or_else(|| indices.find(|&index| has_kind(&self.processes[index], None)));
+        let index = found.or_else(|| self.add_process())?;
+        if let Some(process) = self.process_mut(index) {
+            process.kind.get_or_insert_with(|| kind.into());
+        }
+        Some(index)
+    }
+
+    /// Adds a process. At the limit, it replaces one that nobody uses.
+    fn add_process(&mut self) -> Option<usize> {
+        let running = self.processes.iter().flatten().count();
+        if running >= self.limits.processes {
+            let unused = (0..self.processes.len()).find(|&index| !self.is_used(index))?;
+            self.stop_process(unused);
+        }
+        self.last_run += 1;
+        let process = Process::new(self.last_run);
+        let free = self.processes.iter().position(Option::is_none);
+        let index = free.unwrap_or_else(|| {
+            self.processes.push(None);
+            self.processes.len() - 1
+        });
+        self.processes[index] = Some(process);
+        self.process_changes.push(ProcessChange::Start(index));
+        Some(index)
+    }
+
+    fn stop_process(&mut self, index: usize) {
+        self.processes[index] = None;
+        self.process_changes.push(ProcessChange::Stop(index));
+    }
+
+    /// Whether a client, a session or a pending request needs a process.
+    fn is_used(&self, process: usize) -> bool {
+        let mut clients = self.clients.values();
+        let mut sessions = self.sessions.values();
+        let mut requests = self.client_requests.values();
+        let mut questions = self.agent_requests.values();
+        clients.any(|state| state.process == Some(process))
+            || sessions.any(|session| session.needs(process))
+            || requests.any(|request| request.process == process)
+            || questions.any(|request| request.process == process)
+    }
+
+    /// Stops the processes that nobody uses. The last process stays, so that the next client does not wait for a start.
+    pub(super) fn stop_unused(&mut self) {
+        for index in 0..self.processes.len() {
+            if self.processes.iter().flatten().count() < 2 {
+                return;
+            }
+            let is_idle = |process: &Process| process.abandoned.is_empty();
+            if self.process(index).is_some_and(is_idle) && !self.is_used(index) {
+                self.stop_process(index);
+            }
+        }
+    }
+
+    /// Gives a process up that exits too often, with its sessions. Returns its clients, which have to be closed, or `None`
+    /// if it is the only process.
+    pub(crate) fn give_up(&mut self, process: usize) -> Option<Vec<ClientId>> {
+        if self.processes.iter().flatten().count() < 2 {
+            return None;
+        }
+        let sessions = self.sessions.iter();
+        let sessions = sessions.filter(|(_, session)| session.needs(process));
+        let sessions: Vec<_> = sessions.map(|(name, _)| Arc::clone(name)).collect();
+        for session in sessions {
+            self.end(&session, None);
+        }
+        let mut clients = Vec::new();
+        for (client, state) in &mut self.clients {
+            if state.process == Some(process) {
+                state.process = None;
+                clients.push(*client);
+            }
+        }
+        self.processes[process] = None;
+        Some(clients)
+    }
+
+    /// Handles `initialize` of a client.
+    pub(super) fn initialize_from_client(
+        &mut self,
+        now: Time,
+        client: ClientId,
+        envelope: &Envelope<'_>,
+        id: &str,
+        output: &mut impl RouterOutput,
+    ) {
+        self.counters.initializes += 1;
+        let kind = kind_of(envelope);
+        let before = self.process_of(client);
+        let is_of_kind = |process: &Process| process.kind.as_deref() == Some(&*kind);
+        let index = match before {
+            Some(index) if self.process(index).is_some_and(is_of_kind) => index,
+            Some(_) => {
+                let why = Some("initialize was sent before with other capabilities");
+                let refused = error(id, code::INVALID, "Invalid request", why);
+                return output.to_client(client, &[&refused]);
+            }
+            None => match self.process_for(&kind) {
+                Some(index) => index,
+                None => {
+                    let why = "the limit of agent processes is reached; connect with the same protocol version and \
+                               capabilities as another client, or raise --max-agents";
+                    let refused = error(id, code::TOO_MANY, "Too many agents", Some(why));
+                    return output.to_client(client, &[&refused]);
+                }
+            },
+        };
+        if let Some(state) = self.clients.get_mut(&client) {
+            state.process = Some(index);
+            state.capabilities = Capabilities::read(envelope);
+        }
+        let upstream_id = self.next_id();
+        let deadline = self.limits.initialize_timeout.map(|limit| now + limit);
+        let Some(process) = self.process_mut(index) else {
+            return;
+        };
+        match &mut process.initialize {
+            Initialize::Done { result, .. } => {
+                let answer = [
+                    r#"{"jsonrpc":"2.0","id":"#,
+                    id,
+                    r#","result":"#,
+                    result,
+                    "}",
+                ]
+                .concat();
+                self.answer_initialize(client, &answer, output);
+            }
+            Initialize::Pending(pending)
+                if pending.wanted.iter().any(|(other, _)| *other == client) =>
+            {
+                let why = Some("initialize is under way");
+                let refused = error(id, code::INVALID, "Invalid request", why);
+                output.to_client(client, &[&refused]);
+            }
+            Initialize::Pending(pending) => {
+                let is_lost = pending.wanted.is_empty() && !pending.was_accepted;
+                pending.wanted.push((client, id.into()));
+                if is_lost {
+                    // The clients that waited for it have left, and the answer may never come.
+                    pending.ids.push(upstream_id);
+                    pending.deadline = deadline;
+                    self.send_initialize(index, output);
+                }
+            }
+            initialize @ Initialize::Never => {
+                *initialize = Initialize::Pending(PendingInitialize {
+                    ids: vec![upstream_id],
+                    params: params_of(envelope).unwrap_or("{}").into(),
+                    wanted: vec![(client, id.into())],
+                    deadline,
+                    ..PendingInitialize::default()
+                });
+                self.send_initialize(index, output);
+            }
+        }
+    }
+
+    /// Sends the pending `initialize` to the agent.
+    fn send_initialize(&mut self, process: usize, output: &mut impl RouterOutput) {
+        let state = self.process_mut(process);
+        let Some(pending) = state.and_then(|state| state.initialize.pending()) else {
+            return;
+        };
+        let deadline = pending.deadline;
+        if let Some(id) = pending.ids.last() {
+            output.initialize_agent(
+                process,
+                &[
+                    r#"{"jsonrpc":"2.0","id":"#,
+                    &id.to_string(),
+                    r#","method":"initialize","params":"#,
+                    &pending.params,
+                    "}",
+                ],
+            );
+        }
+        if let Some(deadline) = deadline {
+            self.wake_at(deadline);
+        }
+    }
+
+    /// Initializes a new agent process with the parameters that its predecessor got.
+    pub(crate) fn handle_agent_started(
+        &mut self,
+        now: Time,
+        process: usize,
+        output: &mut impl RouterOutput,
+    ) {
+        let id = self.next_id();
+        let deadline = self.limits.initialize_timeout.map(|limit| now + limit);
+        let Some(state) = self.process_mut(process) else {
+            return;
+        };
+        if state.initialize.restart(id) {
+            if let Some(pending) = state.initialize.pending() {
+                pending.deadline = deadline;
+            }
+            self.send_initialize(process, output);
+        }
+    }
+
+    /// Fails all pending requests of a process with its exit status `data`, and marks its sessions as lost.
+    pub(crate) fn handle_agent_exited(
+        &mut self,
+        process: usize,
+        data: &str,
+        output: &mut impl RouterOutput,
+    ) {
+        let failed = |id: &str| {
+            let error = format!(
+                r#"{{"code":{},"message":"Agent exited","data":{data}}}"#,
+                code::EXITED
+            );
+            [r#"{"jsonrpc":"2.0","id":"#, id, r#","error":"#, &error, "}"].concat()
+        };
+        self.last_run += 1;
+        let number = self.last_run;
+        let Some(state) = self.process_mut(process) else {
+            return;
+        };
+        state.number = number;
+        state.abandoned.clear();
+        state.orphaned.clear();
+        if let Some(pending) = state.initialize.pending() {
+            pending.ids.clear();
+        }
+        for (client, id) in state.initialize.take_wanted() {
+            output.to_client(client, &[&failed(&id)]);
+        }
+        let requests = self.client_requests.values();
+        let requests = requests.filter(|request| request.process == process);
+        let mut ids: Vec<u64> = requests.map(|request| request.upstream_id).collect();
+        ids.sort_unstable();
+        for id in ids {
+            if let Some(request) = self.forget_client_request(id) {
+                let failed = failed(if request.is_adopted() {
+                    "0"
+                } else {
+                    &request.id
+                });
+                self.answer(&request, &failed, output);
+            }
+        }
+        let questions = self.agent_requests.iter();
+        let questions = questions.filter(|(_, request)| request.process == process);
+        let questions: Vec<u64> = questions.map(|(id, _)| *id).collect();
+        for id in questions {
+            self.forget_agent_request(id);
+        }
+        self.drop_early(process);
+        self.end_turns(process, data, output);
+        self.mark_lost(process, output);
+    }
+
+    /// Handles the agent's response to `initialize`.
+    pub(super) fn initialize_from_agent(
+        &mut self,
+        process: usize,
+        upstream_id: u64,
+        envelope: &Envelope<'_>,
+        id: &Range<usize>,
+        output: &mut impl RouterOutput,
+    ) {
+        let text = envelope.text;
+        let Some(state) = self.process_mut(process) else {
+            return;
+        };
+        let Some(pending) = state.initialize.pending() else {
+            return;
+        };
+        let is_latest = pending.ids.last() == Some(&upstream_id);
+        pending.ids.retain(|other| *other != upstream_id);
+        let MessageKind::Response {
+            result: Some(result),
+            ..
+        } = &envelope.kind
+        else {
+            if pending.wanted.is_empty() && pending.was_accepted {
+                log::error!(
+                    "the restarted agent rejected initialize: {}",
+                    &text[..text.floor_char_boundary(300)]
+                );
+                pending.is_refused = true;
+                return;
+            }
+            // The agent may reject it only because it was sent twice.
+            if is_latest {
+                let is_over = pending.ids.is_empty();
+                let wanted = state.initialize.take_wanted();
+                if is_over {
+                    state.initialize = Initialize::Never;
+                }
+                self.reject_initialize(wanted, output, |client_id| {
+                    [&text[..id.start], client_id, &text[id.end..]].concat()
+                });
+                self.free_kind(process);
+            }
+            return;
+        };
+        let result = &text[result.clone()];
+        let PendingInitialize {
+            ids,
+            params,
+            wanted,
+            ..
+        } = std::mem::take(pending);
+        // The responses to the others say nothing new.
+        state.orphaned.extend(ids);
+        state.version = version_of(result).unwrap_or(1);
+        state.initialize = Initialize::Done {
+            params,
+            result: result.into(),
+            agent_resumes: declares_resume(result),
+        };
+        for (client, client_id) in wanted {
+            let answer = [&text[..id.start], &client_id, &text[id.end..]].concat();
+            self.answer_initialize(client, &answer, output);
+        }
+    }
+
+    /// Fails an `initialize` that was not answered in time, for those who wait. A restarted agent is stopped.
+    pub(super) fn time_out_initialize(
+        &mut self,
+        now: Time,
+        process: usize,
+        output: &mut impl RouterOutput,
+    ) {
+        let Some(state) = self.process_mut(process) else {
+            return;
+        };
+        if state
+            .initialize
+            .deadline()
+            .is_none_or(|deadline| deadline > now)
+        {
+            return;
+        }
+        let wanted = state.initialize.take_wanted();
+        if let Some(pending) = state.initialize.pending() {
+            pending.is_refused = pending.was_accepted;
+        }
+        log::error!("the agent has not answered initialize in time");
+        self.counters.timed_out += wanted.len() as u64;
+        self.reject_initialize(wanted, output, |client_id| {
+            let why = Some("the agent has not answered initialize in time");
+            error(client_id, code::TIMED_OUT, "Timed out", why)
+        });
+    }
+
+    /// Sends errors to clients that wait for `initialize`. They may send it again, also as another kind of client.
+    fn reject_initialize(
+        &mut self,
+        wanted: Vec<(ClientId, Box<str>)>,
+        output: &mut impl RouterOutput,
+        failed: impl Fn(&str) -> String,
+    ) {
+        for (client, id) in wanted {
+            if let Some(state) = self.clients.get_mut(&client) {
+                state.process = None;
+            }
+            output.to_client(client, &[&failed(&id)]);
+        }
+    }
+
+    /// Lets clients of any kind use a process that has rejected `initialize`, unless it has clients.
+    fn free_kind(&mut self, process: usize) {
+        if self.is_used(process) {
+            return;
+        }
+        if let Some(state) = self.process_mut(process)
+            && matches!(state.initialize, Initialize::Never)
+        {
+            state.kind = None;
+        }
+    }
+
+    /// Sends the result of `initialize` to a client, with what Outrigger adds.
+    fn answer_initialize(&self, client: ClientId, answer: &str, output: &mut impl RouterOutput) {
+        let resumable = output.is_resumable(client);
+        let added = format!(r#"{{"resume":{resumable},"takeover":true}}"#);
+        match Envelope::parse(answer) {
+            Ok(envelope) => output.to_client(client, &[&with_meta(&envelope, &added)]),
+            Err(_) => output.to_client(client, &[answer]),
+        }
+    }
+}
+
+/// The parameters of a message, of any JSON type.
+fn params_of<'a>(envelope: &Envelope<'a>) -> Option<&'a str> {
+    let whole = Skimmer::new(envelope.text).value().ok()?;
+    let params = member(envelope.text, &whole, "params")?;
+    Some(&envelope.text[params])
+}
