@@ -16,6 +16,7 @@ pub(super) static AGENT: Command = Command {
 Connects many WebSocket clients to one JSON-RPC agent that reads and writes lines on its standard
 streams: an agent of the Agent Client Protocol, or any other with --protocol jsonrpc. Every answer
 goes to the client that asked, under the id that it used. Every session belongs to one connection.
+Clients with another protocol version or other capabilities get a process of their own.
 
 With --mode per-client, each connection gets a PROGRAM of its own, and messages pass through
 unchanged. For MCP servers, use '--mode per-client --protocol jsonrpc'.
@@ -53,7 +54,7 @@ const FLAGS: &[Flag] = &[
         name: "mode",
         takes: Takes::One("MODE"),
         default: Some("shared"),
-        help: "shared: one agent for all clients; per-client: one agent for each connection",
+        help: "shared: one agent for each kind of client; per-client: one agent for each connection",
         set: |settings, value| {
             settings.per_client = match value {
                 "shared" => false,
@@ -100,7 +101,7 @@ const FLAGS: &[Flag] = &[
         name: "restart-limit",
         takes: Takes::One("N/TIME"),
         default: Some("5/60s"),
-        help: "how many times a shared agent may exit within a time before the server gives up",
+        help: "how many times a process of a shared agent may exit within a time before it is given up; the server fails with its last process",
         set: |settings, value| {
             let wrong = || format!("'{value}' is not N/TIME such as 5/60s");
             let (count, window) = value.split_once('/').ok_or_else(wrong)?;

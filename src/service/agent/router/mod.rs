@@ -17,6 +17,7 @@ mod early_messages;
 mod ended_sessions;
 mod from_agent;
 mod from_client;
+mod id_map;
 mod processes;
 mod sessions;
 mod timeouts;
@@ -33,6 +34,7 @@ use super::initialize::Capabilities;
 use crate::service::json::{Skimmer, unescape};
 use crate::{ClientId, CloseCode, Histogram, Principal, Time};
 use ended_sessions::EndedSessions;
+use id_map::IdMap;
 pub(crate) use processes::ProcessChange;
 use processes::{Process, Run};
 use sessions::Session;
@@ -202,12 +204,12 @@ pub(crate) struct RouterCounters {
 #[derive(Debug)]
 pub(crate) struct Router {
     limits: RouterLimits,
-    clients: HashMap<ClientId, ClientState>,
+    clients: IdMap<ClientId, ClientState>,
     sessions: HashMap<Arc<str>, Session>,
     /// By upstream id.
-    client_requests: HashMap<u64, ClientRequest>,
+    client_requests: IdMap<u64, ClientRequest>,
     /// By upstream id.
-    agent_requests: HashMap<u64, AgentRequest>,
+    agent_requests: IdMap<u64, AgentRequest>,
     /// The client requests that time out, by upstream id. The oldest has the lowest id.
     timed_client_requests: BTreeSet<u64>,
     /// The agent requests that time out, by upstream id.
@@ -237,10 +239,10 @@ impl Router {
     pub(crate) fn new(limits: RouterLimits) -> Self {
         Self {
             limits,
-            clients: HashMap::new(),
+            clients: IdMap::default(),
             sessions: HashMap::new(),
-            client_requests: HashMap::new(),
-            agent_requests: HashMap::new(),
+            client_requests: IdMap::default(),
+            agent_requests: IdMap::default(),
             timed_client_requests: BTreeSet::new(),
             timed_agent_requests: BTreeSet::new(),
             processes: vec![Some(Process::new(0))],

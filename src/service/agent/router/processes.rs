@@ -1,10 +1,11 @@
 //! The agent processes: one for each kind of client, their start and end, and their `initialize`.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::early_messages::EarlyMessages;
+use super::id_map::IdMap;
 use super::{AbandonedRequest, Capabilities, Router, RouterOutput};
 use crate::service::agent::envelope::{Envelope, MessageKind, member};
 use crate::service::agent::initialize::{
@@ -36,7 +37,7 @@ pub(super) struct Process {
     /// The number of client requests that create a session.
     pub(super) creating: usize,
     /// Requests whose clients have disconnected. The sessions that they open are kept for the clients' principals.
-    pub(super) abandoned: HashMap<u64, AbandonedRequest>,
+    pub(super) abandoned: IdMap<u64, AbandonedRequest>,
     /// Other requests whose clients have disconnected.
     pub(super) orphaned: HashSet<u64>,
     /// Messages of the agent for sessions that have no owner yet.
@@ -51,7 +52,7 @@ impl Process {
             version: 1,
             initialize: Initialize::Never,
             creating: 0,
-            abandoned: HashMap::new(),
+            abandoned: IdMap::default(),
             orphaned: HashSet::new(),
             early: EarlyMessages::default(),
         }
