@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
-use crate::service::agent::UnknownSessions;
 use crate::service::agent::envelope::{Envelope, EnvelopeError, MessageKind, is_spelling_of};
 use crate::service::agent::recover_id::{IdRecovery, RecoveredId};
 use crate::service::agent::router::{MAX_ID, ProcessChange, Router, RouterLimits, RouterOutput};
-use crate::{ClientId, CloseCode, Principal, Time};
+use crate::service::agent::{Approvals, UnknownSessions};
+use crate::{ClientId, CloseCode, Principal, Scope, Time};
 
 /// Parses any text as a message. The parser agrees with serde_json on what is JSON and on the values in it.
 pub fn envelope(data: &[u8]) {
@@ -99,6 +99,9 @@ struct RouterModel {
     closed: HashSet<ClientId>,
     secrets: u64,
     away: HashSet<ClientId>,
+    /// The sessions that clients have attached to since the last check, and all tokens for that.
+    attached: Vec<(ClientId, String)>,
+    watch_tokens: HashSet<String>,
     /// The number of responses that clients got.
     answers: u64,
     /// The sessions that messages to clients named, since the last check.
@@ -163,6 +166,11 @@ impl RouterOutput for RouterModel {
         let client: Option<ClientId> = client.and_then(|client| client.parse().ok());
         let method = value["method"].as_str().unwrap_or_default();
         if let Some(client) = client {
+            let is_for_observers = matches!(method, "session/list" | "initialize");
+            assert!(
+                self.scope(client) > Scope::Watch || is_for_observers,
+                "{text}"
+            );
             let named = sessions_named(params);
             self.passed.push((client, method.to_owned(), named));
         }
@@ -204,6 +212,13 @@ impl RouterOutput for RouterModel {
                     );
                 }
                 let token = value["result"]["_meta"]["outrigger"]["resumeToken"].as_str();
+                if value["result"]["role"] == "observer" {
+                    let session = value["result"]["sessionId"].as_str();
+                    let session = session.unwrap_or_default().to_owned();
+                    self.attached.push((client, session));
+                }
+                let watch_token = value["result"]["_meta"]["outrigger"]["watchToken"].as_str();
+                self.watch_tokens.extend(watch_token.map(str::to_owned));
                 self.tokens
                     .extend(token.map(|token| (client, token.to_owned())));
             }
@@ -217,6 +232,9 @@ impl RouterOutput for RouterModel {
             }
             // These tell the client about a session that it does not control any more.
             MessageKind::Notification { method } if method.starts_with("_outrigger/") => {}
+            // The session may have ended with its client.
+            MessageKind::Notification { .. }
+                if value["params"]["update"]["type"] == "client_disconnected" => {}
             MessageKind::Notification { .. } => {
                 self.updates
                     .push((client, envelope.session.unwrap_or_default().into_owned()));
@@ -237,12 +255,24 @@ impl RouterOutput for RouterModel {
         self.away.contains(&client)
     }
 
+    fn scope(&self, client: ClientId) -> Scope {
+        // Some tokens permit observing only.
+        let last = client.to_string().bytes().last();
+        if last == Some(b'3') {
+            Scope::Watch
+        } else {
+            Scope::All
+        }
+    }
+
     fn is_resumable(&self, client: ClientId) -> bool {
         self.away.contains(&client)
     }
 }
 
-const METHODS: [&str; 11] = [
+const METHODS: [&str; 13] = [
+    "session/attach",
+    "session/detach",
     "session/new",
     "session/load",
     "session/prompt",
@@ -303,6 +333,11 @@ pub fn router(data: &[u8]) {
             .then_some(grace),
         processes: 3,
         initialize_timeout: flag(16).then_some(Duration::from_secs(1)),
+        approvals: if flag(64) {
+            Approvals::Any
+        } else {
+            Approvals::Owner
+        },
         unknown_sessions: if flag(32) {
             UnknownSessions::Auto
         } else {
@@ -378,7 +413,7 @@ pub fn router(data: &[u8]) {
                 };
                 let takes_over = a % 2 == 0;
                 let text = format!(
-                    r#"{{"jsonrpc":"2.0",{with_id}"method":"{method}","params":{{"{key}":"{client}",{spelled},"_meta":{{"outrigger":{{"resumeToken":"{token}","takeover":{takes_over}}}}}}}}}"#
+                    r#"{{"jsonrpc":"2.0",{with_id}"method":"{method}","params":{{"{key}":"{client}",{spelled},"_meta":{{"outrigger":{{"resumeToken":"{token}","watchToken":"{token}","takeover":{takes_over}}}}}}}}}"#
                 );
                 let before: HashMap<String, Option<ClientId>> = (0..9)
                     .map(|at| format!("s{at}"))
@@ -386,6 +421,7 @@ pub fn router(data: &[u8]) {
                     .collect();
                 router.handle_client_message(now, client, &text, &mut model);
                 check_passed(&router, &mut model, &before, &token, takes_over);
+                check_attached(&mut model, &token);
                 check_updates(&router, &mut model);
                 model.note_token(&session, false);
             }
@@ -507,6 +543,7 @@ pub fn router(data: &[u8]) {
                 model.agent_has.retain(|sent| sent.process != process);
                 assert!(!router.has_requests(process));
                 router.handle_agent_started(now, process, &mut model);
+                check_updates(&router, &mut model);
             }
             (11, _) => {
                 // The agent invents a response.
@@ -529,6 +566,7 @@ pub fn router(data: &[u8]) {
                 }
             }
         }
+        router.take_notices();
         model.passed.clear();
         model.tokens.clear();
         router.clients(&mut |client| {
@@ -599,11 +637,33 @@ fn check_passed(
     }
 }
 
-/// Checks that the messages for a session went to its client.
+/// Checks that clients have attached only to sessions that they may observe.
+fn check_attached(model: &mut RouterModel, token: &str) {
+    for (client, session) in std::mem::take(&mut model.attached) {
+        // A session without an owner here was created for a client that had left.
+        let Some((principal, tokens)) = model.owners.get(&session) else {
+            continue;
+        };
+        let own = &model.principals[&client];
+        let is_one = own.is_person() || model.scope(client) == Scope::Watch;
+        assert!(
+            is_one && own.is_same(principal)
+                || tokens.contains(token)
+                || model.watch_tokens.contains(token),
+            "{client} must not observe {session}"
+        );
+    }
+}
+
+/// Checks that the messages for a session went to its client or its observers.
 fn check_updates(router: &Router, model: &mut RouterModel) {
     for (client, session) in model.updates.drain(..) {
         if !session.is_empty() {
-            assert_eq!(router.owner_of(&session), Some(client));
+            let is_own = router.owner_of(&session) == Some(client);
+            assert!(
+                is_own || router.is_observer(client, &session),
+                "{client} {session}"
+            );
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::super::flags::{Flag, Takes, samples};
 use super::super::values::{duration, number};
 use super::{Command, ProgramArg, Serves};
-use crate::service::agent::{AgentProtocol, RestartLimit, UnknownSessions};
+use crate::service::agent::{AgentProtocol, Approvals, RestartLimit, UnknownSessions};
 use crate::service::{Agent, AgentConfig, AgentPerClient};
 
 pub(super) static AGENT: Command = Command {
@@ -35,6 +35,7 @@ unchanged. For MCP servers, use '--mode per-client --protocol jsonrpc'.
             restart_limit: settings.restart_limit,
             max_agents: settings.max_agents,
             initialize_timeout: settings.initialize_timeout,
+            approvals: settings.approvals,
             unknown_sessions: settings.unknown_sessions,
             request_timeout: settings.request_timeout,
             answer_timeout: settings.answer_timeout,
@@ -140,6 +141,23 @@ const FLAGS: &[Flag] = &[
         },
         accepts: samples(&["0", "2m"]),
         rejects: &["soon"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "approvals",
+        takes: Takes::One("WHO"),
+        default: Some("owner"),
+        help: "owner: only the client of a session answers its permission requests; any: observers of the session whose token permits use may answer too, and the first answer counts",
+        set: |settings, value| {
+            settings.approvals = match value {
+                "owner" => Approvals::Owner,
+                "any" => Approvals::Any,
+                _ => return Err(format!("'{value}' is neither owner nor any")),
+            };
+            Ok(())
+        },
+        accepts: samples(&["owner", "any"]),
+        rejects: &["nobody"],
         ..Flag::BASE
     },
     Flag {

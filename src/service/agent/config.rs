@@ -33,6 +33,17 @@ pub enum UnknownSessions {
     Deny,
 }
 
+/// Who may answer the permission requests of a shared agent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Approvals {
+    /// The client that controls the session.
+    #[default]
+    Owner,
+    /// Observers of the session too, if their token permits more than observing. The first answer counts.
+    Any,
+}
+
 /// The settings of an [`Agent`](super::Agent) or an [`AgentPerClient`](super::AgentPerClient).
 ///
 /// ```
@@ -65,6 +76,8 @@ pub struct AgentConfig {
     pub max_agents: usize,
     /// How long a shared agent may take to answer `initialize`.
     pub initialize_timeout: Option<Duration>,
+    /// Who may answer permission requests.
+    pub approvals: Approvals,
     /// Whether clients may load sessions that the server has never seen.
     pub unknown_sessions: UnknownSessions,
     /// How long a shared agent may take to answer a client's request, other than `session/prompt`. By default there is no
@@ -89,6 +102,7 @@ impl AgentConfig {
             restart_limit: RestartLimit::default(),
             max_agents: 4,
             initialize_timeout: Some(Duration::from_secs(30)),
+            approvals: Approvals::Owner,
             unknown_sessions: UnknownSessions::Auto,
             request_timeout: None,
             answer_timeout: None,
@@ -133,6 +147,12 @@ impl AgentConfig {
             initialize_timeout: Some(timeout),
             ..self
         }
+    }
+
+    /// Sets who may answer permission requests.
+    #[must_use]
+    pub fn with_approvals(self, approvals: Approvals) -> Self {
+        Self { approvals, ..self }
     }
 
     /// Sets whether clients may load sessions that the server has never seen.

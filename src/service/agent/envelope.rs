@@ -192,8 +192,13 @@ impl<'a> Envelope<'a> {
 
     /// `_meta.outrigger.resumeToken`.
     pub(crate) fn resume_token(&self) -> Option<Cow<'a, str>> {
+        self.outrigger_text("resumeToken")
+    }
+
+    /// A text in `_meta.outrigger`.
+    pub(crate) fn outrigger_text(&self, name: &str) -> Option<Cow<'a, str>> {
         let outrigger = member(self.text, self.meta.as_ref()?, "outrigger")?;
-        let token = member(self.text, &outrigger, "resumeToken")?;
+        let token = member(self.text, &outrigger, name)?;
         (self.text.as_bytes()[token.start] == b'"').then(|| unescape(&self.text[token]))
     }
 

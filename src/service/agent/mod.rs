@@ -18,7 +18,7 @@ mod shared;
 #[cfg(test)]
 mod tests;
 
-pub use self::config::{AgentConfig, AgentProtocol, UnknownSessions};
+pub use self::config::{AgentConfig, AgentProtocol, Approvals, UnknownSessions};
 pub use self::per_client::AgentPerClient;
 pub use self::shared::Agent;
 pub use super::backoff::RestartLimit;

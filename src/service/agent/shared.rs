@@ -12,7 +12,7 @@ use crate::service::child::{Child, ChildEvent, code_and_signal, describe};
 use crate::service::lines::Line;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Readiness, Rejection,
-    Request, Route, Service, SourceId, StatusFields, Time, TimerId,
+    Request, Route, Scope, Service, SourceId, StatusFields, Time, TimerId,
 };
 use std::ops::ControlFlow;
 use std::process::ExitStatus;
@@ -71,6 +71,7 @@ impl Agent {
             ended_sessions: MAX_ENDED_SESSIONS,
             acp: config.protocol == AgentProtocol::Acp,
             grace: config.grace,
+            approvals: config.approvals,
             unknown_sessions: config.unknown_sessions,
             processes: config.max_agents.max(1),
             initialize_timeout: config.initialize_timeout,
@@ -110,6 +111,9 @@ impl Agent {
                 ProcessChange::Start(index) => self.add_process(ctx, index),
                 ProcessChange::Stop(index) => self.remove_process(ctx, index),
             }
+        }
+        for (client, notice) in self.router.take_notices() {
+            ctx.send(client, Message::Text(&notice));
         }
         for (index, process) in self.processes.iter_mut().enumerate() {
             if let Some(process) = process {
@@ -353,6 +357,10 @@ impl RouterOutput for ContextOutput<'_> {
         self.ctx.is_detached(client)
             || interval
                 .is_some_and(|interval| self.ctx.silent_for(client) > interval + PING_ANSWER_TIME)
+    }
+
+    fn scope(&self, client: ClientId) -> Scope {
+        self.ctx.scope(client)
     }
 
     fn is_resumable(&self, client: ClientId) -> bool {

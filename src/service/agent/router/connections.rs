@@ -31,6 +31,8 @@ impl Router {
                 client_requests: Vec::new(),
                 agent_requests: Vec::new(),
                 sessions: Vec::new(),
+                watching: Vec::new(),
+                name: "{}".into(),
                 unread_tokens: Vec::new(),
                 elicitations: VecDeque::new(),
             },
@@ -92,8 +94,17 @@ impl Router {
         for (process, session) in cancelled {
             output.to_agent(process, &cancel_session(&quote(&session)));
         }
+        for session in &state.watching {
+            self.stop_watching(client, session);
+        }
+        for session in &state.sessions {
+            if self.controller_of(session) == Some(client) {
+                self.show_disconnected(session, &state.name, output);
+            }
+        }
         for id in state.agent_requests {
             if let Some(request) = self.remove_agent_request(id) {
+                self.revoke(id, &request, Some(client), output);
                 let gone = client_gone(&request.id, request.permission);
                 output.to_agent(request.process, &[&gone]);
             }

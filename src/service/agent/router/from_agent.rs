@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::sessions::turn_ended;
+use super::sessions::{NewTokens, turn_ended};
 use super::{
     AgentRequest, ClientRequest, ClientState, MAX_ELICITATION_ID, MAX_ELICITATIONS, MAX_ID,
     MAX_KEPT_REQUEST, MAX_SESSION_ID, RequestClass, Router, RouterOutput, cancelled_id,
@@ -113,7 +113,8 @@ impl Router {
         if let Some(abandoned) = abandoned {
             let session = abandoned.session.clone().filter(|_| success).or(created);
             if let Some(session) = session {
-                self.create_gone(now, &abandoned, process, &session, output.secret());
+                let tokens = NewTokens::new(output);
+                self.create_gone(now, &abandoned, process, &session, tokens);
             }
             return self.stop_unused();
         }
@@ -139,9 +140,9 @@ impl Router {
                         self.drop_early(process);
                         return output.to_client(client, &[&refused]);
                     }
-                    let secret = output.secret();
-                    self.create(client, process, session, secret.clone());
-                    token = Some(secret.into());
+                    let tokens = NewTokens::new(output);
+                    token = Some(tokens.added());
+                    self.create(client, process, session, tokens);
                 }
             }
             (RequestClass::Claim, Some(session)) if success => {
@@ -156,8 +157,12 @@ impl Router {
             (RequestClass::Prompt, Some(session)) if success && self.has_long_turns(process) => {
                 self.note_accepted(session);
             }
+            (RequestClass::Prompt, Some(session)) if !self.has_long_turns(process) => {
+                self.show_turn_ended(session, envelope, output);
+            }
             (RequestClass::List, _) if success => {
-                let listed = self.list_for(client, envelope);
+                let only_watches = Self::only_watches(client, output);
+                let listed = self.list_for(client, only_watches, envelope);
                 return output.to_client(client, &[&with_id(&listed, &request.id)]);
             }
             _ => {}
@@ -169,7 +174,7 @@ impl Router {
                 }
             }
             Some(token) => {
-                let with_token = with_meta(envelope, &format!(r#"{{"resumeToken":"{token}"}}"#));
+                let with_token = with_meta(envelope, &token);
                 output.to_client(client, &[&with_id(&with_token, &request.id)]);
             }
             None => output.to_client(client, &[&text[..id.start], &request.id, &text[id.end..]]),
@@ -287,6 +292,10 @@ impl Router {
             .flatten()
             .and_then(|name| self.sessions.get_key_value(name))
             .map(|(name, _)| Arc::clone(name));
+        let watched = session.clone().filter(|session| self.is_watched(session));
+        let Some(state) = self.clients.get_mut(&client) else {
+            return;
+        };
         self.last_id += 1;
         let upstream_id = self.last_id;
         state.agent_requests.push(upstream_id);
@@ -297,6 +306,7 @@ impl Router {
             session,
             permission,
             text: None,
+            approvers: Vec::new(),
             since: now,
         };
         if let Some(limit) = self.limits.answer_timeout {
@@ -306,10 +316,15 @@ impl Router {
         self.agent_requests.insert(upstream_id, request);
         let number = upstream_id;
         let upstream_id = upstream_id.to_string();
-        if permission && text.len() <= MAX_KEPT_REQUEST {
+        if permission {
             let sent = [&text[..id.start], &upstream_id, &text[id.end..]].concat();
             output.to_client(client, &[&sent]);
-            if let Some(request) = self.agent_requests.get_mut(&number) {
+            if let Some(session) = watched {
+                self.show_permission(number, &session, &sent, output);
+            }
+            if let Some(request) = self.agent_requests.get_mut(&number)
+                && sent.len() <= MAX_KEPT_REQUEST
+            {
                 request.text = Some(sent.into());
             }
             return;
@@ -337,10 +352,18 @@ impl Router {
             return self.cancel_agent_request(process, envelope, method, output);
         }
         if let Some(session) = self.session_of(envelope) {
-            if let Some(client) = self.receiver_of(session, process) {
+            let bound = self.sessions.get(session);
+            if let Some(bound) = bound.filter(|bound| bound.process() == process)
+                && (bound.controller().is_some() || !bound.observers.is_empty())
+            {
+                let (controller, is_watched) = (bound.controller(), !bound.observers.is_empty());
                 if self.has_long_turns(process) && method == "session/update" {
                     self.note_update(session, envelope);
                 }
+                if is_watched {
+                    self.tell_observers(session, text, output);
+                }
+                let Some(client) = controller else { return };
                 return output.to_client(client, &[text]);
             }
             // The session may be new, and the response to `session/new` may still follow.
@@ -402,9 +425,16 @@ impl Router {
         let request = requests.find(|(_, request)| {
             request.process == process && same_id(&request.id, &text[range.clone()])
         });
-        let Some((&upstream_id, &AgentRequest { client, .. })) = request else {
+        let Some((
+            &upstream_id,
+            AgentRequest {
+                client, approvers, ..
+            },
+        )) = request
+        else {
             return self.counters.dropped += 1;
         };
+        let (client, approvers) = (*client, approvers.clone());
         output.to_client(
             client,
             &[
@@ -413,6 +443,11 @@ impl Router {
                 &text[range.end..],
             ],
         );
+        for approver in approvers {
+            let id = upstream_id.to_string();
+            let parts = [&text[..range.start], &id, &text[range.end..]];
+            output.to_client(approver, &parts);
+        }
         // In the Model Context Protocol, a cancelled request gets no response.
         if method == "notifications/cancelled" && !self.limits.acp {
             self.forget_agent_request(upstream_id);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::processes::Process;
 use super::sessions::{Session, SessionError, class_of};
+use super::watch::{is_for_observers, watch_only};
 use super::{
     ClientRequest, MAX_ID, MAX_INITIALIZE, RequestClass, Router, RouterOutput, cancelled_id,
     is_cancellation, parse_upstream_id, same_id, splice,
@@ -67,6 +68,11 @@ impl Router {
             }
             state.initialized = true;
         }
+        if Self::only_watches(client, output)
+            && !self.is_permitted_to_watch(client, &envelope, output)
+        {
+            return;
+        }
         match &envelope.kind {
             MessageKind::Request { method, id } if method == "initialize" && self.limits.acp => {
                 self.initialize_from_client(now, client, &envelope, &text[id.clone()], output);
@@ -83,6 +89,23 @@ impl Router {
         }
     }
 
+    /// Checks a message of a client whose token permits observing only, and refuses it if necessary.
+    fn is_permitted_to_watch(
+        &mut self,
+        client: ClientId,
+        envelope: &Envelope<'_>,
+        output: &mut impl RouterOutput,
+    ) -> bool {
+        if let MessageKind::Request { method, id } = &envelope.kind {
+            if self.limits.acp && is_for_observers(method) {
+                return true;
+            }
+            output.to_client(client, &[&watch_only(&envelope.text[id.clone()])]);
+        }
+        self.counters.denied += 1;
+        false
+    }
+
     fn request_from_client(
         &mut self,
         now: Time,
@@ -93,13 +116,16 @@ impl Router {
         output: &mut impl RouterOutput,
     ) {
         let raw_id = &envelope.text[id.clone()];
-        let Some(state) = self.clients.get(&client) else {
-            return;
-        };
         if self.is_draining {
             let refused = error(raw_id, code::STOPPING, "Server shutting down", None);
             return output.to_client(client, &[&refused]);
         }
+        if self.limits.acp && self.watch_request(client, envelope, method, raw_id, output) {
+            return;
+        }
+        let Some(state) = self.clients.get(&client) else {
+            return;
+        };
         if state.client_requests.len() >= self.limits.client_requests {
             let why = Some("too many requests are waiting");
             let refused = error(raw_id, code::TOO_MANY, "Too many requests", why);
@@ -145,6 +171,13 @@ impl Router {
             && let Some(session) = &admitted.session
         {
             self.note_prompt(session);
+        }
+        if admitted.class == RequestClass::Prompt
+            && !self.has_long_turns(process)
+            && let Some(session) = &admitted.session
+            && self.is_watched(session)
+        {
+            self.show_prompt(session, envelope, output);
         }
         self.record(ClientRequest {
             client,
@@ -312,16 +345,31 @@ impl Router {
         output: &mut impl RouterOutput,
     ) {
         let text = envelope.text;
+        let success = matches!(
+            envelope.kind,
+            MessageKind::Response {
+                result: Some(_),
+                ..
+            }
+        );
         let upstream_id = parse_upstream_id(&text[id.clone()]).filter(|upstream_id| {
             let request = self.agent_requests.get(upstream_id);
-            request.is_some_and(|request| request.client == client)
+            request.is_some_and(|request| {
+                // An observer that cannot answer says so with an error, which is no answer.
+                let approves = success && request.approvers.contains(&client);
+                request.client == client || approves
+            })
         });
-        let Some(request) = upstream_id.and_then(|id| self.forget_agent_request(id)) else {
+        let answered = upstream_id.and_then(|id| Some((id, self.forget_agent_request(id)?)));
+        let Some((upstream_id, request)) = answered else {
             let why = "the answer matches no request to this client";
             return self.drop_client_message(client, why);
         };
         let parts = [&text[..id.start], &request.id, &text[id.end..]];
         output.to_agent(request.process, &parts);
+        if request.permission {
+            self.note_approval(upstream_id, &request, client, envelope, output);
+        }
     }
 
     fn drop_client_message(&mut self, client: ClientId, why: &str) {

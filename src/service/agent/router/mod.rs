@@ -22,17 +22,18 @@ mod processes;
 mod sessions;
 mod timeouts;
 mod turns;
+mod watch;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::config::UnknownSessions;
+use super::config::{Approvals, UnknownSessions};
 use super::envelope::{Envelope, is_spelling_of};
 use super::initialize::Capabilities;
 use crate::service::json::{Skimmer, unescape};
-use crate::{ClientId, CloseCode, Histogram, Principal, Time};
+use crate::{ClientId, CloseCode, Histogram, Principal, Scope, Time};
 use ended_sessions::EndedSessions;
 use id_map::IdMap;
 pub(crate) use processes::ProcessChange;
@@ -74,6 +75,8 @@ pub(crate) struct RouterLimits {
     pub(crate) grace: Option<Duration>,
     /// Whether clients may load sessions that the router has never seen.
     pub(crate) unknown_sessions: UnknownSessions,
+    /// Who may answer permission requests.
+    pub(crate) approvals: Approvals,
     /// Agent processes.
     pub(crate) processes: usize,
     /// How long the agent may take to answer `initialize`.
@@ -99,6 +102,8 @@ pub(crate) trait RouterOutput {
     /// Whether a client's connection was cut and can be resumed, or the client has not answered the last PING. Its
     /// sessions can then be taken over.
     fn is_away(&self, client: ClientId) -> bool;
+    /// What a client's token permits.
+    fn scope(&self, client: ClientId) -> Scope;
     /// Whether a client's connection can be resumed after a cut.
     fn is_resumable(&self, client: ClientId) -> bool;
 }
@@ -118,6 +123,10 @@ struct ClientState {
     agent_requests: Vec<u64>,
     /// The sessions that the client controls or is loading.
     sessions: Vec<Arc<str>>,
+    /// The sessions that the client observes.
+    watching: Vec<Arc<str>>,
+    /// The client's name and version, as a JSON object.
+    name: Box<str>,
     /// The sessions whose new tokens were sent after the client's last message, so that it may not have read them.
     unread_tokens: Vec<Arc<str>>,
     /// The latest elicitations that were sent to this client. Only it is notified of their completion.
@@ -178,6 +187,8 @@ struct AgentRequest {
     /// The message as the client got it, for a permission request that is not too long. It is sent again if another
     /// client takes the session over.
     text: Option<Box<str>>,
+    /// The observers that may answer it too.
+    approvers: Vec<ClientId>,
     since: Time,
 }
 
@@ -217,6 +228,8 @@ pub(crate) struct Router {
     /// The agent processes. The first one may serve any kind of client, until a client has sent `initialize`.
     processes: Vec<Option<Process>>,
     process_changes: Vec<ProcessChange>,
+    /// Messages for clients that could not be sent at once.
+    notices: Vec<(ClientId, String)>,
     /// The number of the last run of a process.
     last_run: u32,
     ended: EndedSessions,
@@ -247,6 +260,7 @@ impl Router {
             timed_agent_requests: BTreeSet::new(),
             processes: vec![Some(Process::new(0))],
             process_changes: Vec::new(),
+            notices: Vec::new(),
             last_run: 0,
             ended: EndedSessions::new(limits.ended_sessions),
             first_principal: None,
@@ -308,6 +322,10 @@ impl Router {
     pub(crate) fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
         let requests = self.client_requests.values().map(|request| request.client);
         let agent_requests = self.agent_requests.values().map(|request| request.client);
+        let observers = self.sessions.values();
+        let observers = observers.flat_map(|session| session.observers.iter().copied());
+        let approvers = self.agent_requests.values();
+        let approvers = approvers.flat_map(|request| request.approvers.iter().copied());
         let processes = self.processes.iter().flatten();
         let wanted = processes.flat_map(|process| process.initialize.wanted());
         self.clients
@@ -317,6 +335,8 @@ impl Router {
             .chain(agent_requests)
             .chain(wanted)
             .chain(self.sessions.values().flat_map(Session::clients))
+            .chain(observers)
+            .chain(approvers)
             .for_each(visit);
     }
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use super::early_messages::EarlyMessages;
 use super::id_map::IdMap;
-use super::{AbandonedRequest, Capabilities, Router, RouterOutput};
+use super::watch::name_of;
+use super::{AbandonedRequest, Capabilities, RequestClass, Router, RouterOutput};
 use crate::service::agent::envelope::{Envelope, MessageKind, member};
 use crate::service::agent::initialize::{
     Initialize, PendingInitialize, declares_resume, kind_of, version_of,
@@ -174,13 +175,24 @@ impl Router {
     }
 
     /// The process for clients of a kind: theirs, one that no client has used yet, or a new one. `None` if there are too many.
-    fn process_for(&mut self, kind: &str) -> Option<usize> {
+    /// A client that only watches gets any process of the same protocol version.
+    fn process_for(&mut self, kind: &str, only_watches: bool) -> Option<usize> {
         let has_kind = |process: &Option<Process>, kind: Option<&str>| {
             let process = process.as_ref();
             process.is_some_and(|process| process.kind.as_deref() == kind)
         };
         let mut indices = 0..self.processes.len();
         let theirs = indices.find(|&index| has_kind(&self.processes[index], Some(kind)));
+        // A kind begins with its version.
+        let version = kind.split_inclusive(',').next().unwrap_or(kind);
+        let is_alike = |process: &Process| {
+            let kind = process.kind.as_deref();
+            kind.is_some_and(|kind| kind.starts_with(version))
+        };
+        let mut indices = 0..self.processes.len();
+        let theirs = theirs.or_else(|| {
+            indices.find(|&index| only_watches && self.process(index).is_some_and(is_alike))
+        });
         let mut indices = 0..self.processes.len();
         let found =
             theirs.or_else(|| indices.find(|&index| has_kind(&self.processes[index], None)));
@@ -283,7 +295,7 @@ impl Router {
                 let refused = error(id, code::INVALID, "Invalid request", why);
                 return output.to_client(client, &[&refused]);
             }
-            None => match self.process_for(&kind) {
+            None => match self.process_for(&kind, Self::only_watches(client, output)) {
                 Some(index) => index,
                 None => {
                     let why = "the limit of agent processes is reached; connect with the same protocol version and \
@@ -296,6 +308,7 @@ impl Router {
         if let Some(state) = self.clients.get_mut(&client) {
             state.process = Some(index);
             state.capabilities = Capabilities::read(envelope);
+            state.name = name_of(envelope);
         }
         let upstream_id = self.next_id();
         let deadline = self.limits.initialize_timeout.map(|limit| now + limit);
@@ -427,6 +440,11 @@ impl Router {
                 } else {
                     &request.id
                 });
+                if let (RequestClass::Prompt, Some(session), Ok(envelope)) =
+                    (request.class, &request.session, Envelope::parse(&failed))
+                {
+                    self.show_turn_ended(session, &envelope, output);
+                }
                 self.answer(&request, &failed, output);
             }
         }
@@ -566,7 +584,7 @@ impl Router {
     /// Sends the result of `initialize` to a client, with what Outrigger adds.
     fn answer_initialize(&self, client: ClientId, answer: &str, output: &mut impl RouterOutput) {
         let resumable = output.is_resumable(client);
-        let added = format!(r#"{{"resume":{resumable},"takeover":true}}"#);
+        let added = format!(r#"{{"resume":{resumable},"takeover":true,"watch":true}}"#);
         match Envelope::parse(answer) {
             Ok(envelope) => output.to_client(client, &[&with_meta(&envelope, &added)]),
             Err(_) => output.to_client(client, &[answer]),

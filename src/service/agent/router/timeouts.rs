@@ -4,7 +4,7 @@
 //! been answered since, so a wake-up may find nothing to do.
 
 use super::MAX_ORPHANED;
-use super::{AbandonedRequest, AgentRequest, ClientRequest, RequestClass, Router, RouterOutput};
+use super::{AbandonedRequest, ClientRequest, RequestClass, Router, RouterOutput};
 use crate::Time;
 use crate::service::agent::response::{code, error};
 
@@ -113,29 +113,16 @@ impl Router {
 
     /// Fails a request of the agent that its client has not answered in time.
     fn time_out_agent_request(&mut self, upstream_id: u64, output: &mut impl RouterOutput) {
-        let Some(AgentRequest {
-            client,
-            process,
-            id,
-            ..
-        }) = self.forget_agent_request(upstream_id)
-        else {
+        let Some(request) = self.forget_agent_request(upstream_id) else {
             return;
         };
         self.counters.timed_out += 1;
         let why = Some("the client has not answered in time");
-        output.to_agent(process, &[&error(&id, code::TIMED_OUT, "Timed out", why)]);
+        let failed = error(&request.id, code::TIMED_OUT, "Timed out", why);
+        output.to_agent(request.process, &[&failed]);
         if self.limits.acp {
             // The client may still show the question to its user.
-            let id = upstream_id.to_string();
-            output.to_client(
-                client,
-                &[
-                    r#"{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":"#,
-                    &id,
-                    "}}",
-                ],
-            );
+            self.revoke(upstream_id, &request, None, output);
         }
     }
 }

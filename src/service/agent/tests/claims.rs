@@ -113,23 +113,23 @@ fn a_token_is_added_to_a_result_of_any_shape() {
     for (result, want) in [
         (
             r#"{"sessionId":"s"}"#,
-            r#"{"_meta":{"outrigger":{"resumeToken":"T"}},"sessionId":"s"}"#,
+            r#"{"_meta":{"outrigger":{"resumeToken":"T","watchToken":"W"}},"sessionId":"s"}"#,
         ),
         (
             r#"{"sessionId":"s","_meta":{ }}"#,
-            r#"{"sessionId":"s","_meta":{"outrigger":{"resumeToken":"T"} }}"#,
+            r#"{"sessionId":"s","_meta":{"outrigger":{"resumeToken":"T","watchToken":"W"} }}"#,
         ),
         (
             r#"{"_meta":{"x":1},"sessionId":"s"}"#,
-            r#"{"_meta":{"outrigger":{"resumeToken":"T"},"x":1},"sessionId":"s"}"#,
+            r#"{"_meta":{"outrigger":{"resumeToken":"T","watchToken":"W"},"x":1},"sessionId":"s"}"#,
         ),
         (
             r#"{"_meta":null,"sessionId":"s"}"#,
-            r#"{"_meta":{"outrigger":{"resumeToken":"T"}},"sessionId":"s"}"#,
+            r#"{"_meta":{"outrigger":{"resumeToken":"T","watchToken":"W"}},"sessionId":"s"}"#,
         ),
         (
             r#"{"sessionId":"s","_meta":{"outrigger":7}}"#,
-            r#"{"sessionId":"s","_meta":{"outrigger":{"resumeToken":"T"}}}"#,
+            r#"{"sessionId":"s","_meta":{"outrigger":{"resumeToken":"T","watchToken":"W"}}}"#,
         ),
     ] {
         let mut sim = Simulation::with(1);
@@ -142,7 +142,8 @@ fn a_token_is_added_to_a_result_of_any_shape() {
         let got = sim.output.clients[&client(1)]
             .last()
             .expect("an answer")
-            .replace(&token, "T");
+            .replace(&token, "T")
+            .replace("secret-2", "W");
         assert_eq!(
             got,
             format!(r#"{{"jsonrpc":"2.0","id":1,"result":{want}}}"#)

@@ -24,10 +24,10 @@ fn initialize_reaches_the_agent_once() {
     assert_eq!(
         sim.output.clients[&client(2)],
         [
-            r#"{"id":"i2", "jsonrpc":"2.0","result":{"_meta":{"outrigger":{"resume":false,"takeover":true}},"protocolVersion" : 1.0}}"#
+            r#"{"id":"i2", "jsonrpc":"2.0","result":{"_meta":{"outrigger":{"resume":false,"takeover":true,"watch":true}},"protocolVersion" : 1.0}}"#
         ]
     );
-    let late = r#"{"jsonrpc":"2.0","id":null,"result":{"_meta":{"outrigger":{"resume":false,"takeover":true}},"protocolVersion" : 1.0}}"#;
+    let late = r#"{"jsonrpc":"2.0","id":null,"result":{"_meta":{"outrigger":{"resume":false,"takeover":true,"watch":true}},"protocolVersion" : 1.0}}"#;
     assert_eq!(sim.output.clients[&client(4)], [late]);
 }
 

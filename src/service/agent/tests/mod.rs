@@ -11,15 +11,16 @@ mod table;
 mod takeover;
 mod timeouts;
 mod turns;
+mod watch;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::config::UnknownSessions;
+use super::config::{Approvals, UnknownSessions};
 use super::router::{ProcessChange, Router, RouterLimits, RouterOutput};
-use crate::{ClientId, CloseCode, Principal, Time};
+use crate::{ClientId, CloseCode, Principal, Scope, Time};
 
 /// Records the messages that the router sends.
 #[derive(Debug, Default)]
@@ -29,6 +30,8 @@ pub(super) struct RecordedOutput {
     pub(super) closed: Vec<(ClientId, CloseCode)>,
     /// The processes that got the lines of `agent`.
     pub(super) receivers: Vec<usize>,
+    /// The clients whose tokens permit observing only.
+    pub(super) watchers: Vec<ClientId>,
     /// The clients that are away.
     pub(super) away: Vec<ClientId>,
     secrets: u64,
@@ -59,6 +62,14 @@ impl RouterOutput for RecordedOutput {
 
     fn is_away(&self, client: ClientId) -> bool {
         self.away.contains(&client)
+    }
+
+    fn scope(&self, client: ClientId) -> Scope {
+        if self.watchers.contains(&client) {
+            Scope::Watch
+        } else {
+            Scope::All
+        }
     }
 
     fn is_resumable(&self, _: ClientId) -> bool {
@@ -92,6 +103,7 @@ impl Simulation {
             grace: Some(GRACE),
             processes: 3,
             initialize_timeout: Some(INITIALIZE_TIMEOUT),
+            approvals: Approvals::Owner,
             unknown_sessions: UnknownSessions::Allow,
             request_timeout: None,
             answer_timeout: None,

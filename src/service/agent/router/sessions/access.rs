@@ -25,6 +25,10 @@ pub(in super::super) enum SessionError {
     Unknown,
     /// The session's agent process speaks another version of the protocol.
     Version,
+    /// The session has ended.
+    NotFound,
+    /// The limit on observers is reached.
+    Observers,
     /// The agent process that had the session has exited.
     Lost,
     /// The limit on sessions is reached.
@@ -39,6 +43,8 @@ impl SessionError {
             Self::Denied | Self::Controlled | Self::NeedsToken | Self::Unknown => {
                 (code::DENIED, "Access denied")
             }
+            Self::NotFound => (code::NOT_FOUND, "Session not found"),
+            Self::Observers => (code::TOO_MANY, "Too many observers"),
             Self::Lost => (code::NOT_FOUND, "Session lost"),
             Self::Full => (code::TOO_MANY, "Too many sessions"),
         };
@@ -57,6 +63,8 @@ impl fmt::Display for SessionError {
             Self::NeedsToken => {
                 "another connection controls the session; load it with its resume token"
             }
+            Self::NotFound => "the session has ended",
+            Self::Observers => "the limit of observers of a session is reached",
             Self::Version => "the session speaks another version of the protocol",
             Self::Unknown => "the server does not know whose session it is",
             Self::Lost => "the agent that had the session has exited; load the session again",
@@ -187,7 +195,12 @@ impl Router {
     }
 
     /// Removes the sessions that a client may not see from the agent's response to `session/list`.
-    pub(in super::super) fn list_for(&self, client: ClientId, envelope: &Envelope<'_>) -> String {
+    pub(in super::super) fn list_for(
+        &self,
+        client: ClientId,
+        only_watches: bool,
+        envelope: &Envelope<'_>,
+    ) -> String {
         let text = envelope.text;
         let sessions = envelope
             .body
@@ -199,7 +212,7 @@ impl Router {
         };
         let mut kept: Vec<&str> = Vec::new();
         let scanned = Skimmer::at(text, &sessions).array(|element| {
-            if self.may_see(client, text, &element) {
+            if self.may_see(client, only_watches, text, &element) {
                 kept.push(&text[element]);
             }
         });
@@ -215,7 +228,13 @@ impl Router {
     }
 
     /// Whether a client may see an entry of the session list.
-    fn may_see(&self, client: ClientId, text: &str, entry: &Range<usize>) -> bool {
+    fn may_see(
+        &self,
+        client: ClientId,
+        only_watches: bool,
+        text: &str,
+        entry: &Range<usize>,
+    ) -> bool {
         let Some(state) = self.clients.get(&client) else {
             return false;
         };
@@ -232,8 +251,9 @@ impl Router {
                 Some(bound) => match bound.controller() {
                     Some(controller) => {
                         let principal = &state.principal;
-                        let is_own = principal.is_person() && bound.principal.is_same(principal);
-                        controller == client || is_own
+                        let is_own = (principal.is_person() || only_watches)
+                            && bound.principal.is_same(principal);
+                        controller == client || is_own || bound.observers.contains(&client)
                     }
                     None => bound.principal.is_same(&state.principal),
                 },

@@ -10,7 +10,7 @@ use crate::service::agent::router::turns::Activity;
 use crate::service::agent::router::{MAX_SESSION_ID, Router, RouterOutput, remove};
 
 impl Tokens {
-    fn open_with(&self, token: &str) -> bool {
+    pub(super) fn open_with(&self, token: &str) -> bool {
         is_same_secret(token, &self.current)
             || self
                 .earlier
@@ -51,8 +51,7 @@ impl Router {
         if let Some(bound) = self.sessions.get(session) {
             let proven = token
                 .as_deref()
-                .zip(bound.tokens.as_ref())
-                .is_some_and(|(token, tokens)| tokens.open_with(token));
+                .is_some_and(|token| bound.is_opened_by(token));
             let is_same = bound.principal.is_same(&principal);
             let mut needs_room = false;
             match bound.state {
@@ -115,20 +114,22 @@ impl Router {
             run: self.run(process),
             claim: Some(claim(proven, process)),
             activity: Activity::default(),
+            observers: Vec::new(),
+            watch_token: "".into(),
         };
         self.sessions.insert(Arc::clone(session), bound);
         self.add_to_client(client, session);
         Ok((process, kept.is_some()))
     }
 
-    /// Gives the client control of the session that it claimed with this request. Returns the token that opens the session
-    /// next time. Returns `None` if the claim is gone, because the session was closed or recreated meanwhile.
+    /// Gives the client control of the session that it claimed with this request. Returns what to add to the response: the
+    /// session's tokens. Returns `None` if the claim is gone, because the session was closed or recreated meanwhile.
     pub(in super::super) fn confirm_claim(
         &mut self,
         upstream_id: u64,
         session: &Arc<str>,
         output: &mut impl RouterOutput,
-    ) -> Option<Box<str>> {
+    ) -> Option<String> {
         let process = self.sessions.get(session)?.process();
         let run = self.run(process);
         let bound = self.sessions.get_mut(session)?;
@@ -152,17 +153,24 @@ impl Router {
             },
         };
         let current = tokens.current.clone();
+        if bound.watch_token.is_empty() {
+            bound.watch_token = output.secret().into();
+        }
+        let added = added_tokens(&current, &bound.watch_token);
         bound.principal = state.principal.clone();
         let before = std::mem::replace(&mut bound.state, SessionState::Controlled(claim.client));
         bound.tokens = Some(tokens);
         bound.run = run;
         state.unread_tokens.push(Arc::clone(session));
+        // It has control now.
+        remove(&mut state.watching, session);
+        remove(&mut bound.observers, &claim.client);
         if let SessionState::Controlled(old) = before
             && old != claim.client
         {
             self.take_over(session, old, claim.client, output);
         }
-        Some(current)
+        Some(added)
     }
 
     /// Invalidates the previous tokens of a client's sessions. The client has sent a message, so it has read the
@@ -234,8 +242,13 @@ impl Router {
     }
 }
 
+/// What Outrigger adds to the response that gives a client control of a session.
+pub(super) fn added_tokens(resume: &str, watch: &str) -> String {
+    format!(r#"{{"resumeToken":"{resume}","watchToken":"{watch}"}}"#)
+}
+
 /// Compares two secrets in constant time.
-fn is_same_secret(a: &str, b: &str) -> bool {
+pub(in super::super) fn is_same_secret(a: &str, b: &str) -> bool {
     a.len() == b.len()
         && a.bytes()
             .zip(b.bytes())

@@ -23,6 +23,8 @@
 //! [`Principal::Nobody`] never have the same principal. Once the records of ended sessions are full, unknown sessions
 //! cannot be used at all. Whether they can before is a setting ([`UnknownSessions`]).
 //!
+//! Other clients may observe a session (`watch.rs`).
+//!
 //! Ended sessions are in [`EndedSessions`](super::ended_sessions::EndedSessions), all others in the router's table.
 
 mod access;
@@ -39,20 +41,26 @@ use crate::service::agent::config::UnknownSessions;
 use crate::{ClientId, Principal, Time};
 
 pub(super) use access::{SessionError, class_of};
+use claims::added_tokens;
+pub(super) use claims::is_same_secret;
 pub(super) use takeover::turn_ended;
 
 /// A session in the table.
 #[derive(Debug)]
 pub(super) struct Session {
-    principal: Principal,
+    pub(super) principal: Principal,
     pub(super) state: SessionState,
     /// The secrets that open it for another connection. `None` before it has had a client.
     tokens: Option<Tokens>,
     /// The run of an agent process that has the session. A client must load the session before another run can use it.
-    run: Run,
+    pub(super) run: Run,
     /// The pending request that loads or resumes it.
     pub(super) claim: Option<Claim>,
     pub(super) activity: Activity,
+    /// The clients that observe it.
+    pub(super) observers: Vec<ClientId>,
+    /// The secret that lets any client observe it.
+    pub(super) watch_token: Box<str>,
 }
 
 #[derive(Debug, PartialEq)]
@@ -74,6 +82,26 @@ struct Tokens {
     earlier: Option<Box<str>>,
 }
 
+/// The secrets of a new session.
+pub(super) struct NewTokens {
+    resume: String,
+    watch: String,
+}
+
+impl NewTokens {
+    pub(super) fn new(output: &mut impl RouterOutput) -> Self {
+        Self {
+            resume: output.secret(),
+            watch: output.secret(),
+        }
+    }
+
+    /// What to add to the response that creates the session.
+    pub(super) fn added(&self) -> String {
+        added_tokens(&self.resume, &self.watch)
+    }
+}
+
 /// A pending request of a client to control a session.
 #[derive(Debug)]
 pub(super) struct Claim {
@@ -93,6 +121,12 @@ impl Session {
             (None, SessionState::Controlled(client)) => Some(*client),
             (None, _) => None,
         }
+    }
+
+    /// Whether a resume token opens the session.
+    pub(super) fn is_opened_by(&self, token: &str) -> bool {
+        let tokens = self.tokens.as_ref();
+        tokens.is_some_and(|tokens| tokens.open_with(token))
     }
 
     /// The agent process that the session's messages belong to.
@@ -144,7 +178,7 @@ impl Router {
         client: ClientId,
         process: usize,
         session: &Arc<str>,
-        token: String,
+        tokens: NewTokens,
     ) {
         let Some(principal) = self
             .clients
@@ -154,7 +188,7 @@ impl Router {
             return;
         };
         let state = SessionState::Controlled(client);
-        self.insert(session, principal, state, process, token);
+        self.insert(session, principal, state, process, tokens);
         self.add_to_client(client, session);
     }
 
@@ -166,7 +200,7 @@ impl Router {
         abandoned: &AbandonedRequest,
         process: usize,
         session: &Arc<str>,
-        token: String,
+        tokens: NewTokens,
     ) {
         let is_free = if abandoned.session.is_some() {
             // The session was loaded, and another client may have claimed it since.
@@ -178,7 +212,8 @@ impl Router {
             return;
         }
         let state = SessionState::Gone(now);
-        self.insert(session, abandoned.principal.clone(), state, process, token);
+        let principal = abandoned.principal.clone();
+        self.insert(session, principal, state, process, tokens);
         self.begin_grace(now, session);
     }
 
@@ -189,25 +224,29 @@ impl Router {
         principal: Principal,
         state: SessionState,
         process: usize,
-        token: String,
+        NewTokens { resume, watch }: NewTokens,
     ) {
-        if let Some(client) = self
-            .controller_of(session)
-            .and_then(|client| self.clients.get_mut(&client))
-        {
-            remove(&mut client.sessions, session);
+        if let Some(earlier) = self.sessions.remove(session) {
+            for client in earlier.clients() {
+                if let Some(state) = self.clients.get_mut(&client) {
+                    remove(&mut state.sessions, session);
+                }
+            }
+            self.drop_observers(session, &earlier.observers);
         }
         self.ended.remove(session);
         let bound = Session {
             principal,
             state,
             tokens: Some(Tokens {
-                current: token.into(),
+                current: resume.into(),
                 earlier: None,
             }),
             run: self.run(process),
             claim: None,
             activity: Activity::default(),
+            observers: Vec::new(),
+            watch_token: watch.into(),
         };
         self.sessions.insert(Arc::clone(session), bound);
     }
@@ -230,6 +269,7 @@ impl Router {
                 remove(&mut state.sessions, session);
             }
         }
+        self.drop_observers(session, &bound.observers);
         let record = match (bound.state, bound.tokens) {
             (SessionState::Ended(mut record), _) => {
                 record.agent = agent;

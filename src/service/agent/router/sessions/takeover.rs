@@ -87,10 +87,16 @@ impl Router {
                 {
                     state.agent_requests.push(id);
                     request.client = new;
-                    output.to_client(new, &[text]);
+                    // As an observer, it may have it already.
+                    let had = request.approvers.contains(&new);
+                    remove(&mut request.approvers, &new);
+                    if !had {
+                        output.to_client(new, &[text]);
+                    }
                 }
                 _ => {
                     if let Some(request) = self.remove_agent_request(id) {
+                        self.revoke(id, &request, Some(old), output);
                         let gone = client_gone(&request.id, request.permission);
                         output.to_agent(request.process, &[&gone]);
                     }
