@@ -17,6 +17,7 @@ mod early_messages;
 mod ended_sessions;
 mod from_agent;
 mod from_client;
+mod handshakes;
 mod id_map;
 mod processes;
 mod sessions;

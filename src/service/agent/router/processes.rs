@@ -1,20 +1,15 @@
-//! The agent processes: one for each kind of client, their start and end, and their `initialize`.
+//! The agent processes: one for each kind of client, their start and their end.
 
 use std::collections::HashSet;
-use std::ops::Range;
 use std::sync::Arc;
 
 use super::early_messages::EarlyMessages;
 use super::id_map::IdMap;
-use super::watch::name_of;
-use super::{AbandonedRequest, Capabilities, RequestClass, Router, RouterOutput};
-use crate::service::agent::envelope::{Envelope, MessageKind, member};
-use crate::service::agent::initialize::{
-    Initialize, PendingInitialize, declares_resume, kind_of, version_of,
-};
-use crate::service::agent::response::{code, error, with_meta};
-use crate::service::json::Skimmer;
-use crate::{ClientId, Time};
+use super::{AbandonedRequest, RequestClass, Router, RouterOutput};
+use crate::ClientId;
+use crate::service::agent::envelope::Envelope;
+use crate::service::agent::initialize::Initialize;
+use crate::service::agent::response::code;
 
 /// A process and one of its runs: a restart begins another one. Each run knows only its own sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +26,7 @@ pub(super) struct Process {
     /// The number of its run.
     number: u32,
     /// The kind of its clients. `None` until a client has sent `initialize`.
-    kind: Option<Box<str>>,
+    pub(super) kind: Option<Box<str>>,
     /// The protocol version that the agent has chosen.
     pub(super) version: u64,
     pub(super) initialize: Initialize,
@@ -81,18 +76,6 @@ impl Router {
     /// Takes the processes to start and to stop, in this order.
     pub(crate) fn take_process_changes(&mut self) -> Vec<ProcessChange> {
         std::mem::take(&mut self.process_changes)
-    }
-
-    /// Whether the agent has not answered `initialize` yet.
-    pub(crate) fn is_initializing(&self, process: usize) -> bool {
-        self.process(process)
-            .is_some_and(|process| process.initialize.is_pending())
-    }
-
-    /// Whether a restarted agent has not accepted `initialize` and must be stopped.
-    pub(crate) fn is_refused(&self, process: usize) -> bool {
-        self.process(process)
-            .is_some_and(|process| process.initialize.is_refused())
     }
 
     /// The figures of a process.
@@ -176,7 +159,7 @@ impl Router {
 
     /// The process for clients of a kind: theirs, one that no client has used yet, or a new one. `None` if there are too many.
     /// A client that only watches gets any process of the same protocol version.
-    fn process_for(&mut self, kind: &str, only_watches: bool) -> Option<usize> {
+    pub(super) fn process_for(&mut self, kind: &str, only_watches: bool) -> Option<usize> {
         let has_kind = |process: &Option<Process>, kind: Option<&str>| {
             let process = process.as_ref();
             process.is_some_and(|process| process.kind.as_deref() == kind)
@@ -228,7 +211,7 @@ impl Router {
     }
 
     /// Whether a client, a session or a pending request needs a process.
-    fn is_used(&self, process: usize) -> bool {
+    pub(super) fn is_used(&self, process: usize) -> bool {
         let mut clients = self.clients.values();
         let mut sessions = self.sessions.values();
         let mut requests = self.client_requests.values();
@@ -273,132 +256,6 @@ impl Router {
         }
         self.processes[process] = None;
         Some(clients)
-    }
-
-    /// Handles `initialize` of a client.
-    pub(super) fn initialize_from_client(
-        &mut self,
-        now: Time,
-        client: ClientId,
-        envelope: &Envelope<'_>,
-        id: &str,
-        output: &mut impl RouterOutput,
-    ) {
-        self.counters.initializes += 1;
-        let kind = kind_of(envelope);
-        let before = self.process_of(client);
-        let is_of_kind = |process: &Process| process.kind.as_deref() == Some(&*kind);
-        let index = match before {
-            Some(index) if self.process(index).is_some_and(is_of_kind) => index,
-            Some(_) => {
-                let why = Some("initialize was sent before with other capabilities");
-                let refused = error(id, code::INVALID, "Invalid request", why);
-                return output.to_client(client, &[&refused]);
-            }
-            None => match self.process_for(&kind, Self::only_watches(client, output)) {
-                Some(index) => index,
-                None => {
-                    let why = "the limit of agent processes is reached; connect with the same protocol version and \
-                               capabilities as another client, or raise --max-agents";
-                    let refused = error(id, code::TOO_MANY, "Too many agents", Some(why));
-                    return output.to_client(client, &[&refused]);
-                }
-            },
-        };
-        if let Some(state) = self.clients.get_mut(&client) {
-            state.process = Some(index);
-            state.capabilities = Capabilities::read(envelope);
-            state.name = name_of(envelope);
-        }
-        let upstream_id = self.next_id();
-        let deadline = self.limits.initialize_timeout.map(|limit| now + limit);
-        let Some(process) = self.process_mut(index) else {
-            return;
-        };
-        match &mut process.initialize {
-            Initialize::Done { result, .. } => {
-                let answer = [
-                    r#"{"jsonrpc":"2.0","id":"#,
-                    id,
-                    r#","result":"#,
-                    result,
-                    "}",
-                ]
-                .concat();
-                self.answer_initialize(client, &answer, output);
-            }
-            Initialize::Pending(pending)
-                if pending.wanted.iter().any(|(other, _)| *other == client) =>
-            {
-                let why = Some("initialize is under way");
-                let refused = error(id, code::INVALID, "Invalid request", why);
-                output.to_client(client, &[&refused]);
-            }
-            Initialize::Pending(pending) => {
-                let is_lost = pending.wanted.is_empty() && !pending.was_accepted;
-                pending.wanted.push((client, id.into()));
-                if is_lost {
-                    // The clients that waited for it have left, and the answer may never come.
-                    pending.ids.push(upstream_id);
-                    pending.deadline = deadline;
-                    self.send_initialize(index, output);
-                }
-            }
-            initialize @ Initialize::Never => {
-                *initialize = Initialize::Pending(PendingInitialize {
-                    ids: vec![upstream_id],
-                    params: params_of(envelope).unwrap_or("{}").into(),
-                    wanted: vec![(client, id.into())],
-                    deadline,
-                    ..PendingInitialize::default()
-                });
-                self.send_initialize(index, output);
-            }
-        }
-    }
-
-    /// Sends the pending `initialize` to the agent.
-    fn send_initialize(&mut self, process: usize, output: &mut impl RouterOutput) {
-        let state = self.process_mut(process);
-        let Some(pending) = state.and_then(|state| state.initialize.pending()) else {
-            return;
-        };
-        let deadline = pending.deadline;
-        if let Some(id) = pending.ids.last() {
-            output.initialize_agent(
-                process,
-                &[
-                    r#"{"jsonrpc":"2.0","id":"#,
-                    &id.to_string(),
-                    r#","method":"initialize","params":"#,
-                    &pending.params,
-                    "}",
-                ],
-            );
-        }
-        if let Some(deadline) = deadline {
-            self.wake_at(deadline);
-        }
-    }
-
-    /// Initializes a new agent process with the parameters that its predecessor got.
-    pub(crate) fn handle_agent_started(
-        &mut self,
-        now: Time,
-        process: usize,
-        output: &mut impl RouterOutput,
-    ) {
-        let id = self.next_id();
-        let deadline = self.limits.initialize_timeout.map(|limit| now + limit);
-        let Some(state) = self.process_mut(process) else {
-            return;
-        };
-        if state.initialize.restart(id) {
-            if let Some(pending) = state.initialize.pending() {
-                pending.deadline = deadline;
-            }
-            self.send_initialize(process, output);
-        }
     }
 
     /// Fails all pending requests of a process with its exit status `data`, and marks its sessions as lost.
@@ -458,143 +315,4 @@ impl Router {
         self.end_turns(process, data, output);
         self.mark_lost(process, output);
     }
-
-    /// Handles the agent's response to `initialize`.
-    pub(super) fn initialize_from_agent(
-        &mut self,
-        process: usize,
-        upstream_id: u64,
-        envelope: &Envelope<'_>,
-        id: &Range<usize>,
-        output: &mut impl RouterOutput,
-    ) {
-        let text = envelope.text;
-        let Some(state) = self.process_mut(process) else {
-            return;
-        };
-        let Some(pending) = state.initialize.pending() else {
-            return;
-        };
-        let is_latest = pending.ids.last() == Some(&upstream_id);
-        pending.ids.retain(|other| *other != upstream_id);
-        let MessageKind::Response {
-            result: Some(result),
-            ..
-        } = &envelope.kind
-        else {
-            if pending.wanted.is_empty() && pending.was_accepted {
-                log::error!(
-                    "the restarted agent rejected initialize: {}",
-                    &text[..text.floor_char_boundary(300)]
-                );
-                pending.is_refused = true;
-                return;
-            }
-            // The agent may reject it only because it was sent twice.
-            if is_latest {
-                let is_over = pending.ids.is_empty();
-                let wanted = state.initialize.take_wanted();
-                if is_over {
-                    state.initialize = Initialize::Never;
-                }
-                self.reject_initialize(wanted, output, |client_id| {
-                    [&text[..id.start], client_id, &text[id.end..]].concat()
-                });
-                self.free_kind(process);
-            }
-            return;
-        };
-        let result = &text[result.clone()];
-        let PendingInitialize {
-            ids,
-            params,
-            wanted,
-            ..
-        } = std::mem::take(pending);
-        // The responses to the others say nothing new.
-        state.orphaned.extend(ids);
-        state.version = version_of(result).unwrap_or(1);
-        state.initialize = Initialize::Done {
-            params,
-            result: result.into(),
-            agent_resumes: declares_resume(result),
-        };
-        for (client, client_id) in wanted {
-            let answer = [&text[..id.start], &client_id, &text[id.end..]].concat();
-            self.answer_initialize(client, &answer, output);
-        }
-    }
-
-    /// Fails an `initialize` that was not answered in time, for those who wait. A restarted agent is stopped.
-    pub(super) fn time_out_initialize(
-        &mut self,
-        now: Time,
-        process: usize,
-        output: &mut impl RouterOutput,
-    ) {
-        let Some(state) = self.process_mut(process) else {
-            return;
-        };
-        if state
-            .initialize
-            .deadline()
-            .is_none_or(|deadline| deadline > now)
-        {
-            return;
-        }
-        let wanted = state.initialize.take_wanted();
-        if let Some(pending) = state.initialize.pending() {
-            pending.is_refused = pending.was_accepted;
-        }
-        log::error!("the agent has not answered initialize in time");
-        self.counters.timed_out += wanted.len() as u64;
-        self.reject_initialize(wanted, output, |client_id| {
-            let why = Some("the agent has not answered initialize in time");
-            error(client_id, code::TIMED_OUT, "Timed out", why)
-        });
-    }
-
-    /// Sends errors to clients that wait for `initialize`. They may send it again, also as another kind of client.
-    fn reject_initialize(
-        &mut self,
-        wanted: Vec<(ClientId, Box<str>)>,
-        output: &mut impl RouterOutput,
-        failed: impl Fn(&str) -> String,
-    ) {
-        for (client, id) in wanted {
-            if let Some(state) = self.clients.get_mut(&client) {
-                state.process = None;
-            }
-            output.to_client(client, &[&failed(&id)]);
-        }
-    }
-
-    /// Lets clients of any kind use a process that has rejected `initialize`, unless it has clients.
-    fn free_kind(&mut self, process: usize) {
-        if self.is_used(process) {
-            return;
-        }
-        if let Some(state) = self.process_mut(process)
-            && matches!(state.initialize, Initialize::Never)
-        {
-            state.kind = None;
-        }
-    }
-
-    /// Sends the result of `initialize` to a client, with what Outrigger adds.
-    fn answer_initialize(&self, client: ClientId, answer: &str, output: &mut impl RouterOutput) {
-        let resumable = output.is_resumable(client);
-        let added = format!(r#"{{"resume":{resumable},"takeover":true,"watch":true}}"#);
-        match Envelope::parse(answer) {
-            Ok(envelope) => output.to_client(client, &[&with_meta(&envelope, &added)]),
-            Err(_) => output.to_client(client, &[answer]),
-        }
-    }
-}
-
-/// The parameters of a message, of any JSON type.
-fn params_of<'a>(envelope: &Envelope<'a>) -> Option<&'a str> {
-    let whole = Skimmer::new(envelope.text).value().ok()?;
-    let params = member(envelope.text, &whole, "params")?;
-    Some(&envelope.text[params])
 }

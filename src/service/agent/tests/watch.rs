@@ -152,12 +152,12 @@ fn who_may_attach_to_a_session_in_each_state() {
             };
             let (mut sim, resume_token) = sim_with_session(state, owner);
             let first = sim.output.clients.get(&client(1)).into_iter().flatten();
-            let watch_token = first.filter_map(|text| {
+            let mut watch_token = first.filter_map(|text| {
                 let message: Value = serde_json::from_str(text).expect("JSON");
                 let token = &message["result"]["_meta"]["outrigger"]["watchToken"];
                 token.as_str().map(str::to_owned)
             });
-            let watch_token = watch_token.last();
+            let watch_token = watch_token.next_back();
             if case == 4 {
                 sim.output.watchers.push(client(2));
             }
