@@ -12,6 +12,7 @@
 //!
 //! `handle_*` methods take input. The other methods are getters, except `drain` and `take_*`.
 
+mod approvals;
 mod connections;
 mod early_messages;
 mod ended_sessions;
@@ -20,6 +21,7 @@ mod from_client;
 mod handshakes;
 mod id_map;
 mod processes;
+mod receivers;
 mod sessions;
 mod timeouts;
 mod turns;
