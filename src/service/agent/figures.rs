@@ -28,6 +28,7 @@ pub(super) fn status(
     let status = serde_json::json!({
         "sessions": router.session_count(),
         "ended_sessions": router.ended_count(),
+        "observers": router.observer_count(),
         "agent": {
             "running": is_running(processes),
             "restarts": restarts(processes, ended_restarts),
@@ -87,6 +88,11 @@ pub(super) fn metrics(
         "outrigger_agent_sessions",
         "Sessions that a client controls or can still resume.",
         router.session_count(),
+    );
+    out.gauge(
+        "outrigger_agent_observers",
+        "Observers of sessions.",
+        router.observer_count(),
     );
     out.gauge(
         "outrigger_agent_ended_sessions",

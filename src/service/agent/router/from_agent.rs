@@ -153,6 +153,7 @@ impl Router {
                 if success && self.controller_of(session) == Some(client) =>
             {
                 self.end(session, None);
+                self.stop_unused();
             }
             (RequestClass::Prompt, Some(session)) if success && self.has_long_turns(process) => {
                 self.note_accepted(session);

@@ -306,6 +306,12 @@ impl Router {
         self.sessions.len()
     }
 
+    /// The number of observers of all sessions.
+    pub(crate) fn observer_count(&self) -> usize {
+        let clients = self.clients.values();
+        clients.map(|state| state.watching.len()).sum()
+    }
+
     /// The number of records of ended sessions.
     pub(crate) fn ended_count(&self) -> usize {
         self.ended.len()
@@ -353,10 +359,10 @@ impl Router {
         }) || self.has_running_turn(client)
     }
 
-    /// Whether a client controls a session.
+    /// Whether a client controls or observes a session.
     pub(crate) fn has_session(&self, client: ClientId) -> bool {
         let state = self.clients.get(&client);
-        state.is_some_and(|state| !state.sessions.is_empty())
+        state.is_some_and(|state| !state.sessions.is_empty() || !state.watching.is_empty())
     }
 
     /// Rejects new requests from now on.
