@@ -48,6 +48,17 @@ impl AgentProcess {
         matches!(self.state, ProcessState::Running(_))
     }
 
+    /// Takes the child out while it handles an event. A process that does not run keeps its state.
+    pub(super) fn take_child(&mut self) -> Option<Box<Child>> {
+        match std::mem::take(&mut self.state) {
+            ProcessState::Running(child) => Some(child),
+            other => {
+                self.state = other;
+                None
+            }
+        }
+    }
+
     /// The number of bytes that the agent has not read.
     pub(super) fn unread(&mut self) -> usize {
         let queued = match &mut self.state {

@@ -253,7 +253,7 @@ impl Agent {
             let Some(process) = &mut self.processes[index] else {
                 continue;
             };
-            let ProcessState::Running(mut child) = std::mem::take(&mut process.state) else {
+            let Some(mut child) = process.take_child() else {
                 continue;
             };
             let queued = child.stdin().map_or(0, |stdin| stdin.queued());
