@@ -49,8 +49,8 @@ impl Router {
             None => match self.process_for(&kind, Self::only_watches(client, output)) {
                 Some(index) => index,
                 None => {
-                    let why = "the limit of agent processes is reached; connect with the same protocol version and \
-                               capabilities as another client, or raise --max-agents";
+                    let why = "the limit of agent processes is reached; connect with the protocol version and \
+                               capabilities of another client";
                     let refused = error(id, code::TOO_MANY, "Too many agents", Some(why));
                     return output.to_client(client, &[&refused]);
                 }

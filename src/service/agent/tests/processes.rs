@@ -67,7 +67,7 @@ fn clients_of_one_kind_share_a_process_and_others_get_another() {
     assert!(
         refused["error"]["data"]
             .to_string()
-            .contains("--max-agents")
+            .contains("limit of agent processes")
     );
     sim.client_sends(5, &request("8", "session/list", &json!({})));
     assert_eq!(code(&sim.client_received(5)), -32600);
