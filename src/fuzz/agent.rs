@@ -302,6 +302,7 @@ pub fn router(data: &[u8]) {
                 }
                 ProcessChange::Stop(process) => {
                     model.agent_has.retain(|sent| sent.process != process);
+                    router.handle_stopped();
                 }
             }
         }

@@ -109,7 +109,11 @@ impl Agent {
         for change in self.router.take_process_changes() {
             match change {
                 ProcessChange::Start(index) => self.add_process(ctx, index),
-                ProcessChange::Stop(index) => self.remove_process(ctx, index),
+                ProcessChange::Stop(index) => {
+                    if !self.remove_process(ctx, index) {
+                        self.router.handle_stopped();
+                    }
+                }
             }
         }
         for (client, notice) in self.router.take_notices() {
@@ -151,10 +155,11 @@ impl Agent {
         self.start(ctx, index);
     }
 
-    fn remove_process(&mut self, ctx: &mut Context, index: usize) {
+    /// Removes a process. Returns whether it runs and has to be stopped first.
+    fn remove_process(&mut self, ctx: &mut Context, index: usize) -> bool {
         let process = self.processes.get_mut(index).and_then(Option::take);
         let Some(process) = process else {
-            return;
+            return false;
         };
         self.ended_restarts += process.restarts;
         match process.state {
@@ -162,10 +167,12 @@ impl Agent {
                 log::info!("stopping an agent process that no client uses");
                 child.stop(ctx);
                 self.stopping.push(*child);
+                return true;
             }
             ProcessState::Backoff(timer) => ctx.cancel_timer(timer),
             ProcessState::Gone => {}
         }
+        false
     }
 
     fn start(&mut self, ctx: &mut Context, index: usize) {
@@ -295,6 +302,7 @@ impl Agent {
                 ChildEvent::Handled => return,
                 ChildEvent::Exited(_) => {
                     self.stopping.swap_remove(index);
+                    self.router.handle_stopped();
                     return;
                 }
             }

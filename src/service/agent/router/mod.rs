@@ -231,6 +231,8 @@ pub(crate) struct Router {
     /// The agent processes. The first one may serve any kind of client, until a client has sent `initialize`.
     processes: Vec<Option<Process>>,
     process_changes: Vec<ProcessChange>,
+    /// The number of stopped processes that have not exited.
+    stopping: usize,
     /// Messages for clients that could not be sent at once.
     notices: Vec<(ClientId, String)>,
     /// The number of the last run of a process.
@@ -263,6 +265,7 @@ impl Router {
             timed_agent_requests: BTreeSet::new(),
             processes: vec![Some(Process::new(0))],
             process_changes: Vec::new(),
+            stopping: 0,
             notices: Vec::new(),
             last_run: 0,
             ended: EndedSessions::new(limits.ended_sessions),

@@ -60,7 +60,7 @@ impl Process {
 pub(crate) enum ProcessChange {
     /// Start the process with this index.
     Start(usize),
-    /// Stop it, and ignore what it still writes.
+    /// Stop it, and ignore what it still writes. [`Router::handle_stopped`] follows.
     Stop(usize),
 }
 
@@ -76,6 +76,11 @@ impl Router {
     /// Takes the processes to start and to stop, in this order.
     pub(crate) fn take_process_changes(&mut self) -> Vec<ProcessChange> {
         std::mem::take(&mut self.process_changes)
+    }
+
+    /// A process that had to be stopped has exited.
+    pub(crate) fn handle_stopped(&mut self) {
+        self.stopping = self.stopping.saturating_sub(1);
     }
 
     /// The figures of a process.
@@ -186,8 +191,11 @@ impl Router {
         Some(index)
     }
 
-    /// Adds a process. At the limit, it replaces one that nobody uses.
+    /// Adds a process. At the limit, it replaces one that nobody uses. As many may be stopping as may run.
     fn add_process(&mut self) -> Option<usize> {
+        if self.stopping >= self.limits.processes {
+            return None;
+        }
         let running = self.processes.iter().flatten().count();
         if running >= self.limits.processes {
             let unused = (0..self.processes.len()).find(|&index| !self.is_used(index))?;
@@ -207,6 +215,7 @@ impl Router {
 
     fn stop_process(&mut self, index: usize) {
         self.processes[index] = None;
+        self.stopping += 1;
         self.process_changes.push(ProcessChange::Stop(index));
     }
 

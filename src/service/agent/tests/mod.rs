@@ -189,6 +189,8 @@ impl Simulation {
             if let ProcessChange::Start(process) = change {
                 self.router
                     .handle_agent_started(self.now, *process, &mut self.output);
+            } else {
+                self.router.handle_stopped();
             }
         }
         changes

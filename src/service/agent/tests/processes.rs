@@ -129,6 +129,26 @@ fn a_full_house_makes_room_by_stopping_what_nobody_uses() {
 }
 
 #[test]
+fn clients_that_come_and_go_do_not_pile_up_processes_that_are_stopping() {
+    let mut limits = Simulation::new().router.limits();
+    limits.processes = 1;
+    let mut sim = Simulation::with_limits(limits);
+    let hello = |version: u64| request("0", "initialize", &json!({"protocolVersion": version}));
+    for number in 1..=3 {
+        sim.connect(number);
+        sim.client_sends(number, &hello(number));
+        sim.disconnect(number);
+    }
+    let changes = sim.router.take_process_changes();
+    assert_eq!(changes, [ProcessChange::Stop(0), ProcessChange::Start(0)]);
+    assert_eq!(code(&sim.client_received(3)), -32013);
+    sim.router.handle_stopped();
+    sim.connect(4);
+    sim.client_sends(4, &hello(4));
+    assert_eq!(sim.router.take_process_changes().len(), 2);
+}
+
+#[test]
 fn a_session_stays_in_its_process_whoever_loads_it() {
     let mut sim = two_kinds();
     sim.session(1, "s");
