@@ -109,3 +109,36 @@ for (let tries = 0; ; tries++) {
 await ann.prompt(a, "still here");
 await server.stop();
 console.log("  version 1 goes on without version 2 ok");
+
+// Another client of the SDK approves for the client of the session, whose user does not answer. The SDK reports the update
+// `permission_resolved`, which it does not know, and goes on.
+console.error = () => {};
+const shared = await start("agent", "--no-auth", "--approvals", "any", "--", "node",
+  fileURLToPath(new URL("acp_agent.mjs", import.meta.url)));
+async function attachable(name, onPermission) {
+  const updates = [];
+  const { agent } = acp1.client({ name })
+    .onNotification(acp1.methods.client.session.update, ({ params: { update } }) => updates.push(update))
+    .onRequest(acp1.methods.client.session.requestPermission, onPermission)
+    .onRequest(acp1.methods.client.fs.readTextFile, () => ({ content: "text" }))
+    .connect(createWebSocketStream(shared.url, { WebSocket }));
+  const clientCapabilities = { fs: { readTextFile: true } };
+  await agent.request(acp1.methods.agent.initialize, { protocolVersion: 1, clientCapabilities, clientInfo: { name, version: "1" } });
+  return { agent, updates };
+}
+const owner = await attachable("owner", () => new Promise(() => {}));
+const phone = await attachable("phone", ({ params: { options } }) => (
+  { outcome: { outcome: "selected", optionId: options[0].optionId } }));
+const { sessionId, _meta: { outrigger: { watchToken } } } = await owner.agent.request("session/new", { cwd: "/", mcpServers: [] });
+const attached = await phone.agent.request("session/attach", { sessionId, _meta: { outrigger: { watchToken } } });
+assert.deepEqual(attached.connectedClients, [{ name: "owner", version: "1", role: "controller" }]);
+for (let round = 0; round < 10; round++) {
+  const prompt = [{ type: "text", text: `${round}` }];
+  const { stopReason } = await owner.agent.request("session/prompt", { sessionId, prompt });
+  assert.equal(stopReason, "end_turn");
+}
+const said = (updates) => updates.filter((update) => update.sessionUpdate === "agent_message_chunk").map(({ content }) => content.text);
+assert.deepEqual(said(owner.updates), Array.from({ length: 10 }, (_, round) => [`${round}`, "text"]).flat());
+assert.deepEqual(said(phone.updates), said(owner.updates));
+await shared.stop();
+console.log("  an observer approves for the client ok");
