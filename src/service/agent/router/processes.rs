@@ -321,7 +321,8 @@ impl Router {
             self.forget_agent_request(id);
         }
         self.drop_early(process);
-        self.end_turns(process, data, output);
+        // Claims fail first, so that only clients that keep their sessions are told.
         self.mark_lost(process, output);
+        self.end_turns(process, data, output);
     }
 }
