@@ -146,3 +146,23 @@ fn elicitation_of_version_two_is_announced_in_capabilities() {
         assert_eq!(sim.output.clients.contains_key(&client(1)), permitted);
     }
 }
+
+#[test]
+fn an_exit_during_a_takeover_is_told_to_the_client_that_keeps_the_session() {
+    // The bug: the client whose claim failed was told, and the client that kept the session was not.
+    let mut sim = version_two();
+    sim.connect_as(2, named("ada"));
+    sim.hello(2, &json!({"protocolVersion": 2, "capabilities": {}}));
+    sim.prompts();
+    sim.agent_answers(&json!({"messageId": "m"}));
+    sim.output.away.push(client(1));
+    sim.client_sends(2, &claim("6", "session/resume", "s", None));
+    sim.clear();
+    sim.router.handle_agent_exited(0, "{}", &mut sim.output);
+    assert_eq!(
+        sim.client_received(1)["params"]["update"]["stopReason"],
+        "error"
+    );
+    assert_eq!(code(&sim.client_received(2)), -32012);
+    assert_eq!(sim.output.clients[&client(2)].len(), 1);
+}
