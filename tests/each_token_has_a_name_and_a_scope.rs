@@ -121,7 +121,7 @@ fn each_scope_reaches_what_it_names_and_nothing_else() {
         ("ws /echo", [101, 101, 403, 403]),
         ("ws /terminal", [101, 101, 403, 403]),
         ("ws /app", [101, 101, 403, 403]),
-        ("ws /acp", [101, 101, 403, 403]),
+        ("ws /acp", [101, 101, 101, 403]),
         ("GET /echo", [426, 426, 403, 403]),
         ("GET /process", [200, 403, 403, 403]),
         ("HEAD /process", [200, 403, 403, 403]),

@@ -48,7 +48,7 @@ fn with_server_authentication_a_client_can_load_its_session_without_a_resume_tok
         assert!(wire.read_head().starts_with("HTTP/1.1 101 "));
         Client::initialized_on(wire)
     };
-    load_as_same_principal(&open);
+    load_as_same_principal(&open, false);
 }
 
 #[test]
@@ -68,17 +68,37 @@ fn on_a_unix_socket_the_same_user_can_load_its_session() {
         assert!(wire.read_head().starts_with("HTTP/1.1 101 "));
         Client::initialized_on(wire)
     };
-    load_as_same_principal(&open);
+    load_as_same_principal(&open, true);
+
+    // While the first connection lives, the same user can take its session over.
+    let (mut first, session, _) = open().open_session();
+    first.prompt(&session, "wait");
+    first.hear();
+    let mut second = open();
+    let mut take = load(&session, None);
+    take["_meta"]["outrigger"]["takeover"] = json!(true);
+    let taken = second.ask("session/load", take);
+    assert!(taken.get("result").is_some(), "{taken}");
+    assert_eq!(error_code(&first.hear()), -32010, "its prompt fails");
+    let told = first.hear();
+    assert_eq!(told["method"], "_outrigger/session_taken_over", "{told}");
+    second.say(
+        &json!({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}}),
+    );
+    let ended = second.hear();
+    assert_eq!(ended["method"], "_outrigger/turn_ended", "{ended}");
+    assert_eq!(ended["params"]["result"]["stopReason"], "cancelled");
 }
 
 /// Loads a session as the same principal. That fails while the first connection lives and succeeds afterwards.
-fn load_as_same_principal(open: &dyn Fn() -> Client) {
+fn load_as_same_principal(open: &dyn Fn() -> Client, is_person: bool) {
     let (mut first, session, _) = open().open_session();
     let mut second = open();
     let denied = second.ask("session/load", load(&session, None));
     assert_eq!(error_code(&denied), -32010, "{denied}");
     let listed = second.ask("session/list", json!({}));
-    assert_eq!(listed["result"]["sessions"], json!([]));
+    let listed = listed["result"]["sessions"].as_array().map(Vec::len);
+    assert_eq!(listed, Some(usize::from(is_person)));
     first.prompt(&session, "wait");
     first.hear();
     first.wire.reset();

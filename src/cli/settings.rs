@@ -12,7 +12,7 @@ use super::lookup;
 #[cfg(feature = "deflate")]
 use crate::protocol::deflate::DeflateConfig;
 use crate::service::Endpoint;
-use crate::service::agent::{AgentProtocol, RestartLimit};
+use crate::service::agent::{AgentProtocol, Approvals, RestartLimit, UnknownSessions};
 use crate::{Config, Listen, Token};
 
 /// The settings of a command, or of one route.
@@ -47,6 +47,12 @@ pub(crate) struct Settings {
     pub(crate) per_client: bool,
     pub(crate) protocol: AgentProtocol,
     pub(crate) grace: Option<Duration>,
+    pub(crate) max_agents: usize,
+    pub(crate) initialize_timeout: Option<Duration>,
+    pub(crate) approvals: Approvals,
+    pub(crate) unknown_sessions: UnknownSessions,
+    pub(crate) request_timeout: Option<Duration>,
+    pub(crate) answer_timeout: Option<Duration>,
     pub(crate) restart_limit: RestartLimit,
     pub(crate) subprotocols: Vec<String>,
     pub(crate) cwd: Option<String>,
@@ -98,6 +104,12 @@ impl Settings {
             per_client: false,
             protocol: AgentProtocol::Acp,
             grace: Some(Duration::from_secs(300)),
+            max_agents: 4,
+            initialize_timeout: Some(Duration::from_secs(30)),
+            approvals: Approvals::Owner,
+            unknown_sessions: UnknownSessions::Auto,
+            request_timeout: None,
+            answer_timeout: None,
             restart_limit: RestartLimit {
                 count: 5,
                 window: Duration::from_secs(60),

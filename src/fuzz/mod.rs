@@ -17,9 +17,13 @@
 
 #[cfg(feature = "server")]
 mod agent;
+#[cfg(feature = "server")]
+mod agent_model;
 mod conversation;
 #[cfg(feature = "deflate")]
 mod deflate;
+#[cfg(feature = "server")]
+mod envelope;
 #[cfg(feature = "server")]
 mod process;
 pub(crate) mod protocol;
@@ -34,7 +38,9 @@ pub use deflate::deflate;
 pub use protocol::{frame_header, handshake, proxy_header};
 
 #[cfg(feature = "server")]
-pub use agent::{envelope, router};
+pub use agent::router;
+#[cfg(feature = "server")]
+pub use envelope::envelope;
 #[cfg(feature = "server")]
 pub use process::{attachments, control, process_calls};
 #[cfg(feature = "server")]

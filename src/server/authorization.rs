@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::address::ListenAddress;
 use super::client::Remote;
 use super::core::{Core, Env};
 use super::id::ClientId;
@@ -34,6 +35,16 @@ impl Core {
         tokens
             .get(credential)
             .map_or(Scope::Metrics, |one| one.scope())
+    }
+
+    /// Whether the settings admit clients of this client's principal only.
+    pub(super) fn is_sole_principal(&self, id: ClientId) -> bool {
+        let is_guarded = |listen: &ListenAddress| matches!(listen, ListenAddress::Unix(_));
+        let tokens = self.env.config.access.tokens.iter().count();
+        let has_users = self.listen.iter().any(is_guarded);
+        let is_open = tokens == 0 && !self.listen.iter().all(is_guarded);
+        let principals = tokens + usize::from(has_users) + usize::from(is_open);
+        principals == 1 && self.principal(id) != Principal::Nobody
     }
 
     /// Rejects a request that needs a higher scope than the client's token has.

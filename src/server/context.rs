@@ -131,6 +131,12 @@ impl Context {
         self.core.principal(id)
     }
 
+    /// Whether the settings admit clients of this client's principal only: there is one token or one unix socket, and no
+    /// way in without them.
+    pub fn is_sole_principal(&self, id: ClientId) -> bool {
+        self.core.is_sole_principal(id)
+    }
+
     /// What the token of a client's last request allows.
     pub fn scope(&self, id: ClientId) -> Scope {
         self.core.scope(id)

@@ -56,6 +56,7 @@ run_deploy() {
 run_acp() {
   node_modules
   TOOLS=$tools node tests/interop/acp.mjs
+  TOOLS=$tools node tests/interop/acp_versions.mjs
 }
 run_terminal() {
   node_modules

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::super::flags::{Flag, Takes, samples};
 use super::super::values::{duration, number};
 use super::{Command, ProgramArg, Serves};
-use crate::service::agent::{AgentProtocol, RestartLimit};
+use crate::service::agent::{AgentProtocol, Approvals, RestartLimit, UnknownSessions};
 use crate::service::{Agent, AgentConfig, AgentPerClient};
 
 pub(super) static AGENT: Command = Command {
@@ -16,6 +16,7 @@ pub(super) static AGENT: Command = Command {
 Connects many WebSocket clients to one JSON-RPC agent that reads and writes lines on its standard
 streams: an agent of the Agent Client Protocol, or any other with --protocol jsonrpc. Every answer
 goes to the client that asked, under the id that it used. Every session belongs to one connection.
+Clients with another protocol version or other capabilities get a process of their own.
 
 With --mode per-client, each connection gets a PROGRAM of its own, and messages pass through
 unchanged. For MCP servers, use '--mode per-client --protocol jsonrpc'.
@@ -32,6 +33,12 @@ unchanged. For MCP servers, use '--mode per-client --protocol jsonrpc'.
             protocol: settings.protocol,
             grace: settings.grace,
             restart_limit: settings.restart_limit,
+            max_agents: settings.max_agents,
+            initialize_timeout: settings.initialize_timeout,
+            approvals: settings.approvals,
+            unknown_sessions: settings.unknown_sessions,
+            request_timeout: settings.request_timeout,
+            answer_timeout: settings.answer_timeout,
             sessions_may_idle: params.sessions_may_idle,
         };
         Ok(if settings.per_client {
@@ -48,7 +55,7 @@ const FLAGS: &[Flag] = &[
         name: "mode",
         takes: Takes::One("MODE"),
         default: Some("shared"),
-        help: "shared: one agent for all clients; per-client: one agent for each connection",
+        help: "shared: one agent for each kind of client; per-client: one agent for each connection",
         set: |settings, value| {
             settings.per_client = match value {
                 "shared" => false,
@@ -95,7 +102,7 @@ const FLAGS: &[Flag] = &[
         name: "restart-limit",
         takes: Takes::One("N/TIME"),
         default: Some("5/60s"),
-        help: "how many times a shared agent may exit within a time before the server gives up",
+        help: "how many times a process of a shared agent may exit within a time before it is given up; the server fails with its last process",
         set: |settings, value| {
             let wrong = || format!("'{value}' is not N/TIME such as 5/60s");
             let (count, window) = value.split_once('/').ok_or_else(wrong)?;
@@ -108,6 +115,92 @@ const FLAGS: &[Flag] = &[
         },
         accepts: samples(&["0/1s", "1000/1h"]),
         rejects: &["5", "5/0", "1001/1s"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "max-agents",
+        takes: Takes::One("N"),
+        default: Some("4"),
+        help: "how many processes a shared agent may have: one for each kind of client, by protocol version and capabilities",
+        set: |settings, value| {
+            settings.max_agents = number(value, 1..=64)?;
+            Ok(())
+        },
+        accepts: samples(&["1", "64"]),
+        rejects: &["0", "65"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "initialize-timeout",
+        takes: Takes::One("TIME"),
+        default: Some("30s"),
+        help: "how long a shared agent may take to answer initialize; then the clients that wait get the error -32014",
+        set: |settings, value| {
+            settings.initialize_timeout = duration(value)?;
+            Ok(())
+        },
+        accepts: samples(&["0", "2m"]),
+        rejects: &["soon"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "approvals",
+        takes: Takes::One("WHO"),
+        default: Some("owner"),
+        help: "owner: only the client of a session answers its permission requests; any: observers of the session whose token permits use may answer too, and the first answer counts",
+        set: |settings, value| {
+            settings.approvals = match value {
+                "owner" => Approvals::Owner,
+                "any" => Approvals::Any,
+                _ => return Err(format!("'{value}' is neither owner nor any")),
+            };
+            Ok(())
+        },
+        accepts: samples(&["owner", "any"]),
+        rejects: &["nobody"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "unknown-sessions",
+        takes: Takes::One("RULE"),
+        default_note: Some("allow if there is one principal, else deny"),
+        help: "allow or deny: whether clients may load sessions that the server has never seen, such as those in the agent's own history",
+        set: |settings, value| {
+            settings.unknown_sessions = match value {
+                "allow" => UnknownSessions::Allow,
+                "deny" => UnknownSessions::Deny,
+                _ => return Err(format!("'{value}' is neither allow nor deny")),
+            };
+            Ok(())
+        },
+        accepts: samples(&["allow", "deny"]),
+        rejects: &["some"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "request-timeout",
+        takes: Takes::One("TIME"),
+        default: Some("off"),
+        help: "how long a shared agent may take to answer a request, other than session/prompt; then its client gets the error -32014",
+        set: |settings, value| {
+            settings.request_timeout = duration(value)?;
+            Ok(())
+        },
+        accepts: samples(&["0", "2m"]),
+        rejects: &["soon"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "answer-timeout",
+        takes: Takes::One("TIME"),
+        default: Some("off"),
+        help: "how long a client may take to answer a request of a shared agent, such as for a permission; then the agent gets the error -32014",
+        set: |settings, value| {
+            settings.answer_timeout = duration(value)?;
+            Ok(())
+        },
+        accepts: samples(&["0", "1h"]),
+        rejects: &["soon"],
         ..Flag::BASE
     },
 ];

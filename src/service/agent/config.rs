@@ -18,6 +18,32 @@ pub enum AgentProtocol {
     JsonRpc,
 }
 
+/// Whether clients may load sessions of a shared agent that the server has never seen, such as those in the agent's own
+/// history.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum UnknownSessions {
+    /// Only while all clients have the same principal and no other may connect. Clients of
+    /// [`Principal::Nobody`](crate::Principal::Nobody) may all be different.
+    #[default]
+    Auto,
+    /// Every client may.
+    Allow,
+    /// No client may.
+    Deny,
+}
+
+/// Who may answer the permission requests of a shared agent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Approvals {
+    /// The client that controls the session.
+    #[default]
+    Owner,
+    /// Observers of the session too, if their token permits more than observing. The first answer counts.
+    Any,
+}
+
 /// The settings of an [`Agent`](super::Agent) or an [`AgentPerClient`](super::AgentPerClient).
 ///
 /// ```
@@ -45,7 +71,21 @@ pub struct AgentConfig {
     pub grace: Option<Duration>,
     /// How often a shared agent may exit before the server stops.
     pub restart_limit: RestartLimit,
-    /// Whether the idle timeout is suspended for clients that have a session or a process of their own. If false, only a
+    /// How many processes a shared agent may have: one for each kind of client. Clients are of one kind if their protocol
+    /// version and capabilities agree.
+    pub max_agents: usize,
+    /// How long a shared agent may take to answer `initialize`.
+    pub initialize_timeout: Option<Duration>,
+    /// Who may answer permission requests.
+    pub approvals: Approvals,
+    /// Whether clients may load sessions that the server has never seen.
+    pub unknown_sessions: UnknownSessions,
+    /// How long a shared agent may take to answer a client's request, other than `session/prompt`. By default there is no
+    /// limit.
+    pub request_timeout: Option<Duration>,
+    /// How long a client may take to answer a request of a shared agent. By default there is no limit.
+    pub answer_timeout: Option<Duration>,
+    /// Whether the idle timeout is suspended for clients that have or observe a session, or have a process of their own. If false, only a
     /// pending request suspends it.
     pub sessions_may_idle: bool,
 }
@@ -60,6 +100,12 @@ impl AgentConfig {
             protocol: AgentProtocol::Acp,
             grace: None,
             restart_limit: RestartLimit::default(),
+            max_agents: 4,
+            initialize_timeout: Some(Duration::from_secs(30)),
+            approvals: Approvals::Owner,
+            unknown_sessions: UnknownSessions::Auto,
+            request_timeout: None,
+            answer_timeout: None,
             sessions_may_idle: true,
         }
     }
@@ -84,6 +130,54 @@ impl AgentConfig {
     pub fn with_restart_limit(self, restart_limit: RestartLimit) -> Self {
         Self {
             restart_limit,
+            ..self
+        }
+    }
+
+    /// Sets how many processes a shared agent may have.
+    #[must_use]
+    pub fn with_max_agents(self, max_agents: usize) -> Self {
+        Self { max_agents, ..self }
+    }
+
+    /// Sets how long a shared agent may take to answer `initialize`.
+    #[must_use]
+    pub fn with_initialize_timeout(self, timeout: Duration) -> Self {
+        Self {
+            initialize_timeout: Some(timeout),
+            ..self
+        }
+    }
+
+    /// Sets who may answer permission requests.
+    #[must_use]
+    pub fn with_approvals(self, approvals: Approvals) -> Self {
+        Self { approvals, ..self }
+    }
+
+    /// Sets whether clients may load sessions that the server has never seen.
+    #[must_use]
+    pub fn with_unknown_sessions(self, unknown_sessions: UnknownSessions) -> Self {
+        Self {
+            unknown_sessions,
+            ..self
+        }
+    }
+
+    /// Sets how long the agent may take to answer a client's request, other than `session/prompt`.
+    #[must_use]
+    pub fn with_request_timeout(self, timeout: Duration) -> Self {
+        Self {
+            request_timeout: Some(timeout),
+            ..self
+        }
+    }
+
+    /// Sets how long a client may take to answer a request of the agent.
+    #[must_use]
+    pub fn with_answer_timeout(self, timeout: Duration) -> Self {
+        Self {
+            answer_timeout: Some(timeout),
             ..self
         }
     }

@@ -192,9 +192,24 @@ impl<'a> Envelope<'a> {
 
     /// `_meta.outrigger.resumeToken`.
     pub(crate) fn resume_token(&self) -> Option<Cow<'a, str>> {
+        self.outrigger_text("resumeToken")
+    }
+
+    /// A text in `_meta.outrigger`.
+    pub(crate) fn outrigger_text(&self, name: &str) -> Option<Cow<'a, str>> {
         let outrigger = member(self.text, self.meta.as_ref()?, "outrigger")?;
-        let token = member(self.text, &outrigger, "resumeToken")?;
+        let token = member(self.text, &outrigger, name)?;
         (self.text.as_bytes()[token.start] == b'"').then(|| unescape(&self.text[token]))
+    }
+
+    /// Whether `_meta.outrigger.takeover` is true.
+    pub(crate) fn takes_over(&self) -> bool {
+        let outrigger = self
+            .meta
+            .as_ref()
+            .and_then(|meta| member(self.text, meta, "outrigger"));
+        let takeover = outrigger.and_then(|outrigger| member(self.text, &outrigger, "takeover"));
+        takeover.is_some_and(|takeover| &self.text[takeover] == "true")
     }
 
     /// Calls `named` with each session that `_meta` names, under any spelling of either key.

@@ -1,23 +1,17 @@
-//! The handshake of a shared agent, which gets `initialize` once for all clients.
+//! The handshake of an agent process, which gets `initialize` once for all clients of its kind.
 
 use std::ops::Range;
 
-use super::envelope::member;
-use crate::ClientId;
+use super::envelope::{Envelope, member};
+use crate::{ClientId, Time};
 
-/// The state of the agent's one `initialize`.
+/// The state of a process's one `initialize`.
 #[derive(Debug)]
 pub(super) enum Initialize {
     /// No client has sent it, or the agent answered with an error.
     Never,
-    /// The agent has not answered the request `id`. The clients in `wanted` get the answer under their own request ids.
-    Pending {
-        id: u64,
-        params: Box<str>,
-        wanted: Vec<(ClientId, Box<str>)>,
-        /// Whether a restarted agent answered with an error although its predecessor accepted.
-        refused: bool,
-    },
+    /// The agent has not answered.
+    Pending(PendingInitialize),
     /// The agent answered with this result.
     Done {
         params: Box<str>,
@@ -26,10 +20,52 @@ pub(super) enum Initialize {
     },
 }
 
+/// An `initialize` that the agent has not answered.
+#[derive(Debug, Default)]
+pub(super) struct PendingInitialize {
+    /// The upstream ids that it was sent under. It is sent again if the clients that waited for it have left.
+    pub(super) ids: Vec<u64>,
+    pub(super) params: Box<str>,
+    /// The clients that get the answer, under their own request ids.
+    pub(super) wanted: Vec<(ClientId, Box<str>)>,
+    /// Whether an earlier process has accepted it, so that there are clients that rely on it.
+    pub(super) was_accepted: bool,
+    /// Whether a restarted agent has rejected it although its predecessor accepted, or has not answered in time.
+    pub(super) is_refused: bool,
+    /// When those who wait get an error.
+    pub(super) deadline: Option<Time>,
+}
+
 impl Initialize {
-    /// Whether `id` is the pending `initialize`.
+    /// The pending `initialize`.
+    pub(super) fn pending(&mut self) -> Option<&mut PendingInitialize> {
+        match self {
+            Self::Pending(pending) => Some(pending),
+            Self::Never | Self::Done { .. } => None,
+        }
+    }
+
+    /// Whether `id` is an id of the pending `initialize`.
     pub(super) fn is_pending_as(&self, id: u64) -> bool {
-        matches!(self, Self::Pending { id: pending, .. } if *pending == id)
+        matches!(self, Self::Pending(pending) if pending.ids.contains(&id))
+    }
+
+    /// Whether the agent has not answered it yet.
+    pub(super) fn is_pending(&self) -> bool {
+        matches!(self, Self::Pending(_))
+    }
+
+    /// Whether a restarted agent must be stopped because it has not accepted it.
+    pub(super) fn is_refused(&self) -> bool {
+        matches!(self, Self::Pending(pending) if pending.is_refused)
+    }
+
+    /// When those who wait for it get an error.
+    pub(super) fn deadline(&self) -> Option<Time> {
+        match self {
+            Self::Pending(pending) => pending.deadline,
+            Self::Never | Self::Done { .. } => None,
+        }
     }
 
     /// Whether a client waits for the answer.
@@ -51,7 +87,7 @@ impl Initialize {
     /// The clients that wait for the answer.
     pub(super) fn wanted(&self) -> impl Iterator<Item = ClientId> {
         let wanted = match self {
-            Self::Pending { wanted, .. } => &wanted[..],
+            Self::Pending(pending) => &pending.wanted[..],
             Self::Never | Self::Done { .. } => &[],
         };
         wanted.iter().map(|(client, _)| *client)
@@ -64,37 +100,64 @@ impl Initialize {
 
     /// Removes a client that has disconnected.
     pub(super) fn forget(&mut self, client: ClientId) {
-        if let Self::Pending { wanted, .. } = self {
-            wanted.retain(|(other, _)| *other != client);
+        if let Some(pending) = self.pending() {
+            pending.wanted.retain(|(other, _)| *other != client);
         }
     }
 
-    /// Takes the clients that wait for the answer of an agent that has exited.
+    /// Takes the clients that wait for the answer, which does not come.
     pub(super) fn take_wanted(&mut self) -> Vec<(ClientId, Box<str>)> {
-        match self {
-            Self::Pending { wanted, .. } => std::mem::take(wanted),
-            Self::Never | Self::Done { .. } => Vec::new(),
-        }
+        let pending = self.pending();
+        pending.map_or_else(Vec::new, |pending| {
+            pending.deadline = None;
+            std::mem::take(&mut pending.wanted)
+        })
     }
 
-    /// Prepares to send `initialize` with the same parameters to a restarted agent. Returns false if no client has sent it.
+    /// Prepares to send `initialize` with the same parameters to a restarted agent. Returns false if nobody needs it.
     pub(super) fn restart(&mut self, id: u64) -> bool {
-        // Clients that sent it while no agent was running still wait.
-        let (params, wanted) = match self {
+        let (params, wanted, was_accepted) = match std::mem::replace(self, Self::Never) {
+            // Clients that sent it while no agent was running still wait.
+            Self::Pending(pending) => (pending.params, pending.wanted, pending.was_accepted),
+            Self::Done { params, .. } => (params, Vec::new(), true),
             Self::Never => return false,
-            Self::Pending { params, wanted, .. } => {
-                (std::mem::take(params), std::mem::take(wanted))
-            }
-            Self::Done { params, .. } => (std::mem::take(params), Vec::new()),
         };
-        *self = Self::Pending {
-            id,
+        if wanted.is_empty() && !was_accepted {
+            return false;
+        }
+        *self = Self::Pending(PendingInitialize {
+            ids: vec![id],
             params,
             wanted,
-            refused: false,
-        };
+            was_accepted,
+            is_refused: false,
+            deadline: None,
+        });
         true
     }
+}
+
+/// The kind of a client: clients of one kind share an agent process. It consists of the protocol version and the
+/// capabilities in the parameters of `initialize`, as JSON in a canonical form.
+pub(super) fn kind_of(envelope: &Envelope<'_>) -> Box<str> {
+    let value = |name: &str| {
+        let params = envelope.body.as_ref()?;
+        let range = member(envelope.text, params, name)?;
+        let text = &envelope.text[range];
+        // The parser has another limit on nesting. What it rejects is compared as text.
+        let value = serde_json::from_str(text);
+        Some(value.unwrap_or_else(|_| serde_json::Value::String(text.to_owned())))
+    };
+    let capabilities = |name: &str| {
+        let capabilities = value(name).filter(|value| !value.is_null());
+        capabilities.unwrap_or_else(|| serde_json::json!({}))
+    };
+    let kind = serde_json::json!([
+        value("protocolVersion"),
+        capabilities("clientCapabilities"),
+        capabilities("capabilities"),
+    ]);
+    kind.to_string().into()
 }
 
 /// The requests that a client has declared it supports.
@@ -107,20 +170,23 @@ pub(super) struct Capabilities {
 }
 
 impl Capabilities {
-    /// Reads the object `clientCapabilities`.
-    pub(super) fn read(text: &str, range: &Range<usize>) -> Self {
+    /// Reads them from the parameters of `initialize`: `clientCapabilities` of version 1 and `capabilities` of version 2.
+    pub(super) fn read(envelope: &Envelope<'_>) -> Self {
+        let text = envelope.text;
         let value = |path: &[&str]| {
-            let found = path
-                .iter()
-                .try_fold(range.clone(), |range, name| member(text, &range, name));
+            let params = envelope.body.clone()?;
+            let mut path = path.iter();
+            let found = path.try_fold(params, |range, name| member(text, &range, name));
             found.map(|found| &text[found])
         };
         let is_true = |path: &[&str]| value(path) == Some("true");
+        let is_object = |path: &[&str]| value(path).is_some_and(|value| value.starts_with('{'));
         Self {
-            read_files: is_true(&["fs", "readTextFile"]),
-            write_files: is_true(&["fs", "writeTextFile"]),
-            terminal: is_true(&["terminal"]),
-            elicitation: value(&["elicitation"]).is_some_and(|value| value.starts_with('{')),
+            read_files: is_true(&["clientCapabilities", "fs", "readTextFile"]),
+            write_files: is_true(&["clientCapabilities", "fs", "writeTextFile"]),
+            terminal: is_true(&["clientCapabilities", "terminal"]),
+            elicitation: is_object(&["clientCapabilities", "elicitation"])
+                || is_object(&["capabilities", "elicitation"]),
         }
     }
 
@@ -134,4 +200,23 @@ impl Capabilities {
             _ => true,
         }
     }
+}
+
+/// The protocol version in a result of `initialize`.
+pub(super) fn version_of(result: &str) -> Option<u64> {
+    let whole = 0..result.len();
+    let version = &result[member(result, &whole, "protocolVersion")?];
+    version.parse().ok()
+}
+
+/// Whether a result of `initialize` declares `session/resume`. Version 2 requires it of every agent with sessions.
+pub(super) fn declares_resume(result: &str) -> bool {
+    let declares = |path: &[&str]| {
+        let whole: Range<usize> = 0..result.len();
+        let mut path = path.iter();
+        let found = path.try_fold(whole, |range, name| member(result, &range, name));
+        found.is_some_and(|found| !matches!(&result[found], "null" | "false"))
+    };
+    declares(&["agentCapabilities", "sessionCapabilities", "resume"])
+        || declares(&["capabilities", "session"])
 }

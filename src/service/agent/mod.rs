@@ -1,13 +1,15 @@
 //! JSON-RPC agents on standard input and output, such as those of the Agent Client Protocol.
 //!
-//! [`Agent`] shares one agent process among all clients. Its router guarantees that each message reaches only the client
+//! [`Agent`] shares one agent process among all clients of a kind. Its router guarantees that each message reaches only the client
 //! that it is for. [`AgentPerClient`] starts a process for each client and passes messages through unchanged.
 
 mod config;
 pub(crate) mod envelope;
+mod figures;
 mod initialize;
 mod line_decoder;
 mod per_client;
+mod process;
 pub(crate) mod recover_id;
 mod response;
 pub(crate) mod router;
@@ -16,7 +18,7 @@ mod shared;
 #[cfg(test)]
 mod tests;
 
-pub use self::config::{AgentConfig, AgentProtocol};
+pub use self::config::{AgentConfig, AgentProtocol, Approvals, UnknownSessions};
 pub use self::per_client::AgentPerClient;
 pub use self::shared::Agent;
 pub use super::backoff::RestartLimit;

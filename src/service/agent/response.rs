@@ -14,6 +14,7 @@ pub(super) mod code {
     pub(in crate::service::agent) const DENIED: i32 = -32010;
     pub(in crate::service::agent) const EXITED: i32 = -32012;
     pub(in crate::service::agent) const TOO_MANY: i32 = -32013;
+    pub(in crate::service::agent) const TIMED_OUT: i32 = -32014;
     pub(in crate::service::agent) const STOPPING: i32 = -32015;
 }
 
@@ -26,10 +27,10 @@ pub(super) fn with_id(text: &str, id: &str) -> String {
     }
 }
 
-/// Adds `result._meta.outrigger.resumeToken` to a response of the agent.
-pub(super) fn with_resume_token(envelope: &Envelope<'_>, token: &str) -> String {
+/// Sets `result._meta.outrigger` in a response of the agent.
+pub(super) fn with_meta(envelope: &Envelope<'_>, outrigger: &str) -> String {
     let text = envelope.text;
-    let field = format!(r#""outrigger":{{"resumeToken":"{token}"}}"#);
+    let field = format!(r#""outrigger":{outrigger}"#);
     let is_empty = |object: &std::ops::Range<usize>| {
         Skimmer::new(&text[object.start + 1..object.end]).peek() == Some(b'}')
     };

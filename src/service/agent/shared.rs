@@ -1,18 +1,22 @@
-//! One agent process that all clients share. The router passes messages between its streams and the clients.
+//! Agent processes that all clients share, one for each kind of client. The router passes messages between their streams
+//! and the clients.
 
 use uuid::Uuid;
 
-use super::line_decoder::{AgentLine, LineDecoder, push_line};
-use super::router::{Router, RouterLimits, RouterOutput};
+use super::figures;
+use super::line_decoder::{AgentLine, push_line};
+use super::process::{AgentProcess, ProcessState};
+use super::router::{ProcessChange, Router, RouterLimits, RouterOutput};
 use super::{AgentConfig, AgentProtocol, HIGH_WATER, LOW_WATER, MAX_UNREAD};
-use crate::service::backoff::Backoff;
 use crate::service::child::{Child, ChildEvent, code_and_signal, describe};
 use crate::service::lines::Line;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Readiness, Rejection,
-    Request, Route, Service, SourceId, StatusFields, TimerId,
+    Request, Route, Scope, Service, SourceId, StatusFields, Time, TimerId,
 };
 use std::ops::ControlFlow;
+use std::process::ExitStatus;
+use std::time::Duration;
 
 /// The limits of the router.
 const MAX_CLIENT_REQUESTS: usize = 1024;
@@ -22,17 +26,10 @@ const MAX_ALL_SESSIONS: usize = 16_384;
 /// Once this limit is reached, unknown sessions can no longer be loaded, so it is high.
 const MAX_ENDED_SESSIONS: usize = 1_000_000;
 
-/// The state of the agent process.
-#[derive(Debug)]
-enum AgentProcess {
-    Running(Box<Child>),
-    /// It is started again when this timer expires.
-    Backoff(TimerId),
-    /// It has not been started, or will not be started again.
-    Gone,
-}
+/// How long a client may take to answer a PING before it counts as silent.
+const PING_ANSWER_TIME: Duration = Duration::from_secs(2);
 
-/// One agent process that all clients share.
+/// One agent process for each kind of client: those with the same protocol version and capabilities share a process.
 ///
 /// Each client gets the responses to its own requests and the messages of its own sessions. A process that exits is
 /// started again, up to the [restart limit](AgentConfig::restart_limit).
@@ -52,21 +49,19 @@ enum AgentProcess {
 pub struct Agent {
     config: AgentConfig,
     router: Router,
-    process: AgentProcess,
-    decoder: LineDecoder,
-    /// Lines on their way to the agent's input.
-    lines: Vec<u8>,
-    /// Lines that wait until the agent runs and is initialized.
-    held: Vec<u8>,
-    backoff: Backoff,
-    restarts: u64,
-    /// The timer for the grace periods of sessions.
-    grace: Option<TimerId>,
+    /// By their index in the router.
+    processes: Vec<Option<AgentProcess>>,
+    /// Processes that nobody uses any more and that have not exited yet.
+    stopping: Vec<Child>,
+    /// The restarts of processes that were stopped.
+    ended_restarts: u64,
+    /// The timer for the router's next deadline, and when it expires.
+    wakeup: Option<(Time, TimerId)>,
     failure: Option<String>,
 }
 
 impl Agent {
-    /// Creates the service. The agent process starts with the server.
+    /// Creates the service. The first agent process starts with the server.
     pub fn new(config: AgentConfig) -> Self {
         let router = Router::new(RouterLimits {
             client_requests: MAX_CLIENT_REQUESTS,
@@ -76,18 +71,20 @@ impl Agent {
             ended_sessions: MAX_ENDED_SESSIONS,
             acp: config.protocol == AgentProtocol::Acp,
             grace: config.grace,
+            approvals: config.approvals,
+            unknown_sessions: config.unknown_sessions,
+            processes: config.max_agents.max(1),
+            initialize_timeout: config.initialize_timeout,
+            request_timeout: config.request_timeout,
+            answer_timeout: config.answer_timeout,
         });
-        let backoff = Backoff::new(config.restart_limit);
         Self {
+            processes: vec![Some(AgentProcess::new(config.restart_limit))],
             config,
             router,
-            process: AgentProcess::Gone,
-            decoder: LineDecoder::default(),
-            lines: Vec::new(),
-            held: Vec::new(),
-            backoff,
-            restarts: 0,
-            grace: None,
+            stopping: Vec::new(),
+            ended_restarts: 0,
+            wakeup: None,
             failure: None,
         }
     }
@@ -98,62 +95,48 @@ impl Agent {
         ctx: &mut Context,
         handle: impl FnOnce(&mut Router, &mut ContextOutput<'_>),
     ) {
-        let hold = !self.is_running() || self.router.is_initializing();
         let mut output = ContextOutput {
             ctx: &mut *ctx,
-            lines: &mut self.lines,
-            held: &mut self.held,
-            hold,
-            max_queued: usize::MAX,
+            processes: &mut self.processes,
+            sender: None,
         };
         handle(&mut self.router, &mut output);
-        self.send_lines(ctx);
+        self.flush(ctx);
     }
 
-    fn is_running(&self) -> bool {
-        matches!(self.process, AgentProcess::Running(_))
-    }
-
-    /// Writes lines to the agent. Held lines follow once it is initialized.
-    fn send_lines(&mut self, ctx: &mut Context) {
-        let AgentProcess::Running(child) = &mut self.process else {
-            self.lines.clear();
-            return self.check_pressure(ctx);
-        };
-        if !self.router.is_initializing() {
-            self.lines.append(&mut self.held);
-        }
-        match child.stdin() {
-            Some(stdin) if !self.lines.is_empty() => {
-                stdin.queue().append(&mut self.lines);
-                stdin.written_to(ctx);
-            }
-            Some(_) => {}
-            None => {
-                self.lines.clear();
-                self.held.clear();
+    /// Starts and stops processes as the router has decided, and sends lines.
+    fn flush(&mut self, ctx: &mut Context) {
+        for change in self.router.take_process_changes() {
+            match change {
+                ProcessChange::Start(index) => self.add_process(ctx, index),
+                ProcessChange::Stop(index) => {
+                    if !self.remove_process(ctx, index) {
+                        self.router.handle_stopped();
+                    }
+                }
             }
         }
-        // An agent that closed a stream or rejected `initialize` cannot answer. Its exit fails the pending requests.
-        if child.is_cut_off() || self.router.is_refused() {
-            child.stop(ctx);
+        for (client, notice) in self.router.take_notices() {
+            ctx.send(client, Message::Text(&notice));
         }
-        if self.router.take_new_deadline() {
-            self.watch_grace(ctx);
+        for (index, process) in self.processes.iter_mut().enumerate() {
+            if let Some(process) = process {
+                let is_initializing = self.router.is_initializing(index);
+                let is_refused = is_initializing && self.router.is_refused(index);
+                process.send_lines(ctx, is_initializing, is_refused);
+            }
         }
+        self.watch_deadline(ctx);
         self.check_pressure(ctx);
     }
 
-    /// The number of bytes that the agent has not read.
+    /// The number of bytes that the process with the most of them has not read.
     fn unread(&mut self) -> usize {
-        let queued = match &mut self.process {
-            AgentProcess::Running(child) => child.stdin().map_or(0, |stdin| stdin.queued()),
-            AgentProcess::Backoff(_) | AgentProcess::Gone => 0,
-        };
-        queued + self.held.len()
+        let processes = self.processes.iter_mut().flatten();
+        processes.map(AgentProcess::unread).max().unwrap_or(0)
     }
 
-    /// Pauses reading from clients while the agent does not read.
+    /// Pauses reading from clients while an agent does not read.
     fn check_pressure(&mut self, ctx: &mut Context) {
         let unread = self.unread();
         if unread > HIGH_WATER {
@@ -163,127 +146,201 @@ impl Agent {
         }
     }
 
-    fn start(&mut self, ctx: &mut Context) {
+    fn add_process(&mut self, ctx: &mut Context, index: usize) {
+        if self.processes.len() <= index {
+            self.processes.resize_with(index + 1, || None);
+        }
+        log::info!("starting an agent process for another kind of client");
+        self.processes[index] = Some(AgentProcess::new(self.config.restart_limit));
+        self.start(ctx, index);
+    }
+
+    /// Removes a process. Returns whether it runs and has to be stopped first.
+    fn remove_process(&mut self, ctx: &mut Context, index: usize) -> bool {
+        let process = self.processes.get_mut(index).and_then(Option::take);
+        let Some(process) = process else {
+            return false;
+        };
+        self.ended_restarts += process.restarts;
+        match process.state {
+            ProcessState::Running(mut child) => {
+                log::info!("stopping an agent process that no client uses");
+                child.stop(ctx);
+                self.stopping.push(*child);
+                return true;
+            }
+            ProcessState::Backoff(timer) => ctx.cancel_timer(timer),
+            ProcessState::Gone => {}
+        }
+        false
+    }
+
+    fn start(&mut self, ctx: &mut Context, index: usize) {
         let limit = ctx.config().limits.max_message;
         match Child::spawn(ctx, &self.config.command, limit) {
             Ok(child) => {
-                self.process = AgentProcess::Running(Box::new(child));
-                self.route(ctx, |router, output| router.handle_agent_started(output));
+                if let Some(Some(process)) = self.processes.get_mut(index) {
+                    process.state = ProcessState::Running(Box::new(child));
+                }
+                let now = ctx.now();
+                self.route(ctx, |router, output| {
+                    router.handle_agent_started(now, index, output)
+                });
             }
-            Err(error) => self.fail(ctx, error.to_string()),
+            Err(error) => self.give_up(ctx, index, error.to_string()),
         }
     }
 
-    /// Stops the server with a failure, after closing the clients with an internal error.
-    fn fail(&mut self, ctx: &mut Context, failure: String) {
-        self.failure.get_or_insert(failure);
-        for client in ctx.clients() {
+    /// Gives a process up. Its clients are closed with an internal error. Without another process, the server stops with a
+    /// failure.
+    fn give_up(&mut self, ctx: &mut Context, index: usize, failure: String) {
+        let clients = self.router.give_up(index);
+        let is_last = clients.is_none();
+        for client in clients.unwrap_or_else(|| ctx.clients()) {
             ctx.close(client, CloseCode::INTERNAL, "Agent exited");
         }
-        ctx.stop();
+        if is_last {
+            self.failure.get_or_insert(failure);
+            ctx.stop();
+        } else {
+            log::error!("{failure}; closing the clients of this kind");
+            self.remove_process(ctx, index);
+        }
     }
 
-    fn handle_child(&mut self, ctx: &mut Context, event: ChildEvent) {
-        let ChildEvent::Exited(status) = event else {
-            return self.send_lines(ctx);
-        };
-        self.process = AgentProcess::Gone;
-        self.decoder = LineDecoder::default();
-        self.lines.clear();
-        self.held.clear();
+    fn handle_exit(&mut self, ctx: &mut Context, index: usize, status: Option<ExitStatus>) {
+        if let Some(Some(process)) = self.processes.get_mut(index) {
+            process.reset();
+        }
         let (code, signal) = code_and_signal(status);
         let data = serde_json::json!({"code": code, "signal": signal}).to_string();
         self.route(ctx, |router, output| {
-            router.handle_agent_exited(&data, output)
+            router.handle_agent_exited(index, &data, output)
         });
+        let Some(Some(process)) = self.processes.get_mut(index) else {
+            return;
+        };
         if ctx.is_stopping() {
             return;
         }
         let failure = format!("the agent {}", describe(status));
-        let Some(delay) = self.backoff.next_delay(ctx.now()) else {
-            return self.fail(ctx, failure);
+        let Some(delay) = process.backoff.next_delay(ctx.now()) else {
+            return self.give_up(ctx, index, failure);
         };
         log::error!("{failure}; restarting it in {delay:?}");
-        self.restarts += 1;
-        self.process = AgentProcess::Backoff(ctx.set_timer(delay));
+        process.restarts += 1;
+        process.state = ProcessState::Backoff(ctx.set_timer(delay));
     }
 
-    /// Sets the timer for the next grace period that ends.
-    fn watch_grace(&mut self, ctx: &mut Context) {
-        if self.grace.is_none()
-            && let Some(deadline) = self.router.deadline()
-        {
-            self.grace = Some(ctx.set_timer(deadline.since(ctx.now())));
+    /// Sets the timer for the router's next deadline, unless it expires earlier.
+    fn watch_deadline(&mut self, ctx: &mut Context) {
+        let Some(at) = self.router.take_wakeup() else {
+            return;
+        };
+        if let Some((earlier, timer)) = self.wakeup {
+            if earlier <= at {
+                return;
+            }
+            ctx.cancel_timer(timer);
         }
+        self.wakeup = Some((at, ctx.set_timer(at.since(ctx.now()))));
     }
 
-    /// Lets the child process handle an event. Its lines go through the router.
+    /// Lets the child handle an event that belongs to one of the processes. Its lines go through the router.
     fn with_child(
         &mut self,
         ctx: &mut Context,
-        handle: impl FnOnce(
+        mut handle: impl FnMut(
             &mut Child,
             &mut Context,
             &mut dyn FnMut(&mut Context, u64, Line<'_>) -> ControlFlow<()>,
         ) -> ChildEvent,
     ) {
-        let AgentProcess::Running(child) = &mut self.process else {
-            return;
-        };
-        let queued = child.stdin().map_or(0, |stdin| stdin.queued());
-        let (router, decoder) = (&mut self.router, &mut self.decoder);
-        let (lines, held) = (&mut self.lines, &mut self.held);
-        // Responses to the agent are not held, because it may wait for them during its start.
-        let event = handle(child, ctx, &mut |ctx, _, line| {
-            let now = ctx.now();
-            let mut output = ContextOutput {
-                ctx,
-                lines,
-                held,
-                hold: false,
-                max_queued: MAX_UNREAD.saturating_sub(queued),
+        for index in 0..self.processes.len() {
+            let Some(process) = &mut self.processes[index] else {
+                continue;
             };
-            match decoder.decode(line) {
-                AgentLine::Nothing => {}
-                AgentLine::Text(text) => router.handle_agent_message(now, text, &mut output),
-                AgentLine::Unreadable(recovered, why) => {
-                    router.handle_unreadable(now, recovered, why, &mut output)
+            let Some(mut child) = process.take_child() else {
+                continue;
+            };
+            let queued = child.stdin().map_or(0, |stdin| stdin.queued());
+            let mut decoder = std::mem::take(&mut process.decoder);
+            let (router, processes) = (&mut self.router, &mut self.processes);
+            let event = handle(&mut child, ctx, &mut |ctx, _, line| {
+                let now = ctx.now();
+                let mut output = ContextOutput {
+                    ctx,
+                    processes,
+                    sender: Some((index, MAX_UNREAD.saturating_sub(queued))),
+                };
+                match decoder.decode(line) {
+                    AgentLine::Nothing => {}
+                    AgentLine::Text(text) => {
+                        router.handle_agent_message(now, index, text, &mut output)
+                    }
+                    AgentLine::Unreadable(recovered, why) => {
+                        router.handle_unreadable(now, index, recovered, why, &mut output)
+                    }
+                }
+                ControlFlow::Continue(())
+            });
+            if let Some(process) = &mut self.processes[index] {
+                process.state = ProcessState::Running(child);
+                process.decoder = decoder;
+            }
+            match event {
+                ChildEvent::NotMine => {}
+                ChildEvent::Handled => return self.flush(ctx),
+                ChildEvent::Exited(status) => return self.handle_exit(ctx, index, status),
+            }
+        }
+        // What a process writes that is being stopped is for nobody.
+        for index in 0..self.stopping.len() {
+            let child = &mut self.stopping[index];
+            match handle(child, ctx, &mut |_, _, _| ControlFlow::Continue(())) {
+                ChildEvent::NotMine => {}
+                ChildEvent::Handled => return,
+                ChildEvent::Exited(_) => {
+                    self.stopping.swap_remove(index);
+                    self.router.handle_stopped();
+                    return;
                 }
             }
-            ControlFlow::Continue(())
-        });
-        self.handle_child(ctx, event);
+        }
     }
 }
 
-/// Sends the router's messages to the agent's input and to clients.
+/// Sends the router's messages to the agents' input and to clients.
 struct ContextOutput<'a> {
     ctx: &'a mut Context,
-    lines: &'a mut Vec<u8>,
-    held: &'a mut Vec<u8>,
-    /// Whether lines are held until the agent is initialized.
-    hold: bool,
-    /// The maximum number of queued bytes. Further lines are dropped: they are responses to an agent that sends requests
-    /// but does not read.
-    max_queued: usize,
+    processes: &'a mut [Option<AgentProcess>],
+    /// The process whose message is handled, and the maximum number of bytes that may be queued for it. Further lines are
+    /// dropped: they are responses to an agent that sends requests but does not read. Responses to it are not held,
+    /// because it may wait for them during its start.
+    sender: Option<(usize, usize)>,
 }
 
 impl RouterOutput for ContextOutput<'_> {
-    fn initialize_agent(&mut self, parts: &[&str]) {
-        push_line(self.lines, parts);
-        self.hold = true;
+    fn initialize_agent(&mut self, process: usize, parts: &[&str]) {
+        // A process that does not run yet gets it when it starts.
+        if let Some(Some(process)) = self.processes.get_mut(process) {
+            push_line(&mut process.lines, parts);
+            process.holds = true;
+        }
     }
 
-    fn to_agent(&mut self, parts: &[&str]) {
-        let lines = if self.hold {
-            &mut *self.held
-        } else {
-            &mut *self.lines
+    fn to_agent(&mut self, index: usize, parts: &[&str]) {
+        let Some(Some(process)) = self.processes.get_mut(index) else {
+            return;
         };
-        if lines.len() < self.max_queued {
-            push_line(lines, parts);
-        } else {
-            log::debug!("dropped a response to the agent, which does not read its input");
+        match self.sender {
+            Some((sender, max_queued)) if sender == index => {
+                if process.lines.len() < max_queued {
+                    push_line(&mut process.lines, parts);
+                }
+            }
+            _ if process.holds => push_line(&mut process.held, parts),
+            _ => push_line(&mut process.lines, parts),
         }
     }
 
@@ -302,15 +359,35 @@ impl RouterOutput for ContextOutput<'_> {
     fn secret(&mut self) -> String {
         Uuid::new_v4().simple().to_string()
     }
+
+    fn is_away(&self, client: ClientId) -> bool {
+        let interval = self.ctx.config().timeouts.ping_interval;
+        self.ctx.is_detached(client)
+            || interval
+                .is_some_and(|interval| self.ctx.silent_for(client) > interval + PING_ANSWER_TIME)
+    }
+
+    fn scope(&self, client: ClientId) -> Scope {
+        self.ctx.scope(client)
+    }
+
+    fn is_resumable(&self, client: ClientId) -> bool {
+        self.ctx.is_resumable(client)
+    }
 }
 
 impl Service for Agent {
     fn started(&mut self, ctx: &mut Context) {
-        self.start(ctx);
+        self.start(ctx, 0);
     }
 
     fn route(&mut self, request: &Request<'_>) -> Result<Route, Rejection> {
         self.config.endpoint.route(request)
+    }
+
+    /// A client with the scope `watch` may observe sessions; see the router.
+    fn scope(&self, _: &Request<'_>) -> Scope {
+        Scope::Watch
     }
 
     fn accept(&mut self, _: &mut Context, request: &Request<'_>) -> Result<Accept, Rejection> {
@@ -323,7 +400,8 @@ impl Service for Agent {
 
     fn connected(&mut self, ctx: &mut Context, client: ClientId, _: &Request<'_>) {
         let principal = ctx.principal(client);
-        self.router.handle_connected(client, principal);
+        let is_sole = ctx.is_sole_principal(client);
+        self.router.handle_connected(client, principal, is_sole);
     }
 
     fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
@@ -343,7 +421,6 @@ impl Service for Agent {
         self.route(ctx, |router, output| {
             router.handle_disconnected(now, client, output)
         });
-        self.watch_grace(ctx);
     }
 
     fn is_waiting(&self, _: &Context, client: ClientId) -> bool {
@@ -366,115 +443,34 @@ impl Service for Agent {
     }
 
     fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
-        if self.grace == Some(timer) {
-            self.grace = None;
-            self.router.handle_timeout(ctx.now());
-            self.watch_grace(ctx);
-        } else if matches!(self.process, AgentProcess::Backoff(backoff) if backoff == timer) {
-            if !ctx.is_stopping() {
-                self.start(ctx);
-            }
-        } else {
-            self.with_child(ctx, |child, ctx, line| child.handle_timer(ctx, timer, line));
+        if self.wakeup.is_some_and(|(_, wakeup)| wakeup == timer) {
+            self.wakeup = None;
+            let now = ctx.now();
+            return self.route(ctx, |router, output| router.handle_timeout(now, output));
         }
+        let is_over = |process: &Option<AgentProcess>| {
+            let state = process.as_ref().map(|process| &process.state);
+            matches!(state, Some(ProcessState::Backoff(backoff)) if *backoff == timer)
+        };
+        if let Some(index) = self.processes.iter().position(is_over) {
+            if !ctx.is_stopping() {
+                self.start(ctx, index);
+            }
+            return;
+        }
+        self.with_child(ctx, |child, ctx, line| child.handle_timer(ctx, timer, line));
     }
 
     fn is_ready(&self) -> bool {
-        self.is_running()
+        figures::is_running(&self.processes)
     }
 
     fn status(&self) -> StatusFields {
-        let counters = self.router.counters();
-        let status = serde_json::json!({
-            "sessions": self.router.session_count(),
-            "ended_sessions": self.router.ended_count(),
-            "agent": {
-                "running": self.is_running(),
-                "restarts": self.restarts,
-                "waiting": self.router.client_request_count(),
-                "asked": self.router.agent_request_count(),
-                "calls": {
-                    "initialize": counters.initializes,
-                    "session": counters.session_requests,
-                    "prompt": counters.prompts,
-                    "other": counters.other_requests,
-                },
-                "notifications": counters.notifications,
-                "answers": counters.answers.to_value(),
-                "denied": counters.denied,
-                "dropped": counters.dropped,
-            },
-        });
-        StatusFields::from_value(status)
+        figures::status(&self.router, &self.processes, self.ended_restarts)
     }
 
     fn metrics(&self, out: &mut Metrics) {
-        let counters = self.router.counters();
-        out.gauge(
-            "outrigger_agent_running",
-            "Whether the agent process is running.",
-            u8::from(self.is_running()),
-        );
-        out.counter(
-            "outrigger_agent_restarts_total",
-            "Restarts of the agent process.",
-            self.restarts,
-        );
-        out.gauge(
-            "outrigger_agent_sessions",
-            "Sessions that a client controls or can still resume.",
-            self.router.session_count(),
-        );
-        out.gauge(
-            "outrigger_agent_ended_sessions",
-            "Ended sessions whose owner is remembered.",
-            self.router.ended_count(),
-        );
-        out.gauge(
-            "outrigger_agent_waiting_requests",
-            "Requests of clients that the agent has not answered.",
-            self.router.client_request_count(),
-        );
-        out.gauge(
-            "outrigger_agent_asked_requests",
-            "Requests of the agent that clients have not answered.",
-            self.router.agent_request_count(),
-        );
-        out.counters(
-            "outrigger_agent_requests_total",
-            "Requests of clients, by class.",
-            "class",
-            [
-                ("initialize", counters.initializes),
-                ("session", counters.session_requests),
-                ("prompt", counters.prompts),
-                ("other", counters.other_requests),
-            ],
-        );
-        for (name, help, value) in [
-            (
-                "outrigger_agent_notifications_total",
-                "Notifications of clients.",
-                counters.notifications,
-            ),
-            (
-                "outrigger_agent_denied_total",
-                "Messages refused because their client does not control the session that they name.",
-                counters.denied,
-            ),
-            (
-                "outrigger_agent_dropped_total",
-                "Messages without a receiver.",
-                counters.dropped,
-            ),
-        ] {
-            out.counter(name, help, value);
-        }
-        out.histogram(
-            "outrigger_agent_answer_seconds",
-            "Time from a request to its response.",
-            &counters.answers,
-        );
+        figures::metrics(out, &self.router, &self.processes, self.ended_restarts);
     }
 
     fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
@@ -486,12 +482,14 @@ impl Service for Agent {
     }
 
     fn stopping(&mut self, ctx: &mut Context) {
-        if let AgentProcess::Running(child) = &mut self.process {
-            child.stop(ctx);
+        for process in self.processes.iter_mut().flatten() {
+            if let ProcessState::Running(child) = &mut process.state {
+                child.stop(ctx);
+            }
         }
     }
 
     fn is_stopped(&self) -> bool {
-        !self.is_running()
+        self.stopping.is_empty() && !figures::is_running(&self.processes)
     }
 }

@@ -4,23 +4,24 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::sessions::{NewTokens, turn_ended};
 use super::{
-    AgentRequest, ClientRequest, MAX_ELICITATION_ID, MAX_ELICITATIONS, MAX_ID, MAX_SESSION_ID,
-    RequestClass, Router, RouterOutput, cancelled_id, is_cancellation, parse_upstream_id, remove,
-    same_id, splice,
+    AgentRequest, ClientRequest, ClientState, MAX_ELICITATION_ID, MAX_ELICITATIONS, MAX_ID,
+    MAX_KEPT_REQUEST, MAX_SESSION_ID, RequestClass, Router, RouterOutput, cancelled_id,
+    is_cancellation, parse_upstream_id, remove, same_id, splice,
 };
+use crate::Time;
 use crate::service::agent::envelope::{Envelope, MessageKind, member};
-use crate::service::agent::initialize::Initialize;
 use crate::service::agent::recover_id::{IdRecovery, RecoveredId};
-use crate::service::agent::response::{client_gone, code, error, with_id, with_resume_token};
+use crate::service::agent::response::{client_gone, code, error, with_id, with_meta};
 use crate::service::json::unescape;
-use crate::{ClientId, Time};
 
 impl Router {
-    /// Handles a message from the agent.
+    /// Handles a message from an agent process.
     pub(crate) fn handle_agent_message(
         &mut self,
         now: Time,
+        process: usize,
         text: &str,
         output: &mut impl RouterOutput,
     ) {
@@ -32,18 +33,25 @@ impl Router {
                     "skipped a line of the agent that is not a valid message ({invalid:?}): {start:?}"
                 );
                 let recovered = IdRecovery::of(text.as_bytes());
-                return self.handle_unreadable(now, recovered, "is not a valid message", output);
+                return self.handle_unreadable(
+                    now,
+                    process,
+                    recovered,
+                    "is not a valid message",
+                    output,
+                );
             }
         };
         match &envelope.kind {
             MessageKind::Response { id, result } => {
-                self.response_from_agent(now, &envelope, id.clone(), result.is_some(), output)
+                let success = result.is_some();
+                self.response_from_agent(now, process, &envelope, (id.clone(), success), output)
             }
             MessageKind::Request { method, id } => {
-                self.request_from_agent(&envelope, method, id.clone(), output)
+                self.request_from_agent(now, process, &envelope, method, id.clone(), output)
             }
             MessageKind::Notification { method } => {
-                self.notification_from_agent(&envelope, method, output)
+                self.notification_from_agent(process, &envelope, method, output)
             }
         }
     }
@@ -53,6 +61,7 @@ impl Router {
     pub(crate) fn handle_unreadable(
         &mut self,
         now: Time,
+        process: usize,
         recovered: Option<RecoveredId>,
         why: &str,
         output: &mut impl RouterOutput,
@@ -62,12 +71,12 @@ impl Router {
             Some(RecoveredId::Response(id)) if parse_upstream_id(&id).is_some() => {
                 let why = format!("the agent's answer {why}");
                 let failed = error(&id, code::INTERNAL, "Internal error", Some(&why));
-                self.handle_agent_message(now, &failed, output);
+                self.handle_agent_message(now, process, &failed, output);
             }
             Some(RecoveredId::Request(id)) => {
                 let why = format!("the request {why}");
                 let refused = error(&id, code::INVALID, "Invalid request", Some(&why));
-                output.to_agent(&[&refused]);
+                output.to_agent(process, &[&refused]);
             }
             _ => {}
         }
@@ -76,36 +85,45 @@ impl Router {
     fn response_from_agent(
         &mut self,
         now: Time,
+        process: usize,
         envelope: &Envelope<'_>,
-        id: Range<usize>,
-        success: bool,
+        (id, success): (Range<usize>, bool),
         output: &mut impl RouterOutput,
     ) {
         let text = envelope.text;
         let Some(upstream_id) = parse_upstream_id(&text[id.clone()]) else {
             return self.drop_response(&text[id]);
         };
-        if self.initialize.is_pending_as(upstream_id) {
-            return self.initialize_from_agent(envelope, &id, output);
+        let Some(state) = self.process_mut(process) else {
+            return;
+        };
+        if state.initialize.is_pending_as(upstream_id) {
+            return self.initialize_from_agent(process, upstream_id, envelope, &id, output);
         }
-        if self.orphaned.remove(&upstream_id) {
+        if state.orphaned.remove(&upstream_id) {
             return;
         }
+        let abandoned = state.abandoned.remove(&upstream_id);
         let created = envelope
             .session
             .as_ref()
             .or(envelope.misspelled_session.as_ref())
             .filter(|session| success && session.len() <= MAX_SESSION_ID)
             .map(|session| Arc::from(&**session));
-        if let Some(abandoned) = self.abandoned.remove(&upstream_id) {
+        if let Some(abandoned) = abandoned {
             let session = abandoned.session.clone().filter(|_| success).or(created);
             if let Some(session) = session {
-                self.create_detached(now, &abandoned, &session, output.secret());
+                let tokens = NewTokens::new(output);
+                self.create_gone(now, &abandoned, process, &session, tokens);
             }
-            return;
+            return self.stop_unused();
+        }
+        let is_its = |request: &ClientRequest| request.process == process;
+        if !self.client_requests.get(&upstream_id).is_some_and(is_its) {
+            return self.drop_response(&text[id]);
         }
         let Some(request) = self.finish_client_request(now, upstream_id) else {
-            return self.drop_response(&text[id]);
+            return;
         };
         let client = request.client;
 
@@ -119,42 +137,57 @@ impl Router {
                         );
                         let why = Some("the agent answered with a session that is in use");
                         let refused = error(&request.id, code::INTERNAL, "Internal error", why);
-                        self.drop_early();
+                        self.drop_early(process);
                         return output.to_client(client, &[&refused]);
                     }
-                    let secret = output.secret();
-                    self.create(client, session, secret.clone());
-                    token = Some(secret.into());
+                    let tokens = NewTokens::new(output);
+                    token = Some(tokens.added());
+                    self.create(client, process, session, tokens);
                 }
             }
             (RequestClass::Claim, Some(session)) if success => {
-                token = self.confirm_claim(upstream_id, session, || output.secret());
+                token = self.confirm_claim(upstream_id, session, output);
             }
-            (RequestClass::Claim, Some(session)) => self.unclaim(upstream_id, session),
+            (RequestClass::Claim, Some(session)) => self.unclaim(upstream_id, session, output),
             (RequestClass::End, Some(session))
                 if success && self.controller_of(session) == Some(client) =>
             {
                 self.end(session, None);
+                self.stop_unused();
+            }
+            (RequestClass::Prompt, Some(session)) if success && self.has_long_turns(process) => {
+                self.note_accepted(session);
+            }
+            (RequestClass::Prompt, Some(session)) if !self.has_long_turns(process) => {
+                self.show_turn_ended(session, envelope, output);
             }
             (RequestClass::List, _) if success => {
-                let listed = self.list_for(client, envelope);
+                let only_watches = Self::only_watches(client, output);
+                let listed = self.list_for(client, only_watches, envelope);
                 return output.to_client(client, &[&with_id(&listed, &request.id)]);
             }
             _ => {}
         }
         match token {
+            _ if request.is_adopted() => {
+                if let Some(session) = &request.session {
+                    output.to_client(client, &[&turn_ended(session, envelope)]);
+                }
+            }
             Some(token) => {
-                let with_token = with_resume_token(envelope, &token);
+                let with_token = with_meta(envelope, &token);
                 output.to_client(client, &[&with_id(&with_token, &request.id)]);
             }
             None => output.to_client(client, &[&text[..id.start], &request.id, &text[id.end..]]),
         }
         if request.class == RequestClass::Create {
-            let early = created.map(|session| self.early.take(&session));
+            let state = self.process_mut(process);
+            let early = created.zip(state);
+            let early = early.map(|(session, state)| state.early.take(&session));
             for message in early.into_iter().flatten() {
                 output.to_client(client, &[&message]);
             }
-            self.drop_early();
+            self.drop_early(process);
         }
     }
 
@@ -164,11 +197,17 @@ impl Router {
         now: Time,
         upstream_id: u64,
     ) -> Option<ClientRequest> {
+        let request = self.forget_client_request(upstream_id)?;
+        self.counters.answers.observe(now.since(request.since));
+        Some(request)
+    }
+
+    /// Removes a request from all tables.
+    pub(super) fn forget_client_request(&mut self, upstream_id: u64) -> Option<ClientRequest> {
         let request = self.remove_client_request(upstream_id)?;
         if let Some(state) = self.clients.get_mut(&request.client) {
             remove(&mut state.client_requests, &upstream_id);
         }
-        self.counters.answers.observe(now.since(request.since));
         Some(request)
     }
 
@@ -178,51 +217,10 @@ impl Router {
         log::debug!("dropped a response of the agent: no request has the id {start}");
     }
 
-    /// Sends the response to `initialize` to all clients that wait for it, and keeps it for later clients.
-    fn initialize_from_agent(
-        &mut self,
-        envelope: &Envelope<'_>,
-        id: &Range<usize>,
-        output: &mut impl RouterOutput,
-    ) {
-        let text = envelope.text;
-        if let Initialize::Pending {
-            wanted, refused, ..
-        } = &mut self.initialize
-            && wanted.is_empty()
-            && matches!(envelope.kind, MessageKind::Response { result: None, .. })
-        {
-            log::error!(
-                "the restarted agent rejected initialize: {}",
-                &text[..text.floor_char_boundary(300)]
-            );
-            *refused = true;
-            return;
-        }
-        let Initialize::Pending { params, wanted, .. } =
-            std::mem::replace(&mut self.initialize, Initialize::Never)
-        else {
-            return;
-        };
-        for (client, client_id) in wanted {
-            output.to_client(client, &[&text[..id.start], &client_id, &text[id.end..]]);
-        }
-        if let MessageKind::Response {
-            result: Some(result),
-            ..
-        } = &envelope.kind
-        {
-            let agent_resumes = agent_resumes(text, result);
-            self.initialize = Initialize::Done {
-                params,
-                result: text[result.clone()].into(),
-                agent_resumes,
-            };
-        }
-    }
-
     fn request_from_agent(
         &mut self,
+        now: Time,
+        process: usize,
         envelope: &Envelope<'_>,
         method: &str,
         id: Range<usize>,
@@ -232,38 +230,50 @@ impl Router {
         let raw_id = &text[id.clone()];
         if raw_id.len() > MAX_ID {
             let why = Some("the id is too long");
-            return output.to_agent(&[&error("null", code::INVALID, "Invalid request", why)]);
+            return output.to_agent(
+                process,
+                &[&error("null", code::INVALID, "Invalid request", why)],
+            );
         }
         let permission = method == "session/request_permission";
         // The client's request that the agent refers to: where the message has its id, and the client's own id.
         let mut reference = None;
         let client = if let Some(session) = self.session_of(envelope) {
-            self.controller_of(session)
-        } else if let Some((range, request)) = self.request_of(envelope) {
+            self.receiver_of(session, process)
+        } else if let Some((range, request)) = self.request_of(process, envelope) {
             reference = Some((range, request.id.clone()));
             Some(request.client)
         } else if envelope.request_id.is_some() {
             // The client of that request has disconnected.
             None
-        } else if let Some(client) = self.sole_requester() {
+        } else if let Some(client) = self.sole_requester(process) {
             Some(client)
         } else {
             let why =
                 Some("the request names no session, and more than one client or none may be meant");
-            return output.to_agent(&[&error(raw_id, code::INVALID, "Invalid request", why)]);
+            return output.to_agent(
+                process,
+                &[&error(raw_id, code::INVALID, "Invalid request", why)],
+            );
         };
         let Some((client, state)) =
             client.and_then(|client| Some((client, self.clients.get_mut(&client)?)))
         else {
-            return output.to_agent(&[&client_gone(raw_id, permission)]);
+            return output.to_agent(process, &[&client_gone(raw_id, permission)]);
         };
         if !state.capabilities.allow(method) && self.limits.acp {
             let why = Some("the client has not announced this capability");
-            return output.to_agent(&[&error(raw_id, code::NO_METHOD, "Method not found", why)]);
+            return output.to_agent(
+                process,
+                &[&error(raw_id, code::NO_METHOD, "Method not found", why)],
+            );
         }
         if state.agent_requests.len() >= self.limits.agent_requests {
             let why = Some("too many requests wait for the client's answer");
-            return output.to_agent(&[&error(raw_id, code::TOO_MANY, "Too many requests", why)]);
+            return output.to_agent(
+                process,
+                &[&error(raw_id, code::TOO_MANY, "Too many requests", why)],
+            );
         }
         if let Some(elicitation) = elicitation_of(envelope) {
             if state.elicitations.len() == MAX_ELICITATIONS {
@@ -271,16 +281,55 @@ impl Router {
             }
             state.elicitations.push_back(elicitation.into());
         }
+        let session = self
+            .limits
+            .acp
+            .then(|| {
+                envelope
+                    .session
+                    .as_deref()
+                    .or(envelope.misspelled_session.as_deref())
+            })
+            .flatten()
+            .and_then(|name| self.sessions.get_key_value(name))
+            .map(|(name, _)| Arc::clone(name));
+        let watched = session.clone().filter(|session| self.is_watched(session));
+        let Some(state) = self.clients.get_mut(&client) else {
+            return;
+        };
         self.last_id += 1;
         let upstream_id = self.last_id;
         state.agent_requests.push(upstream_id);
         let request = AgentRequest {
             client,
+            process,
             id: raw_id.into(),
+            session,
             permission,
+            text: None,
+            approvers: Vec::new(),
+            since: now,
         };
+        if let Some(limit) = self.limits.answer_timeout {
+            self.timed_agent_requests.insert(upstream_id);
+            self.wake_at(now + limit);
+        }
         self.agent_requests.insert(upstream_id, request);
+        let number = upstream_id;
         let upstream_id = upstream_id.to_string();
+        if permission {
+            let sent = [&text[..id.start], &upstream_id, &text[id.end..]].concat();
+            output.to_client(client, &[&sent]);
+            if let Some(session) = watched {
+                self.show_permission(number, &session, &sent, output);
+            }
+            if let Some(request) = self.agent_requests.get_mut(&number)
+                && sent.len() <= MAX_KEPT_REQUEST
+            {
+                request.text = Some(sent.into());
+            }
+            return;
+        }
         match &reference {
             Some((range, client_id)) => {
                 output.to_client(
@@ -294,29 +343,40 @@ impl Router {
 
     fn notification_from_agent(
         &mut self,
+        process: usize,
         envelope: &Envelope<'_>,
         method: &str,
         output: &mut impl RouterOutput,
     ) {
         let text = envelope.text;
         if is_cancellation(method) {
-            return self.cancel_agent_request(envelope, method, output);
+            return self.cancel_agent_request(process, envelope, method, output);
         }
         if let Some(session) = self.session_of(envelope) {
-            match self.controller_of(session) {
-                Some(client) => output.to_client(client, &[text]),
-                // The session may be new, and the response to `session/new` may still follow.
-                None if self.creating > 0
-                    && session.len() <= MAX_SESSION_ID
-                    && self.is_free(session) =>
-                {
-                    self.counters.dropped += self.early.hold(session, text);
+            let bound = self.sessions.get(session);
+            if let Some(bound) = bound.filter(|bound| bound.process() == process)
+                && (bound.controller().is_some() || !bound.observers.is_empty())
+            {
+                let (controller, is_watched) = (bound.controller(), !bound.observers.is_empty());
+                if self.has_long_turns(process) && method == "session/update" {
+                    self.note_update(session, envelope);
                 }
-                None => self.counters.dropped += 1,
+                if is_watched {
+                    self.tell_observers(session, text, output);
+                }
+                let Some(client) = controller else { return };
+                return output.to_client(client, &[text]);
             }
+            // The session may be new, and the response to `session/new` may still follow.
+            let is_free = session.len() <= MAX_SESSION_ID && self.is_free(session);
+            let state = self.process_mut(process);
+            self.counters.dropped += match state.filter(|state| is_free && state.creating > 0) {
+                Some(state) => state.early.hold(session, text),
+                None => 1,
+            };
             return;
         }
-        if let Some((range, request)) = self.request_of(envelope) {
+        if let Some((range, request)) = self.request_of(process, envelope) {
             let parts = [&text[..range.start], &request.id, &text[range.end..]];
             return output.to_client(request.client, &parts);
         }
@@ -331,13 +391,17 @@ impl Router {
                 }
             }
         }
-        let mut clients = self.clients.iter();
-        let receivers = match (self.sole_client(|_| true), clients.next(), clients.next()) {
+        let served = |state: &&ClientState| state.process == Some(process);
+        let clients = self.clients.iter();
+        let mut clients = clients.filter(|(_, state)| served(state));
+        let sole = self.sole_client(process, |_| true);
+        let receivers = match (sole, clients.next(), clients.next()) {
             (Some(client), ..) => vec![client],
             (None, Some((client, _)), None) => vec![*client],
             _ => {
-                let initialized = self.clients.iter().filter(|(_, state)| state.initialized);
-                initialized.map(|(client, _)| *client).collect()
+                let clients = self.clients.iter();
+                let clients = clients.filter(|(_, state)| served(state));
+                clients.map(|(client, _)| *client).collect()
             }
         };
         self.counters.dropped += u64::from(receivers.is_empty());
@@ -349,6 +413,7 @@ impl Router {
     /// Forwards the cancellation of one of the agent's own requests.
     fn cancel_agent_request(
         &mut self,
+        process: usize,
         envelope: &Envelope<'_>,
         method: &str,
         output: &mut impl RouterOutput,
@@ -358,10 +423,19 @@ impl Router {
             return self.counters.dropped += 1;
         };
         let mut requests = self.agent_requests.iter();
-        let request = requests.find(|(_, request)| same_id(&request.id, &text[range.clone()]));
-        let Some((&upstream_id, &AgentRequest { client, .. })) = request else {
+        let request = requests.find(|(_, request)| {
+            request.process == process && same_id(&request.id, &text[range.clone()])
+        });
+        let Some((
+            &upstream_id,
+            AgentRequest {
+                client, approvers, ..
+            },
+        )) = request
+        else {
             return self.counters.dropped += 1;
         };
+        let (client, approvers) = (*client, approvers.clone());
         output.to_client(
             client,
             &[
@@ -370,53 +444,15 @@ impl Router {
                 &text[range.end..],
             ],
         );
+        for approver in approvers {
+            let id = upstream_id.to_string();
+            let parts = [&text[..range.start], &id, &text[range.end..]];
+            output.to_client(approver, &parts);
+        }
         // In the Model Context Protocol, a cancelled request gets no response.
         if method == "notifications/cancelled" && !self.limits.acp {
-            self.agent_requests.remove(&upstream_id);
-            if let Some(state) = self.clients.get_mut(&client) {
-                remove(&mut state.agent_requests, &upstream_id);
-            }
+            self.forget_agent_request(upstream_id);
         }
-    }
-
-    /// The session that a message from the agent names.
-    fn session_of<'a>(&self, envelope: &'a Envelope<'_>) -> Option<&'a str> {
-        let session = envelope.session.as_deref();
-        let session = session.or(envelope.misspelled_session.as_deref());
-        session.filter(|_| self.limits.acp)
-    }
-
-    /// The client's request that a message from the agent refers to, and the range of its id in the message.
-    fn request_of(&self, envelope: &Envelope<'_>) -> Option<(Range<usize>, &ClientRequest)> {
-        let range = envelope.request_id.clone()?;
-        let upstream_id = parse_upstream_id(&envelope.text[range.clone()])?;
-        Some((range, self.client_requests.get(&upstream_id)?))
-    }
-
-    /// The only client to which a request of the agent without a session and a request id can belong. If some pending
-    /// requests name no session, the agent's request belongs to one of these.
-    fn sole_requester(&self) -> Option<ClientId> {
-        let mut abandoned = self.abandoned.values();
-        if !self.orphaned.is_empty() || abandoned.any(|request| request.session.is_none()) {
-            return None;
-        }
-        let names_none = |request: &ClientRequest| request.session.is_none();
-        if self.client_requests.values().any(names_none) || self.initialize.is_wanted() {
-            self.sole_client(names_none)
-        } else {
-            self.sole_client(|_| true)
-        }
-    }
-
-    /// The client of all pending requests that match the filter, if they have the same client.
-    fn sole_client(&self, filter: impl Fn(&ClientRequest) -> bool) -> Option<ClientId> {
-        let requests = self.client_requests.values();
-        let mut clients = requests
-            .filter(|request| filter(request))
-            .map(|request| request.client)
-            .chain(self.initialize.wanted());
-        let first = clients.next()?;
-        clients.all(|client| client == first).then_some(first)
     }
 }
 
@@ -434,13 +470,4 @@ fn elicitation_of<'a>(envelope: &Envelope<'a>) -> Option<Cow<'a, str>> {
     let id = &envelope.text[member(envelope.text, body, "elicitationId")?];
     let id = id.starts_with('"').then(|| unescape(id))?;
     (id.len() <= MAX_ELICITATION_ID).then_some(id)
-}
-
-/// Whether the result of `initialize` declares `session/resume`.
-fn agent_resumes(text: &str, result: &Range<usize>) -> bool {
-    let path = ["agentCapabilities", "sessionCapabilities", "resume"];
-    let found = path
-        .iter()
-        .try_fold(result.clone(), |range, name| member(text, &range, name));
-    found.is_some_and(|found| !matches!(&text[found], "null" | "false"))
 }

@@ -3,15 +3,15 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::sessions::{SessionError, class_of};
+use super::processes::Process;
+use super::sessions::{Session, SessionError, class_of};
+use super::watch::{is_for_observers, watch_only};
 use super::{
     ClientRequest, MAX_ID, MAX_INITIALIZE, RequestClass, Router, RouterOutput, cancelled_id,
-    is_cancellation, parse_upstream_id, remove, same_id, splice,
+    is_cancellation, parse_upstream_id, same_id, splice,
 };
-use crate::service::agent::envelope::{Envelope, EnvelopeError, MessageKind, member};
-use crate::service::agent::initialize::{Capabilities, Initialize};
+use crate::service::agent::envelope::{Envelope, EnvelopeError, MessageKind};
 use crate::service::agent::response::{code, error, invalid_message_error};
-use crate::service::json::Skimmer;
 use crate::{ClientId, CloseCode, Time};
 
 /// The result of the checks on a request.
@@ -19,7 +19,9 @@ struct Admitted {
     class: RequestClass,
     /// The session that the request names.
     session: Option<Arc<str>>,
-    /// Whether the current agent process has the session that the request claims.
+    /// The agent process that gets it.
+    process: usize,
+    /// Whether that process has the session that the request claims.
     is_kept: bool,
 }
 
@@ -66,9 +68,14 @@ impl Router {
             }
             state.initialized = true;
         }
+        if Self::only_watches(client, output)
+            && !self.is_permitted_to_watch(client, &envelope, output)
+        {
+            return;
+        }
         match &envelope.kind {
             MessageKind::Request { method, id } if method == "initialize" && self.limits.acp => {
-                self.initialize_from_client(client, &envelope, &text[id.clone()], output);
+                self.initialize_from_client(now, client, &envelope, &text[id.clone()], output);
             }
             MessageKind::Request { method, id } => {
                 self.request_from_client(now, client, &envelope, method, id.clone(), output)
@@ -82,67 +89,21 @@ impl Router {
         }
     }
 
-    fn initialize_from_client(
+    /// Checks a message of a client whose token permits observing only, and refuses it if necessary.
+    fn is_permitted_to_watch(
         &mut self,
         client: ClientId,
         envelope: &Envelope<'_>,
-        id: &str,
         output: &mut impl RouterOutput,
-    ) {
-        self.counters.initializes += 1;
-        let capabilities = envelope
-            .body
-            .as_ref()
-            .and_then(|params| member(envelope.text, params, "clientCapabilities"));
-        if let (Some(capabilities), Some(state)) = (capabilities, self.clients.get_mut(&client)) {
-            state.capabilities = Capabilities::read(envelope.text, &capabilities);
-        }
-        match &mut self.initialize {
-            Initialize::Done { result, .. } => {
-                output.to_client(
-                    client,
-                    &[
-                        r#"{"jsonrpc":"2.0","id":"#,
-                        id,
-                        r#","result":"#,
-                        result,
-                        "}",
-                    ],
-                );
+    ) -> bool {
+        if let MessageKind::Request { method, id } = &envelope.kind {
+            if self.limits.acp && is_for_observers(method) {
+                return true;
             }
-            Initialize::Pending { wanted, .. }
-                if wanted.iter().any(|(other, _)| *other == client) =>
-            {
-                let why = Some("initialize is under way");
-                let refused = error(id, code::INVALID, "Invalid request", why);
-                output.to_client(client, &[&refused]);
-            }
-            Initialize::Pending { wanted, .. } => wanted.push((client, id.into())),
-            Initialize::Never => {
-                let params = params_of(envelope).unwrap_or("{}");
-                self.initialize = Initialize::Pending {
-                    id: self.next_id(),
-                    params: params.into(),
-                    wanted: vec![(client, id.into())],
-                    refused: false,
-                };
-                self.send_initialize(output);
-            }
+            output.to_client(client, &[&watch_only(&envelope.text[id.clone()])]);
         }
-    }
-
-    /// Sends the pending `initialize` to the agent.
-    pub(super) fn send_initialize(&self, output: &mut impl RouterOutput) {
-        if let Initialize::Pending { id, params, .. } = &self.initialize {
-            let id = id.to_string();
-            output.initialize_agent(&[
-                r#"{"jsonrpc":"2.0","id":"#,
-                &id,
-                r#","method":"initialize","params":"#,
-                params,
-                "}",
-            ]);
-        }
+        self.counters.denied += 1;
+        false
     }
 
     fn request_from_client(
@@ -155,20 +116,28 @@ impl Router {
         output: &mut impl RouterOutput,
     ) {
         let raw_id = &envelope.text[id.clone()];
-        let Some(state) = self.clients.get(&client) else {
-            return;
-        };
         if self.is_draining {
             let refused = error(raw_id, code::STOPPING, "Server shutting down", None);
             return output.to_client(client, &[&refused]);
         }
+        if self.limits.acp && self.watch_request(client, envelope, method, raw_id, output) {
+            return;
+        }
+        let Some(state) = self.clients.get(&client) else {
+            return;
+        };
         if state.client_requests.len() >= self.limits.client_requests {
             let why = Some("too many requests are waiting");
             let refused = error(raw_id, code::TOO_MANY, "Too many requests", why);
             return output.to_client(client, &[&refused]);
         }
+        let Some(own) = state.process else {
+            let why = Some("initialize has not succeeded");
+            let refused = error(raw_id, code::INVALID, "Invalid request", why);
+            return output.to_client(client, &[&refused]);
+        };
         let upstream_id = self.next_id();
-        let admitted = match self.admit(client, upstream_id, envelope, method) {
+        let admitted = match self.admit((client, own), upstream_id, envelope, method, output) {
             Ok(admitted) => admitted,
             Err(error) => {
                 if !matches!(error, SessionError::Invalid(_) | SessionError::Full) {
@@ -196,41 +165,65 @@ impl Router {
             RequestClass::Other => &mut counters.other_requests,
         } += 1;
         // The request is recorded before it is sent, so its response cannot arrive first.
+        let process = admitted.process;
+        if admitted.class == RequestClass::Prompt
+            && self.has_long_turns(process)
+            && let Some(session) = &admitted.session
+        {
+            self.note_prompt(session);
+        }
+        if admitted.class == RequestClass::Prompt
+            && !self.has_long_turns(process)
+            && let Some(session) = &admitted.session
+            && self.is_watched(session)
+        {
+            self.show_prompt(session, envelope, output);
+        }
         self.record(ClientRequest {
             client,
+            process,
             upstream_id,
             id: raw_id.into(),
             class: admitted.class,
             session: admitted.session,
             since: now,
         });
-        if admitted.is_kept && method == "session/resume" && self.initialize.lacks_resume() {
+        let lacks_resume = |process: &Process| process.initialize.lacks_resume();
+        if admitted.is_kept
+            && method == "session/resume"
+            && self.process(process).is_some_and(lacks_resume)
+        {
             // The agent still has the session and does not know about connections, so no message to it is needed.
             let response = format!(r#"{{"jsonrpc":"2.0","id":{upstream_id},"result":{{}}}}"#);
-            return self.handle_agent_message(now, &response, output);
+            return self.handle_agent_message(now, process, &response, output);
         }
         let (text, upstream_id) = (envelope.text, upstream_id.to_string());
         match cancelled {
             Some((range, cancelled_id)) => {
                 let cancelled_id = cancelled_id.to_string();
-                output.to_agent(&splice(text, [(id, &upstream_id), (range, &cancelled_id)]));
+                let pieces = [(id, &*upstream_id), (range, &*cancelled_id)];
+                output.to_agent(process, &splice(text, pieces));
             }
-            None => output.to_agent(&[&text[..id.start], &upstream_id, &text[id.end..]]),
+            None => {
+                output.to_agent(process, &[&text[..id.start], &upstream_id, &text[id.end..]]);
+            }
         }
     }
 
     /// Checks whether a request may use the sessions that it names, and records a claim.
     fn admit(
         &mut self,
-        client: ClientId,
+        (client, own): (ClientId, usize),
         upstream_id: u64,
         envelope: &Envelope<'_>,
         method: &str,
+        output: &impl RouterOutput,
     ) -> Result<Admitted, SessionError> {
         if !self.limits.acp {
             return Ok(Admitted {
                 class: RequestClass::Other,
                 session: None,
+                process: own,
                 is_kept: false,
             });
         }
@@ -240,10 +233,12 @@ impl Router {
         match (class, named) {
             (RequestClass::Claim, Some(name)) => {
                 let session = Arc::from(name);
-                let is_kept = self.claim(client, upstream_id, &session, envelope)?;
+                let (process, is_kept) =
+                    self.claim(client, upstream_id, &session, envelope, output)?;
                 Ok(Admitted {
                     class,
                     session: Some(session),
+                    process,
                     is_kept,
                 })
             }
@@ -256,6 +251,7 @@ impl Router {
                 Ok(Admitted {
                     class,
                     session: known.map(|(name, _)| Arc::clone(name)),
+                    process: known.map_or(own, |(_, session)| session.process()),
                     is_kept: false,
                 })
             }
@@ -282,11 +278,21 @@ impl Router {
         Ok((range, *upstream_id))
     }
 
-    fn record(&mut self, request: ClientRequest) {
+    pub(super) fn record(&mut self, request: ClientRequest) {
         if let Some(state) = self.clients.get_mut(&request.client) {
             state.client_requests.push(request.upstream_id);
         }
-        self.creating += usize::from(request.class == RequestClass::Create);
+        if request.class == RequestClass::Create
+            && let Some(process) = self.process_mut(request.process)
+        {
+            process.creating += 1;
+        }
+        if let Some(limit) = self.limits.request_timeout
+            && request.class != RequestClass::Prompt
+        {
+            self.timed_client_requests.insert(request.upstream_id);
+            self.wake_at(request.since + limit);
+        }
         self.client_requests.insert(request.upstream_id, request);
     }
 
@@ -308,15 +314,19 @@ impl Router {
         self.counters.notifications += 1;
         let text = envelope.text;
         if !is_cancellation(method) {
-            return output.to_agent(&[text]);
+            let session = envelope.session.as_deref();
+            let session = session.and_then(|session| self.sessions.get(session));
+            let process = session.filter(|_| self.limits.acp).map(Session::process);
+            if let Some(process) = process.or(self.process_of(client)) {
+                output.to_agent(process, &[text]);
+            }
+            return;
         }
         match self.find_cancelled(client, envelope) {
             Ok((range, upstream_id)) => {
-                output.to_agent(&[
-                    &text[..range.start],
-                    &upstream_id.to_string(),
-                    &text[range.end..],
-                ]);
+                let id = upstream_id.to_string();
+                let process = self.client_requests[&upstream_id].process;
+                output.to_agent(process, &[&text[..range.start], &id, &text[range.end..]]);
                 // In the Model Context Protocol, a cancelled request gets no response.
                 if method == "notifications/cancelled" && !self.limits.acp {
                     self.finish_client_request(now, upstream_id);
@@ -335,30 +345,35 @@ impl Router {
         output: &mut impl RouterOutput,
     ) {
         let text = envelope.text;
+        let success = matches!(
+            envelope.kind,
+            MessageKind::Response {
+                result: Some(_),
+                ..
+            }
+        );
         let upstream_id = parse_upstream_id(&text[id.clone()]).filter(|upstream_id| {
             let request = self.agent_requests.get(upstream_id);
-            request.is_some_and(|request| request.client == client)
+            request.is_some_and(|request| {
+                // An observer that cannot answer says so with an error, which is no answer.
+                let approves = success && request.approvers.contains(&client);
+                request.client == client || approves
+            })
         });
-        let Some((upstream_id, request)) =
-            upstream_id.and_then(|id| Some((id, self.agent_requests.remove(&id)?)))
-        else {
+        let answered = upstream_id.and_then(|id| Some((id, self.forget_agent_request(id)?)));
+        let Some((upstream_id, request)) = answered else {
             let why = "the answer matches no request to this client";
             return self.drop_client_message(client, why);
         };
-        if let Some(state) = self.clients.get_mut(&client) {
-            remove(&mut state.agent_requests, &upstream_id);
+        let parts = [&text[..id.start], &request.id, &text[id.end..]];
+        output.to_agent(request.process, &parts);
+        if request.permission {
+            self.note_approval(upstream_id, &request, client, envelope, output);
         }
-        output.to_agent(&[&text[..id.start], &request.id, &text[id.end..]]);
     }
 
     fn drop_client_message(&mut self, client: ClientId, why: &str) {
         self.counters.dropped += 1;
         log::debug!("dropped a response or a cancellation of {client}: {why}");
     }
-}
-
-/// The parameters of a message, of any JSON type.
-fn params_of<'a>(envelope: &Envelope<'a>) -> Option<&'a str> {
-    let whole = Skimmer::new(envelope.text).value().ok()?;
-    member(envelope.text, &whole, "params").map(|params| &envelope.text[params])
 }

@@ -1,4 +1,4 @@
-//! The router of a shared agent: it decides which message goes to which client.
+//! The router of a shared agent: it decides which message goes to which client, and to which agent process.
 //!
 //! Messages, exits and the time come in as arguments; messages go out through [`RouterOutput`]. The router does no I/O of
 //! its own. Tests and the fuzzer check these invariants:
@@ -10,26 +10,37 @@
 //! * A request is passed on under an upstream id, which is never reused. Its response goes back under the id that the
 //!   sender wrote, byte for byte.
 //!
-//! `handle_*` methods take input. The other methods are getters, except `drain` and `take_new_deadline`.
+//! `handle_*` methods take input. The other methods are getters, except `drain` and `take_*`.
 
+mod approvals;
+mod connections;
 mod early_messages;
 mod ended_sessions;
 mod from_agent;
 mod from_client;
+mod handshakes;
+mod id_map;
+mod processes;
+mod receivers;
 mod sessions;
+mod timeouts;
+mod turns;
+mod watch;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::config::{Approvals, UnknownSessions};
 use super::envelope::{Envelope, is_spelling_of};
-use super::initialize::{Capabilities, Initialize};
-use super::response::{client_gone, code};
-use crate::service::json::{Skimmer, quote, unescape};
-use crate::{ClientId, CloseCode, Histogram, Principal, Time};
-use early_messages::EarlyMessages;
+use super::initialize::Capabilities;
+use crate::service::json::{Skimmer, unescape};
+use crate::{ClientId, CloseCode, Histogram, Principal, Scope, Time};
 use ended_sessions::EndedSessions;
+use id_map::IdMap;
+pub(crate) use processes::ProcessChange;
+use processes::{Process, Run};
 use sessions::Session;
 
 /// The maximum length of a request id in bytes, as written.
@@ -43,6 +54,8 @@ const MAX_ORPHANED: usize = 1024;
 const MAX_ELICITATIONS: usize = 64;
 /// The maximum length of an elicitation id. Elicitations with longer ids are not remembered.
 const MAX_ELICITATION_ID: usize = 256;
+/// The maximum length of a permission request that is kept while a client answers it, in bytes.
+const MAX_KEPT_REQUEST: usize = 64 << 10;
 /// The maximum length of a session id in bytes, unescaped.
 const MAX_SESSION_ID: usize = 1024;
 
@@ -63,20 +76,39 @@ pub(crate) struct RouterLimits {
     pub(crate) acp: bool,
     /// How long a session stays in the table after its client has disconnected.
     pub(crate) grace: Option<Duration>,
+    /// Whether clients may load sessions that the router has never seen.
+    pub(crate) unknown_sessions: UnknownSessions,
+    /// Who may answer permission requests.
+    pub(crate) approvals: Approvals,
+    /// Agent processes.
+    pub(crate) processes: usize,
+    /// How long the agent may take to answer `initialize`.
+    pub(crate) initialize_timeout: Option<Duration>,
+    /// How long the agent may take to answer a client's request, except `session/prompt` and `initialize`.
+    pub(crate) request_timeout: Option<Duration>,
+    /// How long a client may take to answer the agent's request.
+    pub(crate) answer_timeout: Option<Duration>,
 }
 
 /// Receives the messages that the router sends.
 pub(crate) trait RouterOutput {
-    /// Sends `initialize` to the agent, before any other line.
-    fn initialize_agent(&mut self, parts: &[&str]);
-    /// Sends a line to the agent, in parts.
-    fn to_agent(&mut self, parts: &[&str]);
+    /// Sends `initialize` to an agent process, before any other line.
+    fn initialize_agent(&mut self, process: usize, parts: &[&str]);
+    /// Sends a line to an agent process, in parts.
+    fn to_agent(&mut self, process: usize, parts: &[&str]);
     /// Sends a message to a client, in parts.
     fn to_client(&mut self, client: ClientId, parts: &[&str]);
     /// Closes a client.
     fn close(&mut self, client: ClientId, code: CloseCode, reason: &str);
     /// Returns a new secret that cannot be guessed.
     fn secret(&mut self) -> String;
+    /// Whether a client's connection was cut and can be resumed, or the client has not answered the last PING. Its
+    /// sessions can then be taken over.
+    fn is_away(&self, client: ClientId) -> bool;
+    /// What a client's token permits.
+    fn scope(&self, client: ClientId) -> Scope;
+    /// Whether a client's connection can be resumed after a cut.
+    fn is_resumable(&self, client: ClientId) -> bool;
 }
 
 /// The router's state for one client.
@@ -85,6 +117,8 @@ struct ClientState {
     principal: Principal,
     /// Whether the client has sent `initialize`. Always true for protocols other than ACP.
     initialized: bool,
+    /// The agent process of its kind, if its `initialize` was not rejected.
+    process: Option<usize>,
     capabilities: Capabilities,
     /// Upstream ids of the client's requests to the agent.
     client_requests: Vec<u64>,
@@ -92,6 +126,10 @@ struct ClientState {
     agent_requests: Vec<u64>,
     /// The sessions that the client controls or is loading.
     sessions: Vec<Arc<str>>,
+    /// The sessions that the client observes.
+    watching: Vec<Arc<str>>,
+    /// The client's name and version, as a JSON object.
+    name: Box<str>,
     /// The sessions whose new tokens were sent after the client's last message, so that it may not have read them.
     unread_tokens: Vec<Arc<str>>,
     /// The latest elicitations that were sent to this client. Only it is notified of their completion.
@@ -102,9 +140,12 @@ struct ClientState {
 #[derive(Debug)]
 struct ClientRequest {
     client: ClientId,
+    /// The agent process that got it.
+    process: usize,
     /// The id that the agent knows the request by.
     upstream_id: u64,
-    /// The client's own id, as written.
+    /// The client's own id, as written. Empty for the turn of a session that the client has taken over: it gets a
+    /// notification instead of the response.
     id: Box<str>,
     class: RequestClass,
     /// The session that the request names.
@@ -138,10 +179,20 @@ struct AbandonedRequest {
 #[derive(Debug)]
 struct AgentRequest {
     client: ClientId,
+    /// The agent process that sent it.
+    process: usize,
     /// The agent's own id, as written.
     id: Box<str>,
+    /// The session that the request names.
+    session: Option<Arc<str>>,
     /// Whether it is `session/request_permission`.
     permission: bool,
+    /// The message as the client got it, for a permission request that is not too long. It is sent again if another
+    /// client takes the session over.
+    text: Option<Box<str>>,
+    /// The observers that may answer it too.
+    approvers: Vec<ClientId>,
+    since: Time,
 }
 
 /// The router's counters since its start.
@@ -157,6 +208,8 @@ pub(crate) struct RouterCounters {
     pub(crate) denied: u64,
     /// Messages that had no receiver.
     pub(crate) dropped: u64,
+    /// Requests that were not answered in time.
+    pub(crate) timed_out: u64,
     /// The time from a request to its response.
     pub(crate) answers: Histogram,
 }
@@ -165,26 +218,34 @@ pub(crate) struct RouterCounters {
 #[derive(Debug)]
 pub(crate) struct Router {
     limits: RouterLimits,
-    clients: HashMap<ClientId, ClientState>,
+    clients: IdMap<ClientId, ClientState>,
     sessions: HashMap<Arc<str>, Session>,
     /// By upstream id.
-    client_requests: HashMap<u64, ClientRequest>,
+    client_requests: IdMap<u64, ClientRequest>,
     /// By upstream id.
-    agent_requests: HashMap<u64, AgentRequest>,
-    /// The number of client requests that create a session.
-    creating: usize,
-    /// Requests whose clients have disconnected. The sessions that they open are kept for the clients' principals.
-    abandoned: HashMap<u64, AbandonedRequest>,
-    /// Other requests whose clients have disconnected.
-    orphaned: HashSet<u64>,
-    /// Messages of the agent for sessions that have no owner yet.
-    early: EarlyMessages,
+    agent_requests: IdMap<u64, AgentRequest>,
+    /// The client requests that time out, by upstream id. The oldest has the lowest id.
+    timed_client_requests: BTreeSet<u64>,
+    /// The agent requests that time out, by upstream id.
+    timed_agent_requests: BTreeSet<u64>,
+    /// The agent processes. The first one may serve any kind of client, until a client has sent `initialize`.
+    processes: Vec<Option<Process>>,
+    process_changes: Vec<ProcessChange>,
+    /// The number of stopped processes that have not exited.
+    stopping: usize,
+    /// Messages for clients that could not be sent at once.
+    notices: Vec<(ClientId, String)>,
+    /// The number of the last run of a process.
+    last_run: u32,
     ended: EndedSessions,
-    /// The number of the current agent process. Each process knows only its own sessions.
-    agent: u32,
-    initialize: Initialize,
-    /// Whether [`Router::deadline`] may have changed since [`Router::take_new_deadline`] was last called.
-    has_new_deadline: bool,
+    /// The principal of the first client.
+    first_principal: Option<Principal>,
+    /// Whether clients of several principals may connect.
+    has_several_principals: bool,
+    /// When [`Router::handle_timeout`] has to be called.
+    wakeup: Option<Time>,
+    /// Whether `wakeup` has changed since [`Router::take_wakeup`] was last called.
+    has_new_wakeup: bool,
     /// Whether the server is stopping and new requests are rejected.
     is_draining: bool,
     /// The last upstream id.
@@ -196,19 +257,23 @@ impl Router {
     pub(crate) fn new(limits: RouterLimits) -> Self {
         Self {
             limits,
-            clients: HashMap::new(),
+            clients: IdMap::default(),
             sessions: HashMap::new(),
-            client_requests: HashMap::new(),
-            agent_requests: HashMap::new(),
-            creating: 0,
-            abandoned: HashMap::new(),
-            orphaned: HashSet::new(),
-            early: EarlyMessages::default(),
+            client_requests: IdMap::default(),
+            agent_requests: IdMap::default(),
+            timed_client_requests: BTreeSet::new(),
+            timed_agent_requests: BTreeSet::new(),
+            processes: vec![Some(Process::new(0))],
+            process_changes: Vec::new(),
+            stopping: 0,
+            notices: Vec::new(),
+            last_run: 0,
             ended: EndedSessions::new(limits.ended_sessions),
-            agent: 0,
-            has_new_deadline: false,
+            first_principal: None,
+            has_several_principals: false,
+            wakeup: None,
+            has_new_wakeup: false,
             is_draining: false,
-            initialize: Initialize::Never,
             last_id: 0,
             counters: RouterCounters::default(),
         }
@@ -244,6 +309,12 @@ impl Router {
         self.sessions.len()
     }
 
+    /// The number of observers of all sessions.
+    pub(crate) fn observer_count(&self) -> usize {
+        let clients = self.clients.values();
+        clients.map(|state| state.watching.len()).sum()
+    }
+
     /// The number of records of ended sessions.
     pub(crate) fn ended_count(&self) -> usize {
         self.ended.len()
@@ -263,177 +334,43 @@ impl Router {
     pub(crate) fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
         let requests = self.client_requests.values().map(|request| request.client);
         let agent_requests = self.agent_requests.values().map(|request| request.client);
+        let observers = self.sessions.values();
+        let observers = observers.flat_map(|session| session.observers.iter().copied());
+        let approvers = self.agent_requests.values();
+        let approvers = approvers.flat_map(|request| request.approvers.iter().copied());
+        let processes = self.processes.iter().flatten();
+        let wanted = processes.flat_map(|process| process.initialize.wanted());
         self.clients
             .keys()
             .copied()
             .chain(requests)
             .chain(agent_requests)
-            .chain(self.initialize.wanted())
+            .chain(wanted)
             .chain(self.sessions.values().flat_map(Session::clients))
+            .chain(observers)
+            .chain(approvers)
             .for_each(visit);
     }
 
-    /// Whether a client waits for a response, or owes one.
+    /// Whether a client waits for a response or for the end of a turn, or owes a response.
     pub(crate) fn is_busy(&self, client: ClientId) -> bool {
         self.clients.get(&client).is_some_and(|state| {
-            !state.client_requests.is_empty() || !state.agent_requests.is_empty()
-        }) || self.initialize.is_wanted_by(client)
+            let process = state.process.and_then(|process| self.process(process));
+            !state.client_requests.is_empty()
+                || !state.agent_requests.is_empty()
+                || process.is_some_and(|process| process.initialize.is_wanted_by(client))
+        }) || self.has_running_turn(client)
     }
 
-    /// Whether a client controls a session.
+    /// Whether a client controls or observes a session.
     pub(crate) fn has_session(&self, client: ClientId) -> bool {
         let state = self.clients.get(&client);
-        state.is_some_and(|state| !state.sessions.is_empty())
-    }
-
-    /// The time at which to call [`Router::handle_timeout`].
-    pub(crate) fn deadline(&self) -> Option<Time> {
-        let grace = self.limits.grace?;
-        self.first_detached().map(|detached| detached + grace)
-    }
-
-    /// Whether the deadline may have changed since the last call.
-    pub(crate) fn take_new_deadline(&mut self) -> bool {
-        std::mem::take(&mut self.has_new_deadline)
-    }
-
-    /// Whether a restarted agent has rejected `initialize` and must be stopped.
-    pub(crate) fn is_refused(&self) -> bool {
-        matches!(self.initialize, Initialize::Pending { refused: true, .. })
-    }
-
-    /// Whether the agent has not answered `initialize` yet.
-    pub(crate) fn is_initializing(&self) -> bool {
-        matches!(self.initialize, Initialize::Pending { .. })
+        state.is_some_and(|state| !state.sessions.is_empty() || !state.watching.is_empty())
     }
 
     /// Rejects new requests from now on.
     pub(crate) fn drain(&mut self) {
         self.is_draining = true;
-    }
-
-    pub(crate) fn handle_connected(&mut self, client: ClientId, principal: Principal) {
-        self.clients.insert(
-            client,
-            ClientState {
-                principal,
-                initialized: !self.limits.acp,
-                capabilities: Capabilities::default(),
-                client_requests: Vec::new(),
-                agent_requests: Vec::new(),
-                sessions: Vec::new(),
-                unread_tokens: Vec::new(),
-                elicitations: VecDeque::new(),
-            },
-        );
-    }
-
-    /// Removes all state of a client, cancels its prompts, and answers the agent's requests to it.
-    pub(crate) fn handle_disconnected(
-        &mut self,
-        now: Time,
-        client: ClientId,
-        output: &mut impl RouterOutput,
-    ) {
-        let Some(state) = self.clients.remove(&client) else {
-            return;
-        };
-        self.initialize.forget(client);
-        let mut cancelled: Vec<Arc<str>> = Vec::new();
-        let principal = &state.principal;
-        for id in state.client_requests {
-            let Some(request) = self.remove_client_request(id) else {
-                continue;
-            };
-            match (request.class, request.session) {
-                (RequestClass::Prompt, Some(session)) => {
-                    // A session that was closed may belong to another client by now.
-                    let is_own = self.controller_of(&session) == Some(client);
-                    if is_own && !cancelled.contains(&session) {
-                        cancelled.push(session);
-                    }
-                }
-                (RequestClass::Claim, Some(session)) if self.is_unconfirmed(&session) => {
-                    let session = Some(session);
-                    self.abandoned.insert(
-                        id,
-                        AbandonedRequest {
-                            principal: principal.clone(),
-                            session,
-                        },
-                    );
-                }
-                (RequestClass::Create, _) => {
-                    let session = None;
-                    self.abandoned.insert(
-                        id,
-                        AbandonedRequest {
-                            principal: principal.clone(),
-                            session,
-                        },
-                    );
-                }
-                (_, None) if self.orphaned.len() < MAX_ORPHANED => _ = self.orphaned.insert(id),
-                _ => {}
-            }
-        }
-        for session in cancelled {
-            output.to_agent(&cancel_session(&quote(&session)));
-        }
-        for id in state.agent_requests {
-            if let Some(request) = self.agent_requests.remove(&id) {
-                output.to_agent(&[&client_gone(&request.id, request.permission)]);
-            }
-        }
-        for session in state.sessions {
-            self.detach(now, client, &session);
-        }
-        self.drop_early();
-    }
-
-    /// Ends the sessions whose grace period is over.
-    pub(crate) fn handle_timeout(&mut self, now: Time) {
-        if let Some(grace) = self.limits.grace {
-            self.end_detached(|detached| detached + grace <= now);
-        }
-    }
-
-    /// Fails all pending requests of clients with the agent's exit status `data`, and marks all sessions as lost.
-    pub(crate) fn handle_agent_exited(&mut self, data: &str, output: &mut impl RouterOutput) {
-        let failed = |id: &str| {
-            let error = format!(
-                r#"{{"code":{},"message":"Agent exited","data":{data}}}"#,
-                code::EXITED
-            );
-            [r#"{"jsonrpc":"2.0","id":"#, id, r#","error":"#, &error, "}"].concat()
-        };
-        for (client, id) in self.initialize.take_wanted() {
-            output.to_client(client, &[&failed(&id)]);
-        }
-        let mut ids: Vec<u64> = self.client_requests.keys().copied().collect();
-        ids.sort_unstable();
-        for id in ids {
-            if let Some(request) = self.remove_client_request(id) {
-                output.to_client(request.client, &[&failed(&request.id)]);
-            }
-        }
-        self.agent_requests.clear();
-        self.abandoned.clear();
-        self.orphaned.clear();
-        self.drop_early();
-        for state in self.clients.values_mut() {
-            state.client_requests.clear();
-            state.agent_requests.clear();
-        }
-        self.mark_all_lost();
-    }
-
-    /// Initializes a new agent process with the parameters that its predecessor got.
-    pub(crate) fn handle_agent_started(&mut self, output: &mut impl RouterOutput) {
-        let id = self.next_id();
-        if self.initialize.restart(id) {
-            self.send_initialize(output);
-        }
     }
 
     /// Returns a new upstream id.
@@ -445,25 +382,33 @@ impl Router {
     /// Removes a request from the table of all requests, but not from its client's list.
     fn remove_client_request(&mut self, upstream_id: u64) -> Option<ClientRequest> {
         let request = self.client_requests.remove(&upstream_id)?;
-        self.creating -= usize::from(request.class == RequestClass::Create);
+        if request.class == RequestClass::Create
+            && let Some(process) = self.process_mut(request.process)
+        {
+            process.creating -= 1;
+        }
+        if self.limits.request_timeout.is_some() {
+            self.timed_client_requests.remove(&upstream_id);
+        }
         Some(request)
     }
 
-    /// Drops early messages if no pending request can create their session any more.
-    fn drop_early(&mut self) {
-        if self.creating == 0 {
-            self.counters.dropped += self.early.clear();
+    /// Removes a request of the agent from the table of all requests, but not from its client's list.
+    fn remove_agent_request(&mut self, upstream_id: u64) -> Option<AgentRequest> {
+        if self.limits.answer_timeout.is_some() {
+            self.timed_agent_requests.remove(&upstream_id);
         }
+        self.agent_requests.remove(&upstream_id)
     }
-}
 
-/// The notification that cancels the prompts of a session. `session` is its quoted id.
-fn cancel_session(session: &str) -> [&str; 3] {
-    [
-        r#"{"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"#,
-        session,
-        "}}",
-    ]
+    /// Removes a request of the agent from all tables.
+    fn forget_agent_request(&mut self, upstream_id: u64) -> Option<AgentRequest> {
+        let request = self.remove_agent_request(upstream_id)?;
+        if let Some(state) = self.clients.get_mut(&request.client) {
+            remove(&mut state.agent_requests, &upstream_id);
+        }
+        Some(request)
+    }
 }
 
 /// Reads an upstream id. `None` if the text is not exactly as the router writes it: 1.0 and "1" are not the id 1.

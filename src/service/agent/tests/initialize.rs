@@ -15,7 +15,7 @@ fn initialize_reaches_the_agent_once() {
     assert_eq!(sim.output.agent.len(), 1);
     sim.agent_sends(r#"{"id":1, "jsonrpc":"2.0","result":{"protocolVersion" : 1.0}}"#);
     sim.connect(4);
-    sim.client_sends(4, &request("null", "initialize", &json!({})));
+    sim.client_sends(4, &request("null", "initialize", &json!({"a": 2})));
     assert_eq!(
         sim.output.agent.len(),
         1,
@@ -23,9 +23,11 @@ fn initialize_reaches_the_agent_once() {
     );
     assert_eq!(
         sim.output.clients[&client(2)],
-        [r#"{"id":"i2", "jsonrpc":"2.0","result":{"protocolVersion" : 1.0}}"#]
+        [
+            r#"{"id":"i2", "jsonrpc":"2.0","result":{"_meta":{"outrigger":{"resume":false,"takeover":true,"watch":true}},"protocolVersion" : 1.0}}"#
+        ]
     );
-    let late = r#"{"jsonrpc":"2.0","id":null,"result":{"protocolVersion" : 1.0}}"#;
+    let late = r#"{"jsonrpc":"2.0","id":null,"result":{"_meta":{"outrigger":{"resume":false,"takeover":true,"watch":true}},"protocolVersion" : 1.0}}"#;
     assert_eq!(sim.output.clients[&client(4)], [late]);
 }
 
@@ -65,12 +67,12 @@ fn initialize_is_answered_if_it_was_sent_while_the_agent_was_restarting() {
     let mut sim = Simulation::new();
     sim.connect(1);
     sim.client_sends(1, &request("1", "initialize", &json!({})));
-    sim.router.handle_agent_exited("{}", &mut sim.output);
+    sim.router.handle_agent_exited(0, "{}", &mut sim.output);
     assert_eq!(code(&sim.client_received(1)), -32012);
     sim.client_sends(1, &request("2", "initialize", &json!({})));
     sim.client_sends(1, &request("3", "initialize", &json!({})));
     assert_eq!(code(&sim.client_received(1)), -32600, "one at a time");
-    sim.router.handle_agent_started(&mut sim.output);
+    sim.router.handle_agent_started(sim.now, 0, &mut sim.output);
     sim.agent_answers(&json!({"protocolVersion": 1}));
     assert_eq!(sim.client_received(1)["id"], 2);
 }

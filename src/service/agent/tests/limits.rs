@@ -113,7 +113,7 @@ fn a_full_table_rejects_new_sessions_and_keeps_all_others() {
         "detached sessions can be loaded"
     );
     sim.now = sim.now + GRACE;
-    sim.router.handle_timeout(sim.now);
+    sim.router.handle_timeout(sim.now, &mut sim.output);
     assert_eq!(
         (sim.router.session_count(), sim.router.ended_count()),
         (5, 7)
@@ -157,4 +157,25 @@ fn when_the_records_are_full_unknown_sessions_cannot_be_loaded() {
     assert_eq!(sim.router.owner_of("s3"), Some(client(1)));
     sim.client_sends(1, &claim("7", "session/load", "unrecorded", None));
     assert_eq!(code(&sim.client_received(1)), -32010);
+}
+
+#[test]
+fn in_a_full_table_the_session_whose_client_left_first_loses_its_place() {
+    let mut sim = Simulation::with(3);
+    for name in 0..8 {
+        sim.session(1, &format!("a{name}"));
+    }
+    sim.disconnect(1);
+    sim.now = sim.now + Duration::from_secs(1);
+    for name in 0..8 {
+        sim.session(2, &format!("b{name}"));
+    }
+    for name in 0..6 {
+        sim.session(3, &format!("c{name}"));
+    }
+    assert_eq!(sim.router.owner_of("b7"), Some(client(2)));
+    let kept = (sim.router.session_count(), sim.router.ended_count());
+    assert_eq!(kept, (14, 8), "those of client 1 left the table together");
+    sim.client_sends(3, &claim("5", "session/load", "a0", None));
+    assert_eq!(sim.agent_received()["method"], "session/load");
 }

@@ -4,16 +4,23 @@ mod claims;
 mod initialize;
 mod limits;
 mod ownership;
+mod processes;
 mod requests;
 mod routing;
+mod table;
+mod takeover;
+mod timeouts;
+mod turns;
+mod watch;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::router::{Router, RouterLimits, RouterOutput};
-use crate::{ClientId, CloseCode, Principal, Time};
+use super::config::{Approvals, UnknownSessions};
+use super::router::{ProcessChange, Router, RouterLimits, RouterOutput};
+use crate::{ClientId, CloseCode, Principal, Scope, Time};
 
 /// Records the messages that the router sends.
 #[derive(Debug, Default)]
@@ -21,16 +28,23 @@ pub(super) struct RecordedOutput {
     pub(super) agent: Vec<String>,
     pub(super) clients: BTreeMap<ClientId, Vec<String>>,
     pub(super) closed: Vec<(ClientId, CloseCode)>,
+    /// The processes that got the lines of `agent`.
+    pub(super) receivers: Vec<usize>,
+    /// The clients whose tokens permit observing only.
+    pub(super) watchers: Vec<ClientId>,
+    /// The clients that are away.
+    pub(super) away: Vec<ClientId>,
     secrets: u64,
 }
 
 impl RouterOutput for RecordedOutput {
-    fn initialize_agent(&mut self, parts: &[&str]) {
-        self.agent.push(parts.concat());
+    fn initialize_agent(&mut self, process: usize, parts: &[&str]) {
+        self.to_agent(process, parts);
     }
 
-    fn to_agent(&mut self, parts: &[&str]) {
+    fn to_agent(&mut self, process: usize, parts: &[&str]) {
         self.agent.push(parts.concat());
+        self.receivers.push(process);
     }
 
     fn to_client(&mut self, client: ClientId, parts: &[&str]) {
@@ -45,6 +59,22 @@ impl RouterOutput for RecordedOutput {
         self.secrets += 1;
         format!("secret-{}", self.secrets)
     }
+
+    fn is_away(&self, client: ClientId) -> bool {
+        self.away.contains(&client)
+    }
+
+    fn scope(&self, client: ClientId) -> Scope {
+        if self.watchers.contains(&client) {
+            Scope::Watch
+        } else {
+            Scope::All
+        }
+    }
+
+    fn is_resumable(&self, _: ClientId) -> bool {
+        false
+    }
 }
 
 /// A router with its output and its clock.
@@ -55,6 +85,7 @@ struct Simulation {
 }
 
 const GRACE: Duration = Duration::from_secs(300);
+const INITIALIZE_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn client(number: u64) -> ClientId {
     format!("c{number}").parse().expect("an id")
@@ -70,6 +101,12 @@ impl Simulation {
             agent_requests: 8,
             acp: true,
             grace: Some(GRACE),
+            processes: 3,
+            initialize_timeout: Some(INITIALIZE_TIMEOUT),
+            approvals: Approvals::Owner,
+            unknown_sessions: UnknownSessions::Allow,
+            request_timeout: None,
+            answer_timeout: None,
         };
         Self::with_limits(limits)
     }
@@ -120,13 +157,43 @@ impl Simulation {
     }
 
     fn connect_as(&mut self, number: u64, principal: Principal) {
-        self.router.handle_connected(client(number), principal);
+        self.router
+            .handle_connected(client(number), principal, true);
     }
 
-    /// Connects and initializes a client. The agent must be initialized.
+    /// Connects and initializes a client.
     fn join_as(&mut self, number: u64, principal: Principal) {
         self.connect_as(number, principal);
-        self.client_sends(number, &request("0", "initialize", &json!({})));
+        self.hello(number, &json!({}));
+    }
+
+    /// A client sends `initialize`. If it is the first one of its kind, its process starts and answers.
+    fn hello(&mut self, number: u64, params: &Value) {
+        let before = self.output.agent.len();
+        self.client_sends(number, &request("0", "initialize", params));
+        self.start_processes();
+        if self.output.agent.len() > before {
+            let version = params["protocolVersion"].as_u64().unwrap_or(1);
+            self.agent_answers(&if version == 2 {
+                json!({"protocolVersion": 2, "capabilities": {"session": {}}})
+            } else {
+                json!({"protocolVersion": version, "agentCapabilities": {"loadSession": true}})
+            });
+        }
+    }
+
+    /// Starts the processes that the router wants to have. Returns what it wants.
+    fn start_processes(&mut self) -> Vec<ProcessChange> {
+        let changes = self.router.take_process_changes();
+        for change in &changes {
+            if let ProcessChange::Start(process) = change {
+                self.router
+                    .handle_agent_started(self.now, *process, &mut self.output);
+            } else {
+                self.router.handle_stopped();
+            }
+        }
+        changes
     }
 
     fn disconnect(&mut self, number: u64) {
@@ -140,14 +207,22 @@ impl Simulation {
     }
 
     fn agent_sends(&mut self, text: &str) {
+        self.process_sends(0, text);
+    }
+
+    fn process_sends(&mut self, process: usize, text: &str) {
         self.router
-            .handle_agent_message(self.now, text, &mut self.output);
+            .handle_agent_message(self.now, process, text, &mut self.output);
     }
 
     /// The agent answers the last line that it received.
     fn agent_answers(&mut self, result: &Value) {
         let id = self.agent_received()["id"].clone();
-        self.agent_sends(&json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string());
+        let process = *self.output.receivers.last().expect("a receiver");
+        self.process_sends(
+            process,
+            &json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string(),
+        );
     }
 
     /// The last line that the agent received.
@@ -164,6 +239,7 @@ impl Simulation {
 
     fn clear(&mut self) {
         self.output.agent.clear();
+        self.output.receivers.clear();
         self.output.clients.clear();
     }
 
@@ -226,32 +302,40 @@ fn claim(id: &str, method: &str, session: &str, token: Option<&str>) -> String {
 }
 
 /// The states of a session before another client claims it.
-const STATES: [&str; 7] = [
-    "controlled",
+const STATES: [&str; 9] = [
+    "live",
     "detached",
-    "detached and past its grace period",
-    "detached without a grace period",
+    "gone",
+    "gone, grace over",
+    "gone, no grace",
     "closed",
-    "lost and detached",
-    "unknown",
+    "lost",
+    "lost and gone",
+    "never seen",
 ];
 
 /// A simulation in which client 1 created the session "s", which is now in this state. Also returns the session's token.
 fn sim_with_session(state: &str, owner: Principal) -> (Simulation, String) {
     let mut limits = Simulation::new().router.limits();
-    if state == "detached without a grace period" {
+    if state == "gone, no grace" {
         limits.grace = None;
     }
     let mut sim = Simulation::with_limits(limits);
     sim.connect_as(1, owner);
     sim.client_sends(1, &request("0", "initialize", &json!({})));
     sim.agent_answers(&json!({"protocolVersion": 1, "agentCapabilities": {"loadSession": true}}));
-    if state == "unknown" {
+    if state == "never seen" {
         return (sim, "none".to_owned());
     }
     let token = sim.session(1, "s");
+    if state.starts_with("lost") {
+        sim.router.handle_agent_exited(0, "{}", &mut sim.output);
+        sim.router.handle_agent_started(sim.now, 0, &mut sim.output);
+        sim.agent_answers(&json!({"protocolVersion": 1}));
+    }
     match state {
-        "controlled" => {}
+        "live" | "lost" => {}
+        "detached" => sim.output.away.push(client(1)),
         "closed" => {
             sim.client_sends(
                 1,
@@ -259,18 +343,16 @@ fn sim_with_session(state: &str, owner: Principal) -> (Simulation, String) {
             );
             sim.agent_answers(&json!({}));
         }
-        "lost and detached" => {
-            sim.router.handle_agent_exited("{}", &mut sim.output);
-            sim.router.handle_agent_started(&mut sim.output);
-            sim.agent_answers(&json!({"protocolVersion": 1}));
-            sim.disconnect(1);
-        }
         _ => sim.disconnect(1),
     }
-    if state == "detached and past its grace period" {
+    if state == "gone, grace over" {
         sim.now = sim.now + GRACE + Duration::from_secs(1);
-        sim.router.handle_timeout(sim.now);
+        sim.router.handle_timeout(sim.now, &mut sim.output);
         assert_eq!(sim.router.session_count(), 0);
     }
     (sim, token)
+}
+
+fn named(name: &str) -> Principal {
+    Principal::Named(name.into())
 }

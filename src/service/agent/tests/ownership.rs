@@ -177,8 +177,8 @@ fn an_agent_cannot_give_one_clients_session_to_another() {
 fn after_the_agent_exits_sessions_still_belong_to_their_clients() {
     let mut sim = Simulation::with(2);
     sim.session(1, "s");
-    sim.router.handle_agent_exited("{}", &mut sim.output);
-    sim.router.handle_agent_started(&mut sim.output);
+    sim.router.handle_agent_exited(0, "{}", &mut sim.output);
+    sim.router.handle_agent_started(sim.now, 0, &mut sim.output);
     sim.agent_answers(&json!({"protocolVersion": 1}));
     sim.client_sends(2, &claim("1", "session/load", "s", None));
     assert_eq!(code(&sim.client_received(2)), -32010);
@@ -315,8 +315,8 @@ fn an_agent_may_reuse_the_name_of_a_closed_or_lost_session() {
     );
     sim.agent_answers(&json!({}));
     sim.session(2, "closed");
-    sim.router.handle_agent_exited("{}", &mut sim.output);
-    sim.router.handle_agent_started(&mut sim.output);
+    sim.router.handle_agent_exited(0, "{}", &mut sim.output);
+    sim.router.handle_agent_started(sim.now, 0, &mut sim.output);
     sim.agent_answers(&json!({"protocolVersion": 1}));
     sim.session(2, "s");
     assert_eq!(sim.router.owner_of("s"), Some(client(2)));

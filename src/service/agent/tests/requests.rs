@@ -145,7 +145,7 @@ fn when_the_agent_exits_all_requests_fail_and_the_new_agent_gets_the_same_initia
     }
     sim.clear();
     sim.router
-        .handle_agent_exited(r#"{"code":null,"signal":"SIGKILL"}"#, &mut sim.output);
+        .handle_agent_exited(0, r#"{"code":null,"signal":"SIGKILL"}"#, &mut sim.output);
     for number in 1..=3 {
         let received = sim.client_received(number);
         assert_eq!((code(&received), &received["id"]), (-32012, &json!("p")));
@@ -158,7 +158,7 @@ fn when_the_agent_exits_all_requests_fail_and_the_new_agent_gets_the_same_initia
         ),
         (0, 0)
     );
-    sim.router.handle_agent_started(&mut sim.output);
+    sim.router.handle_agent_started(sim.now, 0, &mut sim.output);
     let again = sim.agent_received();
     assert_eq!(again["method"], "initialize");
     assert_eq!(

@@ -237,7 +237,7 @@ fn a_response_that_cannot_be_passed_on_fails_its_request() {
         let recovered = Some(RecoveredId::Response(id.to_string()));
         let now = sim.now;
         sim.router
-            .handle_unreadable(now, recovered, "is over the limit", &mut sim.output);
+            .handle_unreadable(now, 0, recovered, "is over the limit", &mut sim.output);
     };
     sim.client_sends(1, &request("\"a\"", "authenticate", &json!({})));
     let id = sim.agent_received()["id"].clone();

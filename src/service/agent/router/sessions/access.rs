@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::ClientId;
+use crate::service::agent::config::UnknownSessions;
 use crate::service::agent::envelope::{Envelope, is_spelling_of, member};
 use crate::service::agent::response::{code, error};
 use crate::service::agent::router::{RequestClass, Router};
@@ -16,8 +17,18 @@ pub(in super::super) enum SessionError {
     Invalid(&'static str),
     /// The session is not the client's.
     Denied,
-    /// The session has the same owner, but another connection controls it.
+    /// Another connection controls the session, which the client may take over.
     Controlled,
+    /// Another connection of the same unnamed token controls the session.
+    NeedsToken,
+    /// The server has never seen the session.
+    Unknown,
+    /// The session's agent process speaks another version of the protocol.
+    Version,
+    /// The session has ended.
+    NotFound,
+    /// The limit on observers is reached.
+    Observers,
     /// The agent process that had the session has exited.
     Lost,
     /// The limit on sessions is reached.
@@ -28,8 +39,12 @@ impl SessionError {
     /// The error response to a request with this id.
     pub(in super::super) fn response(self, id: &str) -> String {
         let (code, message) = match self {
-            Self::Invalid(_) => (code::INVALID, "Invalid request"),
-            Self::Denied | Self::Controlled => (code::DENIED, "Access denied"),
+            Self::Invalid(_) | Self::Version => (code::INVALID, "Invalid request"),
+            Self::Denied | Self::Controlled | Self::NeedsToken | Self::Unknown => {
+                (code::DENIED, "Access denied")
+            }
+            Self::NotFound => (code::NOT_FOUND, "Session not found"),
+            Self::Observers => (code::TOO_MANY, "Too many observers"),
             Self::Lost => (code::NOT_FOUND, "Session lost"),
             Self::Full => (code::TOO_MANY, "Too many sessions"),
         };
@@ -43,8 +58,15 @@ impl fmt::Display for SessionError {
             Self::Invalid(why) => why,
             Self::Denied => "the session does not belong to this connection",
             Self::Controlled => {
-                "another connection controls the session; load it after that connection has ended"
+                "another connection controls the session; load it with \"takeover\": true, or after that connection has ended"
             }
+            Self::NeedsToken => {
+                "another connection controls the session; load it with its resume token"
+            }
+            Self::NotFound => "the session has ended",
+            Self::Observers => "the limit of observers of a session is reached",
+            Self::Version => "the session speaks another version of the protocol",
+            Self::Unknown => "the server does not know whose session it is",
             Self::Lost => "the agent that had the session has exited; load the session again",
             Self::Full => "the limit of sessions is reached; close one first",
         })
@@ -97,7 +119,7 @@ impl Router {
             let bound = self.sessions.get(session);
             match bound.filter(|bound| bound.controller() == Some(client)) {
                 None => return Err(SessionError::Denied),
-                Some(bound) if bound.agent != self.agent && bound.claim.is_none() => {
+                Some(bound) if !self.is_current(bound.run) && bound.claim.is_none() => {
                     return Err(SessionError::Lost);
                 }
                 Some(_) => {}
@@ -107,8 +129,8 @@ impl Router {
         let is_foreign = |session: &str| match self.sessions.get(session) {
             Some(bound) => bound.controller() != Some(client) && named != Some(session),
             None => {
-                let may_be_known = self.ended.is_full() || self.ended.get(session).is_some();
-                may_be_known && named != Some(session)
+                let may_have_owner = !self.may_load_unknown() || self.ended.get(session).is_some();
+                may_have_owner && named != Some(session)
             }
         };
         let mut denied = envelope
@@ -123,10 +145,26 @@ impl Router {
         }
     }
 
-    /// Checks whether a client may have one more session, by its own limit and by the limit on all sessions.
+    /// Whether clients may load sessions that the router has never seen.
+    pub(super) fn may_load_unknown(&self) -> bool {
+        let permitted = match self.limits.unknown_sessions {
+            UnknownSessions::Auto => !self.has_several_principals,
+            UnknownSessions::Allow => true,
+            UnknownSessions::Deny => false,
+        };
+        permitted && !self.ended.is_full()
+    }
+
+    /// Checks whether a client may have one more session, by its own limit and by the limit on all sessions. In a full
+    /// table, the sessions whose clients left first lose their places.
     pub(in super::super) fn check_room(&mut self, client: ClientId) -> Result<(), SessionError> {
         if self.is_client_full(client) {
             self.end_lost(client);
+        }
+        if self.is_table_full()
+            && let Some(first) = self.first_gone()
+        {
+            self.end_gone(|since| since <= first);
         }
         if self.is_client_full(client) || self.is_table_full() {
             return Err(SessionError::Full);
@@ -151,11 +189,18 @@ impl Router {
     /// Whether the table is full. Sessions that are being created count, because there must be room for them when the
     /// agent answers.
     fn is_table_full(&self) -> bool {
-        self.sessions.len() + self.creating + self.abandoned.len() >= self.limits.all_sessions
+        let processes = self.processes.iter().flatten();
+        let expected = processes.map(|process| process.creating + process.abandoned.len());
+        self.sessions.len() + expected.sum::<usize>() >= self.limits.all_sessions
     }
 
     /// Removes the sessions that a client may not see from the agent's response to `session/list`.
-    pub(in super::super) fn list_for(&self, client: ClientId, envelope: &Envelope<'_>) -> String {
+    pub(in super::super) fn list_for(
+        &self,
+        client: ClientId,
+        only_watches: bool,
+        envelope: &Envelope<'_>,
+    ) -> String {
         let text = envelope.text;
         let sessions = envelope
             .body
@@ -167,7 +212,7 @@ impl Router {
         };
         let mut kept: Vec<&str> = Vec::new();
         let scanned = Skimmer::at(text, &sessions).array(|element| {
-            if self.may_see(client, text, &element) {
+            if self.may_see(client, only_watches, text, &element) {
                 kept.push(&text[element]);
             }
         });
@@ -183,7 +228,13 @@ impl Router {
     }
 
     /// Whether a client may see an entry of the session list.
-    fn may_see(&self, client: ClientId, text: &str, entry: &Range<usize>) -> bool {
+    fn may_see(
+        &self,
+        client: ClientId,
+        only_watches: bool,
+        text: &str,
+        entry: &Range<usize>,
+    ) -> bool {
         let Some(state) = self.clients.get(&client) else {
             return false;
         };
@@ -198,12 +249,17 @@ impl Router {
             let session = unescape(&text[value]);
             is_visible &= match self.sessions.get(&*session) {
                 Some(bound) => match bound.controller() {
-                    Some(controller) => controller == client,
+                    Some(controller) => {
+                        let principal = &state.principal;
+                        let is_own = (principal.is_person() || only_watches)
+                            && bound.principal.is_same(principal);
+                        controller == client || is_own || bound.observers.contains(&client)
+                    }
                     None => bound.principal.is_same(&state.principal),
                 },
                 None => match self.ended.get(&session) {
                     Some(record) => record.principal.is_same(&state.principal),
-                    None => !self.ended.is_full(),
+                    None => self.may_load_unknown(),
                 },
             };
         });

@@ -6,10 +6,11 @@ use super::access::SessionError;
 use super::{Claim, Session, SessionState, Tokens};
 use crate::ClientId;
 use crate::service::agent::envelope::Envelope;
-use crate::service::agent::router::{MAX_SESSION_ID, Router, remove};
+use crate::service::agent::router::turns::Activity;
+use crate::service::agent::router::{MAX_SESSION_ID, Router, RouterOutput, remove};
 
 impl Tokens {
-    fn open_with(&self, token: &str) -> bool {
+    pub(super) fn open_with(&self, token: &str) -> bool {
         is_same_secret(token, &self.current)
             || self
                 .earlier
@@ -20,14 +21,16 @@ impl Tokens {
 
 impl Router {
     /// Records a client's claim on a session. The client counts as the session's controller until the agent has answered,
-    /// so it gets the messages that arrive before the response. Returns whether the current agent process has the session.
+    /// so it gets the messages that arrive before the response. Returns the agent process for the request, and whether it
+    /// has the session.
     pub(in super::super) fn claim(
         &mut self,
         client: ClientId,
         upstream_id: u64,
         session: &Arc<str>,
         envelope: &Envelope<'_>,
-    ) -> Result<bool, SessionError> {
+        output: &impl RouterOutput,
+    ) -> Result<(usize, bool), SessionError> {
         let Some(state) = self.clients.get(&client) else {
             return Err(SessionError::Denied);
         };
@@ -36,27 +39,43 @@ impl Router {
         }
         let principal = state.principal.clone();
         let token = envelope.resume_token();
-        let claim = |proven: bool| Claim {
+        let Some(own) = state.process else {
+            return Err(SessionError::Denied);
+        };
+        let claim = |proven: bool, process: usize| Claim {
             upstream_id,
+            process,
             client,
             token: token.as_deref().filter(|_| proven).map(Into::into),
         };
         if let Some(bound) = self.sessions.get(session) {
             let proven = token
                 .as_deref()
-                .zip(bound.tokens.as_ref())
-                .is_some_and(|(token, tokens)| tokens.open_with(token));
-            let may_have = proven || bound.principal.is_same(&principal);
+                .is_some_and(|token| bound.is_opened_by(token));
+            let is_same = bound.principal.is_same(&principal);
             let mut needs_room = false;
             match bound.state {
                 _ if bound.claim.is_some() => return Err(SessionError::Denied),
                 SessionState::Controlled(owner) if owner == client => {}
-                SessionState::Controlled(_) if may_have => return Err(SessionError::Controlled),
-                SessionState::Detached(_) if may_have => needs_room = true,
+                SessionState::Controlled(owner) if proven || is_same && principal.is_person() => {
+                    if !envelope.takes_over() && !output.is_away(owner) {
+                        return Err(SessionError::Controlled);
+                    }
+                    needs_room = true;
+                }
+                SessionState::Controlled(_) if is_same => return Err(SessionError::NeedsToken),
+                SessionState::Gone(_) if proven || is_same => needs_room = true,
                 _ => return Err(SessionError::Denied),
             }
-            let is_kept = bound.agent == self.agent;
-            let claim = claim(proven);
+            // A session stays in its process, unless the client speaks another version of the protocol.
+            let process = bound.run.process;
+            let is_same_version = self.version(process) == self.version(own);
+            if !is_same_version && bound.controller().is_some() {
+                return Err(SessionError::Version);
+            }
+            let process = if is_same_version { process } else { own };
+            let is_kept = self.run(process) == bound.run;
+            let claim = claim(proven, process);
             if needs_room && self.is_client_full(client) {
                 self.end_lost(client);
                 if self.is_client_full(client) {
@@ -67,44 +86,52 @@ impl Router {
                 bound.claim = Some(claim);
             }
             self.add_to_client(client, session);
-            return Ok(is_kept);
+            return Ok((process, is_kept));
         }
         let record = self.ended.get(session);
-        let (state, is_kept, proven) = match record {
-            None if self.ended.is_full() => return Err(SessionError::Denied),
-            None => (SessionState::Unknown, false, false),
+        let (state, run, proven) = match record {
+            None if !self.may_load_unknown() => return Err(SessionError::Unknown),
+            None => (SessionState::Unknown, None, false),
             Some(record) => {
                 let opens = |token: &str| self.ended.opens(session, &record, token);
                 let proven = token.as_deref().is_some_and(opens);
                 if !proven && !record.principal.is_same(&principal) {
                     return Err(SessionError::Denied);
                 }
-                let is_kept = record.agent == Some(self.agent);
-                (SessionState::Ended(record), is_kept, proven)
+                let run = record.agent;
+                (SessionState::Ended(record), run, proven)
             }
         };
         self.check_room(client)?;
+        let kept = run.and_then(|run| self.process_of_run(run));
+        let kept = kept.filter(|&process| self.version(process) == self.version(own));
+        let process = kept.unwrap_or(own);
         self.ended.remove(session);
         let bound = Session {
             principal,
             state,
             tokens: None,
-            agent: self.agent,
-            claim: Some(claim(proven)),
+            run: self.run(process),
+            claim: Some(claim(proven, process)),
+            activity: Activity::default(),
+            observers: Vec::new(),
+            watch_token: "".into(),
         };
         self.sessions.insert(Arc::clone(session), bound);
         self.add_to_client(client, session);
-        Ok(is_kept)
+        Ok((process, kept.is_some()))
     }
 
-    /// Gives the client control of the session that it claimed with this request. Returns the token that opens the session
-    /// next time. Returns `None` if the claim is gone, because the session was closed or recreated meanwhile.
+    /// Gives the client control of the session that it claimed with this request. Returns what to add to the response: the
+    /// session's tokens. Returns `None` if the claim is gone, because the session was closed or recreated meanwhile.
     pub(in super::super) fn confirm_claim(
         &mut self,
         upstream_id: u64,
         session: &Arc<str>,
-        secret: impl FnOnce() -> String,
-    ) -> Option<Box<str>> {
+        output: &mut impl RouterOutput,
+    ) -> Option<String> {
+        let process = self.sessions.get(session)?.process();
+        let run = self.run(process);
         let bound = self.sessions.get_mut(session)?;
         let claim = bound
             .claim
@@ -121,17 +148,29 @@ impl Router {
                 tokens
             }
             (tokens, token) => Tokens {
-                current: secret().into(),
+                current: output.secret().into(),
                 earlier: tokens.map(|tokens| tokens.current).or(token),
             },
         };
         let current = tokens.current.clone();
+        if bound.watch_token.is_empty() {
+            bound.watch_token = output.secret().into();
+        }
+        let added = added_tokens(&current, &bound.watch_token);
         bound.principal = state.principal.clone();
-        bound.state = SessionState::Controlled(claim.client);
+        let before = std::mem::replace(&mut bound.state, SessionState::Controlled(claim.client));
         bound.tokens = Some(tokens);
-        bound.agent = self.agent;
+        bound.run = run;
         state.unread_tokens.push(Arc::clone(session));
-        Some(current)
+        // It has control now.
+        remove(&mut state.watching, session);
+        remove(&mut bound.observers, &claim.client);
+        if let SessionState::Controlled(old) = before
+            && old != claim.client
+        {
+            self.take_over(session, old, claim.client, output);
+        }
+        Some(added)
     }
 
     /// Invalidates the previous tokens of a client's sessions. The client has sent a message, so it has read the
@@ -149,7 +188,12 @@ impl Router {
     }
 
     /// Undoes the claim of a request that failed or gets no response, and restores the session.
-    pub(in super::super) fn unclaim(&mut self, upstream_id: u64, session: &Arc<str>) {
+    pub(in super::super) fn unclaim(
+        &mut self,
+        upstream_id: u64,
+        session: &Arc<str>,
+        output: &mut impl RouterOutput,
+    ) {
         let Some(bound) = self.sessions.get_mut(session) else {
             return;
         };
@@ -160,9 +204,9 @@ impl Router {
             return;
         };
         match &bound.state {
-            SessionState::Controlled(_) => return,
-            // Its grace period may be over by now.
-            SessionState::Detached(_) => self.has_new_deadline = true,
+            SessionState::Controlled(controller) if *controller == claim.client => return,
+            SessionState::Controlled(_) => {}
+            SessionState::Gone(_) => self.cancel_turn(session, output),
             SessionState::Unknown => _ = self.sessions.remove(session),
             SessionState::Ended(record) => {
                 let record = record.clone();
@@ -170,9 +214,25 @@ impl Router {
                 self.ended.insert(session, record);
             }
         }
+        if let Some(bound) = self.sessions.get(session)
+            && let SessionState::Gone(since) = bound.state
+        {
+            match self.limits.grace {
+                Some(grace) => {
+                    // It may be over by now.
+                    let deadline = since + grace;
+                    self.wake_at(deadline);
+                }
+                None => {
+                    let run = bound.run.number;
+                    self.end(session, Some(run));
+                }
+            }
+        }
         if let Some(state) = self.clients.get_mut(&claim.client) {
             remove(&mut state.sessions, session);
         }
+        self.drop_adopted(claim.client, session, output);
     }
 
     /// Whether a session is in the table only because of a claim.
@@ -182,8 +242,13 @@ impl Router {
     }
 }
 
+/// What Outrigger adds to the response that gives a client control of a session.
+pub(super) fn added_tokens(resume: &str, watch: &str) -> String {
+    format!(r#"{{"resumeToken":"{resume}","watchToken":"{watch}"}}"#)
+}
+
 /// Compares two secrets in constant time.
-fn is_same_secret(a: &str, b: &str) -> bool {
+pub(in super::super) fn is_same_secret(a: &str, b: &str) -> bool {
     a.len() == b.len()
         && a.bytes()
             .zip(b.bytes())

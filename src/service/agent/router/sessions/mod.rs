@@ -3,53 +3,74 @@
 //! A session belongs to a [`Principal`] and is controlled by at most one client. This is what a client may do with a
 //! session that it names:
 //!
-//! | the session | its client | holder of its token | same principal | others |
-//! |---|---|---|---|---|
-//! | is controlled by a client | everything | nothing | nothing | nothing |
-//! | is lost, because its agent process has exited | load, resume; else "lost" | nothing | nothing | nothing |
-//! | is detached: its client has disconnected | - | load, resume | load, resume, list | nothing |
-//! | has ended: it was closed, or its grace period is over | - | load, resume | load, resume, list | nothing |
-//! | is unknown | - | - | load, resume, list | load, resume, list |
+//! | the session | its client | holder of its token | same person | same unnamed token | others |
+//! |---|---|---|---|---|---|
+//! | is controlled by a client | everything | take over | take over, list | nothing | nothing |
+//! | is lost, because its agent process has exited | load, resume; else "lost" | take over | take over, list | nothing | nothing |
+//! | is gone: its client has disconnected | - | load, resume | load, resume, list | load, resume, list | nothing |
+//! | has ended: it was closed, or its grace period is over | - | load, resume | load, resume, list | load, resume, list | nothing |
+//! | is unknown | - | - | load, resume, list if permitted | the same | the same |
+//!
+//! To take a session over is to load or resume it although another client controls it. That client must be away
+//! ([`RouterOutput::is_away`](super::RouterOutput::is_away)), or the request must say `_meta.outrigger.takeover`. A person is
+//! a principal for which [`Principal::is_person`] holds; several persons may share an unnamed token.
+//!
+//! A client whose connection is detached, which means that it was cut and may be resumed, has not disconnected. A session
+//! is gone only after [`Router::handle_disconnected`].
 //!
 //! `load` and `resume` claim a session: the client controls it if the agent agrees, and the client's principal becomes the
 //! owner. Until the agent has answered, the client is treated as if the agent had agreed. Two clients with
 //! [`Principal::Nobody`] never have the same principal. Once the records of ended sessions are full, unknown sessions
-//! cannot be used at all.
+//! cannot be used at all. Whether they can before is a setting ([`UnknownSessions`]).
+//!
+//! Other clients may observe a session (`watch.rs`).
 //!
 //! Ended sessions are in [`EndedSessions`](super::ended_sessions::EndedSessions), all others in the router's table.
 
 mod access;
 mod claims;
+mod takeover;
 
 use std::sync::Arc;
 
 use super::ended_sessions::SessionRecord;
-use super::{AbandonedRequest, Router, remove};
+use super::turns::Activity;
+use super::{AbandonedRequest, Router, RouterOutput, Run, remove};
+#[cfg(doc)]
+use crate::service::agent::config::UnknownSessions;
 use crate::{ClientId, Principal, Time};
 
 pub(super) use access::{SessionError, class_of};
+use claims::added_tokens;
+pub(super) use claims::is_same_secret;
+pub(super) use takeover::turn_ended;
 
 /// A session in the table.
 #[derive(Debug)]
 pub(super) struct Session {
-    principal: Principal,
-    state: SessionState,
+    pub(super) principal: Principal,
+    pub(super) state: SessionState,
     /// The secrets that open it for another connection. `None` before it has had a client.
     tokens: Option<Tokens>,
-    /// The agent process that has the session. A client must load the session before another process can use it.
-    agent: u32,
+    /// The run of an agent process that has the session. A client must load the session before another run can use it.
+    pub(super) run: Run,
     /// The pending request that loads or resumes it.
-    claim: Option<Claim>,
+    pub(super) claim: Option<Claim>,
+    pub(super) activity: Activity,
+    /// The clients that observe it.
+    pub(super) observers: Vec<ClientId>,
+    /// The secret that lets any client observe it.
+    pub(super) watch_token: Box<str>,
 }
 
 #[derive(Debug, PartialEq)]
-enum SessionState {
+pub(super) enum SessionState {
     /// Only a claim names it.
     Unknown,
     /// It has ended, and a client claims it. The record is restored if the claim fails.
     Ended(SessionRecord),
     /// Its client disconnected at this time.
-    Detached(Time),
+    Gone(Time),
     Controlled(ClientId),
 }
 
@@ -61,10 +82,32 @@ struct Tokens {
     earlier: Option<Box<str>>,
 }
 
+/// The secrets of a new session.
+pub(super) struct NewTokens {
+    resume: String,
+    watch: String,
+}
+
+impl NewTokens {
+    pub(super) fn new(output: &mut impl RouterOutput) -> Self {
+        Self {
+            resume: output.secret(),
+            watch: output.secret(),
+        }
+    }
+
+    /// What to add to the response that creates the session.
+    pub(super) fn added(&self) -> String {
+        added_tokens(&self.resume, &self.watch)
+    }
+}
+
 /// A pending request of a client to control a session.
 #[derive(Debug)]
-struct Claim {
+pub(super) struct Claim {
     upstream_id: u64,
+    /// The agent process that got the request.
+    process: usize,
     client: ClientId,
     /// The token with which the client proved that it may have the session.
     token: Option<Box<str>>,
@@ -72,12 +115,29 @@ struct Claim {
 
 impl Session {
     /// The client that may use the session: the one that claims it, otherwise the one that controls it.
-    fn controller(&self) -> Option<ClientId> {
+    pub(super) fn controller(&self) -> Option<ClientId> {
         match (&self.claim, &self.state) {
             (Some(claim), _) => Some(claim.client),
             (None, SessionState::Controlled(client)) => Some(*client),
             (None, _) => None,
         }
+    }
+
+    /// Whether a resume token opens the session.
+    pub(super) fn is_opened_by(&self, token: &str) -> bool {
+        let tokens = self.tokens.as_ref();
+        tokens.is_some_and(|tokens| tokens.open_with(token))
+    }
+
+    /// The agent process that the session's messages belong to.
+    pub(super) fn process(&self) -> usize {
+        let claim = self.claim.as_ref();
+        claim.map_or(self.run.process, |claim| claim.process)
+    }
+
+    /// Whether the session needs an agent process.
+    pub(super) fn needs(&self, process: usize) -> bool {
+        self.run.process == process || self.process() == process
     }
 
     /// The clients that control or claim the session.
@@ -97,18 +157,29 @@ impl Router {
         self.sessions.get(session).and_then(Session::controller)
     }
 
-    /// Whether a new session may have this name: no session has it, or only one that the current agent process does not
-    /// have.
+    /// The client that gets the messages of an agent process for a session, if the process has it.
+    pub(super) fn receiver_of(&self, session: &str, process: usize) -> Option<ClientId> {
+        let bound = self.sessions.get(session)?;
+        bound.controller().filter(|_| bound.process() == process)
+    }
+
+    /// Whether a new session may have this name: no session has it, or only one that no agent process has any more.
     pub(super) fn is_free(&self, session: &str) -> bool {
         match self.sessions.get(session) {
             None => true,
             Some(bound) if bound.claim.is_some() => bound.state == SessionState::Unknown,
-            Some(bound) => bound.agent != self.agent,
+            Some(bound) => !self.is_current(bound.run),
         }
     }
 
     /// Adds a session that the agent created for a client.
-    pub(super) fn create(&mut self, client: ClientId, session: &Arc<str>, token: String) {
+    pub(super) fn create(
+        &mut self,
+        client: ClientId,
+        process: usize,
+        session: &Arc<str>,
+        tokens: NewTokens,
+    ) {
         let Some(principal) = self
             .clients
             .get(&client)
@@ -116,18 +187,20 @@ impl Router {
         else {
             return;
         };
-        self.insert(session, principal, SessionState::Controlled(client), token);
+        let state = SessionState::Controlled(client);
+        self.insert(session, principal, state, process, tokens);
         self.add_to_client(client, session);
     }
 
     /// Adds a session that the agent opened for a client that has disconnected meanwhile. It belongs to the client's
     /// principal, and no client knows its token.
-    pub(super) fn create_detached(
+    pub(super) fn create_gone(
         &mut self,
         now: Time,
         abandoned: &AbandonedRequest,
+        process: usize,
         session: &Arc<str>,
-        token: String,
+        tokens: NewTokens,
     ) {
         let is_free = if abandoned.session.is_some() {
             // The session was loaded, and another client may have claimed it since.
@@ -138,12 +211,10 @@ impl Router {
         if !is_free {
             return;
         }
-        let state = SessionState::Detached(now);
-        self.insert(session, abandoned.principal.clone(), state, token);
-        self.has_new_deadline = true;
-        if self.limits.grace.is_none() {
-            self.end(session, Some(self.agent));
-        }
+        let state = SessionState::Gone(now);
+        let principal = abandoned.principal.clone();
+        self.insert(session, principal, state, process, tokens);
+        self.begin_grace(now, session);
     }
 
     /// Adds a session and removes any earlier session with the same name.
@@ -152,24 +223,30 @@ impl Router {
         session: &Arc<str>,
         principal: Principal,
         state: SessionState,
-        token: String,
+        process: usize,
+        NewTokens { resume, watch }: NewTokens,
     ) {
-        if let Some(client) = self
-            .controller_of(session)
-            .and_then(|client| self.clients.get_mut(&client))
-        {
-            remove(&mut client.sessions, session);
+        if let Some(earlier) = self.sessions.remove(session) {
+            for client in earlier.clients() {
+                if let Some(state) = self.clients.get_mut(&client) {
+                    remove(&mut state.sessions, session);
+                }
+            }
+            self.drop_observers(session, &earlier.observers);
         }
         self.ended.remove(session);
         let bound = Session {
             principal,
             state,
             tokens: Some(Tokens {
-                current: token.into(),
+                current: resume.into(),
                 earlier: None,
             }),
-            agent: self.agent,
+            run: self.run(process),
             claim: None,
+            activity: Activity::default(),
+            observers: Vec::new(),
+            watch_token: watch.into(),
         };
         self.sessions.insert(Arc::clone(session), bound);
     }
@@ -184,13 +261,15 @@ impl Router {
 
     /// Moves a session from the table to the records of ended sessions. `agent` is the process that still has it.
     pub(super) fn end(&mut self, session: &Arc<str>, agent: Option<u32>) {
-        let client = self.controller_of(session);
         let Some(bound) = self.sessions.remove(session) else {
             return;
         };
-        if let Some(state) = client.and_then(|client| self.clients.get_mut(&client)) {
-            remove(&mut state.sessions, session);
+        for client in bound.clients() {
+            if let Some(state) = self.clients.get_mut(&client) {
+                remove(&mut state.sessions, session);
+            }
         }
+        self.drop_observers(session, &bound.observers);
         let record = match (bound.state, bound.tokens) {
             (SessionState::Ended(mut record), _) => {
                 record.agent = agent;
@@ -212,7 +291,7 @@ impl Router {
             return;
         };
         for session in state.sessions.clone() {
-            let lost = |bound: &Session| bound.agent != self.agent && bound.claim.is_none();
+            let lost = |bound: &Session| !self.is_current(bound.run) && bound.claim.is_none();
             if self.sessions.get(&session).is_some_and(lost) {
                 self.end(&session, None);
             }
@@ -220,13 +299,19 @@ impl Router {
     }
 
     /// Releases a session whose client has disconnected. It ends at once if there is no grace period.
-    pub(super) fn detach(&mut self, now: Time, client: ClientId, session: &Arc<str>) {
+    pub(super) fn release(
+        &mut self,
+        now: Time,
+        client: ClientId,
+        session: &Arc<str>,
+        output: &mut impl RouterOutput,
+    ) {
         let Some(bound) = self.sessions.get_mut(session) else {
             return;
         };
         if let Some(claim) = bound.claim.as_ref().filter(|claim| claim.client == client) {
             let upstream_id = claim.upstream_id;
-            self.unclaim(upstream_id, session);
+            self.unclaim(upstream_id, session, output);
         }
         let Some(bound) = self.sessions.get_mut(session) else {
             return;
@@ -234,49 +319,64 @@ impl Router {
         if bound.state != SessionState::Controlled(client) {
             return;
         }
-        let agent = bound.agent;
-        bound.state = SessionState::Detached(now);
-        self.has_new_deadline = true;
-        if self.limits.grace.is_none() {
+        bound.state = SessionState::Gone(now);
+        self.cancel_turn(session, output);
+        self.begin_grace(now, session);
+    }
+
+    /// Begins the grace period of a session whose client is gone. Without one, the session ends at once, unless another
+    /// client claims it.
+    fn begin_grace(&mut self, now: Time, session: &Arc<str>) {
+        if let Some(grace) = self.limits.grace {
+            return self.wake_at(now + grace);
+        }
+        let bound = self.sessions.get(session);
+        if let Some(agent) = bound
+            .filter(|bound| bound.claim.is_none())
+            .map(|bound| bound.run.number)
+        {
             self.end(session, Some(agent));
         }
     }
 
     /// The time at which the first of the detached sessions was detached.
-    pub(super) fn first_detached(&self) -> Option<Time> {
+    pub(super) fn first_gone(&self) -> Option<Time> {
         let detached = |session: &Session| match session.state {
-            SessionState::Detached(since) if session.claim.is_none() => Some(since),
+            SessionState::Gone(since) if session.claim.is_none() => Some(since),
             _ => None,
         };
         self.sessions.values().filter_map(detached).min()
     }
 
     /// Ends the detached sessions that are due by the time at which they were detached.
-    pub(super) fn end_detached(&mut self, is_due: impl Fn(Time) -> bool) {
+    pub(super) fn end_gone(&mut self, is_due: impl Fn(Time) -> bool) {
         let is_due = |session: &Session| match session.state {
-            SessionState::Detached(since) => session.claim.is_none() && is_due(since),
+            SessionState::Gone(since) => session.claim.is_none() && is_due(since),
             _ => false,
         };
         let sessions = self.sessions.iter();
         let due: Vec<_> = sessions
             .filter(|(_, session)| is_due(session))
-            .map(|(name, session)| (Arc::clone(name), session.agent))
+            .map(|(name, session)| (Arc::clone(name), session.run.number))
             .collect();
         for (session, agent) in due {
             self.end(&session, Some(agent));
         }
     }
 
-    /// Handles the exit of the agent process: pending claims fail, and clients must load their sessions again.
-    pub(super) fn mark_all_lost(&mut self) {
-        self.agent = self.agent.wrapping_add(1);
-        let claim = |session: &Session| session.claim.as_ref().map(|claim| claim.upstream_id);
+    /// Handles the exit of an agent process: pending claims fail, and clients must load their sessions again.
+    pub(super) fn mark_lost(&mut self, process: usize, output: &mut impl RouterOutput) {
+        let claim = |session: &Session| {
+            let claim = session.claim.as_ref();
+            let claim = claim.filter(|claim| claim.process == process);
+            claim.map(|claim| claim.upstream_id)
+        };
         let sessions = self.sessions.iter();
         let claims: Vec<_> = sessions
             .filter_map(|(name, session)| Some((claim(session)?, Arc::clone(name))))
             .collect();
         for (upstream_id, session) in claims {
-            self.unclaim(upstream_id, &session);
+            self.unclaim(upstream_id, &session, output);
         }
     }
 }

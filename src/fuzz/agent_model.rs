@@ -1,0 +1,202 @@
+//! A model of the clients and the agent processes of a shared agent.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use crate::service::agent::envelope::{Envelope, MessageKind, is_spelling_of};
+use crate::service::agent::router::RouterOutput;
+use crate::{ClientId, CloseCode, Principal, Scope};
+
+/// A request that the agent has received.
+#[derive(Clone)]
+pub(super) struct Sent {
+    pub(super) process: usize,
+    pub(super) upstream_id: String,
+    pub(super) client: Option<ClientId>,
+    pub(super) method: String,
+    /// The session that it names.
+    pub(super) session: Option<String>,
+    /// The protocol version of `initialize`.
+    pub(super) version: u64,
+}
+
+/// The messages on their way, and what each client may get.
+#[derive(Default)]
+pub(super) struct RouterModel {
+    pub(super) agent_has: Vec<Sent>,
+    /// The request ids for which each client expects a response.
+    pub(super) expected: BTreeMap<ClientId, Vec<String>>,
+    /// The upstream ids of the requests that each client got.
+    pub(super) agent_requests: BTreeMap<ClientId, Vec<String>>,
+    pub(super) closed: HashSet<ClientId>,
+    pub(super) secrets: u64,
+    pub(super) away: HashSet<ClientId>,
+    /// The sessions that clients have attached to since the last check, and all tokens for that.
+    pub(super) attached: Vec<(ClientId, String)>,
+    pub(super) watch_tokens: HashSet<String>,
+    /// The number of responses that clients got.
+    pub(super) answers: u64,
+    /// The sessions that messages to clients named, since the last check.
+    pub(super) updates: Vec<(ClientId, String)>,
+    /// The messages that the agent got since the last check: the client, the method, and the sessions that it names under
+    /// any spelling and in any place.
+    pub(super) passed: Vec<(ClientId, String, HashSet<String>)>,
+    /// The tokens that clients got since the last check.
+    pub(super) tokens: Vec<(ClientId, String)>,
+    pub(super) principals: HashMap<ClientId, Principal>,
+    /// The owner of each session, and all tokens that its clients ever got.
+    pub(super) owners: HashMap<String, (Principal, HashSet<String>)>,
+}
+
+impl RouterModel {
+    /// Records the client that got a token as the owner of a session.
+    pub(super) fn note_token(&mut self, session: &str, is_new: bool) {
+        for (client, token) in std::mem::take(&mut self.tokens) {
+            let principal = self.principals[&client].clone();
+            let owner = self.owners.entry(session.to_owned());
+            let owner = owner.or_insert_with(|| (principal.clone(), HashSet::new()));
+            owner.0 = principal;
+            if is_new {
+                owner.1.clear();
+            }
+            owner.1.insert(token);
+        }
+    }
+}
+
+/// The sessions that an object names in any way that a lenient parser might read.
+fn sessions_named(params: &serde_json::Value) -> HashSet<String> {
+    let members = params.as_object().into_iter().flatten();
+    let (mut named, mut inside) = (HashSet::new(), Vec::new());
+    for (key, value) in members {
+        if is_spelling_of(key, "sessionId") {
+            named.extend(value.as_str().map(str::to_owned));
+        } else if key.to_lowercase().contains("meta") {
+            inside.push(value);
+        }
+    }
+    let members = inside.into_iter().filter_map(|value| value.as_object());
+    for (key, value) in members.flatten() {
+        if is_spelling_of(key, "sessionId") {
+            named.extend(value.as_str().map(str::to_owned));
+        }
+    }
+    named
+}
+
+impl RouterOutput for RouterModel {
+    fn initialize_agent(&mut self, process: usize, parts: &[&str]) {
+        self.to_agent(process, parts);
+    }
+
+    fn to_agent(&mut self, process: usize, parts: &[&str]) {
+        let text = parts.concat();
+        let envelope = Envelope::parse(&text).expect("the agent gets valid messages");
+        let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let params = &value["params"];
+        let client = params["client"].as_str();
+        let client: Option<ClientId> = client.and_then(|client| client.parse().ok());
+        let method = value["method"].as_str().unwrap_or_default();
+        if let Some(client) = client {
+            let is_for_observers = matches!(method, "session/list" | "initialize");
+            assert!(
+                self.scope(client) > Scope::Watch || is_for_observers,
+                "{text}"
+            );
+            let named = sessions_named(params);
+            self.passed.push((client, method.to_owned(), named));
+        }
+        if let (MessageKind::Request { .. }, Some(id)) = (&envelope.kind, envelope.id()) {
+            assert!(
+                !self.agent_has.iter().any(|sent| sent.upstream_id == id),
+                "ids are never used twice"
+            );
+            self.agent_has.push(Sent {
+                process,
+                upstream_id: id.to_owned(),
+                client,
+                method: method.to_owned(),
+                session: params["sessionId"].as_str().map(str::to_owned),
+                version: params["protocolVersion"].as_u64().unwrap_or(1),
+            });
+        }
+    }
+
+    fn to_client(&mut self, client: ClientId, parts: &[&str]) {
+        let text = parts.concat();
+        let envelope = Envelope::parse(&text).expect("clients get valid messages");
+        let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        match &envelope.kind {
+            MessageKind::Response { .. } => {
+                self.answers += 1;
+                let id = envelope.id().unwrap_or_default();
+                let expected = self.expected.entry(client).or_default();
+                let at = expected
+                    .iter()
+                    .position(|other| other == id)
+                    .unwrap_or_else(|| panic!("every request gets at most one response: {text}"));
+                expected.remove(at);
+                if let Some(receiver) = value["result"]["for"].as_str() {
+                    assert_eq!(
+                        receiver,
+                        client.to_string(),
+                        "a response reaches only its client"
+                    );
+                }
+                let token = value["result"]["_meta"]["outrigger"]["resumeToken"].as_str();
+                if value["result"]["role"] == "observer" {
+                    let session = value["result"]["sessionId"].as_str();
+                    let session = session.unwrap_or_default().to_owned();
+                    self.attached.push((client, session));
+                }
+                let watch_token = value["result"]["_meta"]["outrigger"]["watchToken"].as_str();
+                self.watch_tokens.extend(watch_token.map(str::to_owned));
+                self.tokens
+                    .extend(token.map(|token| (client, token.to_owned())));
+            }
+            MessageKind::Request { .. } => {
+                self.agent_requests
+                    .entry(client)
+                    .or_default()
+                    .push(envelope.id().unwrap_or_default().to_owned());
+                self.updates
+                    .push((client, envelope.session.unwrap_or_default().into_owned()));
+            }
+            // These tell the client about a session that it does not control any more.
+            MessageKind::Notification { method } if method.starts_with("_outrigger/") => {}
+            // The session may have ended with its client.
+            MessageKind::Notification { .. }
+                if value["params"]["update"]["type"] == "client_disconnected" => {}
+            MessageKind::Notification { .. } => {
+                self.updates
+                    .push((client, envelope.session.unwrap_or_default().into_owned()));
+            }
+        }
+    }
+
+    fn close(&mut self, client: ClientId, _: CloseCode, _: &str) {
+        self.closed.insert(client);
+    }
+
+    fn secret(&mut self) -> String {
+        self.secrets += 1;
+        format!("{:032}", self.secrets)
+    }
+
+    fn is_away(&self, client: ClientId) -> bool {
+        self.away.contains(&client)
+    }
+
+    fn scope(&self, client: ClientId) -> Scope {
+        // Some tokens permit observing only.
+        let last = client.to_string().bytes().last();
+        if last == Some(b'3') {
+            Scope::Watch
+        } else {
+            Scope::All
+        }
+    }
+
+    fn is_resumable(&self, client: ClientId) -> bool {
+        self.away.contains(&client)
+    }
+}

@@ -1,0 +1,152 @@
+//! The figures of a shared agent, for `/status` and `/metrics`.
+
+use super::process::AgentProcess;
+use super::router::Router;
+use crate::{Metrics, StatusFields};
+
+/// The fields of `/status`. `ended_restarts` are the restarts of processes that were stopped.
+pub(super) fn status(
+    router: &Router,
+    processes: &[Option<AgentProcess>],
+    ended_restarts: u64,
+) -> StatusFields {
+    let counters = router.counters();
+    let present = processes.iter().enumerate();
+    let present = present.filter_map(|(index, process)| Some((index, process.as_ref()?)));
+    let list: Vec<_> = present
+        .map(|(index, process)| {
+            let figures = router.process_figures(index);
+            serde_json::json!({
+                "version": figures.version,
+                "running": process.is_running(),
+                "restarts": process.restarts,
+                "clients": figures.clients,
+                "sessions": figures.sessions,
+            })
+        })
+        .collect();
+    let status = serde_json::json!({
+        "sessions": router.session_count(),
+        "ended_sessions": router.ended_count(),
+        "observers": router.observer_count(),
+        "agent": {
+            "running": is_running(processes),
+            "restarts": restarts(processes, ended_restarts),
+            "processes": list,
+            "waiting": router.client_request_count(),
+            "asked": router.agent_request_count(),
+            "calls": {
+                "initialize": counters.initializes,
+                "session": counters.session_requests,
+                "prompt": counters.prompts,
+                "other": counters.other_requests,
+            },
+            "notifications": counters.notifications,
+            "answers": counters.answers.to_value(),
+            "denied": counters.denied,
+            "dropped": counters.dropped,
+            "timed_out": counters.timed_out,
+        },
+    });
+    StatusFields::from_value(status)
+}
+
+/// Whether an agent process runs.
+pub(super) fn is_running(processes: &[Option<AgentProcess>]) -> bool {
+    processes.iter().flatten().any(AgentProcess::is_running)
+}
+
+fn restarts(processes: &[Option<AgentProcess>], ended: u64) -> u64 {
+    let processes = processes.iter().flatten();
+    ended + processes.map(|process| process.restarts).sum::<u64>()
+}
+
+/// Writes the metrics.
+pub(super) fn metrics(
+    out: &mut Metrics,
+    router: &Router,
+    processes: &[Option<AgentProcess>],
+    ended_restarts: u64,
+) {
+    let counters = router.counters();
+    out.gauge(
+        "outrigger_agent_running",
+        "Whether an agent process is running.",
+        u8::from(is_running(processes)),
+    );
+    out.gauge(
+        "outrigger_agent_processes",
+        "Agent processes, one for each kind of client.",
+        processes.iter().flatten().count(),
+    );
+    out.counter(
+        "outrigger_agent_restarts_total",
+        "Restarts of agent processes.",
+        restarts(processes, ended_restarts),
+    );
+    out.gauge(
+        "outrigger_agent_sessions",
+        "Sessions that a client controls or can still resume.",
+        router.session_count(),
+    );
+    out.gauge(
+        "outrigger_agent_observers",
+        "Observers of sessions.",
+        router.observer_count(),
+    );
+    out.gauge(
+        "outrigger_agent_ended_sessions",
+        "Ended sessions whose owner is remembered.",
+        router.ended_count(),
+    );
+    out.gauge(
+        "outrigger_agent_waiting_requests",
+        "Requests of clients that the agent has not answered.",
+        router.client_request_count(),
+    );
+    out.gauge(
+        "outrigger_agent_asked_requests",
+        "Requests of the agent that clients have not answered.",
+        router.agent_request_count(),
+    );
+    out.counters(
+        "outrigger_agent_requests_total",
+        "Requests of clients, by class.",
+        "class",
+        [
+            ("initialize", counters.initializes),
+            ("session", counters.session_requests),
+            ("prompt", counters.prompts),
+            ("other", counters.other_requests),
+        ],
+    );
+    for (name, help, value) in [
+        (
+            "outrigger_agent_notifications_total",
+            "Notifications of clients.",
+            counters.notifications,
+        ),
+        (
+            "outrigger_agent_denied_total",
+            "Messages refused because their client does not control the session that they name.",
+            counters.denied,
+        ),
+        (
+            "outrigger_agent_dropped_total",
+            "Messages without a receiver.",
+            counters.dropped,
+        ),
+        (
+            "outrigger_agent_timed_out_total",
+            "Requests in either direction that were not answered in time.",
+            counters.timed_out,
+        ),
+    ] {
+        out.counter(name, help, value);
+    }
+    out.histogram(
+        "outrigger_agent_answer_seconds",
+        "Time from a request to its response.",
+        &counters.answers,
+    );
+}

@@ -1,0 +1,112 @@
+//! An agent process: the child, the lines on their way to it, and its restarts.
+
+use super::line_decoder::LineDecoder;
+use crate::service::backoff::{Backoff, RestartLimit};
+use crate::service::child::Child;
+use crate::{Context, TimerId};
+
+/// The state of an agent process.
+#[derive(Debug, Default)]
+pub(super) enum ProcessState {
+    Running(Box<Child>),
+    /// It is started again when this timer expires.
+    Backoff(TimerId),
+    /// It has not been started, or will not be started again.
+    #[default]
+    Gone,
+}
+
+/// An agent process of a shared agent.
+#[derive(Debug)]
+pub(super) struct AgentProcess {
+    pub(super) state: ProcessState,
+    pub(super) decoder: LineDecoder,
+    /// Lines on their way to the agent's input.
+    pub(super) lines: Vec<u8>,
+    /// Lines that wait until the agent runs and is initialized.
+    pub(super) held: Vec<u8>,
+    /// Whether new lines have to wait.
+    pub(super) holds: bool,
+    pub(super) backoff: Backoff,
+    pub(super) restarts: u64,
+}
+
+impl AgentProcess {
+    pub(super) fn new(restart_limit: RestartLimit) -> Self {
+        Self {
+            state: ProcessState::Gone,
+            decoder: LineDecoder::default(),
+            lines: Vec::new(),
+            held: Vec::new(),
+            holds: true,
+            backoff: Backoff::new(restart_limit),
+            restarts: 0,
+        }
+    }
+
+    pub(super) fn is_running(&self) -> bool {
+        matches!(self.state, ProcessState::Running(_))
+    }
+
+    /// Takes the child out while it handles an event. A process that does not run keeps its state.
+    pub(super) fn take_child(&mut self) -> Option<Box<Child>> {
+        match std::mem::take(&mut self.state) {
+            ProcessState::Running(child) => Some(child),
+            other => {
+                self.state = other;
+                None
+            }
+        }
+    }
+
+    /// The number of bytes that the agent has not read.
+    pub(super) fn unread(&mut self) -> usize {
+        let queued = match &mut self.state {
+            ProcessState::Running(child) => child.stdin().map_or(0, |stdin| stdin.queued()),
+            ProcessState::Backoff(_) | ProcessState::Gone => 0,
+        };
+        queued + self.held.len()
+    }
+
+    /// Writes lines to the agent. Held lines follow once it is initialized. `is_refused` says that the agent has to be
+    /// stopped.
+    pub(super) fn send_lines(
+        &mut self,
+        ctx: &mut Context,
+        is_initializing: bool,
+        is_refused: bool,
+    ) {
+        let ProcessState::Running(child) = &mut self.state else {
+            self.lines.clear();
+            return;
+        };
+        if !is_initializing {
+            self.holds = false;
+            self.lines.append(&mut self.held);
+        }
+        match child.stdin() {
+            Some(stdin) if !self.lines.is_empty() => {
+                stdin.queue().append(&mut self.lines);
+                stdin.written_to(ctx);
+            }
+            Some(_) => {}
+            None => {
+                self.lines.clear();
+                self.held.clear();
+            }
+        }
+        // An agent that closed a stream or rejected `initialize` cannot answer. Its exit fails the pending requests.
+        if child.is_cut_off() || is_refused {
+            child.stop(ctx);
+        }
+    }
+
+    /// Forgets what belongs to the process that has exited.
+    pub(super) fn reset(&mut self) {
+        self.state = ProcessState::Gone;
+        self.decoder = LineDecoder::default();
+        self.lines.clear();
+        self.held.clear();
+        self.holds = true;
+    }
+}

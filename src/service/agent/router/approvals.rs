@@ -1,0 +1,182 @@
+//! Permission requests that observers see, and may answer if that is permitted.
+
+use std::sync::Arc;
+
+use super::{AgentRequest, Router, RouterOutput};
+use crate::ClientId;
+use crate::service::agent::config::Approvals;
+use crate::service::agent::envelope::{Envelope, MessageKind, member};
+use crate::service::json::{quote, unescape};
+
+impl Router {
+    /// Whether a client may answer the permission requests of sessions that it observes.
+    fn may_approve(&self, client: ClientId, output: &impl RouterOutput) -> bool {
+        self.limits.approvals == Approvals::Any && !Self::only_watches(client, output)
+    }
+
+    /// Sends a permission request that its client has got to the observers of the session. `sent` is the message as the
+    /// client got it.
+    pub(super) fn show_permission(
+        &mut self,
+        upstream_id: u64,
+        session: &Arc<str>,
+        sent: &str,
+        output: &mut impl RouterOutput,
+    ) {
+        let Some(bound) = self.sessions.get(session) else {
+            return;
+        };
+        let controller = bound.controller();
+        let observers = bound.observers.iter();
+        let observers = observers.filter(|observer| Some(**observer) != controller);
+        for observer in observers.copied().collect::<Vec<_>>() {
+            self.show_permission_to(observer, upstream_id, sent, output);
+        }
+    }
+
+    fn show_permission_to(
+        &mut self,
+        observer: ClientId,
+        upstream_id: u64,
+        sent: &str,
+        output: &mut impl RouterOutput,
+    ) {
+        if self.may_approve(observer, output) {
+            let request = self.agent_requests.get_mut(&upstream_id);
+            if let Some(request) = request.filter(|request| !request.approvers.contains(&observer))
+            {
+                request.approvers.push(observer);
+                output.to_client(observer, &[sent]);
+            }
+        } else if let Ok(envelope) = Envelope::parse(sent)
+            && let Some(params) = &envelope.body
+        {
+            output.to_client(
+                observer,
+                &[
+                    r#"{"jsonrpc":"2.0","method":"session/request_permission","params":"#,
+                    &sent[params.clone()],
+                    "}",
+                ],
+            );
+        }
+    }
+
+    /// Sends the permission requests of a session that are not answered yet to a client that has attached to it.
+    pub(super) fn send_pending(
+        &mut self,
+        client: ClientId,
+        envelope: &Envelope<'_>,
+        output: &mut impl RouterOutput,
+    ) {
+        let session = envelope.session.as_deref();
+        let pending = self.agent_requests.iter();
+        let pending = pending.filter(|(_, request)| request.session.as_deref() == session);
+        let pending =
+            pending.filter_map(|(id, request)| Some((*id, request.text.as_ref()?.clone())));
+        let mut pending: Vec<(u64, Box<str>)> = pending.collect();
+        pending.sort_unstable_by_key(|(id, _)| *id);
+        for (id, sent) in pending {
+            self.show_permission_to(client, id, &sent, output);
+        }
+    }
+
+    /// Logs who answered a permission request, and tells the others: those who could have answered it, and the observers.
+    pub(super) fn note_approval(
+        &self,
+        upstream_id: u64,
+        request: &AgentRequest,
+        client: ClientId,
+        answer: &Envelope<'_>,
+        output: &mut impl RouterOutput,
+    ) {
+        let Some(session) = &request.session else {
+            return;
+        };
+        let tool_call = request.text.as_deref().and_then(tool_call_of);
+        let option = option_of(answer);
+        let state = self.clients.get(&client);
+        let principal = state.map(|state| state.principal.to_string());
+        log::info!(
+            "a permission was answered by {} ({client}): {} for the tool call {}",
+            principal.unwrap_or_default(),
+            option.as_deref().map_or("no option".into(), shortened),
+            tool_call.as_deref().map_or("null".into(), shortened),
+        );
+        self.revoke(upstream_id, request, Some(client), output);
+        let observed = self.sessions.get(session);
+        let observed = observed.is_some_and(|bound| !bound.observers.is_empty());
+        if !observed {
+            return;
+        }
+        let name = state.map_or("{}", |state| &state.name);
+        let json = |value: Option<String>| value.map_or("null".to_owned(), |value| quote(&value));
+        let update = format!(
+            r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":{},"update":{{"sessionUpdate":"permission_resolved","type":"permission_resolved","toolCallId":{},"chosenOptionId":{},"resolvedBy":{name}}}}}}}"#,
+            quote(session),
+            json(tool_call),
+            json(option),
+        );
+        let observers = self.sessions.get(session);
+        let observers = observers.map_or(&[][..], |bound| &bound.observers);
+        let others = observers.iter().chain(Some(&request.client));
+        for other in others.filter(|other| **other != client) {
+            output.to_client(*other, &[&update]);
+        }
+    }
+
+    /// Tells the clients that could have answered a request of the agent, except one, that no answer is needed any more.
+    pub(super) fn revoke(
+        &self,
+        upstream_id: u64,
+        request: &AgentRequest,
+        except: Option<ClientId>,
+        output: &mut impl RouterOutput,
+    ) {
+        let id = upstream_id.to_string();
+        let clients = request.approvers.iter().chain(Some(&request.client));
+        for client in clients.filter(|client| Some(**client) != except) {
+            output.to_client(
+                *client,
+                &[
+                    r#"{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":"#,
+                    &id,
+                    "}}",
+                ],
+            );
+        }
+    }
+}
+
+/// The tool call that a permission request is about: `toolCall` in version 1, `subject.toolCall` in version 2.
+fn tool_call_of(request: &str) -> Option<String> {
+    let envelope = Envelope::parse(request).ok()?;
+    let params = envelope.body?;
+    let holder = member(request, &params, "subject").unwrap_or(params);
+    let call = member(request, &holder, "toolCall")?;
+    let id = &request[member(request, &call, "toolCallId")?];
+    id.starts_with('"').then(|| unescape(id).into_owned())
+}
+
+/// The option that the answer to a permission request selects.
+fn option_of(answer: &Envelope<'_>) -> Option<String> {
+    if !matches!(
+        answer.kind,
+        MessageKind::Response {
+            result: Some(_),
+            ..
+        }
+    ) {
+        return None;
+    }
+    let outcome = member(answer.text, answer.body.as_ref()?, "outcome")?;
+    let option = &answer.text[member(answer.text, &outcome, "optionId")?];
+    option
+        .starts_with('"')
+        .then(|| unescape(option).into_owned())
+}
+
+/// The start of an untrusted text, for the log.
+fn shortened(text: &str) -> String {
+    format!("{:?}", &text[..text.floor_char_boundary(100)])
+}

@@ -1,0 +1,129 @@
+//! Clients that connect and disconnect.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::{AbandonedRequest, ClientState, MAX_ORPHANED, RequestClass, Router, RouterOutput};
+use crate::service::agent::initialize::Capabilities;
+use crate::service::agent::response::client_gone;
+use crate::service::json::quote;
+use crate::{ClientId, Principal, Time};
+
+impl Router {
+    /// Adds a client. `is_sole` says that no client of another principal may connect.
+    pub(crate) fn handle_connected(
+        &mut self,
+        client: ClientId,
+        principal: Principal,
+        is_sole: bool,
+    ) {
+        let first = self
+            .first_principal
+            .get_or_insert_with(|| principal.clone());
+        self.has_several_principals |= !is_sole || !first.is_same(&principal);
+        self.clients.insert(
+            client,
+            ClientState {
+                principal,
+                initialized: !self.limits.acp,
+                process: (!self.limits.acp).then_some(0),
+                capabilities: Capabilities::default(),
+                client_requests: Vec::new(),
+                agent_requests: Vec::new(),
+                sessions: Vec::new(),
+                watching: Vec::new(),
+                name: "{}".into(),
+                unread_tokens: Vec::new(),
+                elicitations: VecDeque::new(),
+            },
+        );
+    }
+
+    /// Removes all state of a client, cancels its prompts, and answers the agent's requests to it.
+    pub(crate) fn handle_disconnected(
+        &mut self,
+        now: Time,
+        client: ClientId,
+        output: &mut impl RouterOutput,
+    ) {
+        self.hand_over_to_claimants(client, output);
+        let Some(state) = self.clients.remove(&client) else {
+            return;
+        };
+        for process in self.processes.iter_mut().flatten() {
+            process.initialize.forget(client);
+        }
+        let mut cancelled: Vec<(usize, Arc<str>)> = Vec::new();
+        let principal = &state.principal;
+        for id in state.client_requests {
+            let Some(request) = self.remove_client_request(id) else {
+                continue;
+            };
+            let abandon = |session| AbandonedRequest {
+                principal: principal.clone(),
+                session,
+            };
+            let is_unconfirmed = |session: &Arc<str>| self.is_unconfirmed(session);
+            match (request.class, request.session) {
+                (RequestClass::Prompt, Some(session)) => {
+                    // A session that was closed may belong to another client by now.
+                    let is_own = self.controller_of(&session) == Some(client);
+                    let cancel = (request.process, session);
+                    if is_own && !cancelled.contains(&cancel) {
+                        cancelled.push(cancel);
+                    }
+                }
+                (RequestClass::Claim, Some(session)) if is_unconfirmed(&session) => {
+                    let abandoned = abandon(Some(session));
+                    if let Some(process) = self.process_mut(request.process) {
+                        process.abandoned.insert(id, abandoned);
+                    }
+                }
+                (class, session) => {
+                    let Some(process) = self.process_mut(request.process) else {
+                        continue;
+                    };
+                    if class == RequestClass::Create {
+                        process.abandoned.insert(id, abandon(None));
+                    } else if session.is_none() && process.orphaned.len() < MAX_ORPHANED {
+                        process.orphaned.insert(id);
+                    }
+                }
+            }
+        }
+        for (process, session) in cancelled {
+            output.to_agent(process, &cancel_session(&quote(&session)));
+        }
+        for session in &state.watching {
+            self.stop_watching(client, session);
+        }
+        for session in &state.sessions {
+            if self.controller_of(session) == Some(client) {
+                self.show_disconnected(session, &state.name, output);
+            }
+        }
+        for id in state.agent_requests {
+            if let Some(request) = self.remove_agent_request(id) {
+                self.revoke(id, &request, Some(client), output);
+                let gone = client_gone(&request.id, request.permission);
+                output.to_agent(request.process, &[&gone]);
+            }
+        }
+        for session in state.sessions {
+            self.release(now, client, &session, output);
+        }
+        for process in 0..self.processes.len() {
+            self.drop_early(process);
+        }
+        self.stop_unused();
+    }
+}
+
+/// The notification that cancels the turn of a session. `session` is its quoted id.
+pub(super) fn cancel_session(session: &str) -> [&str; 3] {
+    [
+        r#"{"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"#,
+        session,
+        "}}",
+    ]
+}

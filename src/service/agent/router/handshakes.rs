@@ -1,0 +1,293 @@
+//! `initialize`, which each agent process gets once for all clients of its kind.
+
+use std::ops::Range;
+
+use super::processes::Process;
+use super::watch::name_of;
+use super::{Capabilities, Router, RouterOutput};
+use crate::service::agent::envelope::{Envelope, MessageKind, member};
+use crate::service::agent::initialize::{
+    Initialize, PendingInitialize, declares_resume, kind_of, version_of,
+};
+use crate::service::agent::response::{code, error, with_meta};
+use crate::service::json::Skimmer;
+use crate::{ClientId, Time};
+
+impl Router {
+    /// Whether the agent has not answered `initialize` yet.
+    pub(crate) fn is_initializing(&self, process: usize) -> bool {
+        self.process(process)
+            .is_some_and(|process| process.initialize.is_pending())
+    }
+
+    /// Whether a restarted agent has not accepted `initialize` and must be stopped.
+    pub(crate) fn is_refused(&self, process: usize) -> bool {
+        self.process(process)
+            .is_some_and(|process| process.initialize.is_refused())
+    }
+
+    /// Handles `initialize` of a client.
+    pub(super) fn initialize_from_client(
+        &mut self,
+        now: Time,
+        client: ClientId,
+        envelope: &Envelope<'_>,
+        id: &str,
+        output: &mut impl RouterOutput,
+    ) {
+        self.counters.initializes += 1;
+        let kind = kind_of(envelope);
+        let before = self.process_of(client);
+        let is_of_kind = |process: &Process| process.kind.as_deref() == Some(&*kind);
+        let index = match before {
+            Some(index) if self.process(index).is_some_and(is_of_kind) => index,
+            Some(_) => {
+                let why = Some("initialize was sent before with other capabilities");
+                let refused = error(id, code::INVALID, "Invalid request", why);
+                return output.to_client(client, &[&refused]);
+            }
+            None => match self.process_for(&kind, Self::only_watches(client, output)) {
+                Some(index) => index,
+                None => {
+                    let why = "the limit of agent processes is reached; connect with the protocol version and \
+                               capabilities of another client";
+                    let refused = error(id, code::TOO_MANY, "Too many agents", Some(why));
+                    return output.to_client(client, &[&refused]);
+                }
+            },
+        };
+        if let Some(state) = self.clients.get_mut(&client) {
+            state.process = Some(index);
+            state.capabilities = Capabilities::read(envelope);
+            state.name = name_of(envelope);
+        }
+        let upstream_id = self.next_id();
+        let deadline = self.limits.initialize_timeout.map(|limit| now + limit);
+        let Some(process) = self.process_mut(index) else {
+            return;
+        };
+        match &mut process.initialize {
+            Initialize::Done { result, .. } => {
+                let answer = [
+                    r#"{"jsonrpc":"2.0","id":"#,
+                    id,
+                    r#","result":"#,
+                    result,
+                    "}",
+                ]
+                .concat();
+                self.answer_initialize(client, &answer, output);
+            }
+            Initialize::Pending(pending)
+                if pending.wanted.iter().any(|(other, _)| *other == client) =>
+            {
+                let why = Some("initialize is under way");
+                let refused = error(id, code::INVALID, "Invalid request", why);
+                output.to_client(client, &[&refused]);
+            }
+            Initialize::Pending(pending) => {
+                let is_lost = pending.wanted.is_empty() && !pending.was_accepted;
+                pending.wanted.push((client, id.into()));
+                if is_lost {
+                    // The clients that waited for it have left, and the answer may never come.
+                    pending.ids.push(upstream_id);
+                    pending.deadline = deadline;
+                    self.send_initialize(index, output);
+                }
+            }
+            initialize @ Initialize::Never => {
+                *initialize = Initialize::Pending(PendingInitialize {
+                    ids: vec![upstream_id],
+                    params: params_of(envelope).unwrap_or("{}").into(),
+                    wanted: vec![(client, id.into())],
+                    deadline,
+                    ..PendingInitialize::default()
+                });
+                self.send_initialize(index, output);
+            }
+        }
+    }
+
+    /// Sends the pending `initialize` to the agent.
+    fn send_initialize(&mut self, process: usize, output: &mut impl RouterOutput) {
+        let state = self.process_mut(process);
+        let Some(pending) = state.and_then(|state| state.initialize.pending()) else {
+            return;
+        };
+        let deadline = pending.deadline;
+        if let Some(id) = pending.ids.last() {
+            output.initialize_agent(
+                process,
+                &[
+                    r#"{"jsonrpc":"2.0","id":"#,
+                    &id.to_string(),
+                    r#","method":"initialize","params":"#,
+                    &pending.params,
+                    "}",
+                ],
+            );
+        }
+        if let Some(deadline) = deadline {
+            self.wake_at(deadline);
+        }
+    }
+
+    /// Initializes a new agent process with the parameters that its predecessor got.
+    pub(crate) fn handle_agent_started(
+        &mut self,
+        now: Time,
+        process: usize,
+        output: &mut impl RouterOutput,
+    ) {
+        let id = self.next_id();
+        let deadline = self.limits.initialize_timeout.map(|limit| now + limit);
+        let Some(state) = self.process_mut(process) else {
+            return;
+        };
+        if state.initialize.restart(id) {
+            if let Some(pending) = state.initialize.pending() {
+                pending.deadline = deadline;
+            }
+            self.send_initialize(process, output);
+        }
+    }
+
+    /// Handles the agent's response to `initialize`.
+    pub(super) fn initialize_from_agent(
+        &mut self,
+        process: usize,
+        upstream_id: u64,
+        envelope: &Envelope<'_>,
+        id: &Range<usize>,
+        output: &mut impl RouterOutput,
+    ) {
+        let text = envelope.text;
+        let Some(state) = self.process_mut(process) else {
+            return;
+        };
+        let Some(pending) = state.initialize.pending() else {
+            return;
+        };
+        let is_latest = pending.ids.last() == Some(&upstream_id);
+        pending.ids.retain(|other| *other != upstream_id);
+        let MessageKind::Response {
+            result: Some(result),
+            ..
+        } = &envelope.kind
+        else {
+            if pending.wanted.is_empty() && pending.was_accepted {
+                log::error!(
+                    "the restarted agent rejected initialize: {}",
+                    &text[..text.floor_char_boundary(300)]
+                );
+                pending.is_refused = true;
+                return;
+            }
+            // The agent may reject it only because it was sent twice.
+            if is_latest {
+                let is_over = pending.ids.is_empty();
+                let wanted = state.initialize.take_wanted();
+                if is_over {
+                    state.initialize = Initialize::Never;
+                }
+                self.reject_initialize(wanted, output, |client_id| {
+                    [&text[..id.start], client_id, &text[id.end..]].concat()
+                });
+                self.free_kind(process);
+            }
+            return;
+        };
+        let result = &text[result.clone()];
+        let PendingInitialize {
+            ids,
+            params,
+            wanted,
+            ..
+        } = std::mem::take(pending);
+        // The responses to the others say nothing new.
+        state.orphaned.extend(ids);
+        state.version = version_of(result).unwrap_or(1);
+        state.initialize = Initialize::Done {
+            params,
+            result: result.into(),
+            agent_resumes: declares_resume(result),
+        };
+        for (client, client_id) in wanted {
+            let answer = [&text[..id.start], &client_id, &text[id.end..]].concat();
+            self.answer_initialize(client, &answer, output);
+        }
+    }
+
+    /// Fails an `initialize` that was not answered in time, for those who wait. A restarted agent is stopped.
+    pub(super) fn time_out_initialize(
+        &mut self,
+        now: Time,
+        process: usize,
+        output: &mut impl RouterOutput,
+    ) {
+        let Some(state) = self.process_mut(process) else {
+            return;
+        };
+        if state
+            .initialize
+            .deadline()
+            .is_none_or(|deadline| deadline > now)
+        {
+            return;
+        }
+        let wanted = state.initialize.take_wanted();
+        if let Some(pending) = state.initialize.pending() {
+            pending.is_refused = pending.was_accepted;
+        }
+        log::error!("the agent has not answered initialize in time");
+        self.counters.timed_out += wanted.len() as u64;
+        self.reject_initialize(wanted, output, |client_id| {
+            let why = Some("the agent has not answered initialize in time");
+            error(client_id, code::TIMED_OUT, "Timed out", why)
+        });
+    }
+
+    /// Sends errors to clients that wait for `initialize`. They may send it again, also as another kind of client.
+    fn reject_initialize(
+        &mut self,
+        wanted: Vec<(ClientId, Box<str>)>,
+        output: &mut impl RouterOutput,
+        failed: impl Fn(&str) -> String,
+    ) {
+        for (client, id) in wanted {
+            if let Some(state) = self.clients.get_mut(&client) {
+                state.process = None;
+            }
+            output.to_client(client, &[&failed(&id)]);
+        }
+    }
+
+    /// Lets clients of any kind use a process that has rejected `initialize`, unless it has clients.
+    fn free_kind(&mut self, process: usize) {
+        if self.is_used(process) {
+            return;
+        }
+        if let Some(state) = self.process_mut(process)
+            && matches!(state.initialize, Initialize::Never)
+        {
+            state.kind = None;
+        }
+    }
+
+    /// Sends the result of `initialize` to a client, with what Outrigger adds.
+    fn answer_initialize(&self, client: ClientId, answer: &str, output: &mut impl RouterOutput) {
+        let resumable = output.is_resumable(client);
+        let added = format!(r#"{{"resume":{resumable},"takeover":true,"watch":true}}"#);
+        match Envelope::parse(answer) {
+            Ok(envelope) => output.to_client(client, &[&with_meta(&envelope, &added)]),
+            Err(_) => output.to_client(client, &[answer]),
+        }
+    }
+}
+
+/// The parameters of a message, of any JSON type.
+fn params_of<'a>(envelope: &Envelope<'a>) -> Option<&'a str> {
+    let whole = Skimmer::new(envelope.text).value().ok()?;
+    let params = member(envelope.text, &whole, "params")?;
+    Some(&envelope.text[params])
+}

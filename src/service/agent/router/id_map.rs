@@ -1,0 +1,51 @@
+//! Maps whose keys the server assigns: upstream ids and ids of clients.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// A map by an id that the server assigns, so that no peer can choose colliding keys.
+pub(super) type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
+
+/// Hashes integers in a few instructions.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u32(&mut self, value: u32) {
+        self.write_u64(u64::from(value));
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        // The multiplier is 2^64 divided by the golden ratio, as in Fibonacci hashing. It is odd, so that ids which differ in
+        // their lower bits, from which the map chooses a bucket, differ in them afterwards too.
+        self.0 = (self.0.rotate_left(5) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn ids_that_follow_each_other_have_different_hashes() {
+        let hash = |id: u64| {
+            let mut hasher = IdHasher::default();
+            hasher.write_u64(id);
+            hasher.finish() >> 50
+        };
+        let hashes: HashSet<u64> = (0..1000).map(hash).collect();
+        assert!(hashes.len() > 900, "{}", hashes.len());
+    }
+}

@@ -1,0 +1,328 @@
+//! The agent processes: one for each kind of client, their start and their end.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::early_messages::EarlyMessages;
+use super::id_map::IdMap;
+use super::{AbandonedRequest, RequestClass, Router, RouterOutput};
+use crate::ClientId;
+use crate::service::agent::envelope::Envelope;
+use crate::service::agent::initialize::Initialize;
+use crate::service::agent::response::code;
+
+/// A process and one of its runs: a restart begins another one. Each run knows only its own sessions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    /// The index of the process.
+    pub(super) process: usize,
+    /// The number of the run. No other run has it, of any process.
+    pub(super) number: u32,
+}
+
+/// The router's state for an agent process.
+#[derive(Debug)]
+pub(super) struct Process {
+    /// The number of its run.
+    number: u32,
+    /// The kind of its clients. `None` until a client has sent `initialize`.
+    pub(super) kind: Option<Box<str>>,
+    /// The protocol version that the agent has chosen.
+    pub(super) version: u64,
+    pub(super) initialize: Initialize,
+    /// The number of client requests that create a session.
+    pub(super) creating: usize,
+    /// Requests whose clients have disconnected. The sessions that they open are kept for the clients' principals.
+    pub(super) abandoned: IdMap<u64, AbandonedRequest>,
+    /// Other requests whose clients have disconnected.
+    pub(super) orphaned: HashSet<u64>,
+    /// Messages of the agent for sessions that have no owner yet.
+    pub(super) early: EarlyMessages,
+}
+
+impl Process {
+    pub(super) fn new(number: u32) -> Self {
+        Self {
+            number,
+            kind: None,
+            version: 1,
+            initialize: Initialize::Never,
+            creating: 0,
+            abandoned: IdMap::default(),
+            orphaned: HashSet::new(),
+            early: EarlyMessages::default(),
+        }
+    }
+}
+
+/// What the owner of the processes has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ProcessChange {
+    /// Start the process with this index.
+    Start(usize),
+    /// Stop it, and ignore what it still writes. [`Router::handle_stopped`] follows.
+    Stop(usize),
+}
+
+/// The figures of a process, for the status.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ProcessFigures {
+    pub(crate) version: u64,
+    pub(crate) clients: usize,
+    pub(crate) sessions: usize,
+}
+
+impl Router {
+    /// Takes the processes to start and to stop, in this order.
+    pub(crate) fn take_process_changes(&mut self) -> Vec<ProcessChange> {
+        std::mem::take(&mut self.process_changes)
+    }
+
+    /// A process that had to be stopped has exited.
+    pub(crate) fn handle_stopped(&mut self) {
+        self.stopping = self.stopping.saturating_sub(1);
+    }
+
+    /// The figures of a process.
+    pub(crate) fn process_figures(&self, process: usize) -> ProcessFigures {
+        let clients = self.clients.values();
+        let sessions = self.sessions.values();
+        ProcessFigures {
+            version: self.version(process),
+            clients: clients
+                .filter(|state| state.process == Some(process))
+                .count(),
+            sessions: sessions
+                .filter(|session| session.process() == process)
+                .count(),
+        }
+    }
+
+    /// Whether requests in either direction are pending between clients and a process.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn has_requests(&self, process: usize) -> bool {
+        let mut requests = self.client_requests.values();
+        let mut questions = self.agent_requests.values();
+        requests.any(|request| request.process == process)
+            || questions.any(|request| request.process == process)
+    }
+
+    /// The process of a session.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn process_of_session(&self, session: &str) -> Option<usize> {
+        Some(self.sessions.get(session)?.process())
+    }
+
+    pub(super) fn process(&self, process: usize) -> Option<&Process> {
+        self.processes.get(process)?.as_ref()
+    }
+
+    pub(super) fn process_mut(&mut self, process: usize) -> Option<&mut Process> {
+        self.processes.get_mut(process)?.as_mut()
+    }
+
+    /// The protocol version that a process speaks.
+    pub(super) fn version(&self, process: usize) -> u64 {
+        self.process(process).map_or(1, |process| process.version)
+    }
+
+    /// The current run of a process.
+    pub(super) fn run(&self, process: usize) -> Run {
+        let number = self.process(process).map_or(u32::MAX, |state| state.number);
+        Run { process, number }
+    }
+
+    /// Whether the agent process still has the sessions of this run.
+    pub(super) fn is_current(&self, run: Run) -> bool {
+        self.run(run.process) == run
+    }
+
+    /// The process whose current run has this number.
+    pub(super) fn process_of_run(&self, number: u32) -> Option<usize> {
+        let is_it = |process: &Option<Process>| {
+            process
+                .as_ref()
+                .is_some_and(|process| process.number == number)
+        };
+        self.processes.iter().position(is_it)
+    }
+
+    /// The process of a client, if its `initialize` was not rejected.
+    pub(super) fn process_of(&self, client: ClientId) -> Option<usize> {
+        self.clients.get(&client)?.process
+    }
+
+    /// Drops early messages of a process if no pending request can create their session any more.
+    pub(super) fn drop_early(&mut self, process: usize) {
+        if let Some(state) = self.process_mut(process)
+            && state.creating == 0
+        {
+            let dropped = state.early.clear();
+            self.counters.dropped += dropped;
+        }
+    }
+
+    /// The process for clients of a kind: theirs, one that no client has used yet, or a new one. `None` if there are too many.
+    /// A client that only watches gets any process of the same protocol version.
+    pub(super) fn process_for(&mut self, kind: &str, only_watches: bool) -> Option<usize> {
+        let has_kind = |process: &Option<Process>, kind: Option<&str>| {
+            let process = process.as_ref();
+            process.is_some_and(|process| process.kind.as_deref() == kind)
+        };
+        let mut indices = 0..self.processes.len();
+        let theirs = indices.find(|&index| has_kind(&self.processes[index], Some(kind)));
+        // A kind begins with its version.
+        let version = kind.split_inclusive(',').next().unwrap_or(kind);
+        let is_alike = |process: &Process| {
+            let kind = process.kind.as_deref();
+            kind.is_some_and(|kind| kind.starts_with(version))
+        };
+        let mut indices = 0..self.processes.len();
+        let theirs = theirs.or_else(|| {
+            indices.find(|&index| only_watches && self.process(index).is_some_and(is_alike))
+        });
+        let mut indices = 0..self.processes.len();
+        let found =
+            theirs.or_else(|| indices.find(|&index| has_kind(&self.processes[index], None)));
+        let index = found.or_else(|| self.add_process())?;
+        if let Some(process) = self.process_mut(index) {
+            process.kind.get_or_insert_with(|| kind.into());
+        }
+        Some(index)
+    }
+
+    /// Adds a process. At the limit, it replaces one that nobody uses. As many may be stopping as may run.
+    fn add_process(&mut self) -> Option<usize> {
+        if self.stopping >= self.limits.processes {
+            return None;
+        }
+        let running = self.processes.iter().flatten().count();
+        if running >= self.limits.processes {
+            let unused = (0..self.processes.len()).find(|&index| !self.is_used(index))?;
+            self.stop_process(unused);
+        }
+        self.last_run += 1;
+        let process = Process::new(self.last_run);
+        let free = self.processes.iter().position(Option::is_none);
+        let index = free.unwrap_or_else(|| {
+            self.processes.push(None);
+            self.processes.len() - 1
+        });
+        self.processes[index] = Some(process);
+        self.process_changes.push(ProcessChange::Start(index));
+        Some(index)
+    }
+
+    fn stop_process(&mut self, index: usize) {
+        self.processes[index] = None;
+        self.stopping += 1;
+        self.process_changes.push(ProcessChange::Stop(index));
+    }
+
+    /// Whether a client, a session or a pending request needs a process.
+    pub(super) fn is_used(&self, process: usize) -> bool {
+        let mut clients = self.clients.values();
+        let mut sessions = self.sessions.values();
+        let mut requests = self.client_requests.values();
+        let mut questions = self.agent_requests.values();
+        clients.any(|state| state.process == Some(process))
+            || sessions.any(|session| session.needs(process))
+            || requests.any(|request| request.process == process)
+            || questions.any(|request| request.process == process)
+    }
+
+    /// Stops the processes that nobody uses. The last process stays, so that the next client does not wait for a start.
+    pub(super) fn stop_unused(&mut self) {
+        for index in 0..self.processes.len() {
+            if self.processes.iter().flatten().count() < 2 {
+                return;
+            }
+            let is_idle = |process: &Process| process.abandoned.is_empty();
+            if self.process(index).is_some_and(is_idle) && !self.is_used(index) {
+                self.stop_process(index);
+            }
+        }
+    }
+
+    /// Gives a process up that exits too often, with its sessions. Returns its clients, which have to be closed, or `None`
+    /// if it is the only process.
+    pub(crate) fn give_up(&mut self, process: usize) -> Option<Vec<ClientId>> {
+        if self.processes.iter().flatten().count() < 2 {
+            return None;
+        }
+        let sessions = self.sessions.iter();
+        let sessions = sessions.filter(|(_, session)| session.needs(process));
+        let sessions: Vec<_> = sessions.map(|(name, _)| Arc::clone(name)).collect();
+        for session in sessions {
+            self.end(&session, None);
+        }
+        let mut clients = Vec::new();
+        for (client, state) in &mut self.clients {
+            if state.process == Some(process) {
+                state.process = None;
+                clients.push(*client);
+            }
+        }
+        self.processes[process] = None;
+        Some(clients)
+    }
+
+    /// Fails all pending requests of a process with its exit status `data`, and marks its sessions as lost.
+    pub(crate) fn handle_agent_exited(
+        &mut self,
+        process: usize,
+        data: &str,
+        output: &mut impl RouterOutput,
+    ) {
+        let failed = |id: &str| {
+            let error = format!(
+                r#"{{"code":{},"message":"Agent exited","data":{data}}}"#,
+                code::EXITED
+            );
+            [r#"{"jsonrpc":"2.0","id":"#, id, r#","error":"#, &error, "}"].concat()
+        };
+        self.last_run += 1;
+        let number = self.last_run;
+        let Some(state) = self.process_mut(process) else {
+            return;
+        };
+        state.number = number;
+        state.abandoned.clear();
+        state.orphaned.clear();
+        if let Some(pending) = state.initialize.pending() {
+            pending.ids.clear();
+        }
+        for (client, id) in state.initialize.take_wanted() {
+            output.to_client(client, &[&failed(&id)]);
+        }
+        let requests = self.client_requests.values();
+        let requests = requests.filter(|request| request.process == process);
+        let mut ids: Vec<u64> = requests.map(|request| request.upstream_id).collect();
+        ids.sort_unstable();
+        for id in ids {
+            if let Some(request) = self.forget_client_request(id) {
+                let failed = failed(if request.is_adopted() {
+                    "0"
+                } else {
+                    &request.id
+                });
+                if let (RequestClass::Prompt, Some(session), Ok(envelope)) =
+                    (request.class, &request.session, Envelope::parse(&failed))
+                {
+                    self.show_turn_ended(session, &envelope, output);
+                }
+                self.answer(&request, &failed, output);
+            }
+        }
+        let questions = self.agent_requests.iter();
+        let questions = questions.filter(|(_, request)| request.process == process);
+        let questions: Vec<u64> = questions.map(|(id, _)| *id).collect();
+        for id in questions {
+            self.forget_agent_request(id);
+        }
+        self.drop_early(process);
+        // Claims fail first, so that only clients that keep their sessions are told.
+        self.mark_lost(process, output);
+        self.end_turns(process, data, output);
+    }
+}

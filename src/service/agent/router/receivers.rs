@@ -1,0 +1,64 @@
+//! The receivers of the agent's messages.
+
+use std::ops::Range;
+
+use super::{ClientRequest, Router, parse_upstream_id};
+use crate::ClientId;
+use crate::service::agent::envelope::Envelope;
+
+impl Router {
+    /// The session that a message from the agent names.
+    pub(super) fn session_of<'a>(&self, envelope: &'a Envelope<'_>) -> Option<&'a str> {
+        let session = envelope.session.as_deref();
+        let session = session.or(envelope.misspelled_session.as_deref());
+        session.filter(|_| self.limits.acp)
+    }
+
+    /// The client's request that a message from the agent refers to, and the range of its id in the message.
+    pub(super) fn request_of(
+        &self,
+        process: usize,
+        envelope: &Envelope<'_>,
+    ) -> Option<(Range<usize>, &ClientRequest)> {
+        let range = envelope.request_id.clone()?;
+        let upstream_id = parse_upstream_id(&envelope.text[range.clone()])?;
+        let request = self.client_requests.get(&upstream_id)?;
+        let is_its = request.process == process && !request.is_adopted();
+        is_its.then_some((range, request))
+    }
+
+    /// The only client to which a request of the agent without a session and a request id can belong. If some pending
+    /// requests name no session, the agent's request belongs to one of these.
+    pub(super) fn sole_requester(&self, process: usize) -> Option<ClientId> {
+        let state = self.process(process)?;
+        let mut abandoned = state.abandoned.values();
+        if !state.orphaned.is_empty() || abandoned.any(|request| request.session.is_none()) {
+            return None;
+        }
+        let names_none = |request: &ClientRequest| request.session.is_none();
+        let is_its = |request: &ClientRequest| request.process == process;
+        let mut requests = self.client_requests.values();
+        if requests.any(|request| is_its(request) && names_none(request))
+            || state.initialize.is_wanted()
+        {
+            self.sole_client(process, names_none)
+        } else {
+            self.sole_client(process, |_| true)
+        }
+    }
+
+    /// The client of all pending requests to a process that match the filter, if they have the same client.
+    pub(super) fn sole_client(
+        &self,
+        process: usize,
+        filter: impl Fn(&ClientRequest) -> bool,
+    ) -> Option<ClientId> {
+        let requests = self.client_requests.values();
+        let mut clients = requests
+            .filter(|request| request.process == process && filter(request))
+            .map(|request| request.client)
+            .chain(self.process(process)?.initialize.wanted());
+        let first = clients.next()?;
+        clients.all(|client| client == first).then_some(first)
+    }
+}

@@ -1,0 +1,213 @@
+//! Takeover: a client gets a session that another client controls, with the turn that runs in it and the permissions that the
+//! agent waits for.
+
+use std::sync::Arc;
+
+use super::super::connections::cancel_session;
+use super::super::{ClientRequest, RequestClass, Router, RouterOutput, remove};
+use super::SessionState;
+use crate::ClientId;
+use crate::service::agent::envelope::{Envelope, MessageKind, member};
+use crate::service::agent::response::{client_gone, code, error};
+use crate::service::json::quote;
+
+/// Tells a client that another one controls its session now.
+const TAKEN_OVER: &str = "_outrigger/session_taken_over";
+/// Tells a client how a turn ended that another client began.
+const TURN_ENDED: &str = "_outrigger/turn_ended";
+
+impl ClientRequest {
+    /// Whether the request is the turn of a session that its client has taken over.
+    pub(in super::super) fn is_adopted(&self) -> bool {
+        self.id.is_empty()
+    }
+}
+
+impl Router {
+    /// Gives a session and what is pending in it to another client.
+    pub(super) fn take_over(
+        &mut self,
+        session: &Arc<str>,
+        old: ClientId,
+        new: ClientId,
+        output: &mut impl RouterOutput,
+    ) {
+        log::info!("{new} has taken a session over from {old}");
+        self.hand_over(session, old, new, output);
+        if let Some(state) = self.clients.get_mut(&old) {
+            remove(&mut state.sessions, session);
+        }
+        output.to_client(
+            old,
+            &[
+                r#"{"jsonrpc":"2.0","method":""#,
+                TAKEN_OVER,
+                r#"","params":{"sessionId":"#,
+                &quote(session),
+                "}}",
+            ],
+        );
+    }
+
+    /// Gives what is pending in a session to another client. The old client's requests fail, but its turn goes on.
+    fn hand_over(
+        &mut self,
+        session: &Arc<str>,
+        old: ClientId,
+        new: ClientId,
+        output: &mut impl RouterOutput,
+    ) {
+        for id in self.requests_for(old, session) {
+            let Some(request) = self.forget_client_request(id) else {
+                continue;
+            };
+            let why = Some("another connection has taken the session over");
+            if !request.is_adopted() {
+                let failed = error(&request.id, code::DENIED, "Access denied", why);
+                output.to_client(old, &[&failed]);
+            }
+            if request.class == RequestClass::Prompt {
+                self.adopt(new, request);
+            } else {
+                self.expect_late_response(&request, output);
+            }
+        }
+        let state = self.clients.get(&old);
+        let questions = state.map(|state| state.agent_requests.clone());
+        for id in questions.unwrap_or_default() {
+            let request = self.agent_requests.get_mut(&id);
+            let request = request.filter(|request| request.session.as_ref() == Some(session));
+            let Some(request) = request else { continue };
+            if let Some(state) = self.clients.get_mut(&old) {
+                remove(&mut state.agent_requests, &id);
+            }
+            match (self.clients.get_mut(&new), &request.text) {
+                (Some(state), Some(text))
+                    if state.agent_requests.len() < self.limits.agent_requests =>
+                {
+                    state.agent_requests.push(id);
+                    request.client = new;
+                    // As an observer, it may have it already.
+                    let had = request.approvers.contains(&new);
+                    remove(&mut request.approvers, &new);
+                    if !had {
+                        output.to_client(new, &[text]);
+                    }
+                }
+                _ => {
+                    if let Some(request) = self.remove_agent_request(id) {
+                        self.revoke(id, &request, Some(old), output);
+                        let gone = client_gone(&request.id, request.permission);
+                        output.to_agent(request.process, &[&gone]);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Makes a running turn pending work of another client. With too many requests, the turn goes on unattended.
+    fn adopt(&mut self, client: ClientId, request: ClientRequest) {
+        let state = self.clients.get(&client);
+        if state.is_some_and(|state| state.client_requests.len() < self.limits.client_requests) {
+            self.record(ClientRequest {
+                client,
+                id: "".into(),
+                ..request
+            });
+        }
+    }
+
+    /// Gives what is pending in the sessions of a client that has disconnected to the clients that claim them.
+    pub(in super::super) fn hand_over_to_claimants(
+        &mut self,
+        client: ClientId,
+        output: &mut impl RouterOutput,
+    ) {
+        let Some(state) = self.clients.get(&client) else {
+            return;
+        };
+        let claimed = |session: &Arc<str>| {
+            let claim = self.sessions.get(session)?.claim.as_ref()?;
+            (claim.client != client).then(|| (Arc::clone(session), claim.client))
+        };
+        let claimed: Vec<_> = state.sessions.iter().filter_map(claimed).collect();
+        for (session, claimant) in claimed {
+            self.hand_over(&session, client, claimant, output);
+        }
+    }
+
+    /// Cancels the turn that a client has adopted in a session which it did not get after all.
+    pub(super) fn drop_adopted(
+        &mut self,
+        client: ClientId,
+        session: &Arc<str>,
+        output: &mut impl RouterOutput,
+    ) {
+        let is_controller = self.sessions.get(session).is_some_and(|bound| {
+            matches!(bound.state, SessionState::Controlled(controller) if controller == client)
+        });
+        if is_controller {
+            return;
+        }
+        let mut running = None;
+        for id in self.requests_for(client, session) {
+            let request = self.client_requests.get(&id);
+            if request.is_some_and(ClientRequest::is_adopted) {
+                running = self.forget_client_request(id);
+            }
+        }
+        if let Some(request) = running {
+            output.to_agent(request.process, &cancel_session(&quote(session)));
+        }
+    }
+
+    /// The upstream ids of a client's requests that name a session, except claims of it.
+    fn requests_for(&self, client: ClientId, session: &Arc<str>) -> Vec<u64> {
+        let state = self.clients.get(&client);
+        let ids = state.map_or(&[][..], |state| &state.client_requests);
+        let names = |id: &&u64| {
+            self.client_requests.get(id).is_some_and(|request| {
+                request.class != RequestClass::Claim && request.session.as_ref() == Some(session)
+            })
+        };
+        ids.iter().filter(names).copied().collect()
+    }
+
+    /// Sends a response with the client's id in it, or for an adopted turn the notification that it has ended.
+    pub(in super::super) fn answer(
+        &self,
+        request: &ClientRequest,
+        text: &str,
+        output: &mut impl RouterOutput,
+    ) {
+        if !request.is_adopted() {
+            return output.to_client(request.client, &[text]);
+        }
+        if let (Some(session), Ok(envelope)) = (&request.session, Envelope::parse(text)) {
+            output.to_client(request.client, &[&turn_ended(session, &envelope)]);
+        }
+    }
+}
+
+/// The notification that a turn has ended with this response.
+pub(in super::super) fn turn_ended(session: &str, response: &Envelope<'_>) -> String {
+    let text = response.text;
+    let outcome = match &response.kind {
+        MessageKind::Response {
+            result: Some(result),
+            ..
+        } => format!(r#""result":{}"#, &text[result.clone()]),
+        _ => {
+            let whole = 0..text.len();
+            let failed = member(text, &whole, "error");
+            format!(
+                r#""error":{}"#,
+                failed.map_or("null", |failed| &text[failed])
+            )
+        }
+    };
+    format!(
+        r#"{{"jsonrpc":"2.0","method":"{TURN_ENDED}","params":{{"sessionId":{},{outcome}}}}}"#,
+        quote(session)
+    )
+}

@@ -1,0 +1,128 @@
+//! Time limits: of requests in both directions, and of sessions whose client has disconnected.
+//!
+//! The router asks for one wake-up, at the earliest deadline that it knew when it last looked. What was due then may have
+//! been answered since, so a wake-up may find nothing to do.
+
+use super::MAX_ORPHANED;
+use super::{AbandonedRequest, ClientRequest, RequestClass, Router, RouterOutput};
+use crate::Time;
+use crate::service::agent::response::{code, error};
+
+impl Router {
+    /// The time at which to call [`Router::handle_timeout`], if it has changed since the last call.
+    pub(crate) fn take_wakeup(&mut self) -> Option<Time> {
+        let is_new = std::mem::take(&mut self.has_new_wakeup);
+        self.wakeup.filter(|_| is_new)
+    }
+
+    /// Asks for a wake-up at this time at the latest.
+    pub(super) fn wake_at(&mut self, at: Time) {
+        if self.wakeup.is_none_or(|wakeup| at < wakeup) {
+            self.wakeup = Some(at);
+            self.has_new_wakeup = true;
+        }
+    }
+
+    /// Fails the requests that are due, and ends the sessions whose grace period is over.
+    pub(crate) fn handle_timeout(&mut self, now: Time, output: &mut impl RouterOutput) {
+        if let Some(limit) = self.limits.request_timeout {
+            while let Some(&id) = self.timed_client_requests.first()
+                && self.client_requests[&id].since + limit <= now
+            {
+                self.time_out_client_request(id, output);
+            }
+        }
+        if let Some(limit) = self.limits.answer_timeout {
+            while let Some(&id) = self.timed_agent_requests.first()
+                && self.agent_requests[&id].since + limit <= now
+            {
+                self.time_out_agent_request(id, output);
+            }
+        }
+        for process in 0..self.processes.len() {
+            self.time_out_initialize(now, process, output);
+        }
+        if let Some(grace) = self.limits.grace {
+            self.end_gone(|since| since + grace <= now);
+        }
+        self.stop_unused();
+        self.wakeup = None;
+        if let Some(deadline) = self.deadline() {
+            self.wake_at(deadline);
+        }
+    }
+
+    /// The earliest deadline.
+    fn deadline(&self) -> Option<Time> {
+        let request = self.timed_client_requests.first();
+        let request = request.map(|id| self.client_requests[id].since);
+        let question = self.timed_agent_requests.first();
+        let question = question.map(|id| self.agent_requests[id].since);
+        let deadlines = [
+            request.zip(self.limits.request_timeout),
+            question.zip(self.limits.answer_timeout),
+            self.first_gone().zip(self.limits.grace),
+        ];
+        let deadlines = deadlines.into_iter().flatten();
+        let deadlines = deadlines.map(|(since, limit)| since + limit);
+        let processes = self.processes.iter().flatten();
+        let initializes = processes.filter_map(|process| process.initialize.deadline());
+        deadlines.chain(initializes).min()
+    }
+
+    /// Fails a request that the agent has not answered in time. Its response is dropped when it comes.
+    fn time_out_client_request(&mut self, upstream_id: u64, output: &mut impl RouterOutput) {
+        let Some(request) = self.forget_client_request(upstream_id) else {
+            return;
+        };
+        self.counters.timed_out += 1;
+        let why = Some("the agent has not answered in time");
+        let failed = error(&request.id, code::TIMED_OUT, "Timed out", why);
+        output.to_client(request.client, &[&failed]);
+        self.expect_late_response(&request, output);
+        self.drop_early(request.process);
+    }
+
+    /// Remembers a request whose response comes too late. A session that it opens belongs to its client's principal.
+    pub(super) fn expect_late_response(
+        &mut self,
+        request: &ClientRequest,
+        output: &mut impl RouterOutput,
+    ) {
+        let id = request.upstream_id;
+        let Some(principal) = self.clients.get(&request.client) else {
+            return;
+        };
+        let principal = principal.principal.clone();
+        let claimed = request.session.as_ref();
+        let claimed = claimed.filter(|_| request.class == RequestClass::Claim);
+        let is_unconfirmed = claimed.is_some_and(|session| self.is_unconfirmed(session));
+        if let Some(process) = self.process_mut(request.process) {
+            if request.class == RequestClass::Create || is_unconfirmed {
+                let session = claimed.cloned();
+                let abandoned = AbandonedRequest { principal, session };
+                process.abandoned.insert(id, abandoned);
+            } else if request.session.is_none() && process.orphaned.len() < MAX_ORPHANED {
+                process.orphaned.insert(id);
+            }
+        }
+        if let Some(session) = claimed {
+            self.unclaim(id, session, output);
+        }
+    }
+
+    /// Fails a request of the agent that its client has not answered in time.
+    fn time_out_agent_request(&mut self, upstream_id: u64, output: &mut impl RouterOutput) {
+        let Some(request) = self.forget_agent_request(upstream_id) else {
+            return;
+        };
+        self.counters.timed_out += 1;
+        let why = Some("the client has not answered in time");
+        let failed = error(&request.id, code::TIMED_OUT, "Timed out", why);
+        output.to_agent(request.process, &[&failed]);
+        if self.limits.acp {
+            // The client may still show the question to its user.
+            self.revoke(upstream_id, &request, None, output);
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! Observers: clients that attach to a session to see what happens in it, as the proposal for `session/attach` in the Agent
+//! Client Protocol describes, and that may answer its permission requests if that is permitted.
+//!
+//! An observer gets the agent's notifications for the session, the prompts of its client, and its permission requests: as
+//! requests if the observer may answer them, otherwise as notifications. It controls nothing.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::sessions::{Session, SessionError, SessionState, is_same_secret, turn_ended};
+use super::{Router, RouterOutput, remove};
+use crate::service::agent::envelope::{Envelope, member};
+use crate::service::agent::response::{code, error};
+use crate::service::json::{Skimmer, quote};
+use crate::{ClientId, Scope};
+
+/// The maximum number of observers of a session.
+const MAX_OBSERVERS: usize = 64;
+/// The maximum length of a client's name and version, as JSON.
+const MAX_NAME: usize = 256;
+/// Tells an observer that its session has ended.
+const SESSION_ENDED: &str = "_outrigger/session_ended";
+
+/// The name and version in the parameters of `initialize`, as a JSON object.
+pub(super) fn name_of(initialize: &Envelope<'_>) -> Box<str> {
+    let text = initialize.text;
+    let params = initialize.body.as_ref();
+    let info = params.and_then(|params| {
+        member(text, params, "clientInfo").or_else(|| member(text, params, "info"))
+    });
+    let field = |name: &str| {
+        let value = &text[member(text, info.as_ref()?, name)?];
+        (value.starts_with('"') && value.len() <= MAX_NAME).then(|| format!("\"{name}\":{value}"))
+    };
+    let fields: Vec<_> = ["name", "version"].into_iter().filter_map(field).collect();
+    format!("{{{}}}", fields.join(",")).into()
+}
+
+impl Router {
+    /// Whether a client only observes: its token permits nothing else.
+    pub(super) fn only_watches(client: ClientId, output: &impl RouterOutput) -> bool {
+        output.scope(client) < Scope::Use
+    }
+
+    /// Whether a session has observers.
+    pub(super) fn is_watched(&self, session: &str) -> bool {
+        let bound = self.sessions.get(session);
+        bound.is_some_and(|bound| !bound.observers.is_empty())
+    }
+
+    /// Whether a client has attached to a session.
+    pub(super) fn watches(&self, client: ClientId, session: &str) -> bool {
+        let bound = self.sessions.get(session);
+        bound.is_some_and(|bound| bound.observers.contains(&client))
+    }
+
+    /// Whether a client has attached to a session.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn is_observer(&self, client: ClientId, session: &str) -> bool {
+        self.watches(client, session)
+    }
+
+    /// Handles `session/attach` and `session/detach`. Returns false for other methods.
+    pub(super) fn watch_request(
+        &mut self,
+        client: ClientId,
+        envelope: &Envelope<'_>,
+        method: &str,
+        id: &str,
+        output: &mut impl RouterOutput,
+    ) -> bool {
+        let result = match method {
+            "session/attach" => self.attach(client, envelope, output),
+            "session/detach" => self.detach(client, envelope),
+            _ => return false,
+        };
+        self.counters.session_requests += 1;
+        match result {
+            Ok(result) => {
+                let parts = [
+                    r#"{"jsonrpc":"2.0","id":"#,
+                    id,
+                    r#","result":"#,
+                    &result,
+                    "}",
+                ];
+                output.to_client(client, &parts);
+                if method == "session/attach" && !result.contains(r#""historyPolicy":"none""#) {
+                    self.send_pending(client, envelope, output);
+                }
+            }
+            Err(refused) => {
+                self.counters.denied += u64::from(refused == SessionError::Denied);
+                output.to_client(client, &[&refused.response(id)]);
+            }
+        }
+        true
+    }
+
+    fn attach(
+        &mut self,
+        client: ClientId,
+        envelope: &Envelope<'_>,
+        output: &impl RouterOutput,
+    ) -> Result<String, SessionError> {
+        let name = named_session(envelope)?;
+        let state = self.clients.get(&client).ok_or(SessionError::Denied)?;
+        let Some(bound) = self.sessions.get(name) else {
+            let record = self.ended.get(name);
+            let is_own = record.is_some_and(|record| record.principal.is_same(&state.principal));
+            return Err(if is_own {
+                SessionError::NotFound
+            } else {
+                SessionError::Denied
+            });
+        };
+        let is_there = matches!(
+            bound.state,
+            SessionState::Controlled(_) | SessionState::Gone(_)
+        );
+        if !is_there || !self.may_watch(client, bound, envelope, output) {
+            return Err(SessionError::Denied);
+        }
+        if bound.controller() == Some(client) {
+            return Err(SessionError::Invalid("the client controls the session"));
+        }
+        if !self.is_current(bound.run) {
+            return Err(SessionError::Lost);
+        }
+        let own = state.process.ok_or(SessionError::Denied)?;
+        if self.version(own) != self.version(bound.process()) {
+            return Err(SessionError::Version);
+        }
+        if !bound.observers.contains(&client) {
+            if bound.observers.len() >= MAX_OBSERVERS {
+                return Err(SessionError::Observers);
+            }
+            if state.watching.len() >= self.limits.sessions {
+                return Err(SessionError::Full);
+            }
+        }
+        let policy = envelope.body.as_ref().and_then(|params| {
+            let policy = member(envelope.text, params, "historyPolicy")?;
+            Some(&envelope.text[policy])
+        });
+        // There is no history in the router. What is pending is sent.
+        let policy = if policy == Some(r#""none""#) {
+            "none"
+        } else {
+            "pending_only"
+        };
+        let describe = |client: ClientId, role: &str| {
+            let state = self.clients.get(&client)?;
+            Some(described(&state.name, role))
+        };
+        let controller = bound.controller();
+        let controller = controller.and_then(|client| describe(client, "controller"));
+        let observers = bound.observers.iter().filter(|other| **other != client);
+        let observers = observers.filter_map(|other| describe(*other, "observer"));
+        let connected: Vec<_> = controller.into_iter().chain(observers).collect();
+        let result = format!(
+            r#"{{"sessionId":{},"role":"observer","historyPolicy":"{policy}","connectedClients":[{}]}}"#,
+            quote(name),
+            connected.join(",")
+        );
+        let Some((name, _)) = self.sessions.get_key_value(name) else {
+            return Err(SessionError::Denied);
+        };
+        let name = Arc::clone(name);
+        if let (Some(bound), Some(state)) =
+            (self.sessions.get_mut(&name), self.clients.get_mut(&client))
+            && !bound.observers.contains(&client)
+        {
+            bound.observers.push(client);
+            state.watching.push(name);
+        }
+        Ok(result)
+    }
+
+    /// Whether a client may observe a session: with a token of the session, as the same person, or with a token of the same
+    /// principal that permits observing only.
+    fn may_watch(
+        &self,
+        client: ClientId,
+        bound: &Session,
+        envelope: &Envelope<'_>,
+        output: &impl RouterOutput,
+    ) -> bool {
+        let principal = self.clients.get(&client).map(|state| &state.principal);
+        let is_same = principal.is_some_and(|principal| {
+            let is_one = principal.is_person() || Self::only_watches(client, output);
+            is_one && bound.principal.is_same(principal)
+        });
+        let watch_token = envelope.outrigger_text("watchToken");
+        let has_token = watch_token.is_some_and(|token| {
+            !bound.watch_token.is_empty() && is_same_secret(&token, &bound.watch_token)
+        });
+        is_same
+            || has_token
+            || envelope
+                .resume_token()
+                .is_some_and(|token| bound.is_opened_by(&token))
+    }
+
+    fn detach(
+        &mut self,
+        client: ClientId,
+        envelope: &Envelope<'_>,
+    ) -> Result<String, SessionError> {
+        let name = named_session(envelope)?;
+        if !self.watches(client, name) {
+            return Err(SessionError::Invalid(
+                "the client has not attached to the session",
+            ));
+        }
+        self.stop_watching(client, name);
+        if let Some(state) = self.clients.get_mut(&client) {
+            state.watching.retain(|other| **other != *name);
+        }
+        Ok(format!(
+            r#"{{"sessionId":{},"status":"detached"}}"#,
+            quote(name)
+        ))
+    }
+
+    /// Removes an observer from a session, but not the session from the observer's list.
+    pub(super) fn stop_watching(&mut self, client: ClientId, session: &str) {
+        if let Some(bound) = self.sessions.get_mut(session) {
+            remove(&mut bound.observers, &client);
+        }
+        for request in self.agent_requests.values_mut() {
+            if request.session.as_deref() == Some(session) {
+                remove(&mut request.approvers, &client);
+            }
+        }
+    }
+
+    /// Forgets the observers of a session that ends, and tells them. Its open permission requests belong to its client
+    /// alone, because another session may get the same name.
+    pub(super) fn drop_observers(&mut self, session: &Arc<str>, observers: &[ClientId]) {
+        for request in self.agent_requests.values_mut() {
+            if request.session.as_ref() == Some(session) {
+                request.session = None;
+                request.approvers.clear();
+            }
+        }
+        for observer in observers {
+            if let Some(state) = self.clients.get_mut(observer) {
+                remove(&mut state.watching, session);
+                let ended = format!(
+                    r#"{{"jsonrpc":"2.0","method":"{SESSION_ENDED}","params":{{"sessionId":{}}}}}"#,
+                    quote(session)
+                );
+                self.notices.push((*observer, ended));
+            }
+        }
+    }
+
+    /// Takes messages for clients that could not be sent at once.
+    pub(crate) fn take_notices(&mut self) -> Vec<(ClientId, String)> {
+        std::mem::take(&mut self.notices)
+    }
+
+    /// Sends a message to the observers of a session.
+    pub(super) fn tell_observers(&self, session: &str, text: &str, output: &mut impl RouterOutput) {
+        let Some(bound) = self.sessions.get(session) else {
+            return;
+        };
+        let controller = bound.controller();
+        for observer in &bound.observers {
+            if Some(*observer) != controller {
+                output.to_client(*observer, &[text]);
+            }
+        }
+    }
+
+    /// Shows a prompt to the observers of a session, as updates with its content. In version 2, the agent does that.
+    pub(super) fn show_prompt(
+        &self,
+        session: &str,
+        prompt: &Envelope<'_>,
+        output: &mut impl RouterOutput,
+    ) {
+        let text = prompt.text;
+        let body = prompt.body.as_ref();
+        let Some(blocks) = body.and_then(|params| member(text, params, "prompt")) else {
+            return;
+        };
+        let mut contents: Vec<Range<usize>> = Vec::new();
+        if Skimmer::at(text, &blocks)
+            .array(|block| contents.push(block))
+            .is_err()
+        {
+            return;
+        }
+        for content in contents {
+            let update = format!(
+                r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":{},"update":{{"sessionUpdate":"user_message_chunk","content":{}}}}}}}"#,
+                quote(session),
+                &text[content]
+            );
+            self.tell_observers(session, &update, output);
+        }
+    }
+
+    /// Tells the observers of a session that a turn has ended. In version 2, the agent does that.
+    pub(super) fn show_turn_ended(
+        &self,
+        session: &str,
+        response: &Envelope<'_>,
+        output: &mut impl RouterOutput,
+    ) {
+        let bound = self.sessions.get(session);
+        if bound.is_some_and(|bound| !bound.observers.is_empty()) {
+            self.tell_observers(session, &turn_ended(session, response), output);
+        }
+    }
+
+    /// Tells the observers of a session that its client has left.
+    pub(super) fn show_disconnected(
+        &self,
+        session: &str,
+        name: &str,
+        output: &mut impl RouterOutput,
+    ) {
+        let bound = self.sessions.get(session);
+        if bound.is_some_and(|bound| !bound.observers.is_empty()) {
+            let update = format!(
+                r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":{},"update":{{"sessionUpdate":"client_disconnected","type":"client_disconnected","client":{}}}}}}}"#,
+                quote(session),
+                described(name, "controller")
+            );
+            self.tell_observers(session, &update, output);
+        }
+    }
+}
+
+/// The session that a message names with the right key.
+fn named_session<'a>(envelope: &'a Envelope<'_>) -> Result<&'a str, SessionError> {
+    if envelope.misspelled_session.is_some() {
+        return Err(SessionError::Invalid(
+            "\"sessionId\" is spelled in another way",
+        ));
+    }
+    let session = envelope.session.as_deref();
+    session.ok_or(SessionError::Invalid("\"sessionId\" is missing"))
+}
+
+/// A client with its role, as JSON.
+fn described(name: &str, role: &str) -> String {
+    let comma = if name.len() > 2 { "," } else { "" };
+    format!(r#"{}{comma}"role":"{role}"}}"#, &name[..name.len() - 1])
+}
+
+/// Refuses a request of a client that only observes.
+pub(super) fn watch_only(id: &str) -> String {
+    error(
+        id,
+        code::DENIED,
+        "Access denied",
+        Some("the token permits to list and attach to sessions only"),
+    )
+}
+
+/// Whether a client that only observes may send a request.
+pub(super) fn is_for_observers(method: &str) -> bool {
+    matches!(
+        method,
+        "initialize" | "session/list" | "session/attach" | "session/detach"
+    )
+}

@@ -1,0 +1,393 @@
+//! Clients that observe a session, and that approve for its client.
+
+use super::*;
+
+/// Attaches a client with this `_meta.outrigger`.
+fn attach(id: &str, outrigger: &Value) -> String {
+    let params = json!({"sessionId": "s", "_meta": {"outrigger": outrigger}});
+    request(id, "session/attach", &params)
+}
+
+/// A simulation in which client 1 has the session "s", and its watch token.
+fn live(approvals: Approvals) -> (Simulation, String) {
+    let mut limits = Simulation::new().router.limits();
+    limits.approvals = approvals;
+    let mut sim = Simulation::with_limits(limits);
+    sim.connect_as(1, named("ada"));
+    let hello = json!({"protocolVersion": 1, "clientInfo": {"name": "editor", "version": "2", "title": "x"}});
+    sim.hello(1, &hello);
+    sim.session(1, "s");
+    let token = sim.client_received(1)["result"]["_meta"]["outrigger"]["watchToken"].clone();
+    sim.clear();
+    (sim, token.as_str().expect("a token").to_owned())
+}
+
+/// Adds an observer who has the watch token.
+fn observe(sim: &mut Simulation, number: u64, token: &str) {
+    sim.connect_as(number, named("bob"));
+    sim.hello(
+        number,
+        &json!({"protocolVersion": 1, "clientInfo": {"name": "phone"}}),
+    );
+    sim.client_sends(number, &attach("9", &json!({"watchToken": token})));
+    let is_attached = |message: &Value| message["result"]["role"] == "observer";
+    assert!(received(sim, number).iter().any(is_attached));
+}
+
+fn permission(id: &str) -> String {
+    let params = json!({"sessionId": "s", "toolCall": {"toolCallId": "t1"}, "options": []});
+    request(id, "session/request_permission", &params)
+}
+
+fn allow(id: &Value) -> String {
+    let outcome = json!({"outcome": "selected", "optionId": "yes"});
+    json!({"jsonrpc": "2.0", "id": id, "result": {"outcome": outcome}}).to_string()
+}
+
+/// The parsed messages that a client has received.
+fn received(sim: &Simulation, number: u64) -> Vec<Value> {
+    let messages = sim
+        .output
+        .clients
+        .get(&client(number))
+        .into_iter()
+        .flatten();
+    let parse = |text: &String| serde_json::from_str(text).expect("JSON");
+    messages.map(parse).collect()
+}
+
+#[test]
+fn an_observer_sees_what_happens_and_controls_nothing() {
+    let (mut sim, token) = live(Approvals::Owner);
+    observe(&mut sim, 2, &token);
+    let attached = sim.client_received(2)["result"].clone();
+    assert_eq!(attached["sessionId"], "s");
+    assert_eq!(attached["historyPolicy"], "pending_only");
+    let owner = json!({"name": "editor", "version": "2", "role": "controller"});
+    assert_eq!(attached["connectedClients"], json!([owner]));
+    sim.clear();
+
+    let blocks = json!([{"type": "text", "text": "hi"}, {"type": "text", "text": "there"}]);
+    let prompt = json!({"sessionId": "s", "prompt": blocks});
+    sim.client_sends(1, &request("5", "session/prompt", &prompt));
+    let turn = sim.agent_received()["id"].clone();
+    let update = notification("session/update", &json!({"sessionId": "s", "x": 1}));
+    sim.agent_sends(&update);
+    sim.agent_sends(&permission("7"));
+    sim.agent_sends(
+        &json!({"jsonrpc": "2.0", "id": turn, "result": {"stopReason": "end_turn"}}).to_string(),
+    );
+    let seen = received(&sim, 2);
+    let shown: Vec<_> = seen[..2]
+        .iter()
+        .map(|seen| &seen["params"]["update"])
+        .collect();
+    assert_eq!(shown[0]["sessionUpdate"], "user_message_chunk");
+    assert_eq!(
+        (&shown[0]["content"]["text"], &shown[1]["content"]["text"]),
+        (&json!("hi"), &json!("there"))
+    );
+    assert_eq!(seen[2]["params"]["x"], 1);
+    assert_eq!(
+        (&seen[3]["method"], &seen[3]["id"]),
+        (&json!("session/request_permission"), &Value::Null)
+    );
+    assert_eq!(seen[3]["params"]["toolCall"]["toolCallId"], "t1");
+    assert_eq!(seen[4]["method"], "_outrigger/turn_ended");
+    assert_eq!((seen.len(), received(&sim, 1).len()), (5, 3));
+
+    // It controls nothing.
+    sim.clear();
+    for method in CLIENT_METHODS {
+        if !["session/load", "session/resume"].contains(&method) {
+            sim.client_sends(2, &request("1", method, &json!({"sessionId": "s"})));
+            assert_eq!(code(&sim.client_received(2)), -32010, "{method}");
+        }
+    }
+    sim.client_sends(2, &allow(&json!(7)));
+    sim.client_sends(
+        2,
+        &notification("session/cancel", &json!({"sessionId": "s"})),
+    );
+    assert!(sim.output.agent.is_empty());
+    // It may leave.
+    sim.client_sends(
+        2,
+        &request("2", "session/detach", &json!({"sessionId": "s"})),
+    );
+    assert_eq!(
+        sim.client_received(2)["result"],
+        json!({"sessionId": "s", "status": "detached"})
+    );
+    sim.client_sends(
+        2,
+        &request("3", "session/detach", &json!({"sessionId": "s"})),
+    );
+    assert_eq!(code(&sim.client_received(2)), -32600);
+    sim.clear();
+    sim.agent_sends(&update);
+    assert!(received(&sim, 2).is_empty() && received(&sim, 1).len() == 1);
+}
+
+#[test]
+fn who_may_attach_to_a_session_in_each_state() {
+    // In each state: whether the holder of the watch token, the holder of the resume token, the same person, the same
+    // unnamed token, an observer's token of the same unnamed token, another principal, and nobody may attach.
+    for (state, permitted) in [
+        ("live", [true, true, true, false, true, false, false]),
+        ("detached", [true, true, true, false, true, false, false]),
+        ("gone", [true, true, true, false, true, false, false]),
+        ("gone, grace over", [false; 7]),
+        ("closed", [false; 7]),
+        ("lost", [false; 7]),
+        ("lost and gone", [false; 7]),
+        ("never seen", [false; 7]),
+    ] {
+        for (case, permitted) in permitted.into_iter().enumerate() {
+            let (owner, other) = match case {
+                0 | 1 | 5 => (named("ada"), named("bob")),
+                2 => (named("ada"), named("ada")),
+                3 | 4 => (Principal::Token, Principal::Token),
+                _ => (Principal::Nobody, Principal::Nobody),
+            };
+            let (mut sim, resume_token) = sim_with_session(state, owner);
+            let first = sim.output.clients.get(&client(1)).into_iter().flatten();
+            let mut watch_token = first.filter_map(|text| {
+                let message: Value = serde_json::from_str(text).expect("JSON");
+                let token = &message["result"]["_meta"]["outrigger"]["watchToken"];
+                token.as_str().map(str::to_owned)
+            });
+            let watch_token = watch_token.next_back();
+            if case == 4 {
+                sim.output.watchers.push(client(2));
+            }
+            sim.join_as(2, other);
+            sim.clear();
+            let outrigger = match case {
+                0 => json!({"watchToken": watch_token}),
+                1 => json!({"resumeToken": resume_token}),
+                _ => json!({"watchToken": ""}),
+            };
+            sim.client_sends(2, &attach("3", &outrigger));
+            let answer = sim.client_received(2);
+            assert_eq!(
+                answer["result"].is_object(),
+                permitted,
+                "{state} {case}: {answer}"
+            );
+            assert!(
+                permitted || [-32010, -32002].contains(&code(&answer)),
+                "{answer}"
+            );
+            assert!(sim.output.agent.is_empty(), "{state} {case}");
+            sim.disconnect(2);
+        }
+    }
+}
+
+#[test]
+fn a_token_that_permits_observing_only_permits_nothing_else() {
+    let (mut sim, _) = live(Approvals::Any);
+    sim.output.watchers.push(client(2));
+    sim.connect_as(2, named("ada"));
+    // It starts no process, although its capabilities differ.
+    sim.hello(
+        2,
+        &json!({"protocolVersion": 1, "clientCapabilities": {"terminal": true}}),
+    );
+    assert_eq!(
+        sim.client_received(2)["result"]["_meta"]["outrigger"]["watch"],
+        true
+    );
+    assert!(sim.output.agent.is_empty());
+    for method in CLIENT_METHODS.into_iter().chain(["session/new", "x"]) {
+        sim.client_sends(2, &request("1", method, &json!({"sessionId": "s"})));
+        assert_eq!(code(&sim.client_received(2)), -32010, "{method}");
+    }
+    sim.client_sends(
+        2,
+        &notification("session/cancel", &json!({"sessionId": "s"})),
+    );
+    sim.client_sends(2, &notification("x", &json!({})));
+    assert!(sim.output.agent.is_empty());
+    sim.client_sends(2, &request("2", "session/list", &json!({})));
+    sim.agent_answers(&json!({"sessions": [{"sessionId": "s"}]}));
+    assert_eq!(
+        sim.client_received(2)["result"]["sessions"],
+        json!([{"sessionId": "s"}])
+    );
+    sim.client_sends(2, &attach("3", &json!({})));
+    assert_eq!(sim.client_received(2)["result"]["role"], "observer");
+    sim.agent_sends(&permission("7"));
+    let shown = sim.client_received(2);
+    assert_eq!(
+        (&shown["method"], &shown["id"]),
+        (&json!("session/request_permission"), &Value::Null)
+    );
+    let id = sim.client_received(1)["id"].clone();
+    sim.clear();
+    sim.client_sends(2, &allow(&id));
+    assert!(sim.output.agent.is_empty(), "it may not approve");
+    sim.client_sends(1, &allow(&id));
+    assert_eq!(sim.agent_received()["id"], 7);
+    let resolved = sim.client_received(2)["params"]["update"].clone();
+    assert_eq!(resolved["sessionUpdate"], "permission_resolved");
+    assert_eq!(resolved["toolCallId"], "t1");
+    assert_eq!(resolved["chosenOptionId"], "yes");
+    assert_eq!(
+        resolved["resolvedBy"],
+        json!({"name": "editor", "version": "2"})
+    );
+}
+
+#[test]
+fn the_first_answer_to_a_permission_request_counts_and_the_others_are_told() {
+    let (mut sim, token) = live(Approvals::Any);
+    observe(&mut sim, 2, &token);
+    observe(&mut sim, 3, &token);
+    sim.clear();
+    sim.agent_sends(&permission("7"));
+    let id = sim.client_received(1)["id"].clone();
+    for number in [2, 3] {
+        assert_eq!(sim.client_received(number)["id"], id);
+    }
+    // A client that attaches now gets the request too.
+    observe(&mut sim, 4, &token);
+    assert_eq!(
+        received(&sim, 4).len(),
+        3,
+        "initialize, attach, the request"
+    );
+    assert_eq!(sim.client_received(4)["id"], id);
+    sim.clear();
+
+    // An observer that cannot answer does not answer for the others.
+    let error = json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32601, "message": "no"}});
+    sim.client_sends(3, &error.to_string());
+    assert!(sim.output.agent.is_empty());
+    sim.client_sends(2, &allow(&id));
+    assert_eq!(sim.agent_received()["id"], 7);
+    for number in [1, 3, 4] {
+        let told = received(&sim, number);
+        assert_eq!(told[0]["method"], "$/cancel_request");
+        assert_eq!(told[0]["params"]["requestId"], id);
+        let resolved = &told[1]["params"]["update"];
+        assert_eq!(resolved["sessionUpdate"], "permission_resolved");
+        assert_eq!(resolved["resolvedBy"], json!({"name": "phone"}));
+        assert_eq!(told.len(), 2);
+    }
+    assert!(received(&sim, 2).is_empty());
+    sim.clear();
+    sim.client_sends(1, &allow(&id));
+    sim.client_sends(3, &allow(&id));
+    assert!(sim.output.agent.is_empty(), "late answers are dropped");
+    assert!(!sim.router.is_busy(client(1)));
+}
+
+#[test]
+fn an_observer_may_become_the_client_and_observers_stay_with_the_session() {
+    let (mut sim, token) = live(Approvals::Any);
+    sim.connect_as(2, named("ada"));
+    sim.hello(2, &json!({"protocolVersion": 1}));
+    sim.client_sends(2, &attach("3", &json!({})));
+    observe(&mut sim, 3, &token);
+    sim.agent_sends(&permission("7"));
+    let id = sim.client_received(1)["id"].clone();
+    sim.clear();
+    let take = json!({"sessionId": "s", "_meta": {"outrigger": {"takeover": true}}});
+    sim.client_sends(2, &request("4", "session/load", &take));
+    sim.agent_answers(&json!({}));
+    assert_eq!(sim.router.owner_of("s"), Some(client(2)));
+    assert_eq!(
+        received(&sim, 2).len(),
+        1,
+        "it has the permission request already"
+    );
+    sim.clear();
+    let update = notification("session/update", &json!({"sessionId": "s"}));
+    sim.agent_sends(&update);
+    assert_eq!(
+        [1, 2, 3].map(|number| received(&sim, number).len()),
+        [0, 1, 1]
+    );
+    sim.client_sends(2, &allow(&id));
+    assert_eq!(sim.agent_received()["id"], 7);
+
+    // When the client leaves, observers are told, and they still see the end of the turn.
+    sim.clear();
+    sim.disconnect(2);
+    let left = &received(&sim, 3)[0]["params"]["update"];
+    assert_eq!(left["sessionUpdate"], "client_disconnected");
+    assert_eq!(left["client"]["role"], "controller");
+    sim.agent_sends(&update);
+    assert_eq!(received(&sim, 3).len(), 2);
+    // The end of the session is told as well.
+    sim.now = sim.now + GRACE;
+    sim.router.handle_timeout(sim.now, &mut sim.output);
+    let notices = sim.router.take_notices();
+    let [(observer, text)] = &notices[..] else {
+        panic!("{notices:?}");
+    };
+    assert_eq!(*observer, client(3));
+    assert!(text.contains("_outrigger/session_ended"), "{text}");
+}
+
+#[test]
+fn observers_are_limited_and_leave_nothing_behind() {
+    let (mut sim, token) = live(Approvals::Any);
+    for number in 2..66 {
+        observe(&mut sim, number, &token);
+    }
+    sim.connect_as(70, named("bob"));
+    sim.hello(70, &json!({"protocolVersion": 1}));
+    sim.client_sends(70, &attach("3", &json!({"watchToken": token})));
+    assert_eq!(code(&sim.client_received(70)), -32013);
+    sim.client_sends(65, &attach("3", &json!({"watchToken": token})));
+    assert!(
+        sim.client_received(65)["result"].is_object(),
+        "it may attach again"
+    );
+    sim.agent_sends(&permission("7"));
+    for number in 2..66 {
+        sim.disconnect(number);
+    }
+    let mut left = Vec::new();
+    sim.router.clients(&mut |client| left.push(client));
+    assert!(
+        left.iter()
+            .all(|left| [client(1), client(70)].contains(left)),
+        "{left:?}"
+    );
+}
+
+#[test]
+fn observers_of_version_two_see_what_the_agent_sends() {
+    let mut sim = Simulation::new();
+    for number in [1, 2] {
+        sim.connect_as(number, named("ada"));
+        let hello = json!({"protocolVersion": 2, "info": {"name": "x", "version": "1"}});
+        sim.hello(number, &hello);
+    }
+    sim.connect_as(3, named("ada"));
+    sim.hello(3, &json!({"protocolVersion": 1}));
+    sim.session(1, "s");
+    sim.client_sends(3, &attach("3", &json!({})));
+    assert_eq!(code(&sim.client_received(3)), -32600, "another version");
+    sim.client_sends(2, &attach("3", &json!({})));
+    sim.clear();
+    let prompt = json!({"sessionId": "s", "prompt": [{"type": "text", "text": "hi"}]});
+    sim.client_sends(1, &request("5", "session/prompt", &prompt));
+    sim.agent_answers(&json!({"messageId": "m"}));
+    assert!(received(&sim, 2).is_empty(), "the agent echoes the prompt");
+    sim.agent_sends(&notification("session/update", &json!({"sessionId": "s"})));
+    assert_eq!(received(&sim, 2).len(), 1);
+    let subject = json!({"type": "tool_call", "toolCall": {"toolCallId": "t2"}});
+    let params = json!({"sessionId": "s", "title": "May I?", "subject": subject, "options": []});
+    sim.agent_sends(&request("7", "session/request_permission", &params));
+    let id = sim.client_received(1)["id"].clone();
+    sim.client_sends(1, &allow(&id));
+    assert_eq!(
+        sim.client_received(2)["params"]["update"]["toolCallId"],
+        "t2"
+    );
+}
