@@ -420,9 +420,4 @@ mod tests {
             router(&random.bytes(1500));
         }
     }
-
-    #[test]
-    fn repro() {
-        router(&std::fs::read("/tmp/crash.bin").expect("a file"));
-    }
 }
