@@ -304,7 +304,6 @@ impl Client {
             self.confirm(env, count);
         }
         let payload = payload?;
-        self.end_pass();
         self.traffic.messages_in += 1;
         if env.config.rate_limit.is_some() && self.is_over_rate(env) {
             return Some(Inbound::OverRate);

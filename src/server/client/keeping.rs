@@ -29,7 +29,14 @@ const RESENT: (usize, usize) = (64 << 10, 2048);
 /// The same, if the messages are compressed.
 const RESENT_COMPRESSED: (usize, usize) = (16 << 10, 40);
 
-/// How long a message of the client waits for a PONG before it is let through, because the PONG may be behind it.
+/// A part of the resume buffer of this size may be unconfirmed in addition after each [`PASS`].
+const ALLOWANCE_SHARE: usize = 8;
+
+/// How often in a row. Then the connection is cut.
+const ALLOWANCES: usize = 2;
+
+/// How long the messages of a client wait for a PONG before more of them are let through, because the PONG may be behind
+/// them.
 const PASS: Duration = Duration::from_millis(250);
 
 /// The least time between two PINGs that ask for a confirmation, unless much is unconfirmed.
@@ -194,7 +201,9 @@ impl Client {
     /// Handles a PONG that confirms the first `count` messages.
     pub(super) fn confirm(&mut self, env: &mut Env, count: u64) {
         self.release(env, |outbox| outbox.confirm(count));
-        self.end_pass();
+        if let Some(resumable) = self.resumable_mut() {
+            resumable.allowance = 0;
+        }
         self.ping_if_due(env);
     }
 
@@ -228,25 +237,27 @@ impl Client {
     }
 
     /// Whether the client has had all output for some time, has confirmed none of it, and its PONG may be behind a
-    /// message that cannot be taken. If the message only waits for the PONG, it is let through.
+    /// message that the service does not take. If messages wait only for the PONG, some more of them are let through.
     pub(super) fn is_stuck(&mut self, env: &mut Env) -> bool {
         if self.stuck_at(env).is_none_or(|at| at > env.now) {
             return false;
         }
         let gate = self.read_gate(env);
         let is_idle = self.is_delivered() && !self.has_unsent();
-        // The answer to a message that is let through must fit into the outbox.
-        let largest = self.resumable().map_or(0, |one| one.outbox.largest());
-        let is_full = gate == ReadGate::Held(Why::Unconfirmed) && !self.may_keep(env, largest);
-        if is_idle && (gate == ReadGate::Held(Why::Service) || is_full) {
+        let limits = env.config.resume.unwrap_or_default();
+        let most = limits.buffer / ALLOWANCE_SHARE * ALLOWANCES;
+        let Some(resumable) = self.resumable_mut() else {
+            return false;
+        };
+        let waits = is_idle && gate == ReadGate::Held(Why::Unconfirmed);
+        if is_idle && gate == ReadGate::Held(Why::Service) || waits && resumable.allowance >= most {
             return true;
         }
-        let now = env.now;
-        if let Some(resumable) = self.resumable_mut() {
-            resumable.crowded = Some(now);
-            resumable.passes = is_idle && gate == ReadGate::Held(Why::Unconfirmed);
-            self.read_again(env);
+        if waits {
+            resumable.allowance += limits.buffer / ALLOWANCE_SHARE;
         }
+        resumable.crowded = Some(env.now);
+        self.read_again(env);
         false
     }
 
@@ -294,14 +305,7 @@ impl Client {
         let unconfirmed = outbox.unconfirmed().saturating_sub(outbox.largest());
         let inside =
             matches!(&self.connection, Connection::WebSocket(socket) if socket.is_inside_message());
-        unconfirmed > limits.buffer / whole * part && !resumable.passes && !inside
-    }
-
-    /// Records that a message was taken from the client.
-    pub(super) fn end_pass(&mut self) {
-        if let Some(resumable) = self.resumable_mut() {
-            resumable.passes = false;
-        }
+        unconfirmed > limits.buffer / whole * part + resumable.allowance && !inside
     }
 
     /// Whether a client with a backlog may not be read because its connection continues another client, or because the

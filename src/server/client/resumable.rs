@@ -37,8 +37,8 @@ pub(in crate::server) struct Resumable {
     pub(super) unpinged: usize,
     /// The number of messages that the last of these PINGs carried, and when it was sent.
     pub(super) pinged: (u64, Time),
-    /// Whether the next message of the client is taken although much is unconfirmed.
-    pub(super) passes: bool,
+    /// The number of bytes that may be unconfirmed in addition before the client's messages wait.
+    pub(super) allowance: usize,
     /// Since when the outbox has exceeded its share and the client has neither confirmed nor taken output.
     pub(super) crowded: Option<Time>,
     /// The fields of the first 101 response. A resumed connection gets them again.
@@ -214,7 +214,7 @@ impl Client {
             earlier: None,
             unpinged: 0,
             pinged: (0, env.now),
-            passes: false,
+            allowance: 0,
             crowded: None,
             accept,
             closing: None,

@@ -120,7 +120,7 @@ impl Client {
         if let Some(resumable) = self.resumable_mut() {
             resumable.unpinged = 0;
             resumable.pinged.0 = received;
-            resumable.passes = false;
+            resumable.allowance = 0;
             resumable.resumes += 1;
             resumable.resumed_in = turn;
         }
