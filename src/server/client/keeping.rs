@@ -245,12 +245,16 @@ impl Client {
         let gate = self.read_gate(env);
         let is_idle = self.is_delivered() && !self.has_unsent();
         let limits = env.config.resume.unwrap_or_default();
-        let most = limits.buffer / ALLOWANCE_SHARE * ALLOWANCES;
+        let largest = self.resumable().map_or(0, |one| one.outbox.largest());
+        // The answer to a message that is let through must fit.
+        let is_full = !self.may_keep(env, largest);
         let Some(resumable) = self.resumable_mut() else {
             return false;
         };
+        let most = limits.buffer / ALLOWANCE_SHARE * ALLOWANCES;
+        let is_over = is_full || resumable.allowance >= most;
         let waits = is_idle && gate == ReadGate::Held(Why::Unconfirmed);
-        if is_idle && gate == ReadGate::Held(Why::Service) || waits && resumable.allowance >= most {
+        if (is_idle && gate == ReadGate::Held(Why::Service)) || (waits && is_over) {
             return true;
         }
         if waits {
