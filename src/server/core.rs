@@ -313,7 +313,8 @@ impl Core {
     /// most, beginning with those that are detached.
     pub(super) fn relieve_memory(&mut self) {
         let limit = self.env.config.resume.unwrap_or_default().memory;
-        let most = limit - limit / 8;
+        // What one turn adds should not reach the limit.
+        let most = limit - limit / 32;
         if self.env.kept_memory <= most {
             return;
         }
