@@ -23,7 +23,7 @@ use super::status::{ClientStatus, Status, StatusFields};
 use super::stream::Stream;
 use super::timers::Timers;
 use crate::protocol::deflate::Compression;
-use crate::protocol::{CloseReason, Message, Shared, Time};
+use crate::protocol::{Message, Shared, Time};
 use crate::sys::trim_heap;
 
 /// The delay between the disconnect of the last client and the return of free memory to the system.
@@ -287,51 +287,6 @@ impl Core {
         self.registry.client_count() + self.env.calls >= self.env.config.max_clients
     }
 
-    /// The detached client that can make way for a new client from `remote`: one for which nothing is pending, from the
-    /// same address if there is one, and the one that has waited longest. With `same_address`, no other address counts.
-    pub(super) fn idle_detached(&self, remote: Remote, same_address: bool) -> Option<ClientId> {
-        let clients = self.registry.iter().filter(|client| client.may_come_back());
-        let idle = clients.filter_map(|client| {
-            let is_other = client.remote.ip() != remote.ip();
-            Some((is_other, client.idle_since()?, client.id))
-        });
-        let first = idle
-            .filter(|(is_other, ..)| !(*is_other && same_address))
-            .min();
-        first.map(|(.., id)| id)
-    }
-
-    /// Ends a detached client, because there are as many clients as allowed and another has come.
-    pub(super) fn make_way(&mut self, id: ClientId) {
-        log::info!("{id} makes way for another client");
-        self.with(id, |client, env| {
-            client.end(env, CloseReason::not_resumed(&CloseReason::eof()));
-        });
-    }
-
-    /// Frees memory of unconfirmed messages if it is short: what clients have confirmed, and then the client that keeps
-    /// most, beginning with those that are detached.
-    pub(super) fn relieve_memory(&mut self) {
-        let limit = self.env.config.resume.unwrap_or_default().memory;
-        // What one turn adds should not reach the limit.
-        let most = limit - limit / 32;
-        if self.env.kept_memory <= most {
-            return;
-        }
-        for client in self.registry.iter_mut() {
-            client.release_confirmed(&mut self.env);
-        }
-        if self.env.kept_memory <= most {
-            return;
-        }
-        let clients = self.registry.iter().filter(|client| client.is_open());
-        let largest = clients.max_by_key(|client| (client.is_detached(), client.kept_memory()));
-        if let Some(id) = largest.map(|client| client.id) {
-            log::warn!("{id} ends: the memory for unconfirmed messages is short");
-            self.with(id, |client, env| client.cut_off(env));
-        }
-    }
-
     /// Whether an address has as many clients as allowed, including calls that wait for answers. A unix socket has no
     /// address.
     pub(super) fn has_too_many(&self, remote: Remote) -> bool {
@@ -467,13 +422,6 @@ impl Core {
         }
         let ours = |client: &&Client| client.was_open() && client.service_id == self.service_id;
         self.registry.iter().filter(ours).count()
-    }
-
-    /// The number of detached clients of the current service.
-    fn detached_count(&self) -> usize {
-        let clients = self.registry.iter();
-        let ours = clients.filter(|client| self.service_id.includes(client.service_id));
-        ours.filter(|client| client.is_detached()).count()
     }
 
     /// The server's status with at most `most` clients: those that follow `after` in the registry.

@@ -211,11 +211,6 @@ impl<S: Service> Server<S> {
         self.handle_shutdown();
     }
 
-    #[cold]
-    fn relieve_memory(&mut self) {
-        self.act(|server| server.ctx.core.relieve_memory());
-    }
-
     fn handle_event(&mut self, event: &Readied, ended: &mut Ended) {
         match Origin::from(event.token()) {
             Origin::Client(id) => {
@@ -478,32 +473,6 @@ impl<S: Service> Server<S> {
         }
         #[cfg(debug_assertions)]
         self.check_service();
-    }
-
-    /// Keeps a client whose connection was cut. The service hears nothing.
-    fn detach(&mut self, id: ClientId, cut: CloseReason) {
-        let pending = self.is_waiting(id);
-        let Core {
-            registry,
-            env,
-            poll,
-            ..
-        } = &mut self.ctx.core;
-        if let Some(client) = registry.get_mut(id) {
-            log::info!(
-                "{id} detached: cause={} code={} reason={:?} path={:?} remote={} kept={}",
-                cut.cause,
-                cut.code,
-                cut.reason,
-                client.path(),
-                client.remote,
-                client.kept(),
-            );
-            env.counters.detaches += 1;
-            client.detach(env, poll, cut, pending);
-        }
-        // `accept` may have been waiting for this descriptor.
-        self.accept_again = self.accept_again.map(|_| self.ctx.core.env.now);
     }
 
     /// Checks that the service keeps state only for clients that are in the registry.

@@ -9,13 +9,15 @@ use std::str::FromStr;
 
 use uuid::Uuid;
 
-use super::client::WrongCount;
+use super::client::{Remote, WrongCount};
 use super::context::Context;
 use super::core::Core;
+use super::event_loop::Server;
 use super::id::ClientId;
+use super::service::Service;
 use crate::protocol::deflate::{Codec, Offer};
 use crate::protocol::handshake::Upgrade;
-use crate::protocol::{Accept, Rejection, Request, StatusCode};
+use crate::protocol::{Accept, CloseReason, Rejection, Request, StatusCode};
 use crate::secret::is_equal;
 
 /// The field of a request and of its response that carries a token.
@@ -300,5 +302,90 @@ impl Core {
                 " away={away:.1?}"
             )),
         );
+    }
+
+    /// The detached client that can make way for a new client from `remote`: one for which nothing is pending, from the
+    /// same address if there is one, and the one that has waited longest. With `same_address`, no other address counts.
+    pub(super) fn idle_detached(&self, remote: Remote, same_address: bool) -> Option<ClientId> {
+        let clients = self.registry.iter().filter(|client| client.may_come_back());
+        let idle = clients.filter_map(|client| {
+            let is_other = client.remote.ip() != remote.ip();
+            Some((is_other, client.idle_since()?, client.id))
+        });
+        let first = idle
+            .filter(|(is_other, ..)| !(*is_other && same_address))
+            .min();
+        first.map(|(.., id)| id)
+    }
+
+    /// Ends a detached client, because there are as many clients as allowed and another has come.
+    pub(super) fn make_way(&mut self, id: ClientId) {
+        log::info!("{id} makes way for another client");
+        self.with(id, |client, env| {
+            client.end(env, CloseReason::not_resumed(&CloseReason::eof()));
+        });
+    }
+
+    /// Frees memory of unconfirmed messages if it is short: what clients have confirmed, and then the client that keeps
+    /// most, beginning with those that are detached.
+    pub(super) fn relieve_memory(&mut self) {
+        let limit = self.env.config.resume.unwrap_or_default().memory;
+        // What one turn adds should not reach the limit.
+        let most = limit - limit / 32;
+        if self.env.kept_memory <= most {
+            return;
+        }
+        for client in self.registry.iter_mut() {
+            client.release_confirmed(&mut self.env);
+        }
+        if self.env.kept_memory <= most {
+            return;
+        }
+        let clients = self.registry.iter().filter(|client| client.is_open());
+        let largest = clients.max_by_key(|client| (client.is_detached(), client.kept_memory()));
+        if let Some(id) = largest.map(|client| client.id) {
+            log::warn!("{id} ends: the memory for unconfirmed messages is short");
+            self.with(id, |client, env| client.cut_off(env));
+        }
+    }
+
+    /// The number of detached clients of the current service.
+    pub(super) fn detached_count(&self) -> usize {
+        let clients = self.registry.iter();
+        let ours = clients.filter(|client| self.service_id.includes(client.service_id));
+        ours.filter(|client| client.is_detached()).count()
+    }
+}
+
+impl<S: Service> Server<S> {
+    /// Keeps a client whose connection was cut. The service hears nothing.
+    pub(super) fn detach(&mut self, id: ClientId, cut: CloseReason) {
+        let pending = self.is_waiting(id);
+        let Core {
+            registry,
+            env,
+            poll,
+            ..
+        } = &mut self.ctx.core;
+        if let Some(client) = registry.get_mut(id) {
+            log::info!(
+                "{id} detached: cause={} code={} reason={:?} path={:?} remote={} kept={}",
+                cut.cause,
+                cut.code,
+                cut.reason,
+                client.path(),
+                client.remote,
+                client.kept(),
+            );
+            env.counters.detaches += 1;
+            client.detach(env, poll, cut, pending);
+        }
+        // `accept` may have been waiting for this descriptor.
+        self.accept_again = self.accept_again.map(|_| self.ctx.core.env.now);
+    }
+
+    #[cold]
+    pub(super) fn relieve_memory(&mut self) {
+        self.act(|server| server.ctx.core.relieve_memory());
     }
 }

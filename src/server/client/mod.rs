@@ -5,6 +5,7 @@
 //! remove the client. Instead, they queue news for the loop in the run queue.
 
 mod backlog;
+mod broadcast;
 mod http;
 mod inbound;
 mod keeping;
@@ -19,8 +20,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::backlog::Backlog;
+pub(super) use self::broadcast::Broadcast;
 pub(super) use self::inbound::{Inbound, Input, Read, ReadGate, Why};
-pub(super) use self::outbound::{Broadcast, WRITE_BUFFER};
+pub(super) use self::outbound::WRITE_BUFFER;
 pub use self::remote::Remote;
 use self::resumable::Detached;
 pub(super) use self::takeover::WrongCount;
