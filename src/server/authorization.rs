@@ -40,7 +40,9 @@ impl Core {
     /// Whether the settings admit clients of this client's principal only.
     pub(super) fn is_sole_principal(&self, id: ClientId) -> bool {
         let is_guarded = |listen: &ListenAddress| matches!(listen, ListenAddress::Unix(_));
-        let tokens = self.env.config.access.tokens.iter().count();
+        // A token of the scope `metrics` reaches no service.
+        let tokens = self.env.config.access.tokens.iter();
+        let tokens = tokens.filter(|one| one.scope() >= Scope::Watch).count();
         let has_users = self.listen.iter().any(is_guarded);
         let is_open = tokens == 0 && !self.listen.iter().all(is_guarded);
         let principals = tokens + usize::from(has_users) + usize::from(is_open);

@@ -27,6 +27,8 @@ pub(super) struct AgentProcess {
     pub(super) held: Vec<u8>,
     /// Whether new lines have to wait.
     pub(super) holds: bool,
+    /// Whether the agent has left so much unread that its clients wait.
+    pub(super) is_behind: bool,
     pub(super) backoff: Backoff,
     pub(super) restarts: u64,
 }
@@ -39,6 +41,7 @@ impl AgentProcess {
             lines: Vec::new(),
             held: Vec::new(),
             holds: true,
+            is_behind: false,
             backoff: Backoff::new(restart_limit),
             restarts: 0,
         }

@@ -58,6 +58,8 @@ pub struct Agent {
     /// The timer for the router's next deadline, and when it expires.
     wakeup: Option<(Time, TimerId)>,
     failure: Option<String>,
+    /// Whether clients are held because a process does not read.
+    holds_clients: bool,
 }
 
 impl Agent {
@@ -86,6 +88,7 @@ impl Agent {
             ended_restarts: 0,
             wakeup: None,
             failure: None,
+            holds_clients: false,
         }
     }
 
@@ -130,19 +133,38 @@ impl Agent {
         self.check_pressure(ctx);
     }
 
-    /// The number of bytes that the process with the most of them has not read.
-    fn unread(&mut self) -> usize {
-        let processes = self.processes.iter_mut().flatten();
-        processes.map(AgentProcess::unread).max().unwrap_or(0)
+    /// Whether every process has so much unread input that new clients are rejected.
+    fn is_flooded(&mut self) -> bool {
+        let mut processes = self.processes.iter_mut().flatten();
+        processes.all(|process| process.unread() > MAX_UNREAD)
     }
 
-    /// Pauses reading from clients while an agent does not read.
+    /// Holds the clients of a process, and of its sessions, while it does not read.
     fn check_pressure(&mut self, ctx: &mut Context) {
-        let unread = self.unread();
-        if unread > HIGH_WATER {
-            ctx.set_paused(true);
-        } else if unread <= LOW_WATER {
-            ctx.set_paused(false);
+        let mut has_changed = false;
+        for process in self.processes.iter_mut().flatten() {
+            let unread = process.unread();
+            let is_behind = unread
+                > if process.is_behind {
+                    LOW_WATER
+                } else {
+                    HIGH_WATER
+                };
+            has_changed |= is_behind != std::mem::replace(&mut process.is_behind, is_behind);
+        }
+        let mut processes = self.processes.iter().flatten();
+        let is_any_behind = processes.any(|process| process.is_behind);
+        if !has_changed && !is_any_behind && !self.holds_clients {
+            return;
+        }
+        self.holds_clients = is_any_behind;
+        for client in ctx.clients() {
+            let is_behind = |(index, process): (usize, &Option<AgentProcess>)| {
+                let is_behind = process.as_ref().is_some_and(|process| process.is_behind);
+                is_behind && self.router.uses(client, index)
+            };
+            let is_held = self.processes.iter().enumerate().any(is_behind);
+            ctx.set_held(client, is_held);
         }
     }
 
@@ -391,7 +413,7 @@ impl Service for Agent {
     }
 
     fn accept(&mut self, _: &mut Context, request: &Request<'_>) -> Result<Accept, Rejection> {
-        if self.unread() > MAX_UNREAD {
+        if self.is_flooded() {
             let rejection = Rejection::unavailable("the agent does not read its input");
             return Err(rejection.because("program_busy"));
         }

@@ -10,11 +10,11 @@ use super::{
     MAX_KEPT_REQUEST, MAX_SESSION_ID, RequestClass, Router, RouterOutput, cancelled_id,
     is_cancellation, parse_upstream_id, remove, same_id, splice,
 };
-use crate::Time;
 use crate::service::agent::envelope::{Envelope, MessageKind, member};
 use crate::service::agent::recover_id::{IdRecovery, RecoveredId};
 use crate::service::agent::response::{client_gone, code, error, with_id, with_meta};
 use crate::service::json::unescape;
+use crate::{ClientId, Time};
 
 impl Router {
     /// Handles a message from an agent process.
@@ -246,7 +246,7 @@ impl Router {
         } else if envelope.request_id.is_some() {
             // The client of that request has disconnected.
             None
-        } else if let Some(client) = self.sole_requester(process) {
+        } else if let Some(client) = self.sole_requester(process, output) {
             Some(client)
         } else {
             let why =
@@ -279,7 +279,7 @@ impl Router {
             if state.elicitations.len() == MAX_ELICITATIONS {
                 state.elicitations.pop_front();
             }
-            state.elicitations.push_back(elicitation.into());
+            state.elicitations.push_back((process, elicitation.into()));
         }
         let session = self
             .limits
@@ -354,13 +354,15 @@ impl Router {
         }
         if let Some(session) = self.session_of(envelope) {
             let bound = self.sessions.get(session);
+            let is_its = bound.is_some_and(|bound| bound.process() == process);
+            if is_its && self.has_long_turns(process) && method == "session/update" {
+                self.note_update(session, envelope);
+            }
+            let bound = self.sessions.get(session);
             if let Some(bound) = bound.filter(|bound| bound.process() == process)
                 && (bound.controller().is_some() || !bound.observers.is_empty())
             {
                 let (controller, is_watched) = (bound.controller(), !bound.observers.is_empty());
-                if self.has_long_turns(process) && method == "session/update" {
-                    self.note_update(session, envelope);
-                }
                 if is_watched {
                     self.tell_observers(session, text, output);
                 }
@@ -385,22 +387,24 @@ impl Router {
                 let known = state
                     .elicitations
                     .iter()
-                    .position(|id| **id == *elicitation);
+                    .position(|(of, id)| *of == process && **id == *elicitation);
                 if known.and_then(|at| state.elicitations.remove(at)).is_some() {
                     return output.to_client(client, &[text]);
                 }
             }
         }
-        let served = |state: &&ClientState| state.process == Some(process);
+        let serves = |client: &ClientId, state: &ClientState| {
+            state.process == Some(process) && !Self::only_watches(*client, output)
+        };
         let clients = self.clients.iter();
-        let mut clients = clients.filter(|(_, state)| served(state));
-        let sole = self.sole_client(process, |_| true);
+        let mut clients = clients.filter(|(client, state)| serves(client, state));
+        let sole = self.sole_client(process, output, |_| true);
         let receivers = match (sole, clients.next(), clients.next()) {
             (Some(client), ..) => vec![client],
             (None, Some((client, _)), None) => vec![*client],
             _ => {
                 let clients = self.clients.iter();
-                let clients = clients.filter(|(_, state)| served(state));
+                let clients = clients.filter(|(client, state)| serves(client, state));
                 clients.map(|(client, _)| *client).collect()
             }
         };

@@ -132,8 +132,8 @@ struct ClientState {
     name: Box<str>,
     /// The sessions whose new tokens were sent after the client's last message, so that it may not have read them.
     unread_tokens: Vec<Arc<str>>,
-    /// The latest elicitations that were sent to this client. Only it is notified of their completion.
-    elicitations: VecDeque<Box<str>>,
+    /// The latest elicitations that were sent to this client, with the processes that sent them. Only it is notified of their completion.
+    elicitations: VecDeque<(usize, Box<str>)>,
 }
 
 /// A request of a client that the agent has not answered.

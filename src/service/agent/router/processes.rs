@@ -152,6 +152,19 @@ impl Router {
         self.clients.get(&client)?.process
     }
 
+    /// Whether a client's messages may go to a process: it is the client's, or it has a session of the client.
+    pub(crate) fn uses(&self, client: ClientId, process: usize) -> bool {
+        let Some(state) = self.clients.get(&client) else {
+            return false;
+        };
+        let mut sessions = state.sessions.iter();
+        state.process == Some(process)
+            || sessions.any(|session| {
+                let bound = self.sessions.get(session);
+                bound.is_some_and(|bound| bound.process() == process)
+            })
+    }
+
     /// Drops early messages of a process if no pending request can create their session any more.
     pub(super) fn drop_early(&mut self, process: usize) {
         if let Some(state) = self.process_mut(process)
@@ -163,7 +176,7 @@ impl Router {
     }
 
     /// The process for clients of a kind: theirs, one that no client has used yet, or a new one. `None` if there are too many.
-    /// A client that only watches gets any process of the same protocol version.
+    /// A client that only watches gets any process of the same protocol version, and no new one.
     pub(super) fn process_for(&mut self, kind: &str, only_watches: bool) -> Option<usize> {
         let has_kind = |process: &Option<Process>, kind: Option<&str>| {
             let process = process.as_ref();
@@ -184,7 +197,11 @@ impl Router {
         let mut indices = 0..self.processes.len();
         let found =
             theirs.or_else(|| indices.find(|&index| has_kind(&self.processes[index], None)));
-        let index = found.or_else(|| self.add_process())?;
+        let index = match found {
+            Some(index) => index,
+            None if only_watches => return None,
+            None => self.add_process()?,
+        };
         if let Some(process) = self.process_mut(index) {
             process.kind.get_or_insert_with(|| kind.into());
         }

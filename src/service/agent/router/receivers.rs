@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{ClientRequest, Router, parse_upstream_id};
+use super::{ClientRequest, Router, RouterOutput, parse_upstream_id};
 use crate::ClientId;
 use crate::service::agent::envelope::Envelope;
 
@@ -29,7 +29,11 @@ impl Router {
 
     /// The only client to which a request of the agent without a session and a request id can belong. If some pending
     /// requests name no session, the agent's request belongs to one of these.
-    pub(super) fn sole_requester(&self, process: usize) -> Option<ClientId> {
+    pub(super) fn sole_requester(
+        &self,
+        process: usize,
+        output: &impl RouterOutput,
+    ) -> Option<ClientId> {
         let state = self.process(process)?;
         let mut abandoned = state.abandoned.values();
         if !state.orphaned.is_empty() || abandoned.any(|request| request.session.is_none()) {
@@ -38,26 +42,30 @@ impl Router {
         let names_none = |request: &ClientRequest| request.session.is_none();
         let is_its = |request: &ClientRequest| request.process == process;
         let mut requests = self.client_requests.values();
-        if requests.any(|request| is_its(request) && names_none(request))
+        let acts = |request: &ClientRequest| !Self::only_watches(request.client, output);
+        if requests.any(|request| is_its(request) && names_none(request) && acts(request))
             || state.initialize.is_wanted()
         {
-            self.sole_client(process, names_none)
+            self.sole_client(process, output, names_none)
         } else {
-            self.sole_client(process, |_| true)
+            self.sole_client(process, output, |_| true)
         }
     }
 
-    /// The client of all pending requests to a process that match the filter, if they have the same client.
+    /// The client of all pending requests to a process that match the filter, if they have the same client. Clients that
+    /// only watch get no requests.
     pub(super) fn sole_client(
         &self,
         process: usize,
+        output: &impl RouterOutput,
         filter: impl Fn(&ClientRequest) -> bool,
     ) -> Option<ClientId> {
         let requests = self.client_requests.values();
         let mut clients = requests
             .filter(|request| request.process == process && filter(request))
             .map(|request| request.client)
-            .chain(self.process(process)?.initialize.wanted());
+            .chain(self.process(process)?.initialize.wanted())
+            .filter(|client| !Self::only_watches(*client, output));
         let first = clients.next()?;
         clients.all(|client| client == first).then_some(first)
     }

@@ -156,6 +156,16 @@ impl Router {
         if bound.watch_token.is_empty() {
             bound.watch_token = output.secret().into();
         }
+        // Observers of another owner, or of another version of the protocol, see no more.
+        let has_new_owner = bound.principal != state.principal;
+        let mut observers = Vec::new();
+        if has_new_owner || bound.run.process != run.process {
+            observers = std::mem::take(&mut bound.observers);
+            bound.watch_token = output.secret().into();
+        }
+        if bound.run != run {
+            bound.activity = Activity::default();
+        }
         let added = added_tokens(&current, &bound.watch_token);
         bound.principal = state.principal.clone();
         let before = std::mem::replace(&mut bound.state, SessionState::Controlled(claim.client));
@@ -169,6 +179,9 @@ impl Router {
             && old != claim.client
         {
             self.take_over(session, old, claim.client, output);
+        }
+        if !observers.is_empty() {
+            self.drop_observers(session, &observers);
         }
         Some(added)
     }
@@ -205,7 +218,11 @@ impl Router {
         };
         match &bound.state {
             SessionState::Controlled(controller) if *controller == claim.client => return,
-            SessionState::Controlled(_) => {}
+            SessionState::Controlled(controller) => {
+                // What the agent asked meanwhile is for the client that keeps control.
+                let controller = *controller;
+                self.hand_over_questions(session, claim.client, controller, output);
+            }
             SessionState::Gone(_) => self.cancel_turn(session, output),
             SessionState::Unknown => _ = self.sessions.remove(session),
             SessionState::Ended(record) => {

@@ -72,6 +72,17 @@ impl Router {
                 self.expect_late_response(&request, output);
             }
         }
+        self.hand_over_questions(session, old, new, output);
+    }
+
+    /// Gives the agent's open requests for a session to another client.
+    pub(super) fn hand_over_questions(
+        &mut self,
+        session: &Arc<str>,
+        old: ClientId,
+        new: ClientId,
+        output: &mut impl RouterOutput,
+    ) {
         let state = self.clients.get(&old);
         let questions = state.map(|state| state.agent_requests.clone());
         for id in questions.unwrap_or_default() {
@@ -158,6 +169,18 @@ impl Router {
         }
         if let Some(request) = running {
             output.to_agent(request.process, &cancel_session(&quote(session)));
+        }
+        let state = self.clients.get(&client);
+        let questions = state.map(|state| state.agent_requests.clone());
+        for id in questions.unwrap_or_default() {
+            let request = self.agent_requests.get(&id);
+            if request.is_some_and(|request| request.session.as_ref() == Some(session))
+                && let Some(request) = self.forget_agent_request(id)
+            {
+                self.revoke(id, &request, None, output);
+                let gone = client_gone(&request.id, request.permission);
+                output.to_agent(request.process, &[&gone]);
+            }
         }
     }
 
