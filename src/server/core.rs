@@ -55,9 +55,9 @@ pub(super) struct Env {
     pub(super) calls: usize,
     /// The services that take no messages, one bit for each.
     paused: u64,
-    /// The number of the present turn of the loop, from 1.
+    /// The number of the current turn of the loop, counted from 1.
     pub(super) turn: u64,
-    /// The memory of all messages that resumable clients have not confirmed, in bytes.
+    /// The memory of all messages kept for resumable clients, in bytes.
     pub(super) kept_memory: usize,
 }
 
@@ -220,8 +220,8 @@ impl Core {
     }
 
     /// Writes the replies to what was read, and puts the client back into its slot. `was_ready` says whether the gate
-    /// let the client be read. A held client is not queued again, because the loop would then never sleep. Returns the
-    /// client that the connection continues, if its handshake asked for that, and how many messages that has received.
+    /// let the client be read. A held client is not queued again, because the loop would then never sleep. If a
+    /// client comes back on this connection, returns that client and the number of messages that it has received.
     pub(super) fn end_read(&mut self, was_ready: bool) -> Option<(ClientId, u64)> {
         let (client, env) = self.reading()?;
         client.write_output(env);
@@ -287,8 +287,9 @@ impl Core {
         self.registry.client_count() + self.env.calls >= self.env.config.max_clients
     }
 
-    /// The detached client that can make way for a new client from `remote`: one for which nothing is pending, from the
-    /// same address if there is one, and the one that has waited longest. With `same_address`, no other address counts.
+    /// The detached client that makes way for a new client from `remote`. It is one to which the service owes nothing,
+    /// preferably of the same address, and the one that has been idle for longest. With `same_address`, only clients of
+    /// the same address qualify.
     pub(super) fn idle_detached(&self, remote: Remote, same_address: bool) -> Option<ClientId> {
         let clients = self.registry.iter().filter(|client| client.may_come_back());
         let idle = clients.filter_map(|client| {
@@ -301,7 +302,7 @@ impl Core {
         first.map(|(.., id)| id)
     }
 
-    /// Ends a detached client, because there are as many clients as allowed and another has come.
+    /// Ends a detached client, because a new client needs its place.
     pub(super) fn make_way(&mut self, id: ClientId) {
         log::info!("{id} makes way for another client");
         self.with(id, |client, env| {
@@ -309,8 +310,8 @@ impl Core {
         });
     }
 
-    /// Frees memory of unconfirmed messages if it is short: what clients have confirmed, and then the client that keeps
-    /// most, beginning with those that are detached.
+    /// Frees memory of kept messages if it is short: drops what clients have confirmed, and if that is not enough, ends the
+    /// client with the most memory, detached clients first.
     pub(super) fn relieve_memory(&mut self) {
         let limit = self.env.config.resume.unwrap_or_default().memory;
         let most = limit - limit / 8;
@@ -326,7 +327,7 @@ impl Core {
         let clients = self.registry.iter().filter(|client| client.is_open());
         let largest = clients.max_by_key(|client| (client.is_detached(), client.kept_memory()));
         if let Some(id) = largest.map(|client| client.id) {
-            log::warn!("{id} ends: the memory for unconfirmed messages is short");
+            log::warn!("ending {id}: too little memory is left for unconfirmed messages");
             self.with(id, |client, env| client.cut_off(env));
         }
     }

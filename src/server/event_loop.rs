@@ -480,7 +480,7 @@ impl<S: Service> Server<S> {
         self.check_service();
     }
 
-    /// Keeps a client whose connection was cut. The service hears nothing.
+    /// Detaches a client whose connection was cut. The service is not told.
     fn detach(&mut self, id: ClientId, cut: CloseReason) {
         let pending = self.is_waiting(id);
         let Core {

@@ -1,7 +1,9 @@
-//! Resuming connections: reads what a handshake asks for, checks its token, and gives the new connection to its client.
+//! The handshake of resumable connections: reads its parameters, checks its token, and hands the new connection to the
+//! client that comes back.
 //!
-//! A client that asks for it with `resume=new` gets a token. After a cut it comes back on a new connection with the token
-//! and the number of messages that it has received. `Client` keeps what it has not confirmed; see `client/resumable.rs`.
+//! A client that connects with `resume=new` gets a token. After a cut, it comes back on a new connection with the token and
+//! the number of messages that it has received. The server keeps the messages that it has not confirmed; see
+//! `client/resumable.rs`.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -18,7 +20,7 @@ use crate::protocol::handshake::Upgrade;
 use crate::protocol::{Accept, Rejection, Request, StatusCode};
 use crate::secret::is_equal;
 
-/// The field of a request and of its response that carries a token.
+/// The header field that carries a token, in requests and responses.
 const FIELD: &str = "Outrigger-Resume";
 
 /// A secret with 244 bits of entropy.
@@ -46,7 +48,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What a client presents to continue: its id, and a secret. As text: `c7.1-` and 64 hexadecimal digits.
+/// What a client presents when it comes back: its id and a secret. Its text is the id, `-` and 64 hexadecimal digits.
 #[derive(Clone, Debug)]
 pub(super) struct ResumeToken {
     client: ClientId,
@@ -61,7 +63,7 @@ impl ResumeToken {
         }
     }
 
-    /// The message that tells a client its token, and how many of its messages the server has taken.
+    /// The notice: a message with the token and the number of messages that the server has received from the client.
     pub(super) fn notice(&self, received: u64) -> String {
         format!(r#"{{"outrigger":{{"resume":"{self}","received":{received}}}}}"#)
     }
@@ -109,12 +111,12 @@ impl FromStr for ResumeToken {
     }
 }
 
-/// What a handshake asks for.
+/// What a handshake asks for with its `resume` parameter or header field.
 #[derive(Debug)]
 pub(super) enum Ask {
-    /// A connection that can be resumed.
+    /// A new resumable connection.
     New { notice: bool },
-    /// To continue a client that has received so many messages.
+    /// To come back as an earlier client, which has received `received` messages.
     Back {
         token: ResumeToken,
         received: u64,
@@ -122,7 +124,7 @@ pub(super) enum Ask {
     },
 }
 
-/// The token is unknown, its client has ended, or the messages that the client lacks are no longer kept.
+/// The rejection if the token is unknown, its client has ended, or messages that the client lacks are no longer kept.
 fn gone() -> Rejection {
     Rejection::new(
         StatusCode::GONE,
@@ -131,7 +133,7 @@ fn gone() -> Rejection {
     .because("resume")
 }
 
-/// Reads what a handshake asks for. With `is_offered` false, a connection cannot be resumed, and only a token is refused.
+/// Reads what a handshake asks for. If `is_offered` is false, a resume token is rejected, and anything else is ignored.
 pub(super) fn read(request: &Request<'_>, is_offered: bool) -> Result<Option<Ask>, Rejection> {
     let bad = |why: &'static str| Rejection::new(StatusCode::BAD_REQUEST, why).because("resume");
     let field = request
@@ -158,7 +160,7 @@ pub(super) fn read(request: &Request<'_>, is_offered: bool) -> Result<Option<Ask
     if !is_offered {
         return match parsed {
             Ok(_) => Err(gone()),
-            // The parameter belongs to the service.
+            // The parameter or field is meant for the service.
             Err(_) => Ok(None),
         };
     }
@@ -178,7 +180,7 @@ pub(super) fn read(request: &Request<'_>, is_offered: bool) -> Result<Option<Ask
     }))
 }
 
-/// Removes from a query what only resuming needs.
+/// Removes the parameters of this module from a query.
 pub(crate) fn without_resume(query: &str) -> String {
     let is_ours = |pair: &&str| {
         let name = pair.split('=').next();
@@ -193,7 +195,7 @@ pub(super) fn offer(accept: Accept, token: &ResumeToken) -> Result<Accept, Rejec
     accept.field(FIELD, token.to_string())
 }
 
-/// Adds the fields that every connection negotiates for itself, and agrees on compression.
+/// Adds the header fields that each connection needs anew, and negotiates compression.
 pub(super) fn negotiate(
     ctx: &Context,
     mut accept: Accept,
@@ -212,7 +214,7 @@ pub(super) fn negotiate(
     Ok((accept, codec))
 }
 
-/// Checks that a token opens a client of the same service, path and principal. `id` is the new connection.
+/// Checks that a token belongs to a client of the same service, path and principal. `id` is the new connection.
 pub(super) fn check(
     ctx: &Context,
     id: ClientId,
@@ -233,7 +235,7 @@ pub(super) fn check(
     Err(gone())
 }
 
-/// Answers the handshake of a connection that continues a client. `id` is the new connection.
+/// Answers the handshake of a client that comes back. `id` is the new connection.
 pub(super) fn resume(
     ctx: &mut Context,
     id: ClientId,
@@ -252,13 +254,13 @@ pub(super) fn resume(
         .map_err(|wrong| match wrong {
             WrongCount::TooFew => {
                 log::info!(
-                    "{id} cannot resume {target}: message {} is not kept",
+                    "{id} cannot resume {target}: message {} is no longer kept",
                     received + 1
                 );
                 gone()
             }
             WrongCount::TooMany => {
-                let why = "received is more than was sent";
+                let why = "received is more than the server has sent";
                 Rejection::new(StatusCode::BAD_REQUEST, why).because("resume")
             }
         })?;
@@ -280,8 +282,8 @@ pub(super) fn resume(
 }
 
 impl Core {
-    /// Gives the connection `id`, whose handshake continues the client `target`, to that client, which has received so
-    /// many messages. Called when the connection was read, before anything else happens.
+    /// Hands the connection `id` to the client `target`, which comes back on it and has received `received` messages.
+    /// Called right after the connection was read.
     pub(super) fn join(&mut self, id: ClientId, (target, received): (ClientId, u64)) {
         let Some((new, client)) = self.registry.pair_mut(id, target) else {
             debug_assert!(false, "{target} cannot end while {id} is read");
