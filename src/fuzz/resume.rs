@@ -1,8 +1,9 @@
-//! Clients that resume their connections after any cut, with a whole server in memory under simulated time.
+//! The fuzz target for resumable connections: clients are cut and come back, with a whole server in memory under simulated
+//! time.
 //!
-//! Two state machines: the service of the server and each client number their messages. Each message must arrive exactly
-//! once and in order on both sides, whatever is cut, as long as the client has not ended. A PING must carry the number of
-//! messages before it. A client may be refused only if it has ended.
+//! The service and each client number their messages. As long as the client has not ended, each message must arrive exactly
+//! once and in order on both sides, whatever is cut. A PING must carry the number of messages before it. A client that comes
+//! back may be rejected only if it has ended.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,7 +28,7 @@ struct Account {
     taken: u64,
     /// The number of messages sent to it.
     sent: u64,
-    /// Whether something is pending for it.
+    /// Whether the service owes it something.
     is_pending: bool,
     /// Whether it ends for good: it has read too slowly, it was closed with 1008, or it leaves.
     is_doomed: bool,
@@ -40,7 +41,7 @@ struct Account {
 struct Ledger {
     accounts: BTreeMap<ClientId, Account>,
     ended: BTreeMap<ClientId, (Account, CloseReason)>,
-    /// Whether the service holds back no messages any more.
+    /// Whether the service has stopped holding back messages.
     is_settling: bool,
 }
 
@@ -141,15 +142,15 @@ impl Service for Ledger {
     }
 }
 
-/// How a client's present connection is.
+/// The state of a client's current connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Link {
-    /// Not there, or given up by the client.
+    /// There is none, or the client has abandoned it.
     Cut,
     /// The response to the handshake is awaited.
     Handshake,
     Open,
-    /// CLOSE has come.
+    /// CLOSE has arrived.
     Closed,
 }
 
@@ -165,14 +166,14 @@ struct Peer {
     read: usize,
     link: Link,
     token: String,
-    /// The token before it, which may still be good.
+    /// The previous token, which may still be valid.
     earlier: String,
     wants_notice: bool,
-    /// The number of taken messages that the notice must tell, while it is awaited.
+    /// The number of received messages that the notice must have, while it is awaited.
     notice: Option<usize>,
     /// The messages of the client: the last byte of each.
     letters: Vec<u8>,
-    /// The number of messages written on the present connection and before.
+    /// The number of messages written, on the current connection and earlier ones.
     written: usize,
     received: u64,
     /// Payloads of PINGs that are not answered.
@@ -208,7 +209,7 @@ impl Peer {
         Some(peer)
     }
 
-    /// Sends a handshake on the present connection.
+    /// Sends a handshake on the current connection.
     fn ask(&mut self, world: &mut Sea, query: &str, field: &str) {
         let notice = if self.wants_notice { "&notice=1" } else { "" };
         let head = format!(
@@ -252,7 +253,7 @@ impl Peer {
         self.take(world, usize::MAX, token == self.token);
     }
 
-    /// Reads what has arrived, at most `most` bytes more. `is_latest` says whether a refusal means that the client has
+    /// Reads what has arrived, at most `most` more bytes. `is_latest` says whether a rejection means that the client has
     /// ended.
     fn take(&mut self, world: &mut Sea, most: usize, is_latest: bool) {
         let output = {
@@ -324,7 +325,7 @@ impl Peer {
                 assert!(is_ending, "{} is refused, but has not ended", self.id);
                 self.is_over = true;
             } else {
-                // Only a new client is refused because there are as many as allowed.
+                // Only a new client is rejected at the limit of clients.
                 self.is_over = self.token.is_empty();
                 assert!(self.is_over || head.starts_with("HTTP/1.1 410 "), "{head}");
             }
@@ -375,7 +376,7 @@ impl Peer {
         }
     }
 
-    /// Writes messages that the server has not got on this connection, and at most `cut` bytes in all.
+    /// Writes the messages that the server has not received, but at most `cut` bytes in all.
     fn write(&mut self, world: &mut Sea, cut: usize) {
         if self.link != Link::Open {
             return;
@@ -395,12 +396,12 @@ impl Peer {
         self.event(world, false);
     }
 
-    /// Cuts the connection: resets it, ends the client's direction, or forgets it without a word.
+    /// Cuts the connection: resets it, ends the client's direction, or abandons it silently.
     fn cut(&mut self, world: &mut Sea, how: u8) {
         if self.link == Link::Cut {
             return;
         }
-        // A connection whose handshake was not answered may be a new client, whose token is lost.
+        // If the handshake was not answered, this may be a new client, whose token is lost.
         self.is_over |= self.token.is_empty();
         self.link = Link::Cut;
         match how % 3 {
@@ -430,8 +431,7 @@ fn frame(bytes: &[u8]) -> Option<(u8, &[u8], usize)> {
     Some((first & 0xf, payload, header + len))
 }
 
-/// Runs any operations of clients that resume their connections. Every message arrives once and in order, and every
-/// client ends once.
+/// Runs arbitrary operations of resumable clients. Every message arrives once and in order, and every client ends once.
 pub fn resume(data: &[u8]) {
     let Some((options, mut plan)) = data.split_first() else {
         return;
@@ -584,7 +584,7 @@ fn settle(world: &mut Sea, peer: &mut Peer) {
     );
 }
 
-/// Checks that no client ended because its connection was cut, and stops the server. All clients end.
+/// Checks that no cut has ended a client, and stops the server. All clients end.
 fn finish(mut world: Sea) {
     for (client, (_, reason)) in &world.service().ended {
         let is_final = match reason.cause {
