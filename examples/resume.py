@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A client that survives lost connections: every message arrives once and in order, both ways. See docs/surviving-disconnects.md.
+"""A client that survives lost connections: each message arrives once and in order. See docs/surviving-disconnects.md.
 
     python3 -m pip install websockets
     outrigger echo --listen 127.0.0.1:7070         in one shell
