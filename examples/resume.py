@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""A client that survives cuts: every message arrives once and in order, both ways. See docs/surviving-disconnects.md.
+"""A client that survives lost connections: each message arrives once and in order. See docs/surviving-disconnects.md.
 
     python3 -m pip install websockets
     outrigger echo --listen 127.0.0.1:7070         in one shell
-    examples/resume.py ws://127.0.0.1:7070/        in another: counts, however often `ss --kill dport = 7070` cuts it
+    examples/resume.py ws://127.0.0.1:7070/        in another: counts, even if `ss --kill dport = 7070` (as root) cuts it
 
-`converse` sends what is in the queue `outbox` and yields what the server sends. `kept` has what the server may not have taken.
-A PONG confirms everything that was sent before its PING. The exception with the status 410 says that the server has forgotten
-the client.
+`converse` sends the messages in the queue `outbox` and yields those of the server. `kept` has the messages that the server may
+not have received. A PONG confirms everything that was sent before its PING. `InvalidStatus` with the status 410 means that the
+client cannot come back.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ async def converse(url, outbox):
                 received += 1
                 yield message
         delivery.cancel()
-        if socket.close_code in (1000, 4001):  # the end; another connection has taken over
+        if socket.close_code in (1000, 4001):  # the conversation has ended, or another connection has taken over
             return
         fields["Outrigger-Resume"] = f"{token}; received={received}"
 

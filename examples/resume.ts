@@ -1,14 +1,14 @@
-// A client for browsers and Node 22 that survives cuts: every message arrives once and in order, both ways.
+// A client for browsers and Node 22 that survives lost connections: every message arrives once and in order, both ways.
 // See docs/surviving-disconnects.md.
 //
 //     const connection = new Resuming("ws://127.0.0.1:7070/");
 //     connection.onmessage = (data) => ...;
-//     connection.onlost = (kept) => ...;       the server has forgotten the client; a new conversation begins
+//     connection.onlost = (kept) => ...;       the client could not come back, and a new conversation begins
 //     connection.onend = (code) => ...;
 //     connection.send("hello");
 //
-// It keeps what the server may not have taken. A page does not see PONGs, so tell it what the application learns:
-// `connection.confirm(3)` says that the server has taken the first three messages, for example because the third was answered.
+// It keeps the messages that the server may not have received. A page does not see PONGs, so confirm messages when the
+// application gets answers: `connection.confirm(3)` says that the server has received the first three messages.
 
 type Data = string | ArrayBuffer;
 
@@ -36,14 +36,14 @@ export class Resuming {
       this.confirm(received);
       for (const message of this.#kept) socket.send(message);
     };
-    socket.onerror = socket.onclose = async (event: object) => { // Node 22 tells a failed handshake with `error` alone
+    socket.onerror = socket.onclose = async (event: object) => { // Node 22 reports a failed handshake only with `error`
       socket.onerror = socket.onclose = null;
       const { code = 1006 } = event as { code?: number };
       const failed = !this.#open;
       this.#open = false;
-      if (this.#ended || code === 1000 || code === 4001) return this.onend(code); // 4001: another connection took over
+      if (this.#ended || code === 1000 || code === 4001) return this.onend(code); // 4001: another connection has taken over
       url.protocol = url.protocol.replace("ws", "http");
-      if (failed && (await fetch(url).catch(() => undefined))?.status === 410) { // a WebSocket does not tell the status
+      if (failed && (await fetch(url).catch(() => undefined))?.status === 410) { // a WebSocket does not show the status
         const kept = this.#kept;
         this.#token = "new"; this.#received = this.#taken = 0; this.#kept = [];
         this.onlost(kept);

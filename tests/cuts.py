@@ -8,7 +8,7 @@ env:   OUTRIGGER=target/release/outrigger
 The clients use the services `agent`, `app`, `terminal`, `processes` and `echo` of one server, through a proxy that cuts their
 connections: with TCP resets, with FIN and no CLOSE, and silently, so that the next connection takes over. A cut may come at any
 byte of the handshake or of a message, in either direction. Messages have from 1 byte to 1 MiB and are numbered in both
-directions. Halfway the agent is killed with SIGKILL. At the end no client and no process of a client may be left.
+directions. Halfway through, the agent is killed with SIGKILL. At the end, no client and no process of a client may be left.
 """
 
 import argparse
@@ -32,10 +32,10 @@ from cut_programs import updates_of
 from cutting import BINARY, KIB, MIB, PATIENCE, TEXT, Ended, Link, Proxy, Refused, content, size, stream
 
 OUTRIGGER = os.environ.get("OUTRIGGER", "target/release/outrigger")
-WINDOW = MIB  # bytes that a client has on the way, at least one message
+WINDOW = MIB  # maximum bytes that a client has in flight, but at least one message
 
 
-# The clients. Each one sends as long as there are cuts to come, and then waits for the last answer.
+# The clients. Each one sends messages until the last cut, and then waits for the last answer.
 
 
 class Client:
@@ -94,7 +94,7 @@ class App(Client):
 
 
 class Terminal(Client):
-    """Uses one terminal after another. Each ends with its last output, its exit code and CLOSE, which may be cut, too."""
+    """Uses one terminal after another. Each ends with its last output, its exit code and CLOSE. These may be cut, too."""
 
     path = "/terminal"
 
@@ -132,7 +132,7 @@ class Terminal(Client):
             assert ended.code == 1000, ended
 
     async def close(self):
-        """The last terminal has ended by itself."""
+        """Nothing to do: the last terminal has ended by itself."""
 
 
 class Attach(Terminal):
@@ -177,7 +177,7 @@ class Agent(Client):
         self.run.prompts += 1
 
     def hear(self, message):
-        """An update, or the request for permission, which comes once for each prompt that needs it."""
+        """Handles an update, or a permission request, which comes once for each prompt that needs it."""
         params = message["params"]
         assert params["sessionId"] == self.session, (self.name, params["sessionId"])
         if message["method"] == "session/update":
@@ -191,7 +191,7 @@ class Agent(Client):
             self.link.send(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}).encode())
 
     def settle(self, message):
-        """The answer to a request. There is exactly one."""
+        """Handles the answer to a request. There is exactly one."""
         method, params = self.waiting.pop(repr(message["id"]))
         if "error" in message:
             # The agent was killed. Its sessions are lost.
@@ -243,7 +243,7 @@ class Run:
         return took
 
     async def kill_the_agent(self):
-        """Halfway, once the agent has prompts to answer."""
+        """Kills the agent halfway through, when it has prompts to answer."""
         while self.goes_on() and (self.proxy.cuts.total() < self.cuts // 2 or self.prompts == self.answers):
             await asyncio.sleep(0.01)
         self.killed = True
@@ -300,7 +300,7 @@ class Server:
             return int(re.search(rf"{field}:\s+(\d+) kB", file.read())[1]) * KIB
 
     def wait_for_calm(self, programs):
-        """Waits until no client is left, and of the processes only these."""
+        """Waits until no client is left, and no processes except these."""
         deadline = time.monotonic() + PATIENCE
         while True:
             status, left = self.status(), sorted(command_of(pid)[-1] for pid in self.children())
@@ -361,7 +361,7 @@ def cut(cuts, clients, seed):
         print(f"the end of the log:\n{server.log_tail()}", file=sys.stderr)
         raise
     assert detached == 0 and resumes > 0, (detached, resumes)
-    # Who asks for the report is still there.
+    # The client that requests the report is still connected.
     assert report["connects"] == report["resumable"] == report["disconnects"] + 1 and not report["doubled"], report
     assert run.prompts == run.answers + run.failed.total(), (run.prompts, run.answers, run.failed)
     figures, ways = run.figures, ", ".join(f"{count} {way} {where}" for (way, where), count in sorted(run.proxy.cuts.items()))

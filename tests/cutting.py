@@ -1,4 +1,4 @@
-"""Helpers for tests/cuts.py: a proxy that cuts connections, a client that resumes them, and contents that can be checked."""
+"""Helpers for tests/cuts.py: a proxy that cuts connections, a client that resumes them, and message contents to check."""
 
 import asyncio
 import collections
@@ -18,12 +18,12 @@ BLOCK = hashlib.shake_256(b"outrigger").hexdigest(MIB).encode()  # 2 MiB
 
 
 def size(name, number, most=MIB):
-    """The size of a message: from 1 byte to `most`, each order of magnitude equally often."""
+    """The size of a message: from 1 byte to `most`, each order of magnitude with the same probability."""
     return int(most ** random.Random(f"{name} {number}").random())
 
 
 def content(name, number, most=MIB):
-    """The content of a message, from which its number can be told. It is ASCII."""
+    """The content of a message: ASCII that shows the number of the message."""
     length = size(name, number, most)
     if length < 8:
         return b"%07d" % number if length == 7 else (b"%d" % number)[-length:].rjust(length, b"0")
@@ -70,7 +70,7 @@ class Proxy:
     """
 
     WAYS = {"reset": 6, "fin": 3, "silence": 2}
-    # A client whose very first response is lost cannot come back. It would wait for the end of the grace time.
+    # A client whose first response is lost has no token and cannot come back. It would stay detached for the grace period.
     SPARED = 1000
     UPWARD = 0.5
 
@@ -98,7 +98,7 @@ class Proxy:
             self.connections.discard(asyncio.current_task())
 
     def plan(self):
-        """After how many bytes to cut. Some cuts come within the handshake, some within a long message."""
+        """The number of bytes before the cut. Some cuts are within the handshake, some within a long message."""
         most = self.random.choice([400, 64 * KIB, 2 * MIB, 2 * MIB])
         return self.random.randrange(1, most) if most < MIB else int(most ** self.random.uniform(0.5, 1))
 
@@ -120,7 +120,7 @@ class Proxy:
             pump.cancel()
         await asyncio.wait(pumps)
         if not cut:
-            # The peers have ended the connection themselves: what has arrived is passed on.
+            # The peers have ended the connection themselves. The proxy passes on what has arrived.
             writer.close()
             to_server.close()
             return
@@ -165,7 +165,7 @@ class Ended(Exception):
 
 
 class Refused(Exception):
-    """The server has answered a handshake with another status than 101."""
+    """The server has answered a handshake with a status other than 101."""
 
     def __init__(self, status, answer):
         super().__init__(answer)
@@ -190,7 +190,7 @@ class Link:
             self.write(opcode, payload)
 
     def confirm(self, taken):
-        """The server has taken this many messages."""
+        """Records that the server has received this many messages."""
         assert taken <= self.sent, (taken, self.sent)
         while self.taken < taken:
             self.kept.popleft()
@@ -248,7 +248,7 @@ class Link:
         self.writer.write(payload)
 
     async def connect(self):
-        """Connects with the latest token that has arrived, and sends again what the server has not taken."""
+        """Connects with the latest token that has arrived, and resends what the server has not received."""
         in_field, notice = self.random.random() < 0.5, self.random.random() < 0.5
         field = f"Outrigger-Resume: {self.token}; received={self.received}\r\n" if in_field else ""
         query = [] if in_field else [f"resume={self.token}", f"received={self.received}"]

@@ -59,23 +59,23 @@ pub(super) fn of(command: &Command) -> String {
 /// The help of `outrigger token`.
 pub(super) fn token() -> String {
     "\
-Edits a token file. A server that reads it with --token-file takes the changes on SIGHUP, and then
-closes the connections of revoked tokens.
+Edits a token file. A server that uses it with --token-file reloads it on SIGHUP and closes the
+connections of revoked tokens.
 
 Usage: outrigger token add NAME [--scope SCOPE] --token-file FILE
        outrigger token list --token-file FILE
        outrigger token revoke NAME --token-file FILE
 
-  add       makes a token, prints it once, and writes its SHA-256 digest to FILE. A file with one
-            word becomes a file with lines, in which the word is the token 'default'
+  add       generates a token, prints it once, and writes its SHA-256 digest to FILE. A file with
+            one word becomes a file with lines, in which the word is the token 'default'
   list      prints the name and the scope of each token
   revoke    removes a token. The last one cannot be removed, because a server needs one
 
 Options:
-  --scope SCOPE                   for 'add': metrics allows /status and /metrics; watch also
-                                  viewers; use also connections to services; all also the calls of
-                                  the process API [all]
-  --token-file FILE               the file to edit; 'add' creates it, for its owner alone
+  --scope SCOPE                   for 'add': metrics allows /status and /metrics; watch also allows
+                                  viewers and observers; use also allows connections to services;
+                                  all also allows the calls of the process API [all]
+  --token-file FILE               the file to edit; 'add' creates it with mode 0600
 "
     .to_owned()
 }

@@ -217,7 +217,7 @@ impl CloseReason {
         )
     }
 
-    /// The peer has received messages, but no PONG has confirmed them.
+    /// Messages were sent to the peer, but no PONG has confirmed them.
     pub fn unconfirmed() -> Self {
         Self::new(
             Cause::PingTimeout,

@@ -1,4 +1,4 @@
-//! What clients may do: their principals and scopes, wrong tokens, and tokens that are no longer accepted.
+//! What clients may do: determines principals and scopes, counts wrong tokens, and handles revoked tokens.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ impl Core {
         }
     }
 
-    /// What the token of a client's last request allows. A client that needs no token may do everything.
+    /// The scope of the token of a client's last request. A client that needs no token may do everything.
     pub(super) fn scope(&self, id: ClientId) -> Scope {
         let client = self.registry.get(id);
         let Some(credential) = client.and_then(|client| client.credential) else {
@@ -37,7 +37,7 @@ impl Core {
             .map_or(Scope::Metrics, |one| one.scope())
     }
 
-    /// Whether the settings admit clients of this client's principal only.
+    /// Whether no client of another principal can connect, by the settings.
     pub(super) fn is_sole_principal(&self, id: ClientId) -> bool {
         let is_guarded = |listen: &ListenAddress| matches!(listen, ListenAddress::Unix(_));
         // A token of the scope `metrics` reaches no service.
@@ -61,7 +61,7 @@ impl Core {
         Err(Rejection::new(StatusCode::FORBIDDEN, why).because("scope"))
     }
 
-    /// Replaces the access settings, and closes the connections whose tokens are no longer accepted. Returns how many.
+    /// Replaces the access settings, and closes the connections whose tokens were revoked. Returns how many it closed.
     pub(super) fn replace_access(&mut self, access: Access) -> usize {
         let earlier = std::mem::replace(&mut self.env.config.access, access);
         let Self { registry, env, .. } = self;
@@ -82,7 +82,7 @@ impl Core {
     }
 }
 
-/// Counts a wrong token. Returns how long its rejection is delayed, because its address has presented too many.
+/// Counts a wrong token. Returns the delay of its rejection, if its address has presented too many.
 pub(super) fn handle_wrong_token(env: &mut Env, remote: Remote) -> Option<Duration> {
     env.counters.wrong_tokens += 1;
     // The peers of a unix socket have no address.
@@ -93,7 +93,7 @@ pub(super) fn handle_wrong_token(env: &mut Env, remote: Remote) -> Option<Durati
     let wrong = env.failures.record(ip, env.now);
     if Failures::is_first_delayed(wrong) {
         log::warn!(
-            "{ip} has presented {wrong} wrong tokens within a minute: rejecting more of them after {REJECTION_DELAY:?}"
+            "{ip} has presented {wrong} wrong tokens within a minute: delaying further rejections by {REJECTION_DELAY:?}"
         );
     }
     Failures::is_delayed(wrong).then_some(REJECTION_DELAY)

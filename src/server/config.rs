@@ -179,11 +179,11 @@ impl Default for Config {
 
 /// How clients can resume their connections after a cut.
 ///
-/// A client that asks for it stays connected for the service when its TCP connection is cut. Messages to it wait until
-/// it comes back.
+/// If the TCP connection of a client that asked for this is cut, the service is not told. Messages to the client wait
+/// until it comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResumeConfig {
-    /// How long a client may stay away after nothing was pending for it any more
+    /// How long a client may stay away while the service owes it nothing
     /// ([`Service::is_waiting`](crate::Service::is_waiting)).
     pub grace: Duration,
     /// How long a client may stay away in any case.
@@ -196,7 +196,7 @@ pub struct ResumeConfig {
 }
 
 impl Default for ResumeConfig {
-    /// A grace of 5 minutes, a limit of 12 hours, 4 MiB for each client and 256 MiB in all.
+    /// A grace period of 5 minutes, a limit of 12 hours, 4 MiB for each client and 256 MiB for all clients.
     fn default() -> Self {
         Self {
             grace: Duration::from_secs(300),

@@ -137,7 +137,7 @@ impl Context {
         self.core.is_sole_principal(id)
     }
 
-    /// What the token of a client's last request allows.
+    /// The scope of the token of a client's last request.
     pub fn scope(&self, id: ClientId) -> Scope {
         self.core.scope(id)
     }
@@ -152,8 +152,8 @@ impl Context {
         self.core.registry.get(id).is_some_and(Client::is_detached)
     }
 
-    /// The time since the last bytes arrived from a client, PONG included. A client that is alive answers the PING
-    /// that it gets in every ping interval.
+    /// The time since the last bytes arrived from a client, including PONG. A live client answers the PING that the server
+    /// sends in each ping interval.
     pub fn silent_for(&self, id: ClientId) -> Duration {
         let client = self.core.own_ref(id);
         client.map_or(Duration::MAX, |client| client.silence(self.now()))

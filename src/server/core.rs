@@ -55,9 +55,9 @@ pub(super) struct Env {
     pub(super) calls: usize,
     /// The services that take no messages, one bit for each.
     paused: u64,
-    /// The number of the present turn of the loop, from 1.
+    /// The number of the current turn of the loop, counted from 1.
     pub(super) turn: u64,
-    /// The memory of all messages that resumable clients have not confirmed, in bytes.
+    /// The memory of all messages kept for resumable clients, in bytes.
     pub(super) kept_memory: usize,
 }
 
@@ -220,8 +220,8 @@ impl Core {
     }
 
     /// Writes the replies to what was read, and puts the client back into its slot. `was_ready` says whether the gate
-    /// let the client be read. A held client is not queued again, because the loop would then never sleep. Returns the
-    /// client that the connection continues, if its handshake asked for that, and how many messages that has received.
+    /// let the client be read. A held client is not queued again, because the loop would then never sleep. If a
+    /// client comes back on this connection, returns that client and the number of messages that it has received.
     pub(super) fn end_read(&mut self, was_ready: bool) -> Option<(ClientId, u64)> {
         let (client, env) = self.reading()?;
         client.write_output(env);

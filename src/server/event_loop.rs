@@ -417,8 +417,8 @@ impl<S: Service> Server<S> {
     }
 
     /// Removes a connection from the registry, deregisters its socket and reports its end to the service. No other
-    /// function does this. Does nothing if the connection is gone. A client that may resume its connection is detached
-    /// instead.
+    /// function does this. Does nothing if the connection is gone. If the connection was cut and its client may
+    /// come back, detaches the client instead.
     fn disconnect(&mut self, id: ClientId) {
         let Some(client) = self.ctx.core.registry.get(id) else {
             return;

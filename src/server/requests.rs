@@ -135,7 +135,7 @@ fn upgrade<S: Service>(
     if let Some(Ask::Back { token, .. }) = &asked
         && !request.wants_websocket()
     {
-        // A page cannot see the status of a refused handshake, so it asks with a plain request.
+        // A page cannot see the status of a failed handshake, so it sends a plain request to learn it.
         resumption::check(ctx, id, request, token)?;
     }
     let upgrade = request.upgrade()?;
@@ -162,7 +162,7 @@ fn upgrade<S: Service>(
         Some(Ask::New { notice }) => Some(notice),
         None => None,
     };
-    // A detached client for which nothing is pending makes room for a new one.
+    // A detached client to which the service owes nothing makes way for a new one.
     let is_full = ctx.core.is_full();
     let has_too_many = ctx.core.has_too_many(remote);
     let mut leaver = None;

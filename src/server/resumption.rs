@@ -1,7 +1,9 @@
-//! Resuming connections: reads what a handshake asks for, checks its token, and gives the new connection to its client.
+//! The handshake of resumable connections: reads its parameters, checks its token, and hands the new connection to the
+//! client that comes back.
 //!
-//! A client that asks for it with `resume=new` gets a token. After a cut it comes back on a new connection with the token
-//! and the number of messages that it has received. `Client` keeps what it has not confirmed; see `client/resumable.rs`.
+//! A client that connects with `resume=new` gets a token. After a cut, it comes back on a new connection with the token and
+//! the number of messages that it has received. The server keeps the messages that it has not confirmed; see
+//! `client/resumable.rs`.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,10 +19,10 @@ use super::id::ClientId;
 use super::service::Service;
 use crate::protocol::deflate::{Codec, Offer};
 use crate::protocol::handshake::Upgrade;
-use crate::protocol::{Accept, CloseReason, Rejection, Request, StatusCode};
+use crate::protocol::{Accept, Cause, CloseCode, CloseReason, Rejection, Request, StatusCode};
 use crate::secret::is_equal;
 
-/// The field of a request and of its response that carries a token.
+/// The header field that carries a token, in requests and responses.
 const FIELD: &str = "Outrigger-Resume";
 
 /// A secret with 244 bits of entropy.
@@ -48,7 +50,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What a client presents to continue: its id, and a secret. As text: `c7.1-` and 64 hexadecimal digits.
+/// What a client presents when it comes back: its id and a secret. Its text is the id, `-` and 64 hexadecimal digits.
 #[derive(Clone, Debug)]
 pub(super) struct ResumeToken {
     client: ClientId,
@@ -63,7 +65,7 @@ impl ResumeToken {
         }
     }
 
-    /// The message that tells a client its token, and how many of its messages the server has taken.
+    /// The notice: a message with the token and the number of messages that the server has received from the client.
     pub(super) fn notice(&self, received: u64) -> String {
         format!(r#"{{"outrigger":{{"resume":"{self}","received":{received}}}}}"#)
     }
@@ -111,12 +113,12 @@ impl FromStr for ResumeToken {
     }
 }
 
-/// What a handshake asks for.
+/// What a handshake asks for with its `resume` parameter or header field.
 #[derive(Debug)]
 pub(super) enum Ask {
-    /// A connection that can be resumed.
+    /// A new resumable connection.
     New { notice: bool },
-    /// To continue a client that has received so many messages.
+    /// To come back as an earlier client, which has received `received` messages.
     Back {
         token: ResumeToken,
         received: u64,
@@ -124,7 +126,7 @@ pub(super) enum Ask {
     },
 }
 
-/// The token is unknown, its client has ended, or the messages that the client lacks are no longer kept.
+/// The rejection if the token is unknown, its client has ended, or messages that the client lacks are no longer kept.
 fn gone() -> Rejection {
     Rejection::new(
         StatusCode::GONE,
@@ -133,7 +135,7 @@ fn gone() -> Rejection {
     .because("resume")
 }
 
-/// Reads what a handshake asks for. With `is_offered` false, a connection cannot be resumed, and only a token is refused.
+/// Reads what a handshake asks for. If `is_offered` is false, a resume token is rejected, and anything else is ignored.
 pub(super) fn read(request: &Request<'_>, is_offered: bool) -> Result<Option<Ask>, Rejection> {
     let bad = |why: &'static str| Rejection::new(StatusCode::BAD_REQUEST, why).because("resume");
     let field = request
@@ -160,7 +162,7 @@ pub(super) fn read(request: &Request<'_>, is_offered: bool) -> Result<Option<Ask
     if !is_offered {
         return match parsed {
             Ok(_) => Err(gone()),
-            // The parameter belongs to the service.
+            // The parameter or field is meant for the service.
             Err(_) => Ok(None),
         };
     }
@@ -180,7 +182,7 @@ pub(super) fn read(request: &Request<'_>, is_offered: bool) -> Result<Option<Ask
     }))
 }
 
-/// Removes from a query what only resuming needs.
+/// Removes the parameters of this module from a query.
 pub(crate) fn without_resume(query: &str) -> String {
     let is_ours = |pair: &&str| {
         let name = pair.split('=').next();
@@ -195,7 +197,7 @@ pub(super) fn offer(accept: Accept, token: &ResumeToken) -> Result<Accept, Rejec
     accept.field(FIELD, token.to_string())
 }
 
-/// Adds the fields that every connection negotiates for itself, and agrees on compression.
+/// Adds the header fields that each connection needs anew, and negotiates compression.
 pub(super) fn negotiate(
     ctx: &Context,
     mut accept: Accept,
@@ -214,7 +216,7 @@ pub(super) fn negotiate(
     Ok((accept, codec))
 }
 
-/// Checks that a token opens a client of the same service, path and principal. `id` is the new connection.
+/// Checks that a token belongs to a client of the same service, path and principal. `id` is the new connection.
 pub(super) fn check(
     ctx: &Context,
     id: ClientId,
@@ -235,7 +237,7 @@ pub(super) fn check(
     Err(gone())
 }
 
-/// Answers the handshake of a connection that continues a client. `id` is the new connection.
+/// Answers the handshake of a client that comes back. `id` is the new connection.
 pub(super) fn resume(
     ctx: &mut Context,
     id: ClientId,
@@ -254,13 +256,13 @@ pub(super) fn resume(
         .map_err(|wrong| match wrong {
             WrongCount::TooFew => {
                 log::info!(
-                    "{id} cannot resume {target}: message {} is not kept",
+                    "{id} cannot resume {target}: message {} is no longer kept",
                     received + 1
                 );
                 gone()
             }
             WrongCount::TooMany => {
-                let why = "received is more than was sent";
+                let why = "received is more than the server has sent";
                 Rejection::new(StatusCode::BAD_REQUEST, why).because("resume")
             }
         })?;
@@ -282,8 +284,8 @@ pub(super) fn resume(
 }
 
 impl Core {
-    /// Gives the connection `id`, whose handshake continues the client `target`, to that client, which has received so
-    /// many messages. Called when the connection was read, before anything else happens.
+    /// Hands the connection `id` to the client `target`, which comes back on it and has received `received` messages.
+    /// Called right after the connection was read.
     pub(super) fn join(&mut self, id: ClientId, (target, received): (ClientId, u64)) {
         let Some((new, client)) = self.registry.pair_mut(id, target) else {
             debug_assert!(false, "{target} cannot end while {id} is read");
@@ -304,8 +306,9 @@ impl Core {
         );
     }
 
-    /// The detached client that can make way for a new client from `remote`: one for which nothing is pending, from the
-    /// same address if there is one, and the one that has waited longest. With `same_address`, no other address counts.
+    /// The detached client that makes way for a new client from `remote`. It is one to which the service owes nothing,
+    /// preferably of the same address, and the one that has been idle for longest. With `same_address`, only clients of
+    /// the same address qualify.
     pub(super) fn idle_detached(&self, remote: Remote, same_address: bool) -> Option<ClientId> {
         let clients = self.registry.iter().filter(|client| client.may_come_back());
         let idle = clients.filter_map(|client| {
@@ -318,16 +321,20 @@ impl Core {
         first.map(|(.., id)| id)
     }
 
-    /// Ends a detached client, because there are as many clients as allowed and another has come.
+    /// Ends a detached client, because a new client needs its place.
     pub(super) fn make_way(&mut self, id: ClientId) {
         log::info!("{id} makes way for another client");
         self.with(id, |client, env| {
-            client.end(env, CloseReason::not_resumed(&CloseReason::eof()));
+            let reason = "made way for another client";
+            client.end(
+                env,
+                CloseReason::new(Cause::NotResumed, CloseCode::ABNORMAL, reason),
+            );
         });
     }
 
-    /// Frees memory of unconfirmed messages if it is short: what clients have confirmed, and then the client that keeps
-    /// most, beginning with those that are detached.
+    /// Frees memory of kept messages if it is short: drops what clients have confirmed, and if that is not enough, ends the
+    /// client with the most memory, detached clients first.
     pub(super) fn relieve_memory(&mut self) {
         let limit = self.env.config.resume.unwrap_or_default().memory;
         // What one turn adds should not reach the limit.
@@ -344,7 +351,7 @@ impl Core {
         let clients = self.registry.iter().filter(|client| client.is_open());
         let largest = clients.max_by_key(|client| (client.is_detached(), client.kept_memory()));
         if let Some(id) = largest.map(|client| client.id) {
-            log::warn!("{id} ends: the memory for unconfirmed messages is short");
+            log::warn!("ending {id}: too little memory is left for unconfirmed messages");
             self.with(id, |client, env| client.cut_off(env));
         }
     }
@@ -358,7 +365,7 @@ impl Core {
 }
 
 impl<S: Service> Server<S> {
-    /// Keeps a client whose connection was cut. The service hears nothing.
+    /// Detaches a client whose connection was cut. The service is not told.
     pub(super) fn detach(&mut self, id: ClientId, cut: CloseReason) {
         let pending = self.is_waiting(id);
         let Core {

@@ -56,7 +56,7 @@ pub trait Service {
         Ok(Route::WebSocket)
     }
 
-    /// The least scope that a request needs. The loop rejects the request of a client whose token has a lower scope with
+    /// The lowest scope that a request needs. The loop rejects the request of a client whose token has a lower scope with
     /// 403, before it calls `route`. In a method that follows, [`Context::scope`] is the scope of the client's token.
     fn scope(&self, request: &Request<'_>) -> Scope {
         let _ = request;
@@ -70,7 +70,7 @@ pub trait Service {
         usize::MAX
     }
 
-    /// Whether a client that asks for it gets a connection that it can resume after a cut.
+    /// Whether clients may make their connections resumable with this request.
     fn is_resumable(&self, request: &Request<'_>) -> bool {
         let _ = request;
         true

@@ -40,7 +40,7 @@ pub struct Status {
     /// The addresses that the server listens on.
     pub listen: Vec<String>,
     pub(super) client_count: usize,
-    /// The clients among them whose connection was cut and that can still resume it.
+    /// How many of the clients are detached: their connection was cut, and they can still resume it.
     pub detached: usize,
     /// Connections of every kind: clients, calls, and those that have not sent a request yet.
     pub connections: usize,
@@ -72,7 +72,7 @@ pub struct ClientStatus {
     pub traffic: Traffic,
     /// Bytes of output that wait for it.
     pub queued_bytes: usize,
-    /// How its connection can be resumed; `None` if it cannot.
+    /// The state of a resumable client; `None` if the client is not resumable.
     pub resume: Option<ResumeStatus>,
 }
 
@@ -82,7 +82,7 @@ pub struct ClientStatus {
 pub struct ResumeStatus {
     /// How long its connection has been cut; `None` while it is connected.
     pub detached: Option<Duration>,
-    /// Bytes of messages that it has not confirmed.
+    /// Bytes of messages that are kept for it.
     pub kept_bytes: usize,
     /// The number of times that it has come back.
     pub resumes: u64,

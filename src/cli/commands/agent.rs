@@ -15,8 +15,8 @@ pub(super) static AGENT: Command = Command {
     about: "\
 Connects many WebSocket clients to one JSON-RPC agent that reads and writes lines on its standard
 streams: an agent of the Agent Client Protocol, or any other with --protocol jsonrpc. Every answer
-goes to the client that asked, under the id that it used. Every session belongs to one connection.
-Clients with another protocol version or other capabilities get a process of their own.
+goes to the client that sent the request, under the id that it used. Every session belongs to one
+connection at a time. There is one agent process for each protocol version and set of capabilities.
 
 With --mode per-client, each connection gets a PROGRAM of its own, and messages pass through
 unchanged. For MCP servers, use '--mode per-client --protocol jsonrpc'.
@@ -102,7 +102,7 @@ const FLAGS: &[Flag] = &[
         name: "restart-limit",
         takes: Takes::One("N/TIME"),
         default: Some("5/60s"),
-        help: "how many times a process of a shared agent may exit within a time before it is given up; the server fails with its last process",
+        help: "how many times a process of a shared agent may exit within TIME and be restarted; the server fails when its last process exits more often",
         set: |settings, value| {
             let wrong = || format!("'{value}' is not N/TIME such as 5/60s");
             let (count, window) = value.split_once('/').ok_or_else(wrong)?;
@@ -121,7 +121,7 @@ const FLAGS: &[Flag] = &[
         name: "max-agents",
         takes: Takes::One("N"),
         default: Some("4"),
-        help: "how many processes a shared agent may have: one for each kind of client, by protocol version and capabilities",
+        help: "maximum processes of a shared agent, which has one for each kind of client, by protocol version and capabilities",
         set: |settings, value| {
             settings.max_agents = number(value, 1..=64)?;
             Ok(())
@@ -134,7 +134,7 @@ const FLAGS: &[Flag] = &[
         name: "initialize-timeout",
         takes: Takes::One("TIME"),
         default: Some("30s"),
-        help: "how long a shared agent may take to answer initialize; then the clients that wait get the error -32014",
+        help: "how long a shared agent may take to answer initialize; after that, the waiting clients get the error -32014",
         set: |settings, value| {
             settings.initialize_timeout = duration(value)?;
             Ok(())
@@ -147,7 +147,7 @@ const FLAGS: &[Flag] = &[
         name: "approvals",
         takes: Takes::One("WHO"),
         default: Some("owner"),
-        help: "owner: only the client of a session answers its permission requests; any: observers of the session whose token permits use may answer too, and the first answer counts",
+        help: "who may answer a session's permission requests. owner: only its client; any: also observers whose token has the scope 'use' or 'all', and the first answer counts",
         set: |settings, value| {
             settings.approvals = match value {
                 "owner" => Approvals::Owner,
@@ -163,7 +163,7 @@ const FLAGS: &[Flag] = &[
     Flag {
         name: "unknown-sessions",
         takes: Takes::One("RULE"),
-        default_note: Some("allow if there is one principal, else deny"),
+        default_note: Some("allow if there is one principal, otherwise deny"),
         help: "allow or deny: whether clients may load sessions that the server has never seen, such as those in the agent's own history",
         set: |settings, value| {
             settings.unknown_sessions = match value {
@@ -181,7 +181,7 @@ const FLAGS: &[Flag] = &[
         name: "request-timeout",
         takes: Takes::One("TIME"),
         default: Some("off"),
-        help: "how long a shared agent may take to answer a request, other than session/prompt; then its client gets the error -32014",
+        help: "how long a shared agent may take to answer a request other than session/prompt; after that, the client gets the error -32014",
         set: |settings, value| {
             settings.request_timeout = duration(value)?;
             Ok(())
@@ -194,7 +194,7 @@ const FLAGS: &[Flag] = &[
         name: "answer-timeout",
         takes: Takes::One("TIME"),
         default: Some("off"),
-        help: "how long a client may take to answer a request of a shared agent, such as for a permission; then the agent gets the error -32014",
+        help: "how long a client may take to answer a request of a shared agent, such as for a permission; after that, the agent gets the error -32014",
         set: |settings, value| {
             settings.answer_timeout = duration(value)?;
             Ok(())

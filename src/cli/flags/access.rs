@@ -9,7 +9,7 @@ pub(super) const FLAGS: &[Flag] = &[
         default_note: Some(
             "a generated token, printed in the 'listening' line; none for echo on loopback",
         ),
-        help: "file with the tokens that clients present: one word, or lines NAME SCOPE SECRET as 'outrigger token' writes them; the variable OUTRIGGER_TOKEN may hold its content instead",
+        help: "file with the tokens that clients present: one word, or lines NAME SCOPE SECRET as 'outrigger token' writes them; the variable OUTRIGGER_TOKEN may hold this text instead",
         set: |settings, value| put(&mut settings.token_file, Ok(Some(value.into()))),
         accepts: samples(&["/run/token"]),
         ..Flag::BASE

@@ -1,4 +1,4 @@
-//! Flags of connections that clients can resume after a cut.
+//! Flags for resumable connections.
 
 use super::super::settings::Settings;
 use super::super::values::{duration, size};
@@ -14,7 +14,7 @@ pub(super) const FLAGS: &[Flag] = &[
         name: "resume-grace",
         takes: Takes::One("TIME"),
         default: Some("5m"),
-        help: "how long a client whose connection was cut may take to resume it, from the moment when nothing is pending for it",
+        help: "how long a client whose connection was cut may take to resume it, counted from when the service owes the client nothing more",
         set: |settings, value| {
             let time = duration(value).map(Option::unwrap_or_default);
             put(&mut config(settings).grace, time)
@@ -27,7 +27,7 @@ pub(super) const FLAGS: &[Flag] = &[
         name: "resume-limit",
         takes: Takes::One("TIME"),
         default: Some("12h"),
-        help: "how long a client whose connection was cut may stay away in any case",
+        help: "how long a client whose connection was cut may take to resume it in any case",
         set: |settings, value| {
             let time = duration(value).map(Option::unwrap_or_default);
             put(&mut config(settings).limit, time)
@@ -40,7 +40,7 @@ pub(super) const FLAGS: &[Flag] = &[
         name: "resume-buffer",
         takes: Takes::One("BYTES"),
         default: Some("4MiB"),
-        help: "maximum unconfirmed messages kept for one resumable client, not counting the longest one; more ends the client with 1008",
+        help: "maximum unconfirmed messages kept for one resumable client, not counting the longest one; a client that exceeds it ends with 1008",
         set: |settings, value| put(&mut config(settings).buffer, size(value, 4096..=1 << 40)),
         accepts: samples(&["4096", "1GiB"]),
         rejects: &["4095", "lots"],
@@ -50,7 +50,7 @@ pub(super) const FLAGS: &[Flag] = &[
         name: "resume-memory",
         takes: Takes::One("BYTES"),
         default: Some("256MiB"),
-        help: "maximum memory for the unconfirmed messages of all resumable clients; the client that exceeds it ends with 1008",
+        help: "maximum memory for the unconfirmed messages of all resumable clients; near it, the client for which the server keeps most ends with 1008, detached clients first",
         set: |settings, value| put(&mut config(settings).memory, size(value, 65_536..=1 << 40)),
         accepts: samples(&["64KiB", "8GiB"]),
         rejects: &["65535", "lots"],
@@ -58,7 +58,7 @@ pub(super) const FLAGS: &[Flag] = &[
     },
     Flag {
         name: "no-resume",
-        help: "offer no connections that can be resumed; in the configuration file also a setting of a route",
+        help: "offer no resumable connections; in the configuration file also a setting of a route",
         for_routes: true,
         set: |settings, _| turn_on(&mut settings.no_resume),
         ..Flag::BASE

@@ -13,7 +13,7 @@ pub(super) struct Account {
     pub(super) taken: u64,
     /// The number of messages sent to it.
     pub(super) sent: u64,
-    /// Whether something is pending for it.
+    /// Whether the service owes it something.
     pub(super) is_pending: bool,
     /// Whether it ends for good: it has read too slowly, it was closed with 1008, or it leaves.
     pub(super) is_doomed: bool,
@@ -26,7 +26,7 @@ pub(super) struct Account {
 pub(super) struct Ledger {
     pub(super) accounts: BTreeMap<ClientId, Account>,
     pub(super) ended: BTreeMap<ClientId, (Account, CloseReason)>,
-    /// Whether the service holds back no messages any more.
+    /// Whether the service has stopped holding back messages.
     pub(super) is_settling: bool,
 }
 

@@ -1,8 +1,8 @@
 //! Clients that resume their connections after any cut, with a whole server in memory under simulated time.
 //!
-//! Two state machines: the service of the server and each client number their messages. Each message must arrive exactly
-//! once and in order on both sides, whatever is cut, as long as the client has not ended. A PING must carry the number of
-//! messages before it. A client may be refused only if it has ended.
+//! The service and each client number their messages. As long as the client has not ended, each message must arrive exactly
+//! once and in order on both sides, whatever is cut. A PING must carry the number of messages before it. A client that comes
+//! back may be rejected only if it has ended.
 
 mod ledger;
 mod peer;
@@ -23,8 +23,7 @@ const BUFFER: usize = 6000;
 const MEMORY: usize = 40_000;
 const MAX_MESSAGE: usize = 3000;
 
-/// Runs any operations of clients that resume their connections. Every message arrives once and in order, and every
-/// client ends once.
+/// Runs arbitrary operations of resumable clients. Every message arrives once and in order, and every client ends once.
 pub fn resume(data: &[u8]) {
     let Some((options, mut plan)) = data.split_first() else {
         return;
@@ -177,7 +176,7 @@ fn settle(world: &mut Sea, peer: &mut Peer) {
     );
 }
 
-/// Checks that no client ended because its connection was cut, and stops the server. All clients end.
+/// Checks that no cut has ended a client, and stops the server. All clients end.
 fn finish(mut world: Sea) {
     for (client, (_, reason)) in &world.service().ended {
         let is_final = match reason.cause {

@@ -6,15 +6,15 @@ use crate::fuzz::protocol::write_frame;
 use crate::server::memory_stream::MemoryStream;
 use crate::server::simulation::World;
 
-/// How a client's present connection is.
+/// The state of a client's current connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Link {
-    /// Not there, or given up by the client.
+    /// There is none, or the client has abandoned it.
     Cut,
     /// The response to the handshake is awaited.
     Handshake,
     Open,
-    /// CLOSE has come.
+    /// CLOSE has arrived.
     Closed,
 }
 
@@ -30,14 +30,14 @@ pub(super) struct Peer {
     pub(super) read: usize,
     pub(super) link: Link,
     pub(super) token: String,
-    /// The token before it, which may still be good.
+    /// The previous token, which may still be valid.
     pub(super) earlier: String,
     pub(super) wants_notice: bool,
-    /// The number of taken messages that the notice must tell, while it is awaited.
+    /// The number of received messages that the notice must have, while it is awaited.
     pub(super) notice: Option<usize>,
     /// The messages of the client: the last byte of each.
     pub(super) letters: Vec<u8>,
-    /// The number of messages written on the present connection and before.
+    /// The number of messages written, on the current connection and earlier ones.
     pub(super) written: usize,
     pub(super) received: u64,
     /// Payloads of PINGs that are not answered.
@@ -73,7 +73,7 @@ impl Peer {
         Some(peer)
     }
 
-    /// Sends a handshake on the present connection.
+    /// Sends a handshake on the current connection.
     pub(super) fn ask(&mut self, world: &mut Sea, query: &str, field: &str) {
         let notice = if self.wants_notice { "&notice=1" } else { "" };
         let head = format!(
@@ -260,7 +260,7 @@ impl Peer {
         self.event(world, false);
     }
 
-    /// Cuts the connection: resets it, ends the client's direction, or forgets it without a word.
+    /// Cuts the connection: resets it, ends the client's direction, or abandons it silently.
     pub(super) fn cut(&mut self, world: &mut Sea, how: u8) {
         if self.link == Link::Cut {
             return;

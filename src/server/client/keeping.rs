@@ -1,4 +1,4 @@
-//! The output of a resumable client: what it has not confirmed is kept, and what it lacks after a cut is sent again.
+//! The output of a resumable client: keeps messages until the client has confirmed them, and resends them after a cut.
 
 use std::time::Duration;
 
@@ -9,21 +9,21 @@ use crate::protocol::{Cause, CloseReason, Message, Time};
 use crate::server::core::Env;
 use crate::server::run_queue::News;
 
-/// A PING that asks for a confirmation is sent after this fraction of the resume buffer.
+/// A PING that asks for a confirmation is sent after messages of 1/16 of the resume buffer.
 const PING_SHARE: usize = 16;
 
-/// The service should send no more while the client has not confirmed this fraction of the resume buffer. Half of it
-/// ends that.
+/// The service should send no more once 1/2 of the resume buffer is unconfirmed, until at most 1/4 is.
 const CROWDED_SHARE: usize = 2;
 
-/// The client's messages wait while it has not confirmed this fraction of the resume buffer.
+/// The client's messages wait while more than 5/8 of the resume buffer are unconfirmed.
 const HELD_SHARE: (usize, usize) = (5, 8);
 
-/// How long the service waits for a client that has all output but confirms none of it. Its PONG may be behind messages
-/// that wait for the service. The connection is then cut: a client that comes back says what it has received.
+/// How long a client may confirm nothing although it has been sent everything. Its PONG may be behind messages that the
+/// service does not accept yet. After this time the server cuts the connection: when the client comes back, it says what it
+/// has received.
 const STUCK: Duration = Duration::from_secs(2);
 
-/// How many bytes of messages are sent again in one turn, and how many of them count as a unit of work.
+/// How many bytes of messages are resent in one turn, and how many of these bytes count as a unit of work.
 const RESENT: (usize, usize) = (64 << 10, 2048);
 
 /// The same, if the messages are compressed.
@@ -39,12 +39,12 @@ const ALLOWANCES: usize = 2;
 /// them.
 const PASS: Duration = Duration::from_millis(250);
 
-/// The least time between two PINGs that ask for a confirmation, unless much is unconfirmed.
+/// The minimum time between two PINGs that ask for a confirmation, unless much is unconfirmed.
 const PING_PAUSE: Duration = Duration::from_secs(1);
 
 impl Client {
-    /// Whether messages to a client whose connection was cut are kept until it comes back. True from the cut on, even
-    /// before the loop has detached the client.
+    /// Whether the connection was cut and messages are kept until the client comes back. This is true as soon as the
+    /// connection has ended, even before the loop has detached the client.
     pub(super) fn takes_messages(&self) -> bool {
         let Some(resumable) = self.resumable() else {
             return false;
@@ -83,7 +83,7 @@ impl Client {
         is_sent
     }
 
-    /// Records that much is unconfirmed.
+    /// Notes whether too much is unconfirmed for the service to send more.
     pub(super) fn check_crowd(&mut self, env: &mut Env) {
         let limits = env.config.resume.unwrap_or_default();
         let now = env.now;
@@ -96,19 +96,19 @@ impl Client {
         }
     }
 
-    /// The number of messages that were sent on the present connection and before.
+    /// The number of messages that were sent, on the current connection and earlier ones.
     pub(super) fn sent_count(&self) -> u64 {
         let unsent = self.resumable().map_or(0, |one| one.outbox.unsent());
         self.traffic.messages_out - unsent
     }
 
-    /// Whether messages wait to be sent on the present connection.
+    /// Whether messages wait to be sent on the current connection.
     pub(super) fn has_unsent(&self) -> bool {
         self.resumable().is_some_and(|one| one.outbox.unsent() > 0)
     }
 
-    /// Sends the next messages that wait, a part of them at once, and then the CLOSE that waits behind them. Called when
-    /// the socket has taken all earlier output.
+    /// Sends the next unsent messages, up to the limit for one turn. Sends the CLOSE that waits behind them after the last
+    /// one. Called when all earlier output has been written to the socket.
     pub(super) fn send_unsent(&mut self, env: &mut Env) {
         let resumable = self
             .backlog
@@ -150,7 +150,7 @@ impl Client {
         }
     }
 
-    /// Sends the CLOSE with which the service has closed the client while messages waited.
+    /// Sends the CLOSE of the service that has waited for unsent messages.
     pub(super) fn send_waiting_close(&mut self, env: &mut Env) {
         let closing = self.resumable_mut().and_then(|one| one.closing.take());
         if let Some(closing) = closing {
@@ -158,12 +158,12 @@ impl Client {
         }
     }
 
-    /// Whether a CLOSE of the service waits until the client has been sent every message.
+    /// Whether a CLOSE of the service waits for unsent messages.
     pub(super) fn is_close_waiting(&self) -> bool {
         self.resumable().is_some_and(|one| one.closing.is_some())
     }
 
-    /// Makes the CLOSE of the service wait for the unsent messages. Returns whether it must.
+    /// Makes a CLOSE wait if it must follow unsent messages. Returns whether it waits.
     pub(super) fn postpone_close(&mut self, reason: &CloseReason) -> bool {
         let waits = self.has_unsent() && reason.cause == Cause::Service && !is_final(reason.code);
         if waits && let Some(resumable) = self.resumable_mut() {
@@ -172,9 +172,9 @@ impl Client {
         waits
     }
 
-    /// Sends a PING that asks for a confirmation, if enough was sent since the last one. One PING is under way at a time,
-    /// and unless much is unconfirmed, a second passes between two, because a client may answer several ahead of its
-    /// application.
+    /// Sends a PING that asks for a confirmation, if enough was sent since the last one. Unless much is unconfirmed, it
+    /// waits for the PONG of the last one and for [`PING_PAUSE`], because a client may answer several PINGs before its
+    /// application handles the messages between them.
     pub(super) fn ping_if_due(&mut self, env: &mut Env) {
         let limits = env.config.resume.unwrap_or_default();
         let (now, sent) = (env.now, self.sent_count());
@@ -207,7 +207,7 @@ impl Client {
         self.ping_if_due(env);
     }
 
-    /// Drops messages, and reports that there is room again.
+    /// Drops messages with `release`, and reports if there is room again.
     pub(super) fn release(&mut self, env: &mut Env, release: impl FnOnce(&mut Outbox)) {
         let limits = env.config.resume.unwrap_or_default();
         let Some(resumable) = self.resumable_mut() else {
@@ -229,7 +229,7 @@ impl Client {
         self.read_again(env);
     }
 
-    /// When to check whether a connected client that confirms nothing is stuck.
+    /// When to call [`Client::is_stuck`] for a connected client that confirms nothing.
     pub(super) fn stuck_at(&self, env: &Env) -> Option<Time> {
         let crowded = self.resumable()?.crowded.filter(|_| self.is_connected())?;
         let waits = self.awaits_confirmation(env);
@@ -265,7 +265,7 @@ impl Client {
         false
     }
 
-    /// Drops every message that is kept, because the client ends for good.
+    /// Drops all kept messages, because the client ends for good.
     pub(super) fn forget_kept(&mut self, env: &mut Env) {
         if let Some(resumable) = self.resumable_mut() {
             env.kept_memory -= resumable.outbox.memory();
@@ -278,8 +278,8 @@ impl Client {
         self.release(env, Outbox::release_confirmed);
     }
 
-    /// Makes room for a message of `size` bytes among those that are kept. If there is none, drops what the client has
-    /// confirmed. Returns whether there is room.
+    /// Makes room for another kept message of `size` bytes: drops the messages that the client has confirmed, if
+    /// necessary. Returns whether there is room.
     pub(super) fn make_room_to_keep(&mut self, env: &mut Env, size: usize) -> bool {
         if !self.may_keep(env, size) {
             self.release(env, Outbox::release_confirmed);
@@ -292,8 +292,8 @@ impl Client {
         self.resumable().is_some_and(|one| one.crowded.is_some())
     }
 
-    /// Whether so much is unconfirmed, not counting the longest message, that the client's next message, and its answer,
-    /// must wait for a PONG. A message that has begun is taken, because a PONG cannot come inside it.
+    /// Whether so much is unconfirmed, not counting the longest message, that the client's next message must wait for a
+    /// PONG. A message that has begun to arrive does not wait, because its rest may precede the PONG.
     #[inline]
     pub(super) fn awaits_confirmation(&self, env: &Env) -> bool {
         self.backlog.is_some() && self.is_unconfirmed(env)
@@ -312,8 +312,8 @@ impl Client {
         unconfirmed > limits.buffer / whole * part + resumable.allowance && !inside
     }
 
-    /// Whether a client with a backlog may not be read because its connection continues another client, or because the
-    /// client has left too much unconfirmed and a message is next.
+    /// Why a client with a backlog may not be read: its connection is to be handed to another client, or a message is next
+    /// and the client has left too much unconfirmed.
     #[cold]
     pub(super) fn resume_gate(&self, env: &Env) -> Option<Why> {
         if self.joins().is_some() {

@@ -4,16 +4,16 @@ use std::collections::VecDeque;
 
 use crate::protocol::Message;
 
-/// Messages are collected in blocks of this size. A longer message gets a block of its own.
+/// The size of a block, which holds several messages. A longer message gets a block of its own.
 const BLOCK: usize = 16 << 10;
 
 /// The capacity of a new block, which grows up to [`BLOCK`].
 const FIRST_BLOCK: usize = 256;
 
-/// The length of the number that precedes each message: twice the length of its payload, plus 1 if it is binary.
+/// The length of the prefix of each message: a number that is twice the length of its payload, plus 1 if it is binary.
 const PREFIX: usize = size_of::<u64>();
 
-/// The messages that a client has not confirmed, and those that wait to be sent again after a cut.
+/// The messages kept for a client: those that it may not have received, and those that have not been sent.
 ///
 /// ```text
 ///  blocks: [ released | confirmed | sent ] [ sent | unsent ] [ unsent ] ...
@@ -33,11 +33,11 @@ pub(super) struct Outbox {
     /// The number of messages that were confirmed, counted from 1 since the client first connected. The confirmed ones
     /// that are still kept are at the front.
     confirmed: u64,
-    /// The number of bytes of those.
+    /// The number of bytes of the confirmed messages that are still kept.
     confirmed_len: usize,
-    /// The number of messages at the end that were not sent on the present connection.
+    /// The number of messages, at the end, that were not sent on the current connection.
     unsent: u64,
-    /// Where the first of them begins: the index of its block, and its position in that.
+    /// The position of the first unsent message: the index of its block, and the offset in the block.
     cursor: (usize, usize),
     /// The length of the longest message since the outbox was last empty.
     largest: usize,
@@ -76,12 +76,13 @@ impl Outbox {
         self.confirmed
     }
 
-    /// The number of messages that were not sent on the present connection.
+    /// The number of messages that were not sent on the current connection.
     pub(super) fn unsent(&self) -> u64 {
         self.unsent
     }
 
-    /// Adds the message that is sent last. If others are unsent, or with `waits`, it is unsent too. Returns its length.
+    /// Adds a message at the end. It counts as sent unless `waits` is true or earlier messages are unsent. Returns its
+    /// length with its prefix.
     pub(super) fn push(&mut self, message: Message<'_>, waits: bool) -> usize {
         let payload = message.as_bytes();
         let needed = PREFIX + payload.len();
@@ -117,7 +118,7 @@ impl Outbox {
         needed
     }
 
-    /// The next message that was not sent on the present connection.
+    /// The next message that was not sent on the current connection.
     pub(super) fn next_unsent(&self) -> Option<Message<'_>> {
         let (is_binary, payload) = self.split_next()?;
         Some(match std::str::from_utf8(payload) {
@@ -133,7 +134,7 @@ impl Outbox {
         split(block.get(at..)?)
     }
 
-    /// Records that the next message was sent. Returns its length.
+    /// Records that the next unsent message was sent. Returns its length with its prefix.
     pub(super) fn advance(&mut self) -> usize {
         let Some((_, payload)) = self.split_next() else {
             return 0;
@@ -149,8 +150,8 @@ impl Outbox {
     }
 
     /// Records that the client has confirmed the messages up to number `until`, counted from 1 since the client first
-    /// connected. Drops those that it had confirmed before. Does nothing unless it confirms more than before, and no
-    /// more than was sent.
+    /// connected. Drops those that it had confirmed earlier. Ignores a number that is not higher than the last one, or
+    /// higher than the number of sent messages.
     pub(super) fn confirm(&mut self, until: u64) {
         let sent = self.before + self.count - self.unsent;
         if until <= self.confirmed || until > sent {
@@ -167,8 +168,8 @@ impl Outbox {
         self.release(self.confirmed);
     }
 
-    /// Drops the messages up to number `until`, which the client has received. Those behind it are neither confirmed nor
-    /// sent on the new connection.
+    /// Drops the messages up to number `until`, which the client has received. Later ones count as unconfirmed, and as
+    /// unsent on the new connection.
     pub(super) fn resume_after(&mut self, until: u64) {
         self.release(until);
         (self.confirmed, self.confirmed_len) = (until, 0);
@@ -217,7 +218,7 @@ impl Outbox {
     }
 }
 
-/// The first message of a part of a block: whether it is binary, and its payload.
+/// Reads the message at the start of a slice of a block. Returns whether it is binary, and its payload.
 fn split(block: &[u8]) -> Option<(bool, &[u8])> {
     let (prefix, rest) = block.split_first_chunk()?;
     let prefix = u64::from_le_bytes(*prefix);

@@ -1,8 +1,8 @@
-//! A client that can resume its connection after a cut: what it has not confirmed, and its state while it is detached.
+//! Resumable clients: their state while they are connected, and while they are detached after a cut.
 //!
-//! A resumable client is not gone when its TCP connection is. It stays in the registry *detached*: the service hears
-//! nothing, and messages to it wait in the outbox. The client comes back with a [`ResumeToken`] on a new connection, which
-//! gives its socket to the detached client.
+//! When its TCP connection is cut, a resumable client stays in the registry. It is then *detached*: the service is not told,
+//! and messages to the client wait in the outbox. The client comes back with a [`ResumeToken`] on a new connection, which
+//! hands its socket to the detached client.
 
 use std::time::Duration;
 
@@ -18,38 +18,39 @@ use crate::server::run_queue::News;
 use crate::server::status::ResumeStatus;
 use crate::server::stream::Stream;
 
-/// How often to ask the service whether something is pending for a detached client.
+/// How often to ask the service whether it still owes a detached client something.
 const CHECK: Duration = Duration::from_secs(1);
 
-/// What a resumable client needs beyond other clients.
+/// The additional state of a resumable client.
 #[derive(Debug)]
 pub(in crate::server) struct Resumable {
     /// The messages that the client has not confirmed, and those that its latest PONG has confirmed. The latter are kept
-    /// until a PONG confirms more, because a client answers a PING before its application has handled the messages
-    /// before it.
+    /// until a PONG confirms more, because a client may answer a PING before its application has handled the messages
+    /// that precede it.
     pub(super) outbox: Outbox,
     /// The secret of the latest token.
     pub(super) secret: Secret,
-    /// The secret of the token before it, and the number of messages that the client had sent when that token was used.
-    /// It is good until the client sends another, which shows that it has read the latest token.
+    /// The secret of the previous token, and the number of messages that the client had sent when that token was used.
+    /// The previous token is valid until the client sends another message, which shows that it has the latest token.
     pub(super) earlier: Option<(Secret, u64)>,
     /// The number of bytes sent since the last PING that asks for a confirmation.
     pub(super) unpinged: usize,
-    /// The number of messages that the last of these PINGs carried, and when it was sent.
+    /// The count in the last of these PINGs, and when it was sent.
     pub(super) pinged: (u64, Time),
-    /// The number of bytes that may be unconfirmed in addition before the client's messages wait.
+    /// The number of additional bytes that may be unconfirmed before the client's messages wait.
     pub(super) allowance: usize,
-    /// Since when the outbox has exceeded its share and the client has neither confirmed nor taken output.
+    /// When the client last made progress, while too much is unconfirmed for the service to send more. `None` otherwise.
     pub(super) crowded: Option<Time>,
     /// The fields of the first 101 response. A resumed connection gets them again.
     pub(super) accept: Accept,
-    /// The CLOSE with which the service has closed the client after the cut. The client gets it when it comes back.
+    /// The CLOSE of the service that has not been sent. It follows the unsent messages, if necessary on the next
+    /// connection.
     pub(super) closing: Option<CloseReason>,
     /// Why the client has ended for good after the cut.
     pub(super) ended: Option<CloseReason>,
-    /// Whether the client cannot come back when its present connection ends.
+    /// Whether the client can no longer come back when its current connection ends.
     pub(super) is_final: bool,
-    /// The turn of the loop in which the client came back. Events of the same turn are of its earlier connection.
+    /// The turn of the loop in which the client came back. Events of this turn belong to its earlier connection.
     pub(super) resumed_in: u64,
     /// The number of times that the client has come back.
     pub(super) resumes: u64,
@@ -62,9 +63,9 @@ pub(super) struct Detached {
     pub(super) since: Time,
     /// When the last data message was received or sent.
     pub(super) last_message: Time,
-    /// When nothing was pending any more. `None` while something is.
+    /// Since when the service owes the client nothing. `None` while it owes something.
     idle_since: Option<Time>,
-    /// When to check again whether something is pending.
+    /// When to ask again what the service owes.
     check_at: Time,
     /// Why the connection was cut.
     cut: CloseReason,
@@ -77,8 +78,8 @@ impl Detached {
     }
 }
 
-/// Whether a connection that ended for this reason was cut, so that the client may come back.
-/// `peer_close` is the code of the client's CLOSE.
+/// Whether an end for this reason is a cut, after which the client may come back. `peer_close` is the code of the client's
+/// CLOSE.
 fn is_cut(reason: &CloseReason, peer_close: Option<CloseCode>) -> bool {
     // A page that reloads sends 1001, for example. A client that leaves sends 1000 or no code.
     let leaves = |code| matches!(code, CloseCode::NORMAL | CloseCode::NONE);
@@ -100,7 +101,7 @@ fn is_cut(reason: &CloseReason, peer_close: Option<CloseCode>) -> bool {
     }
 }
 
-/// Whether a close code of the service ends a client for good: the client did something wrong.
+/// Whether a close code of the service ends a client for good, because the client did something wrong.
 pub(super) fn is_final(code: CloseCode) -> bool {
     matches!(
         code,
@@ -143,7 +144,7 @@ impl Client {
         self.resumable_mut()?.ended.take()
     }
 
-    /// Ends a client whose connection was cut for good. An earlier reason is kept.
+    /// Ends a client for good after a cut. An earlier reason takes precedence.
     pub(super) fn end_cut(&mut self, reason: CloseReason) {
         if let Some(resumable) = self.resumable_mut()
             && resumable.ended.is_none()
@@ -169,7 +170,7 @@ impl Client {
         }
     }
 
-    /// When nothing was pending any more for a detached client. `None` if something is, or if the client is connected.
+    /// Since when the service owes a detached client nothing. `None` if it owes something, or if the client is connected.
     pub(in crate::server) fn idle_since(&self) -> Option<Time> {
         match &self.connection {
             Connection::Detached(detached) => detached.idle_since,
@@ -177,13 +178,13 @@ impl Client {
         }
     }
 
-    /// The number of bytes of messages that the client has not confirmed.
+    /// The number of bytes of the kept messages.
     pub(in crate::server) fn kept(&self) -> usize {
         self.resumable()
             .map_or(0, |resumable| resumable.outbox.len())
     }
 
-    /// The memory of the messages that the client has not confirmed, in bytes.
+    /// The memory of the kept messages, in bytes.
     pub(in crate::server) fn kept_memory(&self) -> usize {
         self.resumable()
             .map_or(0, |resumable| resumable.outbox.memory())
@@ -199,7 +200,7 @@ impl Client {
         })
     }
 
-    /// Makes the client resumable. With `notice`, its first message tells it the token.
+    /// Makes the client resumable. With `notice`, sends it the notice with its token.
     pub(in crate::server) fn make_resumable(
         &mut self,
         env: &mut Env,
@@ -228,8 +229,8 @@ impl Client {
         }
     }
 
-    /// Sends the message that tells the client its token, and the number of messages that the server has taken. It does
-    /// not count as a message.
+    /// Sends the notice: the token and the number of messages that the server has received. It is not counted as a
+    /// message.
     pub(super) fn send_notice(&mut self, env: &mut Env, token: &ResumeToken, received: u64) {
         let notice = token.notice(received);
         self.transmit(env, |_, _, out| {
@@ -238,7 +239,8 @@ impl Client {
         });
     }
 
-    /// Why the connection was cut, if it was and the client may come back. Called when the connection is over.
+    /// Why the connection was cut. `None` if it was not cut, or if the client may not come back. Called after the
+    /// connection has ended.
     pub(in crate::server) fn cut(&self) -> Option<CloseReason> {
         let Connection::WebSocket(socket) = &self.connection else {
             return None;
@@ -312,8 +314,8 @@ impl Client {
         self.rearm(env);
     }
 
-    /// Closes a client whose connection was cut. The client gets the CLOSE of a service when it comes back. Any other
-    /// CLOSE, and a code that ends a client for good, ends it now.
+    /// Closes a client that is not connected. If the service closes it, the client gets the CLOSE when it comes back.
+    /// For any other reason, or with a final code, the client ends now.
     pub(super) fn close_cut(&mut self, env: &mut Env, reason: CloseReason) {
         let is_over = match &self.connection {
             Connection::Detached(_) => true,

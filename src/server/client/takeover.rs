@@ -1,4 +1,4 @@
-//! Resuming: a new connection is given to the client that it continues, and the client's old connection ends.
+//! Coming back: a new connection is handed to the client that comes back on it, and the client's old connection ends.
 
 use super::{Client, Connection, Flag};
 use crate::protocol::deflate::Codec;
@@ -10,7 +10,7 @@ use crate::server::id::ClientId;
 use crate::server::resumption::{ResumeToken, Secret};
 use crate::server::run_queue::News;
 
-/// The request of a new connection to continue a client.
+/// The request of a new connection to be handed to an earlier client.
 #[derive(Debug)]
 pub(in crate::server) struct Join {
     pub(super) target: ClientId,
@@ -18,17 +18,17 @@ pub(in crate::server) struct Join {
     pub(super) received: u64,
 }
 
-/// Why a client cannot continue with a number of received messages.
+/// Why a client cannot come back with its number of received messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::server) enum WrongCount {
-    /// Messages after it are no longer kept.
+    /// Some later messages are no longer kept.
     TooFew,
-    /// So many were never sent.
+    /// It is more than the server has sent.
     TooMany,
 }
 
 impl Client {
-    /// Whether a token opens the client now.
+    /// Whether the client can come back now with a token of this secret.
     pub(in crate::server) fn opens_with(&self, secret: &Secret) -> bool {
         let Some(resumable) = self.resumable() else {
             return false;
@@ -48,7 +48,7 @@ impl Client {
         (is_latest | is_earlier) && !is_over
     }
 
-    /// Checks the number of messages that a client says it has received.
+    /// Checks the number of messages that the client claims to have received.
     pub(in crate::server) fn check_received(&self, received: u64) -> Result<(), WrongCount> {
         let kept_after = self
             .resumable()
@@ -62,7 +62,8 @@ impl Client {
         }
     }
 
-    /// Makes the next token the latest one. `used` is the secret with which the client comes back.
+    /// Makes `next` the latest token. `used` is the secret that the client presented. Returns the fields of the first 101
+    /// response.
     pub(in crate::server) fn renew_token(&mut self, used: Secret, next: &ResumeToken) -> Accept {
         let messages_in = self.traffic.messages_in;
         let Some(resumable) = self.resumable_mut() else {
@@ -73,8 +74,8 @@ impl Client {
         resumable.accept.clone()
     }
 
-    /// Answers the handshake of a connection that continues the client `target`, which has received `received`
-    /// messages. No message of this connection is handled before [`Client::take_over`] has given it to the client.
+    /// Answers the handshake of this connection, on which the client `target` comes back. The client has received
+    /// `received` messages. No message is read before [`Client::take_over`] has handed the connection to that client.
     pub(in crate::server) fn open_to_join(
         &mut self,
         env: &mut Env,
@@ -92,20 +93,20 @@ impl Client {
         });
     }
 
-    /// Sends the notice on a connection that continues another client.
+    /// Sends the notice on a connection that will be handed to another client.
     pub(in crate::server) fn notify(&mut self, env: &mut Env, token: &ResumeToken, received: u64) {
         self.send_notice(env, token, received);
     }
 
-    /// The client that this connection continues, and the number of messages that it has received.
+    /// The client that this connection is to be handed to, and the number of messages that it has received.
     #[inline]
     pub(in crate::server) fn joins(&self) -> Option<(ClientId, u64)> {
         let join = self.backlog.as_ref()?.join.as_ref()?;
         Some((join.target, join.received))
     }
 
-    /// Takes over the connection of `new`, and sends every message after the first `received` ones. `new` gets the old
-    /// connection, which ends with CLOSE 4001, and is not a client any more.
+    /// Takes over the connection of `new`, and sends all messages after the first `received` ones. In exchange, `new` gets
+    /// the old connection, which ends with CLOSE 4001 if it is still open. `new` is no longer a client.
     pub(in crate::server) fn take_over(
         &mut self,
         env: &mut Env,
@@ -129,7 +130,7 @@ impl Client {
             env.queue.push_news(self.id, News::Drained);
         }
         self.mark_delivered();
-        // Sends what waits at the end of the turn.
+        // The loop sends the waiting messages at the end of the turn.
         if let Some(backlog) = self.backlog.as_deref_mut()
             && !std::mem::replace(&mut backlog.dirty, true)
         {
@@ -148,8 +149,8 @@ impl Client {
         }
     }
 
-    /// Whether an event of this turn belongs to an earlier connection of the client. The new socket was not registered
-    /// for the client when the kernel reported the event.
+    /// Whether events of this turn belong to an earlier connection of the client. When the kernel reported them, the new
+    /// socket was not yet registered for the client.
     pub(in crate::server) fn is_stale_event(&self, env: &Env) -> bool {
         self.backlog.is_some()
             && self
@@ -173,7 +174,7 @@ impl Client {
         for client in [&mut *self, &mut *new] {
             let (id, stream) = (client.id, &mut client.stream);
             if let Err(error) = stream.reregister(poll, id.token()) {
-                log::warn!("{id}: its socket could not be registered again: {error}");
+                log::warn!("{id}: cannot register its socket again: {error}");
                 client.flags.set(Flag::Readable, true);
             }
         }

@@ -21,7 +21,7 @@ use super::tokens::{CredentialId, Tokens};
 use crate::protocol::{Rejection, Request, StatusCode};
 use crate::server::ListenAddress;
 
-/// The maximum number of tokens that are looked up for one request. A client presents one.
+/// The maximum number of tokens that are looked up for one request. Clients normally present one.
 const MAX_PRESENTED: usize = 8;
 
 /// Which clients may connect.

@@ -1,4 +1,4 @@
-//! One token that a server accepts: what it is compared with, whose it is, and what it allows.
+//! A token that a server accepts, with its name, its scope, and the digest that presented tokens are compared with.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use super::{Principal, Scope, Token};
 use crate::secret;
 
-/// The beginning of a secret that is given as its SHA-256 digest.
+/// The prefix of a secret that is given as its SHA-256 digest.
 const DIGEST: &str = "sha256:";
 
 /// The name of the token without a name in the token file.
@@ -40,7 +40,7 @@ pub struct Secret {
 }
 
 impl Secret {
-    /// What is known of a token that a client presented.
+    /// The digest of a token that a client presented.
     pub(super) fn digest_of(presented: &[u8]) -> Self {
         Self {
             digest: Sha256::digest(presented).into(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::protocol::Time;
 
-/// The wrong tokens of one address that are rejected at once within a [`PERIOD`].
+/// The number of wrong tokens of one address that are rejected without a delay within a [`PERIOD`].
 const FREE: u32 = 5;
 
 /// The time after which the count of an address begins anew.
@@ -25,10 +25,10 @@ struct Count {
     wrong: u32,
 }
 
-/// The addresses that have presented wrong tokens lately.
+/// The addresses that have recently presented wrong tokens.
 ///
-/// Only the rejection of a wrong token is delayed. So another client behind the same proxy can neither lock out nor slow
-/// down the holder of a right token.
+/// Only rejections are delayed. So a client behind the same proxy can neither lock out nor slow down the holder of a
+/// right token.
 #[derive(Debug, Default)]
 pub(in crate::server) struct Failures(HashMap<IpAddr, Count>);
 
@@ -41,7 +41,7 @@ impl Failures {
             self.0.retain(|_, count| !is_over(count));
         }
         if !self.0.contains_key(&ip) && self.0.len() >= MOST {
-            // The address with the fewest wrong tokens, and among these the oldest, loses the least.
+            // Forgets the address with the fewest wrong tokens, and the oldest among several.
             let least = self.0.iter();
             let least = least.min_by_key(|(_, count)| (count.wrong, count.since));
             if let Some(ip) = least.map(|(ip, _)| *ip) {
@@ -71,7 +71,7 @@ impl Failures {
     }
 }
 
-/// The address to count: that of the network for IPv6, because one peer usually has all addresses of a /64.
+/// The address under which a peer is counted. For IPv6 it is the network, because one peer usually has a whole /64.
 fn network(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V4(_) => ip,

@@ -8,7 +8,7 @@ use super::Token;
 use super::access::percent_decode;
 use super::credential::{Credential, ParseSecretError, Secret};
 
-/// A shorter token may appear in a path by chance, as `shell` might.
+/// The minimum length of a token that is looked for in paths. A shorter one, such as `shell`, may be there by chance.
 const LONG_TOKEN: usize = 16;
 
 /// The position of a credential in [`Tokens`], counted from 1, so that an `Option` of it is one byte.
@@ -98,7 +98,7 @@ impl Tokens {
         }
     }
 
-    /// The credential that a client presented. Takes the same time whichever one it is.
+    /// The credential that a client presented. Its time does not depend on which one that is.
     pub(in crate::server) fn presented(&self, secret: &[u8]) -> Option<CredentialId> {
         let presented = Secret::digest_of(secret);
         let mut found = 0;
@@ -186,7 +186,7 @@ impl From<Option<Token>> for Tokens {
 impl FromStr for Tokens {
     type Err = TokensError;
 
-    /// Parses the content of a token file. The error names the line, but nothing in it.
+    /// Parses the content of a token file. The error has the number of the line, but nothing of its content.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let lines = text.lines().enumerate();
         let lines: Vec<(usize, Vec<&str>)> = lines
@@ -228,7 +228,7 @@ pub(crate) fn words(line: &str) -> Vec<&str> {
     words.take_while(|word| !word.starts_with('#')).collect()
 }
 
-/// Why tokens cannot be used. It contains nothing of the tokens.
+/// Why tokens cannot be used. The error contains nothing of the tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokensError {
     line: Option<usize>,

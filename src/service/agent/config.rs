@@ -23,8 +23,8 @@ pub enum AgentProtocol {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UnknownSessions {
-    /// Only while all clients have the same principal and no other may connect. Clients of
-    /// [`Principal::Nobody`](crate::Principal::Nobody) may all be different.
+    /// Only while all clients have the same principal and no other principal can connect. Each client of
+    /// [`Principal::Nobody`](crate::Principal::Nobody) counts as a different one.
     #[default]
     Auto,
     /// Every client may.
@@ -40,7 +40,7 @@ pub enum Approvals {
     /// The client that controls the session.
     #[default]
     Owner,
-    /// Observers of the session too, if their token permits more than observing. The first answer counts.
+    /// Also observers of the session, if their token permits more than observing. The first answer counts.
     Any,
 }
 
@@ -71,8 +71,8 @@ pub struct AgentConfig {
     pub grace: Option<Duration>,
     /// How often a shared agent may exit before the server stops.
     pub restart_limit: RestartLimit,
-    /// How many processes a shared agent may have: one for each kind of client. Clients are of one kind if their protocol
-    /// version and capabilities agree.
+    /// The maximum number of processes of a shared agent, which has one for each kind of client. Clients are of one kind
+    /// if their protocol version and capabilities are equal.
     pub max_agents: usize,
     /// How long a shared agent may take to answer `initialize`.
     pub initialize_timeout: Option<Duration>,
@@ -80,7 +80,7 @@ pub struct AgentConfig {
     pub approvals: Approvals,
     /// Whether clients may load sessions that the server has never seen.
     pub unknown_sessions: UnknownSessions,
-    /// How long a shared agent may take to answer a client's request, other than `session/prompt`. By default there is no
+    /// How long a shared agent may take to answer a client's request other than `session/prompt`. By default there is no
     /// limit.
     pub request_timeout: Option<Duration>,
     /// How long a client may take to answer a request of a shared agent. By default there is no limit.
@@ -134,7 +134,7 @@ impl AgentConfig {
         }
     }
 
-    /// Sets how many processes a shared agent may have.
+    /// Sets the maximum number of processes of a shared agent.
     #[must_use]
     pub fn with_max_agents(self, max_agents: usize) -> Self {
         Self { max_agents, ..self }
@@ -164,7 +164,7 @@ impl AgentConfig {
         }
     }
 
-    /// Sets how long the agent may take to answer a client's request, other than `session/prompt`.
+    /// Sets how long the agent may take to answer a client's request other than `session/prompt`.
     #[must_use]
     pub fn with_request_timeout(self, timeout: Duration) -> Self {
         Self {

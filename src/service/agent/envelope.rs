@@ -195,7 +195,7 @@ impl<'a> Envelope<'a> {
         self.outrigger_text("resumeToken")
     }
 
-    /// A text in `_meta.outrigger`.
+    /// The string in a field of `_meta.outrigger`.
     pub(crate) fn outrigger_text(&self, name: &str) -> Option<Cow<'a, str>> {
         let outrigger = member(self.text, self.meta.as_ref()?, "outrigger")?;
         let token = member(self.text, &outrigger, name)?;

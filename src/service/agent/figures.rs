@@ -1,4 +1,4 @@
-//! The figures of a shared agent, for `/status` and `/metrics`.
+//! The status and metrics of a shared agent, for `/status` and `/metrics`.
 
 use super::process::AgentProcess;
 use super::router::Router;

@@ -1,4 +1,4 @@
-//! The handshake of an agent process, which gets `initialize` once for all clients of its kind.
+//! The `initialize` handshake of an agent process, which takes place once for all clients of its kind.
 
 use std::ops::Range;
 
@@ -28,11 +28,11 @@ pub(super) struct PendingInitialize {
     pub(super) params: Box<str>,
     /// The clients that get the answer, under their own request ids.
     pub(super) wanted: Vec<(ClientId, Box<str>)>,
-    /// Whether an earlier process has accepted it, so that there are clients that rely on it.
+    /// Whether an earlier process has accepted it, so that clients rely on it.
     pub(super) was_accepted: bool,
-    /// Whether a restarted agent has rejected it although its predecessor accepted, or has not answered in time.
+    /// Whether a restarted agent has rejected it, although its predecessor accepted it, or has not answered in time.
     pub(super) is_refused: bool,
-    /// When those who wait get an error.
+    /// When the waiting clients get an error.
     pub(super) deadline: Option<Time>,
 }
 
@@ -60,7 +60,7 @@ impl Initialize {
         matches!(self, Self::Pending(pending) if pending.is_refused)
     }
 
-    /// When those who wait for it get an error.
+    /// When the waiting clients get an error.
     pub(super) fn deadline(&self) -> Option<Time> {
         match self {
             Self::Pending(pending) => pending.deadline,
@@ -105,7 +105,7 @@ impl Initialize {
         }
     }
 
-    /// Takes the clients that wait for the answer, which does not come.
+    /// Takes the clients that wait for the answer, because it will not come.
     pub(super) fn take_wanted(&mut self) -> Vec<(ClientId, Box<str>)> {
         let pending = self.pending();
         pending.map_or_else(Vec::new, |pending| {

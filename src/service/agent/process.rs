@@ -1,4 +1,4 @@
-//! An agent process: the child, the lines on their way to it, and its restarts.
+//! An agent process: the child, the lines queued for it, and its restarts.
 
 use super::line_decoder::LineDecoder;
 use crate::service::backoff::{Backoff, RestartLimit};
@@ -9,9 +9,9 @@ use crate::{Context, TimerId};
 #[derive(Debug, Default)]
 pub(super) enum ProcessState {
     Running(Box<Child>),
-    /// It is started again when this timer expires.
+    /// It is restarted when this timer expires.
     Backoff(TimerId),
-    /// It has not been started, or will not be started again.
+    /// It has not been started, or will not be restarted.
     #[default]
     Gone,
 }
@@ -21,11 +21,11 @@ pub(super) enum ProcessState {
 pub(super) struct AgentProcess {
     pub(super) state: ProcessState,
     pub(super) decoder: LineDecoder,
-    /// Lines on their way to the agent's input.
+    /// Lines queued for the agent's input.
     pub(super) lines: Vec<u8>,
     /// Lines that wait until the agent runs and is initialized.
     pub(super) held: Vec<u8>,
-    /// Whether new lines have to wait.
+    /// Whether new lines must wait.
     pub(super) holds: bool,
     /// Whether the agent has left so much unread that its clients wait.
     pub(super) is_behind: bool,
@@ -71,7 +71,7 @@ impl AgentProcess {
         queued + self.held.len()
     }
 
-    /// Writes lines to the agent. Held lines follow once it is initialized. `is_refused` says that the agent has to be
+    /// Writes lines to the agent. Held lines follow once it is initialized. `is_refused` says that the agent must be
     /// stopped.
     pub(super) fn send_lines(
         &mut self,

@@ -1,5 +1,5 @@
-//! Agent processes that all clients share, one for each kind of client. The router passes messages between their streams
-//! and the clients.
+//! The shared agent: one process for each kind of client. The router passes messages between the clients and the standard
+//! streams of the processes.
 
 use uuid::Uuid;
 
@@ -49,9 +49,9 @@ const PING_ANSWER_TIME: Duration = Duration::from_secs(2);
 pub struct Agent {
     config: AgentConfig,
     router: Router,
-    /// By their index in the router.
+    /// The processes, by their index in the router.
     processes: Vec<Option<AgentProcess>>,
-    /// Processes that nobody uses any more and that have not exited yet.
+    /// Processes that are being stopped and have not exited yet.
     stopping: Vec<Child>,
     /// The restarts of processes that were stopped.
     ended_restarts: u64,
@@ -177,7 +177,7 @@ impl Agent {
         self.start(ctx, index);
     }
 
-    /// Removes a process. Returns whether it runs and has to be stopped first.
+    /// Removes a process. Returns whether it runs and must be stopped first.
     fn remove_process(&mut self, ctx: &mut Context, index: usize) -> bool {
         let process = self.processes.get_mut(index).and_then(Option::take);
         let Some(process) = process else {
@@ -316,7 +316,7 @@ impl Agent {
                 ChildEvent::Exited(status) => return self.handle_exit(ctx, index, status),
             }
         }
-        // What a process writes that is being stopped is for nobody.
+        // The output of a process that is being stopped is ignored.
         for index in 0..self.stopping.len() {
             let child = &mut self.stopping[index];
             match handle(child, ctx, &mut |_, _, _| ControlFlow::Continue(())) {

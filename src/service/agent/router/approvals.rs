@@ -1,4 +1,4 @@
-//! Permission requests that observers see, and may answer if that is permitted.
+//! Permission requests for observers, who may answer them if the settings permit it.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use crate::service::agent::envelope::{Envelope, MessageKind, member};
 use crate::service::json::{quote, unescape};
 
 impl Router {
-    /// Whether a client may answer the permission requests of sessions that it observes.
+    /// Whether a client may answer permission requests of the sessions that it observes.
     fn may_approve(&self, client: ClientId, output: &impl RouterOutput) -> bool {
         self.limits.approvals == Approvals::Any && !Self::only_watches(client, output)
     }
 
-    /// Sends a permission request that its client has got to the observers of the session. `sent` is the message as the
-    /// client got it.
+    /// Sends the observers of a session a permission request that the session's client has received. `sent` is the
+    /// message that the client received.
     pub(super) fn show_permission(
         &mut self,
         upstream_id: u64,
@@ -62,7 +62,7 @@ impl Router {
         }
     }
 
-    /// Sends the permission requests of a session that are not answered yet to a client that has attached to it.
+    /// Sends the open permission requests of a session to a client that has attached to the session.
     pub(super) fn send_pending(
         &mut self,
         client: ClientId,
@@ -81,7 +81,7 @@ impl Router {
         }
     }
 
-    /// Logs who answered a permission request, and tells the others: those who could have answered it, and the observers.
+    /// Logs who answered a permission request. Tells the other clients that could have answered it, and the observers.
     pub(super) fn note_approval(
         &self,
         upstream_id: u64,
@@ -98,7 +98,7 @@ impl Router {
         let state = self.clients.get(&client);
         let principal = state.map(|state| state.principal.to_string());
         log::info!(
-            "a permission was answered by {} ({client}): {} for the tool call {}",
+            "permission request answered by {} ({client}): {} for the tool call {}",
             principal.unwrap_or_default(),
             option.as_deref().map_or("no option".into(), shortened),
             tool_call.as_deref().map_or("null".into(), shortened),
@@ -125,7 +125,7 @@ impl Router {
         }
     }
 
-    /// Tells the clients that could have answered a request of the agent, except one, that no answer is needed any more.
+    /// Tells the clients that could have answered a request of the agent, except one, that no answer is needed now.
     pub(super) fn revoke(
         &self,
         upstream_id: u64,

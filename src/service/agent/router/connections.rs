@@ -10,7 +10,7 @@ use crate::service::json::quote;
 use crate::{ClientId, Principal, Time};
 
 impl Router {
-    /// Adds a client. `is_sole` says that no client of another principal may connect.
+    /// Adds a client. `is_sole` says that no client of another principal can connect.
     pub(crate) fn handle_connected(
         &mut self,
         client: ClientId,

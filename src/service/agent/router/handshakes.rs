@@ -81,7 +81,7 @@ impl Router {
             Initialize::Pending(pending)
                 if pending.wanted.iter().any(|(other, _)| *other == client) =>
             {
-                let why = Some("initialize is under way");
+                let why = Some("initialize is already being handled");
                 let refused = error(id, code::INVALID, "Invalid request", why);
                 output.to_client(client, &[&refused]);
             }
@@ -132,7 +132,7 @@ impl Router {
         }
     }
 
-    /// Initializes a new agent process with the parameters that its predecessor got.
+    /// Initializes a restarted agent process with the parameters that its predecessor got.
     pub(crate) fn handle_agent_started(
         &mut self,
         now: Time,
@@ -204,7 +204,7 @@ impl Router {
             wanted,
             ..
         } = std::mem::take(pending);
-        // The responses to the others say nothing new.
+        // The responses to repeated requests say nothing new.
         state.orphaned.extend(ids);
         state.version = version_of(result).unwrap_or(1);
         state.initialize = Initialize::Done {
@@ -218,7 +218,7 @@ impl Router {
         }
     }
 
-    /// Fails an `initialize` that was not answered in time, for those who wait. A restarted agent is stopped.
+    /// Fails an `initialize` that was not answered in time, for all waiting clients. A restarted agent is stopped.
     pub(super) fn time_out_initialize(
         &mut self,
         now: Time,
@@ -247,7 +247,7 @@ impl Router {
         });
     }
 
-    /// Sends errors to clients that wait for `initialize`. They may send it again, also as another kind of client.
+    /// Sends errors to clients that wait for `initialize`. They may send it again, even with other capabilities.
     fn reject_initialize(
         &mut self,
         wanted: Vec<(ClientId, Box<str>)>,

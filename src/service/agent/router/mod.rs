@@ -1,4 +1,4 @@
-//! The router of a shared agent: it decides which message goes to which client, and to which agent process.
+//! The router of a shared agent. It decides which client or agent process gets each message.
 //!
 //! Messages, exits and the time come in as arguments; messages go out through [`RouterOutput`]. The router does no I/O of
 //! its own. Tests and the fuzzer check these invariants:
@@ -117,7 +117,7 @@ struct ClientState {
     principal: Principal,
     /// Whether the client has sent `initialize`. Always true for protocols other than ACP.
     initialized: bool,
-    /// The agent process of its kind, if its `initialize` was not rejected.
+    /// The agent process of its kind. `None` before `initialize`, and after it was rejected.
     process: Option<usize>,
     capabilities: Capabilities,
     /// Upstream ids of the client's requests to the agent.
@@ -144,8 +144,8 @@ struct ClientRequest {
     process: usize,
     /// The id that the agent knows the request by.
     upstream_id: u64,
-    /// The client's own id, as written. Empty for the turn of a session that the client has taken over: it gets a
-    /// notification instead of the response.
+    /// The client's own id, as the client wrote it. Empty for the turn of a session that the client has taken over, because
+    /// the client gets a notification instead of the response.
     id: Box<str>,
     class: RequestClass,
     /// The session that the request names.
@@ -224,9 +224,9 @@ pub(crate) struct Router {
     client_requests: IdMap<u64, ClientRequest>,
     /// By upstream id.
     agent_requests: IdMap<u64, AgentRequest>,
-    /// The client requests that time out, by upstream id. The oldest has the lowest id.
+    /// The client requests that have a time limit, by upstream id. The oldest one has the lowest id.
     timed_client_requests: BTreeSet<u64>,
-    /// The agent requests that time out, by upstream id.
+    /// The agent requests that have a time limit, by upstream id.
     timed_agent_requests: BTreeSet<u64>,
     /// The agent processes. The first one may serve any kind of client, until a client has sent `initialize`.
     processes: Vec<Option<Process>>,

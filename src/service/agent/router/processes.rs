@@ -55,12 +55,12 @@ impl Process {
     }
 }
 
-/// What the owner of the processes has to do.
+/// What the owner of the processes must do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProcessChange {
     /// Start the process with this index.
     Start(usize),
-    /// Stop it, and ignore what it still writes. [`Router::handle_stopped`] follows.
+    /// Stop it, and ignore its further output. Call [`Router::handle_stopped`] when it has exited.
     Stop(usize),
 }
 
@@ -78,7 +78,7 @@ impl Router {
         std::mem::take(&mut self.process_changes)
     }
 
-    /// A process that had to be stopped has exited.
+    /// Handles the exit of a process that the router wanted stopped.
     pub(crate) fn handle_stopped(&mut self) {
         self.stopping = self.stopping.saturating_sub(1);
     }
@@ -175,8 +175,8 @@ impl Router {
         }
     }
 
-    /// The process for clients of a kind: theirs, one that no client has used yet, or a new one. `None` if there are too many.
-    /// A client that only watches gets any process of the same protocol version, and no new one.
+    /// The process for clients of a kind: the existing one, one that no client has used yet, or a new one. `None` if there
+    /// are too many. A client that only watches can use any process of its protocol version, but starts none.
     pub(super) fn process_for(&mut self, kind: &str, only_watches: bool) -> Option<usize> {
         let has_kind = |process: &Option<Process>, kind: Option<&str>| {
             let process = process.as_ref();
@@ -208,7 +208,8 @@ impl Router {
         Some(index)
     }
 
-    /// Adds a process. At the limit, it replaces one that nobody uses. As many may be stopping as may run.
+    /// Adds a process. At the limit, it replaces one that nobody uses. The processes that are being stopped
+    /// have a limit of their own, which is as high.
     fn add_process(&mut self) -> Option<usize> {
         if self.stopping >= self.limits.processes {
             return None;
@@ -261,8 +262,8 @@ impl Router {
         }
     }
 
-    /// Gives a process up that exits too often, with its sessions. Returns its clients, which have to be closed, or `None`
-    /// if it is the only process.
+    /// Gives up a process that exits too often, and its sessions. Returns its clients, which must be closed, or `None` if
+    /// it is the only process.
     pub(crate) fn give_up(&mut self, process: usize) -> Option<Vec<ClientId>> {
         if self.processes.iter().flatten().count() < 2 {
             return None;

@@ -1,7 +1,7 @@
 //! Time limits: of requests in both directions, and of sessions whose client has disconnected.
 //!
-//! The router asks for one wake-up, at the earliest deadline that it knew when it last looked. What was due then may have
-//! been answered since, so a wake-up may find nothing to do.
+//! The router asks for one wake-up, at the earliest known deadline. The request may be answered before that, so a wake-up
+//! may find nothing to do.
 
 use super::MAX_ORPHANED;
 use super::{AbandonedRequest, ClientRequest, RequestClass, Router, RouterOutput};

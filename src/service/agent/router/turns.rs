@@ -1,5 +1,5 @@
-//! Turns of version 2 of the Agent Client Protocol, in which `session/prompt` is answered at once and updates of the
-//! session's state tell the rest.
+//! Turns in version 2 of the Agent Client Protocol, where `session/prompt` is answered at once and `state_update` reports
+//! the state of the turn.
 
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ impl Router {
         };
         if let (Some(state), Some(bound)) = (state(), self.sessions.get_mut(session)) {
             bound.activity = Activity {
-                // A client must not take a state that it does not know for idle.
+                // An unknown state does not count as idle.
                 is_running: state != r#""idle""#,
                 is_reported: true,
             };

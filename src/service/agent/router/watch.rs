@@ -1,8 +1,8 @@
-//! Observers: clients that attach to a session to see what happens in it, as the proposal for `session/attach` in the Agent
-//! Client Protocol describes, and that may answer its permission requests if that is permitted.
+//! Observers: clients that attach to a session to watch it, as in the proposal for `session/attach` of the Agent Client
+//! Protocol. They may answer its permission requests if the settings permit it.
 //!
-//! An observer gets the agent's notifications for the session, the prompts of its client, and its permission requests: as
-//! requests if the observer may answer them, otherwise as notifications. It controls nothing.
+//! An observer gets the agent's notifications for the session, the prompts of the session's client, and the permission
+//! requests. These are requests if the observer may answer them, and notifications otherwise. It controls nothing.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub(super) fn name_of(initialize: &Envelope<'_>) -> Box<str> {
 }
 
 impl Router {
-    /// Whether a client only observes: its token permits nothing else.
+    /// Whether a client's token permits only observing.
     pub(super) fn only_watches(client: ClientId, output: &impl RouterOutput) -> bool {
         output.scope(client) < Scope::Use
     }
@@ -143,7 +143,7 @@ impl Router {
             let policy = member(envelope.text, params, "historyPolicy")?;
             Some(&envelope.text[policy])
         });
-        // There is no history in the router. What is pending is sent.
+        // The router keeps no history. Only open permission requests are sent.
         let policy = if policy == Some(r#""none""#) {
             "none"
         } else {
@@ -177,8 +177,8 @@ impl Router {
         Ok(result)
     }
 
-    /// Whether a client may observe a session: with a token of the session, as the same person, or with a token of the same
-    /// principal that permits observing only.
+    /// Whether a client may observe a session: with the session's watch token or resume token, as the same person, or as the
+    /// same principal with a token that permits only observing.
     fn may_watch(
         &self,
         client: ClientId,
@@ -335,11 +335,11 @@ impl Router {
     }
 }
 
-/// The session that a message names with the right key.
+/// The session that a message names in `sessionId`, in exactly this spelling.
 fn named_session<'a>(envelope: &'a Envelope<'_>) -> Result<&'a str, SessionError> {
     if envelope.misspelled_session.is_some() {
         return Err(SessionError::Invalid(
-            "\"sessionId\" is spelled in another way",
+            "the session id must be named \"sessionId\"",
         ));
     }
     let session = envelope.session.as_deref();
@@ -352,17 +352,17 @@ fn described(name: &str, role: &str) -> String {
     format!(r#"{}{comma}"role":"{role}"}}"#, &name[..name.len() - 1])
 }
 
-/// Refuses a request of a client that only observes.
+/// The response to a request that a token with the scope `watch` does not permit.
 pub(super) fn watch_only(id: &str) -> String {
     error(
         id,
         code::DENIED,
         "Access denied",
-        Some("the token permits to list and attach to sessions only"),
+        Some("the token only permits listing and observing sessions"),
     )
 }
 
-/// Whether a client that only observes may send a request.
+/// Whether a token with the scope `watch` permits a request.
 pub(super) fn is_for_observers(method: &str) -> bool {
     matches!(
         method,

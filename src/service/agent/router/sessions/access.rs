@@ -108,7 +108,7 @@ impl Router {
         let named = envelope.session.as_deref();
         if needs_session(method) {
             if envelope.misspelled_session.is_some() {
-                let why = "\"sessionId\" is spelled in another way";
+                let why = "the session id must be named \"sessionId\"";
                 return Err(SessionError::Invalid(why));
             }
             if named.is_none() {
@@ -155,8 +155,8 @@ impl Router {
         permitted && !self.ended.is_full()
     }
 
-    /// Checks whether a client may have one more session, by its own limit and by the limit on all sessions. In a full
-    /// table, the sessions whose clients left first lose their places.
+    /// Checks the limits for another session: that of the client and that of the table. If the table is full, ends the
+    /// sessions whose clients left first.
     pub(in super::super) fn check_room(&mut self, client: ClientId) -> Result<(), SessionError> {
         if self.is_client_full(client) {
             self.end_lost(client);

@@ -11,12 +11,13 @@
 //! | has ended: it was closed, or its grace period is over | - | load, resume | load, resume, list | load, resume, list | nothing |
 //! | is unknown | - | - | load, resume, list if permitted | the same | the same |
 //!
-//! To take a session over is to load or resume it although another client controls it. That client must be away
-//! ([`RouterOutput::is_away`](super::RouterOutput::is_away)), or the request must say `_meta.outrigger.takeover`. A person is
-//! a principal for which [`Principal::is_person`] holds; several persons may share an unnamed token.
+//! A client takes a session over if it loads or resumes the session while another client controls it. That other client
+//! must be away ([`RouterOutput::is_away`](super::RouterOutput::is_away)), or the request must have
+//! `_meta.outrigger.takeover`. A person is a principal for which [`Principal::is_person`] returns true. Several persons may
+//! share an unnamed token.
 //!
-//! A client whose connection is detached, which means that it was cut and may be resumed, has not disconnected. A session
-//! is gone only after [`Router::handle_disconnected`].
+//! A detached client, whose connection was cut and may be resumed, has not disconnected. A session is gone only after
+//! [`Router::handle_disconnected`].
 //!
 //! `load` and `resume` claim a session: the client controls it if the agent agrees, and the client's principal becomes the
 //! owner. Until the agent has answered, the client is treated as if the agent had agreed. Two clients with
@@ -163,7 +164,7 @@ impl Router {
         bound.controller().filter(|_| bound.process() == process)
     }
 
-    /// Whether a new session may have this name: no session has it, or only one that no agent process has any more.
+    /// Whether a new session may have this id: no session has it, or only one that no agent process has any more.
     pub(super) fn is_free(&self, session: &str) -> bool {
         match self.sessions.get(session) {
             None => true,
@@ -364,7 +365,7 @@ impl Router {
         }
     }
 
-    /// Handles the exit of an agent process: pending claims fail, and clients must load their sessions again.
+    /// Handles the exit of an agent process. Pending claims fail, and clients must load their sessions again.
     pub(super) fn mark_lost(&mut self, process: usize, output: &mut impl RouterOutput) {
         let claim = |session: &Session| {
             let claim = session.claim.as_ref();

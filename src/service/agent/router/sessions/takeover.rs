@@ -1,5 +1,5 @@
-//! Takeover: a client gets a session that another client controls, with the turn that runs in it and the permissions that the
-//! agent waits for.
+//! Takeover: a client gets control of a session from another client, with its running turn and its open permission
+//! requests.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ impl ClientRequest {
 }
 
 impl Router {
-    /// Gives a session and what is pending in it to another client.
+    /// Gives control of a session, and its pending requests, to another client.
     pub(super) fn take_over(
         &mut self,
         session: &Arc<str>,
@@ -32,7 +32,7 @@ impl Router {
         new: ClientId,
         output: &mut impl RouterOutput,
     ) {
-        log::info!("{new} has taken a session over from {old}");
+        log::info!("{new} has taken over a session from {old}");
         self.hand_over(session, old, new, output);
         if let Some(state) = self.clients.get_mut(&old) {
             remove(&mut state.sessions, session);
@@ -49,7 +49,7 @@ impl Router {
         );
     }
 
-    /// Gives what is pending in a session to another client. The old client's requests fail, but its turn goes on.
+    /// Gives the pending requests of a session to another client. The old client's requests fail, but the turn continues.
     fn hand_over(
         &mut self,
         session: &Arc<str>,
@@ -116,7 +116,7 @@ impl Router {
         }
     }
 
-    /// Makes a running turn pending work of another client. With too many requests, the turn goes on unattended.
+    /// Moves a running turn to another client. If that client has too many requests, the turn continues without a client.
     fn adopt(&mut self, client: ClientId, request: ClientRequest) {
         let state = self.clients.get(&client);
         if state.is_some_and(|state| state.client_requests.len() < self.limits.client_requests) {
@@ -128,7 +128,7 @@ impl Router {
         }
     }
 
-    /// Gives what is pending in the sessions of a client that has disconnected to the clients that claim them.
+    /// Gives the pending requests in the sessions of a disconnected client to the clients that claim the sessions.
     pub(in super::super) fn hand_over_to_claimants(
         &mut self,
         client: ClientId,
@@ -147,7 +147,7 @@ impl Router {
         }
     }
 
-    /// Cancels the turn that a client has adopted in a session which it did not get after all.
+    /// Cancels the turn that a client has adopted, because its claim of the session failed.
     pub(super) fn drop_adopted(
         &mut self,
         client: ClientId,
@@ -196,7 +196,7 @@ impl Router {
         ids.iter().filter(names).copied().collect()
     }
 
-    /// Sends a response with the client's id in it, or for an adopted turn the notification that it has ended.
+    /// Sends a response with the client's id in it. For an adopted turn, sends the notification that it has ended instead.
     pub(in super::super) fn answer(
         &self,
         request: &ClientRequest,
