@@ -132,11 +132,13 @@ fn upgrade<S: Service>(
 ) -> Result<(), Rejection> {
     let is_offered = ctx.config().resume.is_some() && service.is_resumable(request);
     let asked = resumption::read(request, is_offered)?;
-    if let Some(Ask::Back { token, .. }) = &asked
+    if let Some(Ask::Back {
+        token, received, ..
+    }) = &asked
         && !request.wants_websocket()
     {
         // A page cannot see the status of a failed handshake, so it sends a plain request to learn it.
-        resumption::check(ctx, id, request, token)?;
+        resumption::check(ctx, id, request, token, *received)?;
     }
     let upgrade = request.upgrade()?;
     if request.path().len() > MAX_PATH {

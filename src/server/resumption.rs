@@ -216,25 +216,39 @@ pub(super) fn negotiate(
     Ok((accept, codec))
 }
 
-/// Checks that a token belongs to a client of the same service, path and principal. `id` is the new connection.
+/// Checks that a token belongs to a client of the same service, path and principal, and that the messages after the first
+/// `received` ones are still kept. `id` is the new connection.
 pub(super) fn check(
     ctx: &Context,
     id: ClientId,
     request: &Request<'_>,
     token: &ResumeToken,
+    received: u64,
 ) -> Result<(), Rejection> {
     let core = &ctx.core;
-    let known = core.registry.get(token.client).is_some_and(|client| {
+    let target = token.client;
+    let client = core.registry.get(target).filter(|client| {
         client.opens_with(&token.secret)
             && client.service_id == core.service_id
             && client.path() == request.path()
-            && core.principal(token.client) == core.principal(id)
+            && core.principal(target) == core.principal(id)
     });
-    if known {
-        return Ok(());
+    let Some(client) = client else {
+        log::info!("{id} cannot resume: the token is unknown or has expired");
+        return Err(gone());
+    };
+    match client.check_received(received) {
+        Ok(()) => Ok(()),
+        Err(WrongCount::TooFew) => {
+            let lacking = received + 1;
+            log::info!("{id} cannot resume {target}: message {lacking} is no longer kept");
+            Err(gone())
+        }
+        Err(WrongCount::TooMany) => {
+            let why = "received is more than the server has sent";
+            Err(Rejection::new(StatusCode::BAD_REQUEST, why).because("resume"))
+        }
     }
-    log::info!("{id} cannot resume: the token is unknown or has expired");
-    Err(gone())
 }
 
 /// Answers the handshake of a client that comes back. `id` is the new connection.
@@ -247,25 +261,10 @@ pub(super) fn resume(
     (token, received, notice): (ResumeToken, u64, bool),
 ) -> Result<(), Rejection> {
     let target = token.client;
-    check(ctx, id, request, &token)?;
+    check(ctx, id, request, &token, received)?;
     let Some(client) = ctx.core.registry.get(target) else {
         return Err(gone());
     };
-    client
-        .check_received(received)
-        .map_err(|wrong| match wrong {
-            WrongCount::TooFew => {
-                log::info!(
-                    "{id} cannot resume {target}: message {} is no longer kept",
-                    received + 1
-                );
-                gone()
-            }
-            WrongCount::TooMany => {
-                let why = "received is more than the server has sent";
-                Rejection::new(StatusCode::BAD_REQUEST, why).because("resume")
-            }
-        })?;
     let taken = client.traffic.messages_in;
     let next = ResumeToken::generate(target);
     let renewed = ctx

@@ -7,6 +7,7 @@ mod ownership;
 mod processes;
 mod requests;
 mod routing;
+mod separation;
 mod table;
 mod takeover;
 mod timeouts;

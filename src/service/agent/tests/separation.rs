@@ -1,0 +1,221 @@
+//! Clients, processes and observers that share an agent do not get into each other's way.
+
+use super::*;
+
+const ELICITATION: &str = "elicitation/create";
+
+/// Parameters of `initialize` in version 2.
+fn version_two() -> Value {
+    json!({"protocolVersion": 2, "capabilities": {"a": 1}})
+}
+
+/// Connects a client of version 1.
+fn join(sim: &mut Simulation, number: u64, name: &str) {
+    sim.connect_as(number, named(name));
+    sim.hello(number, &json!({"protocolVersion": 1}));
+}
+
+fn take_over(id: &str, token: Option<&str>) -> String {
+    let outrigger = json!({"takeover": true, "resumeToken": token});
+    let params = json!({"sessionId": "s", "_meta": {"outrigger": outrigger}});
+    request(id, "session/load", &params)
+}
+
+fn permission(id: &str) -> String {
+    let params = json!({"sessionId": "s", "toolCall": {"toolCallId": "t"}, "options": []});
+    request(id, "session/request_permission", &params)
+}
+
+/// The methods and errors of the messages that a client has got.
+fn received_by(sim: &Simulation, number: u64) -> Vec<Value> {
+    let messages = sim.output.clients.get(&client(number));
+    let messages = messages.map_or(&[][..], |messages| messages);
+    let parsed = messages.iter().map(|text| serde_json::from_str(text));
+    parsed.map(|message| message.expect("JSON")).collect()
+}
+
+fn has_method(messages: &[Value], method: &str) -> bool {
+    messages.iter().any(|message| message["method"] == method)
+}
+
+#[test]
+fn a_turn_that_ends_while_its_session_is_gone_is_not_pending_for_the_next_client() {
+    let mut sim = Simulation::new();
+    sim.connect_as(1, named("ada"));
+    sim.hello(1, &version_two());
+    sim.session(1, "s");
+    let prompt = json!({"sessionId": "s", "prompt": []});
+    sim.client_sends(1, &request("2", "session/prompt", &prompt));
+    sim.agent_answers(&json!({}));
+    assert!(sim.router.is_busy(client(1)));
+    sim.disconnect(1);
+    let idle =
+        json!({"sessionId": "s", "update": {"sessionUpdate": "state_update", "state": "idle"}});
+    sim.agent_sends(&notification("session/update", &idle));
+
+    sim.connect_as(2, named("ada"));
+    sim.hello(2, &version_two());
+    sim.client_sends(2, &claim("1", "session/load", "s", None));
+    sim.agent_answers(&json!({}));
+    assert!(!sim.router.is_busy(client(2)));
+}
+
+#[test]
+fn the_end_of_an_elicitation_is_told_to_the_client_of_the_same_process() {
+    let mut sim = Simulation::new();
+    let kinds = [
+        json!({"elicitation": {}}),
+        json!({"elicitation": {}, "terminal": true}),
+    ];
+    for (number, kind) in (1..=2).zip(kinds) {
+        sim.connect_as(number, named(&format!("person{number}")));
+        sim.hello(
+            number,
+            &json!({"protocolVersion": 1, "clientCapabilities": kind}),
+        );
+        sim.client_sends(number, &request("1", "session/new", &json!({})));
+        sim.agent_answers(&json!({"sessionId": format!("s{number}")}));
+    }
+    for (process, session) in ["s1", "s2"].into_iter().enumerate() {
+        let params = json!({"sessionId": session, "mode": "url", "elicitationId": "1"});
+        sim.process_sends(process, &request("7", ELICITATION, &params));
+    }
+    for (process, own, other) in [(1, 2, 1), (0, 1, 2)] {
+        sim.clear();
+        let complete = notification("elicitation/complete", &json!({"elicitationId": "1"}));
+        sim.process_sends(process, &complete);
+        assert_eq!(received_by(&sim, own).len(), 1);
+        assert!(received_by(&sim, other).is_empty());
+    }
+}
+
+#[test]
+fn a_client_that_only_observes_gets_no_requests_and_starts_no_process() {
+    let mut sim = Simulation::new();
+    let hello = json!({"protocolVersion": 1, "clientCapabilities": {"elicitation": {}}});
+    sim.connect_as(1, named("ada"));
+    sim.hello(1, &hello);
+    sim.session(1, "s");
+    sim.client_sends(
+        1,
+        &request(
+            "2",
+            "session/prompt",
+            &json!({"sessionId": "s", "prompt": []}),
+        ),
+    );
+    sim.output.watchers.push(client(2));
+    sim.connect_as(2, named("eve"));
+    sim.hello(2, &hello);
+    sim.client_sends(2, &request("1", "session/list", &json!({})));
+    sim.clear();
+    sim.agent_sends(&request(
+        "9",
+        ELICITATION,
+        &json!({"message": "Your password?"}),
+    ));
+    assert!(has_method(&received_by(&sim, 1), ELICITATION));
+    assert!(received_by(&sim, 2).is_empty());
+
+    for number in 3..=6 {
+        sim.output.watchers.push(client(number));
+        sim.connect_as(number, named("eve"));
+        let params = json!({"protocolVersion": 100 + number}).to_string();
+        sim.client_sends(
+            number,
+            &request("1", "initialize", &params.parse().expect("JSON")),
+        );
+        assert_eq!(code(&sim.client_received(number)), -32013);
+    }
+}
+
+#[test]
+fn what_the_agent_asks_during_a_failed_takeover_is_asked_of_the_client_that_keeps_the_session() {
+    let mut sim = Simulation::new();
+    (1..=2).for_each(|number| join(&mut sim, number, "ada"));
+    sim.session(1, "s");
+    sim.client_sends(
+        1,
+        &request(
+            "2",
+            "session/prompt",
+            &json!({"sessionId": "s", "prompt": []}),
+        ),
+    );
+    sim.client_sends(2, &take_over("3", None));
+    let load = sim.agent_received()["id"].clone();
+    sim.clear();
+    sim.agent_sends(&permission("9"));
+    assert!(has_method(
+        &received_by(&sim, 2),
+        "session/request_permission"
+    ));
+    let failed = json!({"jsonrpc": "2.0", "id": load, "error": {"code": -32601, "message": "no"}});
+    sim.agent_sends(&failed.to_string());
+    let asked = received_by(&sim, 1);
+    assert!(has_method(&asked, "session/request_permission"));
+
+    // The answer of the client whose takeover failed does not count.
+    sim.clear();
+    let answer = json!({"outcome": {"outcome": "selected", "optionId": "allow"}});
+    let id = &asked[0]["id"];
+    let message = json!({"jsonrpc": "2.0", "id": id, "result": answer}).to_string();
+    sim.client_sends(2, &message);
+    assert!(sim.output.agent.is_empty());
+    sim.client_sends(1, &message);
+    assert_eq!(sim.agent_received()["id"], 9);
+}
+
+#[test]
+fn a_failed_claim_of_a_session_whose_client_has_left_leaves_no_open_question() {
+    let mut sim = Simulation::new();
+    (1..=2).for_each(|number| join(&mut sim, number, "ada"));
+    sim.session(1, "s");
+    sim.client_sends(
+        1,
+        &request(
+            "2",
+            "session/prompt",
+            &json!({"sessionId": "s", "prompt": []}),
+        ),
+    );
+    sim.agent_sends(&permission("9"));
+    sim.client_sends(2, &take_over("3", None));
+    let load = sim.agent_received()["id"].clone();
+    sim.disconnect(1);
+    sim.clear();
+    let failed = json!({"jsonrpc": "2.0", "id": load, "error": {"code": -32601, "message": "no"}});
+    sim.agent_sends(&failed.to_string());
+    assert_eq!(sim.router.agent_request_count(), 0);
+    let answers = sim.output.agent.iter();
+    assert!(
+        answers.into_iter().any(|text| text.contains(r#""id":9"#)),
+        "it is cancelled"
+    );
+}
+
+#[test]
+fn observers_stay_with_the_owner_and_the_version_of_a_session() {
+    for changes_owner in [true, false] {
+        let mut sim = Simulation::new();
+        (1..=2).for_each(|number| join(&mut sim, number, "ada"));
+        let token = sim.session(1, "s");
+        sim.client_sends(
+            2,
+            &request("3", "session/attach", &json!({"sessionId": "s"})),
+        );
+        assert!(sim.router.is_observer(client(2), "s"));
+        if changes_owner {
+            join(&mut sim, 3, "bob");
+            sim.client_sends(3, &take_over("3", Some(&token)));
+        } else {
+            sim.disconnect(1);
+            sim.connect_as(3, named("ada"));
+            sim.hello(3, &version_two());
+            sim.client_sends(3, &claim("1", "session/load", "s", None));
+        }
+        sim.agent_answers(&json!({}));
+        assert_eq!(sim.router.owner_of("s"), Some(client(3)));
+        assert!(!sim.router.is_observer(client(2), "s"));
+    }
+}
