@@ -28,6 +28,8 @@ pub(super) struct Ledger {
     pub(super) ended: BTreeMap<ClientId, (Account, CloseReason)>,
     /// Whether the service has stopped holding back messages.
     pub(super) is_settling: bool,
+    /// Whether the server may end any client, because too little memory is left.
+    pub(super) is_short: bool,
 }
 
 /// A numbered message. Even numbers are text.
@@ -47,6 +49,13 @@ pub(super) fn number_of(payload: &[u8]) -> u64 {
 }
 
 impl Ledger {
+    pub(super) fn new(is_short: bool) -> Self {
+        Self {
+            is_short,
+            ..Self::default()
+        }
+    }
+
     pub(super) fn send(&mut self, ctx: &mut Context, client: ClientId, len: usize) {
         let Some(account) = self.accounts.get_mut(&client) else {
             return;
@@ -58,7 +67,7 @@ impl Ledger {
         };
         account.sent += u64::from(sent.is_ok());
         account.is_doomed |= sent == Err(SendError::SlowConsumer);
-        let may_fail = account.is_doomed || account.is_closed;
+        let may_fail = account.is_doomed || account.is_closed || self.is_short;
         assert!(
             sent.is_ok() || may_fail,
             "{client} takes no message: {sent:?}"

@@ -185,7 +185,8 @@ impl Peer {
             self.link = Link::Cut;
             if head.starts_with("HTTP/1.1 410 ") && is_latest {
                 let account = world.service().accounts.get(&self.id);
-                let is_ending = account.is_none_or(|account| account.is_doomed);
+                let is_ending =
+                    account.is_none_or(|account| account.is_doomed) || world.service().is_short;
                 assert!(is_ending, "{} is refused, but has not ended", self.id);
                 self.is_over = true;
             } else {
