@@ -216,7 +216,10 @@ impl Agent {
     /// Gives a process up. Its clients are closed with an internal error. Without another process, the server stops with a
     /// failure.
     fn give_up(&mut self, ctx: &mut Context, index: usize, failure: String) {
-        let clients = self.router.give_up(index);
+        let mut clients = None;
+        self.route(ctx, |router, output| {
+            clients = router.give_up(index, output)
+        });
         let is_last = clients.is_none();
         for client in clients.unwrap_or_else(|| ctx.clients()) {
             ctx.close(client, CloseCode::INTERNAL, "Agent exited");

@@ -262,12 +262,18 @@ impl Router {
         }
     }
 
-    /// Gives up a process that exits too often, and its sessions. Returns its clients, which must be closed, or `None` if
-    /// it is the only process.
-    pub(crate) fn give_up(&mut self, process: usize) -> Option<Vec<ClientId>> {
+    /// Gives up a process that exits too often or cannot be started, and its sessions. Returns its clients, which must be
+    /// closed, or `None` if it is the only process.
+    pub(crate) fn give_up(
+        &mut self,
+        process: usize,
+        output: &mut impl RouterOutput,
+    ) -> Option<Vec<ClientId>> {
         if self.processes.iter().flatten().count() < 2 {
             return None;
         }
+        // Requests may have come since its exit, also from clients of other processes.
+        self.handle_agent_exited(process, r#"{"code":null,"signal":null}"#, output);
         let sessions = self.sessions.iter();
         let sessions = sessions.filter(|(_, session)| session.needs(process));
         let sessions: Vec<_> = sessions.map(|(name, _)| Arc::clone(name)).collect();

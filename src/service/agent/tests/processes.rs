@@ -235,9 +235,12 @@ fn the_exit_of_one_process_concerns_only_its_own_requests_and_sessions() {
     assert_eq!(sim.output.receivers, [1]);
 
     // Given up, the process takes its clients with it.
-    assert_eq!(sim.router.give_up(0), Some(vec![client(1)]));
+    assert_eq!(
+        sim.router.give_up(0, &mut sim.output),
+        Some(vec![client(1)])
+    );
     assert_eq!(sim.router.owner_of("one"), None);
-    assert_eq!(sim.router.give_up(1), None, "the last one");
+    assert_eq!(sim.router.give_up(1, &mut sim.output), None, "the last one");
 }
 
 #[test]

@@ -1,0 +1,43 @@
+//! Agent processes that cannot be started, or do not accept `initialize`.
+
+use super::*;
+
+fn version_1() -> Value {
+    json!({"protocolVersion": 1})
+}
+
+fn with_terminal() -> Value {
+    json!({"protocolVersion": 1, "clientCapabilities": {"terminal": true}})
+}
+
+#[test]
+fn a_process_that_is_given_up_leaves_no_request_behind() {
+    let mut sim = Simulation::new();
+    sim.connect_as(1, named("ada"));
+    sim.hello(1, &version_1());
+    sim.connect_as(2, named("ada"));
+    sim.hello(2, &with_terminal());
+    sim.session(2, "s");
+    sim.disconnect(2);
+    // While the process waits for its restart, a client of another kind uses its session.
+    sim.router.handle_agent_exited(1, "{}", &mut sim.output);
+    sim.clear();
+    sim.client_sends(1, &claim("5", "session/load", "s", None));
+    let fork = json!({"sessionId": "s"});
+    sim.client_sends(1, &request("6", "session/fork", &fork));
+    assert!(sim.router.is_busy(client(1)));
+    assert_eq!(sim.router.give_up(1, &mut sim.output), Some(vec![]));
+    let answers = &sim.output.clients[&client(1)];
+    assert_eq!(answers.len(), 2, "each request is answered");
+    assert!(answers.iter().all(|answer| answer.contains(r#""error""#)));
+    assert_eq!(sim.router.client_request_count(), 0);
+    assert!(!sim.router.is_busy(client(1)));
+
+    // The next process gets its place.
+    sim.connect_as(3, named("bob"));
+    sim.hello(3, &with_terminal());
+    assert_eq!(sim.output.receivers.last(), Some(&1));
+    sim.disconnect(1);
+    sim.session(3, "t");
+    assert_eq!(sim.router.owner_of("t"), Some(client(3)));
+}
