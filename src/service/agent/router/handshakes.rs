@@ -175,17 +175,18 @@ impl Router {
             ..
         } = &envelope.kind
         else {
-            if pending.wanted.is_empty() && pending.was_accepted {
+            let is_refused = pending.was_accepted;
+            if is_refused {
                 log::error!(
                     "the restarted agent rejected initialize: {}",
                     &text[..text.floor_char_boundary(300)]
                 );
                 pending.is_refused = true;
-                return;
             }
             // The agent may reject it only because it was sent twice.
             if is_latest {
-                let is_over = pending.ids.is_empty();
+                // While the agent is refused, its clients must not reach it.
+                let is_over = pending.ids.is_empty() && !is_refused;
                 let wanted = state.initialize.take_wanted();
                 if is_over {
                     state.initialize = Initialize::Never;

@@ -41,3 +41,30 @@ fn a_process_that_is_given_up_leaves_no_request_behind() {
     sim.session(3, "t");
     assert_eq!(sim.router.owner_of("t"), Some(client(3)));
 }
+
+#[test]
+fn a_restarted_agent_that_rejects_initialize_is_stopped_also_if_a_client_waits() {
+    let mut sim = Simulation::new();
+    sim.connect_as(1, named("ada"));
+    sim.hello(1, &version_1());
+    sim.session(1, "s");
+    sim.router.handle_agent_exited(0, "{}", &mut sim.output);
+    sim.router.handle_agent_started(sim.now, 0, &mut sim.output);
+    let id = sim.agent_received()["id"].clone();
+    sim.connect_as(2, named("ada"));
+    sim.client_sends(2, &request("0", "initialize", &version_1()));
+    let no = json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32000, "message": "no"}});
+    sim.agent_sends(&no.to_string());
+    assert_eq!(code(&sim.client_received(2)), -32000);
+    assert!(sim.router.is_refused(0) && sim.router.is_initializing(0));
+
+    // The one that relies on the agent is answered by its successor.
+    sim.router.handle_agent_exited(0, "{}", &mut sim.output);
+    sim.router.handle_agent_started(sim.now, 0, &mut sim.output);
+    assert_eq!(sim.agent_received()["method"], "initialize");
+    sim.agent_answers(&version_1());
+    sim.client_sends(1, &claim("5", "session/load", "s", None));
+    assert_eq!(sim.agent_received()["method"], "session/load");
+    sim.client_sends(2, &request("1", "initialize", &version_1()));
+    assert!(sim.client_received(2)["result"].is_object());
+}
