@@ -304,6 +304,8 @@ pub fn router(data: &[u8]) {
                     model.agent_has.retain(|sent| sent.process != process);
                     router.handle_stopped();
                 }
+                // This agent gets every line at once, and answers later.
+                ProcessChange::Discard(_) => {}
             }
         }
         router.take_notices();

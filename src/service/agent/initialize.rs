@@ -25,6 +25,8 @@ pub(super) enum Initialize {
 pub(super) struct PendingInitialize {
     /// The upstream ids that it was sent under. It is sent again if the clients that waited for it have left.
     pub(super) ids: Vec<u64>,
+    /// The first upstream id that it was sent under. Requests with higher ids wait until the agent has accepted it.
+    pub(super) first_id: u64,
     pub(super) params: Box<str>,
     /// The clients that get the answer, under their own request ids.
     pub(super) wanted: Vec<(ClientId, Box<str>)>,
@@ -116,22 +118,25 @@ impl Initialize {
 
     /// Prepares to send `initialize` with the same parameters to a restarted agent. Returns false if nobody needs it.
     pub(super) fn restart(&mut self, id: u64) -> bool {
-        let (params, wanted, was_accepted) = match std::mem::replace(self, Self::Never) {
-            // Clients that sent it while no agent was running still wait.
-            Self::Pending(pending) => (pending.params, pending.wanted, pending.was_accepted),
-            Self::Done { params, .. } => (params, Vec::new(), true),
+        let pending = match std::mem::replace(self, Self::Never) {
+            // Clients that sent it while no agent was running still wait, and so do their requests.
+            Self::Pending(pending) => pending,
+            Self::Done { params, .. } => PendingInitialize {
+                first_id: id,
+                params,
+                was_accepted: true,
+                ..PendingInitialize::default()
+            },
             Self::Never => return false,
         };
-        if wanted.is_empty() && !was_accepted {
+        if pending.wanted.is_empty() && !pending.was_accepted {
             return false;
         }
         *self = Self::Pending(PendingInitialize {
             ids: vec![id],
-            params,
-            wanted,
-            was_accepted,
             is_refused: false,
             deadline: None,
+            ..pending
         });
         true
     }

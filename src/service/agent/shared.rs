@@ -117,6 +117,11 @@ impl Agent {
                         self.router.handle_stopped();
                     }
                 }
+                ProcessChange::Discard(index) => {
+                    if let Some(Some(process)) = self.processes.get_mut(index) {
+                        process.held.clear();
+                    }
+                }
             }
         }
         for (client, notice) in self.router.take_notices() {

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use super::processes::Process;
+use super::processes::{Process, ProcessChange};
 use super::watch::name_of;
-use super::{Capabilities, Router, RouterOutput};
+use super::{Capabilities, RequestClass, Router, RouterOutput};
 use crate::service::agent::envelope::{Envelope, MessageKind, member};
 use crate::service::agent::initialize::{
     Initialize, PendingInitialize, declares_resume, kind_of, version_of,
@@ -98,6 +98,7 @@ impl Router {
             initialize @ Initialize::Never => {
                 *initialize = Initialize::Pending(PendingInitialize {
                     ids: vec![upstream_id],
+                    first_id: upstream_id,
                     params: params_of(envelope).unwrap_or("{}").into(),
                     wanted: vec![(client, id.into())],
                     deadline,
@@ -237,15 +238,53 @@ impl Router {
             return;
         }
         let wanted = state.initialize.take_wanted();
-        if let Some(pending) = state.initialize.pending() {
-            pending.is_refused = pending.was_accepted;
-        }
+        let Some(pending) = state.initialize.pending() else {
+            return;
+        };
+        pending.is_refused = pending.was_accepted;
+        let (is_refused, first_id) = (pending.is_refused, pending.first_id);
         log::error!("the agent has not answered initialize in time");
         self.counters.timed_out += wanted.len() as u64;
-        self.reject_initialize(wanted, output, |client_id| {
+        let timed_out = |client_id: &str| {
             let why = Some("the agent has not answered initialize in time");
             error(client_id, code::TIMED_OUT, "Timed out", why)
-        });
+        };
+        self.reject_initialize(wanted, output, timed_out);
+        // The exit of a refused agent fails the requests to it.
+        if !is_refused {
+            self.discard_held(process, first_id, output, timed_out);
+        }
+    }
+
+    /// Fails the requests that wait until a process has accepted `initialize`: those with ids above `first_id`. The agent
+    /// never gets them.
+    fn discard_held(
+        &mut self,
+        process: usize,
+        first_id: u64,
+        output: &mut impl RouterOutput,
+        failed: impl Fn(&str) -> String,
+    ) {
+        let Some(state) = self.process_mut(process) else {
+            return;
+        };
+        state.abandoned.retain(|id, _| *id < first_id);
+        state.orphaned.retain(|id| *id < first_id);
+        self.process_changes.push(ProcessChange::Discard(process));
+        let requests = self.client_requests.values();
+        let held =
+            requests.filter(|request| request.process == process && request.upstream_id > first_id);
+        let mut held: Vec<u64> = held.map(|request| request.upstream_id).collect();
+        held.sort_unstable();
+        self.counters.timed_out += held.len() as u64;
+        for id in held {
+            if let Some(request) = self.fail_client_request(id, &failed, output)
+                && let (RequestClass::Claim, Some(session)) = (request.class, &request.session)
+            {
+                self.unclaim(id, session, output);
+            }
+        }
+        self.drop_early(process);
     }
 
     /// Sends errors to clients that wait for `initialize`. They may send it again, even with other capabilities.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::early_messages::EarlyMessages;
 use super::id_map::IdMap;
-use super::{AbandonedRequest, RequestClass, Router, RouterOutput};
+use super::{AbandonedRequest, ClientRequest, RequestClass, Router, RouterOutput};
 use crate::ClientId;
 use crate::service::agent::envelope::Envelope;
 use crate::service::agent::initialize::Initialize;
@@ -62,6 +62,8 @@ pub(crate) enum ProcessChange {
     Start(usize),
     /// Stop it, and ignore its further output. Call [`Router::handle_stopped`] when it has exited.
     Stop(usize),
+    /// Drop the lines that wait until it has accepted `initialize`.
+    Discard(usize),
 }
 
 /// The figures of a process, for the status.
@@ -73,7 +75,7 @@ pub(crate) struct ProcessFigures {
 }
 
 impl Router {
-    /// Takes the processes to start and to stop, in this order.
+    /// Takes what has to be done with the processes, in this order.
     pub(crate) fn take_process_changes(&mut self) -> Vec<ProcessChange> {
         std::mem::take(&mut self.process_changes)
     }
@@ -324,19 +326,7 @@ impl Router {
         let mut ids: Vec<u64> = requests.map(|request| request.upstream_id).collect();
         ids.sort_unstable();
         for id in ids {
-            if let Some(request) = self.forget_client_request(id) {
-                let failed = failed(if request.is_adopted() {
-                    "0"
-                } else {
-                    &request.id
-                });
-                if let (RequestClass::Prompt, Some(session), Ok(envelope)) =
-                    (request.class, &request.session, Envelope::parse(&failed))
-                {
-                    self.show_turn_ended(session, &envelope, output);
-                }
-                self.answer(&request, &failed, output);
-            }
+            self.fail_client_request(id, failed, output);
         }
         let questions = self.agent_requests.iter();
         let questions = questions.filter(|(_, request)| request.process == process);
@@ -348,5 +338,27 @@ impl Router {
         // Claims fail first, so that only clients that keep their sessions are told.
         self.mark_lost(process, output);
         self.end_turns(process, data, output);
+    }
+
+    /// Answers a request with an error and removes it. `failed` writes the error for an id.
+    pub(super) fn fail_client_request(
+        &mut self,
+        upstream_id: u64,
+        failed: impl Fn(&str) -> String,
+        output: &mut impl RouterOutput,
+    ) -> Option<ClientRequest> {
+        let request = self.forget_client_request(upstream_id)?;
+        let failed = failed(if request.is_adopted() {
+            "0"
+        } else {
+            &request.id
+        });
+        if let (RequestClass::Prompt, Some(session), Ok(envelope)) =
+            (request.class, &request.session, Envelope::parse(&failed))
+        {
+            self.show_turn_ended(session, &envelope, output);
+        }
+        self.answer(&request, &failed, output);
+        Some(request)
     }
 }

@@ -68,3 +68,37 @@ fn a_restarted_agent_that_rejects_initialize_is_stopped_also_if_a_client_waits()
     sim.client_sends(2, &request("1", "initialize", &version_1()));
     assert!(sim.client_received(2)["result"].is_object());
 }
+
+#[test]
+fn requests_that_follow_initialize_fail_with_it_when_the_agent_does_not_answer_in_time() {
+    let mut sim = Simulation::new();
+    sim.connect_as(1, named("ada"));
+    sim.client_sends(1, &request("0", "initialize", &version_1()));
+    sim.client_sends(1, &request("1", "session/new", &json!({})));
+    sim.client_sends(1, &claim("2", "session/load", "s", None));
+    sim.connect_as(2, named("ada"));
+    sim.client_sends(2, &request("0", "initialize", &version_1()));
+    sim.client_sends(2, &request("1", "session/list", &json!({})));
+    sim.disconnect(2);
+    sim.now = sim.now + INITIALIZE_TIMEOUT;
+    sim.router.handle_timeout(sim.now, &mut sim.output);
+    let answers = sim.output.clients[&client(1)].iter();
+    let answers: Vec<Value> = answers
+        .map(|text| serde_json::from_str(text).expect("JSON"))
+        .collect();
+    for (id, answer) in answers.iter().enumerate() {
+        assert_eq!((code(answer), &answer["id"]), (-32014, &json!(id)));
+    }
+    assert_eq!(answers.len(), 3);
+    assert_eq!(sim.router.client_request_count(), 0);
+    assert!(!sim.router.is_busy(client(1)));
+    assert_eq!(sim.router.session_count(), 0, "the claim is undone");
+    // The agent must not get what nobody waits for.
+    let changes = sim.router.take_process_changes();
+    assert_eq!(changes, [ProcessChange::Discard(0)]);
+
+    sim.client_sends(1, &request("4", "initialize", &version_1()));
+    sim.agent_answers(&version_1());
+    sim.session(1, "s");
+    assert_eq!(sim.router.owner_of("s"), Some(client(1)));
+}

@@ -188,11 +188,13 @@ impl Simulation {
     fn start_processes(&mut self) -> Vec<ProcessChange> {
         let changes = self.router.take_process_changes();
         for change in &changes {
-            if let ProcessChange::Start(process) = change {
-                self.router
-                    .handle_agent_started(self.now, *process, &mut self.output);
-            } else {
-                self.router.handle_stopped();
+            match change {
+                ProcessChange::Start(process) => {
+                    self.router
+                        .handle_agent_started(self.now, *process, &mut self.output);
+                }
+                ProcessChange::Stop(_) => self.router.handle_stopped(),
+                ProcessChange::Discard(_) => {}
             }
         }
         changes
