@@ -13,6 +13,9 @@ use crate::service::agent::response::{code, error, with_meta};
 use crate::service::json::Skimmer;
 use crate::{ClientId, Time};
 
+/// How often `initialize` is sent to an agent that does not answer it. Later clients wait for one of these answers.
+const MAX_INITIALIZES: usize = 8;
+
 impl Router {
     /// Whether the agent has not answered `initialize` yet.
     pub(crate) fn is_initializing(&self, process: usize) -> bool {
@@ -90,9 +93,13 @@ impl Router {
                 pending.wanted.push((client, id.into()));
                 if is_lost {
                     // The clients that waited for it have left, and the answer may never come.
-                    pending.ids.push(upstream_id);
                     pending.deadline = deadline;
-                    self.send_initialize(index, output);
+                    if pending.ids.len() < MAX_INITIALIZES {
+                        pending.ids.push(upstream_id);
+                        self.send_initialize(index, output);
+                    } else if let Some(deadline) = deadline {
+                        self.wake_at(deadline);
+                    }
                 }
             }
             initialize @ Initialize::Never => {
@@ -200,14 +207,8 @@ impl Router {
             return;
         };
         let result = &text[result.clone()];
-        let PendingInitialize {
-            ids,
-            params,
-            wanted,
-            ..
-        } = std::mem::take(pending);
-        // The responses to repeated requests say nothing new.
-        state.orphaned.extend(ids);
+        // The responses under the other ids say nothing new. They match no request and are dropped.
+        let PendingInitialize { params, wanted, .. } = std::mem::take(pending);
         state.version = version_of(result).unwrap_or(1);
         state.initialize = Initialize::Done {
             params,

@@ -102,3 +102,44 @@ fn requests_that_follow_initialize_fail_with_it_when_the_agent_does_not_answer_i
     sim.session(1, "s");
     assert_eq!(sim.router.owner_of("s"), Some(client(1)));
 }
+
+#[test]
+fn initialize_is_not_sent_without_end_to_an_agent_that_does_not_answer() {
+    let mut sim = Simulation::new();
+    for number in 1..=100 {
+        sim.connect(number);
+        sim.client_sends(number, &request("0", "initialize", &version_1()));
+        sim.disconnect(number);
+    }
+    let sent = sim.output.agent.clone();
+    assert_eq!(sent.len(), 8);
+    sim.connect(200);
+    sim.client_sends(200, &request("0", "initialize", &version_1()));
+    assert_eq!(sim.output.agent.len(), 8);
+    sim.now = sim.now + INITIALIZE_TIMEOUT;
+    sim.router.handle_timeout(sim.now, &mut sim.output);
+    assert_eq!(
+        code(&sim.client_received(200)),
+        -32014,
+        "it has a time limit"
+    );
+
+    // Each of the answers counts.
+    sim.client_sends(200, &request("1", "initialize", &version_1()));
+    let third: Value = serde_json::from_str(&sent[2]).expect("JSON");
+    let answer = json!({"jsonrpc": "2.0", "id": third["id"], "result": version_1()});
+    sim.agent_sends(&answer.to_string());
+    assert!(sim.client_received(200)["result"].is_object());
+
+    // Those that the agent does not send say nothing about who its questions are for.
+    sim.session(200, "s");
+    let prompt = json!({"sessionId": "s", "prompt": []});
+    sim.client_sends(200, &request("3", "session/prompt", &prompt));
+    sim.agent_sends(&request("9", "_vendor/ask", &json!({})));
+    assert_eq!(sim.client_received(200)["method"], "_vendor/ask");
+    let late: Value = serde_json::from_str(&sent[7]).expect("JSON");
+    sim.clear();
+    let late = json!({"jsonrpc": "2.0", "id": late["id"], "result": version_1()});
+    sim.agent_sends(&late.to_string());
+    assert!(sim.output.clients.is_empty() && sim.output.agent.is_empty());
+}
