@@ -60,6 +60,7 @@ impl Router {
                 continue;
             };
             let abandon = |session| AbandonedRequest {
+                client,
                 principal: principal.clone(),
                 session,
             };
@@ -86,7 +87,7 @@ impl Router {
                     if class == RequestClass::Create {
                         process.abandoned.insert(id, abandon(None));
                     } else if session.is_none() && process.orphaned.len() < MAX_ORPHANED {
-                        process.orphaned.insert(id);
+                        process.orphaned.insert(id, client);
                     }
                 }
             }

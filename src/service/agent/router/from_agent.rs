@@ -100,7 +100,7 @@ impl Router {
         if state.initialize.is_pending_as(upstream_id) {
             return self.initialize_from_agent(process, upstream_id, envelope, &id, output);
         }
-        if state.orphaned.remove(&upstream_id) {
+        if state.orphaned.remove(&upstream_id).is_some() {
             return;
         }
         let abandoned = state.abandoned.remove(&upstream_id);

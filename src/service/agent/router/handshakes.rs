@@ -270,7 +270,7 @@ impl Router {
             return;
         };
         state.abandoned.retain(|id, _| *id < first_id);
-        state.orphaned.retain(|id| *id < first_id);
+        state.orphaned.retain(|id, _| *id < first_id);
         self.process_changes.push(ProcessChange::Discard(process));
         let requests = self.client_requests.values();
         let held =

@@ -167,9 +167,10 @@ enum RequestClass {
     Other,
 }
 
-/// A request whose client has disconnected and whose response will open a session.
+/// A request that has timed out, or whose client has disconnected, and whose response will open a session.
 #[derive(Debug)]
 struct AbandonedRequest {
+    client: ClientId,
     principal: Principal,
     /// The session that it loads, or `None` if it creates one.
     session: Option<Arc<str>>,

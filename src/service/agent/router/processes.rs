@@ -1,6 +1,5 @@
 //! The agent processes: one for each kind of client, their start and their end.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::early_messages::EarlyMessages;
@@ -32,10 +31,11 @@ pub(super) struct Process {
     pub(super) initialize: Initialize,
     /// The number of client requests that create a session.
     pub(super) creating: usize,
-    /// Requests whose clients have disconnected. The sessions that they open are kept for the clients' principals.
+    /// Requests that have timed out, or whose clients have disconnected. The sessions that they open are kept for the
+    /// clients' principals.
     pub(super) abandoned: IdMap<u64, AbandonedRequest>,
-    /// Other requests whose clients have disconnected.
-    pub(super) orphaned: HashSet<u64>,
+    /// The clients of other such requests, if they name no session.
+    pub(super) orphaned: IdMap<u64, ClientId>,
     /// Messages of the agent for sessions that have no owner yet.
     pub(super) early: EarlyMessages,
 }
@@ -49,7 +49,7 @@ impl Process {
             initialize: Initialize::Never,
             creating: 0,
             abandoned: IdMap::default(),
-            orphaned: HashSet::new(),
+            orphaned: IdMap::default(),
             early: EarlyMessages::default(),
         }
     }

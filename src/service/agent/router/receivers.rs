@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::processes::Process;
 use super::{ClientRequest, Router, RouterOutput, parse_upstream_id};
 use crate::ClientId;
 use crate::service::agent::envelope::Envelope;
@@ -35,20 +36,27 @@ impl Router {
         output: &impl RouterOutput,
     ) -> Option<ClientId> {
         let state = self.process(process)?;
-        let mut abandoned = state.abandoned.values();
-        if !state.orphaned.is_empty() || abandoned.any(|request| request.session.is_none()) {
+        // The agent may still work on requests that have timed out, or whose clients have disconnected.
+        if orphans(state).any(|client| !self.clients.contains_key(&client)) {
             return None;
         }
         let names_none = |request: &ClientRequest| request.session.is_none();
         let is_its = |request: &ClientRequest| request.process == process;
         let mut requests = self.client_requests.values();
         let acts = |request: &ClientRequest| !Self::only_watches(request.client, output);
-        if requests.any(|request| is_its(request) && names_none(request) && acts(request))
-            || state.initialize.is_wanted()
-        {
-            self.sole_client(process, output, names_none)
-        } else {
-            self.sole_client(process, output, |_| true)
+        let is_pending = requests
+            .any(|request| is_its(request) && names_none(request) && acts(request))
+            || state.initialize.is_wanted();
+        let mut orphans = orphans(state).filter(|client| !Self::only_watches(*client, output));
+        match orphans.next() {
+            Some(orphan) => {
+                let is_sole = orphans.all(|client| client == orphan)
+                    && (!is_pending
+                        || self.sole_client(process, output, names_none) == Some(orphan));
+                is_sole.then_some(orphan)
+            }
+            None if is_pending => self.sole_client(process, output, names_none),
+            None => self.sole_client(process, output, |_| true),
         }
     }
 
@@ -69,4 +77,12 @@ impl Router {
         let first = clients.next()?;
         clients.all(|client| client == first).then_some(first)
     }
+}
+
+/// The clients of requests without a session that are no longer pending, but that the agent may still work on.
+fn orphans(process: &Process) -> impl Iterator<Item = ClientId> {
+    let abandoned = process.abandoned.values();
+    let abandoned = abandoned.filter(|request| request.session.is_none());
+    let clients = abandoned.map(|request| request.client);
+    clients.chain(process.orphaned.values().copied())
 }

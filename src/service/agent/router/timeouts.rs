@@ -100,10 +100,14 @@ impl Router {
         if let Some(process) = self.process_mut(request.process) {
             if request.class == RequestClass::Create || is_unconfirmed {
                 let session = claimed.cloned();
-                let abandoned = AbandonedRequest { principal, session };
+                let abandoned = AbandonedRequest {
+                    client: request.client,
+                    principal,
+                    session,
+                };
                 process.abandoned.insert(id, abandoned);
             } else if request.session.is_none() && process.orphaned.len() < MAX_ORPHANED {
-                process.orphaned.insert(id);
+                process.orphaned.insert(id, request.client);
             }
         }
         if let Some(session) = claimed {

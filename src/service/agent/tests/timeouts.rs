@@ -121,3 +121,27 @@ fn an_exit_of_the_agent_leaves_no_time_limit_behind() {
     sim.wait(LIMIT * 4);
     assert!(sim.output.clients.is_empty() && sim.output.agent.is_empty());
 }
+
+#[test]
+fn a_question_finds_the_client_whose_request_has_timed_out() {
+    let mut sim = limited();
+    sim.session(1, "s");
+    sim.session(2, "t");
+    sim.client_sends(1, &request("5", "session/list", &json!({})));
+    sim.client_sends(1, &request("6", "session/new", &json!({})));
+    sim.wait(LIMIT);
+    let prompt = json!({"sessionId": "s", "prompt": []});
+    sim.client_sends(1, &request("7", "session/prompt", &prompt));
+    sim.clear();
+    sim.agent_sends(&request("8", "_vendor/ask", &json!({})));
+    assert_eq!(sim.client_received(1)["method"], "_vendor/ask");
+
+    // Once it has left, the question may have been for it, and nobody else gets it.
+    sim.disconnect(1);
+    let prompt = json!({"sessionId": "t", "prompt": []});
+    sim.client_sends(2, &request("7", "session/prompt", &prompt));
+    sim.clear();
+    sim.agent_sends(&request("9", "_vendor/ask", &json!({})));
+    assert_eq!(code(&sim.agent_received()), -32600);
+    assert!(sim.output.clients.is_empty());
+}
