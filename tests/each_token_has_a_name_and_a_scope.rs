@@ -259,7 +259,7 @@ fn a_hangup_closes_the_connections_of_revoked_tokens() {
     // A file that is not valid changes nothing, and the log says why without a secret.
     write_tokens(
         &file,
-        &format!("{TEAM}\nalice use other-0123456789abcdef\n"),
+        &format!("{TEAM}\nalice all other-0123456789abcdef\n"),
     );
     server.signal(Signal::HUP);
     eventually("the bad file is read", || {

@@ -103,7 +103,11 @@ fn the_token_command_adds_lists_and_revokes() {
 
     let before = file.text();
     for (args, code, says) in [
-        (&["add", "ada"][..], 1, "'ada': this name is used twice"),
+        (
+            &["add", "ada"][..],
+            1,
+            "'ada': this name is used twice with the same scope",
+        ),
         (&["revoke", "zoe"], 1, "there is no token 'zoe'"),
         (&["add", "a b"], 2, "'a b' is no name"),
         (&["add", "nobody"], 2, "'nobody' is no name"),

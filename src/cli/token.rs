@@ -137,7 +137,7 @@ fn revoke(file: &Path, name: &str) -> Result<(), Failure> {
     if edit.tokens.find(name).is_none() {
         return Err(failed(format!("there is no token '{name}'")));
     }
-    if edit.tokens.iter().count() == 1 {
+    if edit.tokens.iter().all(|one| one.name() == name) {
         let why = "is the last token, and a server needs one; add another one first";
         return Err(failed(format!("'{name}' {why}")));
     }
@@ -161,7 +161,7 @@ fn with_line(text: &str, line: &str) -> String {
     lines.join("\n")
 }
 
-/// The content of a file, without the token of this name.
+/// The content of a file, without the tokens of this name.
 fn without_line(text: &str, name: &str) -> String {
     let lines = text.split_inclusive('\n');
     lines

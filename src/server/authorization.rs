@@ -1,5 +1,6 @@
 //! What clients may do: determines principals and scopes, counts wrong tokens, and handles revoked tokens.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::address::ListenAddress;
@@ -42,7 +43,8 @@ impl Core {
         let is_guarded = |listen: &ListenAddress| matches!(listen, ListenAddress::Unix(_));
         // A token of the scope `metrics` reaches no service.
         let tokens = self.env.config.access.tokens.iter();
-        let tokens = tokens.filter(|one| one.scope() >= Scope::Watch).count();
+        let tokens = tokens.filter(|one| one.scope() >= Scope::Watch);
+        let tokens = tokens.map(|one| one.name()).collect::<BTreeSet<_>>().len();
         let has_users = self.listen.iter().any(is_guarded);
         let is_open = tokens == 0 && !self.listen.iter().all(is_guarded);
         let principals = tokens + usize::from(has_users) + usize::from(is_open);

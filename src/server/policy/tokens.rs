@@ -53,13 +53,15 @@ impl Tokens {
     /// The maximum number of tokens.
     pub const MOST: usize = u8::MAX as usize - 1;
 
-    /// Adds a token.
+    /// Adds a token. A name may have one token of each scope, such as another one that only observes.
     ///
     /// # Errors
     ///
-    /// Its name or its secret is in use, or there are [`Tokens::MOST`] tokens.
+    /// Its name has a token of this scope, its secret is in use, or there are [`Tokens::MOST`] tokens.
     pub fn add(&mut self, credential: Credential) -> Result<(), TokensError> {
-        if self.find(credential.name()).is_some() {
+        let is_same =
+            |one: &Credential| (one.name(), one.scope()) == (credential.name(), credential.scope());
+        if self.0.iter().any(is_same) {
             return Err(TokensError::at(None, Problem::Name));
         }
         if self.0.iter().any(|one| one.secret() == credential.secret()) {
@@ -83,7 +85,7 @@ impl Tokens {
         self.0.iter()
     }
 
-    /// The token of this name.
+    /// The first token of this name.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<&Credential> {
         self.0.iter().find(|one| one.name() == name)
@@ -278,7 +280,7 @@ impl fmt::Display for TokensError {
             ),
             Problem::Scope => f.write_str("the scope is none of all, use, watch and metrics"),
             Problem::SecretForm => ParseSecretError::NEW.fmt(f),
-            Problem::Name => f.write_str("this name is used twice"),
+            Problem::Name => f.write_str("this name is used twice with the same scope"),
             Problem::Secret => f.write_str("this secret is used twice"),
             Problem::TooMany => write!(f, "there are more than {} tokens", Tokens::MOST),
         }
@@ -333,6 +335,15 @@ mod tests {
     }
 
     #[test]
+    fn a_name_may_have_a_token_of_each_scope() {
+        let tokens = parse("ada all one\nada watch two").expect("valid");
+        let found = |secret: &[u8]| tokens.presented(secret).and_then(|id| tokens.get(id));
+        let (one, two) = (found(b"one").expect("known"), found(b"two").expect("known"));
+        assert!(one.principal().is_same(&two.principal()));
+        assert_eq!((one.scope(), two.scope()), (Scope::All, Scope::Watch));
+    }
+
+    #[test]
     fn a_bad_line_is_named_and_not_shown() {
         let most: String = (0..=Tokens::MOST)
             .map(|number| format!("n{number} all s{number}\n"))
@@ -352,7 +363,7 @@ mod tests {
             ("a all s3crét", "line 1: a token"),
             ("s3crét", "line 1: a token"),
             ("a all sha256:12", "line 1: a token"),
-            ("a all one\n#\na use s3cret", "line 3: this name"),
+            ("a all one\n#\na all s3cret", "line 3: this name"),
             ("a all s3cret\nb use s3cret", "line 2: this secret"),
             (&format!("a all abc\nb use {ABC}"), "line 2: this secret"),
             (most.as_str(), "line 255: there are more than 254"),
