@@ -183,8 +183,8 @@ impl Client {
         let own = self.backlog.get_or_insert_default();
         std::mem::swap(own, &mut wire);
         own.resumable = wire.resumable.take();
-        if std::mem::take(&mut own.dirty) {
-            own.dirty = true;
+        if own.dirty {
+            // It was queued under the id of `new`.
             env.queue.push_dirty(self.id);
         }
         let old = std::mem::replace(
