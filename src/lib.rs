@@ -60,6 +60,7 @@
 //! * `cli`: the program `outrigger`. It implies `server`.
 //! * `server`: the event loop and the services. Without it, the crate is the [`protocol`] alone.
 //! * `deflate`: permessage-deflate (RFC 7692).
+//! * `tls`: TLS 1.2 and 1.3 for listeners. It implies `server`.
 
 #[cfg(feature = "cli")]
 #[doc(hidden)]
@@ -86,9 +87,11 @@ pub use protocol::{
 #[cfg(feature = "server")]
 pub use server::{
     Access, AdoptedOrphans, ClientId, ClientStatus, Config, ConfigBuilder, ConfigError, Context,
-    Credential, Ended, Error, Handle, Histogram, InheritedSocket, Interest, Listen, ListenAddress,
-    Metrics, OwnedMessage, ParseClientIdError, ParseListenError, ParsePeersError, ParseScopeError,
-    ParseSecretError, Peers, Principal, Readiness, Remote, ResumeConfig, ResumeStatus, Route,
-    Scope, Secret, SendError, Server, Service, ServiceId, SourceId, Status, StatusFields,
+    Credential, Ended, Error, Handle, Histogram, Interest, Listen, ListenAddress, Metrics,
+    OwnedMessage, ParseClientIdError, ParseListenError, ParsePeersError, ParseScopeError,
+    ParseSecretError, Peers, Principal, Readiness, Reload, Remote, ResumeConfig, ResumeStatus,
+    Route, Scope, Secret, SendError, Server, Service, ServiceId, SourceId, Status, StatusFields,
     StatusValue, Stopped, TimerId, Token, Tokens, TokensError, Traffic,
 };
+#[cfg(feature = "tls")]
+pub use server::{TlsConfig, TlsError, TlsIdentity};

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::settings::ListenFlag;
-use crate::{Listen, ListenAddress};
+use crate::ListenAddress;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 
@@ -31,9 +31,8 @@ fn is_name(name: &str) -> bool {
 /// Whether it stands for all addresses of the machine.
 pub(super) fn is_unspecified(listen: &ListenFlag) -> bool {
     match listen {
-        ListenFlag::Address(Listen::Tcp(address)) => address.ip().is_unspecified(),
-        ListenFlag::Address(Listen::PortRange(ip, _)) => ip.is_unspecified(),
-        ListenFlag::Address(_) | ListenFlag::Descriptor(_) => false,
+        ListenFlag::Address(listen) => listen.ip().is_some_and(|ip| ip.is_unspecified()),
+        ListenFlag::Descriptor(..) => false,
     }
 }
 
@@ -69,7 +68,7 @@ pub(super) fn reached_at(address: &ListenAddress) -> Vec<ListenAddress> {
     }
     let port = all.port();
     ips.into_iter()
-        .map(|ip| ListenAddress::Tcp(SocketAddr::new(ip, port)))
+        .map(|ip| ListenAddress::of_tcp(SocketAddr::new(ip, port)).with_tls(address.is_tls()))
         .collect()
 }
 
@@ -91,7 +90,7 @@ mod tests {
 
     #[test]
     fn an_unspecified_address_is_replaced_by_addresses_that_work() {
-        let tcp = |text: &str| ListenAddress::Tcp(text.parse().expect("an address"));
+        let tcp = |text: &str| ListenAddress::of_tcp(text.parse().expect("an address"));
         assert_eq!(reached_at(&tcp("127.0.0.1:7")), [tcp("127.0.0.1:7")]);
         for (all, first) in [("0.0.0.0:7", "127.0.0.1:7"), ("[::]:7", "[::1]:7")] {
             let reached = reached_at(&tcp(all));
@@ -101,7 +100,7 @@ mod tests {
                 |one: &ListenAddress| one.tcp().is_some_and(|one| one.ip().is_unspecified());
             assert!(!reached.iter().any(unspecified), "{reached:?}");
         }
-        let unix = ListenAddress::Unix("/x".into());
+        let unix = ListenAddress::of_unix("/x".into());
         assert_eq!(reached_at(&unix), std::slice::from_ref(&unix));
     }
 

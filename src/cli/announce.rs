@@ -39,7 +39,7 @@ impl Announcement {
         let mut content = json!({
             "pid": std::process::id(),
             "port": port,
-            "transport": "ws",
+            "transport": if address.is_tls() { "wss" } else { "ws" },
             "url": address.url(path),
             "authToken": token.map(Token::reveal),
         });

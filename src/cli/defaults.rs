@@ -13,7 +13,7 @@ use super::flags::Flag;
 use super::settings::{ListenFlag, Settings};
 use crate::server::RejectionHints;
 use crate::sys::keep_from_children;
-use crate::{Config, Listen, Token, Tokens};
+use crate::{Config, Token, Tokens};
 
 /// The number of the first socket that a service manager passes (sd_listen_fds(3)).
 const FIRST_PASSED: i32 = 3;
@@ -61,6 +61,7 @@ impl Settings {
             self.server.resume = None;
         }
         self.complete_listen()?;
+        self.check_tls()?;
         self.complete_access(command)?;
         self.server.soft_outbound = self.server.soft_outbound.min(self.server.max_outbound);
         Ok(())
@@ -71,7 +72,8 @@ impl Settings {
         let passed = passed_sockets()?;
         if self.listen.is_empty() && self.port_range.is_none() {
             let numbers = (0..passed).map(|at| FIRST_PASSED + at);
-            self.listen.extend(numbers.map(ListenFlag::Descriptor));
+            self.listen
+                .extend(numbers.map(|number| ListenFlag::Descriptor(number, None)));
         }
         if self.listen.is_empty() {
             let default = Config::default().listen.into_iter();
@@ -79,12 +81,47 @@ impl Settings {
         }
         if let Some(range) = &self.port_range {
             for one in &mut self.listen {
-                if let ListenFlag::Address(Listen::Tcp(address)) = one {
-                    *one = ListenFlag::Address(Listen::PortRange(address.ip(), range.clone()));
+                if let ListenFlag::Address(listen) = one {
+                    listen.set_ports(range);
                 }
             }
         }
         Ok(())
+    }
+
+    #[cfg(feature = "tls")]
+    fn check_tls(&self) -> Result<(), String> {
+        self.tls.check()?;
+        if !self.tls.is_on() && self.listen.iter().any(|listen| self.uses_tls(listen)) {
+            let why = "--listen tls: requires --tls-cert with --tls-key, or --tls-self-signed";
+            return Err(why.to_owned());
+        }
+        if self.tls.is_on() && !self.listen.iter().any(|listen| self.uses_tls(listen)) {
+            return Err("no address of --listen uses TLS; begin it with tls:".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Whether every listener asks its clients for a certificate that is enough, or is a unix socket of this server.
+    #[cfg(feature = "tls")]
+    fn needs_no_token(&self) -> bool {
+        let is_guarded = |listen: &ListenFlag| {
+            (self.tls.client_auth && self.uses_tls(listen))
+                || (self.server.proxies.is_empty() && is_unix(listen))
+        };
+        self.listen.iter().all(is_guarded)
+    }
+
+    #[cfg(not(feature = "tls"))]
+    fn check_tls(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Whether every listener is a unix socket whose mode limits who can connect. A proxy behind a socket passes on
+    /// connections from anywhere.
+    #[cfg(not(feature = "tls"))]
+    fn needs_no_token(&self) -> bool {
+        self.server.proxies.is_empty() && self.listen.iter().all(is_unix)
     }
 
     /// Fills in the token and the host names.
@@ -113,7 +150,7 @@ impl Settings {
         self.server.access.tokens = match given {
             Some(tokens) => tokens,
             None if !self.runs_programs(command) && self.is_local() => Tokens::default(),
-            None if self.is_unix_only() => Tokens::default(),
+            None if self.needs_no_token() => Tokens::default(),
             None => {
                 self.token_is_generated = true;
                 Token::generate().into()
@@ -142,17 +179,16 @@ impl Settings {
                 ));
             }
         }
-        if let Some(file) = &self.token_file
-            && let Ok(found) = std::fs::metadata(file)
-            && found.is_file()
-            && found.mode() & forbidden_mode(&found) != 0
-        {
+        warnings.extend(self.secret_files().filter_map(|(flag, file)| {
+            let found = std::fs::metadata(file).ok().filter(Metadata::is_file)?;
             let mode = found.mode() & 0o777;
             let file = file.display();
-            warnings.push(format!(
-                "--token-file: users other than the owner can read or write {file} (mode {mode:03o})"
-            ));
-        }
+            (mode & forbidden_mode(&found) != 0).then(|| {
+                format!(
+                    "{flag}: users other than the owner can read or write {file} (mode {mode:03o})"
+                )
+            })
+        }));
         let all = |list: &[String]| list.iter().any(|one| one == "*");
         if access.tokens.is_empty() && all(&access.origins) && all(&access.hosts) {
             warnings.push(
@@ -163,17 +199,23 @@ impl Settings {
         warnings
     }
 
+    /// The files that contain secrets, with their flags.
+    fn secret_files(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+        let token = self
+            .token_file
+            .as_deref()
+            .map(|file| ("--token-file", file));
+        #[cfg(feature = "tls")]
+        let key = self.tls.key.as_deref().map(|file| ("--tls-key", file));
+        #[cfg(not(feature = "tls"))]
+        let key = None;
+        token.into_iter().chain(key)
+    }
+
     /// Whether clients can run code through one of the services.
     fn runs_programs(&self, command: &'static Command) -> bool {
         let mut services = self.services(command).into_iter();
         services.any(|(command, _)| command.runs_programs)
-    }
-
-    /// Whether the mode of a socket file limits who can connect to every listener. A proxy behind a socket passes on
-    /// connections from anywhere.
-    fn is_unix_only(&self) -> bool {
-        let is_unix = |listen: &ListenFlag| matches!(listen, ListenFlag::Address(Listen::Unix(_)));
-        self.server.proxies.is_empty() && self.listen.iter().all(is_unix)
     }
 
     /// Whether only this machine can connect.
@@ -181,16 +223,19 @@ impl Settings {
         let mut listen = self.listen.iter();
         self.server.proxies.is_empty()
             && listen.all(|listen| match listen {
-                ListenFlag::Address(Listen::Tcp(address)) => address.ip().is_loopback(),
-                ListenFlag::Address(Listen::PortRange(ip, _)) => ip.is_loopback(),
-                ListenFlag::Address(Listen::Unix(_)) => true,
+                ListenFlag::Address(listen) => listen.ip().is_none_or(|ip| ip.is_loopback()),
                 // The address of an inherited socket is not known here.
-                ListenFlag::Address(_) | ListenFlag::Descriptor(_) => false,
+                ListenFlag::Descriptor(..) => false,
             })
     }
 }
 
-/// The mode bits that expose a token file. A file of another user may be readable by its group, because the server may
+/// Whether it is a unix socket that the server creates.
+fn is_unix(listen: &ListenFlag) -> bool {
+    matches!(listen, ListenFlag::Address(listen) if listen.is_unix())
+}
+
+/// The mode bits that expose a file with a secret. A file of another user may be readable by its group, because the server may
 /// read it as a member.
 fn forbidden_mode(file: &Metadata) -> u32 {
     if file.uid() == geteuid().as_raw() {
@@ -230,9 +275,10 @@ fn passed_sockets() -> Result<i32, String> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{IpAddr, Ipv4Addr};
+    use std::net::Ipv4Addr;
 
     use super::*;
+    use crate::Listen;
 
     #[test]
     fn loopback_and_unix_sockets_are_local() {
@@ -240,12 +286,12 @@ mod tests {
         for (listen, local) in [
             (address(Listen::from(([127, 0, 0, 1], 0))), true),
             (
-                address(Listen::PortRange(IpAddr::V4(Ipv4Addr::LOCALHOST), 1..=2)),
+                address(Listen::port_range(Ipv4Addr::LOCALHOST, 1..=2)),
                 true,
             ),
-            (address(Listen::Unix("x".into())), true),
+            (address(Listen::unix("x")), true),
             (address(Listen::from(([0, 0, 0, 0], 0))), false),
-            (ListenFlag::Descriptor(3), false),
+            (ListenFlag::Descriptor(3, None), false),
         ] {
             let mut settings = Settings::new();
             settings.listen = vec![listen];

@@ -15,6 +15,8 @@ mod logging;
 mod lookup;
 mod run;
 mod settings;
+#[cfg(feature = "tls")]
+mod tls;
 mod token;
 mod values;
 
@@ -171,8 +173,7 @@ fn parse_flags(
             }
             Arg::Short(_) => return Err(arg.unexpected().to_string()),
         };
-        let flag =
-            Flag::find(&name, command).ok_or_else(|| format!("unknown option '--{name}'"))?;
+        let flag = Flag::find(&name, command).ok_or_else(|| unknown_flag(&name))?;
         let value = match flag.takes {
             Takes::Nothing => String::new(),
             Takes::One(_) | Takes::Many(_) => {
@@ -200,6 +201,14 @@ fn parse_flags(
     }
     settings.complete(command)?;
     Ok(Action::Run(command, Box::new(settings)))
+}
+
+/// The error for a flag that this build does not have.
+fn unknown_flag(name: &str) -> String {
+    if !cfg!(feature = "tls") && name.starts_with("tls-") {
+        return format!("--{name}: {}", values::NO_TLS);
+    }
+    format!("unknown option '--{name}'")
 }
 
 /// The program and its arguments after `--`.

@@ -10,11 +10,12 @@ use super::commands::{Command, ProgramArg, Serves, ServiceParams};
 use super::line_output::LineOutput;
 use super::settings::{ListenFlag, Settings};
 use super::{Action, Outcome, fail, logging, parse, print};
+#[cfg(feature = "tls")]
+use crate::TlsConfig;
 use crate::demo;
-use crate::server::InheritedSocket;
 use crate::service::Routes;
 use crate::sys::{NonblockingFd, take_descriptor};
-use crate::{Access, Config, Ended, Listen, ListenAddress, Server, Service, Token, Tokens};
+use crate::{Access, Config, Ended, Listen, ListenAddress, Reload, Server, Service, Token, Tokens};
 
 /// How long to wait for room on standard output for the `listening` lines.
 const PRINT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -22,7 +23,10 @@ const PRINT_TIMEOUT: Duration = Duration::from_secs(5);
 /// An error of the server, or why its settings cannot be used.
 type Failure = Box<dyn Error>;
 
-pub(super) fn run(command: &'static Command, settings: Settings) -> Outcome {
+pub(super) fn run(
+    command: &'static Command,
+    #[cfg_attr(not(feature = "tls"), expect(unused_mut))] mut settings: Settings,
+) -> Outcome {
     logging::init(settings.log_level, settings.log_format);
     warn(&settings);
     if let Err(error) = settings.find_programs(command) {
@@ -32,6 +36,11 @@ pub(super) fn run(command: &'static Command, settings: Settings) -> Outcome {
         Ok(routes) => routes,
         Err(error) => return fail(&error.to_string(), Outcome::Failure),
     };
+    #[cfg(feature = "tls")]
+    match settings.load_tls(None) {
+        Ok(tls) => settings.server.tls = tls,
+        Err(error) => return fail(&error, Outcome::Usage),
+    }
     if settings.check {
         print("outrigger: the settings are valid\n");
         return Outcome::Clean;
@@ -83,21 +92,20 @@ fn serve(
         listen: take_sockets(&settings.listen)?,
         ..std::mem::take(&mut settings.server)
     };
-    let access = config.access.clone();
+    let kept = Config {
+        listen: Vec::new(),
+        ..config.clone()
+    };
     let mut server = Server::bind(config, routes)?;
-    settings.server.access = access;
+    settings.server = kept;
     server.stop_on_signals()?;
     let orphans = server.adopt_orphans()?;
     if io::stdin().is_terminal() {
         // The terminal is closing, and with it the programs that run in it.
         server.stop_on_hangup()?;
     } else {
-        let mut tokens = settings.server.access.tokens.clone();
-        server.reload_on_hangup(move || {
-            let access = reload_access(&tokens)?;
-            tokens.clone_from(&access.tokens);
-            Some(access)
-        })?;
+        let mut reloader = Reloader::new(&settings);
+        server.reload_on_hangup(move || reloader.reload())?;
     }
     let mut announcement = None;
     // If a service fails to start, the server is stopping, and `run` returns at once.
@@ -123,13 +131,18 @@ fn take_sockets(flags: &[ListenFlag]) -> Result<Vec<Listen>, Failure> {
     for (index, flag) in flags.iter().enumerate() {
         listen.push(match flag {
             ListenFlag::Address(listen) => listen.clone(),
-            ListenFlag::Descriptor(number) => {
-                if flags[..index].contains(flag) {
+            ListenFlag::Descriptor(number, tls) => {
+                let is_same = |one: &ListenFlag| matches!(one, ListenFlag::Descriptor(other, _) if other == number);
+                if flags[..index].iter().any(is_same) {
                     return Err(format!("cannot listen on fd:{number}: it is given twice").into());
                 }
                 let socket = take_descriptor(*number)
                     .map_err(|error| format!("cannot listen on fd:{number}: {error}"))?;
-                Listen::Inherited(InheritedSocket::from(socket))
+                let listen = Listen::inherited(socket);
+                match tls {
+                    Some(tls) => listen.with_tls(*tls),
+                    None => listen,
+                }
             }
         });
     }
@@ -163,6 +176,16 @@ fn announce(
     };
     let reached: Vec<ListenAddress> = addresses.iter().flat_map(reached_at).collect();
     let mut text = String::new();
+    #[cfg(feature = "tls")]
+    if let Some(tls) = settings
+        .server
+        .tls
+        .as_ref()
+        .filter(|_| settings.tls.self_signed)
+    {
+        let fingerprint = tls.identity().fingerprint();
+        text = format!("outrigger: certificate SHA-256 fingerprint {fingerprint}\n");
+    }
     for address in &reached {
         for path in &paths {
             text.push_str(&listening(address, path, settings.generated_token()));
@@ -194,23 +217,66 @@ fn listening(address: &ListenAddress, path: &str, generated_token: Option<&Token
     format!("outrigger: listening on {url}\n")
 }
 
-/// Reloads the access settings. The tokens stay unless the settings name others, because a server that required a token
-/// must continue to require one.
-fn reload_access(tokens: &Tokens) -> Option<Access> {
-    match parse(std::env::args_os()) {
-        Ok(Action::Run(_, settings)) => {
-            warn(&settings);
-            let generated = settings.token_is_generated;
-            let mut access = settings.server.access;
-            if generated || access.tokens.is_empty() {
-                access.tokens = tokens.clone();
-            }
-            Some(access)
+/// Reads the settings again that can be replaced while the server runs.
+struct Reloader {
+    tokens: Tokens,
+    #[cfg(feature = "tls")]
+    tls: Option<TlsConfig>,
+}
+
+impl Reloader {
+    fn new(settings: &Settings) -> Self {
+        Self {
+            tokens: settings.server.access.tokens.clone(),
+            #[cfg(feature = "tls")]
+            tls: settings.server.tls.clone(),
         }
-        Ok(Action::Print(_) | Action::Example(_) | Action::Token(_)) => None,
-        Err(error) => {
-            log::error!("hangup received, but the access settings stay unchanged: {error}");
-            None
+    }
+
+    /// The settings that replace those of the server. What cannot be read stays unchanged.
+    fn reload(&mut self) -> Reload {
+        let mut reload = Reload::default();
+        match parse(std::env::args_os()) {
+            Ok(Action::Run(_, settings)) => {
+                warn(&settings);
+                #[cfg(feature = "tls")]
+                {
+                    reload.tls = self.reload_tls(&settings);
+                }
+                reload.access = Some(self.reload_access(*settings));
+            }
+            Ok(Action::Print(_) | Action::Example(_) | Action::Token(_)) => {}
+            Err(error) => log::error!("hangup received, but the settings stay unchanged: {error}"),
+        }
+        reload
+    }
+
+    /// The tokens stay unless the settings name others, because a server that required a token must continue to require
+    /// one.
+    fn reload_access(&mut self, settings: Settings) -> Access {
+        let generated = settings.token_is_generated;
+        let mut access = settings.server.access;
+        if generated || access.tokens.is_empty() {
+            access.tokens.clone_from(&self.tokens);
+        }
+        self.tokens.clone_from(&access.tokens);
+        access
+    }
+
+    /// New certificates, unless they are the present ones.
+    #[cfg(feature = "tls")]
+    fn reload_tls(&mut self, settings: &Settings) -> Option<TlsConfig> {
+        let present = self.tls.as_ref()?;
+        match settings.load_tls(Some(present)) {
+            Ok(Some(loaded)) if loaded != *present => {
+                self.tls = Some(loaded.clone());
+                Some(loaded)
+            }
+            Ok(_) => None,
+            Err(error) => {
+                log::error!("hangup received, but the TLS certificate stays unchanged: {error}");
+                None
+            }
         }
     }
 }

@@ -9,6 +9,8 @@ use std::time::Duration;
 use super::commands::Command;
 use super::logging::LogFormat;
 use super::lookup;
+#[cfg(feature = "tls")]
+use super::tls::TlsFlags;
 #[cfg(feature = "deflate")]
 use crate::protocol::deflate::DeflateConfig;
 use crate::service::Endpoint;
@@ -26,6 +28,8 @@ pub(crate) struct Settings {
     pub(crate) port_range: Option<RangeInclusive<u16>>,
     pub(crate) announce: Option<String>,
     pub(crate) announce_extra: serde_json::Map<String, serde_json::Value>,
+    #[cfg(feature = "tls")]
+    pub(crate) tls: TlsFlags,
     pub(crate) token_file: Option<PathBuf>,
     pub(crate) no_auth: bool,
     /// Whether the server generated its token and therefore prints it.
@@ -74,9 +78,9 @@ pub(crate) struct Settings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ListenFlag {
     Address(Listen),
-    /// A socket that this process was started with. Reading the flag does not take it over, because the flags are read
-    /// again on SIGHUP.
-    Descriptor(RawFd),
+    /// A socket that this process was started with, and whether its connections use TLS, if the flag says so. Reading the
+    /// flag does not take it over, because the flags are read again on SIGHUP.
+    Descriptor(RawFd, Option<bool>),
 }
 
 impl Settings {
@@ -88,6 +92,8 @@ impl Settings {
             port_range: None,
             announce: None,
             announce_extra: serde_json::Map::new(),
+            #[cfg(feature = "tls")]
+            tls: TlsFlags::default(),
             token_file: None,
             no_auth: false,
             token_is_generated: false,

@@ -6,24 +6,38 @@ use std::time::Duration;
 
 use super::settings::ListenFlag;
 use crate::Listen;
+use crate::server::split_security;
 
-/// Parses `HOST:PORT`, `unix:PATH` or `fd:NUMBER`. A host name stands for all of its addresses.
+/// The error for an option of TLS in a build without it.
+pub(super) const NO_TLS: &str =
+    "this build of outrigger has no TLS (the feature 'tls' of its crate)";
+
+/// Parses `HOST:PORT`, `unix:PATH` or `fd:NUMBER`, which may follow `tls:` or `plain:`. A host name stands for all of its
+/// addresses.
 pub(super) fn listen(text: &str) -> Result<Vec<ListenFlag>, String> {
+    let (tls, text) = split_security(text);
+    if tls == Some(true) && !cfg!(feature = "tls") {
+        return Err(NO_TLS.to_owned());
+    }
+    let secured = |listen: Listen| match tls {
+        Some(tls) => ListenFlag::Address(listen.with_tls(tls)),
+        None => ListenFlag::Address(listen),
+    };
     if text.starts_with("unix:") {
         let listen: Listen = text
             .parse()
             .map_err(|_| "missing path after unix:".to_owned())?;
-        return Ok(vec![ListenFlag::Address(listen)]);
+        return Ok(vec![secured(listen)]);
     }
     if let Some(number) = text.strip_prefix("fd:") {
         let number = number
             .parse()
             .map_err(|_| format!("'{text}' is not fd:NUMBER"))?;
-        return Ok(vec![ListenFlag::Descriptor(number)]);
+        return Ok(vec![ListenFlag::Descriptor(number, tls)]);
     }
     let addresses = addresses(text)?.into_iter();
     Ok(addresses
-        .map(|address| ListenFlag::Address(Listen::Tcp(address)))
+        .map(|address| secured(Listen::tcp(address)))
         .collect())
 }
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// ```
 /// use outrigger::Listen;
 ///
-/// for text in ["127.0.0.1:7070", "[::1]:0", "127.0.0.1:10000-20000", "unix:/run/outrigger.sock"] {
+/// for text in ["127.0.0.1:7070", "[::1]:0", "127.0.0.1:10000-20000", "unix:/run/outrigger.sock", "plain:[::1]:80"] {
 ///     let listen: Listen = text.parse()?;
 ///     assert_eq!(listen.to_string(), text);
 /// }
@@ -25,41 +25,105 @@ use std::sync::Arc;
 /// # Ok::<(), outrigger::ParseListenError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Listen {
-    /// A TCP address. Port 0 takes a free port.
+pub struct Listen {
+    pub(super) place: Place,
+    tls: Option<bool>,
+}
+
+/// Where to listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Place {
     Tcp(SocketAddr),
-    /// A random free port of a range.
     PortRange(IpAddr, RangeInclusive<u16>),
-    /// A unix socket that only the server's user can connect to. The socket file of a server that has ended is replaced.
     Unix(PathBuf),
-    /// A listening socket that is already open.
     Inherited(InheritedSocket),
 }
 
 impl Listen {
+    /// A TCP address. Port 0 takes a free port.
+    pub fn tcp(address: impl Into<SocketAddr>) -> Self {
+        Self::at(Place::Tcp(address.into()))
+    }
+
+    /// A random free port of a range.
+    pub fn port_range(ip: impl Into<IpAddr>, ports: RangeInclusive<u16>) -> Self {
+        Self::at(Place::PortRange(ip.into(), ports))
+    }
+
+    /// A unix socket that only the server's user can connect to. The socket file of a server that has ended is replaced.
+    pub fn unix(path: impl Into<PathBuf>) -> Self {
+        Self::at(Place::Unix(path.into()))
+    }
+
     /// A listening socket that is already open, such as one that a service manager has passed.
     pub fn inherited(socket: impl Into<OwnedFd>) -> Self {
-        Self::Inherited(InheritedSocket::from(socket.into()))
+        Self::at(Place::Inherited(InheritedSocket(Arc::new(socket.into()))))
+    }
+
+    /// Sets whether connections to this address use TLS. By default, those to TCP addresses do if
+    /// [`Config::tls`](crate::Config) is set, and those to unix sockets and inherited sockets do not.
+    #[must_use]
+    pub fn with_tls(mut self, tls: bool) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// Whether connections to this address use TLS. `is_configured` says whether the server has a certificate.
+    pub(crate) fn uses_tls(&self, is_configured: bool) -> bool {
+        let is_tcp = matches!(self.place, Place::Tcp(_) | Place::PortRange(..));
+        self.tls.unwrap_or(is_configured && is_tcp)
+    }
+
+    /// The IP address, unless it is a unix socket or already open.
+    #[cfg(feature = "cli")]
+    pub(crate) fn ip(&self) -> Option<IpAddr> {
+        match &self.place {
+            Place::Tcp(address) => Some(address.ip()),
+            Place::PortRange(ip, _) => Some(*ip),
+            Place::Unix(_) | Place::Inherited(_) => None,
+        }
+    }
+
+    /// Whether it is a unix socket that the server creates.
+    #[cfg(feature = "cli")]
+    pub(crate) fn is_unix(&self) -> bool {
+        matches!(self.place, Place::Unix(_))
+    }
+
+    /// Replaces the port of a TCP address by a range of ports.
+    #[cfg(feature = "cli")]
+    pub(crate) fn set_ports(&mut self, ports: &RangeInclusive<u16>) {
+        if let Place::Tcp(address) = self.place {
+            self.place = Place::PortRange(address.ip(), ports.clone());
+        }
+    }
+
+    fn at(place: Place) -> Self {
+        Self { place, tls: None }
     }
 }
 
 impl<A: Into<SocketAddr>> From<A> for Listen {
     fn from(address: A) -> Self {
-        Self::Tcp(address.into())
+        Self::tcp(address)
     }
 }
 
 impl fmt::Display for Listen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(address) => address.fmt(f),
-            Self::PortRange(ip, ports) => {
+        match self.tls {
+            Some(true) => f.write_str(TLS)?,
+            Some(false) => f.write_str(PLAIN)?,
+            None => {}
+        }
+        match &self.place {
+            Place::Tcp(address) => address.fmt(f),
+            Place::PortRange(ip, ports) => {
                 let (first, last) = (ports.start(), ports.end());
                 write!(f, "{}-{last}", SocketAddr::new(*ip, *first))
             }
-            Self::Unix(path) => write!(f, "unix:{}", path.display()),
-            Self::Inherited(socket) => write!(f, "fd:{}", socket.0.as_raw_fd()),
+            Place::Unix(path) => write!(f, "unix:{}", path.display()),
+            Place::Inherited(socket) => write!(f, "fd:{}", socket.0.as_raw_fd()),
         }
     }
 }
@@ -70,51 +134,62 @@ pub struct ParseListenError(());
 
 impl fmt::Display for ParseListenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("expected IP:PORT, IP:FIRST-LAST or unix:PATH")
+        f.write_str("expected IP:PORT, IP:FIRST-LAST or unix:PATH, perhaps after tls: or plain:")
     }
 }
 
 impl std::error::Error for ParseListenError {}
 
+/// The prefix of an address whose connections use TLS.
+const TLS: &str = "tls:";
+
+/// The prefix of an address whose connections do not use TLS.
+const PLAIN: &str = "plain:";
+
+/// Splits the prefix `tls:` or `plain:` from an address. Returns whether its connections use TLS, if the prefix says so.
+pub(crate) fn split_security(text: &str) -> (Option<bool>, &str) {
+    match (text.strip_prefix(TLS), text.strip_prefix(PLAIN)) {
+        (Some(rest), _) => (Some(true), rest),
+        (None, Some(rest)) => (Some(false), rest),
+        (None, None) => (None, text),
+    }
+}
+
 impl FromStr for Listen {
     type Err = ParseListenError;
 
-    /// Parses `IP:PORT`, `IP:FIRST-LAST` or `unix:PATH`. It does not resolve host names, and it does not take over
-    /// descriptors: use [`Listen::inherited`].
+    /// Parses `IP:PORT`, `IP:FIRST-LAST` or `unix:PATH`, which may follow `tls:` or `plain:` ([`Listen::with_tls`]). It
+    /// does not resolve host names, and it does not take over descriptors: use [`Listen::inherited`].
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = ParseListenError(());
-        if let Some(path) = text.strip_prefix("unix:") {
-            let path = Some(path).filter(|path| !path.is_empty());
-            return path.map(|path| Self::Unix(path.into())).ok_or(wrong);
-        }
-        if let Ok(address) = text.parse() {
-            return Ok(Self::Tcp(address));
-        }
-        let (first, last) = text.rsplit_once('-').ok_or(wrong)?;
-        let first: SocketAddr = first.parse().map_err(|_| wrong)?;
-        let ports = first.port()..=last.parse().map_err(|_| wrong)?;
-        if *ports.start() == 0 || ports.is_empty() {
-            return Err(wrong);
-        }
-        Ok(Self::PortRange(first.ip(), ports))
+        let (tls, address) = split_security(text);
+        let place = parse_place(address).ok_or(ParseListenError(()))?;
+        Ok(Self { place, tls })
     }
+}
+
+fn parse_place(text: &str) -> Option<Place> {
+    if let Some(path) = text.strip_prefix("unix:") {
+        return (!path.is_empty()).then(|| Place::Unix(path.into()));
+    }
+    if let Ok(address) = text.parse() {
+        return Some(Place::Tcp(address));
+    }
+    let (first, last) = text.rsplit_once('-')?;
+    let first: SocketAddr = first.parse().ok()?;
+    let ports = first.port()..=last.parse().ok()?;
+    let is_range = *ports.start() > 0 && !ports.is_empty();
+    is_range.then_some(Place::PortRange(first.ip(), ports))
 }
 
 /// A listening socket that is already open. The server takes it over, and closes it when it stops listening; clones
 /// share the socket, so a clone keeps it open.
 #[derive(Clone, Debug)]
-pub struct InheritedSocket(Arc<OwnedFd>);
+pub(super) struct InheritedSocket(Arc<OwnedFd>);
 
 impl InheritedSocket {
     /// The descriptor, or a duplicate if there are clones.
     pub(super) fn into_fd(self) -> io::Result<OwnedFd> {
         Arc::try_unwrap(self.0).or_else(|shared| shared.try_clone())
-    }
-}
-
-impl From<OwnedFd> for InheritedSocket {
-    fn from(socket: OwnedFd) -> Self {
-        Self(Arc::new(socket))
     }
 }
 
@@ -128,9 +203,14 @@ impl Eq for InheritedSocket {}
 
 /// An address that a server listens on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ListenAddress {
-    /// A TCP address with its port.
+pub struct ListenAddress {
+    socket: ListenSocket,
+    tls: bool,
+}
+
+/// The socket that a server listens on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum ListenSocket {
     Tcp(SocketAddr),
     /// A unix socket that the server created. Its mode limits who can connect.
     Unix(PathBuf),
@@ -139,27 +219,70 @@ pub enum ListenAddress {
 }
 
 impl ListenAddress {
+    /// A TCP address with its port.
+    pub(crate) fn of_tcp(address: SocketAddr) -> Self {
+        Self::of(ListenSocket::Tcp(address))
+    }
+
+    /// A unix socket that the server created.
+    pub(crate) fn of_unix(path: PathBuf) -> Self {
+        Self::of(ListenSocket::Unix(path))
+    }
+
+    /// A unix socket that the server did not create.
+    pub(super) fn of_shared_unix(path: PathBuf) -> Self {
+        Self::of(ListenSocket::SharedUnix(path))
+    }
+
+    fn of(socket: ListenSocket) -> Self {
+        Self { socket, tls: false }
+    }
+
+    /// Sets whether connections use TLS.
+    pub(crate) fn with_tls(self, tls: bool) -> Self {
+        Self { tls, ..self }
+    }
+
+    /// Makes it an address to which proxies connect for any user.
+    pub(super) fn share(&mut self) {
+        if let ListenSocket::Unix(path) = &mut self.socket {
+            self.socket = ListenSocket::SharedUnix(std::mem::take(path));
+        }
+    }
+
     /// The TCP address.
     #[must_use]
     pub fn tcp(&self) -> Option<SocketAddr> {
-        match self {
-            Self::Tcp(address) => Some(*address),
-            Self::Unix(_) | Self::SharedUnix(_) => None,
+        match &self.socket {
+            ListenSocket::Tcp(address) => Some(*address),
+            ListenSocket::Unix(_) | ListenSocket::SharedUnix(_) => None,
         }
+    }
+
+    /// Whether connections use TLS.
+    #[must_use]
+    pub fn is_tls(&self) -> bool {
+        self.tls
+    }
+
+    /// Whether the mode of a socket file limits who can connect.
+    pub(super) fn is_guarded(&self) -> bool {
+        matches!(&self.socket, ListenSocket::Unix(_))
     }
 
     /// Whether clients must present the token of the server, if it has one.
     #[must_use]
     pub fn asks_for_token(&self) -> bool {
-        !matches!(self, Self::Unix(_))
+        !self.is_guarded()
     }
 
     /// The URL that clients on this machine connect to. The URL of a unix socket has the form of npm's `ws`:
-    /// `ws+unix:SOCKET:PATH`.
+    /// `ws+unix:SOCKET:PATH`. With TLS, the scheme is `wss` or `wss+unix`.
     #[must_use]
     pub fn url(&self, path: &str) -> String {
-        match self {
-            Self::Tcp(address) => {
+        let scheme = if self.tls { "wss" } else { "ws" };
+        match &self.socket {
+            ListenSocket::Tcp(address) => {
                 let mut address = *address;
                 // Clients cannot connect to the unspecified address.
                 match address.ip() {
@@ -171,10 +294,10 @@ impl ListenAddress {
                     }
                     _ => {}
                 }
-                format!("ws://{address}{path}")
+                format!("{scheme}://{address}{path}")
             }
-            Self::Unix(socket) | Self::SharedUnix(socket) => {
-                format!("ws+unix:{}:{path}", socket.display())
+            ListenSocket::Unix(socket) | ListenSocket::SharedUnix(socket) => {
+                format!("{scheme}+unix:{}:{path}", socket.display())
             }
         }
     }
@@ -182,9 +305,14 @@ impl ListenAddress {
 
 impl fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(address) => address.fmt(f),
-            Self::Unix(path) | Self::SharedUnix(path) => write!(f, "unix:{}", path.display()),
+        if self.tls {
+            f.write_str(TLS)?;
+        }
+        match &self.socket {
+            ListenSocket::Tcp(address) => address.fmt(f),
+            ListenSocket::Unix(path) | ListenSocket::SharedUnix(path) => {
+                write!(f, "unix:{}", path.display())
+            }
         }
     }
 }
@@ -202,6 +330,9 @@ mod tests {
             "[::]:7070-7070",
             "unix:relative.sock",
             "unix:/run/a-1:2.sock",
+            "tls:127.0.0.1:443",
+            "plain:[::1]:80-90",
+            "tls:unix:x",
         ] {
             let listen: Listen = text.parse().expect(text);
             assert_eq!(listen.to_string(), text);
@@ -216,6 +347,8 @@ mod tests {
             "127.0.0.1:0-9",
             "127.0.0.1:9-8",
             "127.0.0.1:1-65536",
+            "tls:",
+            "tls:plain:127.0.0.1:1",
         ] {
             assert!(text.parse::<Listen>().is_err(), "{text}");
         }

@@ -1,13 +1,17 @@
 //! What clients may do: determines principals and scopes, counts wrong tokens, and handles revoked tokens.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::address::ListenAddress;
 use super::client::Remote;
 use super::core::{Core, Env};
+use super::event_loop::Reload;
 use super::id::ClientId;
 use super::policy::{Access, CredentialId, Failures, Principal, REJECTION_DELAY, Scope};
+#[cfg(feature = "tls")]
+use super::tls::TlsConfig;
 use crate::protocol::{Rejection, StatusCode};
 
 impl Core {
@@ -16,14 +20,15 @@ impl Core {
         let Some(client) = self.registry.get(id) else {
             return Principal::Nobody;
         };
-        let tokens = &self.env.config.access.tokens;
-        match (client.remote.user(), client.credential) {
-            (Some(user), _) => Principal::User(user),
-            (None, Some(credential)) => tokens
-                .get(credential)
-                .map_or(Principal::Nobody, |one| one.principal()),
-            (None, None) => Principal::Nobody,
+        if let Some(user) = client.remote.user() {
+            return Principal::User(user);
         }
+        if let Some(name) = client.certificate_name() {
+            return Principal::Certificate(Arc::clone(name));
+        }
+        let tokens = &self.env.config.access.tokens;
+        let credential = client.credential.and_then(|one| tokens.get(one));
+        credential.map_or(Principal::Nobody, |one| one.principal())
     }
 
     /// The scope of the token of a client's last request. A client that needs no token may do everything.
@@ -40,13 +45,22 @@ impl Core {
 
     /// Whether no client of another principal can connect, by the settings.
     pub(super) fn is_sole_principal(&self, id: ClientId) -> bool {
-        let is_guarded = |listen: &ListenAddress| matches!(listen, ListenAddress::Unix(_));
         // A token of the scope `metrics` reaches no service.
         let tokens = self.env.config.access.tokens.iter();
         let tokens = tokens.filter(|one| one.scope() >= Scope::Watch);
         let tokens = tokens.map(|one| one.name()).collect::<BTreeSet<_>>().len();
-        let has_users = self.listen.iter().any(is_guarded);
-        let is_open = tokens == 0 && !self.listen.iter().all(is_guarded);
+        let has_users = self.listen.iter().any(ListenAddress::is_guarded);
+        #[cfg(feature = "tls")]
+        if self
+            .env
+            .config
+            .tls
+            .as_ref()
+            .is_some_and(TlsConfig::requires_client_certificate)
+        {
+            return false;
+        }
+        let is_open = tokens == 0 && !self.listen.iter().all(ListenAddress::is_guarded);
         let principals = tokens + usize::from(has_users) + usize::from(is_open);
         principals == 1 && self.principal(id) != Principal::Nobody
     }
@@ -61,6 +75,23 @@ impl Core {
             "this needs a token of the scope '{needed}', and the scope of yours is '{scope}'"
         );
         Err(Rejection::new(StatusCode::FORBIDDEN, why).because("scope"))
+    }
+
+    /// Replaces settings, and logs it.
+    pub(super) fn reload(&mut self, reload: Reload) {
+        if let Some(access) = reload.access {
+            let revoked = self.replace_access(access);
+            log::info!("hangup received: reloaded access settings; revoked={revoked}");
+        }
+        #[cfg(feature = "tls")]
+        if let Some(tls) = reload.tls.filter(|_| self.env.config.tls.is_some()) {
+            let fingerprint = tls.identity().fingerprint();
+            let expiry = humantime::format_rfc3339_seconds(tls.identity().not_after());
+            let revoked = self.replace_tls(tls);
+            log::info!(
+                "hangup received: reloaded the TLS certificate: fingerprint={fingerprint} expiry={expiry} revoked={revoked}"
+            );
+        }
     }
 
     /// Replaces the access settings, and closes the connections whose tokens were revoked. Returns how many it closed.

@@ -4,6 +4,7 @@ mod builder;
 
 use std::error::Error;
 use std::fmt;
+use std::io;
 use std::net::Ipv4Addr;
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -12,6 +13,9 @@ pub use self::builder::ConfigBuilder;
 use super::address::Listen;
 use super::id::MAX_SLOTS;
 use super::policy::{Access, Peers};
+use super::stream::Stream;
+#[cfg(feature = "tls")]
+use super::tls::{TlsConfig, TlsStream};
 #[cfg(feature = "deflate")]
 use crate::protocol::deflate::DeflateConfig;
 use crate::protocol::http::MAX_HEADERS;
@@ -79,6 +83,9 @@ pub struct Config {
     pub turn_accepts: usize,
     /// How clients can resume their connections after a cut; `None` means not at all.
     pub resume: Option<ResumeConfig>,
+    /// The certificates for TLS; `None` means that no connection uses TLS.
+    #[cfg(feature = "tls")]
+    pub tls: Option<TlsConfig>,
     /// How long a stopping server waits for the CLOSE of its clients, and then again for its service.
     pub drain_timeout: Duration,
 }
@@ -109,6 +116,9 @@ impl Config {
         let wrong = |setting, problem| Err(ConfigError { setting, problem });
         if self.listen.is_empty() {
             return wrong("listen", "at least one address is required");
+        }
+        if self.listen.iter().any(|listen| self.uses_tls(listen)) && !self.has_tls() {
+            return wrong("listen", "an address for TLS requires a certificate (tls)");
         }
         if self.max_clients == 0 || self.max_clients >= MAX_SLOTS {
             return wrong("max_clients", "must be from 1 to 1048575");
@@ -143,6 +153,29 @@ impl Config {
         Ok(())
     }
 
+    /// Whether there is a certificate for TLS.
+    fn has_tls(&self) -> bool {
+        #[cfg(feature = "tls")]
+        return self.tls.is_some();
+        #[cfg(not(feature = "tls"))]
+        false
+    }
+
+    /// Whether connections to an address use TLS.
+    pub(super) fn uses_tls(&self, listen: &Listen) -> bool {
+        listen.uses_tls(self.has_tls())
+    }
+
+    /// Makes a connection use TLS. With `is_proxied`, a PROXY protocol header comes first.
+    pub(super) fn encrypt(&self, stream: Stream, is_proxied: bool) -> io::Result<Stream> {
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.tls {
+            return TlsStream::new(stream, tls, is_proxied).map(Stream::Tls);
+        }
+        let _ = (stream, is_proxied);
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// The maximum number of connections of any kind, including handshakes.
     pub(super) fn max_connections(&self) -> usize {
         self.max_clients.saturating_mul(2).clamp(1, MAX_SLOTS - 1)
@@ -172,6 +205,8 @@ impl Default for Config {
             turn_bytes: Self::TURN_BYTES,
             turn_accepts: Self::TURN_ACCEPTS,
             resume: Some(ResumeConfig::default()),
+            #[cfg(feature = "tls")]
+            tls: None,
             drain_timeout: Duration::from_secs(10),
         }
     }

@@ -22,6 +22,7 @@ use super::sources::Sources;
 use super::status::{ClientStatus, Status, StatusFields};
 use super::stream::Stream;
 use super::timers::Timers;
+use super::tls::Scratch;
 use crate::protocol::deflate::Compression;
 use crate::protocol::{Message, Shared, Time};
 use crate::sys::trim_heap;
@@ -35,6 +36,8 @@ pub(super) struct Env {
     pub(super) config: Config,
     /// The time of the present turn.
     pub(super) now: Time,
+    /// The buffers of TLS.
+    pub(super) scratch: Scratch,
     /// Limits, buffers and compressors of the protocol.
     pub(super) protocol: Shared,
     /// The write buffer: replies to the client that is being read. Empty while no client is being read.
@@ -108,6 +111,9 @@ pub(super) struct Core {
     resume_behind: usize,
     /// When to return free memory to the system.
     trim_at: Option<Time>,
+    /// When to check whether the certificate for TLS expires.
+    #[cfg(feature = "tls")]
+    pub(super) certificate_check: Time,
 }
 
 #[cfg(feature = "deflate")]
@@ -132,6 +138,7 @@ impl Core {
             timers: Timers::new(now),
             env: Env {
                 now,
+                scratch: Scratch::default(),
                 protocol: Shared::new(config.limits, compression(&config)),
                 output: Vec::new(),
                 most_output: WRITE_BUFFER.min(config.soft_outbound),
@@ -156,6 +163,8 @@ impl Core {
             broadcasts: 0,
             resume_behind: 0,
             trim_at: None,
+            #[cfg(feature = "tls")]
+            certificate_check: now,
         }
     }
 
@@ -239,8 +248,27 @@ impl Core {
         joins
     }
 
-    /// Adds a connection and waits for its request.
-    pub(super) fn add_client(&mut self, stream: Stream, remote: Remote) -> Option<ClientId> {
+    /// Adds a connection and waits for its request, or with `tls` for its handshake.
+    pub(super) fn add_client(
+        &mut self,
+        stream: Stream,
+        remote: Remote,
+        tls: bool,
+    ) -> Option<ClientId> {
+        let is_proxy = |proxies: &Peers| proxies.contain(remote);
+        let is_proxied = self.env.config.proxies.iter().any(is_proxy);
+        let encrypted = if tls {
+            self.env.config.encrypt(stream, is_proxied)
+        } else {
+            Ok(stream)
+        };
+        let stream = match encrypted {
+            Ok(stream) => stream,
+            Err(error) => {
+                log::warn!("a connection from {remote} cannot use TLS: {error}");
+                return None;
+            }
+        };
         let (now, poll) = (self.env.now, &self.poll);
         let inserted = self.registry.insert(|id| {
             let mut client = Client::new(id, stream, remote, now);
@@ -254,8 +282,7 @@ impl Core {
                 return None;
             }
         };
-        let is_proxy = |proxies: &Peers| proxies.contain(remote);
-        if self.env.config.proxies.iter().any(is_proxy) {
+        if is_proxied {
             self.with(id, |client, _| client.expect_proxy_header());
         } else {
             self.count_connection(id);
@@ -390,7 +417,7 @@ impl Core {
     /// The latest time of the next turn of the loop.
     pub(super) fn next_turn(&mut self) -> Option<Time> {
         let next = earlier(self.timers.next(), self.shutdown.next_turn(self.env.now));
-        earlier(next, self.trim_at)
+        earlier(earlier(next, self.trim_at), self.next_certificate_check())
     }
 
     /// Whether a stopping server still waits for clients, calls or unsent output.

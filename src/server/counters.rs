@@ -9,6 +9,9 @@ use crate::protocol::{Cause, CloseReason, Rejection, StatusCode};
 /// The names of [`Outcome`]s, in their order.
 pub(super) const OUTCOMES: [&str; 4] = ["websocket", "http", "refused", "unused"];
 
+/// The outcomes of TLS handshakes.
+pub(super) const TLS_OUTCOMES: [&str; 3] = ["full", "resumed", "failed"];
+
 /// How a connection was used, for the metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
@@ -53,6 +56,8 @@ pub(super) struct Counters {
     pub(super) resumes: u64,
     /// Resumed connections whose old connection had not ended.
     pub(super) takeovers: u64,
+    /// TLS handshakes by outcome, in the order of [`TLS_OUTCOMES`].
+    pub(super) tls_handshakes: [u64; TLS_OUTCOMES.len()],
     /// The durations of turns of the loop, without waiting.
     pub(super) turns: Histogram,
 }
@@ -61,6 +66,16 @@ impl Counters {
     /// Counts a response.
     pub(super) fn responded(&mut self, status: StatusCode) {
         *self.responses.entry(status.0).or_default() += 1;
+    }
+
+    /// Counts a complete TLS handshake.
+    pub(super) fn tls_opened(&mut self, is_resumed: bool) {
+        self.tls_handshakes[usize::from(is_resumed)] += 1;
+    }
+
+    /// Counts a TLS handshake that was not completed.
+    pub(super) fn tls_failed(&mut self) {
+        self.tls_handshakes[2] += 1;
     }
 
     /// Counts a rejected request and its response.

@@ -69,9 +69,15 @@ impl<S: Service> Server<S> {
                 return;
             }
             Some(Timeout::Handshake) => {
-                self.ctx
-                    .core
-                    .with(id, |client, env| client.reject(env, &Rejection::timeout()));
+                self.ctx.core.with(id, |client, env| {
+                    if client.is_tls_handshaking() {
+                        // It could not read a response.
+                        log::info!("{id} TLS handshake timed out: remote={}", client.remote);
+                        client.end(env, CloseReason::eof());
+                    } else {
+                        client.reject(env, &Rejection::timeout());
+                    }
+                });
                 return;
             }
         };

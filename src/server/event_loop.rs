@@ -25,6 +25,8 @@ use super::run_queue::News;
 use super::service::{Readiness, Service};
 use super::signals::Signals;
 use super::timers::Due;
+#[cfg(feature = "tls")]
+use super::tls::TlsConfig;
 use crate::protocol::{CloseReason, Rejection, Time};
 use crate::sys::{Reaper, monotonic_nanos};
 
@@ -40,8 +42,21 @@ const LEAST_READS: usize = 16;
 /// The minimum number of queued clients that are written to in each turn, even if the turn's budget is spent.
 const LEAST_WRITES: usize = 64;
 
-/// Creates new access settings.
-pub(super) type Reload = Box<dyn FnMut() -> Option<Access> + Send>;
+/// Creates the settings to replace.
+pub(super) type MakeReload = Box<dyn FnMut() -> Reload + Send>;
+
+/// The settings that a running server can replace. What is `None` stays unchanged.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Reload {
+    /// Which clients may connect. Clients stay connected, except those whose token is no longer in [`Access::tokens`] or
+    /// has a lower scope there. They get CLOSE 1008, with [`Cause::Revoked`](crate::Cause::Revoked).
+    pub access: Option<Access>,
+    /// The certificates for new connections, if the server uses TLS. Clients whose certificate is no longer accepted get
+    /// CLOSE 1008, with [`Cause::Revoked`](crate::Cause::Revoked).
+    #[cfg(feature = "tls")]
+    pub tls: Option<TlsConfig>,
+}
 
 /// A WebSocket server with the service it serves.
 pub struct Server<S> {
@@ -51,8 +66,8 @@ pub struct Server<S> {
     pub(super) commands: Inbox,
     pub(super) listeners: Vec<Listener>,
     pub(super) signals: Option<Signals>,
-    /// SIGHUP, and the function that then creates new access settings.
-    pub(super) reload: Option<(Signals, Reload)>,
+    /// SIGHUP, and the function that then creates new settings.
+    pub(super) reload: Option<(Signals, MakeReload)>,
     /// SIGCHLD, if this process adopts orphans.
     pub(super) children: Option<Signals>,
     /// Reaps adopted processes that have exited.
@@ -208,6 +223,7 @@ impl<S: Service> Server<S> {
             self.relieve_memory();
         }
         self.ctx.core.trim_if_due();
+        self.ctx.core.check_certificate_if_due();
         self.handle_shutdown();
     }
 
@@ -240,11 +256,9 @@ impl<S: Service> Server<S> {
             Origin::Reload => {
                 if let Some((signals, make)) = &mut self.reload
                     && signals.take() > 0
-                    && let Some(access) = make()
                 {
-                    let mut revoked = 0;
-                    self.act(|server| revoked = server.ctx.core.replace_access(access));
-                    log::info!("hangup received: reloaded access settings; revoked={revoked}");
+                    let reload = make();
+                    self.act(|server| server.ctx.core.reload(reload));
                 }
             }
             Origin::Children => {
@@ -351,13 +365,14 @@ impl<S: Service> Server<S> {
             let most = core.env.config.max_connections();
             let room = most.saturating_sub(core.registry.len());
             let most = core.env.config.turn_accepts.max(1);
+            let tls = listener.is_tls();
             let accepted = listener.accept(most, room, |stream, remote| {
                 // The loop already collects replies, so Nagle's algorithm would only delay them.
                 if !remote.is_unix() {
                     stream.set_nodelay();
                 }
                 core.env.counters.accepted += 1;
-                core.add_client(stream, remote);
+                core.add_client(stream, remote, tls);
             });
             let again = match accepted {
                 Accepted::All => continue,
@@ -438,7 +453,10 @@ impl<S: Service> Server<S> {
         let Some(mut client) = core.registry.remove(id) else {
             return;
         };
-        client.deregister(&core.poll);
+        if client.is_tls_handshaking() {
+            core.env.counters.tls_failed();
+        }
+        client.hang_up(&mut core.env, &core.poll);
         core.env.kept_memory -= client.kept_memory();
         core.env.counters.ended(client.traffic, client.outcome());
         core.service_id = client.service_id;

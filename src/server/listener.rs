@@ -15,7 +15,7 @@ use mio::{Interest, Registry};
 use rustix::net::sockopt::socket_peercred;
 use uuid::Uuid;
 
-use super::address::{Listen, ListenAddress};
+use super::address::{Listen, ListenAddress, Place};
 use super::client::Remote;
 use super::id::listener_token;
 use super::stream::Stream;
@@ -61,26 +61,30 @@ pub(super) struct Listener {
     pub(super) pending: bool,
     /// Whether exhaustion was logged since the last accepted connection.
     has_warned: bool,
+    /// Whether its connections use TLS.
+    is_tls: bool,
 }
 
 impl Listener {
-    /// Opens a listening socket. With `share`, other processes may listen on the same port.
+    /// Opens a listening socket. With `share`, other processes may listen on the same port. With `tls`, its connections use
+    /// TLS.
     pub(super) fn bind(
         registry: &Registry,
         listen: Listen,
         share: bool,
+        tls: bool,
         index: usize,
     ) -> io::Result<(Self, ListenAddress)> {
         let (mut file, mut inherited) = (None, false);
-        let mut socket = match listen {
-            Listen::Tcp(address) => tcp(tcp_listener(address, share)?),
-            Listen::PortRange(ip, ports) => bind_in_range(ip, &ports, share)?,
-            Listen::Unix(path) => {
+        let mut socket = match listen.place {
+            Place::Tcp(address) => tcp(tcp_listener(address, share)?),
+            Place::PortRange(ip, ports) => bind_in_range(ip, &ports, share)?,
+            Place::Unix(path) => {
                 let (socket, ours) = bind_unix(&path)?;
                 file = Some(ours);
                 socket
             }
-            Listen::Inherited(socket) => {
+            Place::Inherited(socket) => {
                 inherited = true;
                 match inherited_listener(socket.into_fd()?)? {
                     ListeningSocket::Tcp(fd) => tcp(fd),
@@ -91,7 +95,7 @@ impl Listener {
         let address = match &mut socket {
             Socket::Tcp(socket) => {
                 registry.register(socket, listener_token(index), Interest::READABLE)?;
-                ListenAddress::Tcp(socket.local_addr()?)
+                ListenAddress::of_tcp(socket.local_addr()?)
             }
             Socket::Unix(socket) => {
                 registry.register(socket, listener_token(index), Interest::READABLE)?;
@@ -99,9 +103,9 @@ impl Listener {
                 let path = address.as_pathname().map(Path::to_owned);
                 let path = path.unwrap_or_default();
                 if file.is_some() {
-                    ListenAddress::Unix(path)
+                    ListenAddress::of_unix(path)
                 } else {
-                    ListenAddress::SharedUnix(path)
+                    ListenAddress::of_shared_unix(path)
                 }
             }
         };
@@ -111,8 +115,14 @@ impl Listener {
             // Connections may have arrived before the server took the socket over.
             pending: inherited,
             has_warned: false,
+            is_tls: tls,
         };
-        Ok((listener, address))
+        Ok((listener, address.with_tls(tls)))
+    }
+
+    /// Whether its connections use TLS.
+    pub(super) fn is_tls(&self) -> bool {
+        self.is_tls
     }
 
     /// Accepts connections, at most `most` and at most `room`.

@@ -4,6 +4,8 @@ use std::fmt::{self, Display, Write};
 
 use super::context::Context;
 use super::counters::OUTCOMES;
+#[cfg(feature = "tls")]
+use super::counters::TLS_OUTCOMES;
 use super::histogram::Histogram;
 use super::service::Service;
 use crate::protocol::deflate::Compression;
@@ -255,6 +257,20 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
         "code",
         counters.violations.iter(),
     );
+    #[cfg(feature = "tls")]
+    if let Some(tls) = &ctx.config().tls {
+        out.gauge(
+            "outrigger_tls_certificate_expiry_seconds",
+            "The time until the TLS certificate expires; negative afterwards.",
+            tls.identity().expires_in(),
+        );
+        out.counters(
+            "outrigger_tls_handshakes_total",
+            "TLS handshakes by outcome; resumed ones continue an earlier session.",
+            "outcome",
+            TLS_OUTCOMES.iter().zip(counters.tls_handshakes),
+        );
+    }
     out.counter(
         "outrigger_close_timeouts_total",
         "Clients that did not complete the closing handshake in time.",

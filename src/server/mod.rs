@@ -53,15 +53,22 @@ mod stream;
 #[cfg(test)]
 mod tests;
 mod timers;
+#[cfg(feature = "tls")]
+mod tls;
+#[cfg(not(feature = "tls"))]
+#[path = "tls/none.rs"]
+mod tls;
 
-pub use address::{InheritedSocket, Listen, ListenAddress, ParseListenError};
+#[cfg(feature = "cli")]
+pub(crate) use address::split_security;
+pub use address::{Listen, ListenAddress, ParseListenError};
 #[cfg(feature = "cli")]
 pub(crate) use admin::ADMIN_PATHS;
 pub use client::{Remote, Traffic};
 pub use config::{Config, ConfigBuilder, ConfigError, ResumeConfig};
 pub use context::Context;
 pub use error::{Error, SendError};
-pub use event_loop::{Ended, Server};
+pub use event_loop::{Ended, Reload, Server};
 pub use handle::{Handle, OwnedMessage, Stopped};
 pub use histogram::Histogram;
 pub use id::{ClientId, ParseClientIdError, ServiceId, SourceId, TimerId};
@@ -78,3 +85,5 @@ pub(crate) use resumption::without_resume;
 pub use service::{Readiness, Route, Service};
 pub use startup::AdoptedOrphans;
 pub use status::{ClientStatus, ResumeStatus, Status, StatusFields, StatusValue};
+#[cfg(feature = "tls")]
+pub use tls::{TlsConfig, TlsError, TlsIdentity};

@@ -5,7 +5,7 @@ use super::authorization::handle_wrong_token;
 use super::context::Context;
 use super::core::Core;
 use super::id::{ClientId, ServiceId};
-use super::policy::{too_many_clients, too_many_of_address};
+use super::policy::{RequestSource, too_many_clients, too_many_of_address};
 use super::resumption::{self, Ask, ResumeToken};
 use super::service::{Route, Service};
 use crate::protocol::deflate::Offer;
@@ -77,13 +77,20 @@ fn route<S: Service>(
     client.service_id = *service_id;
     let is_new = client.is_new();
     let access = &env.config.access;
-    let origin = access.known_origin(request, listen);
+    let is_user = client.remote.user().is_some();
+    let from = RequestSource {
+        listen,
+        is_guarded: is_user,
+        is_encrypted: client.tls().is_some(),
+    };
+    let origin = access.known_origin(request, from);
     // A stopping server answers one request on each connection and then closes it.
     client.begin_request(request, origin.as_deref(), is_stopping);
-    let is_user = client.remote.user().is_some();
+    let needs_no_token = client.needs_no_token();
     client.credential = access.credential(request).filter(|_| !is_user);
     if !admin::is_open(request)
-        && let Err(rejection) = access.check(request, listen, is_user, client.credential)
+        && let Err(rejection) =
+            access.check(request, from, needs_no_token || client.credential.is_some())
     {
         let is_wrong = rejection.status == StatusCode::UNAUTHORIZED;
         if is_wrong
@@ -95,7 +102,7 @@ fn route<S: Service>(
         }
         return Err(rejection);
     }
-    let needs_token = !access.tokens.is_empty() && !is_user;
+    let needs_token = !access.tokens.is_empty() && !needs_no_token;
     client.set_trusted(!needs_token || client.credential.is_some());
     let route = if request.is_preflight() {
         // The server keeps no memory for a peer without a token.
@@ -192,7 +199,7 @@ fn upgrade<S: Service>(
     if let Some(token) = &token {
         accept = resumption::offer(accept, token)?;
     }
-    let (accept, codec) = resumption::negotiate(ctx, accept, offer)?;
+    let (accept, codec) = resumption::negotiate(ctx, id, accept, offer)?;
     let path = ctx.core.registry.share_path(request.path());
     ctx.core.registry.count_client();
     ctx.core.with(id, |client, env| {

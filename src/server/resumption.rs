@@ -200,11 +200,17 @@ pub(super) fn offer(accept: Accept, token: &ResumeToken) -> Result<Accept, Rejec
 /// Adds the header fields that each connection needs anew, and negotiates compression.
 pub(super) fn negotiate(
     ctx: &Context,
+    id: ClientId,
     mut accept: Accept,
     offer: Option<Offer>,
 ) -> Result<(Accept, Option<Codec>), Rejection> {
     if let Some(cookie) = &ctx.config().affinity_cookie {
-        accept = accept.field("Set-Cookie", format!("{cookie}; Path=/; HttpOnly"))?;
+        let client = ctx.core.registry.get(id);
+        let secure = match client.and_then(|client| client.tls()) {
+            Some(_) => "; Secure",
+            None => "",
+        };
+        accept = accept.field("Set-Cookie", format!("{cookie}; Path=/; HttpOnly{secure}"))?;
     }
     let mut codec = None;
     if let Some((compression, offer)) = ctx.core.env.protocol.compression.as_ref().zip(offer) {
@@ -272,7 +278,7 @@ pub(super) fn resume(
         .with(target, |client, _| client.renew_token(token.secret, &next));
     let accept = renewed.unwrap_or_default();
     let accept = accept.field(FIELD, format!("{next}; received={taken}"))?;
-    let (accept, codec) = negotiate(ctx, accept, offer)?;
+    let (accept, codec) = negotiate(ctx, id, accept, offer)?;
     ctx.core.with(id, |client, env| {
         client.open_to_join(env, upgrade, &accept, codec, (target, received));
         if notice {

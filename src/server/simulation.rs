@@ -247,7 +247,7 @@ impl<S: Service> World<S> {
             return None;
         }
         let stream_end = Stream::Memory(stream.clone());
-        let id = self.server.ctx.core.add_client(stream_end, remote)?;
+        let id = self.server.ctx.core.add_client(stream_end, remote, false)?;
         self.streams.insert(id, stream);
         self.old.push(id);
         Some(id)

@@ -17,7 +17,7 @@ use super::id::{CHILDREN, RELOAD, SIGNALS};
 use super::listener::Listener;
 use super::service::Service;
 use super::signals::Signals;
-use super::{Access, Peers};
+use super::{Peers, Reload};
 use crate::sys::{Reaper, become_subreaper, kill_orphans, raise_descriptor_limit};
 
 /// The descriptors that the process needs besides those of clients: standard streams, the loop, listeners, and pipes of
@@ -70,18 +70,17 @@ impl<S: Service> Server<S> {
         let mut addresses = Vec::new();
         for (index, listen) in std::mem::take(&mut config.listen).into_iter().enumerate() {
             let name = listen.to_string();
-            let bound = Listener::bind(poll.registry(), listen, config.reuse_port, index);
-            let (listener, address) = bound.map_err(|source| Error::Listen {
+            let tls = config.uses_tls(&listen);
+            let bound = Listener::bind(poll.registry(), listen, config.reuse_port, tls, index);
+            let (listener, mut address) = bound.map_err(|source| Error::Listen {
                 address: name,
                 source,
             })?;
             listeners.push(listener);
-            addresses.push(match address {
-                ListenAddress::Unix(path) if config.proxies.contains(&Peers::Unix) => {
-                    ListenAddress::SharedUnix(path)
-                }
-                address => address,
-            });
+            if config.proxies.contains(&Peers::Unix) {
+                address.share();
+            }
+            addresses.push(address);
         }
         let wanted = config.max_clients as u64 + SPARE_DESCRIPTORS;
         let limit = raise_descriptor_limit();
@@ -151,16 +150,14 @@ impl<S: Service> Server<S> {
         added.map_err(Error::system("install signal handlers"))
     }
 
-    /// Makes SIGHUP call a function that returns new access settings. With `None` the settings stay unchanged. Clients
-    /// stay connected, except those whose token is no longer in [`Access::tokens`] or has a lower scope there. They get
-    /// CLOSE 1008, with [`Cause::Revoked`](crate::Cause::Revoked).
+    /// Makes SIGHUP call a function that returns new settings.
     ///
     /// # Errors
     ///
     /// [`Error::System`] if the signal handler cannot be installed.
     pub fn reload_on_hangup(
         &mut self,
-        reload: impl FnMut() -> Option<Access> + Send + 'static,
+        reload: impl FnMut() -> Reload + Send + 'static,
     ) -> Result<(), Error> {
         let signals = Signals::new(self.poll.registry(), RELOAD, &[SIGHUP])
             .map_err(Error::system("install signal handlers"))?;

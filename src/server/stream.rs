@@ -8,6 +8,7 @@ use std::os::unix;
 use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token};
 
+use super::tls::{Scratch, TlsStream};
 use crate::sys::unsent_bytes;
 
 /// A client's socket, or a pair of buffers in tests and fuzzers.
@@ -15,10 +16,47 @@ use crate::sys::unsent_bytes;
 pub(super) enum Stream {
     /// A TCP or unix socket. Both are read, written and shut down in the same way, and one variant keeps `Client` small.
     Socket(TcpStream),
+    /// A socket whose bytes are encrypted.
+    #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "there is no TLS"))]
+    Tls(TlsStream),
     /// The socket of a client whose connection was cut is closed. There is nothing to read, and no room to write.
     Closed,
     #[cfg(any(test, fuzzing))]
     Memory(super::memory_stream::MemoryStream),
+}
+
+/// The result of a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Received {
+    /// Bytes for the client.
+    Bytes {
+        /// The number of bytes in the buffer. With TLS, it may be zero.
+        count: usize,
+        /// The number of bytes that were read from the socket.
+        wire: usize,
+        /// Whether there may be more to read now.
+        more: bool,
+        /// The work of decrypting. See [`Budget`](super::budget::Budget).
+        work: usize,
+        /// Whether this has completed the TLS handshake.
+        opens: bool,
+    },
+    /// End of file.
+    End,
+    /// The peer does not speak TLS. From now on, the stream is in plain text.
+    #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "there is no TLS"))]
+    NotTls,
+}
+
+/// The result of a write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Written {
+    /// The number of bytes of output that are written. TLS may still keep some of them in their encrypted form.
+    pub(super) taken: usize,
+    /// The number of bytes that were written to the socket.
+    pub(super) sent: usize,
+    /// Whether the socket may have room even if not all output was taken.
+    pub(super) has_room: bool,
 }
 
 impl From<TcpStream> for Stream {
@@ -35,28 +73,104 @@ impl From<UnixStream> for Stream {
 }
 
 impl Stream {
-    /// Reads once. Zero bytes mean end of file.
-    pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        retry(|| match self {
+    /// Reads once.
+    #[inline]
+    pub(super) fn read(
+        &mut self,
+        buffer: &mut [u8],
+        scratch: &mut Scratch,
+    ) -> io::Result<Received> {
+        match self {
+            Self::Tls(stream) => stream.read(buffer, scratch),
+            plain => plain.read_plain(buffer),
+        }
+    }
+
+    /// Reads once from a stream that is not encrypted.
+    #[inline]
+    pub(super) fn read_plain(&mut self, buffer: &mut [u8]) -> io::Result<Received> {
+        let count = retry(|| match self {
             Self::Socket(stream) => stream.read(buffer),
-            Self::Closed => Err(io::ErrorKind::WouldBlock.into()),
+            Self::Tls(_) | Self::Closed => Err(io::ErrorKind::WouldBlock.into()),
             #[cfg(any(test, fuzzing))]
             Self::Memory(stream) => stream.read(buffer),
+        })?;
+        Ok(if count == 0 {
+            Received::End
+        } else {
+            Received::Bytes {
+                count,
+                wire: count,
+                // A short read has emptied the socket, and the next byte makes a new event.
+                more: count == buffer.len(),
+                work: 0,
+                opens: false,
+            }
         })
     }
 
-    /// Writes once and returns the number of bytes written, which is zero if the socket is full.
-    pub(super) fn write(&mut self, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
+    /// Writes once. Nothing is taken if the socket is full.
+    #[inline]
+    pub(super) fn write(
+        &mut self,
+        buffers: &[IoSlice<'_>],
+        scratch: &mut Scratch,
+    ) -> io::Result<Written> {
+        match self {
+            Self::Tls(stream) => stream.write(buffers, scratch),
+            plain => plain.write_plain(buffers).map(|sent| Written {
+                taken: sent,
+                sent,
+                has_room: false,
+            }),
+        }
+    }
+
+    /// Writes once to a stream that is not encrypted, and returns the number of bytes written, which is zero if the socket
+    /// is full.
+    #[inline]
+    pub(super) fn write_plain(&mut self, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
         let written = retry(|| match (&mut *self, buffers) {
             (Self::Socket(stream), [buffer]) => stream.write(buffer),
             (Self::Socket(stream), buffers) => stream.write_vectored(buffers),
-            (Self::Closed, _) => Err(io::ErrorKind::WouldBlock.into()),
+            (Self::Tls(_) | Self::Closed, _) => Err(io::ErrorKind::WouldBlock.into()),
             #[cfg(any(test, fuzzing))]
             (Self::Memory(stream), buffers) => stream.write_vectored(buffers),
         });
         match written {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
             written => written,
+        }
+    }
+
+    /// Writes encrypted bytes that wait for the socket, and returns the number written.
+    pub(super) fn flush(&mut self) -> io::Result<usize> {
+        match self {
+            Self::Tls(stream) => stream.flush(),
+            _ => Ok(0),
+        }
+    }
+
+    /// The number of encrypted bytes that wait for the socket.
+    #[inline]
+    pub(super) fn sealed(&self) -> usize {
+        self.tls().map_or(0, TlsStream::sealed)
+    }
+
+    /// The encryption of the stream.
+    #[inline]
+    pub(super) fn tls(&self) -> Option<&TlsStream> {
+        match self {
+            Self::Tls(stream) => Some(stream),
+            _ => None,
+        }
+    }
+
+    /// The encryption of the stream.
+    pub(super) fn tls_mut(&mut self) -> Option<&mut TlsStream> {
+        match self {
+            Self::Tls(stream) => Some(stream),
+            _ => None,
         }
     }
 
@@ -68,6 +182,7 @@ impl Stream {
                     log::debug!("TCP_NODELAY failed: {error}");
                 }
             }
+            Self::Tls(stream) => stream.socket().set_nodelay(),
             Self::Closed => {}
             #[cfg(any(test, fuzzing))]
             Self::Memory(_) => {}
@@ -78,15 +193,23 @@ impl Stream {
     pub(super) fn unsent(&self) -> Option<usize> {
         match self {
             Self::Socket(stream) => unsent_bytes(stream),
+            Self::Tls(stream) => stream.socket().unsent(),
             Self::Closed => None,
             #[cfg(any(test, fuzzing))]
             Self::Memory(stream) => stream.unsent(),
         }
     }
 
-    /// Shuts down the writing side. The peer reads end of file after the written bytes.
-    pub(super) fn end_output(&self) {
+    /// Shuts down the writing side. The peer reads end of file after the written bytes. With TLS, the socket may have to
+    /// take close_notify first: call it again when nothing is [sealed](Stream::sealed).
+    pub(super) fn end_output(&mut self, scratch: &mut Scratch) {
         match self {
+            Self::Tls(stream) => {
+                stream.close(scratch);
+                if stream.sealed() == 0 {
+                    stream.socket_mut().end_output(scratch);
+                }
+            }
             // This fails only if the socket is no longer connected.
             Self::Socket(stream) => drop(stream.shutdown(Shutdown::Write)),
             Self::Closed => {}
@@ -101,6 +224,7 @@ impl Stream {
             Self::Socket(stream) => {
                 registry.register(stream, token, Interest::READABLE | Interest::WRITABLE)
             }
+            Self::Tls(stream) => stream.socket_mut().register(registry, token),
             Self::Closed => Ok(()),
             #[cfg(any(test, fuzzing))]
             Self::Memory(_) => Ok(()),
@@ -113,6 +237,7 @@ impl Stream {
             Self::Socket(stream) => {
                 registry.reregister(stream, token, Interest::READABLE | Interest::WRITABLE)
             }
+            Self::Tls(stream) => stream.socket_mut().reregister(registry, token),
             Self::Closed => Ok(()),
             #[cfg(any(test, fuzzing))]
             Self::Memory(_) => Ok(()),
@@ -123,6 +248,7 @@ impl Stream {
     pub(super) fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
         match self {
             Self::Socket(stream) => registry.deregister(stream),
+            Self::Tls(stream) => stream.socket_mut().deregister(registry),
             Self::Closed => Ok(()),
             #[cfg(any(test, fuzzing))]
             Self::Memory(_) => Ok(()),

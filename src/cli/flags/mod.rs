@@ -10,6 +10,8 @@ mod program;
 mod resume;
 pub(super) mod shared;
 mod timeouts;
+#[cfg(feature = "tls")]
+mod tls;
 
 use super::commands::Command;
 use super::settings::Settings;
@@ -55,8 +57,10 @@ pub(super) enum Takes {
 }
 
 /// The flags that every command takes, in the order of the help.
-const GENERAL: [&[Flag]; 6] = [
+const GENERAL: &[&[Flag]] = &[
     listen::FLAGS,
+    #[cfg(feature = "tls")]
+    tls::FLAGS,
     access::FLAGS,
     limits::FLAGS,
     timeouts::FLAGS,
@@ -89,7 +93,7 @@ impl Flag {
 
     /// The setting of this name, if a route with the command has it.
     pub(super) fn find_in_route(name: &str, command: &'static Command) -> Option<&'static Self> {
-        let general = GENERAL.into_iter().flatten();
+        let general = GENERAL.iter().copied().flatten();
         let general = general.filter(|flag| flag.for_routes);
         let mut flags = command.flags.iter().chain(general);
         flags.find(|flag| flag.name == name)
@@ -98,7 +102,7 @@ impl Flag {
     /// The flags of the server that a command takes.
     pub(super) fn general(command: &Command) -> impl Iterator<Item = &'static Self> {
         let serves_routes = command.serves_routes();
-        let flags = GENERAL.into_iter().flatten();
+        let flags = GENERAL.iter().copied().flatten();
         flags.filter(move |flag| !(serves_routes && flag.for_one_path))
     }
 

@@ -22,6 +22,9 @@ use super::response::{Rejection, StatusCode};
 use crate::protocol::proxy::{self, Progress};
 use crate::protocol::{CloseReason, Input, Limits, NextStep, Time, Timeout, Timeouts};
 
+/// The first bytes of a TLS connection: the content type and the major version of a record (RFC 8446 section 5.1).
+const TLS_HANDSHAKE: [u8; 2] = [22, 3];
+
 /// The state of an [`HttpConnection`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HttpState {
@@ -203,6 +206,13 @@ impl HttpConnection {
             if held.pop().is_none() {
                 held.push(b'\r');
             }
+        }
+        if held.is_empty() && input.peek().starts_with(&TLS_HANDSHAKE) {
+            input.clear();
+            let why =
+                "this is a TLS handshake, and the port is in plain text; use http:// or ws://";
+            let rejection = Rejection::new(StatusCode::BAD_REQUEST, why);
+            return Some(HttpEvent::BadRequest(rejection.because("tls_handshake")));
         }
         if self.called && held.is_empty() && !input.is_empty() {
             // The time limit of a further request begins with its first byte.

@@ -10,6 +10,7 @@ use super::takeover::Join;
 use crate::protocol::Time;
 use crate::protocol::deflate::{Codec, Compression, CompressionFailed, Squeeze};
 use crate::server::stream::Stream;
+use crate::server::tls::Scratch;
 
 /// Output is collected in blocks of about this size. A larger piece gets a block of its own.
 const BLOCK: usize = 64 << 10;
@@ -214,8 +215,12 @@ impl Backlog {
         self.check();
     }
 
-    /// Writes once and returns the number of bytes written.
-    pub(in crate::server) fn write(&mut self, stream: &mut Stream) -> io::Result<usize> {
+    /// Writes once and returns the number of bytes that the socket has taken.
+    pub(in crate::server) fn write(
+        &mut self,
+        stream: &mut Stream,
+        scratch: &mut Scratch,
+    ) -> io::Result<usize> {
         let mut slices = [IoSlice::new(&[]); BLOCKS_PER_WRITE];
         let mut count = 0;
         let mut offered = 0;
@@ -227,11 +232,11 @@ impl Backlog {
             count += 1;
             offered += bytes.len();
         }
-        let taken = stream.write(&slices[..count])?;
-        // A short write means that the socket is full. An event reports when it has room.
-        self.blocked = taken < offered;
-        self.advance(taken);
-        Ok(taken)
+        let written = stream.write(&slices[..count], scratch)?;
+        // After a short write, the socket is normally full. An event reports when it has room.
+        self.blocked = written.taken < offered && !written.has_room;
+        self.advance(written.taken);
+        Ok(written.sent)
     }
 
     fn advance(&mut self, mut taken: usize) {

@@ -4,8 +4,10 @@ use std::io;
 
 use super::{Client, Connection, Flag};
 use crate::protocol::http::{HttpEvent, HttpState};
-use crate::protocol::{CloseReason, Message, Payload};
+use crate::protocol::{CloseReason, Message, Payload, Rejection, StatusCode};
 use crate::server::core::Env;
+use crate::server::stream::Received;
+use crate::server::tls::TlsStream;
 
 pub(in crate::server) use crate::protocol::Input;
 
@@ -44,6 +46,12 @@ pub(in crate::server) enum Why {
     /// The client has left too much output unconfirmed, and a message is next. Ends with the next PONG, or after some time,
     /// because the PONG may be behind the message.
     Unconfirmed,
+}
+
+/// The rejection of a request in plain text on a port that requires TLS.
+fn plain_text() -> Rejection {
+    let why = "this port requires TLS; use https:// or wss://";
+    Rejection::new(StatusCode::BAD_REQUEST, why).because("plain_text")
 }
 
 /// The result of one read from a client.
@@ -226,30 +234,46 @@ impl Client {
             }
             None => &mut buffer[..most],
         };
-        let len = space.len();
-        match self.stream.read(space) {
-            Ok(0) => {
+        match self.stream.read(space, &mut env.scratch) {
+            Ok(Received::End) => {
                 self.flags.set(Flag::Readable, false);
                 self.flags.set(Flag::HungUp, false);
                 Read::End
             }
-            Ok(count) => {
-                self.traffic.bytes_in += count as u64;
-                // A short read has emptied the socket, and the next byte makes a new event. The end of file may have
-                // been announced already.
-                let more = count == len || self.flags.has(Flag::HungUp);
+            Ok(Received::Bytes {
+                count,
+                wire,
+                more,
+                work,
+                opens,
+            }) => {
+                self.traffic.bytes_in += wire as u64;
+                // The end of file may have been announced already.
+                let more = more || self.flags.has(Flag::HungUp);
                 self.flags.set(Flag::Readable, more);
+                if work > 0 {
+                    env.budget.spend(work);
+                    if opens {
+                        self.handle_tls_opened(env);
+                    }
+                }
                 self.flags.set(Flag::SendsLong, is_placed);
                 if let Connection::WebSocket(socket) = &mut self.connection
                     && socket.handle_sign_of_life(env.now)
                 {
                     self.rearm(env);
                 }
-                if is_placed {
+                if count == 0 {
+                    Read::Nothing
+                } else if is_placed {
                     Read::Placed(count)
                 } else {
                     Read::Bytes(count)
                 }
+            }
+            Ok(Received::NotTls) => {
+                self.reject(env, &plain_text());
+                Read::Nothing
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.flags.set(Flag::Readable, false);
@@ -257,6 +281,7 @@ impl Client {
             }
             Err(error) => {
                 self.flags.set(Flag::Readable, false);
+                self.log_tls_failure(&error);
                 self.end(env, CloseReason::read_error(&error));
                 Read::Nothing
             }
@@ -311,9 +336,50 @@ impl Client {
         Some(Inbound::Message(payload))
     }
 
+    /// The TLS handshake is complete: counts it, and sends what was queued before.
+    #[cold]
+    fn handle_tls_opened(&mut self, env: &mut Env) {
+        if let Some(tls) = self.stream.tls() {
+            env.counters.tls_opened(tls.is_resumed());
+            log::debug!("{} opened TLS: {}", self.id, tls.describe());
+            if let Some(name) = tls.peer() {
+                log::info!(
+                    "{} client certificate: name={name:?} remote={}",
+                    self.id,
+                    self.remote
+                );
+            }
+        }
+        self.handle_writable(env);
+    }
+
+    /// Logs why the TLS handshake failed, if it has.
+    fn log_tls_failure(&self, error: &io::Error) {
+        if self.is_tls_handshaking() {
+            log::info!(
+                "{} TLS handshake failed: {error} remote={}",
+                self.id,
+                self.remote
+            );
+        }
+    }
+
+    /// Whether the TLS handshake has not been completed.
+    pub(in crate::server) fn is_tls_handshaking(&self) -> bool {
+        self.stream.tls().is_some_and(TlsStream::is_handshaking)
+    }
+
     fn receive_http<'a>(&mut self, env: &Env, input: &mut Input<'a>) -> Option<HttpEvent<'a>> {
         match &mut self.connection {
-            Connection::Http(http) => http.receive(env.now, input, &env.protocol.limits),
+            Connection::Http(http) => {
+                let event = http.receive(env.now, input, &env.protocol.limits);
+                if let (Some(HttpEvent::Proxied(_)), Some(tls)) = (&event, self.stream.tls_mut()) {
+                    // The handshake follows, and some of it may have been read.
+                    self.flags.set(Flag::Readable, true);
+                    tls.begin_handshake(input.take(input.len()));
+                }
+                event
+            }
             Connection::WebSocket(_) | Connection::Detached(_) => None,
         }
     }

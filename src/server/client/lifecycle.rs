@@ -14,6 +14,7 @@ use crate::server::core::{Env, earlier};
 use crate::server::counters::Outcome;
 use crate::server::error::SendError;
 use crate::server::run_queue::News;
+use crate::server::tls::TlsStream;
 
 /// The minimum rate, in bytes per second, at which the peer of a closing connection must read.
 const SLOWEST_END: f64 = 1024.0;
@@ -117,7 +118,7 @@ impl Client {
                 NextStep::Continue => {}
                 // The peer's remaining input is read and discarded: closing with unread data would reset the
                 // connection, and the peer might never see why it ended.
-                NextStep::EndOutput => self.stream.end_output(),
+                NextStep::EndOutput => self.stream.end_output(&mut env.scratch),
                 NextStep::Close => self.disconnect(env),
             }
         }
@@ -135,7 +136,12 @@ impl Client {
     /// Keeps a half-closed client connected, so that the service can still send to it, until it accepts no output for
     /// `patience`.
     pub(in crate::server) fn end_input(&mut self, env: &mut Env, patience: Duration) {
-        let owed = self.traffic.bytes_out + self.queued() as u64;
+        let queued = self.queued();
+        let queued = self
+            .stream
+            .tls()
+            .map_or(queued, |_| TlsStream::sealed_len(queued));
+        let owed = self.traffic.bytes_out + queued as u64;
         if let Connection::WebSocket(socket) = &mut self.connection {
             socket.end_input(env.now, patience, owed);
         }
@@ -369,6 +375,16 @@ impl Client {
     /// Registers the socket for events, once for the lifetime of the connection.
     pub(in crate::server) fn register(&mut self, registry: &mio::Registry) -> std::io::Result<()> {
         self.stream.register(registry, self.id.token())
+    }
+
+    /// Ends the connection at the socket: deregisters it and, if all output was written, tells a peer that speaks TLS.
+    pub(in crate::server) fn hang_up(&mut self, env: &mut Env, registry: &mio::Registry) {
+        if self.queued() == 0
+            && let Some(tls) = self.stream.tls_mut()
+        {
+            tls.close(&mut env.scratch);
+        }
+        self.deregister(registry);
     }
 
     /// Deregisters the socket.

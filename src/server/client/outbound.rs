@@ -19,6 +19,7 @@ use crate::server::config::Config;
 use crate::server::core::Env;
 use crate::server::error::SendError;
 use crate::server::run_queue::News;
+use crate::server::stream::Written;
 
 /// The size at which the write buffer, or a backlog whose socket is not full, is written.
 pub(in crate::server) const WRITE_BUFFER: usize = 256 << 10;
@@ -201,12 +202,12 @@ impl Client {
             });
             return false;
         }
-        match self.stream.write(&[IoSlice::new(frame)]) {
+        match self.stream.write(&[IoSlice::new(frame)], &mut env.scratch) {
             Ok(written) => {
-                self.traffic.bytes_out += written as u64;
-                if written < frame.len() {
-                    self.keep_rest(env, |backlog| {
-                        backlog.push_shared(Arc::clone(frame), written);
+                self.traffic.bytes_out += written.sent as u64;
+                if written.taken < frame.len() {
+                    self.keep_rest(env, written, |backlog| {
+                        backlog.push_shared(Arc::clone(frame), written.taken);
                     });
                 }
             }
@@ -272,11 +273,11 @@ impl Client {
         for (slice, part) in slices.iter_mut().zip(parts) {
             *slice = IoSlice::new(part);
         }
-        match self.stream.write(&slices[..parts.len()]) {
+        match self.stream.write(&slices[..parts.len()], &mut env.scratch) {
             Ok(written) => {
-                self.traffic.bytes_out += written as u64;
-                if written < parts.iter().map(|part| part.len()).sum() {
-                    self.keep_rest(env, |backlog| backlog.push(parts, written));
+                self.traffic.bytes_out += written.sent as u64;
+                if written.taken < parts.iter().map(|part| part.len()).sum() {
+                    self.keep_rest(env, written, |backlog| backlog.push(parts, written.taken));
                 }
             }
             Err(error) => self.end(env, CloseReason::write_error(&error)),
@@ -300,13 +301,22 @@ impl Client {
         }
     }
 
-    /// Queues the rest of a short write, which has left the socket full.
+    /// Queues the rest of a short write, which normally has left the socket full.
     #[cold]
-    fn keep_rest(&mut self, env: &Env, add: impl FnOnce(&mut super::Backlog)) {
+    fn keep_rest(
+        &mut self,
+        env: &mut Env,
+        written: Written,
+        add: impl FnOnce(&mut super::Backlog),
+    ) {
         let backlog = self.backlog.get_or_insert_default();
         add(backlog);
-        backlog.blocked = true;
         backlog.congested |= backlog.queued() > env.config.soft_outbound;
+        if !written.has_room {
+            backlog.blocked = true;
+        } else if !std::mem::replace(&mut backlog.dirty, true) {
+            env.queue.push_dirty(self.id);
+        }
     }
 
     /// Records that the socket has room, and writes the queued output.
@@ -314,11 +324,34 @@ impl Client {
         if let Some(backlog) = self.backlog.as_deref_mut() {
             backlog.blocked = false;
             self.flush(env);
+        } else if self.stream.sealed() > 0 {
+            self.flush(env);
         }
+    }
+
+    /// Writes encrypted bytes that the socket has not taken. Returns whether further output can be written.
+    #[cold]
+    fn flush_sealed(&mut self, env: &mut Env) -> bool {
+        match self.stream.flush() {
+            Ok(sent) => self.traffic.bytes_out += sent as u64,
+            Err(error) => {
+                self.end(env, CloseReason::write_error(&error));
+                return false;
+            }
+        }
+        let is_full = self.stream.sealed() > 0;
+        if is_full && let Some(backlog) = self.backlog.as_deref_mut() {
+            backlog.blocked = true;
+            backlog.dirty = false;
+        }
+        !is_full
     }
 
     /// Writes queued output, at most [`WRITE_PER_TURN`], and takes the next step of closing if all is written.
     pub(in crate::server) fn flush(&mut self, env: &mut Env) {
+        if self.stream.sealed() > 0 && !self.flush_sealed(env) {
+            return;
+        }
         let Some(backlog) = self.backlog.as_deref_mut() else {
             return self.settle(env);
         };
@@ -348,9 +381,9 @@ impl Client {
                 env.queue.push_dirty(self.id);
                 return env.budget.spend(SQUEEZE + WRITE);
             }
-            match backlog.write(&mut self.stream) {
-                Ok(written) => {
-                    self.traffic.bytes_out += written as u64;
+            match backlog.write(&mut self.stream, &mut env.scratch) {
+                Ok(sent) => {
+                    self.traffic.bytes_out += sent as u64;
                     if backlog.blocked {
                         break;
                     }

@@ -4,6 +4,7 @@
 //! and messages to the client wait in the outbox. The client comes back with a [`ResumeToken`] on a new connection, which
 //! hands its socket to the detached client.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::outbox::Outbox;
@@ -41,6 +42,8 @@ pub(in crate::server) struct Resumable {
     pub(super) allowance: usize,
     /// When the client last made progress, while too much is unconfirmed for the service to send more. `None` otherwise.
     pub(super) crowded: Option<Time>,
+    /// The name in the certificate of the client.
+    pub(super) certificate_name: Option<Arc<str>>,
     /// The fields of the first 101 response. A resumed connection gets them again.
     pub(super) accept: Accept,
     /// The CLOSE of the service that has not been sent. It follows the unsent messages, if necessary on the next
@@ -208,6 +211,7 @@ impl Client {
         accept: Accept,
         notice: bool,
     ) {
+        let certificate_name = self.certificate_name().cloned();
         let backlog = self.backlog.get_or_insert_default();
         backlog.resumable = Some(Box::new(Resumable {
             outbox: Outbox::default(),
@@ -217,6 +221,7 @@ impl Client {
             pinged: (0, env.now),
             allowance: 0,
             crowded: None,
+            certificate_name,
             accept,
             closing: None,
             ended: None,

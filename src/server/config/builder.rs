@@ -61,6 +61,13 @@ impl ConfigBuilder {
         self
     }
 
+    /// Sets [`Config::tls`]. All TCP addresses then use TLS, unless [`Listen::with_tls`] says otherwise.
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, tls: crate::TlsConfig) -> Self {
+        self.config.tls = Some(tls);
+        self
+    }
+
     /// Sets [`Config::affinity_cookie`].
     pub fn affinity_cookie(mut self, cookie: impl Into<String>) -> Self {
         self.config.affinity_cookie = Some(cookie.into());

@@ -61,25 +61,35 @@ pub(crate) struct RejectionHints {
     pub(crate) origin: &'static str,
 }
 
+/// How a request came to the server.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::server) struct RequestSource<'a> {
+    /// Where the server listens.
+    pub(in crate::server) listen: &'a [ListenAddress],
+    /// Whether it came through a unix socket whose mode limits who can connect.
+    pub(in crate::server) is_guarded: bool,
+    /// Whether it came over TLS.
+    pub(in crate::server) is_encrypted: bool,
+}
+
 impl Access {
-    /// Checks the Host, Origin and token of a request. `listen` is where the server listens, `unix` says whether the
-    /// request came through a guarded unix socket, and `credential` is what it presented.
+    /// Checks the Host, Origin and token of a request. `from` is how it came. `is_authenticated` says whether it presented a
+    /// token, or needs none.
     pub(in crate::server) fn check(
         &self,
         request: &Request<'_>,
-        listen: &[ListenAddress],
-        unix: bool,
-        credential: Option<CredentialId>,
+        from: RequestSource<'_>,
+        is_authenticated: bool,
     ) -> Result<(), Rejection> {
-        self.check_source(request, listen, unix)?;
+        self.check_source(request, from)?;
         if self.tokens.are_in_path(request.path()) {
             // The path is logged and passed on.
             let why = "the path must not contain the token";
             return Err(Rejection::new(StatusCode::BAD_REQUEST, why));
         }
         // A browser's preflight request carries no token.
-        let needs_token = !self.tokens.is_empty() && !unix && !request.is_preflight();
-        if needs_token && credential.is_none() {
+        let needs_token = !self.tokens.is_empty() && !request.is_preflight();
+        if needs_token && !is_authenticated {
             return Err(unauthorized());
         }
         Ok(())
@@ -89,18 +99,17 @@ impl Access {
     fn check_source(
         &self,
         request: &Request<'_>,
-        listen: &[ListenAddress],
-        unix: bool,
+        from: RequestSource<'_>,
     ) -> Result<(), Rejection> {
         let host = host(request);
-        if !unix && !self.knows_host(host, listen) {
+        if !from.is_guarded && !self.knows_host(host, from.listen) {
             let message = format!("this Host is not accepted{}", self.hints.host);
             return Err(Rejection::new(StatusCode::FORBIDDEN, message)
                 .because("host")
                 .detail(self.shown(host.as_bytes())));
         }
         if let Some(origin) = request.header("origin")
-            && self.known_origin(request, listen).is_none()
+            && self.known_origin(request, from).is_none()
         {
             let message = format!("this Origin is not accepted{}", self.hints.origin);
             return Err(Rejection::new(StatusCode::FORBIDDEN, message)
@@ -137,23 +146,25 @@ impl Access {
     }
 
     /// The origin of a request, if it is accepted. The server's own origin is one that equals the Host and has a known
-    /// host name.
+    /// host name; over TLS, its scheme is `https`.
     pub(in crate::server) fn known_origin<'a>(
         &self,
         request: &'a Request<'_>,
-        listen: &[ListenAddress],
+        from: RequestSource<'_>,
     ) -> Option<Cow<'a, str>> {
         let origin = String::from_utf8_lossy(request.header("origin")?);
         let listed = self
             .origins
             .iter()
             .any(|known| known == "*" || known.eq_ignore_ascii_case(&origin));
-        let authority = origin
+        // A proxy may have decrypted a request that comes in plain text.
+        let plain = origin
             .strip_prefix("http://")
-            .or_else(|| origin.strip_prefix("https://"));
+            .filter(|_| !from.is_encrypted);
+        let authority = plain.or_else(|| origin.strip_prefix("https://"));
         let host = host(request);
         let own = authority.is_some_and(|own| own.eq_ignore_ascii_case(host));
-        (listed || (own && self.knows_host(host, listen))).then_some(origin)
+        (listed || (own && self.knows_host(host, from.listen))).then_some(origin)
     }
 
     /// The tokens that a request presents, in each of the ways that are allowed.
@@ -279,11 +290,16 @@ mod tests {
     fn outcome_of(method: &str, access: &Access, fields: &str, target: &str, unix: bool) -> u16 {
         let head = format!("{method} {target} HTTP/1.1\r\n{fields}\r\n");
         let request = Request::parse(head.as_bytes()).expect(&head);
-        let listen = [ListenAddress::Tcp(
+        let listen = [ListenAddress::of_tcp(
             "10.1.2.3:7070".parse().expect("an address"),
         )];
-        let credential = access.credential(&request);
-        match access.check(&request, &listen, unix, credential) {
+        let from = RequestSource {
+            listen: &listen,
+            is_guarded: unix,
+            is_encrypted: false,
+        };
+        let is_authenticated = unix || access.credential(&request).is_some();
+        match access.check(&request, from, is_authenticated) {
             Ok(()) => 200,
             Err(rejection) => rejection.status.0,
         }

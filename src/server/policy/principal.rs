@@ -26,6 +26,8 @@ pub enum Principal {
     Token,
     /// A client that has presented the token of this name.
     Named(Arc<str>),
+    /// A client with a certificate of this name, over TLS: its first subject alternative name, or else its common name.
+    Certificate(Arc<str>),
     /// The user of this machine with this id, connected through a unix socket that the server created.
     User(u32),
 }
@@ -37,21 +39,22 @@ impl Principal {
         self == other && *self != Self::Nobody
     }
 
-    /// Whether the principal identifies one person: a named token or a user. Several persons may share a token without
+    /// Whether the principal identifies one person: a named token, a certificate or a user. Several persons may share a token without
     /// a name.
     #[must_use]
     pub fn is_person(&self) -> bool {
-        matches!(self, Self::Named(_) | Self::User(_))
+        matches!(self, Self::Named(_) | Self::Certificate(_) | Self::User(_))
     }
 }
 
 impl fmt::Display for Principal {
-    /// Writes `nobody`, `default` for the token without a name, the name of the token, or `uid:NUMBER`.
+    /// Writes `nobody`, `default` for the token without a name, the name of the token, `cert:NAME`, or `uid:NUMBER`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Nobody => f.write_str("nobody"),
             Self::Token => f.write_str("default"),
             Self::Named(name) => f.write_str(name),
+            Self::Certificate(name) => write!(f, "cert:{name}"),
             Self::User(id) => write!(f, "uid:{id}"),
         }
     }
@@ -148,7 +151,9 @@ mod tests {
             let registry = poll.registry().try_clone().expect("a registry");
             let mut core = Core::new(config, registry, Vec::new(), Time::default());
             let (stream, _peer) = UnixStream::pair().expect("two sockets");
-            let client = core.add_client(stream.into(), remote).expect("a client");
+            let client = core
+                .add_client(stream.into(), remote, false)
+                .expect("a client");
             core.with(client, |client, _| {
                 client.credential = tokens.presented(presented.as_bytes());
             });

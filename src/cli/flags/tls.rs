@@ -1,0 +1,54 @@
+//! Flags for TLS.
+
+use super::{Flag, Takes, put, samples, turn_on};
+
+pub(super) const FLAGS: &[Flag] = &[
+    Flag {
+        name: "tls-cert",
+        takes: Takes::One("FILE"),
+        help: "certificate of the server in PEM, followed by intermediate certificates if there are any; TCP addresses then use TLS, unless they begin with plain:",
+        requires: Some("tls-key"),
+        set: |settings, value| put(&mut settings.tls.cert, Ok(Some(value.into()))),
+        accepts: samples(&["/etc/ssl/server.pem"]),
+        ..Flag::BASE
+    },
+    Flag {
+        name: "tls-key",
+        takes: Takes::One("FILE"),
+        help: "private key of the certificate in PEM, not encrypted",
+        requires: Some("tls-cert"),
+        set: |settings, value| put(&mut settings.tls.key, Ok(Some(value.into()))),
+        accepts: samples(&["/etc/ssl/server.key"]),
+        ..Flag::BASE
+    },
+    Flag {
+        name: "tls-self-signed",
+        help: "use TLS with a new certificate for the names and addresses of this machine, and print its SHA-256 fingerprint",
+        set: |settings, _| turn_on(&mut settings.tls.self_signed),
+        ..Flag::BASE
+    },
+    Flag {
+        name: "tls-dir",
+        takes: Takes::One("DIR"),
+        help: "keep the self-signed certificate and its key in this directory, so that the fingerprint stays the same",
+        requires: Some("tls-self-signed"),
+        set: |settings, value| put(&mut settings.tls.dir, Ok(Some(value.into()))),
+        accepts: samples(&["/var/lib/outrigger"]),
+        ..Flag::BASE
+    },
+    Flag {
+        name: "tls-client-ca",
+        takes: Takes::One("FILE"),
+        help: "require a certificate of every client over TLS, signed by one of the authorities in this PEM file; its name is the client's principal",
+        set: |settings, value| put(&mut settings.tls.client_ca, Ok(Some(value.into()))),
+        accepts: samples(&["/etc/ssl/clients.pem"]),
+        ..Flag::BASE
+    },
+    Flag {
+        name: "tls-client-auth",
+        help: "require no token of a client with a certificate",
+        requires: Some("tls-client-ca"),
+        set: |settings, _| turn_on(&mut settings.tls.client_auth),
+        ..Flag::BASE
+    },
+];

@@ -1,0 +1,203 @@
+//! Loads the certificates that the flags name, and keeps a self-signed one.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use super::addresses::{own_names, reached_at};
+use super::settings::{ListenFlag, Settings};
+use crate::{ListenAddress, TlsConfig, TlsError, TlsIdentity};
+
+/// The values of the flags for TLS.
+#[derive(Debug, Default)]
+pub(crate) struct TlsFlags {
+    pub(crate) cert: Option<PathBuf>,
+    pub(crate) key: Option<PathBuf>,
+    pub(crate) self_signed: bool,
+    pub(crate) dir: Option<PathBuf>,
+    pub(crate) client_ca: Option<PathBuf>,
+    pub(crate) client_auth: bool,
+}
+
+/// The maximum size of a file of certificates.
+const MAX_FILE: u64 = 1 << 20;
+
+/// A self-signed certificate that expires within this time is replaced.
+const RENEWAL: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// The file in `--tls-dir`, which contains the certificate and its key.
+const KEPT_FILE: &str = "outrigger.pem";
+
+impl TlsFlags {
+    /// Whether there is a certificate.
+    pub(crate) fn is_on(&self) -> bool {
+        self.cert.is_some() || self.self_signed
+    }
+
+    /// Checks the flags against each other.
+    pub(super) fn check(&self) -> Result<(), String> {
+        if self.self_signed && self.cert.is_some() {
+            return Err("--tls-self-signed cannot be combined with --tls-cert".to_owned());
+        }
+        if self.client_ca.is_some() && !self.is_on() {
+            return Err(
+                "--tls-client-ca has no effect without --tls-cert or --tls-self-signed".to_owned(),
+            );
+        }
+        Ok(())
+    }
+}
+
+impl Settings {
+    /// Whether connections to an address use TLS.
+    pub(super) fn uses_tls(&self, listen: &ListenFlag) -> bool {
+        match listen {
+            ListenFlag::Address(listen) => listen.uses_tls(self.tls.is_on()),
+            ListenFlag::Descriptor(_, tls) => tls.unwrap_or(false),
+        }
+    }
+
+    /// Loads the certificates, if TLS is on. A self-signed certificate that is not kept in a directory is taken over from
+    /// `present`.
+    ///
+    /// # Errors
+    ///
+    /// One line that names the flag and the file.
+    pub(super) fn load_tls(
+        &self,
+        present: Option<&TlsConfig>,
+    ) -> Result<Option<TlsConfig>, String> {
+        let flags = &self.tls;
+        let (identity, from) = match (&flags.cert, &flags.key) {
+            (Some(cert), Some(key)) => (load_identity(cert, key)?, named("--tls-cert", cert)),
+            _ if flags.self_signed => {
+                let present = present.map(TlsConfig::identity);
+                (self.self_signed(present)?, "--tls-self-signed".to_owned())
+            }
+            _ => return Ok(None),
+        };
+        let from_key = flags.key.as_ref().map(|key| named("--tls-key", key));
+        let config = TlsConfig::new(identity).map_err(|error| match (&error, from_key) {
+            (TlsError::Key(_), Some(from)) => format!("{from}: {error}"),
+            _ => format!("{from}: {error}"),
+        })?;
+        let config = match &flags.client_ca {
+            Some(file) => {
+                let from = named("--tls-client-ca", file);
+                let text = read(file).map_err(|error| format!("{from}: {error}"))?;
+                let added = config.with_client_ca(&text);
+                added.map_err(|error| format!("{from}: {error}"))?
+            }
+            None => config,
+        };
+        Ok(Some(config.with_client_auth(flags.client_auth)))
+    }
+
+    /// The self-signed certificate: the one in the directory, the present one, or a new one.
+    fn self_signed(&self, present: Option<&TlsIdentity>) -> Result<TlsIdentity, String> {
+        let lasts = |identity: &TlsIdentity| identity.not_after() > SystemTime::now() + RENEWAL;
+        let failed = |error: &TlsError| format!("--tls-self-signed: {error}");
+        let Some(dir) = &self.tls.dir else {
+            if let Some(present) = present.filter(|present| lasts(present)) {
+                return Ok(present.clone());
+            }
+            let created = TlsIdentity::self_signed(&self.certificate_names());
+            return created
+                .map(|(identity, _)| identity)
+                .map_err(|error| failed(&error));
+        };
+        let file = dir.join(KEPT_FILE);
+        let from = named("--tls-dir", &file);
+        match read(&file) {
+            Ok(text) => {
+                let kept = TlsIdentity::from_pem(&text, &text);
+                let kept = kept.map_err(|error| format!("{from}: {error}"))?;
+                if lasts(&kept) {
+                    return Ok(kept);
+                }
+                log::info!("{from}: the certificate is replaced, because it expires soon");
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(format!("{from}: {error}")),
+        }
+        let (identity, text) =
+            TlsIdentity::self_signed(&self.certificate_names()).map_err(|error| failed(&error))?;
+        store(dir, &file, &text).map_err(|error| format!("{from}: {error}"))?;
+        Ok(identity)
+    }
+
+    /// The names and addresses by which clients reach this server.
+    fn certificate_names(&self) -> Vec<String> {
+        let mut names = own_names();
+        names.push("localhost".to_owned());
+        let is_name = |host: &&String| !host.contains(['*', '[', ':']);
+        names.extend(self.server.access.hosts.iter().filter(is_name).cloned());
+        let mut ips: Vec<IpAddr> = vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+        for listen in &self.listen {
+            let ListenFlag::Address(listen) = listen else {
+                continue;
+            };
+            let address = listen
+                .ip()
+                .map(|ip| ListenAddress::of_tcp(SocketAddr::new(ip, 0)));
+            let reached = address.iter().flat_map(reached_at);
+            ips.extend(reached.filter_map(|address| Some(address.tcp()?.ip())));
+        }
+        names.extend(ips.iter().map(ToString::to_string));
+        let mut seen = std::collections::BTreeSet::new();
+        names.retain(|name| seen.insert(name.clone()));
+        names
+    }
+}
+
+fn load_identity(cert: &Path, key: &Path) -> Result<TlsIdentity, String> {
+    let (from_cert, from_key) = (named("--tls-cert", cert), named("--tls-key", key));
+    let chain = read(cert).map_err(|error| format!("{from_cert}: {error}"))?;
+    let key = read(key).map_err(|error| format!("{from_key}: {error}"))?;
+    TlsIdentity::from_pem(&chain, &key).map_err(|error| match error {
+        TlsError::Key(_) => format!("{from_key}: {error}"),
+        _ => format!("{from_cert}: {error}"),
+    })
+}
+
+fn named(flag: &str, file: &Path) -> String {
+    format!("{flag}: {}", file.display())
+}
+
+/// Reads a file of limited size.
+fn read(file: &Path) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    File::open(file)?
+        .take(MAX_FILE + 1)
+        .read_to_end(&mut text)?;
+    if text.len() as u64 > MAX_FILE {
+        return Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            "the file is too large",
+        ));
+    }
+    Ok(text)
+}
+
+/// Stores a certificate with its key in a directory, for the server's user only. The file is complete before it gets its
+/// name.
+fn store(dir: &Path, file: &Path, text: &str) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    let unfinished = file.with_extension(format!("{}.tmp", uuid::Uuid::new_v4().simple()));
+    let mut out = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&unfinished)?;
+    let stored = out
+        .write_all(text.as_bytes())
+        .and_then(|()| out.sync_all())
+        .and_then(|()| fs::rename(&unfinished, file));
+    if stored.is_err() {
+        let _ = fs::remove_file(&unfinished);
+    }
+    stored
+}

@@ -1,0 +1,212 @@
+//! The settings of TLS.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::ring::{Ticketer, default_provider};
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::version::{TLS12, TLS13};
+use rustls::{RootCertStore, ServerConfig};
+
+use super::identity::{TlsIdentity, certificates};
+
+/// The only protocol that the server offers (RFC 7301).
+const ALPN: &[u8] = b"http/1.1";
+
+/// How a server encrypts connections: with TLS 1.2 or 1.3, and cipher suites with forward secrecy and authenticated
+/// encryption.
+///
+/// Sessions can be resumed with tickets, which take no memory of the server. There is no early data and no renegotiation.
+///
+/// ```
+/// use outrigger::{Config, TlsConfig, TlsIdentity};
+///
+/// let (identity, _) = TlsIdentity::self_signed(&["localhost".to_owned()])?;
+/// let config = Config::builder()
+///     .listen("127.0.0.1:0".parse()?)
+///     .tls(TlsConfig::new(identity)?)
+///     .build()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct TlsConfig {
+    identity: TlsIdentity,
+    server: Arc<ServerConfig>,
+    clients: Option<Clients>,
+    is_client_auth_enough: bool,
+}
+
+/// How certificates of clients are verified.
+#[derive(Clone)]
+struct Clients {
+    authorities: Vec<CertificateDer<'static>>,
+    verifier: Arc<dyn ClientCertVerifier>,
+}
+
+impl TlsConfig {
+    /// Settings with a certificate of the server, and without certificates of clients.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError`] if the key does not belong to the certificate, or is of an unknown kind.
+    pub fn new(identity: TlsIdentity) -> Result<Self, TlsError> {
+        let server = server_config(&identity, None)?;
+        Ok(Self {
+            identity,
+            server,
+            clients: None,
+            is_client_auth_enough: false,
+        })
+    }
+
+    /// Requires a certificate of every client, which one of these authorities has signed. Its first subject alternative
+    /// name, or else its common name, is the client's principal
+    /// ([`Principal::Certificate`](crate::Principal::Certificate)).
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError`] if the text has no certificate in PEM, or one that cannot be an authority.
+    pub fn with_client_ca(mut self, pem: &[u8]) -> Result<Self, TlsError> {
+        let failed = |error: &dyn fmt::Display| TlsError::Authority(error.to_string());
+        let authorities = certificates(pem).map_err(|error| failed(&error))?;
+        let mut roots = RootCertStore::empty();
+        for one in &authorities {
+            roots.add(one.clone()).map_err(|error| failed(&error))?;
+        }
+        let builder =
+            WebPkiClientVerifier::builder_with_provider(roots.into(), Arc::new(default_provider()));
+        let verifier = builder.build().map_err(|error| failed(&error))?;
+        self.server = server_config(&self.identity, Some(Arc::clone(&verifier)))?;
+        self.clients = Some(Clients {
+            authorities,
+            verifier,
+        });
+        Ok(self)
+    }
+
+    /// Sets whether a client with a certificate needs no token.
+    #[must_use]
+    pub fn with_client_auth(mut self, is_enough: bool) -> Self {
+        self.is_client_auth_enough = is_enough;
+        self
+    }
+
+    /// The certificate of the server.
+    #[must_use]
+    pub fn identity(&self) -> &TlsIdentity {
+        &self.identity
+    }
+
+    /// Whether every client must have a certificate.
+    #[must_use]
+    pub fn requires_client_certificate(&self) -> bool {
+        self.clients.is_some()
+    }
+
+    pub(super) fn server(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.server)
+    }
+
+    pub(super) fn is_client_auth_enough(&self) -> bool {
+        self.is_client_auth_enough && self.clients.is_some()
+    }
+
+    /// Whether the certificate of a connected client would be accepted now.
+    pub(in crate::server) fn accepts(&self, chain: &[CertificateDer<'_>]) -> bool {
+        let (Some(clients), Some((own, others))) = (&self.clients, chain.split_first()) else {
+            return self.clients.is_none();
+        };
+        let verified = clients
+            .verifier
+            .verify_client_cert(own, others, UnixTime::now());
+        verified.is_ok()
+    }
+}
+
+impl PartialEq for TlsConfig {
+    fn eq(&self, other: &Self) -> bool {
+        let authorities = |config: &Self| {
+            let clients = config.clients.as_ref();
+            clients.map(|clients| clients.authorities.clone())
+        };
+        self.identity == other.identity
+            && authorities(self) == authorities(other)
+            && self.is_client_auth_enough == other.is_client_auth_enough
+    }
+}
+
+impl fmt::Debug for TlsConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsConfig")
+            .field("identity", &self.identity)
+            .field("requires_client_certificate", &self.clients.is_some())
+            .field("is_client_auth_enough", &self.is_client_auth_enough)
+            .finish_non_exhaustive()
+    }
+}
+
+fn server_config(
+    identity: &TlsIdentity,
+    verifier: Option<Arc<dyn ClientCertVerifier>>,
+) -> Result<Arc<ServerConfig>, TlsError> {
+    let provider: Arc<CryptoProvider> = Arc::new(default_provider());
+    let failed = |error: rustls::Error| TlsError::Certificate(error.to_string());
+    let builder = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&TLS13, &TLS12])
+        .map_err(failed)?;
+    let builder = match verifier {
+        Some(verifier) => builder.with_client_cert_verifier(verifier),
+        None => builder.with_no_client_auth(),
+    };
+    let mut config = builder
+        .with_single_cert(identity.chain().to_vec(), identity.key())
+        .map_err(|error| match error {
+            rustls::Error::InconsistentKeys(_) => {
+                TlsError::Key("the private key does not belong to the certificate".to_owned())
+            }
+            error => failed(error),
+        })?;
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    // Tickets hold the whole state of a session, so that the server keeps none.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.ticketer = Ticketer::new().map_err(failed)?;
+    config.send_tls13_tickets = 1;
+    Ok(Arc::new(config))
+}
+
+/// Why certificates or keys cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TlsError {
+    /// The certificate of the server.
+    Certificate(String),
+    /// The private key of the server.
+    Key(String),
+    /// The certificates of the authorities that sign certificates of clients.
+    Authority(String),
+}
+
+impl fmt::Display for TlsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Certificate(problem) | Self::Key(problem) | Self::Authority(problem)) = self;
+        f.write_str(problem)
+    }
+}
+
+impl std::error::Error for TlsError {}
+
+impl TlsIdentity {
+    /// The time until the certificate expires, in seconds; negative afterwards.
+    pub(in crate::server) fn expires_in(&self) -> i64 {
+        let expiry = self.not_after();
+        let seconds = |time: std::time::Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+        match expiry.duration_since(SystemTime::now()) {
+            Ok(left) => seconds(left),
+            Err(passed) => -seconds(passed.duration()),
+        }
+    }
+}

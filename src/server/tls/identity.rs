@@ -1,0 +1,153 @@
+//! The certificate of a server and its private key.
+
+use std::fmt::{self, Write};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use rcgen::{CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyPair};
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use sha2::{Digest, Sha256};
+
+use super::config::TlsError;
+use super::x509::Certificate;
+
+/// How long a self-signed certificate is valid. Browsers reject certificates for more than 398 days.
+const VALIDITY: Duration = Duration::from_secs(397 * 24 * 3600);
+
+/// How far the clock of a client may be behind.
+const CLOCK_SKEW: Duration = Duration::from_secs(24 * 3600);
+
+/// The certificate with which a server proves its name, and the certificate's private key.
+///
+/// `Debug` shows the fingerprint, and nothing of the key.
+#[derive(Clone)]
+pub struct TlsIdentity {
+    chain: Vec<CertificateDer<'static>>,
+    key: Arc<PrivateKeyDer<'static>>,
+    certificate: Certificate,
+}
+
+impl TlsIdentity {
+    /// Parses a certificate in PEM, which may be followed by intermediate ones, and its private key in PEM (PKCS #8,
+    /// PKCS #1 or SEC 1).
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError`] if a text has no certificate or no key, or if the key is encrypted. Whether the key belongs to the
+    /// certificate is checked by [`TlsConfig::new`](crate::TlsConfig::new).
+    pub fn from_pem(chain: &[u8], key: &[u8]) -> Result<Self, TlsError> {
+        let chain = certificates(chain)?;
+        let key = match PrivateKeyDer::from_pem_slice(key) {
+            Ok(key) => key,
+            Err(pem::Error::NoItemsFound) if is_encrypted(key) => {
+                return Err(TlsError::Key("the private key is encrypted".to_owned()));
+            }
+            Err(pem::Error::NoItemsFound) => {
+                return Err(TlsError::Key("there is no private key in PEM".to_owned()));
+            }
+            Err(_) => return Err(TlsError::Key("the PEM is malformed".to_owned())),
+        };
+        Self::new(chain, key)
+    }
+
+    fn new(
+        chain: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+    ) -> Result<Self, TlsError> {
+        let malformed = || TlsError::Certificate("the certificate is malformed".to_owned());
+        let certificate = Certificate::parse(&chain[0]).ok_or_else(malformed)?;
+        Ok(Self {
+            chain,
+            key: Arc::new(key),
+            certificate,
+        })
+    }
+
+    /// Creates a certificate that is signed with its own key. Clients must be told to trust it, for instance by its
+    /// [fingerprint](TlsIdentity::fingerprint). `names` are the host names and IP addresses that clients use. It is valid
+    /// for 397 days. The second value contains the certificate and the key in PEM, to be stored.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError`] if a name is not valid.
+    pub fn self_signed(names: &[String]) -> Result<(Self, String), TlsError> {
+        let failed = |error: rcgen::Error| TlsError::Certificate(error.to_string());
+        let mut params = CertificateParams::new(names).map_err(failed)?;
+        let mut subject = DistinguishedName::new();
+        let common = names.iter().find(|name| name.parse::<IpAddr>().is_err());
+        subject.push(DnType::CommonName, common.map_or("outrigger", |name| name));
+        params.distinguished_name = subject;
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let now = SystemTime::now();
+        params.not_before = (now - CLOCK_SKEW).into();
+        params.not_after = (now + VALIDITY).into();
+        let key = KeyPair::generate().map_err(failed)?;
+        let certificate = params.self_signed(&key).map_err(failed)?;
+        let text = format!("{}{}", certificate.pem(), key.serialize_pem());
+        let identity = Self::from_pem(text.as_bytes(), text.as_bytes())?;
+        Ok((identity, text))
+    }
+
+    /// The last time at which the certificate is valid.
+    #[must_use]
+    pub fn not_after(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(self.certificate.not_after.as_secs())
+    }
+
+    /// The SHA-256 fingerprint of the certificate, as pairs of hexadecimal digits with colons.
+    #[must_use]
+    pub fn fingerprint(&self) -> String {
+        fingerprint(&self.chain[0])
+    }
+
+    pub(super) fn chain(&self) -> &[CertificateDer<'static>] {
+        &self.chain
+    }
+
+    pub(super) fn key(&self) -> PrivateKeyDer<'static> {
+        self.key.clone_key()
+    }
+}
+
+impl PartialEq for TlsIdentity {
+    fn eq(&self, other: &Self) -> bool {
+        self.chain == other.chain && self.key.secret_der() == other.key.secret_der()
+    }
+}
+
+impl fmt::Debug for TlsIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsIdentity")
+            .field("fingerprint", &self.fingerprint())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Parses certificates in PEM, at least one.
+pub(super) fn certificates(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let parsed: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
+    let problem = match parsed {
+        Ok(chain) if chain.is_empty() => "there is no certificate in PEM",
+        Ok(chain) => return Ok(chain),
+        Err(_) => "the PEM is malformed",
+    };
+    Err(TlsError::Certificate(problem.to_owned()))
+}
+
+fn is_encrypted(pem: &[u8]) -> bool {
+    String::from_utf8_lossy(pem).contains("ENCRYPTED")
+}
+
+/// The SHA-256 fingerprint of a certificate.
+pub(super) fn fingerprint(der: &[u8]) -> String {
+    let mut text = String::new();
+    for byte in Sha256::digest(der) {
+        if !text.is_empty() {
+            text.push(':');
+        }
+        let _ = write!(text, "{byte:02X}");
+    }
+    text
+}

@@ -1,0 +1,18 @@
+//! TLS 1.2 and 1.3 (RFC 5246, RFC 8446) for the connections of a listener, with rustls.
+//!
+//! A [`TlsStream`] is the byte stream of a client: it decrypts what its socket receives and encrypts what is written. A
+//! client reads, writes and closes it as it does a plain socket. All streams of a loop share the buffers in [`Scratch`],
+//! so an idle stream holds only the state of its session.
+
+mod config;
+mod identity;
+mod renewal;
+mod session;
+mod stream;
+#[cfg(test)]
+mod tests;
+mod x509;
+
+pub use self::config::{TlsConfig, TlsError};
+pub use self::identity::TlsIdentity;
+pub(super) use self::stream::{Scratch, TlsStream};

@@ -1,0 +1,95 @@
+//! What stands in for TLS in a build without the feature `tls`. There are no values of [`TlsStream`].
+
+#![expect(
+    clippy::needless_pass_by_ref_mut,
+    reason = "the methods have the signatures of the real ones"
+)]
+
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+
+use crate::protocol::Time;
+use crate::server::core::Core;
+use crate::server::stream::{Received, Stream, Written};
+
+/// Buffers that the streams of a loop share: none.
+#[derive(Debug, Default)]
+pub(in crate::server) struct Scratch(());
+
+/// A client's connection over TLS.
+#[derive(Debug)]
+pub(in crate::server) enum TlsStream {}
+
+impl TlsStream {
+    pub(in crate::server) fn socket(&self) -> &Stream {
+        match *self {}
+    }
+
+    pub(in crate::server) fn socket_mut(&mut self) -> &mut Stream {
+        match *self {}
+    }
+
+    pub(in crate::server) fn is_handshaking(&self) -> bool {
+        match *self {}
+    }
+
+    pub(in crate::server) fn is_resumed(&self) -> bool {
+        match *self {}
+    }
+
+    pub(in crate::server) fn describe(&self) -> String {
+        match *self {}
+    }
+
+    pub(in crate::server) fn peer(&self) -> Option<&Arc<str>> {
+        match *self {}
+    }
+
+    pub(in crate::server) fn needs_no_token(&self) -> bool {
+        match *self {}
+    }
+
+    pub(in crate::server) fn sealed(&self) -> usize {
+        match *self {}
+    }
+
+    pub(in crate::server) fn begin_handshake(&mut self, _: &[u8]) {
+        match *self {}
+    }
+
+    pub(in crate::server) fn read(
+        &mut self,
+        _: &mut [u8],
+        _: &mut Scratch,
+    ) -> io::Result<Received> {
+        match *self {}
+    }
+
+    pub(in crate::server) fn write(
+        &mut self,
+        _: &[IoSlice<'_>],
+        _: &mut Scratch,
+    ) -> io::Result<Written> {
+        match *self {}
+    }
+
+    pub(in crate::server) fn flush(&mut self) -> io::Result<usize> {
+        match *self {}
+    }
+
+    pub(in crate::server) fn close(&mut self, _: &mut Scratch) {
+        match *self {}
+    }
+
+    pub(in crate::server) fn sealed_len(len: usize) -> usize {
+        len
+    }
+}
+
+impl Core {
+    pub(in crate::server) fn next_certificate_check(&self) -> Option<Time> {
+        None
+    }
+
+    pub(in crate::server) fn check_certificate_if_due(&mut self) {}
+}

@@ -1,0 +1,65 @@
+//! The certificate of a running server: warns before it expires, and replaces it.
+
+use std::time::Duration;
+
+use super::config::TlsConfig;
+use crate::protocol::Time;
+use crate::server::core::Core;
+
+/// A certificate that expires within this many days is warned about.
+const WARN_DAYS: i64 = 14;
+
+/// The time between checks.
+const INTERVAL: Duration = Duration::from_secs(24 * 3600);
+
+/// Seconds in a day.
+const DAY: i64 = 24 * 3600;
+
+impl Core {
+    /// When to check the certificate next.
+    pub(in crate::server) fn next_certificate_check(&self) -> Option<Time> {
+        self.env.config.tls.as_ref().map(|_| self.certificate_check)
+    }
+
+    /// Warns about a certificate that expires soon or has expired, if a check is due.
+    pub(in crate::server) fn check_certificate_if_due(&mut self) {
+        let now = self.env.now;
+        let Some(tls) = self
+            .env
+            .config
+            .tls
+            .as_ref()
+            .filter(|_| now >= self.certificate_check)
+        else {
+            return;
+        };
+        self.certificate_check = now + INTERVAL;
+        let expiry = humantime::format_rfc3339_seconds(tls.identity().not_after());
+        match tls.identity().expires_in() {
+            left if left < 0 => log::error!("the TLS certificate has expired: expiry={expiry}"),
+            left if left < WARN_DAYS * DAY => {
+                let days = left / DAY;
+                log::warn!("the TLS certificate expires in {days} days: expiry={expiry}");
+            }
+            _ => {}
+        }
+    }
+
+    /// Replaces the certificates for new connections. Closes the connections of clients whose certificates are no longer
+    /// accepted, and returns how many it closed.
+    pub(in crate::server) fn replace_tls(&mut self, tls: TlsConfig) -> usize {
+        let mut revoked = 0;
+        for client in self.registry.iter_mut() {
+            if client
+                .tls()
+                .is_some_and(|stream| !stream.is_accepted_by(&tls))
+            {
+                client.revoke(&mut self.env);
+                revoked += 1;
+            }
+        }
+        self.env.config.tls = Some(tls);
+        self.certificate_check = self.env.now;
+        revoked
+    }
+}

@@ -1,0 +1,422 @@
+//! The byte stream of a client over TLS.
+
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+
+use super::config::TlsConfig;
+use super::identity::fingerprint;
+use super::session::{Session, Wire};
+use super::x509;
+use crate::server::stream::{Received, Stream, Written};
+
+/// The maximum number of bytes that are read from the socket at once.
+const READ: usize = 64 << 10;
+
+/// The minimum, so that few bytes of plaintext do not take many reads.
+const LEAST_READ: usize = 4 << 10;
+
+/// The maximum number of bytes that are encrypted and then written at once.
+const CHUNK: usize = 64 << 10;
+
+/// The maximum number of bytes that one call of [`TlsStream::write`] takes.
+const WRITE: usize = 1 << 20;
+
+/// The maximum length of a handshake in bytes. A chain of client certificates takes a few thousand.
+const MAX_HANDSHAKE: usize = 64 << 10;
+
+/// The content type of the record with which a TLS connection begins (RFC 8446 section 5.1).
+const HANDSHAKE: u8 = 22;
+
+/// The work that a part of a handshake causes. See [`Budget`](crate::server::budget::Budget).
+const HANDSHAKE_WORK: usize = 200;
+
+/// Buffers that the streams of a loop share.
+#[derive(Debug, Default)]
+pub(in crate::server) struct Scratch {
+    incoming: Vec<u8>,
+    gathered: Vec<u8>,
+    wire: Wire,
+}
+
+/// A client's connection over TLS.
+#[derive(Debug)]
+pub(in crate::server) struct TlsStream(Box<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    /// The socket. It is never another TLS stream.
+    socket: Stream,
+    session: Session,
+    phase: Phase,
+    /// Ciphertext that was read and not decrypted: an incomplete record, or more records than are decrypted at once.
+    received: Vec<u8>,
+    /// Whether `received` may contain whole records.
+    has_records: bool,
+    /// Plaintext that the client has not taken.
+    plain: Vec<u8>,
+    /// Ciphertext that the socket has not taken.
+    sealed: Vec<u8>,
+    /// The number of bytes received during the handshake.
+    handshake_bytes: usize,
+    /// Whether close_notify was sent.
+    close_sent: bool,
+    /// The name in the certificate of the peer.
+    peer: Option<Arc<str>>,
+    peer_needs_no_token: bool,
+}
+
+/// What the socket carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The PROXY protocol header of a proxy, in plain text.
+    Proxied,
+    /// The handshake. Nothing can be written yet.
+    Handshake,
+    /// Data.
+    Open,
+    /// Plain text, because the peer does not speak TLS.
+    Plain,
+    /// Nothing more, because the session has failed.
+    Failed,
+}
+
+impl TlsStream {
+    /// Encrypts a connection. With `is_proxied`, a PROXY protocol header precedes the handshake:
+    /// [`TlsStream::begin_handshake`] must follow it.
+    pub(in crate::server) fn new(
+        socket: Stream,
+        config: &TlsConfig,
+        is_proxied: bool,
+    ) -> io::Result<Self> {
+        let session = Session::new(config.server()).map_err(io::Error::other)?;
+        let phase = if is_proxied {
+            Phase::Proxied
+        } else {
+            Phase::Handshake
+        };
+        Ok(Self(Box::new(Inner {
+            socket,
+            session,
+            phase,
+            received: Vec::new(),
+            has_records: false,
+            plain: Vec::new(),
+            sealed: Vec::new(),
+            handshake_bytes: 0,
+            close_sent: false,
+            peer: None,
+            peer_needs_no_token: config.is_client_auth_enough(),
+        })))
+    }
+
+    /// The socket.
+    pub(in crate::server) fn socket(&self) -> &Stream {
+        &self.0.socket
+    }
+
+    /// The socket.
+    pub(in crate::server) fn socket_mut(&mut self) -> &mut Stream {
+        &mut self.0.socket
+    }
+
+    /// Whether the handshake has not been completed.
+    pub(in crate::server) fn is_handshaking(&self) -> bool {
+        matches!(self.0.phase, Phase::Handshake | Phase::Failed) && !self.0.session.is_open()
+    }
+
+    /// Whether the peer has resumed an earlier session.
+    pub(in crate::server) fn is_resumed(&self) -> bool {
+        self.0.session.is_resumed()
+    }
+
+    /// The protocol version and the cipher suite.
+    pub(in crate::server) fn describe(&self) -> String {
+        self.0.session.describe()
+    }
+
+    /// The name in the certificate of the peer, which was verified.
+    pub(in crate::server) fn peer(&self) -> Option<&Arc<str>> {
+        self.0.peer.as_ref()
+    }
+
+    /// Whether a peer with a certificate needs no token.
+    pub(in crate::server) fn needs_no_token(&self) -> bool {
+        self.0.peer.is_some() && self.0.peer_needs_no_token
+    }
+
+    /// Whether the certificate of the peer, if it has sent one, would still be accepted.
+    pub(in crate::server) fn is_accepted_by(&self, config: &TlsConfig) -> bool {
+        self.0.peer.is_none() || config.accepts(self.0.session.peer_chain())
+    }
+
+    /// The number of encrypted bytes that the socket has not taken.
+    pub(in crate::server) fn sealed(&self) -> usize {
+        self.0.sealed.len()
+    }
+
+    /// Begins the handshake behind a PROXY protocol header. `input` is what was read behind the header.
+    pub(in crate::server) fn begin_handshake(&mut self, input: &[u8]) {
+        if self.0.phase == Phase::Proxied {
+            self.0.phase = Phase::Handshake;
+            self.0.received = input.to_vec();
+            self.0.has_records = true;
+        }
+    }
+
+    /// Reads the socket at most once, and puts decrypted bytes into `buffer`. Writes the output of the handshake.
+    ///
+    /// # Errors
+    ///
+    /// Those of the socket, and violations of TLS, of which the peer was told with an alert.
+    pub(in crate::server) fn read(
+        &mut self,
+        buffer: &mut [u8],
+        scratch: &mut Scratch,
+    ) -> io::Result<Received> {
+        let inner = &mut *self.0;
+        match inner.phase {
+            Phase::Proxied | Phase::Plain => return inner.socket.read(buffer, scratch),
+            Phase::Failed => return Ok(Received::End),
+            Phase::Handshake | Phase::Open => {}
+        }
+        if !inner.plain.is_empty() {
+            return Ok(inner.take_plain(buffer));
+        }
+        if inner.session.is_peer_closed() {
+            return Ok(Received::End);
+        }
+        // The socket's input follows what was received before.
+        let kept = inner.received.len();
+        let mut wire = 0;
+        let mut more = true;
+        if scratch.incoming.len() < kept + READ {
+            scratch.incoming.resize(kept + READ, 0);
+        }
+        let input = &mut scratch.incoming;
+        input[..kept].copy_from_slice(&inner.received);
+        if !inner.has_records {
+            let most = buffer.len().clamp(LEAST_READ, READ);
+            let space = &mut input[kept..kept + most];
+            match inner.socket.read_plain(space)? {
+                Received::Bytes {
+                    count, more: rest, ..
+                } => (wire, more) = (count, rest),
+                Received::NotTls | Received::End => return Ok(inner.end_of_file()),
+            }
+        }
+        let len = kept + wire;
+        if inner.phase == Phase::Handshake {
+            if inner.handshake_bytes == 0 && len > 0 && is_plain_text(input[0]) {
+                inner.phase = Phase::Plain;
+                inner.received = Vec::new();
+                return Ok(Received::NotTls);
+            }
+            // Input behind a PROXY protocol header was not read here.
+            inner.handshake_bytes += if inner.has_records { len } else { wire };
+            if inner.handshake_bytes > MAX_HANDSHAKE {
+                inner.phase = Phase::Failed;
+                let why = "the TLS handshake is too long";
+                return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+            }
+        }
+        let mut count = 0;
+        let plain = &mut inner.plain;
+        let received = inner
+            .session
+            .receive(&mut input[..len], &mut scratch.wire, |data| {
+                let fits = data.len().min(buffer.len() - count);
+                buffer[count..count + fits].copy_from_slice(&data[..fits]);
+                count += fits;
+                plain.extend_from_slice(&data[fits..]);
+            });
+        inner.send(&mut scratch.wire)?;
+        let opened = match received {
+            Ok(opened) => opened,
+            Err(error) => {
+                inner.phase = Phase::Failed;
+                inner.received = Vec::new();
+                return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+            }
+        };
+        inner.received.clear();
+        inner
+            .received
+            .extend_from_slice(&input[opened.consumed..len]);
+        inner.received.shrink_to(2 * inner.received.len());
+        inner.has_records = opened.has_more;
+        if scratch.incoming.len() > 4 * READ {
+            scratch.incoming = Vec::new();
+        }
+        let was_handshake = inner.phase == Phase::Handshake;
+        let opens = was_handshake && inner.session.is_open();
+        if opens {
+            inner.phase = Phase::Open;
+            inner.peer = inner.session.peer_chain().first().map(|one| peer_name(one));
+        }
+        let ends = inner.session.is_peer_closed();
+        Ok(Received::Bytes {
+            count,
+            wire,
+            more: more || ends || opened.has_more || !inner.plain.is_empty(),
+            work: opened.records + if was_handshake { HANDSHAKE_WORK } else { 0 },
+            opens,
+        })
+    }
+
+    /// Encrypts and writes. What the socket does not take of a record waits here, and counts as written.
+    ///
+    /// # Errors
+    ///
+    /// Those of the socket, and the exhaustion of the keys.
+    pub(in crate::server) fn write(
+        &mut self,
+        buffers: &[IoSlice<'_>],
+        scratch: &mut Scratch,
+    ) -> io::Result<Written> {
+        let inner = &mut *self.0;
+        let mut written = Written::default();
+        match inner.phase {
+            Phase::Proxied | Phase::Plain => return inner.socket.write(buffers, scratch),
+            Phase::Handshake | Phase::Failed => return Ok(written),
+            Phase::Open => {}
+        }
+        written.sent = inner.flush()?;
+        let total: usize = buffers.iter().map(|buffer| buffer.len()).sum();
+        while inner.sealed.is_empty() && written.taken < total {
+            if written.taken >= WRITE {
+                written.has_room = true;
+                break;
+            }
+            let Scratch { gathered, wire, .. } = scratch;
+            let chunk = gather(buffers, written.taken, gathered);
+            let sealed = inner.session.seal(chunk, wire);
+            written.taken += chunk.len();
+            written.sent += inner.send(wire)?;
+            sealed.map_err(io::Error::other)?;
+        }
+        Ok(written)
+    }
+
+    /// Writes the encrypted bytes that wait, and returns how many the socket took.
+    pub(in crate::server) fn flush(&mut self) -> io::Result<usize> {
+        self.0.flush()
+    }
+
+    /// Sends close_notify if the session is open and this was not done. The socket may not take it at once.
+    pub(in crate::server) fn close(&mut self, scratch: &mut Scratch) {
+        let inner = &mut *self.0;
+        if inner.phase == Phase::Open && !std::mem::replace(&mut inner.close_sent, true) {
+            let sent = match inner.session.close(&mut scratch.wire) {
+                Ok(()) => inner.send(&mut scratch.wire).map(drop),
+                Err(error) => Err(io::Error::other(error)),
+            };
+            if let Err(error) = sent {
+                log::debug!("sending close_notify failed: {error}");
+            }
+        }
+    }
+
+    /// The number of bytes that `len` bytes of output take on the socket, at most.
+    pub(in crate::server) fn sealed_len(len: usize) -> usize {
+        /// The maximum length that encryption adds to a record.
+        const OVERHEAD: usize = 64;
+        /// The maximum length of a record.
+        const RECORD: usize = 16 << 10;
+        len + (len / RECORD + len / CHUNK + 2) * OVERHEAD
+    }
+}
+
+impl Inner {
+    /// Moves plaintext that waits to the front of `buffer`.
+    fn take_plain(&mut self, buffer: &mut [u8]) -> Received {
+        let count = self.plain.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&self.plain[..count]);
+        if count == self.plain.len() {
+            self.plain = Vec::new();
+        } else {
+            self.plain.drain(..count);
+        }
+        Received::Bytes {
+            count,
+            wire: 0,
+            more: true,
+            work: 0,
+            opens: false,
+        }
+    }
+
+    fn end_of_file(&mut self) -> Received {
+        if self.phase == Phase::Open {
+            log::debug!("a peer ended its TLS connection without close_notify");
+        }
+        self.received = Vec::new();
+        Received::End
+    }
+
+    /// Writes ciphertext behind that which waits. What the socket does not take waits, too.
+    fn send(&mut self, wire: &mut Wire) -> io::Result<usize> {
+        let bytes = wire.as_slice();
+        let mut sent = 0;
+        if !bytes.is_empty() {
+            if self.sealed.is_empty() {
+                sent = self.socket.write_plain(&[IoSlice::new(bytes)])?;
+            }
+            self.sealed.extend_from_slice(&bytes[sent..]);
+        }
+        wire.clear();
+        Ok(sent)
+    }
+
+    fn flush(&mut self) -> io::Result<usize> {
+        if self.sealed.is_empty() {
+            return Ok(0);
+        }
+        let sent = self.socket.write_plain(&[IoSlice::new(&self.sealed)])?;
+        if sent == self.sealed.len() {
+            self.sealed = Vec::new();
+        } else {
+            self.sealed.drain(..sent);
+        }
+        Ok(sent)
+    }
+}
+
+/// The next piece of output behind the first `skip` bytes, at most [`CHUNK`] bytes in one slice, so that short buffers share
+/// a record.
+fn gather<'a>(buffers: &'a [IoSlice<'_>], mut skip: usize, gathered: &'a mut Vec<u8>) -> &'a [u8] {
+    gathered.clear();
+    for buffer in buffers {
+        let rest = &buffer[skip.min(buffer.len())..];
+        skip -= skip.min(buffer.len());
+        if gathered.is_empty() && rest.len() >= CHUNK {
+            return &rest[..CHUNK];
+        }
+        let room = CHUNK - gathered.len();
+        gathered.extend_from_slice(&rest[..rest.len().min(room)]);
+        if gathered.len() == CHUNK {
+            break;
+        }
+    }
+    gathered
+}
+
+/// Whether a connection begins with a request of HTTP rather than with TLS.
+fn is_plain_text(first: u8) -> bool {
+    const { assert!(!HANDSHAKE.is_ascii_graphic()) };
+    first.is_ascii_alphabetic() || matches!(first, b'\r' | b'\n')
+}
+
+/// The name of a peer: that in its certificate, or the certificate's fingerprint if it has no name that can be shown.
+fn peer_name(certificate: &[u8]) -> Arc<str> {
+    /// Longer than a host name or an email address.
+    const MAX_NAME: usize = 255;
+    let name = x509::Certificate::parse(certificate).and_then(|certificate| certificate.name);
+    let is_shown = |name: &String| {
+        let is_plain = |one: char| !one.is_control() && !one.is_whitespace() || one == ' ';
+        !name.is_empty() && name.len() <= MAX_NAME && name.chars().all(is_plain)
+    };
+    match name.filter(is_shown) {
+        Some(name) => name.into(),
+        None => format!("sha256:{}", fingerprint(certificate)).into(),
+    }
+}

@@ -1,0 +1,1 @@
+//! Tests of TLS with a client in memory.

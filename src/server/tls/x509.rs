@@ -1,0 +1,134 @@
+//! The parts of an X.509 certificate (RFC 5280 section 4.1) that rustls does not report: its validity and its name.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use rustls::pki_types::UnixTime;
+use std::time::Duration;
+use yasna::models::ObjectIdentifier;
+use yasna::tags::{TAG_GENERALIZEDTIME, TAG_UTCTIME};
+use yasna::{ASN1Result, BERReader, BERReaderSeq, Tag, TagClass};
+
+/// `id-at-commonName`.
+const COMMON_NAME: &[u64] = &[2, 5, 4, 3];
+
+/// `id-ce-subjectAltName`.
+const SUBJECT_ALT_NAME: &[u64] = &[2, 5, 29, 17];
+
+/// What a certificate says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Certificate {
+    /// The last time at which it is valid.
+    pub(super) not_after: UnixTime,
+    /// The first subject alternative name, or else the common name of the subject.
+    pub(super) name: Option<String>,
+}
+
+impl Certificate {
+    /// Parses a certificate in DER. `None` if it is malformed.
+    pub(super) fn parse(der: &[u8]) -> Option<Self> {
+        yasna::parse_der(der, |reader| {
+            reader.read_sequence(|outer| {
+                let certificate = outer.next().read_sequence(read_contents)?;
+                // The signature and its algorithm.
+                outer.next().read_der()?;
+                outer.next().read_der()?;
+                Ok(certificate)
+            })
+        })
+        .ok()
+    }
+}
+
+fn read_contents(fields: &mut BERReaderSeq<'_, '_>) -> ASN1Result<Certificate> {
+    let explicit = |number| Tag::context(number);
+    fields.read_optional(|reader| reader.read_tagged(explicit(0), |version| version.read_der()))?;
+    // The serial number, the signature algorithm and the issuer.
+    for _ in 0..3 {
+        fields.next().read_der()?;
+    }
+    let not_after = fields.next().read_sequence(|validity| {
+        validity.next().read_der()?;
+        read_time(validity.next())
+    })?;
+    let common_name = read_common_name(fields.next())?;
+    // The public key.
+    fields.next().read_der()?;
+    for number in [1, 2] {
+        fields.read_optional(|reader| {
+            reader.read_tagged_implicit(explicit(number), |id| id.read_der())
+        })?;
+    }
+    let alternative =
+        fields.read_optional(|reader| reader.read_tagged(explicit(3), read_alternative_name))?;
+    Ok(Certificate {
+        not_after,
+        name: alternative.flatten().or(common_name),
+    })
+}
+
+fn read_time(reader: BERReader<'_, '_>) -> ASN1Result<UnixTime> {
+    let seconds = match reader.lookahead_tag()? {
+        TAG_UTCTIME => reader.read_utctime()?.datetime().unix_timestamp(),
+        TAG_GENERALIZEDTIME => reader.read_generalized_time()?.datetime().unix_timestamp(),
+        _ => return Err(yasna::ASN1Error::new(yasna::ASN1ErrorKind::Invalid)),
+    };
+    let since = Duration::from_secs(seconds.max(0).unsigned_abs());
+    Ok(UnixTime::since_unix_epoch(since))
+}
+
+/// The first common name of a distinguished name.
+fn read_common_name(reader: BERReader<'_, '_>) -> ASN1Result<Option<String>> {
+    let mut found = None;
+    reader.read_sequence_of(|set| {
+        set.read_set_of(|attribute| {
+            attribute.read_sequence(|pair| {
+                let kind = pair.next().read_oid()?;
+                let value = pair.next().read_tagged_der()?;
+                if found.is_none() && kind == ObjectIdentifier::from_slice(COMMON_NAME) {
+                    found = String::from_utf8(value.value().to_vec()).ok();
+                }
+                Ok(())
+            })
+        })
+    })?;
+    Ok(found)
+}
+
+/// The first subject alternative name among the extensions.
+fn read_alternative_name(extensions: BERReader<'_, '_>) -> ASN1Result<Option<String>> {
+    let mut found = None;
+    extensions.read_sequence_of(|extension| {
+        extension.read_sequence(|fields| {
+            let kind = fields.next().read_oid()?;
+            fields.read_optional(|critical| critical.read_bool())?;
+            let value = fields.next().read_bytes()?;
+            if kind == ObjectIdentifier::from_slice(SUBJECT_ALT_NAME) {
+                yasna::parse_der(&value, |names| {
+                    names.read_sequence_of(|name| {
+                        let name = name.read_tagged_der()?;
+                        if found.is_none() && name.tag().tag_class == TagClass::ContextSpecific {
+                            found = general_name(name.tag().tag_number, name.value());
+                        }
+                        Ok(())
+                    })
+                })?;
+            }
+            Ok(())
+        })
+    })?;
+    Ok(found)
+}
+
+/// An email address, a DNS name, a URI or an IP address (RFC 5280 section 4.2.1.6).
+fn general_name(tag: u64, value: &[u8]) -> Option<String> {
+    match tag {
+        1 | 6 => String::from_utf8(value.to_vec()).ok(),
+        2 => String::from_utf8(value.to_ascii_lowercase()).ok(),
+        7 => {
+            let v4 = <[u8; 4]>::try_from(value).map(|ip| Ipv4Addr::from(ip).to_string());
+            let v6 = <[u8; 16]>::try_from(value).map(|ip| Ipv6Addr::from(ip).to_string());
+            v4.or(v6).ok()
+        }
+        _ => None,
+    }
+}
