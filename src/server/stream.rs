@@ -25,40 +25,6 @@ pub(super) enum Stream {
     Memory(super::memory_stream::MemoryStream),
 }
 
-/// The result of a read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Received {
-    /// Bytes for the client.
-    Bytes {
-        /// The number of bytes in the buffer. With TLS, it may be zero.
-        count: usize,
-        /// The number of bytes that were read from the socket.
-        wire: usize,
-        /// Whether there may be more to read now.
-        more: bool,
-        /// The work of decrypting. See [`Budget`](super::budget::Budget).
-        work: usize,
-        /// Whether this has completed the TLS handshake.
-        opens: bool,
-    },
-    /// End of file.
-    End,
-    /// The peer does not speak TLS. From now on, the stream is in plain text.
-    #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "there is no TLS"))]
-    NotTls,
-}
-
-/// The result of a write.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Written {
-    /// The number of bytes of output that are written. TLS may still keep some of them in their encrypted form.
-    pub(super) taken: usize,
-    /// The number of bytes that were written to the socket.
-    pub(super) sent: usize,
-    /// Whether the socket may have room even if not all output was taken.
-    pub(super) has_room: bool,
-}
-
 impl From<TcpStream> for Stream {
     fn from(stream: TcpStream) -> Self {
         Self::Socket(stream)
@@ -73,13 +39,9 @@ impl From<UnixStream> for Stream {
 }
 
 impl Stream {
-    /// Reads once.
+    /// Reads once. Zero bytes mean end of file. With TLS, [`TlsStream::last_read`] tells more.
     #[inline]
-    pub(super) fn read(
-        &mut self,
-        buffer: &mut [u8],
-        scratch: &mut Scratch,
-    ) -> io::Result<Received> {
+    pub(super) fn read(&mut self, buffer: &mut [u8], scratch: &mut Scratch) -> io::Result<usize> {
         match self {
             Self::Tls(stream) => stream.read(buffer, scratch),
             plain => plain.read_plain(buffer),
@@ -88,46 +50,30 @@ impl Stream {
 
     /// Reads once from a stream that is not encrypted.
     #[inline]
-    pub(super) fn read_plain(&mut self, buffer: &mut [u8]) -> io::Result<Received> {
-        let count = retry(|| match self {
+    pub(super) fn read_plain(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        retry(|| match self {
             Self::Socket(stream) => stream.read(buffer),
             Self::Tls(_) | Self::Closed => Err(io::ErrorKind::WouldBlock.into()),
             #[cfg(any(test, fuzzing))]
             Self::Memory(stream) => stream.read(buffer),
-        })?;
-        Ok(if count == 0 {
-            Received::End
-        } else {
-            Received::Bytes {
-                count,
-                wire: count,
-                // A short read has emptied the socket, and the next byte makes a new event.
-                more: count == buffer.len(),
-                work: 0,
-                opens: false,
-            }
         })
     }
 
-    /// Writes once. Nothing is taken if the socket is full.
+    /// Writes once and returns the number of bytes written, which is zero if the socket is full. With TLS, some of them may
+    /// wait in their encrypted form, and [`TlsStream::last_write`] tells more.
     #[inline]
     pub(super) fn write(
         &mut self,
         buffers: &[IoSlice<'_>],
         scratch: &mut Scratch,
-    ) -> io::Result<Written> {
+    ) -> io::Result<usize> {
         match self {
             Self::Tls(stream) => stream.write(buffers, scratch),
-            plain => plain.write_plain(buffers).map(|sent| Written {
-                taken: sent,
-                sent,
-                has_room: false,
-            }),
+            plain => plain.write_plain(buffers),
         }
     }
 
-    /// Writes once to a stream that is not encrypted, and returns the number of bytes written, which is zero if the socket
-    /// is full.
+    /// Writes once to a stream that is not encrypted.
     #[inline]
     pub(super) fn write_plain(&mut self, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
         let written = retry(|| match (&mut *self, buffers) {
@@ -141,6 +87,17 @@ impl Stream {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
             written => written,
         }
+    }
+
+    /// The number of bytes that the last write, which took `taken` bytes, has written to the socket.
+    #[inline]
+    pub(super) fn sent(&self, taken: usize) -> u64 {
+        self.tls().map_or(taken, |tls| tls.last_write().sent) as u64
+    }
+
+    /// Whether the socket may have room although the last write did not take everything.
+    pub(super) fn has_room(&self) -> bool {
+        self.tls().is_some_and(|tls| tls.last_write().has_room)
     }
 
     /// Writes encrypted bytes that wait for the socket, and returns the number written.

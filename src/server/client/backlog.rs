@@ -220,7 +220,7 @@ impl Backlog {
         &mut self,
         stream: &mut Stream,
         scratch: &mut Scratch,
-    ) -> io::Result<usize> {
+    ) -> io::Result<u64> {
         let mut slices = [IoSlice::new(&[]); BLOCKS_PER_WRITE];
         let mut count = 0;
         let mut offered = 0;
@@ -232,11 +232,11 @@ impl Backlog {
             count += 1;
             offered += bytes.len();
         }
-        let written = stream.write(&slices[..count], scratch)?;
+        let taken = stream.write(&slices[..count], scratch)?;
         // After a short write, the socket is normally full. An event reports when it has room.
-        self.blocked = written.taken < offered && !written.has_room;
-        self.advance(written.taken);
-        Ok(written.sent)
+        self.blocked = taken < offered && !stream.has_room();
+        self.advance(taken);
+        Ok(stream.sent(taken))
     }
 
     fn advance(&mut self, mut taken: usize) {

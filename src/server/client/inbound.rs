@@ -6,8 +6,7 @@ use super::{Client, Connection, Flag};
 use crate::protocol::http::{HttpEvent, HttpState};
 use crate::protocol::{CloseReason, Message, Payload, Rejection, StatusCode};
 use crate::server::core::Env;
-use crate::server::stream::Received;
-use crate::server::tls::TlsStream;
+use crate::server::tls::{LastRead, TlsStream};
 
 pub(in crate::server) use crate::protocol::Input;
 
@@ -234,56 +233,92 @@ impl Client {
             }
             None => &mut buffer[..most],
         };
-        match self.stream.read(space, &mut env.scratch) {
-            Ok(Received::End) => {
-                self.flags.set(Flag::Readable, false);
-                self.flags.set(Flag::HungUp, false);
-                Read::End
-            }
-            Ok(Received::Bytes {
-                count,
-                wire,
-                more,
-                work,
-                opens,
-            }) => {
-                self.traffic.bytes_in += wire as u64;
-                // The end of file may have been announced already.
-                let more = more || self.flags.has(Flag::HungUp);
-                self.flags.set(Flag::Readable, more);
-                if work > 0 {
-                    env.budget.spend(work);
-                    if opens {
-                        self.handle_tls_opened(env);
-                    }
-                }
-                self.flags.set(Flag::SendsLong, is_placed);
-                if let Connection::WebSocket(socket) = &mut self.connection
-                    && socket.handle_sign_of_life(env.now)
-                {
-                    self.rearm(env);
-                }
-                if count == 0 {
-                    Read::Nothing
-                } else if is_placed {
-                    Read::Placed(count)
-                } else {
-                    Read::Bytes(count)
-                }
-            }
-            Ok(Received::NotTls) => {
-                self.reject(env, &plain_text());
-                Read::Nothing
+        let len = space.len();
+        let read = self.stream.read(space, &mut env.scratch);
+        if let Some(tls) = self.stream.tls() {
+            let last = tls.last_read();
+            return self.handle_tls_read(env, read, last, is_placed);
+        }
+        match read {
+            Ok(0) => self.handle_end(),
+            Ok(count) => {
+                self.traffic.bytes_in += count as u64;
+                // A short read has emptied the socket, and the next byte makes a new event. The end of file may have
+                // been announced already.
+                let more = count == len || self.flags.has(Flag::HungUp);
+                self.handle_bytes(env, count, more, is_placed)
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.flags.set(Flag::Readable, false);
                 Read::Nothing
             }
-            Err(error) => {
-                self.flags.set(Flag::Readable, false);
-                self.log_tls_failure(&error);
-                self.end(env, CloseReason::read_error(&error));
+            Err(error) => self.handle_read_error(env, &error),
+        }
+    }
+
+    /// Bytes were read. `more` says whether there may be more in the socket.
+    #[inline]
+    fn handle_bytes(&mut self, env: &mut Env, count: usize, more: bool, is_placed: bool) -> Read {
+        self.flags.set(Flag::Readable, more);
+        self.flags.set(Flag::SendsLong, is_placed);
+        if let Connection::WebSocket(socket) = &mut self.connection
+            && socket.handle_sign_of_life(env.now)
+        {
+            self.rearm(env);
+        }
+        if is_placed {
+            Read::Placed(count)
+        } else {
+            Read::Bytes(count)
+        }
+    }
+
+    fn handle_end(&mut self) -> Read {
+        self.flags.set(Flag::Readable, false);
+        self.flags.set(Flag::HungUp, false);
+        Read::End
+    }
+
+    fn handle_read_error(&mut self, env: &mut Env, error: &io::Error) -> Read {
+        self.flags.set(Flag::Readable, false);
+        self.end(env, CloseReason::read_error(error));
+        Read::Nothing
+    }
+
+    /// The result of a read over TLS.
+    #[inline(never)]
+    fn handle_tls_read(
+        &mut self,
+        env: &mut Env,
+        read: io::Result<usize>,
+        last: LastRead,
+        is_placed: bool,
+    ) -> Read {
+        self.traffic.bytes_in += last.wire as u64;
+        env.budget.spend(last.work);
+        let more = last.more || self.flags.has(Flag::HungUp);
+        if last.opens {
+            self.handle_tls_opened(env);
+        }
+        match read {
+            Ok(0) => self.handle_end(),
+            Ok(count) => self.handle_bytes(env, count, more, is_placed),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if last.wire > 0 {
+                    self.handle_bytes(env, 0, more, false);
+                }
+                self.flags.set(Flag::Readable, last.more);
+                if last.is_plain {
+                    self.reject(env, &plain_text());
+                }
                 Read::Nothing
+            }
+            Err(error) => {
+                if self.is_tls_handshaking() {
+                    let (id, remote) = (self.id, self.remote);
+                    log::info!("{id} TLS handshake failed: {error} remote={remote}");
+                }
+                self.handle_read_error(env, &error)
             }
         }
     }
@@ -351,17 +386,6 @@ impl Client {
             }
         }
         self.handle_writable(env);
-    }
-
-    /// Logs why the TLS handshake failed, if it has.
-    fn log_tls_failure(&self, error: &io::Error) {
-        if self.is_tls_handshaking() {
-            log::info!(
-                "{} TLS handshake failed: {error} remote={}",
-                self.id,
-                self.remote
-            );
-        }
     }
 
     /// Whether the TLS handshake has not been completed.

@@ -19,7 +19,6 @@ use crate::server::config::Config;
 use crate::server::core::Env;
 use crate::server::error::SendError;
 use crate::server::run_queue::News;
-use crate::server::stream::Written;
 
 /// The size at which the write buffer, or a backlog whose socket is not full, is written.
 pub(in crate::server) const WRITE_BUFFER: usize = 256 << 10;
@@ -204,10 +203,10 @@ impl Client {
         }
         match self.stream.write(&[IoSlice::new(frame)], &mut env.scratch) {
             Ok(written) => {
-                self.traffic.bytes_out += written.sent as u64;
-                if written.taken < frame.len() {
-                    self.keep_rest(env, written, |backlog| {
-                        backlog.push_shared(Arc::clone(frame), written.taken);
+                self.traffic.bytes_out += self.stream.sent(written);
+                if written < frame.len() {
+                    self.keep_rest(env, |backlog| {
+                        backlog.push_shared(Arc::clone(frame), written);
                     });
                 }
             }
@@ -275,9 +274,9 @@ impl Client {
         }
         match self.stream.write(&slices[..parts.len()], &mut env.scratch) {
             Ok(written) => {
-                self.traffic.bytes_out += written.sent as u64;
-                if written.taken < parts.iter().map(|part| part.len()).sum() {
-                    self.keep_rest(env, written, |backlog| backlog.push(parts, written.taken));
+                self.traffic.bytes_out += self.stream.sent(written);
+                if written < parts.iter().map(|part| part.len()).sum() {
+                    self.keep_rest(env, |backlog| backlog.push(parts, written));
                 }
             }
             Err(error) => self.end(env, CloseReason::write_error(&error)),
@@ -303,16 +302,11 @@ impl Client {
 
     /// Queues the rest of a short write, which normally has left the socket full.
     #[cold]
-    fn keep_rest(
-        &mut self,
-        env: &mut Env,
-        written: Written,
-        add: impl FnOnce(&mut super::Backlog),
-    ) {
+    fn keep_rest(&mut self, env: &mut Env, add: impl FnOnce(&mut super::Backlog)) {
         let backlog = self.backlog.get_or_insert_default();
         add(backlog);
         backlog.congested |= backlog.queued() > env.config.soft_outbound;
-        if !written.has_room {
+        if !self.stream.has_room() {
             backlog.blocked = true;
         } else if !std::mem::replace(&mut backlog.dirty, true) {
             env.queue.push_dirty(self.id);
@@ -383,7 +377,7 @@ impl Client {
             }
             match backlog.write(&mut self.stream, &mut env.scratch) {
                 Ok(sent) => {
-                    self.traffic.bytes_out += sent as u64;
+                    self.traffic.bytes_out += sent;
                     if backlog.blocked {
                         break;
                     }

@@ -15,4 +15,4 @@ mod x509;
 
 pub use self::config::{TlsConfig, TlsError};
 pub use self::identity::TlsIdentity;
-pub(super) use self::stream::{Scratch, TlsStream};
+pub(super) use self::stream::{LastRead, Scratch, TlsStream};

@@ -10,11 +10,28 @@ use std::sync::Arc;
 
 use crate::protocol::Time;
 use crate::server::core::Core;
-use crate::server::stream::{Received, Stream, Written};
+use crate::server::stream::Stream;
 
 /// Buffers that the streams of a loop share: none.
 #[derive(Debug, Default)]
 pub(in crate::server) struct Scratch(());
+
+/// What the last read did, besides its result.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::server) struct LastRead {
+    pub(in crate::server) wire: usize,
+    pub(in crate::server) more: bool,
+    pub(in crate::server) work: usize,
+    pub(in crate::server) opens: bool,
+    pub(in crate::server) is_plain: bool,
+}
+
+/// What the last write did, besides its result.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::server) struct LastWrite {
+    pub(in crate::server) sent: usize,
+    pub(in crate::server) has_room: bool,
+}
 
 /// A client's connection over TLS.
 #[derive(Debug)]
@@ -57,11 +74,7 @@ impl TlsStream {
         match *self {}
     }
 
-    pub(in crate::server) fn read(
-        &mut self,
-        _: &mut [u8],
-        _: &mut Scratch,
-    ) -> io::Result<Received> {
+    pub(in crate::server) fn read(&mut self, _: &mut [u8], _: &mut Scratch) -> io::Result<usize> {
         match *self {}
     }
 
@@ -69,7 +82,15 @@ impl TlsStream {
         &mut self,
         _: &[IoSlice<'_>],
         _: &mut Scratch,
-    ) -> io::Result<Written> {
+    ) -> io::Result<usize> {
+        match *self {}
+    }
+
+    pub(in crate::server) fn last_read(&self) -> LastRead {
+        match *self {}
+    }
+
+    pub(in crate::server) fn last_write(&self) -> LastWrite {
         match *self {}
     }
 

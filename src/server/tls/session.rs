@@ -104,7 +104,7 @@ impl Session {
                 Ok(ConnectionState::WriteTraffic(_)) => is_done = true,
                 Ok(state) => is_done = !step(state, wire, &mut self.peer_closed)?,
                 Err(error) => {
-                    self.take_alert(wire);
+                    self.take_alert(&mut input[opened.consumed + discard..], wire);
                     return Err(error);
                 }
             }
@@ -115,27 +115,40 @@ impl Session {
         }
     }
 
-    /// Appends the alert that follows an error.
-    fn take_alert(&mut self, wire: &mut Wire) {
-        while let Ok(state) = self.connection.process_tls_records(&mut []).state {
-            if !step(state, wire, &mut self.peer_closed).unwrap_or(false) {
+    /// Appends the alert that follows an error. `input` is the rest of the input.
+    fn take_alert(&mut self, input: &mut [u8], wire: &mut Wire) {
+        let mut consumed = 0;
+        loop {
+            let status = self.connection.process_tls_records(&mut input[consumed..]);
+            consumed += status.discard;
+            let goes_on = status
+                .state
+                .and_then(|state| step(state, wire, &mut self.peer_closed));
+            if !goes_on.unwrap_or(false) {
                 return;
             }
         }
     }
 
-    /// Encrypts data and appends it to `wire`, after output of the session that waits.
-    pub(super) fn seal(&mut self, data: &[u8], wire: &mut Wire) -> Result<(), Error> {
-        self.write(wire, |traffic, out| traffic.encrypt(data, out))
+    /// Encrypts data and appends it to `wire`, after output of the session that waits. `input` is the rest of the last
+    /// input, because a part of a handshake message in it may have been handled.
+    pub(super) fn seal(
+        &mut self,
+        input: &mut [u8],
+        data: &[u8],
+        wire: &mut Wire,
+    ) -> Result<(), Error> {
+        self.write(input, wire, |traffic, out| traffic.encrypt(data, out))
     }
 
-    /// Appends close_notify to `wire`. Nothing can be sealed afterwards.
-    pub(super) fn close(&mut self, wire: &mut Wire) -> Result<(), Error> {
-        self.write(wire, |traffic, out| traffic.queue_close_notify(out))
+    /// Appends close_notify to `wire`. Nothing can be sealed afterwards. `input` is the rest of the last input.
+    pub(super) fn close(&mut self, input: &mut [u8], wire: &mut Wire) -> Result<(), Error> {
+        self.write(input, wire, |traffic, out| traffic.queue_close_notify(out))
     }
 
     fn write(
         &mut self,
+        input: &mut [u8],
         wire: &mut Wire,
         mut operation: impl FnMut(
             &mut rustls::unbuffered::WriteTraffic<'_, ServerConnectionData>,
@@ -143,7 +156,9 @@ impl Session {
         ) -> Result<usize, EncryptError>,
     ) -> Result<(), Error> {
         loop {
-            match self.connection.process_tls_records(&mut []).state? {
+            let UnbufferedStatus { discard, state } = self.connection.process_tls_records(input);
+            debug_assert_eq!(discard, 0, "the input was handled before");
+            match state? {
                 ConnectionState::WriteTraffic(mut traffic) => {
                     return wire
                         .append(|out| match operation(&mut traffic, out) {

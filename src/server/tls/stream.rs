@@ -7,7 +7,7 @@ use super::config::TlsConfig;
 use super::identity::fingerprint;
 use super::session::{Session, Wire};
 use super::x509;
-use crate::server::stream::{Received, Stream, Written};
+use crate::server::stream::Stream;
 
 /// The maximum number of bytes that are read from the socket at once.
 const READ: usize = 64 << 10;
@@ -38,6 +38,30 @@ pub(in crate::server) struct Scratch {
     wire: Wire,
 }
 
+/// What the last read did, besides its result.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::server) struct LastRead {
+    /// The number of bytes that were read from the socket.
+    pub(in crate::server) wire: usize,
+    /// Whether there may be more to read now.
+    pub(in crate::server) more: bool,
+    /// The work of decrypting. See [`Budget`](crate::server::budget::Budget).
+    pub(in crate::server) work: usize,
+    /// Whether the handshake has been completed.
+    pub(in crate::server) opens: bool,
+    /// Whether the peer does not speak TLS. From now on, the stream is in plain text.
+    pub(in crate::server) is_plain: bool,
+}
+
+/// What the last write did, besides its result.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::server) struct LastWrite {
+    /// The number of bytes that were written to the socket.
+    pub(in crate::server) sent: usize,
+    /// Whether the socket may have room even if not all output was taken.
+    pub(in crate::server) has_room: bool,
+}
+
 /// A client's connection over TLS.
 #[derive(Debug)]
 pub(in crate::server) struct TlsStream(Box<Inner>);
@@ -63,6 +87,8 @@ struct Inner {
     /// The name in the certificate of the peer.
     peer: Option<Arc<str>>,
     peer_needs_no_token: bool,
+    last_read: LastRead,
+    last_write: LastWrite,
 }
 
 /// What the socket carries.
@@ -106,6 +132,8 @@ impl TlsStream {
             close_sent: false,
             peer: None,
             peer_needs_no_token: config.is_client_auth_enough(),
+            last_read: LastRead::default(),
+            last_write: LastWrite::default(),
         })))
     }
 
@@ -154,6 +182,16 @@ impl TlsStream {
         self.0.sealed.len()
     }
 
+    /// What the last read did, besides its result.
+    pub(in crate::server) fn last_read(&self) -> LastRead {
+        self.0.last_read
+    }
+
+    /// What the last write did, besides its result.
+    pub(in crate::server) fn last_write(&self) -> LastWrite {
+        self.0.last_write
+    }
+
     /// Begins the handshake behind a PROXY protocol header. `input` is what was read behind the header.
     pub(in crate::server) fn begin_handshake(&mut self, input: &[u8]) {
         if self.0.phase == Phase::Proxied {
@@ -163,27 +201,30 @@ impl TlsStream {
         }
     }
 
-    /// Reads the socket at most once, and puts decrypted bytes into `buffer`. Writes the output of the handshake.
+    /// Reads the socket at most once, and puts decrypted bytes into `buffer`. Writes the output of the handshake. Zero bytes
+    /// mean end of file.
     ///
     /// # Errors
     ///
-    /// Those of the socket, and violations of TLS, of which the peer was told with an alert.
+    /// `WouldBlock` if nothing was decrypted, those of the socket, and violations of TLS, of which the peer was told with
+    /// an alert.
     pub(in crate::server) fn read(
         &mut self,
         buffer: &mut [u8],
         scratch: &mut Scratch,
-    ) -> io::Result<Received> {
+    ) -> io::Result<usize> {
         let inner = &mut *self.0;
+        inner.last_read = LastRead::default();
         match inner.phase {
-            Phase::Proxied | Phase::Plain => return inner.socket.read(buffer, scratch),
-            Phase::Failed => return Ok(Received::End),
+            Phase::Proxied | Phase::Plain => return inner.read_raw(buffer),
+            Phase::Failed => return Ok(0),
             Phase::Handshake | Phase::Open => {}
         }
         if !inner.plain.is_empty() {
             return Ok(inner.take_plain(buffer));
         }
         if inner.session.is_peer_closed() {
-            return Ok(Received::End);
+            return Ok(0);
         }
         // The socket's input follows what was received before.
         let kept = inner.received.len();
@@ -197,19 +238,26 @@ impl TlsStream {
         if !inner.has_records {
             let most = buffer.len().clamp(LEAST_READ, READ);
             let space = &mut input[kept..kept + most];
-            match inner.socket.read_plain(space)? {
-                Received::Bytes {
-                    count, more: rest, ..
-                } => (wire, more) = (count, rest),
-                Received::NotTls | Received::End => return Ok(inner.end_of_file()),
+            wire = inner.socket.read_plain(space)?;
+            if wire == 0 {
+                inner.handle_end_of_file();
+                return Ok(0);
             }
+            // A short read has emptied the socket, and the next byte makes a new event.
+            more = wire == most;
         }
         let len = kept + wire;
         if inner.phase == Phase::Handshake {
             if inner.handshake_bytes == 0 && len > 0 && is_plain_text(input[0]) {
                 inner.phase = Phase::Plain;
                 inner.received = Vec::new();
-                return Ok(Received::NotTls);
+                inner.last_read = LastRead {
+                    wire,
+                    more: true,
+                    is_plain: true,
+                    ..LastRead::default()
+                };
+                return Err(io::ErrorKind::WouldBlock.into());
             }
             // Input behind a PROXY protocol header was not read here.
             inner.handshake_bytes += if inner.has_records { len } else { wire };
@@ -220,6 +268,7 @@ impl TlsStream {
             }
         }
         let mut count = 0;
+        scratch.wire.clear();
         let plain = &mut inner.plain;
         let received = inner
             .session
@@ -254,16 +303,20 @@ impl TlsStream {
             inner.peer = inner.session.peer_chain().first().map(|one| peer_name(one));
         }
         let ends = inner.session.is_peer_closed();
-        Ok(Received::Bytes {
-            count,
+        inner.last_read = LastRead {
             wire,
             more: more || ends || opened.has_more || !inner.plain.is_empty(),
             work: opened.records + if was_handshake { HANDSHAKE_WORK } else { 0 },
             opens,
-        })
+            is_plain: false,
+        };
+        if count == 0 {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        Ok(count)
     }
 
-    /// Encrypts and writes. What the socket does not take of a record waits here, and counts as written.
+    /// Encrypts and writes. Returns the number of bytes taken. What the socket does not take of a record waits here.
     ///
     /// # Errors
     ///
@@ -272,29 +325,36 @@ impl TlsStream {
         &mut self,
         buffers: &[IoSlice<'_>],
         scratch: &mut Scratch,
-    ) -> io::Result<Written> {
+    ) -> io::Result<usize> {
         let inner = &mut *self.0;
-        let mut written = Written::default();
+        inner.last_write = LastWrite::default();
         match inner.phase {
-            Phase::Proxied | Phase::Plain => return inner.socket.write(buffers, scratch),
-            Phase::Handshake | Phase::Failed => return Ok(written),
+            Phase::Proxied | Phase::Plain => {
+                let sent = inner.socket.write_plain(buffers)?;
+                inner.last_write.sent = sent;
+                return Ok(sent);
+            }
+            Phase::Handshake | Phase::Failed => return Ok(0),
             Phase::Open => {}
         }
-        written.sent = inner.flush()?;
+        inner.last_write.sent = inner.flush()?;
         let total: usize = buffers.iter().map(|buffer| buffer.len()).sum();
-        while inner.sealed.is_empty() && written.taken < total {
-            if written.taken >= WRITE {
-                written.has_room = true;
+        let mut taken = 0;
+        while inner.sealed.is_empty() && taken < total {
+            if taken >= WRITE {
+                inner.last_write.has_room = true;
                 break;
             }
             let Scratch { gathered, wire, .. } = scratch;
-            let chunk = gather(buffers, written.taken, gathered);
-            let sealed = inner.session.seal(chunk, wire);
-            written.taken += chunk.len();
-            written.sent += inner.send(wire)?;
+            let chunk = gather(buffers, taken, gathered);
+            let rest = rest(&mut inner.received, inner.has_records);
+            wire.clear();
+            let sealed = inner.session.seal(rest, chunk, wire);
+            taken += chunk.len();
+            inner.last_write.sent += inner.send(wire)?;
             sealed.map_err(io::Error::other)?;
         }
-        Ok(written)
+        Ok(taken)
     }
 
     /// Writes the encrypted bytes that wait, and returns how many the socket took.
@@ -306,7 +366,9 @@ impl TlsStream {
     pub(in crate::server) fn close(&mut self, scratch: &mut Scratch) {
         let inner = &mut *self.0;
         if inner.phase == Phase::Open && !std::mem::replace(&mut inner.close_sent, true) {
-            let sent = match inner.session.close(&mut scratch.wire) {
+            let rest = rest(&mut inner.received, inner.has_records);
+            scratch.wire.clear();
+            let sent = match inner.session.close(rest, &mut scratch.wire) {
                 Ok(()) => inner.send(&mut scratch.wire).map(drop),
                 Err(error) => Err(io::Error::other(error)),
             };
@@ -327,8 +389,16 @@ impl TlsStream {
 }
 
 impl Inner {
+    /// Reads plain text from the socket.
+    fn read_raw(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.socket.read_plain(buffer)?;
+        self.last_read.wire = count;
+        self.last_read.more = count == buffer.len();
+        Ok(count)
+    }
+
     /// Moves plaintext that waits to the front of `buffer`.
-    fn take_plain(&mut self, buffer: &mut [u8]) -> Received {
+    fn take_plain(&mut self, buffer: &mut [u8]) -> usize {
         let count = self.plain.len().min(buffer.len());
         buffer[..count].copy_from_slice(&self.plain[..count]);
         if count == self.plain.len() {
@@ -336,35 +406,30 @@ impl Inner {
         } else {
             self.plain.drain(..count);
         }
-        Received::Bytes {
-            count,
-            wire: 0,
-            more: true,
-            work: 0,
-            opens: false,
-        }
+        self.last_read.more = true;
+        count
     }
 
-    fn end_of_file(&mut self) -> Received {
+    fn handle_end_of_file(&mut self) {
         if self.phase == Phase::Open {
             log::debug!("a peer ended its TLS connection without close_notify");
         }
         self.received = Vec::new();
-        Received::End
     }
 
     /// Writes ciphertext behind that which waits. What the socket does not take waits, too.
     fn send(&mut self, wire: &mut Wire) -> io::Result<usize> {
         let bytes = wire.as_slice();
-        let mut sent = 0;
-        if !bytes.is_empty() {
-            if self.sealed.is_empty() {
-                sent = self.socket.write_plain(&[IoSlice::new(bytes)])?;
-            }
+        let sent = if bytes.is_empty() || !self.sealed.is_empty() {
+            Ok(0)
+        } else {
+            self.socket.write_plain(&[IoSlice::new(bytes)])
+        };
+        if let Ok(sent) = sent {
             self.sealed.extend_from_slice(&bytes[sent..]);
         }
         wire.clear();
-        Ok(sent)
+        sent
     }
 
     fn flush(&mut self) -> io::Result<usize> {
@@ -379,6 +444,11 @@ impl Inner {
         }
         Ok(sent)
     }
+}
+
+/// The input that the session may have handled in part. Whole records that wait are not part of it.
+fn rest(received: &mut [u8], has_records: bool) -> &mut [u8] {
+    if has_records { &mut [] } else { received }
 }
 
 /// The next piece of output behind the first `skip` bytes, at most [`CHUNK`] bytes in one slice, so that short buffers share
