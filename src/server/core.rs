@@ -113,7 +113,7 @@ pub(super) struct Core {
     trim_at: Option<Time>,
     /// When to check whether the certificate for TLS expires.
     #[cfg(feature = "tls")]
-    pub(super) certificate_check: Time,
+    pub(super) certificate_check: Option<Time>,
 }
 
 #[cfg(feature = "deflate")]
@@ -133,6 +133,8 @@ impl Core {
         listen: Vec<ListenAddress>,
         now: Time,
     ) -> Self {
+        #[cfg(feature = "tls")]
+        let certificate_check = config.tls.as_ref().map(|_| now);
         Self {
             registry: Registry::new(),
             timers: Timers::new(now),
@@ -164,7 +166,7 @@ impl Core {
             resume_behind: 0,
             trim_at: None,
             #[cfg(feature = "tls")]
-            certificate_check: now,
+            certificate_check,
         }
     }
 

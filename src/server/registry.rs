@@ -104,7 +104,7 @@ impl Registry {
             Slot::Here(client) if client.id == id => {}
             _ => return None,
         }
-        std::mem::swap(slot, &mut self.out);
+        self.out = std::mem::replace(slot, Slot::Out);
         self.checked_out()
     }
 
@@ -122,7 +122,7 @@ impl Registry {
         if let Slot::Here(client) = &self.out
             && let Some(slot) = self.slots.get_mut(client.id.slot())
         {
-            std::mem::swap(slot, &mut self.out);
+            *slot = std::mem::replace(&mut self.out, Slot::Out);
         }
     }
 

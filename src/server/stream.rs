@@ -39,18 +39,9 @@ impl From<UnixStream> for Stream {
 }
 
 impl Stream {
-    /// Reads once. Zero bytes mean end of file. With TLS, [`TlsStream::last_read`] tells more.
+    /// Reads once from a stream that is not encrypted. Zero bytes mean end of file.
     #[inline]
-    pub(super) fn read(&mut self, buffer: &mut [u8], scratch: &mut Scratch) -> io::Result<usize> {
-        match self {
-            Self::Tls(stream) => stream.read(buffer, scratch),
-            plain => plain.read_plain(buffer),
-        }
-    }
-
-    /// Reads once from a stream that is not encrypted.
-    #[inline]
-    pub(super) fn read_plain(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+    pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         retry(|| match self {
             Self::Socket(stream) => stream.read(buffer),
             Self::Tls(_) | Self::Closed => Err(io::ErrorKind::WouldBlock.into()),
@@ -124,6 +115,7 @@ impl Stream {
     }
 
     /// The encryption of the stream.
+    #[inline]
     pub(super) fn tls_mut(&mut self) -> Option<&mut TlsStream> {
         match self {
             Self::Tls(stream) => Some(stream),
@@ -213,6 +205,7 @@ impl Stream {
     }
 }
 
+#[inline]
 fn retry(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     loop {
         match call() {

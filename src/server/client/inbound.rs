@@ -234,12 +234,12 @@ impl Client {
             None => &mut buffer[..most],
         };
         let len = space.len();
-        let read = self.stream.read(space, &mut env.scratch);
-        if let Some(tls) = self.stream.tls() {
+        if let Some(tls) = self.stream.tls_mut() {
+            let read = tls.read(space, &mut env.scratch);
             let last = tls.last_read();
             return self.handle_tls_read(env, read, last, is_placed);
         }
-        match read {
+        match self.stream.read(space) {
             Ok(0) => self.handle_end(),
             Ok(count) => {
                 self.traffic.bytes_in += count as u64;

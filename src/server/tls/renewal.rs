@@ -18,22 +18,22 @@ const DAY: i64 = 24 * 3600;
 impl Core {
     /// When to check the certificate next.
     pub(in crate::server) fn next_certificate_check(&self) -> Option<Time> {
-        self.env.config.tls.as_ref().map(|_| self.certificate_check)
+        self.certificate_check
     }
 
     /// Warns about a certificate that expires soon or has expired, if a check is due.
     pub(in crate::server) fn check_certificate_if_due(&mut self) {
-        let now = self.env.now;
-        let Some(tls) = self
-            .env
-            .config
-            .tls
-            .as_ref()
-            .filter(|_| now >= self.certificate_check)
-        else {
+        if self.certificate_check.is_some_and(|at| self.env.now >= at) {
+            self.check_certificate();
+        }
+    }
+
+    #[cold]
+    fn check_certificate(&mut self) {
+        let Some(tls) = &self.env.config.tls else {
             return;
         };
-        self.certificate_check = now + INTERVAL;
+        self.certificate_check = Some(self.env.now + INTERVAL);
         let expiry = humantime::format_rfc3339_seconds(tls.identity().not_after());
         match tls.identity().expires_in() {
             left if left < 0 => log::error!("the TLS certificate has expired: expiry={expiry}"),
@@ -59,7 +59,7 @@ impl Core {
             }
         }
         self.env.config.tls = Some(tls);
-        self.certificate_check = self.env.now;
+        self.certificate_check = Some(self.env.now);
         revoked
     }
 }

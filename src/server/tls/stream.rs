@@ -238,7 +238,7 @@ impl TlsStream {
         if !inner.has_records {
             let most = buffer.len().clamp(LEAST_READ, READ);
             let space = &mut input[kept..kept + most];
-            wire = inner.socket.read_plain(space)?;
+            wire = inner.socket.read(space)?;
             if wire == 0 {
                 inner.handle_end_of_file();
                 return Ok(0);
@@ -391,7 +391,7 @@ impl TlsStream {
 impl Inner {
     /// Reads plain text from the socket.
     fn read_raw(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let count = self.socket.read_plain(buffer)?;
+        let count = self.socket.read(buffer)?;
         self.last_read.wire = count;
         self.last_read.more = count == buffer.len();
         Ok(count)

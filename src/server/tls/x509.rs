@@ -1,9 +1,9 @@
 //! The parts of an X.509 certificate (RFC 5280 section 4.1) that rustls does not report: its validity and its name.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
 
 use rustls::pki_types::UnixTime;
-use std::time::Duration;
 use yasna::models::ObjectIdentifier;
 use yasna::tags::{TAG_GENERALIZEDTIME, TAG_UTCTIME};
 use yasna::{ASN1Result, BERReader, BERReaderSeq, Tag, TagClass};
@@ -53,9 +53,10 @@ fn read_contents(fields: &mut BERReaderSeq<'_, '_>) -> ASN1Result<Certificate> {
     let common_name = read_common_name(fields.next())?;
     // The public key.
     fields.next().read_der()?;
+    // Unique identifiers, which are bit strings.
     for number in [1, 2] {
         fields.read_optional(|reader| {
-            reader.read_tagged_implicit(explicit(number), |id| id.read_der())
+            reader.read_tagged_implicit(explicit(number), |id| id.read_bitvec_bytes())
         })?;
     }
     let alternative =
