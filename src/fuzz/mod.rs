@@ -11,6 +11,7 @@
 //! | [`deflate`] | compressed messages | the same as `connection`, and compression round trips |
 //! | [`operations`] | commands of a service | every connection ends once; output is well formed |
 //! | [`resume`] | operations of clients that resume | every message arrives once and in order |
+//! | [`tls`] | operations of both sides of TLS | each side gets what the other has sent; no panic |
 //! | [`envelope`] | a JSON-RPC message | the parser agrees with serde_json |
 //! | [`router`] | operations of clients and an agent | every message reaches only its owner; tables stay bounded |
 //! | [`attachments`], [`control`], [`process_calls`] | requests to processes | no panic; limits hold |
@@ -31,6 +32,8 @@ pub(crate) mod protocol;
 mod resume;
 #[cfg(feature = "server")]
 mod server;
+#[cfg(feature = "tls")]
+mod tls;
 
 pub use conversation::{calls, connection};
 #[cfg(feature = "deflate")]
@@ -47,3 +50,5 @@ pub use process::{attachments, control, process_calls};
 pub use resume::resume;
 #[cfg(feature = "server")]
 pub use server::operations;
+#[cfg(feature = "tls")]
+pub use tls::tls;

@@ -8,6 +8,8 @@ mod config;
 mod identity;
 mod renewal;
 mod session;
+#[cfg(any(test, fuzzing))]
+mod simulation;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -15,4 +17,6 @@ mod x509;
 
 pub use self::config::{TlsConfig, TlsError};
 pub use self::identity::TlsIdentity;
+#[cfg(any(test, fuzzing))]
+pub(crate) use self::simulation::converse;
 pub(super) use self::stream::{LastRead, Scratch, TlsStream};

@@ -115,19 +115,13 @@ impl Session {
         }
     }
 
-    /// Appends the alert that follows an error. `input` is the rest of the input.
+    /// Appends the output that waits after an error, the alert. `input` is the rest of the input. It is not handled again,
+    /// because output comes first.
     fn take_alert(&mut self, input: &mut [u8], wire: &mut Wire) {
-        let mut consumed = 0;
-        loop {
-            let status = self.connection.process_tls_records(&mut input[consumed..]);
-            consumed += status.discard;
-            let goes_on = status
-                .state
-                .and_then(|state| step(state, wire, &mut self.peer_closed));
-            if !goes_on.unwrap_or(false) {
-                return;
-            }
-        }
+        while self.connection.wants_write()
+            && let Ok(state) = self.connection.process_tls_records(input).state
+            && step(state, wire, &mut self.peer_closed).is_ok()
+        {}
     }
 
     /// Encrypts data and appends it to `wire`, after output of the session that waits. `input` is the rest of the last

@@ -226,6 +226,9 @@ impl TlsStream {
         if inner.session.is_peer_closed() {
             return Ok(0);
         }
+        if inner.close_sent {
+            return inner.discard(scratch);
+        }
         // The socket's input follows what was received before.
         let kept = inner.received.len();
         let mut wire = 0;
@@ -378,6 +381,13 @@ impl TlsStream {
         }
     }
 
+    /// The memory that the stream holds for its peer, in bytes.
+    #[cfg(any(test, fuzzing))]
+    pub(in crate::server) fn held(&self) -> usize {
+        let inner = &self.0;
+        inner.received.capacity() + inner.plain.capacity() + inner.sealed.capacity()
+    }
+
     /// The number of bytes that `len` bytes of output take on the socket, at most.
     pub(in crate::server) fn sealed_len(len: usize) -> usize {
         /// The maximum length that encryption adds to a record.
@@ -395,6 +405,15 @@ impl Inner {
         self.last_read.wire = count;
         self.last_read.more = count == buffer.len();
         Ok(count)
+    }
+
+    /// Discards input after close_notify was sent. Only the end of the input is of interest.
+    fn discard(&mut self, scratch: &mut Scratch) -> io::Result<usize> {
+        scratch.incoming.resize(scratch.incoming.len().max(READ), 0);
+        match self.read_raw(&mut scratch.incoming)? {
+            0 => Ok(0),
+            _ => Err(io::ErrorKind::WouldBlock.into()),
+        }
     }
 
     /// Moves plaintext that waits to the front of `buffer`.
