@@ -125,7 +125,8 @@ impl Program {
     pub fn address(&self) -> SocketAddr {
         let line = self.line();
         let url = line
-            .strip_prefix("outrigger: listening on ws://")
+            .strip_prefix("outrigger: listening on ")
+            .and_then(|url| url.strip_prefix("ws://").or(url.strip_prefix("wss://")))
             .expect("the listening line");
         url.split_once('/')
             .expect("a path")

@@ -199,7 +199,10 @@ impl Conversation {
                     }
                 }
                 Err(error) => {
-                    assert!(self.is_corrupt || self.has_failed, "the client is correct: {error}");
+                    assert!(
+                        self.is_corrupt || self.has_failed,
+                        "the client is correct: {error}"
+                    );
                     self.has_failed = true;
                     return true;
                 }
