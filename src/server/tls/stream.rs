@@ -72,7 +72,8 @@ struct Inner {
     socket: Stream,
     session: Session,
     phase: Phase,
-    /// Ciphertext that was read and not decrypted: an incomplete record, or more records than are decrypted at once.
+    /// Input that was read and is still needed: an incomplete record, an incomplete message of a handshake, or more records
+    /// than are decrypted at once. While the session is in use, it expects this input again.
     received: Vec<u8>,
     /// Whether `received` may contain whole records.
     has_records: bool,
@@ -243,7 +244,9 @@ impl TlsStream {
             let space = &mut input[kept..kept + most];
             wire = inner.socket.read(space)?;
             if wire == 0 {
-                inner.handle_end_of_file();
+                if inner.phase == Phase::Open {
+                    log::debug!("a peer ended its TLS connection without close_notify");
+                }
                 return Ok(0);
             }
             // A short read has emptied the socket, and the next byte makes a new event.
@@ -427,13 +430,6 @@ impl Inner {
         }
         self.last_read.more = true;
         count
-    }
-
-    fn handle_end_of_file(&mut self) {
-        if self.phase == Phase::Open {
-            log::debug!("a peer ended its TLS connection without close_notify");
-        }
-        self.received = Vec::new();
     }
 
     /// Writes ciphertext behind that which waits. What the socket does not take waits, too.
