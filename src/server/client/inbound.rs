@@ -307,7 +307,9 @@ impl Client {
                 if last.wire > 0 {
                     self.handle_bytes(env, 0, more, false);
                 }
-                self.flags.set(Flag::Readable, last.more);
+                // If the socket had nothing, the next byte makes a new event.
+                let is_empty = last.wire == 0 && !last.more;
+                self.flags.set(Flag::Readable, more && !is_empty);
                 if last.is_plain {
                     self.reject(env, &plain_text());
                 }

@@ -267,11 +267,6 @@ impl TlsStream {
             }
             // Input behind a PROXY protocol header was not read here.
             inner.handshake_bytes += if inner.has_records { len } else { wire };
-            if inner.handshake_bytes > MAX_HANDSHAKE {
-                inner.phase = Phase::Failed;
-                let why = "the TLS handshake is too long";
-                return Err(io::Error::new(io::ErrorKind::InvalidData, why));
-            }
         }
         let mut count = 0;
         scratch.wire.clear();
@@ -307,6 +302,12 @@ impl TlsStream {
         if opens {
             inner.phase = Phase::Open;
             inner.peer = inner.session.peer_chain().first().map(|one| peer_name(one));
+        }
+        // The read that completes the handshake may contain data, too.
+        if inner.phase == Phase::Handshake && inner.handshake_bytes > MAX_HANDSHAKE {
+            inner.phase = Phase::Failed;
+            let why = "the TLS handshake is too long";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
         let ends = inner.session.is_peer_closed();
         inner.last_read = LastRead {
