@@ -266,19 +266,30 @@ impl Reloader {
     /// New certificates, unless they are the present ones.
     #[cfg(feature = "tls")]
     fn reload_tls(&mut self, settings: &Settings) -> Option<TlsConfig> {
-        let present = self.tls.as_ref()?;
-        match settings.load_tls(Some(present)) {
-            Ok(Some(loaded)) if loaded != *present => {
+        let loaded = settings.load_tls(self.tls.as_ref());
+        let problem = match (&self.tls, loaded) {
+            (None, Ok(None)) => return None,
+            (Some(present), Ok(Some(loaded))) if loaded == *present => return None,
+            (Some(present), Ok(Some(loaded))) if is_as_strict(present, &loaded) => {
                 self.tls = Some(loaded.clone());
-                Some(loaded)
+                return Some(loaded);
             }
-            Ok(_) => None,
-            Err(error) => {
-                log::error!("hangup received, but the TLS certificate stays unchanged: {error}");
-                None
+            (_, Ok(_)) => {
+                "TLS, --tls-client-ca and --tls-client-auth cannot be turned on or off while the server runs"
+                    .to_owned()
             }
-        }
+            (_, Err(error)) => error,
+        };
+        log::error!("hangup received, but the TLS certificate stays unchanged: {problem}");
+        None
     }
+}
+
+/// Whether both settings ask the same of clients.
+#[cfg(feature = "tls")]
+fn is_as_strict(present: &TlsConfig, loaded: &TlsConfig) -> bool {
+    present.requires_client_certificate() == loaded.requires_client_certificate()
+        && present.is_client_auth_enough() == loaded.is_client_auth_enough()
 }
 
 /// Logs a warning for each weak setting.

@@ -247,9 +247,10 @@ impl CloseReason {
         Self::new(Cause::NotResumed, CloseCode::ABNORMAL, reason)
     }
 
-    /// The token that the peer presented is no longer accepted.
-    pub fn revoked() -> Self {
-        Self::new(Cause::Revoked, CloseCode::POLICY, "the token was revoked")
+    /// What the peer presented is no longer accepted: its `credential`, a token or a certificate.
+    pub fn revoked(credential: &str) -> Self {
+        let reason = format!("the {credential} was revoked");
+        Self::new(Cause::Revoked, CloseCode::POLICY, reason)
     }
 
     /// The service closed the connection with a code and a reason.

@@ -1,7 +1,6 @@
 //! What clients may do: determines principals and scopes, counts wrong tokens, and handles revoked tokens.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::address::ListenAddress;
@@ -24,7 +23,7 @@ impl Core {
             return Principal::User(user);
         }
         if let Some(name) = client.certificate_name() {
-            return Principal::Certificate(Arc::clone(name));
+            return Principal::Certificate(name);
         }
         let tokens = &self.env.config.access.tokens;
         let credential = client.credential.and_then(|one| tokens.get(one));
@@ -107,7 +106,7 @@ impl Core {
             let successor = known.and_then(|one| env.config.access.tokens.successor(one));
             client.credential = Some(successor.unwrap_or(CredentialId::REVOKED));
             if successor.is_none() {
-                client.revoke(env);
+                client.revoke(env, "token");
                 revoked += 1;
             }
         }

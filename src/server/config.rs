@@ -15,7 +15,8 @@ use super::id::MAX_SLOTS;
 use super::policy::{Access, Peers};
 use super::stream::Stream;
 #[cfg(feature = "tls")]
-use super::tls::{TlsConfig, TlsStream};
+use super::tls::TlsConfig;
+use super::tls::TlsStream;
 #[cfg(feature = "deflate")]
 use crate::protocol::deflate::DeflateConfig;
 use crate::protocol::http::MAX_HEADERS;
@@ -164,6 +165,28 @@ impl Config {
     /// Whether connections to an address use TLS.
     pub(super) fn uses_tls(&self, listen: &Listen) -> bool {
         listen.uses_tls(self.has_tls())
+    }
+
+    /// Whether a client with a certificate needs no token.
+    pub(super) fn is_client_auth_enough(&self) -> bool {
+        #[cfg(feature = "tls")]
+        return self
+            .tls
+            .as_ref()
+            .is_some_and(TlsConfig::is_client_auth_enough);
+        #[cfg(not(feature = "tls"))]
+        false
+    }
+
+    /// Whether the certificate of a client, or its absence, is accepted.
+    pub(super) fn accepts_client(&self, stream: &TlsStream) -> bool {
+        #[cfg(feature = "tls")]
+        return self
+            .tls
+            .as_ref()
+            .is_none_or(|tls| stream.is_accepted_by(tls));
+        #[cfg(not(feature = "tls"))]
+        match *stream {}
     }
 
     /// Makes a connection use TLS. With `is_proxied`, a PROXY protocol header comes first.

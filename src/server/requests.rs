@@ -86,7 +86,7 @@ fn route<S: Service>(
     let origin = access.known_origin(request, from);
     // A stopping server answers one request on each connection and then closes it.
     client.begin_request(request, origin.as_deref(), is_stopping);
-    let needs_no_token = client.needs_no_token();
+    let needs_no_token = client.needs_no_token(&env.config);
     client.credential = access.credential(request).filter(|_| !is_user);
     if !admin::is_open(request)
         && let Err(rejection) =

@@ -379,6 +379,11 @@ impl Client {
         if let Some(tls) = self.stream.tls() {
             env.counters.tls_opened(tls.is_resumed());
             log::debug!("{} opened TLS: {}", self.id, tls.describe());
+            if !env.config.accepts_client(tls) {
+                // It was connected before the authorities were replaced.
+                log::info!("{} client certificate is no longer accepted", self.id);
+                return self.end(env, CloseReason::revoked("certificate"));
+            }
             if let Some(name) = tls.peer() {
                 log::info!(
                     "{} client certificate: name={name:?} remote={}",

@@ -72,12 +72,14 @@ impl Client {
         self.disconnect(env);
     }
 
-    /// Closes the connection because its token is no longer accepted. A pending call is not answered.
-    pub(in crate::server) fn revoke(&mut self, env: &mut Env) {
+    /// Closes the connection because its `credential`, a token or a certificate, is no longer accepted. A pending call is
+    /// not answered.
+    pub(in crate::server) fn revoke(&mut self, env: &mut Env, credential: &str) {
+        let reason = CloseReason::revoked(credential);
         if self.was_open() {
-            self.close(env, CloseReason::revoked());
+            self.close(env, reason);
         } else {
-            self.end(env, CloseReason::revoked());
+            self.end(env, reason);
         }
     }
 

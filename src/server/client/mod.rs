@@ -26,13 +26,14 @@ pub(super) use self::outbound::WRITE_BUFFER;
 pub use self::remote::Remote;
 use self::resumable::Detached;
 pub(super) use self::takeover::WrongCount;
+use super::config::Config;
 use super::core::Env;
 use super::id::{ClientId, ServiceId};
 use super::policy::CredentialId;
 use super::run_queue::News;
 use super::stream::Stream;
 use super::timers::Link;
-use super::tls::TlsStream;
+use super::tls::{PeerCertificate, TlsStream};
 use crate::protocol::http::HttpConnection;
 use crate::protocol::{Time, WebSocket};
 
@@ -228,18 +229,22 @@ impl Client {
         self.stream.tls()
     }
 
+    /// The certificate of a client that can resume its connection.
+    pub(super) fn kept_certificate(&self) -> Option<&PeerCertificate> {
+        self.resumable()?.certificate.as_deref()
+    }
+
     /// The name in the certificate of the client. A client that was cut keeps it.
-    pub(super) fn certificate_name(&self) -> Option<&Arc<str>> {
-        let kept = || {
-            self.resumable()
-                .and_then(|one| one.certificate_name.as_ref())
-        };
-        self.tls().and_then(TlsStream::peer).or_else(kept)
+    pub(super) fn certificate_name(&self) -> Option<Arc<str>> {
+        let name = self.tls().and_then(TlsStream::peer);
+        let kept = || self.kept_certificate().map(PeerCertificate::name);
+        name.or_else(kept).cloned()
     }
 
     /// Whether the client needs no token: the mode of a unix socket has admitted it, or its certificate.
-    pub(super) fn needs_no_token(&self) -> bool {
-        self.remote.user().is_some() || self.tls().is_some_and(TlsStream::needs_no_token)
+    pub(super) fn needs_no_token(&self, config: &Config) -> bool {
+        let has_certificate = || self.tls().is_some_and(|tls| tls.peer().is_some());
+        self.remote.user().is_some() || (config.is_client_auth_enough() && has_certificate())
     }
 
     /// Whether the connection is counted for its address.

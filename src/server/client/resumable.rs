@@ -4,7 +4,6 @@
 //! and messages to the client wait in the outbox. The client comes back with a [`ResumeToken`] on a new connection, which
 //! hands its socket to the detached client.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::outbox::Outbox;
@@ -18,6 +17,7 @@ use crate::server::resumption::{ResumeToken, Secret};
 use crate::server::run_queue::News;
 use crate::server::status::ResumeStatus;
 use crate::server::stream::Stream;
+use crate::server::tls::PeerCertificate;
 
 /// How often to ask the service whether it still owes a detached client something.
 const CHECK: Duration = Duration::from_secs(1);
@@ -42,8 +42,8 @@ pub(in crate::server) struct Resumable {
     pub(super) allowance: usize,
     /// When the client last made progress, while too much is unconfirmed for the service to send more. `None` otherwise.
     pub(super) crowded: Option<Time>,
-    /// The name in the certificate of the client.
-    pub(super) certificate_name: Option<Arc<str>>,
+    /// The certificate of the client.
+    pub(super) certificate: Option<Box<PeerCertificate>>,
     /// The fields of the first 101 response. A resumed connection gets them again.
     pub(super) accept: Accept,
     /// The CLOSE of the service that has not been sent. It follows the unsent messages, if necessary on the next
@@ -211,7 +211,7 @@ impl Client {
         accept: Accept,
         notice: bool,
     ) {
-        let certificate_name = self.certificate_name().cloned();
+        let certificate = self.certificate();
         let backlog = self.backlog.get_or_insert_default();
         backlog.resumable = Some(Box::new(Resumable {
             outbox: Outbox::default(),
@@ -221,7 +221,7 @@ impl Client {
             pinged: (0, env.now),
             allowance: 0,
             crowded: None,
-            certificate_name,
+            certificate,
             accept,
             closing: None,
             ended: None,
@@ -232,6 +232,11 @@ impl Client {
         if notice {
             self.send_notice(env, token, 0);
         }
+    }
+
+    /// The certificate that the client has presented on its connection.
+    pub(super) fn certificate(&self) -> Option<Box<PeerCertificate>> {
+        self.stream.tls()?.certificate().map(Box::new)
     }
 
     /// Sends the notice: the token and the number of messages that the server has received. It is not counted as a

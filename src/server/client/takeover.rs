@@ -118,7 +118,9 @@ impl Client {
         self.swap_connections(env, poll, new);
         self.release(env, |outbox| outbox.resume_after(received));
         let turn = env.turn;
+        let certificate = self.certificate();
         if let Some(resumable) = self.resumable_mut() {
+            resumable.certificate = certificate;
             resumable.unpinged = 0;
             resumable.pinged.0 = received;
             resumable.allowance = 0;

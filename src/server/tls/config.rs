@@ -111,7 +111,9 @@ impl TlsConfig {
         Arc::clone(&self.server)
     }
 
-    pub(super) fn is_client_auth_enough(&self) -> bool {
+    /// Whether a client with a certificate needs no token.
+    #[must_use]
+    pub fn is_client_auth_enough(&self) -> bool {
         self.is_client_auth_enough && self.clients.is_some()
     }
 

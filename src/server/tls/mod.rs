@@ -19,4 +19,4 @@ pub use self::config::{TlsConfig, TlsError};
 pub use self::identity::TlsIdentity;
 #[cfg(any(test, fuzzing))]
 pub(crate) use self::simulation::converse;
-pub(super) use self::stream::{LastRead, Scratch, TlsStream};
+pub(super) use self::stream::{LastRead, PeerCertificate, Scratch, TlsStream};

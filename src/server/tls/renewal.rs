@@ -45,16 +45,18 @@ impl Core {
         }
     }
 
-    /// Replaces the certificates for new connections. Closes the connections of clients whose certificates are no longer
-    /// accepted, and returns how many it closed.
+    /// Replaces the certificates for new connections. Closes the clients whose certificates are no longer accepted, detached
+    /// ones included, and returns how many it closed.
     pub(in crate::server) fn replace_tls(&mut self, tls: TlsConfig) -> usize {
         let mut revoked = 0;
         for client in self.registry.iter_mut() {
-            if client
-                .tls()
-                .is_some_and(|stream| !stream.is_accepted_by(&tls))
-            {
-                client.revoke(&mut self.env);
+            let accepted = match (client.tls(), client.kept_certificate()) {
+                (Some(stream), _) => stream.is_accepted_by(&tls),
+                (None, Some(certificate)) => certificate.is_accepted_by(&tls),
+                (None, None) => true,
+            };
+            if !accepted {
+                client.revoke(&mut self.env, "certificate");
                 revoked += 1;
             }
         }

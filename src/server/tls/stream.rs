@@ -3,6 +3,8 @@
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
+use rustls::pki_types::CertificateDer;
+
 use super::config::TlsConfig;
 use super::identity::fingerprint;
 use super::session::{Session, Wire};
@@ -87,7 +89,6 @@ struct Inner {
     close_sent: bool,
     /// The name in the certificate of the peer.
     peer: Option<Arc<str>>,
-    peer_needs_no_token: bool,
     last_read: LastRead,
     last_write: LastWrite,
 }
@@ -105,6 +106,25 @@ enum Phase {
     Plain,
     /// Nothing more, because the session has failed.
     Failed,
+}
+
+/// The certificate of a peer, which outlasts its connection.
+#[derive(Debug)]
+pub(in crate::server) struct PeerCertificate {
+    name: Arc<str>,
+    chain: Vec<CertificateDer<'static>>,
+}
+
+impl PeerCertificate {
+    /// The name in the certificate.
+    pub(in crate::server) fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Whether the certificate would be accepted now.
+    pub(in crate::server) fn is_accepted_by(&self, config: &TlsConfig) -> bool {
+        config.accepts(&self.chain)
+    }
 }
 
 impl TlsStream {
@@ -132,7 +152,6 @@ impl TlsStream {
             handshake_bytes: 0,
             close_sent: false,
             peer: None,
-            peer_needs_no_token: config.is_client_auth_enough(),
             last_read: LastRead::default(),
             last_write: LastWrite::default(),
         })))
@@ -168,14 +187,17 @@ impl TlsStream {
         self.0.peer.as_ref()
     }
 
-    /// Whether a peer with a certificate needs no token.
-    pub(in crate::server) fn needs_no_token(&self) -> bool {
-        self.0.peer.is_some() && self.0.peer_needs_no_token
+    /// The certificate of the peer, which was verified.
+    pub(in crate::server) fn certificate(&self) -> Option<PeerCertificate> {
+        Some(PeerCertificate {
+            name: self.0.peer.clone()?,
+            chain: self.0.session.peer_chain().to_vec(),
+        })
     }
 
-    /// Whether the certificate of the peer, if it has sent one, would still be accepted.
+    /// Whether the certificate of the peer, or its absence, would be accepted now. True during the handshake.
     pub(in crate::server) fn is_accepted_by(&self, config: &TlsConfig) -> bool {
-        self.0.peer.is_none() || config.accepts(self.0.session.peer_chain())
+        self.0.phase != Phase::Open || config.accepts(self.0.session.peer_chain())
     }
 
     /// The number of encrypted bytes that the socket has not taken.
