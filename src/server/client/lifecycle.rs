@@ -386,11 +386,6 @@ impl Client {
         {
             tls.close(&mut env.scratch);
         }
-        self.deregister(registry);
-    }
-
-    /// Deregisters the socket.
-    pub(in crate::server) fn deregister(&mut self, registry: &mio::Registry) {
         if let Err(error) = self.stream.deregister(registry) {
             log::debug!("{} deregistering failed: {error}", self.id);
         }

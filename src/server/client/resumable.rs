@@ -270,7 +270,7 @@ impl Client {
         cut: CloseReason,
         pending: bool,
     ) {
-        self.deregister(poll);
+        self.hang_up(env, poll);
         self.stream = Stream::Closed;
         if self.flags.set(Flag::Counted, false) {
             env.addresses.remove_connection(self.remote.ip());
