@@ -27,6 +27,7 @@ use super::signals::Signals;
 use super::timers::Due;
 #[cfg(feature = "tls")]
 use super::tls::TlsConfig;
+use super::tls::TlsStream;
 use crate::protocol::{CloseReason, Rejection, Time};
 use crate::sys::{Reaper, monotonic_nanos};
 
@@ -453,7 +454,7 @@ impl<S: Service> Server<S> {
         let Some(mut client) = core.registry.remove(id) else {
             return;
         };
-        if client.is_tls_handshaking() {
+        if client.tls().is_some_and(TlsStream::is_inside_handshake) {
             core.env.counters.tls_failed();
         }
         client.hang_up(&mut core.env, &core.poll);

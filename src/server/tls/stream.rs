@@ -10,6 +10,7 @@ use super::identity::fingerprint;
 use super::session::{Session, Wire};
 use super::x509;
 use crate::server::stream::Stream;
+use crate::sys::monotonic_nanos;
 
 /// The maximum number of bytes that are read from the socket at once.
 const READ: usize = 64 << 10;
@@ -28,9 +29,6 @@ const MAX_HANDSHAKE: usize = 64 << 10;
 
 /// The content type of the record with which a TLS connection begins (RFC 8446 section 5.1).
 const HANDSHAKE: u8 = 22;
-
-/// The work that a part of a handshake causes. See [`Budget`](crate::server::budget::Budget).
-const HANDSHAKE_WORK: usize = 200;
 
 /// Buffers that the streams of a loop share.
 #[derive(Debug, Default)]
@@ -172,6 +170,11 @@ impl TlsStream {
         matches!(self.0.phase, Phase::Handshake | Phase::Failed) && !self.0.session.is_open()
     }
 
+    /// Whether the peer has begun a handshake and not completed it.
+    pub(in crate::server) fn is_inside_handshake(&self) -> bool {
+        self.is_handshaking() && self.0.handshake_bytes > 0
+    }
+
     /// Whether the peer has resumed an earlier session.
     pub(in crate::server) fn is_resumed(&self) -> bool {
         self.0.session.is_resumed()
@@ -290,6 +293,10 @@ impl TlsStream {
             // Input behind a PROXY protocol header was not read here.
             inner.handshake_bytes += if inner.has_records { len } else { wire };
         }
+        let began = match inner.phase {
+            Phase::Handshake => monotonic_nanos(),
+            _ => 0,
+        };
         let mut count = 0;
         scratch.wire.clear();
         let plain = &mut inner.plain;
@@ -319,7 +326,12 @@ impl TlsStream {
         if scratch.incoming.len() > 4 * READ {
             scratch.incoming = Vec::new();
         }
+        let mut work = opened.records;
         let was_handshake = inner.phase == Phase::Handshake;
+        if was_handshake {
+            // It depends on the kind of the key, and may be thousands of times that of a record.
+            work += (monotonic_nanos().saturating_sub(began) / 1000) as usize;
+        }
         let opens = was_handshake && inner.session.is_open();
         if opens {
             inner.phase = Phase::Open;
@@ -335,7 +347,7 @@ impl TlsStream {
         inner.last_read = LastRead {
             wire,
             more: more || ends || opened.has_more || !inner.plain.is_empty(),
-            work: opened.records + if was_handshake { HANDSHAKE_WORK } else { 0 },
+            work,
             opens,
             is_plain: false,
         };
