@@ -9,7 +9,11 @@ pub(super) const FLAGS: &[Flag] = &[
         takes: Takes::Many("ADDRESS"),
         default: Some("127.0.0.1:7070"),
         default_note: Some("the sockets of LISTEN_FDS if there are any"),
-        help: "HOST:PORT, where port 0 takes a free port, unix:PATH, or fd:NUMBER for a listening socket that is already open",
+        help: if cfg!(feature = "tls") {
+            "HOST:PORT, where port 0 takes a free port, unix:PATH, or fd:NUMBER for a listening socket that is already open; tls: or plain: in front turns TLS on or off for this address"
+        } else {
+            "HOST:PORT, where port 0 takes a free port, unix:PATH, or fd:NUMBER for a listening socket that is already open"
+        },
         set: |settings, value| {
             settings.listen.extend(listen(value)?);
             Ok(())
@@ -20,6 +24,9 @@ pub(super) const FLAGS: &[Flag] = &[
             "localhost:0",
             "unix:/tmp/x.sock",
             "fd:3",
+            "plain:127.0.0.1:0",
+            "plain:unix:/tmp/x.sock",
+            "plain:fd:3",
         ]),
         rejects: &[
             "7070",
@@ -28,6 +35,8 @@ pub(super) const FLAGS: &[Flag] = &[
             "127.0.0.1:99999",
             "unix:",
             "fd:x",
+            "plain:",
+            "plain:tls:fd:3",
             "",
         ],
         ..Flag::BASE

@@ -87,6 +87,8 @@ struct Inner {
     close_sent: bool,
     /// The name in the certificate of the peer.
     peer: Option<Arc<str>>,
+    /// The error that has ended the session, while data that precedes it waits.
+    failure: Option<io::Error>,
     last_read: LastRead,
     last_write: LastWrite,
 }
@@ -102,7 +104,7 @@ enum Phase {
     Open,
     /// Plain text, because the peer does not speak TLS.
     Plain,
-    /// Nothing more, because the session has failed.
+    /// Nothing more, because the session has failed. Data that was decrypted before is still read.
     Failed,
 }
 
@@ -150,6 +152,7 @@ impl TlsStream {
             handshake_bytes: 0,
             close_sent: false,
             peer: None,
+            failure: None,
             last_read: LastRead::default(),
             last_write: LastWrite::default(),
         })))
@@ -241,13 +244,13 @@ impl TlsStream {
     ) -> io::Result<usize> {
         let inner = &mut *self.0;
         inner.last_read = LastRead::default();
-        match inner.phase {
-            Phase::Proxied | Phase::Plain => return inner.read_raw(buffer),
-            Phase::Failed => return Ok(0),
-            Phase::Handshake | Phase::Open => {}
-        }
         if !inner.plain.is_empty() {
             return Ok(inner.take_plain(buffer));
+        }
+        match inner.phase {
+            Phase::Proxied | Phase::Plain => return inner.read_raw(buffer),
+            Phase::Failed => return inner.failure.take().map_or(Ok(0), Err),
+            Phase::Handshake | Phase::Open => {}
         }
         if inner.session.is_peer_closed() {
             return Ok(0);
@@ -308,13 +311,13 @@ impl TlsStream {
                 count += fits;
                 plain.extend_from_slice(&data[fits..]);
             });
-        inner.send(&mut scratch.wire)?;
-        let opened = match received {
+        let sent = inner.send(&mut scratch.wire);
+        let received = received.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error));
+        let opened = match received.and_then(|opened| sent.map(|_| opened)) {
             Ok(opened) => opened,
             Err(error) => {
-                inner.phase = Phase::Failed;
-                inner.received = Vec::new();
-                return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+                inner.last_read.wire = wire;
+                return inner.fail(error, count);
             }
         };
         inner.received.clear();
@@ -339,9 +342,8 @@ impl TlsStream {
         }
         // The read that completes the handshake may contain data, too.
         if inner.phase == Phase::Handshake && inner.handshake_bytes > MAX_HANDSHAKE {
-            inner.phase = Phase::Failed;
             let why = "the TLS handshake is too long";
-            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+            return inner.fail(io::Error::new(io::ErrorKind::InvalidData, why), 0);
         }
         let ends = inner.session.is_peer_closed();
         inner.last_read = LastRead {
@@ -437,6 +439,18 @@ impl TlsStream {
 }
 
 impl Inner {
+    /// Ends the session because of an error. The `count` bytes that precede it are read first.
+    fn fail(&mut self, error: io::Error, count: usize) -> io::Result<usize> {
+        self.phase = Phase::Failed;
+        self.received = Vec::new();
+        if count == 0 {
+            return Err(error);
+        }
+        self.failure = Some(error);
+        self.last_read.more = true;
+        Ok(count)
+    }
+
     /// Reads plain text from the socket.
     fn read_raw(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.socket.read(buffer)?;
