@@ -24,8 +24,11 @@ const CHUNK: usize = 64 << 10;
 /// The maximum number of bytes that one call of [`TlsStream::write`] takes.
 const WRITE: usize = 1 << 20;
 
-/// The maximum length of a handshake in bytes. A chain of client certificates takes a few thousand.
-const MAX_HANDSHAKE: usize = 64 << 10;
+/// The maximum length of a handshake in bytes. A ClientHello takes up to about two thousand.
+const MAX_HANDSHAKE: usize = 16 << 10;
+
+/// The maximum length of a handshake with a certificate of the client.
+const MAX_CERTIFIED: usize = 48 << 10;
 
 /// The content type of the record with which a TLS connection begins (RFC 8446 section 5.1).
 const HANDSHAKE: u8 = 22;
@@ -83,6 +86,7 @@ struct Inner {
     sealed: Vec<u8>,
     /// The number of bytes received during the handshake.
     handshake_bytes: usize,
+    max_handshake: usize,
     /// Whether close_notify was sent.
     close_sent: bool,
     /// The name in the certificate of the peer.
@@ -150,6 +154,11 @@ impl TlsStream {
             plain: Vec::new(),
             sealed: Vec::new(),
             handshake_bytes: 0,
+            max_handshake: if config.requires_client_certificate() {
+                MAX_CERTIFIED
+            } else {
+                MAX_HANDSHAKE
+            },
             close_sent: false,
             peer: None,
             failure: None,
@@ -341,7 +350,7 @@ impl TlsStream {
             inner.peer = inner.session.peer_chain().first().map(|one| peer_name(one));
         }
         // The read that completes the handshake may contain data, too.
-        if inner.phase == Phase::Handshake && inner.handshake_bytes > MAX_HANDSHAKE {
+        if inner.phase == Phase::Handshake && inner.handshake_bytes > inner.max_handshake {
             let why = "the TLS handshake is too long";
             return inner.fail(io::Error::new(io::ErrorKind::InvalidData, why), 0);
         }
