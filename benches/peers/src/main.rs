@@ -1,22 +1,37 @@
-//! Echo servers of other libraries, which `cargo bench --bench throughput` compares with Outrigger.
+//! Echo servers of other libraries, which `cargo bench --bench throughput` and `--bench tls` compare with Outrigger.
 //!
 //! usage: peers tungstenite|tokio-tungstenite|fastwebsockets
+//!        peers tokio-rustls|tokio-rustls-batched CERTIFICATE KEY
 //!
 //! It listens on a free port of 127.0.0.1 and prints the port. Each server follows the library's own examples, with
-//! TCP_NODELAY. Those on tokio have one thread, as Outrigger has.
+//! TCP_NODELAY. Those on tokio have one thread, as Outrigger has. The two with tokio-rustls serve tokio-tungstenite over TLS.
+//! The first one flushes each echo. The second one flushes when it has echoed all that it received.
 
 use std::io;
 use std::net::TcpListener;
+use std::sync::Arc;
 
 use fastwebsockets::{FragmentCollector, OpCode, upgrade};
-use futures_util::{SinkExt, StreamExt};
+use futures_util::future::ready;
+use futures_util::{SinkExt, StreamExt, TryStreamExt};
 use http_body_util::Empty;
 use hyper::body::{Bytes, Incoming};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
+use rustls::ServerConfig;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsAcceptor;
 
 fn main() -> io::Result<()> {
-    let name = std::env::args().nth(1).unwrap_or_default();
+    let mut arguments = std::env::args().skip(1);
+    let name = arguments.next().unwrap_or_default();
+    let tls = match (arguments.next(), arguments.next()) {
+        (Some(certificate), Some(key)) => Some(acceptor(&certificate, &key)?),
+        _ => None,
+    };
     let listener = TcpListener::bind("127.0.0.1:0")?;
     println!("{}", listener.local_addr()?.port());
     if name == "tungstenite" {
@@ -31,14 +46,20 @@ fn main() -> io::Result<()> {
         loop {
             let (stream, _) = listener.accept().await?;
             stream.set_nodelay(true)?;
-            match name.as_str() {
-                "tokio-tungstenite" => drop(tokio::spawn(echo_with_tungstenite(stream))),
-                "fastwebsockets" => drop(tokio::spawn(echo_with_fastwebsockets(stream))),
-                _ => {
-                    return Err(io::Error::other(
-                        "usage: peers tungstenite|tokio-tungstenite|fastwebsockets",
-                    ));
-                }
+            match (name.as_str(), tls.clone()) {
+                ("tokio-tungstenite", None) => drop(tokio::spawn(echo_with_tungstenite(stream))),
+                ("fastwebsockets", None) => drop(tokio::spawn(echo_with_fastwebsockets(stream))),
+                ("tokio-rustls", Some(tls)) => drop(tokio::spawn(async move {
+                    if let Ok(stream) = tls.accept(stream).await {
+                        echo_with_tungstenite(stream).await;
+                    }
+                })),
+                ("tokio-rustls-batched", Some(tls)) => drop(tokio::spawn(async move {
+                    if let Ok(stream) = tls.accept(stream).await {
+                        echo_in_batches(stream).await;
+                    }
+                })),
+                _ => return Err(io::Error::other("see the comment in src/main.rs")),
             }
         }
     })
@@ -62,7 +83,23 @@ fn serve_with_threads(listener: &TcpListener) -> io::Result<()> {
     Ok(())
 }
 
-async fn echo_with_tungstenite(stream: tokio::net::TcpStream) {
+/// TLS 1.2 and 1.3 with session tickets.
+fn acceptor(certificate: &str, key: &str) -> io::Result<TlsAcceptor> {
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_file_iter(certificate)
+        .map_err(io::Error::other)?
+        .collect();
+    let key = PrivateKeyDer::from_pem_file(key).map_err(io::Error::other)?;
+    let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(io::Error::other)?
+        .with_no_client_auth()
+        .with_single_cert(chain.map_err(io::Error::other)?, key)
+        .map_err(io::Error::other)?;
+    config.ticketer = ring::Ticketer::new().map_err(io::Error::other)?;
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+async fn echo_with_tungstenite<S: AsyncRead + AsyncWrite + Unpin>(stream: S) {
     let Ok(socket) = tokio_tungstenite::accept_async(stream).await else {
         return;
     };
@@ -72,6 +109,15 @@ async fn echo_with_tungstenite(stream: tokio::net::TcpStream) {
             return;
         }
     }
+}
+
+async fn echo_in_batches<S: AsyncRead + AsyncWrite + Unpin>(stream: S) {
+    let Ok(socket) = tokio_tungstenite::accept_async(stream).await else {
+        return;
+    };
+    let (writer, reader) = socket.split();
+    let messages = reader.try_filter(|message| ready(message.is_text() || message.is_binary()));
+    let _ = messages.forward(writer).await;
 }
 
 async fn echo_with_fastwebsockets(stream: tokio::net::TcpStream) {
