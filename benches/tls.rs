@@ -294,7 +294,7 @@ struct Bench {
 
 impl Bench {
     /// Measures each server in turn, so that a change of the machine's speed affects all of them. Returns their results.
-    fn rounds<T>(&self, mut measure: impl FnMut(&Server) -> T) -> Vec<Vec<T>> {
+    fn in_turn<T>(&self, mut measure: impl FnMut(&Server) -> T) -> Vec<Vec<T>> {
         let mut all: Vec<Vec<T>> = self.servers.iter().map(|_| Vec::new()).collect();
         for _ in 0..self.rounds {
             for (name, all) in self.servers.iter().zip(&mut all) {
@@ -306,7 +306,7 @@ impl Bench {
 
     /// Prints the median of each server, and its multiple of the first one.
     fn print(&self, title: &str, results: &[Vec<Measured>], digits: usize) {
-        print!("{title:>36}");
+        print!("{title:>38}");
         let medians: Vec<Measured> = results.iter().map(|all| Measured::median(all)).collect();
         for one in &medians {
             let ratio = one.cpu / medians[0].cpu;
@@ -320,11 +320,12 @@ impl Bench {
     }
 
     fn echo(&self, time: Duration) {
+        println!("processor time for a message in µs, and messages per second");
         let config = self.tls.client(Resumption::disabled());
         for (work, separate) in WORK {
             let frame = work.batch().0.len() / work.depth;
             let record = if separate { frame } else { usize::MAX };
-            let results = self.rounds(|server| {
+            let results = self.in_turn(|server| {
                 measure(server, work, time, || {
                     let mut stream = TlsStream::connect(server, &config);
                     upgrade(&mut stream);
@@ -340,24 +341,29 @@ impl Bench {
         }
     }
 
-    /// Handshakes of TLS alone, one after the other.
+    /// Handshakes of TLS alone, one after the other, while another client is idle: a server may clean up after its last one.
     fn handshakes(&self, count: usize) {
+        println!(
+            "processor time for a handshake in µs, and handshakes per second of processor time"
+        );
         for (kind, title) in [
-            (HandshakeKind::Full, "a full handshake"),
-            (HandshakeKind::Resumed, "a resumed handshake"),
+            (HandshakeKind::Full, "full, then closed"),
+            (HandshakeKind::Resumed, "resumed, then closed"),
         ] {
-            let results = self.rounds(|server| {
+            let results = self.in_turn(|server| {
                 let config = self.tls.client(match kind {
                     HandshakeKind::Resumed => Resumption::in_memory_sessions(32),
                     _ => Resumption::disabled(),
                 });
-                // The first one takes the ticket.
+                let mut idle = TlsStream::connect(server, &config);
+                upgrade(&mut idle);
+                // The first one takes a ticket.
                 handshake(server, &config);
-                let (since, cpu) = (Instant::now(), server.cpu());
+                let cpu = server.cpu();
                 for _ in 0..count {
                     assert_eq!(handshake(server, &config), Some(kind));
                 }
-                per_client(server, count, since, cpu)
+                per_client(server, count, cpu)
             });
             self.print(title, &results, 0);
         }
@@ -366,7 +372,7 @@ impl Bench {
     /// Clients that connect, upgrade and stay: what each of them takes to get in, and then the memory.
     fn idle(&self, count: usize) {
         let config = self.tls.client(Resumption::disabled());
-        let results = self.rounds(|server| {
+        let results = self.in_turn(|server| {
             let connect = || {
                 let mut stream = TlsStream::connect(server, &config);
                 upgrade(&mut stream);
@@ -376,9 +382,9 @@ impl Bench {
             // The first connection also allocates shared memory.
             let first = connect();
             let before = server.resident();
-            let (since, cpu) = (Instant::now(), server.cpu());
+            let cpu = server.cpu();
             let clients: Vec<_> = (0..count).map(|_| connect()).collect();
-            let client = per_client(server, count, since, cpu);
+            let client = per_client(server, count, cpu);
             let bytes = server.resident().saturating_sub(before) as f64 / clients.len() as f64;
             drop(first);
             (
@@ -393,17 +399,19 @@ impl Bench {
             let all = results.iter();
             all.map(|all| all.iter().map(part).collect()).collect()
         };
-        self.print("a handshake and an upgrade", &of(|one| one.0), 0);
+        self.print("full, with the upgrade, and stays", &of(|one| one.0), 0);
         println!("resident memory in bytes");
         self.print(&format!("an idle client of {count}"), &of(|one| one.1), 0);
     }
 }
 
-fn per_client(server: &Server, count: usize, since: Instant, cpu: Duration) -> Measured {
-    let used = server.cpu().saturating_sub(cpu);
+/// The processor time for a client, and how many would take a second of it.
+fn per_client(server: &Server, count: usize, before: Duration) -> Measured {
+    let used = server.cpu().saturating_sub(before).as_secs_f64();
+    let count = count as f64;
     Measured {
-        rate: count as f64 / since.elapsed().as_secs_f64(),
-        cpu: used.as_secs_f64() * 1e6 / count as f64,
+        rate: count / used,
+        cpu: used * 1e6 / count,
     }
 }
 
@@ -449,8 +457,7 @@ fn main() {
         rounds: setting("ROUNDS", 3.0) as usize,
     };
     println!("TLS 1.3 with AES-128-GCM, X25519 and ECDSA P-256");
-    println!("the servers' processor time in µs, and how many in a second");
-    print!("{:>36}", "");
+    print!("{:>38}", "");
     bench.servers.iter().for_each(|name| print!("{name:>27}"));
     println!();
     bench.echo(Duration::from_secs_f64(setting("SECONDS_EACH", 1.0)));
