@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use super::commands::{Command, ProgramArg, Serves};
 use super::flags::{Flag, Takes};
 use super::settings::Settings;
+use super::values::missing_feature;
 use crate::ServiceId;
 use crate::server::ADMIN_PATHS;
 use crate::service::Endpoint;
@@ -154,7 +155,12 @@ impl ConfigFile {
             return Ok(());
         }
         let flag = find(key, command).filter(|flag| flag.in_file);
-        let flag = flag.ok_or_else(|| wrong(format!("'{}' has no such setting", command.name)))?;
+        let flag = flag.ok_or_else(|| {
+            wrong(match missing_feature(key) {
+                Some(why) => why.to_owned(),
+                None => format!("'{}' has no such setting", command.name),
+            })
+        })?;
         for value in values(flag, value).map_err(wrong)? {
             flag.apply(settings, &value).map_err(wrong)?;
         }

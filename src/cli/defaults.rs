@@ -3,7 +3,7 @@
 use std::env::VarError;
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::process::geteuid;
 
@@ -179,8 +179,8 @@ impl Settings {
                 ));
             }
         }
-        warnings.extend(self.secret_files().filter_map(|(flag, file)| {
-            let found = std::fs::metadata(file).ok().filter(Metadata::is_file)?;
+        warnings.extend(self.secret_files().into_iter().filter_map(|(flag, file)| {
+            let found = std::fs::metadata(&file).ok().filter(Metadata::is_file)?;
             let mode = found.mode() & 0o777;
             let file = file.display();
             (mode & forbidden_mode(&found) != 0).then(|| {
@@ -200,16 +200,17 @@ impl Settings {
     }
 
     /// The files that contain secrets, with their flags.
-    fn secret_files(&self) -> impl Iterator<Item = (&'static str, &Path)> {
-        let token = self
-            .token_file
-            .as_deref()
-            .map(|file| ("--token-file", file));
+    fn secret_files(&self) -> Vec<(&'static str, PathBuf)> {
+        let mut files = vec![("--token-file", self.token_file.clone())];
         #[cfg(feature = "tls")]
-        let key = self.tls.key.as_deref().map(|file| ("--tls-key", file));
-        #[cfg(not(feature = "tls"))]
-        let key = None;
-        token.into_iter().chain(key)
+        files.extend([
+            ("--tls-key", self.tls.key.clone()),
+            ("--tls-dir", self.kept_certificate()),
+        ]);
+        let files = files.into_iter();
+        files
+            .filter_map(|(flag, file)| Some((flag, file?)))
+            .collect()
     }
 
     /// Whether clients can run code through one of the services.

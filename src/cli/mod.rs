@@ -205,10 +205,10 @@ fn parse_flags(
 
 /// The error for a flag that this build does not have.
 fn unknown_flag(name: &str) -> String {
-    if !cfg!(feature = "tls") && name.starts_with("tls-") {
-        return format!("--{name}: {}", values::NO_TLS);
+    match values::missing_feature(name) {
+        Some(why) => format!("--{name}: {why}"),
+        None => format!("unknown option '--{name}'"),
     }
-    format!("unknown option '--{name}'")
 }
 
 /// The program and its arguments after `--`.

@@ -1,5 +1,6 @@
 //! Loads the certificates that the flags name, and keeps a self-signed one.
 
+use std::error::Error;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -71,17 +72,25 @@ impl Settings {
         present: Option<&TlsConfig>,
     ) -> Result<Option<TlsConfig>, String> {
         let flags = &self.tls;
-        let (identity, from) = match (&flags.cert, &flags.key) {
-            (Some(cert), Some(key)) => (load_identity(cert, key)?, named("--tls-cert", cert)),
+        let (identity, from, from_key) = match (&flags.cert, &flags.key) {
+            (Some(cert), Some(key)) => {
+                let identity = load_identity(cert, key)?;
+                (identity, named("--tls-cert", cert), named("--tls-key", key))
+            }
             _ if flags.self_signed => {
+                let from = match &flags.dir {
+                    Some(dir) => named("--tls-dir", &dir.join(KEPT_FILE)),
+                    None => "--tls-self-signed".to_owned(),
+                };
                 let present = present.map(TlsConfig::identity);
-                (self.self_signed(present)?, "--tls-self-signed".to_owned())
+                let identity = self.self_signed(present);
+                let identity = identity.map_err(|error| format!("{from}: {error}"))?;
+                (identity, from.clone(), from)
             }
             _ => return Ok(None),
         };
-        let from_key = flags.key.as_ref().map(|key| named("--tls-key", key));
-        let config = TlsConfig::new(identity).map_err(|error| match (&error, from_key) {
-            (TlsError::Key(_), Some(from)) => format!("{from}: {error}"),
+        let config = TlsConfig::new(identity).map_err(|error| match error {
+            TlsError::Key(_) => format!("{from_key}: {error}"),
             _ => format!("{from}: {error}"),
         })?;
         let config = match &flags.client_ca {
@@ -97,43 +106,52 @@ impl Settings {
     }
 
     /// The self-signed certificate: the one in the directory, the present one, or a new one.
-    fn self_signed(&self, present: Option<&TlsIdentity>) -> Result<TlsIdentity, String> {
+    fn self_signed(&self, present: Option<&TlsIdentity>) -> Result<TlsIdentity, Box<dyn Error>> {
         let lasts = |identity: &TlsIdentity| identity.not_after() > SystemTime::now() + RENEWAL;
-        let failed = |error: &TlsError| format!("--tls-self-signed: {error}");
+        let create = || TlsIdentity::self_signed(&self.certificate_names());
         let Some(dir) = &self.tls.dir else {
-            if let Some(present) = present.filter(|present| lasts(present)) {
-                return Ok(present.clone());
-            }
-            let created = TlsIdentity::self_signed(&self.certificate_names());
-            return created
-                .map(|(identity, _)| identity)
-                .map_err(|error| failed(&error));
+            return match present.filter(|present| lasts(present)) {
+                Some(present) => Ok(present.clone()),
+                None => Ok(create()?.0),
+            };
         };
         let file = dir.join(KEPT_FILE);
-        let from = named("--tls-dir", &file);
+        let mut lock = None;
+        if !self.check {
+            DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+            // Of several servers that start at once, the first creates the certificate for all.
+            let dir = File::open(dir)?;
+            dir.lock()?;
+            lock = Some(dir);
+        }
         match read(&file) {
             Ok(text) => {
-                let kept = TlsIdentity::from_pem(&text, &text);
-                let kept = kept.map_err(|error| format!("{from}: {error}"))?;
+                let kept = TlsIdentity::from_pem(&text, &text)?;
                 if lasts(&kept) {
                     return Ok(kept);
                 }
-                log::info!("{from}: the certificate is replaced, because it expires soon");
+                log::info!("--tls-dir: the certificate is replaced, because it expires soon");
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(format!("{from}: {error}")),
+            Err(error) => return Err(error.into()),
         }
-        let (identity, text) =
-            TlsIdentity::self_signed(&self.certificate_names()).map_err(|error| failed(&error))?;
-        store(dir, &file, &text).map_err(|error| format!("{from}: {error}"))?;
+        let (identity, text) = create()?;
+        if lock.is_some() {
+            store(&file, &text)?;
+        }
         Ok(identity)
+    }
+
+    /// The file that keeps the self-signed certificate with its key.
+    pub(super) fn kept_certificate(&self) -> Option<PathBuf> {
+        Some(self.tls.dir.as_ref()?.join(KEPT_FILE))
     }
 
     /// The names and addresses by which clients reach this server.
     fn certificate_names(&self) -> Vec<String> {
         let mut names = own_names();
         names.push("localhost".to_owned());
-        let is_name = |host: &&String| !host.contains(['*', '[', ':']);
+        let is_name = |host: &&String| host.is_ascii() && !host.contains(['*', '[', ':']);
         names.extend(self.server.access.hosts.iter().filter(is_name).cloned());
         let mut ips: Vec<IpAddr> = vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
         for listen in &self.listen {
@@ -182,10 +200,8 @@ fn read(file: &Path) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Stores a certificate with its key in a directory, for the server's user only. The file is complete before it gets its
-/// name.
-fn store(dir: &Path, file: &Path, text: &str) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+/// Stores a certificate with its key, for the server's user only. The file is complete before it gets its name.
+fn store(file: &Path, text: &str) -> io::Result<()> {
     let unfinished = file.with_extension(format!("{}.tmp", uuid::Uuid::new_v4().simple()));
     let mut out = OpenOptions::new()
         .write(true)

@@ -9,8 +9,12 @@ use crate::Listen;
 use crate::server::split_security;
 
 /// The error for an option of TLS in a build without it.
-pub(super) const NO_TLS: &str =
-    "this build of outrigger has no TLS (the feature 'tls' of its crate)";
+const NO_TLS: &str = "this build of outrigger has no TLS (the feature 'tls' of its crate)";
+
+/// Why this build does not have a flag, if another build does.
+pub(super) fn missing_feature(name: &str) -> Option<&'static str> {
+    (!cfg!(feature = "tls") && name.starts_with("tls-")).then_some(NO_TLS)
+}
 
 /// Parses `HOST:PORT`, `unix:PATH` or `fd:NUMBER`, which may follow `tls:` or `plain:`. A host name stands for all of its
 /// addresses.

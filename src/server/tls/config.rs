@@ -156,6 +156,14 @@ fn server_config(
     verifier: Option<Arc<dyn ClientCertVerifier>>,
 ) -> Result<Arc<ServerConfig>, TlsError> {
     let provider: Arc<CryptoProvider> = Arc::new(default_provider());
+    if provider
+        .key_provider
+        .load_private_key(identity.key())
+        .is_err()
+    {
+        let problem = "the private key is of an unknown kind; ECDSA (P-256, P-384), Ed25519 and RSA (2048 to 4096 bits) are known";
+        return Err(TlsError::Key(problem.to_owned()));
+    }
     let failed = |error: rustls::Error| TlsError::Certificate(error.to_string());
     let builder = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13, &TLS12])

@@ -41,7 +41,7 @@ impl TlsIdentity {
         let chain = certificates(chain)?;
         let key = match PrivateKeyDer::from_pem_slice(key) {
             Ok(key) => key,
-            Err(pem::Error::NoItemsFound) if is_encrypted(key) => {
+            Err(_) if is_encrypted(key) => {
                 return Err(TlsError::Key("the private key is encrypted".to_owned()));
             }
             Err(pem::Error::NoItemsFound) => {
