@@ -484,3 +484,19 @@ fn wrong_options_are_named() {
     let output = outrigger(&[&["echo", "--check"], &pair[..]].concat());
     assert!(output.status.success());
 }
+
+#[test]
+fn a_long_message_in_short_records_is_whole() {
+    // The bug: the work of decrypting closed the gate between a read and the handling of its bytes, which were lost.
+    let folder = Folder::new("records");
+    let authority = Authority::new();
+    let server = serve(&folder, &authority, &["--no-auth"]);
+    let mut client = (*authority.client(None)).clone();
+    client.max_fragment_size = Some(64);
+    let mut tls = connect(server.address(), &Arc::new(client));
+    assert!(upgrade(&mut tls, "").starts_with("HTTP/1.1 101 "));
+    for len in [100, 600 << 10, 100] {
+        let payload: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
+        echo(&mut tls, &payload);
+    }
+}

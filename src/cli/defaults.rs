@@ -201,12 +201,13 @@ impl Settings {
 
     /// The files that contain secrets, with their flags.
     fn secret_files(&self) -> Vec<(&'static str, PathBuf)> {
-        let mut files = vec![("--token-file", self.token_file.clone())];
-        #[cfg(feature = "tls")]
-        files.extend([
+        let files = [
+            ("--token-file", self.token_file.clone()),
+            #[cfg(feature = "tls")]
             ("--tls-key", self.tls.key.clone()),
+            #[cfg(feature = "tls")]
             ("--tls-dir", self.kept_certificate()),
-        ]);
+        ];
         let files = files.into_iter();
         files
             .filter_map(|(flag, file)| Some((flag, file?)))

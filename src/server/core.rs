@@ -38,6 +38,8 @@ pub(super) struct Env {
     pub(super) now: Time,
     /// The buffers of TLS.
     pub(super) scratch: Scratch,
+    /// The work of decrypting what was read, until it is counted.
+    pub(super) decrypted: usize,
     /// Limits, buffers and compressors of the protocol.
     pub(super) protocol: Shared,
     /// The write buffer: replies to the client that is being read. Empty while no client is being read.
@@ -82,6 +84,14 @@ impl Env {
     #[inline]
     pub(super) fn is_output_full(&self) -> bool {
         self.output.len() >= self.most_output
+    }
+
+    /// Counts the work of decrypting what was read.
+    #[inline]
+    pub(super) fn spend_decrypted(&mut self) {
+        if self.decrypted > 0 {
+            self.budget.spend(std::mem::take(&mut self.decrypted));
+        }
     }
 
     /// Begins the share of the next client.
@@ -141,6 +151,7 @@ impl Core {
             env: Env {
                 now,
                 scratch: Scratch::default(),
+                decrypted: 0,
                 protocol: Shared::new(config.limits, compression(&config)),
                 output: Vec::new(),
                 most_output: WRITE_BUFFER.min(config.soft_outbound),

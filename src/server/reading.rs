@@ -55,12 +55,13 @@ impl<S: Service> Server<S> {
             match read {
                 Read::Bytes(count) | Read::Placed(count) => budget -= count,
                 Read::End => return self.handle_end_of_input(id),
-                Read::Nothing => return,
+                Read::Nothing => return env.spend_decrypted(),
             }
             self.handle_input(id, read);
             let Some((client, env)) = self.ctx.core.reading() else {
                 return;
             };
+            env.spend_decrypted();
             let gate = client.read_gate(env);
             if budget == 0 || gate == ReadGate::Held(Why::Turn) {
                 env.counters.turn_reads += 1;

@@ -295,7 +295,8 @@ impl Client {
         is_placed: bool,
     ) -> Read {
         self.traffic.bytes_in += last.wire as u64;
-        env.budget.spend(last.work);
+        // The bytes that were read are handled before the gate closes.
+        env.decrypted += last.work;
         let more = last.more || self.flags.has(Flag::HungUp);
         if last.opens {
             self.handle_tls_opened(env);
