@@ -90,8 +90,14 @@ impl Env {
     #[inline]
     pub(super) fn spend_decrypted(&mut self) {
         if self.decrypted > 0 {
-            self.budget.spend(std::mem::take(&mut self.decrypted));
+            self.count_decrypted();
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn count_decrypted(&mut self) {
+        self.budget.spend(std::mem::take(&mut self.decrypted));
     }
 
     /// Begins the share of the next client.

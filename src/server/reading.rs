@@ -55,7 +55,7 @@ impl<S: Service> Server<S> {
             match read {
                 Read::Bytes(count) | Read::Placed(count) => budget -= count,
                 Read::End => return self.handle_end_of_input(id),
-                Read::Nothing => return env.spend_decrypted(),
+                Read::Nothing => return,
             }
             self.handle_input(id, read);
             let Some((client, env)) = self.ctx.core.reading() else {

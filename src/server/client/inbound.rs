@@ -305,6 +305,7 @@ impl Client {
             Ok(0) => self.handle_end(),
             Ok(count) => self.handle_bytes(env, count, more, is_placed),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                env.spend_decrypted();
                 if last.wire > 0 {
                     self.handle_bytes(env, 0, more, false);
                 }

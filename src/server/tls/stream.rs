@@ -87,6 +87,8 @@ struct Inner {
     /// The number of bytes received during the handshake.
     handshake_bytes: usize,
     max_handshake: usize,
+    /// Whether the handshake was completed.
+    was_open: bool,
     /// Whether close_notify was sent.
     close_sent: bool,
     /// The name in the certificate of the peer.
@@ -159,6 +161,7 @@ impl TlsStream {
             } else {
                 MAX_HANDSHAKE
             },
+            was_open: false,
             close_sent: false,
             peer: None,
             failure: None,
@@ -179,7 +182,11 @@ impl TlsStream {
 
     /// Whether the handshake has not been completed.
     pub(in crate::server) fn is_handshaking(&self) -> bool {
-        matches!(self.0.phase, Phase::Handshake | Phase::Failed) && !self.0.session.is_open()
+        match self.0.phase {
+            Phase::Handshake => true,
+            Phase::Failed => !self.0.was_open,
+            Phase::Proxied | Phase::Open | Phase::Plain => false,
+        }
     }
 
     /// Whether the peer has begun a handshake and not completed it.
@@ -326,6 +333,10 @@ impl TlsStream {
             Ok(opened) => opened,
             Err(error) => {
                 inner.last_read.wire = wire;
+                // Data behind a handshake that is not yet known to be complete has no owner.
+                if inner.phase == Phase::Handshake {
+                    count = 0;
+                }
                 return inner.fail(error, count);
             }
         };
@@ -347,6 +358,7 @@ impl TlsStream {
         let opens = was_handshake && inner.session.is_open();
         if opens {
             inner.phase = Phase::Open;
+            inner.was_open = true;
             inner.peer = inner.session.peer_chain().first().map(|one| peer_name(one));
         }
         // The read that completes the handshake may contain data, too.
@@ -386,7 +398,8 @@ impl TlsStream {
                 inner.last_write.sent = sent;
                 return Ok(sent);
             }
-            Phase::Handshake | Phase::Failed => return Ok(0),
+            Phase::Handshake => return Ok(0),
+            Phase::Failed => return Err(inner.take_failure()),
             Phase::Open => {}
         }
         inner.last_write.sent = inner.flush()?;
@@ -458,6 +471,12 @@ impl Inner {
         self.failure = Some(error);
         self.last_read.more = true;
         Ok(count)
+    }
+
+    /// Why the session has failed.
+    fn take_failure(&mut self) -> io::Error {
+        let failure = self.failure.take();
+        failure.unwrap_or_else(|| io::ErrorKind::BrokenPipe.into())
     }
 
     /// Reads plain text from the socket.
