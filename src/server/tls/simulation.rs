@@ -180,6 +180,9 @@ impl Conversation {
 
     /// Reads until there is no more. Returns whether the input has ended.
     fn server_reads(&mut self, size: usize) -> bool {
+        if self.has_failed {
+            return true;
+        }
         let mut buffer = vec![0; size];
         for _ in 0..100_000 {
             match self.stream.read(&mut buffer, &mut self.scratch) {
