@@ -49,6 +49,12 @@ impl<'a> Input<'a> {
         self.len() == 0
     }
 
+    /// Whether bytes are in the memory of a message.
+    #[cfg(feature = "server")]
+    pub(crate) fn is_placed(&self) -> bool {
+        self.placed > 0
+    }
+
     /// The bytes that are left, without taking them.
     pub fn peek(&self) -> &[u8] {
         self.rest

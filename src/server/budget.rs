@@ -10,6 +10,9 @@ const CLIENT_SHARE: u32 = 200;
 /// The maximum work of one turn before the loop polls for new events.
 const TURN_SHARE: u32 = 10_000;
 
+/// The work of a turn for TLS handshakes that wait. At least one is continued.
+pub(super) const HANDSHAKE_SHARE: u32 = 2_000;
+
 /// The cost of answering a call, besides the length of the answer.
 pub(super) const CALL: usize = 10;
 
@@ -61,6 +64,11 @@ impl Budget {
     /// Whether the client that is being read has used up its share.
     pub(super) fn is_client_spent(self) -> bool {
         self.client >= CLIENT_SHARE
+    }
+
+    /// The work of this turn.
+    pub(super) fn turn_work(self) -> u32 {
+        self.turn
     }
 
     /// Whether this turn has used up its share.

@@ -38,8 +38,6 @@ pub(super) struct Env {
     pub(super) now: Time,
     /// The buffers of TLS.
     pub(super) scratch: Scratch,
-    /// The work of decrypting what was read, until it is counted.
-    pub(super) decrypted: usize,
     /// Limits, buffers and compressors of the protocol.
     pub(super) protocol: Shared,
     /// The write buffer: replies to the client that is being read. Empty while no client is being read.
@@ -84,20 +82,6 @@ impl Env {
     #[inline]
     pub(super) fn is_output_full(&self) -> bool {
         self.output.len() >= self.most_output
-    }
-
-    /// Counts the work of decrypting what was read.
-    #[inline]
-    pub(super) fn spend_decrypted(&mut self) {
-        if self.decrypted > 0 {
-            self.count_decrypted();
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn count_decrypted(&mut self) {
-        self.budget.spend(std::mem::take(&mut self.decrypted));
     }
 
     /// Begins the share of the next client.
@@ -157,7 +141,6 @@ impl Core {
             env: Env {
                 now,
                 scratch: Scratch::default(),
-                decrypted: 0,
                 protocol: Shared::new(config.limits, compression(&config)),
                 output: Vec::new(),
                 most_output: WRITE_BUFFER.min(config.soft_outbound),

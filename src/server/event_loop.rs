@@ -13,6 +13,7 @@ use mio::event::Event as Readied;
 use mio::{Events, Poll};
 
 use super::address::ListenAddress;
+use super::budget::HANDSHAKE_SHARE;
 use super::clock::Clock;
 use super::context::Context;
 use super::core::{Core, earlier};
@@ -202,6 +203,7 @@ impl<S: Service> Server<S> {
             };
             self.perform(Task::Read(id));
         }
+        self.continue_handshakes();
         if self.ctx.core.sources.has_work() {
             for (source, readiness) in self.ctx.core.sources.take_again() {
                 self.perform(Task::Source(source, readiness));
@@ -226,6 +228,20 @@ impl<S: Service> Server<S> {
         self.ctx.core.trim_if_due();
         self.ctx.core.check_certificate_if_due();
         self.handle_shutdown();
+    }
+
+    /// Reads queued clients in their TLS handshake, until their share of the turn is used up.
+    fn continue_handshakes(&mut self) {
+        let before = self.ctx.core.env.budget.turn_work();
+        for _ in 0..self.ctx.core.env.queue.handshake_count() {
+            let Some(id) = self.ctx.core.env.queue.pop_handshake() else {
+                break;
+            };
+            self.perform(Task::Read(id));
+            if self.ctx.core.env.budget.turn_work() - before >= HANDSHAKE_SHARE {
+                break;
+            }
+        }
     }
 
     fn handle_event(&mut self, event: &Readied, ended: &mut Ended) {

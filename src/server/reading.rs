@@ -61,7 +61,6 @@ impl<S: Service> Server<S> {
             let Some((client, env)) = self.ctx.core.reading() else {
                 return;
             };
-            env.spend_decrypted();
             let gate = client.read_gate(env);
             if budget == 0 || gate == ReadGate::Held(Why::Turn) {
                 env.counters.turn_reads += 1;
@@ -158,7 +157,8 @@ fn receive<S: Service>(
     let Some((client, env)) = ctx.core.reading() else {
         return false;
     };
-    if client.read_gate(env) != ReadGate::Ready {
+    // Placed bytes cannot wait. Decrypting them may have used up the client's share since the gate was open.
+    if !input.is_placed() && client.read_gate(env) != ReadGate::Ready {
         return false;
     }
     let event = client.receive(env, input);

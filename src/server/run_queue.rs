@@ -20,6 +20,8 @@ pub(super) enum News {
 pub(super) struct RunQueue {
     /// Clients to read in the next turn.
     readable: VecDeque<ClientId>,
+    /// Clients in their TLS handshake, to be read in the next turn. Handshakes take long, so other clients come first.
+    handshakes: VecDeque<ClientId>,
     /// Clients with output to write at the end of this turn.
     dirty: VecDeque<ClientId>,
     /// News that the loop handles after the current task.
@@ -32,6 +34,21 @@ impl RunQueue {
     /// Queues a client to be read in the next turn.
     pub(super) fn push_readable(&mut self, id: ClientId) {
         self.readable.push_back(id);
+    }
+
+    /// Queues a client to continue its TLS handshake in the next turn.
+    pub(super) fn push_handshake(&mut self, id: ClientId) {
+        self.handshakes.push_back(id);
+    }
+
+    /// The number of clients to continue a TLS handshake with.
+    pub(super) fn handshake_count(&self) -> usize {
+        self.handshakes.len()
+    }
+
+    /// The next client to continue a TLS handshake with.
+    pub(super) fn pop_handshake(&mut self) -> Option<ClientId> {
+        self.handshakes.pop_front()
     }
 
     /// Queues a client's output to be written at the end of this turn.
@@ -80,6 +97,9 @@ impl RunQueue {
 
     /// Whether work is left over for the next turn, so that the loop must not sleep.
     pub(super) fn has_work(&self) -> bool {
-        !self.readable.is_empty() || !self.dirty.is_empty() || !self.news.is_empty()
+        !self.readable.is_empty()
+            || !self.handshakes.is_empty()
+            || !self.dirty.is_empty()
+            || !self.news.is_empty()
     }
 }

@@ -115,6 +115,12 @@ impl Client {
         });
     }
 
+    /// Ends a connection before its first request. Its input is discarded until the peer closes its side, so that the peer
+    /// gets what was written.
+    pub(in crate::server) fn discard_input(&mut self, env: &mut Env) {
+        self.transmit_http(env, |http, now, _| *http = HttpConnection::closing(now));
+    }
+
     /// Makes the peer wait for the rejection of its request. The loop rejects it after `delay`.
     pub(in crate::server) fn reject_later(&mut self, env: &mut Env, delay: Duration) {
         self.transmit_http(env, |http, now, _| http.reject_later(now, delay));

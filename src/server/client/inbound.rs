@@ -295,8 +295,7 @@ impl Client {
         is_placed: bool,
     ) -> Read {
         self.traffic.bytes_in += last.wire as u64;
-        // The bytes that were read are handled before the gate closes.
-        env.decrypted += last.work;
+        env.budget.spend(last.work);
         let more = last.more || self.flags.has(Flag::HungUp);
         if last.opens {
             self.handle_tls_opened(env);
@@ -305,7 +304,6 @@ impl Client {
             Ok(0) => self.handle_end(),
             Ok(count) => self.handle_bytes(env, count, more, is_placed),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                env.spend_decrypted();
                 if last.wire > 0 {
                     self.handle_bytes(env, 0, more, false);
                 }
@@ -317,13 +315,16 @@ impl Client {
                 }
                 Read::Nothing
             }
-            Err(error) => {
-                if self.is_tls_handshaking() {
-                    let (id, remote) = (self.id, self.remote);
-                    log::info!("{id} TLS handshake failed: {error} remote={remote}");
-                }
-                self.handle_read_error(env, &error)
+            // A violation of TLS. The peer was sent an alert.
+            Err(error)
+                if self.is_tls_handshaking() && error.kind() == io::ErrorKind::InvalidData =>
+            {
+                let (id, remote) = (self.id, self.remote);
+                log::info!("{id} TLS handshake failed: {error} remote={remote}");
+                self.discard_input(env);
+                Read::Nothing
             }
+            Err(error) => self.handle_read_error(env, &error),
         }
     }
 

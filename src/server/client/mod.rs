@@ -260,7 +260,11 @@ impl Client {
     /// Queues the client for reading if there may be input.
     pub(super) fn read_again(&mut self, env: &mut Env) {
         if self.has_input() && !self.flags.set(Flag::Queued, true) {
-            env.queue.push_readable(self.id);
+            if self.is_tls_handshaking() {
+                env.queue.push_handshake(self.id);
+            } else {
+                env.queue.push_readable(self.id);
+            }
         }
     }
 

@@ -210,7 +210,7 @@ impl Client {
                     });
                 }
             }
-            Err(error) => self.end(env, CloseReason::write_error(&error)),
+            Err(error) => self.handle_write_error(env, &error),
         }
         true
     }
@@ -279,8 +279,18 @@ impl Client {
                     self.keep_rest(env, |backlog| backlog.push(parts, written));
                 }
             }
-            Err(error) => self.end(env, CloseReason::write_error(&error)),
+            Err(error) => self.handle_write_error(env, &error),
         }
+    }
+
+    #[cold]
+    fn handle_write_error(&mut self, env: &mut Env, error: &io::Error) {
+        // A violation of TLS was found when the socket was read.
+        let reason = match error.kind() {
+            io::ErrorKind::InvalidData => CloseReason::read_error(error),
+            _ => CloseReason::write_error(error),
+        };
+        self.end(env, reason);
     }
 
     /// Appends output to the backlog, to be written at the end of the turn.
@@ -329,7 +339,7 @@ impl Client {
         match self.stream.flush() {
             Ok(sent) => self.traffic.bytes_out += sent as u64,
             Err(error) => {
-                self.end(env, CloseReason::write_error(&error));
+                self.handle_write_error(env, &error);
                 return false;
             }
         }
@@ -388,7 +398,7 @@ impl Client {
                         return env.budget.spend(WRITE + WRITE_PER_TURN / 2048);
                     }
                 }
-                Err(error) => return self.end(env, CloseReason::write_error(&error)),
+                Err(error) => return self.handle_write_error(env, &error),
             }
         }
         let written = (self.traffic.bytes_out - before) as usize;

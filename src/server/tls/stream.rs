@@ -265,7 +265,12 @@ impl TlsStream {
         }
         match inner.phase {
             Phase::Proxied | Phase::Plain => return inner.read_raw(buffer),
-            Phase::Failed => return inner.failure.take().map_or(Ok(0), Err),
+            Phase::Failed => {
+                return match inner.failure.take() {
+                    Some(failure) => Err(failure),
+                    None => inner.discard(scratch),
+                };
+            }
             Phase::Handshake | Phase::Open => {}
         }
         if inner.session.is_peer_closed() {
@@ -487,7 +492,7 @@ impl Inner {
         Ok(count)
     }
 
-    /// Discards input after close_notify was sent. Only the end of the input is of interest.
+    /// Discards input after close_notify or an alert was sent. Only the end of the input is of interest.
     fn discard(&mut self, scratch: &mut Scratch) -> io::Result<usize> {
         scratch.incoming.resize(scratch.incoming.len().max(READ), 0);
         match self.read_raw(&mut scratch.incoming)? {
