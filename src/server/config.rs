@@ -155,7 +155,7 @@ impl Config {
     }
 
     /// Whether there is a certificate for TLS.
-    fn has_tls(&self) -> bool {
+    pub(super) fn has_tls(&self) -> bool {
         #[cfg(feature = "tls")]
         return self.tls.is_some();
         #[cfg(not(feature = "tls"))]

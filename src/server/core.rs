@@ -109,10 +109,11 @@ pub(super) struct Core {
     /// The slot of the client that was being read when a pause began. Reading resumes with the slot after it, so that
     /// the same client does not always fill a program's queue first.
     resume_behind: usize,
+    /// When to do the next of the chores below.
+    chores_at: Option<Time>,
     /// When to return free memory to the system.
     trim_at: Option<Time>,
     /// When to check whether the certificate for TLS expires.
-    #[cfg(feature = "tls")]
     pub(super) certificate_check: Option<Time>,
 }
 
@@ -133,8 +134,7 @@ impl Core {
         listen: Vec<ListenAddress>,
         now: Time,
     ) -> Self {
-        #[cfg(feature = "tls")]
-        let certificate_check = config.tls.as_ref().map(|_| now);
+        let certificate_check = config.has_tls().then_some(now);
         Self {
             registry: Registry::new(),
             timers: Timers::new(now),
@@ -165,7 +165,7 @@ impl Core {
             broadcasts: 0,
             resume_behind: 0,
             trim_at: None,
-            #[cfg(feature = "tls")]
+            chores_at: certificate_check,
             certificate_check,
         }
     }
@@ -399,16 +399,32 @@ impl Core {
     pub(super) fn give_memory_back(&mut self) {
         self.env.protocol.clear();
         self.trim_at.get_or_insert(self.env.now + TRIM_DELAY);
+        self.plan_chores();
     }
 
-    /// Returns the heap's free memory to the system if that is due.
-    pub(super) fn trim_if_due(&mut self) {
-        if self.trim_at.is_some_and(|at| self.env.now >= at) {
-            self.trim_at = None;
-            if self.registry.client_count() == 0 {
-                trim_heap();
-            }
+    /// Does the chores that are due.
+    #[inline]
+    pub(super) fn do_chores(&mut self) {
+        if self.chores_at.is_some_and(|at| self.env.now >= at) {
+            self.do_due_chores();
         }
+    }
+
+    #[cold]
+    fn do_due_chores(&mut self) {
+        let now = self.env.now;
+        if self.trim_at.take_if(|at| now >= *at).is_some() && self.registry.client_count() == 0 {
+            trim_heap();
+        }
+        if self.certificate_check.is_some_and(|at| now >= at) {
+            self.check_certificate();
+        }
+        self.plan_chores();
+    }
+
+    /// Sets the time of the next chore.
+    pub(super) fn plan_chores(&mut self) {
+        self.chores_at = earlier(self.trim_at, self.certificate_check);
     }
 
     /// Whether work is left over for the next turn, so that the loop must not sleep.
@@ -419,7 +435,7 @@ impl Core {
     /// The latest time of the next turn of the loop.
     pub(super) fn next_turn(&mut self) -> Option<Time> {
         let next = earlier(self.timers.next(), self.shutdown.next_turn(self.env.now));
-        earlier(earlier(next, self.trim_at), self.next_certificate_check())
+        earlier(next, self.chores_at)
     }
 
     /// Whether a stopping server still waits for clients, calls or unsent output.

@@ -203,7 +203,9 @@ impl<S: Service> Server<S> {
             };
             self.perform(Task::Read(id));
         }
-        self.continue_handshakes();
+        if self.ctx.core.env.queue.handshake_count() > 0 {
+            self.continue_handshakes();
+        }
         if self.ctx.core.sources.has_work() {
             for (source, readiness) in self.ctx.core.sources.take_again() {
                 self.perform(Task::Source(source, readiness));
@@ -225,12 +227,12 @@ impl<S: Service> Server<S> {
         if self.ctx.core.env.kept_memory > 0 {
             self.relieve_memory();
         }
-        self.ctx.core.trim_if_due();
-        self.ctx.core.check_certificate_if_due();
+        self.ctx.core.do_chores();
         self.handle_shutdown();
     }
 
     /// Reads queued clients in their TLS handshake, until their share of the turn is used up.
+    #[cold]
     fn continue_handshakes(&mut self) {
         let before = self.ctx.core.env.budget.turn_work();
         for _ in 0..self.ctx.core.env.queue.handshake_count() {

@@ -8,7 +8,6 @@
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
-use crate::protocol::Time;
 use crate::server::core::Core;
 use crate::server::stream::Stream;
 
@@ -122,9 +121,7 @@ impl TlsStream {
 }
 
 impl Core {
-    pub(in crate::server) fn next_certificate_check(&self) -> Option<Time> {
-        None
+    pub(in crate::server) fn check_certificate(&mut self) {
+        self.certificate_check = None;
     }
-
-    pub(in crate::server) fn check_certificate_if_due(&mut self) {}
 }

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use super::config::TlsConfig;
-use crate::protocol::Time;
 use crate::server::core::Core;
 
 /// A certificate that expires within this many days is warned about.
@@ -16,20 +15,8 @@ const INTERVAL: Duration = Duration::from_secs(24 * 3600);
 const DAY: i64 = 24 * 3600;
 
 impl Core {
-    /// When to check the certificate next.
-    pub(in crate::server) fn next_certificate_check(&self) -> Option<Time> {
-        self.certificate_check
-    }
-
-    /// Warns about a certificate that expires soon or has expired, if a check is due.
-    pub(in crate::server) fn check_certificate_if_due(&mut self) {
-        if self.certificate_check.is_some_and(|at| self.env.now >= at) {
-            self.check_certificate();
-        }
-    }
-
-    #[cold]
-    fn check_certificate(&mut self) {
+    /// Warns about a certificate that expires soon or has expired.
+    pub(in crate::server) fn check_certificate(&mut self) {
         let Some(tls) = &self.env.config.tls else {
             return;
         };
@@ -62,6 +49,7 @@ impl Core {
         }
         self.env.config.tls = Some(tls);
         self.certificate_check = Some(self.env.now);
+        self.plan_chores();
         revoked
     }
 }
