@@ -116,30 +116,27 @@ impl Settings {
             };
         };
         let file = dir.join(KEPT_FILE);
-        let mut lock = None;
-        if !self.check {
-            DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-            // Of several servers that start at once, the first creates the certificate for all.
-            let dir = File::open(dir)?;
-            dir.lock()?;
-            lock = Some(dir);
-        }
-        match read(&file) {
-            Ok(text) => {
-                let kept = TlsIdentity::from_pem(&text, &text)?;
-                if lasts(&kept) {
-                    return Ok(kept);
-                }
-                log::info!("--tls-dir: the certificate is replaced, because it expires soon");
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error.into()),
-        }
+        let kept = || match read(&file) {
+            Ok(text) => Ok::<_, Box<dyn Error>>(Some(TlsIdentity::from_pem(&text, &text)?)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.into()),
+        };
+        let is_new = match kept()? {
+            Some(kept) if lasts(&kept) => return Ok(kept),
+            Some(_) => false,
+            None => true,
+        };
         let (identity, text) = create()?;
-        if lock.is_some() {
-            store(&file, &text)?;
+        if self.check {
+            return Ok(identity);
         }
-        Ok(identity)
+        if !is_new {
+            log::info!("--tls-dir: the certificate is replaced, because it expires soon");
+        }
+        DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        store(&file, &text, is_new)?;
+        // Of several servers that start at once, one has created the certificate for all.
+        Ok(kept()?.unwrap_or(identity))
     }
 
     /// The file that keeps the self-signed certificate with its key.
@@ -200,8 +197,9 @@ fn read(file: &Path) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Stores a certificate with its key, for the server's user only. The file is complete before it gets its name.
-fn store(file: &Path, text: &str) -> io::Result<()> {
+/// Stores a certificate with its key, for the server's user only. The file is complete before it gets its name. With
+/// `is_new`, a file that has appeared meanwhile stays.
+fn store(file: &Path, text: &str, is_new: bool) -> io::Result<()> {
     let unfinished = file.with_extension(format!("{}.tmp", uuid::Uuid::new_v4().simple()));
     let mut out = OpenOptions::new()
         .write(true)
@@ -211,9 +209,14 @@ fn store(file: &Path, text: &str) -> io::Result<()> {
     let stored = out
         .write_all(text.as_bytes())
         .and_then(|()| out.sync_all())
-        .and_then(|()| fs::rename(&unfinished, file));
-    if stored.is_err() {
-        let _ = fs::remove_file(&unfinished);
+        .and_then(|()| match is_new {
+            true => fs::hard_link(&unfinished, file),
+            false => fs::rename(&unfinished, file),
+        });
+    // It is gone if it was renamed.
+    let _ = fs::remove_file(&unfinished);
+    match stored {
+        Err(error) if is_new && error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        stored => stored,
     }
-    stored
 }
