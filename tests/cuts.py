@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Cuts the connections of resumable clients at random points. Every message must arrive once and in order, both ways.
 
-usage: tests/cuts.py [--cuts N] [--clients N] [--seed N]      1000 cuts, 32 clients and a random seed by default
+usage: tests/cuts.py [--cuts N] [--clients N] [--seed N] [--tls]      1000 cuts, 32 clients and a random seed by default
        tests/cuts.py --memory [--clients N]                   1000 detached clients with full buffers
 env:   OUTRIGGER=target/release/outrigger
 
 The clients use the services `agent`, `app`, `terminal`, `processes` and `echo` of one server, through a proxy that cuts their
 connections: with TCP resets, with FIN and no CLOSE, and silently, so that the next connection takes over. A cut may come at any
-byte of the handshake or of a message, in either direction. Messages have from 1 byte to 1 MiB and are numbered in both
+byte of the handshake or of a message, in either direction, and with --tls at any byte of a TLS handshake or record. Messages have from 1 byte to 1 MiB and are numbered in both
 directions. Halfway through, the agent is killed with SIGKILL. At the end, no client and no process of a client may be left.
 """
 
@@ -30,6 +30,7 @@ import urllib.request
 
 from cut_programs import updates_of
 from cutting import BINARY, KIB, MIB, PATIENCE, TEXT, Ended, Link, Proxy, Refused, content, size, stream
+from tls_peers import Certificates
 
 OUTRIGGER = os.environ.get("OUTRIGGER", "target/release/outrigger")
 WINDOW = MIB  # maximum bytes that a client has in flight, but at least one message
@@ -41,7 +42,7 @@ WINDOW = MIB  # maximum bytes that a client has in flight, but at least one mess
 class Client:
     def __init__(self, run, number):
         self.run, self.name = run, f"{type(self).__name__} {number} {run.seed}"
-        self.link = Link(run.proxy_port, self.path, self.name)
+        self.link = run.link(self.path, self.name)
 
     async def close(self):
         await self.link.close()
@@ -101,7 +102,7 @@ class Terminal(Client):
     async def work(self):
         sizes, count = random.Random(self.name), 0
         while self.run.goes_on():
-            self.link = Link(self.run.proxy_port, self.open(), f"{self.name} {count}")
+            self.link = self.run.link(self.open(), f"{self.name} {count}")
             await self.use(sizes, sizes.randrange(4 * MIB))
             self.run.count(self.link)
             count += 1
@@ -216,6 +217,9 @@ class Run:
         self.killed, self.prompts, self.answers, self.failed = False, 0, 0, collections.Counter()
         self.figures = collections.Counter()
 
+    def link(self, path, name):
+        return Link(self.proxy_port, path, name, self.server.tls, self.first_port)
+
     def goes_on(self):
         return self.proxy.cuts.total() < self.cuts
 
@@ -226,7 +230,9 @@ class Run:
 
     async def execute(self, server):
         self.server, self.proxy = server, Proxy(server.port, self.cuts, self.seed)
-        self.proxy_port = await self.proxy.start()
+        self.proxy_port = self.first_port = await self.proxy.start()
+        if server.tls:
+            self.first_port = await self.proxy.listen(Proxy.SPARED_TLS)
         kinds = [Agent, App, Terminal, Echo, Attach]
         clients = [kinds[number % len(kinds)](self, number) for number in range(self.clients)]
         began = time.monotonic()
@@ -263,8 +269,12 @@ def command_of(pid):
 
 
 class Server:
-    def __init__(self, routes, *options):
+    def __init__(self, routes, *options, tls=False):
         self.files = tempfile.TemporaryDirectory(prefix="outrigger-cuts-")
+        self.tls = None
+        if tls:
+            certificates = Certificates(self.files.name)
+            self.tls, options = certificates.context(), [*options, *certificates.options()]
         config = os.path.join(self.files.name, "config.json")
         with open(config, "w") as file:
             json.dump({"listen": ["127.0.0.1:0"], "routes": routes}, file)
@@ -274,15 +284,20 @@ class Server:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
         self.port = int(re.search(rb":(\d+)/", self.process.stdout.readline())[1])
 
+    def url(self, path):
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}{path}"
+
+    def open(self, request):
+        return urllib.request.urlopen(request, timeout=PATIENCE, context=self.tls)
+
     def get(self, path):
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=PATIENCE) as answer:
+        with self.open(self.url(path)) as answer:
             return answer.read().decode()
 
     def spawn(self, **body):
         fields = {"Content-Type": "application/json"}
-        url = f"http://127.0.0.1:{self.port}/process/spawn"
-        request = urllib.request.Request(url, json.dumps(body).encode(), fields)
-        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+        request = urllib.request.Request(self.url("/process/spawn"), json.dumps(body).encode(), fields)
+        with self.open(request) as answer:
             return json.load(answer)["process_id"]
 
     def status(self):
@@ -324,11 +339,11 @@ class Server:
             return file.read()[-8000:]
 
 
-def report_of(port):
+def report_of(server):
     """What the app has counted."""
 
     async def ask():
-        link = Link(port, "/app", "report")
+        link = Link(server.port, "/app", "report", server.tls)
         link.send(b"report")
         report = json.loads((await link.receive())[1])
         await link.close()
@@ -337,7 +352,7 @@ def report_of(port):
     return asyncio.run(ask())
 
 
-def cut(cuts, clients, seed):
+def cut(cuts, clients, seed, tls):
     """Returns after `cuts` cuts, or raises what went wrong."""
     routes = {
         "/acp": {"agent": {"command": program("agent")}},
@@ -347,12 +362,13 @@ def cut(cuts, clients, seed):
         "/echo": {"echo": {}},
     }
     options = ["--log", "info", "--ping-interval", "1s", "--close-timeout", "1s", "--resume-grace", "20s"]
-    server, run = Server(routes, *options), Run(cuts, clients, seed)
+    server, run = Server(routes, *options, tls=tls), Run(cuts, clients, seed)
     try:
         took = asyncio.run(run.execute(server))
         server.wait_for_calm(["agent", "app"])
-        resumes, detached = server.metric("outrigger_resumes_total"), server.metric("outrigger_detached_clients")
-        report = report_of(server.port)
+        resumes, takeovers = server.metric("outrigger_resumes_total"), server.metric("outrigger_takeovers_total")
+        detached = server.metric("outrigger_detached_clients")
+        report = report_of(server)
         assert server.stop() == 0
     except BaseException:
         with contextlib.suppress(OSError):
@@ -366,7 +382,8 @@ def cut(cuts, clients, seed):
     assert run.prompts == run.answers + run.failed.total(), (run.prompts, run.answers, run.failed)
     figures, ways = run.figures, ", ".join(f"{count} {way} {where}" for (way, where), count in sorted(run.proxy.cuts.items()))
     print(f"  {run.proxy.cuts.total()} cuts ({ways}) of {clients} clients in {took:.1f} s, seed {seed}")
-    print(f"  {resumes} resumes, {run.proxy.taken_over} connections taken over with CLOSE 4001")
+    seen = "" if tls else f", {run.proxy.taken_over} of them seen with CLOSE 4001"
+    print(f"  {resumes} resumes, {takeovers} connections taken over{seen}")
     for direction in ("out", "in"):
         print(f"  {figures[direction]} messages with {figures['bytes ' + direction] / MIB:.0f} MiB {direction}", end="")
         print(": none lost, doubled or out of order")
@@ -434,6 +451,7 @@ def main():
     parser.add_argument("--cuts", type=int, default=1000)
     parser.add_argument("--clients", type=int)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
+    parser.add_argument("--tls", action="store_true")
     parser.add_argument("--memory", action="store_true")
     arguments = parser.parse_args()
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
@@ -442,7 +460,7 @@ def main():
     if arguments.memory:
         memory(arguments.clients or 1000)
     else:
-        cut(arguments.cuts, arguments.clients or 32, arguments.seed)
+        cut(arguments.cuts, arguments.clients or 32, arguments.seed, arguments.tls)
 
 
 if __name__ == "__main__":

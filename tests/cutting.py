@@ -7,12 +7,14 @@ import hashlib
 import json
 import random
 import socket
+import ssl
 import struct
 
 PATIENCE = 60  # seconds, the deadline of every wait
 KIB, MIB = 1 << 10, 1 << 20
 TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 TAKEN_OVER = 4001
+LOST = (ConnectionError, asyncio.IncompleteReadError, ssl.SSLError)  # what a cut connection raises
 
 BLOCK = hashlib.shake_256(b"outrigger").hexdigest(MIB).encode()  # 2 MiB
 
@@ -72,6 +74,8 @@ class Proxy:
     WAYS = {"reset": 6, "fin": 3, "silence": 2}
     # A client whose first response is lost has no token and cannot come back. It would stay detached for the grace period.
     SPARED = 1000
+    # The same over TLS, where the proxy cannot see which connections these are. They use a port of their own.
+    SPARED_TLS = 4000
     UPWARD = 0.5
 
     def __init__(self, port, cuts, seed):
@@ -79,19 +83,29 @@ class Proxy:
         self.cuts, self.taken_over, self.connections = collections.Counter(), 0, set()
 
     async def start(self):
-        self.server = await asyncio.start_server(self.accept, "127.0.0.1", 0, limit=256 * KIB)
-        return self.server.sockets[0].getsockname()[1]
+        self.servers = []
+        return await self.listen(0)
+
+    async def listen(self, spared):
+        """Returns a port. Its connections are cut after at least so many bytes."""
+
+        async def accept(reader, writer):
+            await self.accept(reader, writer, spared)
+
+        self.servers.append(await asyncio.start_server(accept, "127.0.0.1", 0, limit=256 * KIB))
+        return self.servers[-1].sockets[0].getsockname()[1]
 
     async def stop(self):
         """Waits for the connections to end."""
-        self.server.close()
+        for server in self.servers:
+            server.close()
         while self.connections:
             await asyncio.wait(self.connections, timeout=PATIENCE)
 
-    async def accept(self, reader, writer):
+    async def accept(self, reader, writer, spared):
         self.connections.add(asyncio.current_task())
         try:
-            await self.serve(reader, writer)
+            await self.serve(reader, writer, spared)
         except ConnectionError:
             reset(writer)
         finally:
@@ -102,13 +116,13 @@ class Proxy:
         most = self.random.choice([400, 64 * KIB, 2 * MIB, 2 * MIB])
         return self.random.randrange(1, most) if most < MIB else int(most ** self.random.uniform(0.5, 1))
 
-    async def serve(self, reader, writer):
+    async def serve(self, reader, writer, spared):
         try:
             upstream, to_server = await asyncio.open_connection("127.0.0.1", self.server_port, limit=256 * KIB)
         except OSError:
             return reset(writer)
         first = await reader.read(64 * KIB)
-        budget = self.plan() + (self.SPARED if b"esume: new" in first or b"resume=new" in first else 0)
+        budget = self.plan() + spared + (self.SPARED if b"esume: new" in first or b"resume=new" in first else 0)
         is_upward = self.random.random() < self.UPWARD
         pumps = [
             asyncio.create_task(self.pump(reader, to_server, budget if is_upward else None, first)),
@@ -173,10 +187,14 @@ class Refused(Exception):
 
 
 class Link:
-    """A resumable connection. `send` and `receive` survive cuts."""
+    """A resumable connection. `send` and `receive` survive cuts.
 
-    def __init__(self, port, path, name):
+    `first_port` is the port for the first connection. With the TLS settings `tls`, connections are encrypted.
+    """
+
+    def __init__(self, port, path, name, tls=None, first_port=None):
         self.port, self.path, self.random = port, path, random.Random(f"link {name}")
+        self.tls, self.first_port = tls, first_port or port
         self.token, self.writer, self.cuts, self.leaving = "new", None, 0, False
         self.received = self.sent = self.taken = 0
         self.kept = collections.deque()  # the messages after number `taken`
@@ -203,7 +221,7 @@ class Link:
                 if not self.writer:
                     await asyncio.wait_for(self.connect(), PATIENCE)
                 return await asyncio.wait_for(self.read_message(), PATIENCE)
-            except (ConnectionError, asyncio.IncompleteReadError):
+            except LOST:
                 self.lose()
             except TimeoutError:
                 state = f"received {self.received}, sent {self.sent}, the server has taken {self.taken} or more"
@@ -220,7 +238,7 @@ class Link:
                 while True:
                     opcode, payload = await asyncio.wait_for(self.read_message(), PATIENCE)
                     assert payload.startswith(ignored), f"a message after the last one: {opcode} {payload[:80]}"
-            except (ConnectionError, asyncio.IncompleteReadError):
+            except LOST:
                 self.lose()
             except Refused as refused:
                 # The answer to our CLOSE was lost.
@@ -253,7 +271,10 @@ class Link:
         field = f"Outrigger-Resume: {self.token}; received={self.received}\r\n" if in_field else ""
         query = [] if in_field else [f"resume={self.token}", f"received={self.received}"]
         query = "&".join(query + ["notice=1"] * notice)
-        self.reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=MIB)
+        port = self.first_port if self.token == "new" else self.port
+        self.reader, writer = await asyncio.open_connection(
+            "127.0.0.1", port, limit=MIB, ssl=self.tls, server_hostname="localhost" if self.tls else None
+        )
         try:
             writer.write(
                 f"GET {self.path}?{query} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"

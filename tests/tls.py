@@ -36,6 +36,7 @@ CHECKS = [
     tls_conversations.small_pieces,
     tls_conversations.long_messages,
     tls_conversations.renegotiation,
+    tls_conversations.split_handshake,
     tls_conversations.key_updates,
     tls_conversations.endings,
     tls_conversations.half_closed,

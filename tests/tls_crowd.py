@@ -25,7 +25,7 @@ class Visitor:
             echo(client, self.source.randbytes(self.source.choice([1, 200, 20_000])), 2)
         SESSIONS[self.version] = client.tls.session
         assert leave(client), "the server ended without close_notify"
-        return "peer_close"
+        return "closed"
 
     def resumed(self):
         session = SESSIONS.get(self.version)
@@ -33,7 +33,7 @@ class Visitor:
         echo(client)
         assert client.tls.session_reused or not session, "a session was not resumed"
         assert leave(client), "the server ended without close_notify"
-        return "peer_close resumed" if session else "peer_close"
+        return "closed resumed" if session else "closed"
 
     def http(self):
         with dial(self.port, self.context) as client:
@@ -134,11 +134,11 @@ def crowd(binary, certificates, connections=20_000):
         ended = closed + sum(
             counted("outrigger_disconnects_total", cause=cause) for cause in ("eof", "read_error", "write_error")
         )
-        wanted = counts["peer_close"] + counts["peer_close resumed"]
+        wanted = counts["closed"] + counts["closed resumed"]
         assert closed == wanted, f"{closed} clients are counted as closed, not {wanted}"
         assert ended == wanted + counts["cut"], f"{ended} clients are counted as ended, not {wanted + counts['cut']}"
         resumed = counted("outrigger_tls_handshakes_total", outcome="resumed")
-        assert resumed == counts["peer_close resumed"], f"{resumed} of {counts['peer_close resumed']} resumed sessions are counted"
+        assert resumed == counts["closed resumed"], f"{resumed} of {counts['closed resumed']} resumed sessions are counted"
         accepted = int(metrics["outrigger_connections_accepted_total"])
         assert accepted >= counts.total(), f"{accepted} connections are counted"
         assert grown < MIB, f"memory has grown by {grown / KIB:.0f} KiB after the first {first.total()} connections"

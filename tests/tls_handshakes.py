@@ -21,11 +21,11 @@ AT_ONCE = 32
 
 
 def alert_of(port, context):
-    """Tries to connect. Returns the alert with which the server refuses."""
+    """Tries to connect. Returns the error that tells which alert the server has sent."""
     try:
         dial(port, context).close()
     except ssl.SSLError as error:
-        return error.reason
+        return str(error).lower()
     raise AssertionError("the handshake succeeded")
 
 
@@ -44,12 +44,12 @@ def versions(binary, certificates):
                     echo(client)
                     assert leave(client), "the server ended without close_notify"
             got = alert_of(server.port, certificates.context(version, protocols=["h2"]))
-            assert got == "TLSV1_ALERT_NO_APPLICATION_PROTOCOL", f"{version.name}: a client of h2 got {got}"
+            assert "no application protocol" in got, f"{version.name}: a client of h2 got {got}"
         with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
             old = certificates.context(ssl.TLSVersion.TLSv1_1)
         old.set_ciphers("ALL:@SECLEVEL=0")
         got = alert_of(server.port, old)
-        assert got == "TLSV1_ALERT_PROTOCOL_VERSION", f"a client of TLS 1.1 got {got}"
+        assert "alert protocol version" in got or "alert handshake failure" in got, f"a client of TLS 1.1 got {got}"
         metrics = server.settle()
         failed = metrics['outrigger_tls_handshakes_total{outcome="failed"}']
         assert failed == 3, f"{failed:.0f} failed handshakes were counted, not 3"
@@ -78,20 +78,29 @@ def resumption(binary, certificates):
             assert not converse(server.port, context, session=session)[1], "a session of another process was resumed"
 
 
+class Recorder(Tls):
+    """Keeps what it sends."""
+
+    sent = b""
+
+    def send_raw(self, data):
+        self.sent += data
+        super().send_raw(data)
+
+
 def flights(port, context):
-    """The number of bytes of the ClientHello and of the whole handshake, and the ClientHello."""
+    """Returns the ClientHello, and all that a client sends in a handshake."""
     with connect(port) as raw:
-        client = Tls(raw, context)
+        client = Recorder(raw, context)
         try:
             client.tls.do_handshake()
         except ssl.SSLWantReadError:
-            hello = client.outgoing.read()
-        client.send_raw(hello)
-        client.handshake()
-        count = client.count
+            client.flush()
+        hello = client.sent
+        both = client.handshake().sent
         echo(join(client))
         leave(client)
-    return len(hello), count, hello
+    return hello, both
 
 
 def close(raw):
@@ -116,7 +125,7 @@ def abandoned(binary, certificates):
         count = 0
         for version in VERSIONS:
             context = certificates.context(version)
-            _, length, _ = flights(server.port, context)
+            length = len(flights(server.port, context)[1])
             with Bystander(server.port, server.context):
                 for way in close, reset, half_close:
 
@@ -142,10 +151,10 @@ def silent(binary, certificates):
     """a handshake that stops after any of its bytes is ended by --handshake-timeout, and costs little"""
     with watching(binary, certificates, "--handshake-timeout", "3s") as server:
         context = certificates.context(TLS13)
-        length, _, hello = flights(server.port, context)
+        hello, _ = flights(server.port, context)
         memory = server.server.memory("VmRSS")
         begin, waiting = time.monotonic(), []
-        for at in range(1, length + 1):
+        for at in range(1, len(hello) + 1):
             raw = connect(server.port)
             raw.sendall(hello[:at])
             waiting.append(raw)
@@ -165,8 +174,12 @@ def flipped(binary, certificates):
         count, harmless = 0, []
         for version in VERSIONS:
             context = certificates.context(version)
-            length, total_length, _ = flights(server.port, context)
-            records = [at for begin in (0, length) for at in (begin + 1, begin + 2)]
+            _, sent = flights(server.port, context)
+            unchecked, at = set(), 0
+            while at < len(sent):
+                # The version in the head of a plaintext record, and the type in that of an encrypted one (RFC 8446 section 5).
+                unchecked |= {at, at + 1, at + 2} if sent[at] == 23 else {at + 1, at + 2}
+                at += 5 + int.from_bytes(sent[at + 3 : at + 5])
             for mask in (0xFF, None):
 
                 def change(at):
@@ -179,17 +192,16 @@ def flipped(binary, certificates):
                     except (ssl.SSLError, ConnectionError):
                         raw.close()
                         return
-                    # The version in the head of a plaintext record is not to be looked at.
                     harmless.append(at)
-                    assert at in records, f"{version.name}: byte {at} was {flip[1]:#x} off, and nobody noticed"
+                    assert at in unchecked, f"{version.name}: byte {at} had {flip[1]:#x} flipped, and nobody noticed"
                     leave(client)
 
                 with Bystander(server.port, server.context):
-                    in_threads(change, range(total_length))
-                count += total_length
+                    in_threads(change, range(len(sent)))
+                count += len(sent)
             server.settle()
         server.serves_quickly()
-        return f"{count} handshakes, {len(harmless)} of them succeeded"
+        return f"{count} handshakes, {len(harmless)} of them succeeded, with another version or type in the head of a record"
 
 
 # Garbage.
@@ -251,7 +263,7 @@ def garbage_kinds(hello):
 def garbage(binary, certificates):
     """garbage on the TLS port is ended, costs no memory, and delays nobody"""
     with watching(binary, certificates, *SHORT) as server:
-        _, _, hello = flights(server.port, certificates.context(TLS12))
+        hello, _ = flights(server.port, certificates.context(TLS12))
         kinds = garbage_kinds(hello)
         memory = server.server.memory("VmRSS")
         with Bystander(server.port, server.context):
@@ -319,9 +331,9 @@ def proxy_protocol(binary, certificates):
                 echo(join(client.handshake()))
                 leave(client)
 
-            hello = flights(server.port, context)[0]
-            in_threads(split, range(1, len(header) + hello + 1))
-            count += len(header) + hello
+            length = len(header) + len(flights(server.port, context)[0])
+            in_threads(split, range(1, length + 1))
+            count += length
         with open_tls(server.port, server.context, source=proxy, first=PROXY_V2) as client:
             status = server.call("/status")
             assert f'"{PROXIED}:4000"' in status, f"the status lacks {PROXIED}: {status}"

@@ -29,6 +29,14 @@ subjectKeyIdentifier = hash
 [leaf]
 basicConstraints = critical, CA:FALSE
 keyUsage = critical, digitalSignature
+[ca_old]
+database = ${ENV::FOLDER}/index
+new_certs_dir = ${ENV::FOLDER}
+rand_serial = yes
+default_md = sha256
+policy = any
+[any]
+commonName = supplied
 [named]
 basicConstraints = critical, CA:FALSE
 keyUsage = critical, digitalSignature
@@ -56,12 +64,28 @@ class Certificates:
         signer = ["-CA", self.path(f"{authority}.pem"), "-CAkey", self.path(f"{authority}.key")]
         self.request(name, subject, "named" if names else "leaf", *signer, names=names or "", days=days)
 
+    def expired(self, name, subject):
+        """A certificate that was valid years ago."""
+        self.issue(name, subject)
+        request = ["openssl", "x509", "-x509toreq", "-in", self.path(f"{name}.pem"), "-signkey", self.path(f"{name}.key")]
+        self.run([*request, "-out", self.path("request")])
+        with open(self.path("index"), "w"):
+            pass
+        command = ["openssl", "ca", "-batch", "-notext", "-config", self.path("openssl.cnf"), "-name", "ca_old"]
+        command += ["-extensions", "leaf", "-cert", self.path("ca.pem"), "-keyfile", self.path("ca.key")]
+        command += ["-startdate", "20200101000000Z", "-enddate", "20200201000000Z"]
+        self.run([*command, "-in", self.path("request"), "-out", self.path(f"{name}.pem")])
+
+    def run(self, command, names=""):
+        environment = {**os.environ, "NAMES": names, "FOLDER": self.folder}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
     def request(self, name, subject, extensions, *more, names="", days=30):
         command = ["openssl", "req", "-x509", "-config", self.path("openssl.cnf"), "-extensions", extensions, "-newkey", "ec"]
         command += ["-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", f"/CN={subject}", "-days", str(days)]
         command += ["-keyout", self.path(f"{name}.key"), "-out", self.path(f"{name}.pem"), *more]
-        done = subprocess.run(command, env={**os.environ, "NAMES": names}, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+        self.run(command, names)
         os.chmod(self.path(f"{name}.key"), 0o600)
 
     def options(self, name="server"):
