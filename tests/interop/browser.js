@@ -2,17 +2,18 @@
 const assert = require("node:assert/strict");
 const path = require("node:path");
 const { chromium } = require("playwright-core");
-const { start } = require("./server.js");
+const { start, trust } = require("./server.js");
 
 const QUIET = ["--host-resolver-rules=MAP rebound.example 127.0.0.1",
   // Newer browsers block such pages themselves. This test checks that the server does.
   "--disable-features=LocalNetworkAccessChecks,BlockInsecurePrivateNetworkRequests", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-  "--disable-background-networking", "--disable-component-update"];
+  "--disable-background-networking", "--disable-component-update", ...trust];
 
 /** A page of another origin, and a page whose name resolves to the server's address, get 403 and never become clients. */
 async function keepsPagesOut(browser) {
   const server = await start("terminal", "--no-auth", "--", "sh");
-  const { port } = new URL(server.url);
+  const { port, protocol: ws } = new URL(server.url);
+  const http = ws.replace("ws", "http");
   const open = async (from, to) => {
     const page = await browser.newPage();
     await page.route(from, (route) => route.fulfill({ contentType: "text/html", body: "<p>a page" }));
@@ -23,24 +24,24 @@ async function keepsPagesOut(browser) {
         socket.onopen = () => done(true);
         socket.onclose = () => done(false);
       });
-      const called = await fetch(to.replace("ws:", "http:").replace("/terminal", "/status"))
+      const called = await fetch(to.replace("ws", "http").replace("/terminal", "/status"))
         .then((answer) => answer.status, () => "failed");
       return { opened, called };
     }, to);
     await page.close();
     return result;
   };
-  assert.deepEqual(await open("http://elsewhere.example/", `ws://127.0.0.1:${port}/terminal`),
+  assert.deepEqual(await open("http://elsewhere.example/", `${ws}//127.0.0.1:${port}/terminal`),
     { opened: false, called: "failed" });
   // The browser takes this for the same origin, so the page may read the answer.
-  assert.deepEqual(await open(`http://rebound.example:${port}/page`, `ws://rebound.example:${port}/terminal`),
+  assert.deepEqual(await open(`${http}//rebound.example:${port}/page`, `${ws}//rebound.example:${port}/terminal`),
     { opened: false, called: 403 });
-  const metrics = await (await fetch(`http://127.0.0.1:${port}/metrics`)).text();
+  const metrics = await (await fetch(`${http}//127.0.0.1:${port}/metrics`)).text();
   assert.match(metrics, /^outrigger_refusals_total\{reason="origin"\} 2$/m);
   assert.match(metrics, /^outrigger_refusals_total\{reason="host"\} 2$/m);
   assert.doesNotMatch(metrics, /code="101"/);
   // A request without Origin is accepted.
-  assert.deepEqual(await open(`http://127.0.0.1:${port}/page`, `ws://127.0.0.1:${port}/terminal`),
+  assert.deepEqual(await open(`${http}//127.0.0.1:${port}/page`, `${ws}//127.0.0.1:${port}/terminal`),
     { opened: true, called: 200 });
   await server.stop();
 }
@@ -49,7 +50,7 @@ async function keepsPagesOut(browser) {
 async function letsAPageIn(browser) {
   const origin = "http://app.example";
   const server = await start("processes", "--allow-origin", origin);
-  const { host, searchParams } = new URL(server.url);
+  const { host, searchParams, protocol } = new URL(server.url);
   const page = await browser.newPage();
   await page.route(`${origin}/`, (route) => route.fulfill({ contentType: "text/html", body: "<p>a page" }));
   await page.goto(`${origin}/`);
@@ -66,7 +67,7 @@ async function letsAPageIn(browser) {
     events.close();
     const { processes } = await (await fetch(api, { headers })).json();
     return { wrong: [wrong.status, (await wrong.json()).type], output, count: processes.length };
-  }, [`http://${host}/process`, searchParams.get("token")]);
+  }, [`${protocol.replace("ws", "http")}//${host}/process`, searchParams.get("token")]);
   assert.deepEqual(result, { wrong: [401, "error"], output: "hello\n", count: 1 });
   await page.close();
   await server.stop();
@@ -110,7 +111,7 @@ async function main() {
       return socket.extensions;
     }, compressing.url);
     assert.equal(compressed, "permessage-deflate");
-    const counted = await (await fetch(`${compressing.url.replace("ws:", "http:")}metrics`)).text();
+    const counted = await (await fetch(`${compressing.url.replace("ws", "http")}metrics`)).text();
     assert.match(counted, /^outrigger_compressed_messages_total\{direction="in"\} 50$/m);
     await compressing.stop();
     console.log("  compression ok");

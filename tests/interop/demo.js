@@ -3,19 +3,20 @@ const assert = require("node:assert/strict");
 const { spawn } = require("node:child_process");
 const { once } = require("node:events");
 const { chromium } = require("playwright-core");
+const { tls, trust } = require("./server.js");
 
 const ARGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
   "--disable-background-networking", "--disable-component-update"];
 
 async function main() {
   const env = { ...process.env, SHELL: "/bin/sh", PS1: "$ " };
-  const child = spawn(process.env.OUTRIGGER, ["demo", "--listen", "127.0.0.1:0", "--log", "warn"], { stdio: ["ignore", "pipe", "inherit"], env });
+  const child = spawn(process.env.OUTRIGGER, ["demo", "--listen", "127.0.0.1:0", "--log", "warn", ...tls], { stdio: ["ignore", "pipe", "inherit"], env });
   const exited = once(child, "exit");
   let told = "";
   child.stdout.on("data", (data) => { told += data; });
   while (!told.includes("^C ends")) await once(child.stdout, "data");
-  const link = told.match(/http:\/\/\S+\/\?token=\w+/)[0];
-  const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ARGS });
+  const link = told.match(/https?:\/\/\S+\/\?token=\w+/)[0];
+  const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: [...ARGS, ...trust] });
   try {
     const page = await browser.newPage({ viewport: { width: 1100, height: 1000 } });
     const wrong = [];

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Uses a terminal through nginx and through HAProxy, with the configurations of examples/deploy on free ports.
 #
-# env:   OUTRIGGER, and PYTHON with the package websockets
+# env:   OUTRIGGER, and PYTHON with the package websockets; with TLS_OPTIONS and TLS_CERTIFICATE, the proxies connect over TLS
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 work=$(mktemp -d)
@@ -16,7 +16,14 @@ for file in nginx.conf haproxy.cfg; do
   sed "s/127.0.0.1:7070/127.0.0.1:${port[0]}/; s/127.0.0.1:8080/127.0.0.1:${port[1]}/; s/127.0.0.1:8081/127.0.0.1:${port[2]}/; s|^pid .*|pid $work/nginx.pid;|" \
     "examples/deploy/$file" >"$work/$file"
 done
-"$OUTRIGGER" terminal --listen "127.0.0.1:${port[0]}" --no-auth --log warn -- sh >"$work/out" &
+if [ -n "${TLS_CERTIFICATE:-}" ]; then
+  verify="proxy_ssl_verify on; proxy_ssl_name localhost; proxy_ssl_trusted_certificate $TLS_CERTIFICATE"
+  sed -i "s|proxy_pass http://outrigger;|proxy_pass https://outrigger; $verify;|" "$work/nginx.conf"
+  sed -i "s|server one [^ ]*|& ssl verify required ca-file $TLS_CERTIFICATE|" "$work/haproxy.cfg"
+  grep -q https: "$work/nginx.conf" && grep -q ca-file "$work/haproxy.cfg"
+fi
+# shellcheck disable=SC2086
+"$OUTRIGGER" terminal --listen "127.0.0.1:${port[0]}" --no-auth --log warn ${TLS_OPTIONS:-} -- sh >"$work/out" &
 "$(PATH=$PATH:/usr/sbin command -v nginx)" -c "$work/nginx.conf" 2>"$work/nginx.log" &
 "$(PATH=$PATH:/usr/sbin command -v haproxy)" -f "$work/haproxy.cfg" >"$work/haproxy.log" 2>&1 &
 timeout 60 "$PYTHON" - "${port[1]}" "${port[2]}" <<'PY'

@@ -85,7 +85,7 @@ async def metrics():
     for command in [["echo"], ["processes", "--no-auth"], ["terminal", "--no-auth", "--", "cat"],
                     ["agent", "--no-auth", "--", "cat"]]:
         with Server(*command) as server:
-            base = re.match(r"ws(://[^/]+)", server.url)[1]
+            base = re.match(r"ws(s?://[^/]+)", server.url)[1]
             page = urllib.request.urlopen(f"http{base}/metrics").read().decode()
         families = list(text_string_to_metric_families(page))
         names = {family.name for family in families}

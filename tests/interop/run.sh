@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Runs other people's clients against the program: Python `websockets`, npm `ws`, headless Chromium with examples/chat.html,
 # the SDK of the Agent Client Protocol and an MCP server on either side of `outrigger agent`, examples/terminal with xterm.js,
-# full-screen programs in tmux through examples/attach.py, and examples/resume.py and resume.ts behind a proxy that cuts.
+# full-screen programs in tmux through examples/attach.py, examples/resume.py and resume.ts behind a proxy that cuts, and many of
+# these over TLS, with sslyze.
 # Installs npm and Python packages below target/interop. Chromium, nginx, HAProxy, tmux, vim, less and top must be installed.
 #
 # usage: tests/interop/run.sh [PART...]      all parts by default: python node compression browser demo examples deploy acp
-#                                            terminal fullscreen resume
+#                                            terminal fullscreen resume tls
 # env:   OUTRIGGER=target/release/outrigger
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -72,13 +73,22 @@ run_resume() {
   node_modules
   NODE_PATH=$tools/node_modules node tests/interop/resume.js
 }
+run_tls() {
+  venv
+  node_modules
+  [ -x "$tools/sslyze/bin/sslyze" ] || {
+    python3 -m venv "$tools/sslyze"
+    "$tools/sslyze/bin/pip" install -q sslyze==6.3.1
+  }
+  TOOLS=$tools PYTHON=$tools/venv/bin/python SSLYZE=$tools/sslyze/bin/sslyze tests/interop/tls.sh
+}
 
 # A part that hangs fails.
-export -f venv node_modules run_{python,node,compression,browser,demo,examples,deploy,acp,terminal,fullscreen,resume}
+export -f venv node_modules run_{python,node,compression,browser,demo,examples,deploy,acp,terminal,fullscreen,resume,tls}
 export tools
 run() { timeout --kill-after=10 400 bash -euo pipefail -c "run_$1" || { echo "interop: $1 failed with $?" >&2; exit 1; }; }
 
-for part in ${@:-python node compression browser demo examples deploy acp terminal fullscreen resume}; do
+for part in ${@:-python node compression browser demo examples deploy acp terminal fullscreen resume tls}; do
   echo "interop: $part"
   run "$part"
 done

@@ -3,15 +3,25 @@ const { spawn } = require("node:child_process");
 const { once } = require("node:events");
 const readline = require("node:readline");
 
-// A page that is opened as a file has the origin `null`.
+/** Options from the environment, with which the tests run over TLS. */
+exports.tls = (process.env.TLS_OPTIONS ?? "").split(" ").filter((option) => option);
+
+/** The arguments with which Chromium accepts the certificate of that server. */
+exports.trust = process.env.TLS_SPKI ? [`--ignore-certificate-errors-spki-list=${process.env.TLS_SPKI}`] : [];
+
 /** Starts `outrigger COMMAND` on a free port. `url` is its address; `stop` stops it and checks that it exits cleanly. */
 exports.start = async (command, ...args) => {
-  const all = [command, "--listen", "127.0.0.1:0", "--log", "warn", "--allow-origin", "null", ...args];
+  // A page that is opened as a file has the origin `null`.
+  const all = [command, "--listen", "127.0.0.1:0", "--log", "warn", "--allow-origin", "null", ...exports.tls, ...args];
   const child = spawn(process.env.OUTRIGGER, all, { stdio: ["ignore", "pipe", "inherit"] });
-  const [line] = await once(readline.createInterface(child.stdout), "line");
   const exited = once(child, "exit");
+  let url;
+  for await (const line of readline.createInterface(child.stdout)) {
+    url = line.match(/wss?:\/\/\S+/)?.[0];
+    if (url) break;
+  }
   return {
-    url: line.match(/ws:\/\/\S+/)[0],
+    url,
     async stop() {
       child.kill("SIGTERM");
       const [code] = await exited;
