@@ -21,6 +21,7 @@ import tls_certificates
 import tls_conversations
 import tls_crowd
 import tls_handshakes
+import tls_records
 from peers import Worker, prepare
 from tls_peers import Certificates
 
@@ -38,6 +39,8 @@ CHECKS = [
     tls_conversations.renegotiation,
     tls_conversations.split_handshake,
     tls_conversations.key_updates,
+    tls_records.odd_records,
+    tls_records.wrong_records,
     tls_conversations.endings,
     tls_conversations.half_closed,
     tls_conversations.slow_reader,

@@ -141,6 +141,7 @@ def crowd(binary, certificates, connections=20_000):
         assert resumed == counts["closed resumed"], f"{resumed} of {counts['closed resumed']} resumed sessions are counted"
         accepted = int(metrics["outrigger_connections_accepted_total"])
         assert accepted >= counts.total(), f"{accepted} connections are counted"
-        assert grown < MIB, f"memory has grown by {grown / KIB:.0f} KiB after the first {first.total()} connections"
+        # A leaked connection would cost kilobytes. The allocator's own needs vary.
+        assert grown < MIB + 50 * counts.total(), f"memory has grown by {grown / KIB:.0f} KiB after the first {first.total()} connections"
         told = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
         return f"{counts.total()} connections ({told}); memory {grown / KIB:+.0f} KiB; {server.at_begin} descriptors"

@@ -6,6 +6,7 @@
 # env:   OUTRIGGER=target/release/outrigger  the program to test
 #        CASES='1.* 2.*'                     only these; by default all except compression
 #        OPTIONS=--deflate                   more options; CASES='12.* 13.*' need this one
+#        TLS=1                               over wss, with a self-signed certificate
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 outrigger=${OUTRIGGER:-target/release/outrigger}
@@ -14,7 +15,7 @@ if [ -z "$wstest" ]; then
   if [ -x ../shared/autobahn/wstest ]; then wstest=../shared/autobahn/wstest; else wstest=$(command -v wstest); fi
 fi
 work=$(mktemp -d)
-"$outrigger" echo --listen 127.0.0.1:0 --log warn ${OPTIONS:-} >"$work/out" 2>"$work/log" &
+"$outrigger" echo --listen 127.0.0.1:0 --log warn ${TLS:+--tls-self-signed} ${OPTIONS:-} >"$work/out" 2>"$work/log" &
 server=$!
 trap 'kill "$server" 2>/dev/null || true; wait "$server" 2>/dev/null || true; rm -rf "$work"' EXIT
 deadline=$((SECONDS + 30))
@@ -22,12 +23,12 @@ until grep -q listening "$work/out"; do
   kill -0 "$server" && [ "$SECONDS" -lt "$deadline" ] || { cat "$work/log"; exit 1; }
   sleep 0.05
 done
-address=$(sed -n 's|.*ws://\([^/]*\)/.*|\1|p' "$work/out")
-python3 - "$work" "$address" <<'PY'
+url=$(sed -n 's|.*\(wss\{0,1\}://[^/]*/\).*|\1|p' "$work/out")
+python3 - "$work" "$url" <<'PY'
 import json, os, sys
-work, address = sys.argv[1:]
+work, url = sys.argv[1:]
 spec = json.load(open("tests/autobahn/spec.json"))
-spec["outdir"], spec["servers"][0]["url"] = f"{work}/reports", f"ws://{address}/"
+spec["outdir"], spec["servers"][0]["url"] = f"{work}/reports", url
 if os.environ.get("CASES"):
     spec["cases"] = os.environ["CASES"].split()
 json.dump(spec, open(f"{work}/spec.json", "w"))
