@@ -36,6 +36,7 @@ CHECKS = [
     tls_handshakes.proxy_protocol,
     tls_conversations.small_pieces,
     tls_conversations.long_messages,
+    tls_conversations.many_records,
     tls_conversations.renegotiation,
     tls_conversations.split_handshake,
     tls_conversations.key_updates,

@@ -95,6 +95,28 @@ def long_messages(binary, certificates):
         in_threads(talk, range(8))
 
 
+def many_records(binary, certificates):
+    """messages of up to 1 MiB in records of 20 to 5000 bytes that arrive at once, and thousands of short messages"""
+    with watching(binary, certificates) as server:
+        for version in VERSIONS:
+            context = certificates.context(version)
+
+            def talk(size):
+                with open_tls(server.port, context, record=size) as client:
+                    client.settimeout(10)
+                    for length in 20_000, 140_000, 600_000, MIB:
+                        client.raw.sendall(client.encrypt(frame(BINARY, PATTERN[:length])))
+                        assert read_whole(client) == (BINARY, PATTERN[:length]), f"{length} bytes in records of {size}"
+                    several = [b"%d" % number for number in range(3000)]
+                    client.raw.sendall(client.encrypt(b"".join(frame(TEXT, text) for text in several)))
+                    for text in several:
+                        assert read_whole(client) == (TEXT, text), f"message {text!r} in records of {size}"
+                    assert leave(client), "the server ended without close_notify"
+
+            with Bystander(server.port, server.context):
+                in_threads(talk, [20, 64, 200, 1000, 5000])
+
+
 # `openssl s_client`, whose commands renegotiate and change keys.
 
 
@@ -189,6 +211,7 @@ class Relay:
                         if data:
                             self.changed.wait()
                     self.server.sendall(data)
+            self.server.shutdown(socket.SHUT_WR)
 
     def downward(self, client):
         with contextlib.suppress(OSError):
@@ -204,6 +227,9 @@ class Relay:
     def close(self):
         self.listener.close()
         for end in self.ends:
+            with contextlib.suppress(OSError):
+                # This ends the threads, too.
+                end.shutdown(socket.SHUT_RDWR)
             end.close()
 
 
@@ -212,7 +238,8 @@ def split_handshake(binary, certificates):
     # Such a ClientHello takes more than one record.
     long = ["-tls1_2", "-max_send_frag", "512", "-servername", ".".join(["x" * 50] * 4), "-cipher", "ALL:COMPLEMENTOFALL@SECLEVEL=0"]
     with watching(binary, certificates, "--ping-interval", "1s", "--ping-timeout", "10s") as server:
-        for limit in 3, 100, 512 + 29, 512 + 60:
+
+        def split(limit):
             relay = Relay(server.port)
             with OpenSsl(relay.port, certificates, *long) as client:
                 client.join()
@@ -226,7 +253,10 @@ def split_handshake(binary, certificates):
                 while client.more():
                     pass
             relay.close()
-            server.serves_quickly()
+
+        # The first record has 541 bytes.
+        in_threads(split, [3, 100, 540, 541, 542, 560])
+        server.serves_quickly()
 
 
 def key_updates(binary, certificates):

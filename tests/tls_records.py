@@ -134,7 +134,7 @@ def odd_records(binary, certificates):
 def wrong_records(binary, certificates):
     """records that TLS 1.3 forbids end the connection, once, and floods of permitted ones cost nothing"""
     source = os.urandom
-    certificate = b"\x0b\0\x40\0" + bytes(16000)
+    certificate = b"\x0b\0\x3e\x80" + bytes(16000)
     kinds = {
         "too long": lambda client: client.seal(DATA, bytes(16385)),
         "far too long": lambda client: client.seal(DATA, bytes(17000)),
