@@ -50,10 +50,19 @@ CHECKS = [
     tls_certificates.reload,
     tls_certificates.expiry,
     tls_certificates.exposed_key,
+    tls_certificates.listeners,
     tls_certificates.mutual,
     tls_certificates.self_signed,
     tls_crowd.crowd,
 ]
+
+
+def describe(error):
+    """What went wrong and where, in a line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = [frame for frame in frames if os.path.basename(frame.filename).startswith("tls_")][-1:] or frames[-1:]
+    what = str(error) if isinstance(error, AssertionError) and str(error) else f"{type(error).__name__}: {error}"
+    return f"{what} ({os.path.basename(place[0].filename)}:{place[0].lineno})".replace("\n", " ")
 
 
 def main():
@@ -81,10 +90,8 @@ def main():
             since = time.monotonic()
             try:
                 said, verdict = check(binary, certificates, *more), "ok"
-            except AssertionError as error:
-                said, verdict = str(error) or traceback.format_exc(), "FAILED"
-            except Exception:
-                said, verdict = traceback.format_exc(), "FAILED"
+            except Exception as error:
+                said, verdict = describe(error), "FAILED"
             failed += verdict != "ok"
             took = f"{time.monotonic() - since:.1f} s"
             print(f"  {check.__name__:16} {verdict:6} {took:>7}  {said or check.__doc__}", flush=True)

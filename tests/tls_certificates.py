@@ -12,7 +12,7 @@ import threading
 import time
 
 from peers import AUTHORIZATION, PATIENCE, connect, read_head, upgrade
-from tls_peers import VERSIONS, dial, echo, join, leave, open_tls, watching
+from tls_peers import VERSIONS, Tls, dial, echo, join, leave, open_tls, watching
 
 
 def presented(port, context):
@@ -136,6 +136,34 @@ def exposed_key(binary, certificates):
         server.log_since(0, r"(?i)(WARN|ERROR).*exposed\.key")
     with watching(binary, certificates) as server:
         assert b"server.key" not in server.server.log(), "a key file that only its owner can read is warned about"
+
+
+def listeners(binary, certificates):
+    """unix sockets and inherited sockets speak plain text unless tls: asks for TLS"""
+    inherited = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    paths = [certificates.path("plain.sock"), certificates.path("tls.sock")]
+    listens = [f"unix:{paths[0]}", f"tls:unix:{paths[1]}", f"fd:{inherited[0].fileno()}", f"tls:fd:{inherited[1].fileno()}"]
+    command = [binary, "echo", "--no-auth", "--log", "warn", *certificates.options()]
+    for listen in listens:
+        command += ["--listen", listen]
+    descriptors = [listener.fileno() for listener in inherited]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, pass_fds=descriptors) as process:
+        try:
+            told = [process.stdout.readline().decode() for _ in listens]
+            for number, target in enumerate([*paths, *(listener.getsockname() for listener in inherited)]):
+                is_encrypted = number % 2 == 1
+                assert ("wss" in told[number]) == is_encrypted, told[number]
+                with socket.socket(socket.AF_UNIX if isinstance(target, str) else socket.AF_INET) as raw:
+                    raw.settimeout(PATIENCE)
+                    raw.connect(target)
+                    client = Tls(raw, certificates.context()).handshake() if is_encrypted else raw
+                    client.sendall(upgrade("/", b""))
+                    read_head(client)
+                    echo(client)
+        finally:
+            process.terminate()
+    for listener in inherited:
+        listener.close()
 
 
 # Certificates of clients.

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import itertools
 import os
 import random
 import re
@@ -350,7 +351,7 @@ def endings(binary, certificates):
 
 
 def half_closed(binary, certificates):
-    """a client that sends close_notify after 200 messages gets what a plain client gets that sends FIN"""
+    """a client that sends 200 messages and close_notify or FIN at once gets what a plain client gets that sends FIN"""
     payloads = [PATTERN[at : at + 1000] for at in range(200)]
     messages = b"".join(frame(BINARY, payload) for payload in payloads)
 
@@ -370,13 +371,18 @@ def half_closed(binary, certificates):
             client.shutdown(socket.SHUT_WR)
             plain = len(echoes(client))
     with watching(binary, certificates) as server:
-        for version in VERSIONS:
-            with open_tls(server.port, certificates.context(version)) as client:
-                client.sendall(messages)
-                client.notify()
-                came = echoes(client)
-                assert came == payloads[: len(came)] and len(came) == plain, f"{version.name}: {len(came)} echoes, plain {plain}"
-                assert client.recv(1) == b"" and client.notified, f"{version.name}: no close_notify at the end"
+        for version, size, notifies in itertools.product(VERSIONS, [16384, 1000, 50], [True, False]):
+            with open_tls(server.port, certificates.context(version), record=size) as client:
+                data = client.encrypt(messages)
+                if notifies:
+                    with contextlib.suppress(ssl.SSLWantReadError):
+                        client.tls.unwrap()
+                    data += client.outgoing.read()
+                client.raw.sendall(data)
+                client.raw.shutdown(socket.SHUT_WR)
+                came, case = echoes(client), f"{version.name}, records of {size}, {'close_notify' if notifies else 'FIN'}"
+                assert came == payloads[: len(came)] and len(came) == plain, f"{case}: {len(came)} echoes, plain {plain}"
+                assert client.recv(1) == b"" and client.notified, f"{case}: no close_notify at the end"
     return f"{plain} echoes"
 
 
