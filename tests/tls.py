@@ -32,6 +32,7 @@ CHECKS = [
     tls_handshakes.abandoned,
     tls_handshakes.silent,
     tls_handshakes.flipped,
+    tls_handshakes.fragmented,
     tls_handshakes.garbage,
     tls_handshakes.proxy_protocol,
     tls_conversations.small_pieces,

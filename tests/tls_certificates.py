@@ -143,7 +143,7 @@ def listeners(binary, certificates):
     inherited = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     paths = [certificates.path("plain.sock"), certificates.path("tls.sock")]
     listens = [f"unix:{paths[0]}", f"tls:unix:{paths[1]}", f"fd:{inherited[0].fileno()}", f"tls:fd:{inherited[1].fileno()}"]
-    command = [binary, "echo", "--no-auth", "--log", "warn", *certificates.options()]
+    command = [binary, "echo", "--no-auth", "--log", "error", *certificates.options()]
     for listen in listens:
         command += ["--listen", listen]
     descriptors = [listener.fileno() for listener in inherited]

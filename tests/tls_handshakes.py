@@ -1,5 +1,6 @@
 """Checks of tests/tls.py: handshakes, whole, abandoned, changed and absurd."""
 
+import itertools
 import json
 import random
 import re
@@ -294,6 +295,50 @@ def garbage(binary, certificates):
         grown = server.server.memory("VmHWM") - memory
         assert grown < 8 * MIB, f"it cost {grown / MIB:.1f} MiB"
         return f"{len(kinds)} kinds, {grown / MIB:.1f} MiB"
+
+
+def fragmented(binary, certificates):
+    """a ClientHello in records of 1 to 100 bytes succeeds, and may end after each record in any way"""
+    ways = {
+        "FIN": lambda raw: raw.shutdown(socket.SHUT_WR),
+        "an alert": lambda raw: raw.sendall(record(21, b"\x02\x28")),
+        "close_notify": lambda raw: raw.sendall(record(21, b"\x01\x00")),
+        "data": lambda raw: raw.sendall(record(23, bytes(50))),
+        "ChangeCipherSpec": lambda raw: raw.sendall(record(20, b"\x01")),
+        "a bad record": lambda raw: raw.sendall(record(22, b"", length=0xFFFF)),
+        "plain text": lambda raw: raw.sendall(get("/")),
+        "nothing": lambda raw: None,
+    }
+    with watching(binary, certificates, *SHORT) as server, Bystander(server.port, server.context):
+
+        def send(version, size, way):
+            context = certificates.context(version)
+            limit = None if way is None else 0
+            while True:
+                with connect(server.port) as raw:
+                    client = Tls(raw, context)
+                    try:
+                        client.tls.do_handshake()
+                    except ssl.SSLWantReadError:
+                        hello = client.outgoing.read()[5:]
+                    pieces = [record(22, hello[at : at + size], b"\x03\x01") for at in range(0, len(hello), size)]
+                    raw.sendall(b"".join(pieces[:limit]))
+                    if limit is None:
+                        echo(join(client.handshake()))
+                        leave(client)
+                        return 1
+                    try:
+                        ways[way](raw)
+                        ends(raw)
+                    except ConnectionError:
+                        pass
+                # The server waits for what is silent, so that is tried a few times only.
+                limit += 1 + len(pieces) // 3 if way in ("nothing", "ChangeCipherSpec") else 1
+                if limit > len(pieces):
+                    return limit
+
+        cases = list(itertools.product(VERSIONS, [1, 3, 4, 7, 100], [None, *ways]))
+        return f"{sum(in_threads(send, *zip(*cases)))} handshakes"
 
 
 # The PROXY protocol.
