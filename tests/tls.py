@@ -53,6 +53,7 @@ CHECKS = [
     tls_certificates.exposed_key,
     tls_certificates.listeners,
     tls_certificates.mutual,
+    tls_certificates.revocation,
     tls_certificates.self_signed,
     tls_crowd.crowd,
 ]

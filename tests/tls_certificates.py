@@ -11,8 +11,8 @@ import subprocess
 import threading
 import time
 
-from peers import AUTHORIZATION, PATIENCE, connect, read_head, upgrade
-from tls_peers import VERSIONS, Tls, dial, echo, join, leave, open_tls, watching
+from peers import AUTHORIZATION, PATIENCE, connect, frame, read_head, upgrade
+from tls_peers import CLOSE, VERSIONS, Tls, dial, echo, ends, join, leave, open_tls, read_message, watching
 
 
 def presented(port, context):
@@ -169,10 +169,10 @@ def listeners(binary, certificates):
 # Certificates of clients.
 
 
-def refused(port, context, extra=AUTHORIZATION):
+def refused(port, context, extra=AUTHORIZATION, session=None):
     """Tries to use the server. Returns the alert with which it refuses, which comes after the handshake with TLS 1.3."""
     try:
-        with dial(port, context) as client:
+        with dial(port, context, session=session) as client:
             client.sendall(upgrade("/echo", extra))
             head = client.recv(4096)
     except ssl.SSLError as error:
@@ -234,6 +234,42 @@ def mutual(binary, certificates):
     )
     assert done.returncode != 0 and "--tls-client-ca" in done.stderr, (done.returncode, done.stderr)
     return "; ".join(sorted(told))
+
+
+def revocation(binary, certificates):
+    """when another --tls-client-ca is loaded, clients of the old one end, and their sessions are not resumed"""
+    certificates.authority("new-ca")
+    certificates.issue("old-client", "old", "DNS:old.example")
+    certificates.issue("new-client", "new", "DNS:new.example", authority="new-ca")
+
+    def trust(authority, server=None):
+        shutil.copy2(certificates.path(f"{authority}.pem"), certificates.path("new"))
+        os.replace(certificates.path("new"), certificates.path("clients.pem"))
+        if server:
+            begin = server.server.log_size()
+            server.server.process.send_signal(signal.SIGHUP)
+            server.log_since(begin, "reloaded the TLS certificate")
+
+    trust("ca")
+    options = ["--tls-client-ca", certificates.path("clients.pem"), "--tls-client-auth"]
+    with watching(binary, certificates, *options, client="old-client") as server:
+        for version in VERSIONS:
+            context = certificates.context(version, "old-client")
+            with dial(server.port, context) as old:
+                echo(join(old, extra=b""))
+                trust("new-ca", server)
+                code = read_message(old)[1][:2]
+                assert code == b"\x03\xf0", f"{version.name}: the old client got {code} and not CLOSE 1008"
+                old.sendall(frame(CLOSE, code))
+                ends(old)
+                got = refused(server.port, context, session=old.tls.session)
+                assert got in ("TLSV1_ALERT_UNKNOWN_CA", "TLSV1_ALERT_DECRYPT_ERROR"), f"{version.name}: {got}"
+            with dial(server.port, certificates.context(version, "new-client")) as new:
+                echo(join(new, extra=b""))
+                leave(new)
+            trust("ca", server)
+        revoked = server.settle()['outrigger_disconnects_total{cause="revoked"}']
+        assert revoked == 2, f"{revoked:.0f} clients are counted as revoked, not 2"
 
 
 def self_signed(binary, certificates):
