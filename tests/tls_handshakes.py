@@ -263,7 +263,7 @@ def garbage_kinds(hello):
 
 def garbage(binary, certificates):
     """garbage on the TLS port is ended, costs no memory, and delays nobody"""
-    with watching(binary, certificates, *SHORT) as server:
+    with watching(binary, certificates, *SHORT, "--close-timeout", "2s") as server:
         hello, _ = flights(server.port, certificates.context(TLS12))
         kinds = garbage_kinds(hello)
         memory = server.server.memory("VmRSS")
@@ -273,16 +273,15 @@ def garbage(binary, certificates):
                 first, again = kinds[name]
                 with connect(server.port) as raw:
                     raw.settimeout(10)
-                    sent, deadline = 0, time.monotonic() + 5
+                    # The server discards what follows its alert, so that a reset does not destroy it, for a while.
+                    deadline = time.monotonic() + 5
                     try:
                         raw.sendall(first)
-                        while again and sent < 16 * MIB:
+                        while again:
                             raw.sendall(again)
-                            sent += len(again)
                             assert time.monotonic() < deadline, f"{name}: taken for 5 s"
                     except ConnectionError:
                         return
-                    assert not again, f"{name}: the server took {sent >> 20} MiB"
                     try:
                         ends(raw)
                     except AssertionError as error:
