@@ -573,17 +573,26 @@ fn is_plain_text(first: u8) -> bool {
     first.is_ascii_alphabetic() || matches!(first, b'\r' | b'\n')
 }
 
+/// The prefix of a fingerprint that stands for a name.
+const FINGERPRINT: &str = "sha256:";
+
 /// The name of a peer: that in its certificate, or the certificate's fingerprint if it has no name that can be shown.
 fn peer_name(certificate: &[u8]) -> Arc<str> {
     /// Longer than a host name or an email address.
     const MAX_NAME: usize = 255;
     let name = x509::Certificate::parse(certificate).and_then(|certificate| certificate.name);
     let is_shown = |name: &String| {
-        let is_plain = |one: char| !one.is_control() && !one.is_whitespace() || one == ' ';
-        !name.is_empty() && name.len() <= MAX_NAME && name.chars().all(is_plain)
+        // Invisible characters would make two names look the same, and fields of the log could be imitated.
+        let is_plain = |one: char| one.is_alphanumeric() || one.is_ascii_graphic() || one == ' ';
+        let is_like_field = name.contains(' ') && name.contains('=');
+        !name.is_empty()
+            && name.len() <= MAX_NAME
+            && name.chars().all(is_plain)
+            && !is_like_field
+            && !name.starts_with(FINGERPRINT)
     };
     match name.filter(is_shown) {
         Some(name) => name.into(),
-        None => format!("sha256:{}", fingerprint(certificate)).into(),
+        None => format!("{FINGERPRINT}{}", fingerprint(certificate)).into(),
     }
 }
