@@ -96,7 +96,7 @@ def main():
         wait_for("all are there", lambda: metric(port, "outrigger_connections") >= count)
         assert metric(port, 'outrigger_refusals_total{reason="head_size"}') == 10
         resident = metric(port, "process_resident_memory_bytes")
-        bound = (5 << 20) + count * 512 + 2 * len(half) * len(HALF) + 2 * len(slow) * 64
+        bound = (6 << 20) + count * 512 + 2 * len(half) * len(HALF) + 2 * len(slow) * 64
         busy = round_trips(port, 5000)
         assert resident <= bound, (resident, bound)
         wait_for("their time is up", lambda: metric(port, "outrigger_connections") <= 2)

@@ -246,7 +246,9 @@ impl Reloader {
                 reload.access = Some(self.reload_access(*settings));
             }
             Ok(Action::Print(_) | Action::Example(_) | Action::Token(_)) => {}
-            Err(error) => log::error!("hangup received, but the settings stay unchanged: {error}"),
+            Err(error) => {
+                log::error!("hangup received, but the access settings stay unchanged: {error}")
+            }
         }
         reload
     }

@@ -61,7 +61,11 @@ fn operate(world: &mut World, operation: u8, argument: u8, plan: &mut &[u8]) {
         (4, Some(id)) => {
             let (bytes, rest) = plan.split_at(usize::from(operation / 13).min(plan.len()));
             *plan = rest;
-            world.give(id, bytes);
+            if argument & 1 == 0 {
+                world.give(id, bytes);
+            } else {
+                world.give_raw(id, bytes);
+            }
             world.event(id, true, false, false);
         }
         (5, Some(id)) => {

@@ -86,6 +86,6 @@ pub use service::{Readiness, Route, Service};
 pub use startup::AdoptedOrphans;
 pub use status::{ClientStatus, ResumeStatus, Status, StatusFields, StatusValue};
 #[cfg(all(feature = "tls", any(test, fuzzing)))]
-pub(crate) use tls::converse as converse_over_tls;
+pub(crate) use tls::simulation::converse as converse_over_tls;
 #[cfg(feature = "tls")]
 pub use tls::{TlsConfig, TlsError, TlsIdentity};

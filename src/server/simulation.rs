@@ -13,6 +13,8 @@ use super::client::ReadGate;
 use super::event_loop::Task;
 use super::memory_stream::MemoryStream;
 use super::stream::Stream;
+#[cfg(feature = "tls")]
+use super::tls::{self, simulation::Peer};
 use super::{ClientId, Config, Context, Ended, Remote, Route, Server, Service};
 use crate::fuzz::protocol::check_server_frames;
 use crate::protocol::{
@@ -175,6 +177,9 @@ pub(crate) struct World<S = Witness> {
     pub(crate) streams: BTreeMap<ClientId, MemoryStream>,
     /// Ids of clients that may be gone, for late events.
     pub(crate) old: Vec<ClientId>,
+    /// The peers' ends of TLS.
+    #[cfg(feature = "tls")]
+    peers: BTreeMap<ClientId, Peer>,
 }
 
 pub(crate) const HEAD: &[u8] =
@@ -200,6 +205,10 @@ impl World {
             ..Config::default()
         };
         let mut world = Self::with_service(config, Witness::default())?;
+        #[cfg(feature = "tls")]
+        if options & 0x10 != 0 {
+            world.server.ctx.core.env.config.tls = Some(tls::simulation::config());
+        }
         if options & 0x80 != 0 {
             let env = &mut world.server.ctx.core.env;
             env.protocol = Shared::new(env.config.limits, None).with_small_thresholds();
@@ -235,6 +244,8 @@ impl<S: Service> World<S> {
             server,
             streams: BTreeMap::new(),
             old: Vec::new(),
+            #[cfg(feature = "tls")]
+            peers: BTreeMap::new(),
         })
     }
 
@@ -247,8 +258,15 @@ impl<S: Service> World<S> {
             return None;
         }
         let stream_end = Stream::Memory(stream.clone());
-        let id = self.server.ctx.core.add_client(stream_end, remote, false)?;
+        let core = &mut self.server.ctx.core;
+        let tls = core.env.config.has_tls();
+        let id = core.add_client(stream_end, remote, tls)?;
         self.streams.insert(id, stream);
+        #[cfg(feature = "tls")]
+        if tls {
+            self.peers
+                .insert(id, Peer::new(id.serial().is_multiple_of(3)));
+        }
         self.old.push(id);
         Some(id)
     }
@@ -337,7 +355,16 @@ impl<S: Service> World<S> {
         self.server.ctx.core.shutdown.is_over()
     }
 
-    pub(crate) fn give(&self, id: ClientId, bytes: &[u8]) {
+    pub(crate) fn give(&mut self, id: ClientId, bytes: &[u8]) {
+        #[cfg(feature = "tls")]
+        if let Some(peer) = self.peers.get_mut(&id) {
+            return peer.write(bytes, &self.streams[&id]);
+        }
+        self.give_raw(id, bytes);
+    }
+
+    /// Gives bytes as they are, also over TLS.
+    pub(crate) fn give_raw(&self, id: ClientId, bytes: &[u8]) {
         self.stream(id).wire().to_server.extend(bytes);
     }
 
@@ -348,6 +375,32 @@ impl<S: Service> World<S> {
             writable,
             hung_up,
         });
+        #[cfg(feature = "tls")]
+        self.continue_handshake(id);
+    }
+
+    /// Lets the peer answer during its handshake.
+    #[cfg(feature = "tls")]
+    fn continue_handshake(&mut self, id: ClientId) {
+        while let Some((peer, stream)) = self.peers.get_mut(&id).zip(self.streams.get(&id))
+            && peer.pump(stream)
+        {
+            self.server.perform(Task::Client {
+                id,
+                readable: true,
+                writable: false,
+                hung_up: false,
+            });
+        }
+    }
+
+    /// What the server has sent on a connection.
+    fn sent(&self, id: ClientId) -> Vec<u8> {
+        #[cfg(feature = "tls")]
+        if let Some(peer) = self.peers.get(&id) {
+            return peer.plain.clone();
+        }
+        self.stream(id).wire().from_server.clone()
     }
 
     pub(crate) fn pass(&mut self, time: Duration) {
@@ -387,24 +440,23 @@ impl World {
         assert_eq!(calling.len(), ctx.core.env.calls);
         assert_eq!(present.len(), ctx.core.registry.client_count());
         assert!(ctx.core.registry.client_count() <= ctx.config().max_clients);
-        for (id, stream) in &self.streams {
-            let wire = stream.wire();
-            if let Some(head) = wire
-                .from_server
-                .windows(4)
-                .position(|bytes| bytes == b"\r\n\r\n")
-                && wire.from_server.starts_with(b"HTTP/1.1 101")
+        for id in self.streams.keys() {
+            let sent = self.sent(*id);
+            if let Some(head) = sent.windows(4).position(|bytes| bytes == b"\r\n\r\n")
+                && sent.starts_with(b"HTTP/1.1 101")
             {
-                check_server_frames(&wire.from_server[head + 4..]);
+                check_server_frames(&sent[head + 4..]);
             } else {
                 assert!(
-                    !present.contains(id) || wire.from_server.len() < 200,
+                    !present.contains(id) || sent.len() < 200,
                     "a client gets 101 first"
                 );
             }
         }
         let registry = &ctx.core.registry;
         self.streams.retain(|id, _| registry.get(*id).is_some());
+        #[cfg(feature = "tls")]
+        self.peers.retain(|id, _| registry.get(*id).is_some());
     }
 
     /// Stops the server and checks that no client is left.

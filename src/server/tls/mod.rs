@@ -9,7 +9,7 @@ mod identity;
 mod renewal;
 mod session;
 #[cfg(any(test, fuzzing))]
-mod simulation;
+pub(crate) mod simulation;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -17,6 +17,4 @@ mod x509;
 
 pub use self::config::{TlsConfig, TlsError};
 pub use self::identity::TlsIdentity;
-#[cfg(any(test, fuzzing))]
-pub(crate) use self::simulation::converse;
 pub(super) use self::stream::{LastRead, PeerCertificate, Scratch, TlsStream};

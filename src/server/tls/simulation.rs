@@ -42,6 +42,64 @@ fn settings() -> &'static (TlsConfig, [Arc<ClientConfig>; 2]) {
     })
 }
 
+/// The settings of a server in memory.
+pub(crate) fn config() -> TlsConfig {
+    settings().0.clone()
+}
+
+/// A peer of a server in memory, which speaks TLS.
+pub(crate) struct Peer {
+    client: ClientConnection,
+    /// The number of bytes of the server that were read.
+    read: usize,
+    /// What the server has sent, decrypted.
+    pub(crate) plain: Vec<u8>,
+}
+
+impl Peer {
+    pub(crate) fn new(is_old: bool) -> Self {
+        let (_, clients) = settings();
+        let name = ServerName::try_from("localhost").expect("a name");
+        let config = Arc::clone(&clients[usize::from(is_old)]);
+        Self {
+            client: ClientConnection::new(config, name).expect("a client"),
+            read: 0,
+            plain: Vec::new(),
+        }
+    }
+
+    /// Sends data, if necessary after the handshake.
+    pub(crate) fn write(&mut self, data: &[u8], wire: &MemoryStream) {
+        // rustls takes as much as it keeps during the handshake.
+        drop(self.client.writer().write(data));
+        self.pump(wire);
+    }
+
+    /// Reads what the server has sent, and sends what the session has to send. Returns whether it has sent something.
+    pub(crate) fn pump(&mut self, wire: &MemoryStream) -> bool {
+        let mut wire = wire.wire();
+        let mut output = &wire.from_server[self.read..];
+        self.read = wire.from_server.len();
+        while let Ok(1..) = self.client.read_tls(&mut output) {
+            // The server ends a session that the test has corrupted with an alert.
+            if self.client.process_new_packets().is_err() {
+                break;
+            }
+            let mut buffer = [0; 4096];
+            while let Ok(count @ 1..) = self.client.reader().read(&mut buffer) {
+                self.plain.extend_from_slice(&buffer[..count]);
+            }
+        }
+        let mut sent = Vec::new();
+        while self.client.wants_write() {
+            let taken = self.client.write_tls(&mut sent);
+            taken.expect("memory takes everything");
+        }
+        wire.to_server.extend(&sent);
+        !sent.is_empty()
+    }
+}
+
 /// The stream and its peer.
 struct Conversation {
     stream: TlsStream,

@@ -3,6 +3,7 @@
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
 
 use super::x509::Certificate;
+use crate::server::simulation::World;
 
 /// A certificate with these alternative names and this common name.
 fn certificate(names: Vec<SanType>, common: &str) -> Vec<u8> {
@@ -41,4 +42,18 @@ fn the_name_of_a_certificate_is_its_first_alternative_name_or_else_its_common_na
             assert_eq!(Certificate::parse(&der[..len]), None);
         }
     }
+}
+
+#[test]
+fn a_client_over_tls_connects_to_a_server_in_memory() {
+    // Otherwise the operations on a server would not be tested over TLS.
+    let mut world = World::new(0x10).expect("an epoll instance");
+    world.open(100);
+    let id = *world.old.last().expect("just opened");
+    assert_eq!(world.present(), [id]);
+    world.give(id, b"\x82\x81\0\0\0\0x");
+    world.event(id, true, false, false);
+    assert_eq!(world.service().told.get(&id), Some(&1));
+    world.check();
+    world.finish();
 }
