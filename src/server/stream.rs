@@ -42,12 +42,12 @@ impl Stream {
     /// Reads once from a stream that is not encrypted. Zero bytes mean end of file.
     #[inline]
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        retry(|| match self {
-            Self::Socket(stream) => stream.read(buffer),
+        match self {
+            Self::Socket(stream) => retry(|| stream.read(buffer)),
             Self::Tls(_) | Self::Closed => Err(io::ErrorKind::WouldBlock.into()),
             #[cfg(any(test, fuzzing))]
-            Self::Memory(stream) => stream.read(buffer),
-        })
+            Self::Memory(stream) => retry(|| stream.read(buffer)),
+        }
     }
 
     /// Writes once and returns the number of bytes written, which is zero if the socket is full. With TLS, some of them may
@@ -67,13 +67,13 @@ impl Stream {
     /// Writes once to a stream that is not encrypted.
     #[inline]
     pub(super) fn write_plain(&mut self, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
-        let written = retry(|| match (&mut *self, buffers) {
-            (Self::Socket(stream), [buffer]) => stream.write(buffer),
-            (Self::Socket(stream), buffers) => stream.write_vectored(buffers),
-            (Self::Tls(_) | Self::Closed, _) => Err(io::ErrorKind::WouldBlock.into()),
+        let written = match (self, buffers) {
+            (Self::Socket(stream), [buffer]) => retry(|| stream.write(buffer)),
+            (Self::Socket(stream), buffers) => retry(|| stream.write_vectored(buffers)),
+            (Self::Tls(_) | Self::Closed, _) => Ok(0),
             #[cfg(any(test, fuzzing))]
-            (Self::Memory(stream), buffers) => stream.write_vectored(buffers),
-        });
+            (Self::Memory(stream), buffers) => retry(|| stream.write_vectored(buffers)),
+        };
         match written {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
             written => written,

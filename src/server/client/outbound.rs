@@ -265,7 +265,11 @@ impl Client {
     /// Writes whole frames, at most four parts. What the socket does not take waits, and so does everything if
     /// anything waits already.
     fn write_now(&mut self, env: &mut Env, parts: &[&[u8]]) {
-        if self.queued() > 0 {
+        if self
+            .backlog
+            .as_ref()
+            .is_some_and(|backlog| backlog.queued() > 0)
+        {
             return self.enqueue(env, |backlog| backlog.push(parts, 0));
         }
         let mut slices = [IoSlice::new(&[]); 4];
