@@ -39,6 +39,16 @@ impl<S: Service> Server<S> {
         if handle(self) == Some(Timeout::Continue) {
             return;
         }
+        let client = self.ctx.core.registry.get(id);
+        if client.is_some_and(Client::is_tls_handshaking) {
+            // It could not read a response. It is not read again, because a handshake takes long and many may expire at
+            // once.
+            self.ctx.core.with(id, |client, env| {
+                log::info!("{id} TLS handshake timed out: remote={}", client.remote);
+                client.end(env, CloseReason::eof());
+            });
+            return;
+        }
         // If the loop was late, the bytes that show that the peer is alive may already be in the socket.
         self.ctx
             .core
@@ -69,15 +79,9 @@ impl<S: Service> Server<S> {
                 return;
             }
             Some(Timeout::Handshake) => {
-                self.ctx.core.with(id, |client, env| {
-                    if client.is_tls_handshaking() {
-                        // It could not read a response.
-                        log::info!("{id} TLS handshake timed out: remote={}", client.remote);
-                        client.end(env, CloseReason::eof());
-                    } else {
-                        client.reject(env, &Rejection::timeout());
-                    }
-                });
+                self.ctx
+                    .core
+                    .with(id, |client, env| client.reject(env, &Rejection::timeout()));
                 return;
             }
         };

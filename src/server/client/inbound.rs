@@ -317,7 +317,8 @@ impl Client {
             }
             // A violation of TLS. The peer was sent an alert.
             Err(error)
-                if self.is_tls_handshaking() && error.kind() == io::ErrorKind::InvalidData =>
+                if error.kind() == io::ErrorKind::InvalidData
+                    && self.tls().is_some_and(TlsStream::has_failed_handshake) =>
             {
                 let (id, remote) = (self.id, self.remote);
                 log::info!("{id} TLS handshake failed: {error} remote={remote}");
@@ -398,7 +399,7 @@ impl Client {
         self.handle_writable(env);
     }
 
-    /// Whether the TLS handshake has not been completed.
+    /// Whether the TLS handshake goes on.
     pub(in crate::server) fn is_tls_handshaking(&self) -> bool {
         self.stream.tls().is_some_and(TlsStream::is_handshaking)
     }

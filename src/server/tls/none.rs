@@ -59,6 +59,10 @@ impl TlsStream {
         match *self {}
     }
 
+    pub(in crate::server) fn has_failed_handshake(&self) -> bool {
+        match *self {}
+    }
+
     pub(in crate::server) fn is_inside_handshake(&self) -> bool {
         match *self {}
     }

@@ -180,18 +180,19 @@ impl TlsStream {
         &mut self.0.socket
     }
 
-    /// Whether the handshake has not been completed.
+    /// Whether the handshake goes on.
     pub(in crate::server) fn is_handshaking(&self) -> bool {
-        match self.0.phase {
-            Phase::Handshake => true,
-            Phase::Failed => !self.0.was_open,
-            Phase::Proxied | Phase::Open | Phase::Plain => false,
-        }
+        self.0.phase == Phase::Handshake
     }
 
-    /// Whether the peer has begun a handshake and not completed it.
+    /// Whether the handshake has failed.
+    pub(in crate::server) fn has_failed_handshake(&self) -> bool {
+        self.0.phase == Phase::Failed && !self.0.was_open
+    }
+
+    /// Whether the peer has begun a handshake that was not completed.
     pub(in crate::server) fn is_inside_handshake(&self) -> bool {
-        self.is_handshaking() && self.0.handshake_bytes > 0
+        (self.is_handshaking() && self.0.handshake_bytes > 0) || self.has_failed_handshake()
     }
 
     /// Whether the peer has resumed an earlier session.
