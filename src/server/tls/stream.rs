@@ -30,6 +30,10 @@ const MAX_HANDSHAKE: usize = 16 << 10;
 /// The maximum length of a handshake with a certificate of the client.
 const MAX_CERTIFIED: usize = 48 << 10;
 
+/// The maximum number of bytes of an incomplete record, or of an incomplete handshake message after the handshake. A record
+/// has at most 18,437 bytes (RFC 5246 section 6.2.3), and a KeyUpdate has 5.
+const MAX_INCOMPLETE: usize = 20 << 10;
+
 /// The content type of the record with which a TLS connection begins (RFC 8446 section 5.1).
 const HANDSHAKE: u8 = 22;
 
@@ -318,10 +322,7 @@ impl TlsStream {
             // Input behind a PROXY protocol header was not read here.
             inner.handshake_bytes += if inner.has_records { len } else { wire };
         }
-        let began = match inner.phase {
-            Phase::Handshake => monotonic_nanos(),
-            _ => 0,
-        };
+        let began = monotonic_nanos();
         let mut count = 0;
         scratch.wire.clear();
         let plain = &mut inner.plain;
@@ -355,11 +356,11 @@ impl TlsStream {
         if scratch.incoming.len() > 4 * READ {
             scratch.incoming = Vec::new();
         }
-        let mut work = opened.records;
+        let micros = (monotonic_nanos().saturating_sub(began) / 1000) as usize;
         let was_handshake = inner.phase == Phase::Handshake;
-        if was_handshake {
-            // It depends on the kind of the key, and may be thousands of times that of a record.
-            work += (monotonic_nanos().saturating_sub(began) / 1000) as usize;
+        if !was_handshake && !opened.has_more && inner.received.len() > MAX_INCOMPLETE {
+            let why = "a handshake message after the handshake is too long";
+            return inner.fail(io::Error::new(io::ErrorKind::InvalidData, why), count);
         }
         let opens = was_handshake && inner.session.is_open();
         if opens {
@@ -376,7 +377,8 @@ impl TlsStream {
         inner.last_read = LastRead {
             wire,
             more: more || ends || opened.has_more || !inner.plain.is_empty(),
-            work,
+            // A handshake can cost thousands of times as much as a record, depending on the kind of the key.
+            work: micros.max(opened.records),
             opens,
             is_plain: false,
         };
