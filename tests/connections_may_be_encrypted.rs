@@ -218,7 +218,7 @@ fn plain_text_on_a_port_for_tls_is_answered_and_a_tls_handshake_on_a_plain_port_
     server.signal(Signal::TERM);
     let (_, log) = server.wait_and_read_log();
     assert!(
-        log.contains("refused: 400 this is a TLS handshake"),
+        log.contains("refused: 400 the client sent a TLS handshake"),
         "{log}"
     );
 }
@@ -298,10 +298,10 @@ fn a_hangup_replaces_the_certificate_and_a_bad_one_changes_nothing() {
     server.wait();
     let log = log.join().expect("the log");
     for expected in [
-        "the TLS certificate stays unchanged: --tls-key: ",
+        "the TLS settings stay unchanged: --tls-key: ",
         "the private key does not belong to the certificate",
-        "reloaded the TLS certificate: fingerprint=",
-        "server.pem: there is no certificate in PEM",
+        "reloaded the TLS settings: fingerprint=",
+        "server.pem: found no certificate in PEM format",
     ] {
         assert!(log.contains(expected), "{expected}: {log}");
     }
@@ -402,7 +402,8 @@ fn a_stalled_handshake_is_ended_and_counted() {
     }
     server.signal(Signal::TERM);
     let (_, log) = server.wait_and_read_log();
-    assert_eq!(log.matches("TLS handshake timed out").count(), 2, "{log}");
+    // A connection without a byte is no handshake.
+    assert_eq!(log.matches("TLS handshake timed out").count(), 1, "{log}");
 }
 
 #[test]
@@ -455,7 +456,7 @@ fn wrong_options_are_named() {
         ),
         (
             &["--tls-self-signed", "--listen", "unix:/tmp/x"],
-            "no address of --listen uses TLS; begin it with tls:",
+            "no address of --listen uses TLS; write for example --listen tls:unix:PATH",
         ),
         (
             &[&pair[..], &["--tls-self-signed"]].concat(),
@@ -467,11 +468,11 @@ fn wrong_options_are_named() {
         ),
         (
             &["--tls-cert", &empty, "--tls-key", &key],
-            "empty.pem: there is no certificate in PEM",
+            "empty.pem: found no certificate in PEM format",
         ),
         (
             &[&pair[..], &["--tls-client-ca", &empty]].concat(),
-            "empty.pem: there is no certificate in PEM",
+            "empty.pem: found no certificate in PEM format",
         ),
     ];
     for (args, expected) in cases {

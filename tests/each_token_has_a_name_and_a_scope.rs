@@ -314,7 +314,7 @@ fn a_hangup_closes_the_connections_of_revoked_tokens() {
         "remote=127.0.0.1:",
         " principal=alice\n",
         " principal=ursula\n",
-        "the access settings stay unchanged: --token-file: ",
+        "the settings stay unchanged: --token-file: ",
         "cause=revoked code=1008 reason=\"the token was revoked\"",
         "reloaded access settings; revoked=",
     ] {

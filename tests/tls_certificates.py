@@ -248,7 +248,7 @@ def revocation(binary, certificates):
         if server:
             begin = server.server.log_size()
             server.server.process.send_signal(signal.SIGHUP)
-            server.log_since(begin, "reloaded the TLS certificate")
+            server.log_since(begin, "reloaded the TLS settings")
 
     trust("ca")
     options = ["--tls-client-ca", certificates.path("clients.pem"), "--tls-client-auth"]

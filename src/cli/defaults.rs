@@ -93,11 +93,11 @@ impl Settings {
     fn check_tls(&self) -> Result<(), String> {
         self.tls.check()?;
         if !self.tls.is_on() && self.listen.iter().any(|listen| self.uses_tls(listen)) {
-            let why = "--listen tls: requires --tls-cert with --tls-key, or --tls-self-signed";
+            let why = "--listen tls: requires --tls-cert and --tls-key, or --tls-self-signed";
             return Err(why.to_owned());
         }
         if self.tls.is_on() && !self.listen.iter().any(|listen| self.uses_tls(listen)) {
-            return Err("no address of --listen uses TLS; begin it with tls:".to_owned());
+            return Err("the certificate is not used, because no address of --listen uses TLS; write for example --listen tls:unix:PATH".to_owned());
         }
         Ok(())
     }

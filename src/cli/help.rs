@@ -27,7 +27,7 @@ pub(super) fn overview() -> String {
   outrigger COMMAND --help    the options of a command
   outrigger --version         the version
 
-Outrigger prints 'outrigger: listening on ws://...' once clients can connect. Exit codes: 0 stopped
+Outrigger prints 'outrigger: listening on URL' once clients can connect. Exit codes: 0 stopped
 as requested, 1 failed while running, 2 wrong usage.
 ",
     );

@@ -217,7 +217,7 @@ fn listening(address: &ListenAddress, path: &str, generated_token: Option<&Token
     format!("outrigger: listening on {url}\n")
 }
 
-/// Reads the settings again that can be replaced while the server runs.
+/// Reads the settings again that a running server can replace.
 struct Reloader {
     tokens: Tokens,
     #[cfg(feature = "tls")]
@@ -247,7 +247,7 @@ impl Reloader {
             }
             Ok(Action::Print(_) | Action::Example(_) | Action::Token(_)) => {}
             Err(error) => {
-                log::error!("hangup received, but the access settings stay unchanged: {error}")
+                log::error!("hangup received, but the settings stay unchanged: {error}")
             }
         }
         reload
@@ -271,8 +271,11 @@ impl Reloader {
         let loaded = settings.load_tls(self.tls.as_ref());
         let problem = match (&self.tls, loaded) {
             (None, Ok(None)) => return None,
-            (Some(present), Ok(Some(loaded))) if loaded == *present => return None,
-            (Some(present), Ok(Some(loaded))) if is_as_strict(present, &loaded) => {
+            // The certificates of clients are checked again, because some may have expired.
+            (Some(present), Ok(Some(loaded))) if loaded == *present => {
+                return Some(present.clone());
+            }
+            (Some(present), Ok(Some(loaded))) if has_same_client_auth(present, &loaded) => {
                 self.tls = Some(loaded.clone());
                 return Some(loaded);
             }
@@ -282,14 +285,14 @@ impl Reloader {
             }
             (_, Err(error)) => error,
         };
-        log::error!("hangup received, but the TLS certificate stays unchanged: {problem}");
+        log::error!("hangup received, but the TLS settings stay unchanged: {problem}");
         None
     }
 }
 
-/// Whether both settings ask the same of clients.
+/// Whether both settings require the same credentials of clients.
 #[cfg(feature = "tls")]
-fn is_as_strict(present: &TlsConfig, loaded: &TlsConfig) -> bool {
+fn has_same_client_auth(present: &TlsConfig, loaded: &TlsConfig) -> bool {
     present.requires_client_certificate() == loaded.requires_client_certificate()
         && present.is_client_auth_enough() == loaded.is_client_auth_enough()
 }

@@ -61,7 +61,7 @@ impl Settings {
         }
     }
 
-    /// Loads the certificates, if TLS is on. A self-signed certificate that is not kept in a directory is taken over from
+    /// Loads the certificates, if TLS is on. A self-signed certificate that is not kept in a directory is reused from
     /// `present`.
     ///
     /// # Errors
@@ -116,27 +116,56 @@ impl Settings {
             };
         };
         let file = dir.join(KEPT_FILE);
-        let kept = || match read(&file) {
+        let present = || match read(&file) {
             Ok(text) => Ok::<_, Box<dyn Error>>(Some(TlsIdentity::from_pem(&text, &text)?)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error.into()),
         };
-        let is_new = match kept()? {
-            Some(kept) if lasts(&kept) => return Ok(kept),
-            Some(_) => false,
-            None => true,
-        };
+        let kept = present()?;
+        if let Some(kept) = kept.as_ref().filter(|kept| lasts(kept)) {
+            self.warn_of_missing_names(kept);
+            return Ok(kept.clone());
+        }
         let (identity, text) = create()?;
         if self.check {
             return Ok(identity);
         }
-        if !is_new {
-            log::info!("--tls-dir: the certificate is replaced, because it expires soon");
+        let stored = DirBuilder::new().recursive(true).mode(0o700).create(dir);
+        let stored = stored.and_then(|()| store(&file, &text, kept.is_none()));
+        match (stored, kept) {
+            (Ok(()), None) => {}
+            (Ok(()), Some(_)) => {
+                log::info!("--tls-dir: replaced the certificate, which expires soon");
+            }
+            (Err(error), Some(kept)) if kept.not_after() > SystemTime::now() => {
+                log::warn!(
+                    "--tls-dir: cannot replace the certificate, which expires soon: {error}"
+                );
+                return Ok(kept);
+            }
+            (Err(error), _) => return Err(error.into()),
         }
-        DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-        store(&file, &text, is_new)?;
-        // Of several servers that start at once, one has created the certificate for all.
-        Ok(kept()?.unwrap_or(identity))
+        // If several servers start at once, all use the certificate that the first one has stored.
+        let same = present()?;
+        let lost = || io::Error::other("the file cannot be read after it was stored");
+        Ok(same.ok_or_else(lost)?)
+    }
+
+    /// Warns about names of this server that the kept certificate does not have.
+    fn warn_of_missing_names(&self, kept: &TlsIdentity) {
+        let names = self.certificate_names();
+        let is_missing = |name: &&String| !kept.names().contains(&name.to_ascii_lowercase());
+        let missing: Vec<_> = names
+            .iter()
+            .filter(is_missing)
+            .map(String::as_str)
+            .collect();
+        if !missing.is_empty() {
+            let missing = missing.join(", ");
+            log::warn!(
+                "--tls-dir: the certificate is not valid for {missing}; to create another, delete {KEPT_FILE}"
+            );
+        }
     }
 
     /// The file that keeps the self-signed certificate with its key.
@@ -198,7 +227,7 @@ fn read(file: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// Stores a certificate with its key, for the server's user only. The file is complete before it gets its name. With
-/// `is_new`, a file that has appeared meanwhile stays.
+/// `is_new`, a file that another server has created in the meantime stays.
 fn store(file: &Path, text: &str, is_new: bool) -> io::Result<()> {
     let unfinished = file.with_extension(format!("{}.tmp", uuid::Uuid::new_v4().simple()));
     let mut out = OpenOptions::new()
@@ -209,14 +238,15 @@ fn store(file: &Path, text: &str, is_new: bool) -> io::Result<()> {
     let stored = out
         .write_all(text.as_bytes())
         .and_then(|()| out.sync_all())
-        .and_then(|()| match is_new {
-            true => fs::hard_link(&unfinished, file),
-            false => fs::rename(&unfinished, file),
-        });
+        .and_then(
+            |()| match is_new.then(|| fs::hard_link(&unfinished, file)) {
+                Some(Ok(())) => Ok(()),
+                Some(Err(error)) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+                // Some file systems have no hard links.
+                Some(Err(_)) | None => fs::rename(&unfinished, file),
+            },
+        );
     // It is gone if it was renamed.
     let _ = fs::remove_file(&unfinished);
-    match stored {
-        Err(error) if is_new && error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        stored => stored,
-    }
+    stored
 }

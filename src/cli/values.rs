@@ -9,7 +9,8 @@ use crate::Listen;
 use crate::server::split_security;
 
 /// The error for an option of TLS in a build without it.
-const NO_TLS: &str = "this build of outrigger has no TLS (the feature 'tls' of its crate)";
+const NO_TLS: &str =
+    "this build of outrigger does not support TLS (it was built without the feature 'tls')";
 
 /// Why this build does not have a flag, if another build does.
 pub(super) fn missing_feature(name: &str) -> Option<&'static str> {

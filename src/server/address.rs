@@ -62,6 +62,7 @@ impl Listen {
 
     /// Sets whether connections to this address use TLS. By default, those to TCP addresses do if
     /// [`Config::tls`](crate::Config) is set, and those to unix sockets and inherited sockets do not.
+    /// [`Server::bind`](crate::Server::bind) fails if an address uses TLS and there is no certificate.
     #[must_use]
     pub fn with_tls(mut self, tls: bool) -> Self {
         self.tls = Some(tls);
@@ -134,7 +135,9 @@ pub struct ParseListenError(());
 
 impl fmt::Display for ParseListenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("expected IP:PORT, IP:FIRST-LAST or unix:PATH, perhaps after tls: or plain:")
+        f.write_str(
+            "expected IP:PORT, IP:FIRST-LAST or unix:PATH, with an optional prefix tls: or plain:",
+        )
     }
 }
 
@@ -158,7 +161,7 @@ pub(crate) fn split_security(text: &str) -> (Option<bool>, &str) {
 impl FromStr for Listen {
     type Err = ParseListenError;
 
-    /// Parses `IP:PORT`, `IP:FIRST-LAST` or `unix:PATH`, which may follow `tls:` or `plain:` ([`Listen::with_tls`]). It
+    /// Parses `IP:PORT`, `IP:FIRST-LAST` or `unix:PATH`, with an optional prefix `tls:` or `plain:` ([`Listen::with_tls`]). It
     /// does not resolve host names, and it does not take over descriptors: use [`Listen::inherited`].
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (tls, address) = split_security(text);

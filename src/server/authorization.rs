@@ -88,7 +88,7 @@ impl Core {
             let expiry = humantime::format_rfc3339_seconds(tls.identity().not_after());
             let revoked = self.replace_tls(tls);
             log::info!(
-                "hangup received: reloaded the TLS certificate: fingerprint={fingerprint} expiry={expiry} revoked={revoked}"
+                "hangup received: reloaded the TLS settings: fingerprint={fingerprint} expiry={expiry} revoked={revoked}"
             );
         }
     }

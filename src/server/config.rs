@@ -84,7 +84,8 @@ pub struct Config {
     pub turn_accepts: usize,
     /// How clients can resume their connections after a cut; `None` means not at all.
     pub resume: Option<ResumeConfig>,
-    /// The certificates for TLS; `None` means that no connection uses TLS.
+    /// The TLS settings: the certificate of the server, and the CAs of client certificates. `None` means that no connection
+    /// uses TLS.
     #[cfg(feature = "tls")]
     pub tls: Option<TlsConfig>,
     /// How long a stopping server waits for the CLOSE of its clients, and then again for its service.
@@ -119,7 +120,7 @@ impl Config {
             return wrong("listen", "at least one address is required");
         }
         if self.listen.iter().any(|listen| self.uses_tls(listen)) && !self.has_tls() {
-            return wrong("listen", "an address for TLS requires a certificate (tls)");
+            return wrong("listen", "an address uses TLS, but tls is not set");
         }
         if self.max_clients == 0 || self.max_clients >= MAX_SLOTS {
             return wrong("max_clients", "must be from 1 to 1048575");

@@ -267,7 +267,7 @@ impl Core {
         let stream = match encrypted {
             Ok(stream) => stream,
             Err(error) => {
-                log::warn!("a connection from {remote} cannot use TLS: {error}");
+                log::warn!("refused a connection: cannot start TLS: {error} remote={remote}");
                 return None;
             }
         };

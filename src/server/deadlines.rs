@@ -8,6 +8,7 @@ use super::event_loop::{Server, Task};
 use super::id::ClientId;
 use super::policy::unauthorized;
 use super::service::Service;
+use super::tls::TlsStream;
 use crate::protocol::{CloseReason, Rejection, Time, Timeout};
 
 impl<S: Service> Server<S> {
@@ -44,7 +45,9 @@ impl<S: Service> Server<S> {
             // It could not read a response. It is not read again, because a handshake takes long and many may expire at
             // once.
             self.ctx.core.with(id, |client, env| {
-                log::info!("{id} TLS handshake timed out: remote={}", client.remote);
+                if client.tls().is_some_and(TlsStream::is_inside_handshake) {
+                    log::info!("{id} TLS handshake timed out: remote={}", client.remote);
+                }
                 client.end(env, CloseReason::eof());
             });
             return;

@@ -44,18 +44,18 @@ const LEAST_READS: usize = 16;
 /// The minimum number of queued clients that are written to in each turn, even if the turn's budget is spent.
 const LEAST_WRITES: usize = 64;
 
-/// Creates the settings to replace.
+/// Returns the new settings.
 pub(super) type MakeReload = Box<dyn FnMut() -> Reload + Send>;
 
-/// The settings that a running server can replace. What is `None` stays unchanged.
+/// The settings that a running server can replace. A field that is `None` leaves its settings unchanged.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Reload {
     /// Which clients may connect. Clients stay connected, except those whose token is no longer in [`Access::tokens`] or
     /// has a lower scope there. They get CLOSE 1008, with [`Cause::Revoked`](crate::Cause::Revoked).
     pub access: Option<Access>,
-    /// The certificates for new connections, if the server uses TLS. Clients whose certificate is no longer accepted get
-    /// CLOSE 1008, with [`Cause::Revoked`](crate::Cause::Revoked).
+    /// The certificates for new connections. Clients whose certificate is no longer accepted get CLOSE 1008, with
+    /// [`Cause::Revoked`](crate::Cause::Revoked). It is ignored if the server was started without TLS.
     #[cfg(feature = "tls")]
     pub tls: Option<TlsConfig>,
 }

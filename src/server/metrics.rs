@@ -266,7 +266,7 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
         );
         out.counters(
             "outrigger_tls_handshakes_total",
-            "TLS handshakes by outcome; resumed ones continue an earlier session.",
+            "TLS handshakes by outcome: full, resumed (of an earlier TLS session), or failed (begun, but not completed).",
             "outcome",
             TLS_OUTCOMES.iter().zip(counters.tls_handshakes),
         );

@@ -150,7 +150,7 @@ impl<S: Service> Server<S> {
         added.map_err(Error::system("install signal handlers"))
     }
 
-    /// Makes SIGHUP call a function that returns new settings.
+    /// Makes SIGHUP call a function that returns new settings. [`Reload`] says what happens to connected clients.
     ///
     /// # Errors
     ///

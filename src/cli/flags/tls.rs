@@ -6,7 +6,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "tls-cert",
         takes: Takes::One("FILE"),
-        help: "certificate of the server in PEM, followed by intermediate certificates if there are any; TCP addresses then use TLS, unless they begin with plain:",
+        help: "file with the server certificate in PEM, followed by any intermediate certificates; turns TLS on for TCP addresses without the prefix plain:",
         requires: Some("tls-key"),
         set: |settings, value| put(&mut settings.tls.cert, Ok(Some(value.into()))),
         accepts: samples(&["/etc/ssl/server.pem"]),
@@ -23,7 +23,7 @@ pub(super) const FLAGS: &[Flag] = &[
     },
     Flag {
         name: "tls-self-signed",
-        help: "use TLS with a new certificate for the names and addresses of this machine, and print its SHA-256 fingerprint",
+        help: "turn TLS on with a self-signed certificate, created for this machine's names and addresses, and print its SHA-256 fingerprint",
         set: |settings, _| turn_on(&mut settings.tls.self_signed),
         ..Flag::BASE
     },
@@ -39,14 +39,14 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "tls-client-ca",
         takes: Takes::One("FILE"),
-        help: "require a certificate of every client over TLS, signed by one of the authorities in this PEM file; its name is the client's principal",
+        help: "require a certificate of every client that connects over TLS; the file contains the CA certificates in PEM that must have signed it. The name in the certificate identifies the client in the log and in /status, as cert:NAME",
         set: |settings, value| put(&mut settings.tls.client_ca, Ok(Some(value.into()))),
         accepts: samples(&["/etc/ssl/clients.pem"]),
         ..Flag::BASE
     },
     Flag {
         name: "tls-client-auth",
-        help: "require no token of a client with a certificate",
+        help: "accept a client certificate instead of a token",
         requires: Some("tls-client-ca"),
         set: |settings, _| turn_on(&mut settings.tls.client_auth),
         ..Flag::BASE

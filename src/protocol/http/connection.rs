@@ -209,8 +209,7 @@ impl HttpConnection {
         }
         if held.is_empty() && input.peek().starts_with(&TLS_HANDSHAKE) {
             input.clear();
-            let why =
-                "this is a TLS handshake, and the port is in plain text; use http:// or ws://";
+            let why = "the client sent a TLS handshake to a port without TLS; use http:// or ws://";
             let rejection = Rejection::new(StatusCode::BAD_REQUEST, why);
             return Some(HttpEvent::BadRequest(rejection.because("tls_handshake")));
         }

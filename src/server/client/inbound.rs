@@ -301,7 +301,14 @@ impl Client {
             self.handle_tls_opened(env);
         }
         match read {
-            Ok(0) => self.handle_end(),
+            Ok(0) => {
+                let is_begun = self.tls().is_some_and(TlsStream::is_inside_handshake);
+                if is_begun && self.is_tls_handshaking() {
+                    let (id, remote) = (self.id, self.remote);
+                    log::info!("{id} TLS handshake failed: the peer disconnected remote={remote}");
+                }
+                self.handle_end()
+            }
             Ok(count) => self.handle_bytes(env, count, more, is_placed),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 if last.wire > 0 {
@@ -382,18 +389,14 @@ impl Client {
     fn handle_tls_opened(&mut self, env: &mut Env) {
         if let Some(tls) = self.stream.tls() {
             env.counters.tls_opened(tls.is_resumed());
-            log::debug!("{} opened TLS: {}", self.id, tls.describe());
+            log::debug!("{} TLS handshake complete: {}", self.id, tls.describe());
             if !env.config.accepts_client(tls) {
                 // It was connected before the authorities were replaced.
                 log::info!("{} client certificate is no longer accepted", self.id);
                 return self.end(env, CloseReason::revoked("certificate"));
             }
             if let Some(name) = tls.peer() {
-                log::info!(
-                    "{} client certificate: name={name:?} remote={}",
-                    self.id,
-                    self.remote
-                );
+                log::debug!("{} client certificate: principal=cert:{name}", self.id);
             }
         }
         self.handle_writable(env);

@@ -26,7 +26,8 @@ pub enum Principal {
     Token,
     /// A client that has presented the token of this name.
     Named(Arc<str>),
-    /// A client with a certificate of this name, over TLS: its first subject alternative name, or else its common name.
+    /// A client that has presented a certificate over TLS. The name is the first subject alternative name, or else the common
+    /// name of the subject, or else `sha256:` and the fingerprint of the certificate.
     Certificate(Arc<str>),
     /// The user of this machine with this id, connected through a unix socket that the server created.
     User(u32),

@@ -20,7 +20,9 @@ const ALPN: &[u8] = b"http/1.1";
 /// How a server encrypts connections: with TLS 1.2 or 1.3, and cipher suites with forward secrecy and authenticated
 /// encryption.
 ///
-/// Sessions can be resumed with tickets, which take no memory of the server. There is no early data and no renegotiation.
+/// Clients can resume TLS sessions with session tickets (RFC 8446 section 4.6.1, RFC 5077), so the server stores no sessions.
+/// Tickets are valid for up to 12 hours, and only for this value and its clones. There is no early data (0-RTT) and no
+/// renegotiation. The only protocol of ALPN (RFC 7301) is `http/1.1`.
 ///
 /// ```
 /// use outrigger::{Config, TlsConfig, TlsIdentity};
@@ -52,7 +54,8 @@ impl TlsConfig {
     ///
     /// # Errors
     ///
-    /// [`TlsError`] if the key does not belong to the certificate, or is of an unknown kind.
+    /// [`TlsError::Key`] if the key is not supported or does not belong to the certificate, and [`TlsError::Certificate`] if
+    /// the certificate cannot be used.
     pub fn new(identity: TlsIdentity) -> Result<Self, TlsError> {
         let server = server_config(&identity, None)?;
         Ok(Self {
@@ -63,9 +66,8 @@ impl TlsConfig {
         })
     }
 
-    /// Requires a certificate of every client, which one of these authorities has signed. Its first subject alternative
-    /// name, or else its common name, is the client's principal
-    /// ([`Principal::Certificate`](crate::Principal::Certificate)).
+    /// Requires a certificate of every client, signed by one of these certificate authorities (CAs). `pem` contains their
+    /// certificates in PEM. See [`Principal::Certificate`](crate::Principal::Certificate) for the name of the client.
     ///
     /// # Errors
     ///
@@ -88,7 +90,8 @@ impl TlsConfig {
         Ok(self)
     }
 
-    /// Sets whether a client with a certificate needs no token.
+    /// Sets whether a client certificate is accepted instead of a token, with [`Scope::All`](crate::Scope::All). The default
+    /// is false. It has no effect without [`TlsConfig::with_client_ca`].
     #[must_use]
     pub fn with_client_auth(mut self, is_enough: bool) -> Self {
         self.is_client_auth_enough = is_enough;
@@ -161,7 +164,7 @@ fn server_config(
         .load_private_key(identity.key())
         .is_err()
     {
-        let problem = "the private key is of an unknown kind; ECDSA (P-256, P-384), Ed25519 and RSA (2048 to 4096 bits) are known";
+        let problem = "unsupported private key; use ECDSA (P-256 or P-384), Ed25519 or RSA (2048 to 4096 bits)";
         return Err(TlsError::Key(problem.to_owned()));
     }
     let failed = |error: rustls::Error| TlsError::Certificate(error.to_string());
@@ -188,15 +191,15 @@ fn server_config(
     Ok(Arc::new(config))
 }
 
-/// Why certificates or keys cannot be used.
+/// Why a certificate or key cannot be used. The text is one line, without the name of a file, and contains no secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// The certificate of the server.
+    /// The certificate of the server cannot be used for this reason.
     Certificate(String),
-    /// The private key of the server.
+    /// The private key of the server cannot be used for this reason.
     Key(String),
-    /// The certificates of the authorities that sign certificates of clients.
+    /// The CA certificates for clients cannot be used for this reason.
     Authority(String),
 }
 

@@ -19,7 +19,7 @@ const VALIDITY: Duration = Duration::from_secs(397 * 24 * 3600);
 /// How far the clock of a client may be behind.
 const CLOCK_SKEW: Duration = Duration::from_secs(24 * 3600);
 
-/// The certificate with which a server proves its name, and the certificate's private key.
+/// The certificate chain of a server and its private key.
 ///
 /// `Debug` shows the fingerprint, and nothing of the key.
 #[derive(Clone)]
@@ -30,8 +30,9 @@ pub struct TlsIdentity {
 }
 
 impl TlsIdentity {
-    /// Parses a certificate in PEM, which may be followed by intermediate ones, and its private key in PEM (PKCS #8,
-    /// PKCS #1 or SEC 1).
+    /// Parses a certificate in PEM, which may be followed by intermediate certificates, and its private key in PEM (PKCS
+    /// #8, PKCS #1 or SEC 1). Other PEM blocks are ignored, and of several keys the first is used. An expired certificate
+    /// is accepted.
     ///
     /// # Errors
     ///
@@ -42,12 +43,17 @@ impl TlsIdentity {
         let key = match PrivateKeyDer::from_pem_slice(key) {
             Ok(key) => key,
             Err(_) if is_encrypted(key) => {
-                return Err(TlsError::Key("the private key is encrypted".to_owned()));
+                return Err(TlsError::Key(
+                    "the private key is encrypted; decrypt it, for example with 'openssl pkey'"
+                        .to_owned(),
+                ));
             }
             Err(pem::Error::NoItemsFound) => {
-                return Err(TlsError::Key("there is no private key in PEM".to_owned()));
+                return Err(TlsError::Key(
+                    "found no private key in PEM format".to_owned(),
+                ));
             }
-            Err(_) => return Err(TlsError::Key("the PEM is malformed".to_owned())),
+            Err(_) => return Err(TlsError::Key("malformed PEM".to_owned())),
         };
         Self::new(chain, key)
     }
@@ -58,6 +64,10 @@ impl TlsIdentity {
     ) -> Result<Self, TlsError> {
         let malformed = || TlsError::Certificate("the certificate is malformed".to_owned());
         let certificate = Certificate::parse(&chain[0]).ok_or_else(malformed)?;
+        if !certificate.is_version_3 {
+            let problem = "the certificate is not of X.509 version 3; create one with a subject alternative name";
+            return Err(TlsError::Certificate(problem.to_owned()));
+        }
         Ok(Self {
             chain,
             key: Arc::new(key),
@@ -66,8 +76,9 @@ impl TlsIdentity {
     }
 
     /// Creates a certificate that is signed with its own key. Clients must be told to trust it, for instance by its
-    /// [fingerprint](TlsIdentity::fingerprint). `names` are the host names and IP addresses that clients use. It is valid
-    /// for 397 days. The second value contains the certificate and the key in PEM, to be stored.
+    /// [fingerprint](TlsIdentity::fingerprint). `names` are the host names (in ASCII) and IP addresses that clients use. The
+    /// key is of P-256, and the certificate is valid for 397 days. The second value is the text of a PEM file with the
+    /// certificate and the private key, so it is a secret.
     ///
     /// # Errors
     ///
@@ -90,7 +101,14 @@ impl TlsIdentity {
         Ok((identity, text))
     }
 
-    /// The last time at which the certificate is valid.
+    /// The host names, IP addresses and other names for which the certificate is valid: its subject alternative name (RFC
+    /// 5280 section 4.2.1.6).
+    #[must_use]
+    pub fn names(&self) -> &[String] {
+        &self.certificate.names
+    }
+
+    /// The last time at which the certificate is valid (`notAfter`, RFC 5280 section 4.1.2.5).
     #[must_use]
     pub fn not_after(&self) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_secs(self.certificate.not_after.as_secs())
@@ -129,9 +147,9 @@ impl fmt::Debug for TlsIdentity {
 pub(super) fn certificates(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let parsed: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
     let problem = match parsed {
-        Ok(chain) if chain.is_empty() => "there is no certificate in PEM",
+        Ok(chain) if chain.is_empty() => "found no certificate in PEM format",
         Ok(chain) => return Ok(chain),
-        Err(_) => "the PEM is malformed",
+        Err(_) => "malformed PEM",
     };
     Err(TlsError::Certificate(problem.to_owned()))
 }

@@ -7,7 +7,7 @@ use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{
     ConnectionState, EncodeError, EncryptError, InsufficientSizeError, UnbufferedStatus,
 };
-use rustls::{Error, HandshakeKind, ServerConfig};
+use rustls::{CertificateError, Error, HandshakeKind, ServerConfig};
 
 /// The maximum number of records with data that one call of [`Session::receive`] decrypts. A peer can make a record as
 /// short as a byte, and each one takes about as long as a short message.
@@ -55,6 +55,28 @@ impl Session {
         self.peer_closed
     }
 
+    /// Describes an error for the log.
+    pub(super) fn explain(error: &Error) -> String {
+        let problem = match error {
+            Error::InvalidCertificate(problem) => problem,
+            Error::NoCertificatesPresented => return "the client sent no certificate".to_owned(),
+            error => return error.to_string(),
+        };
+        let problem = match problem {
+            CertificateError::Other(other) => other.0.to_string(),
+            CertificateError::UnknownIssuer => "its CA is unknown".to_owned(),
+            CertificateError::BadSignature => "its signature is wrong".to_owned(),
+            CertificateError::Expired => "it has expired".to_owned(),
+            problem => problem.to_string(),
+        };
+        let problem = match problem.as_str() {
+            "UnsupportedCertVersion" => "it is not of X.509 version 3",
+            "CaUsedAsEndEntity" => "it is a CA certificate, or signed with its own key",
+            problem => problem,
+        };
+        format!("the client certificate is not accepted: {problem}")
+    }
+
     /// Whether the handshake resumed an earlier session.
     pub(super) fn is_resumed(&self) -> bool {
         self.connection.handshake_kind() == Some(HandshakeKind::Resumed)
@@ -65,7 +87,10 @@ impl Session {
         let version = self.connection.protocol_version();
         let suite = self.connection.negotiated_cipher_suite();
         let version = version.map_or("", |version| version.as_str().unwrap_or_default());
+        let version = version.replace('_', ".");
         let suite = suite.map_or("", |suite| suite.suite().as_str().unwrap_or_default());
+        // rustls adds the version to the names of RFC 8446 appendix B.4.
+        let suite = suite.replacen("TLS13", "TLS", 1);
         format!("{version} {suite}")
     }
 

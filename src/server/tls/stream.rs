@@ -335,7 +335,8 @@ impl TlsStream {
                 plain.extend_from_slice(&data[fits..]);
             });
         let sent = inner.send(&mut scratch.wire);
-        let received = received.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error));
+        let received = received
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, Session::explain(&error)));
         let opened = match received.and_then(|opened| sent.map(|_| opened)) {
             Ok(opened) => opened,
             Err(error) => {
@@ -583,8 +584,9 @@ const FINGERPRINT: &str = "sha256:";
 fn peer_name(certificate: &[u8]) -> Arc<str> {
     /// Longer than a host name or an email address.
     const MAX_NAME: usize = 255;
-    let name = x509::Certificate::parse(certificate).and_then(|certificate| certificate.name);
-    let is_shown = |name: &String| {
+    let parsed = x509::Certificate::parse(certificate);
+    let name = parsed.as_ref().and_then(x509::Certificate::name);
+    let is_shown = |name: &&String| {
         // Invisible characters would make two names look the same, and fields of the log could be imitated.
         let is_plain = |one: char| one.is_alphanumeric() || one.is_ascii_graphic() || one == ' ';
         let is_like_field = name.contains(' ') && name.contains('=');
@@ -595,7 +597,7 @@ fn peer_name(certificate: &[u8]) -> Arc<str> {
             && !name.starts_with(FINGERPRINT)
     };
     match name.filter(is_shown) {
-        Some(name) => name.into(),
+        Some(name) => name.as_str().into(),
         None => format!("{FINGERPRINT}{}", fingerprint(certificate)).into(),
     }
 }

@@ -1,4 +1,5 @@
-//! The parts of an X.509 certificate (RFC 5280 section 4.1) that rustls does not report: its validity and its name.
+//! The fields of an X.509 certificate (RFC 5280 section 4.1) that rustls does not expose: `notAfter`, the subject
+//! alternative name and the common name.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -14,16 +15,25 @@ const COMMON_NAME: &[u64] = &[2, 5, 4, 3];
 /// `id-ce-subjectAltName`.
 const SUBJECT_ALT_NAME: &[u64] = &[2, 5, 29, 17];
 
-/// What a certificate says.
+/// The fields of a certificate that the server uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Certificate {
     /// The last time at which it is valid.
     pub(super) not_after: UnixTime,
-    /// The first subject alternative name, or else the common name of the subject.
-    pub(super) name: Option<String>,
+    /// The DNS names, email addresses, URIs and IP addresses of the subject alternative name.
+    pub(super) names: Vec<String>,
+    /// The common name of the subject.
+    common_name: Option<String>,
+    /// Whether it is of version 3, which has extensions.
+    pub(super) is_version_3: bool,
 }
 
 impl Certificate {
+    /// The first subject alternative name, or else the common name of the subject.
+    pub(super) fn name(&self) -> Option<&String> {
+        self.names.first().or(self.common_name.as_ref())
+    }
+
     /// Parses a certificate in DER. `None` if it is malformed.
     pub(super) fn parse(der: &[u8]) -> Option<Self> {
         yasna::parse_der(der, |reader| {
@@ -41,7 +51,8 @@ impl Certificate {
 
 fn read_contents(fields: &mut BERReaderSeq<'_, '_>) -> ASN1Result<Certificate> {
     let explicit = |number| Tag::context(number);
-    fields.read_optional(|reader| reader.read_tagged(explicit(0), |version| version.read_der()))?;
+    let version = fields
+        .read_optional(|reader| reader.read_tagged(explicit(0), |version| version.read_i64()))?;
     // The serial number, the signature algorithm and the issuer.
     for _ in 0..3 {
         fields.next().read_der()?;
@@ -51,7 +62,7 @@ fn read_contents(fields: &mut BERReaderSeq<'_, '_>) -> ASN1Result<Certificate> {
         read_time(validity.next())
     })?;
     let common_name = read_common_name(fields.next())?;
-    // The public key.
+    // subjectPublicKeyInfo
     fields.next().read_der()?;
     // Unique identifiers, which are bit strings.
     for number in [1, 2] {
@@ -59,11 +70,13 @@ fn read_contents(fields: &mut BERReaderSeq<'_, '_>) -> ASN1Result<Certificate> {
             reader.read_tagged_implicit(explicit(number), |id| id.read_bitvec_bytes())
         })?;
     }
-    let alternative =
-        fields.read_optional(|reader| reader.read_tagged(explicit(3), read_alternative_name))?;
+    let names =
+        fields.read_optional(|reader| reader.read_tagged(explicit(3), read_alternative_names))?;
     Ok(Certificate {
         not_after,
-        name: alternative.flatten().or(common_name),
+        names: names.unwrap_or_default(),
+        common_name,
+        is_version_3: version == Some(2),
     })
 }
 
@@ -95,9 +108,9 @@ fn read_common_name(reader: BERReader<'_, '_>) -> ASN1Result<Option<String>> {
     Ok(found)
 }
 
-/// The first subject alternative name among the extensions.
-fn read_alternative_name(extensions: BERReader<'_, '_>) -> ASN1Result<Option<String>> {
-    let mut found = None;
+/// The subject alternative names among the extensions.
+fn read_alternative_names(extensions: BERReader<'_, '_>) -> ASN1Result<Vec<String>> {
+    let mut found = Vec::new();
     extensions.read_sequence_of(|extension| {
         extension.read_sequence(|fields| {
             let kind = fields.next().read_oid()?;
@@ -107,8 +120,8 @@ fn read_alternative_name(extensions: BERReader<'_, '_>) -> ASN1Result<Option<Str
                 yasna::parse_der(&value, |names| {
                     names.read_sequence_of(|name| {
                         let name = name.read_tagged_der()?;
-                        if found.is_none() && name.tag().tag_class == TagClass::ContextSpecific {
-                            found = general_name(name.tag().tag_number, name.value());
+                        if name.tag().tag_class == TagClass::ContextSpecific {
+                            found.extend(general_name(name.tag().tag_number, name.value()));
                         }
                         Ok(())
                     })
