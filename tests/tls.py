@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""TLS clients of every kind, and faults of every kind, against `outrigger serve --tls-cert`. Prints a line for each check.
+"""Tests TLS with correct and faulty clients, against `outrigger serve --tls-cert`. Prints a line for each check.
 
 usage: tests/tls.py [BINARY] [--only NAME,...] [--list] [--connections N]
        BINARY is target/release/outrigger by default. --list lists the checks. The check `crowd` makes N connections in all,

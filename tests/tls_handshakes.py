@@ -170,7 +170,7 @@ def silent(binary, certificates):
 
 
 def flipped(binary, certificates):
-    """a handshake with other bits in any of its bytes fails, or succeeds only where no bit counts"""
+    """a handshake with other bits in any of its bytes fails, or succeeds only where the protocol ignores the bit"""
     with watching(binary, certificates, *SHORT) as server:
         count, harmless = 0, []
         for version in VERSIONS:
@@ -428,7 +428,7 @@ def wrong_scheme(binary, certificates):
                 except (ssl.SSLError, ConnectionError):
                     pass
             Watched(server, certificates).log_since(begin, "TLS")
-            # Plain clients are served as ever.
+            # Plain clients are still served.
             with open_client(server.port) as client:
                 echo(client)
             if options:

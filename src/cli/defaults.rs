@@ -102,7 +102,8 @@ impl Settings {
         Ok(())
     }
 
-    /// Whether every listener asks its clients for a certificate that is enough, or is a unix socket of this server.
+    /// Whether no listener needs a token: each one either accepts client certificates instead, or is a unix socket whose mode
+    /// limits who can connect. A proxy behind a socket passes on connections from anywhere.
     #[cfg(feature = "tls")]
     fn needs_no_token(&self) -> bool {
         let is_guarded = |listen: &ListenFlag| {

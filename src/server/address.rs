@@ -246,7 +246,7 @@ impl ListenAddress {
         Self { tls, ..self }
     }
 
-    /// Makes it an address to which proxies connect for any user.
+    /// Marks a unix socket as used by proxies, so that its mode does not authenticate clients.
     pub(super) fn share(&mut self) {
         if let ListenSocket::Unix(path) = &mut self.socket {
             self.socket = ListenSocket::SharedUnix(std::mem::take(path));

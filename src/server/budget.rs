@@ -10,7 +10,7 @@ const CLIENT_SHARE: u32 = 200;
 /// The maximum work of one turn before the loop polls for new events.
 const TURN_SHARE: u32 = 10_000;
 
-/// The work of a turn for TLS handshakes that wait. At least one is continued.
+/// The maximum work for queued TLS handshakes in one turn. At least one makes progress.
 pub(super) const HANDSHAKE_SHARE: u32 = 2_000;
 
 /// The cost of answering a call, besides the length of the answer.

@@ -190,7 +190,7 @@ impl Config {
         match *stream {}
     }
 
-    /// Makes a connection use TLS. With `is_proxied`, a PROXY protocol header comes first.
+    /// Wraps a connection in TLS. With `is_proxied`, a PROXY protocol header comes first.
     pub(super) fn encrypt(&self, stream: Stream, is_proxied: bool) -> io::Result<Stream> {
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {

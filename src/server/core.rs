@@ -36,7 +36,7 @@ pub(super) struct Env {
     pub(super) config: Config,
     /// The time of the present turn.
     pub(super) now: Time,
-    /// The buffers of TLS.
+    /// Buffers that all TLS streams share.
     pub(super) scratch: Scratch,
     /// Limits, buffers and compressors of the protocol.
     pub(super) protocol: Shared,

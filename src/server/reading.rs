@@ -157,7 +157,8 @@ fn receive<S: Service>(
     let Some((client, env)) = ctx.core.reading() else {
         return false;
     };
-    // Placed bytes cannot wait. Decrypting them may have used up the client's share since the gate was open.
+    // Bytes that were read into the memory of a message must be handled now. Decrypting them may have used up the client's
+    // share after the gate was checked.
     if !input.is_placed() && client.read_gate(env) != ReadGate::Ready {
         return false;
     }

@@ -20,7 +20,8 @@ pub(super) enum News {
 pub(super) struct RunQueue {
     /// Clients to read in the next turn.
     readable: VecDeque<ClientId>,
-    /// Clients in their TLS handshake, to be read in the next turn. Handshakes take long, so other clients come first.
+    /// Clients in their TLS handshake, to be read in the next turn after the other clients, because a handshake costs much
+    /// more than a message.
     handshakes: VecDeque<ClientId>,
     /// Clients with output to write at the end of this turn.
     dirty: VecDeque<ClientId>,

@@ -177,7 +177,7 @@ pub(crate) struct World<S = Witness> {
     pub(crate) streams: BTreeMap<ClientId, MemoryStream>,
     /// Ids of clients that may be gone, for late events.
     pub(crate) old: Vec<ClientId>,
-    /// The peers' ends of TLS.
+    /// The clients' sides of the TLS connections.
     #[cfg(feature = "tls")]
     peers: BTreeMap<ClientId, Peer>,
 }
@@ -363,7 +363,7 @@ impl<S: Service> World<S> {
         self.give_raw(id, bytes);
     }
 
-    /// Gives bytes as they are, also over TLS.
+    /// Passes bytes to the server without encrypting them.
     pub(crate) fn give_raw(&self, id: ClientId, bytes: &[u8]) {
         self.stream(id).wire().to_server.extend(bytes);
     }

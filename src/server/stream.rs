@@ -50,8 +50,8 @@ impl Stream {
         }
     }
 
-    /// Writes once and returns the number of bytes written, which is zero if the socket is full. With TLS, some of them may
-    /// wait in their encrypted form, and [`TlsStream::last_write`] tells more.
+    /// Writes once and returns the number of bytes written, which is zero if the socket is full. With TLS, some of
+    /// them may be encrypted but not yet written to the socket: see [`TlsStream::last_write`].
     #[inline]
     pub(super) fn write(
         &mut self,
@@ -105,7 +105,7 @@ impl Stream {
         self.tls().map_or(0, TlsStream::sealed)
     }
 
-    /// The encryption of the stream.
+    /// The TLS stream, if the connection uses TLS.
     #[inline]
     pub(super) fn tls(&self) -> Option<&TlsStream> {
         match self {
@@ -114,7 +114,7 @@ impl Stream {
         }
     }
 
-    /// The encryption of the stream.
+    /// The TLS stream, if the connection uses TLS.
     #[inline]
     pub(super) fn tls_mut(&mut self) -> Option<&mut TlsStream> {
         match self {

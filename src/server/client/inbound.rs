@@ -402,7 +402,7 @@ impl Client {
         self.handle_writable(env);
     }
 
-    /// Whether the TLS handshake goes on.
+    /// Whether the TLS handshake is in progress.
     pub(in crate::server) fn is_tls_handshaking(&self) -> bool {
         self.stream.tls().is_some_and(TlsStream::is_handshaking)
     }

@@ -379,7 +379,7 @@ impl Client {
         self.stream.register(registry, self.id.token())
     }
 
-    /// Ends the connection at the socket: deregisters it and, if all output was written, tells a peer that speaks TLS.
+    /// Deregisters the socket. Over TLS, sends close_notify first if all output was written.
     pub(in crate::server) fn hang_up(&mut self, env: &mut Env, registry: &mio::Registry) {
         if self.queued() == 0
             && let Some(tls) = self.stream.tls_mut()

@@ -314,7 +314,7 @@ impl Client {
         }
     }
 
-    /// Queues the rest of a short write, which normally has left the socket full.
+    /// Queues the rest of a short write. The socket is usually full then; with TLS it may have room.
     #[cold]
     fn keep_rest(&mut self, env: &mut Env, add: impl FnOnce(&mut super::Backlog)) {
         let backlog = self.backlog.get_or_insert_default();

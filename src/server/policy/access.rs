@@ -61,7 +61,7 @@ pub(crate) struct RejectionHints {
     pub(crate) origin: &'static str,
 }
 
-/// How a request came to the server.
+/// Where a request comes from.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::server) struct RequestSource<'a> {
     /// Where the server listens.
@@ -157,11 +157,11 @@ impl Access {
             .origins
             .iter()
             .any(|known| known == "*" || known.eq_ignore_ascii_case(&origin));
-        // A proxy may have decrypted a request that comes in plain text.
-        let plain = origin
+        // A proxy in front may have terminated TLS, so `https` is accepted on plain connections, too.
+        let unencrypted = origin
             .strip_prefix("http://")
             .filter(|_| !from.is_encrypted);
-        let authority = plain.or_else(|| origin.strip_prefix("https://"));
+        let authority = unencrypted.or_else(|| origin.strip_prefix("https://"));
         let host = host(request);
         let own = authority.is_some_and(|own| own.eq_ignore_ascii_case(host));
         (listed || (own && self.knows_host(host, from.listen))).then_some(origin)

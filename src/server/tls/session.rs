@@ -23,9 +23,9 @@ pub(super) struct Session {
 /// What [`Session::receive`] did.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Opened {
-    /// The number of input bytes that are no longer needed. The rest belongs at the front of the next input.
+    /// The number of input bytes that are no longer needed. The caller must pass the rest again, before new input.
     pub(super) consumed: usize,
-    /// The number of records with data.
+    /// The number of application data records (RFC 8446 section 5.1).
     pub(super) records: usize,
     /// Whether the rest of the input may contain whole records.
     pub(super) has_more: bool,
@@ -140,8 +140,8 @@ impl Session {
         }
     }
 
-    /// Appends the output that waits after an error, the alert. `input` is the rest of the input. It is not handled again,
-    /// because output comes first.
+    /// Appends the pending alert after an error. `input` is the rest of the input. It is not processed again, because rustls
+    /// returns pending output first.
     fn take_alert(&mut self, input: &mut [u8], wire: &mut Wire) {
         while self.connection.wants_write()
             && let Ok(state) = self.connection.process_tls_records(input).state
@@ -149,8 +149,8 @@ impl Session {
         {}
     }
 
-    /// Encrypts data and appends it to `wire`, after output of the session that waits. `input` is the rest of the last
-    /// input, because a part of a handshake message in it may have been handled.
+    /// Encrypts data and appends it to `wire`, after pending output of the session. `input` must be the unconsumed input of
+    /// the last call of `receive`: rustls expects to see a partly received handshake message again.
     pub(super) fn seal(
         &mut self,
         input: &mut [u8],
@@ -160,7 +160,7 @@ impl Session {
         self.write(input, wire, |traffic, out| traffic.encrypt(data, out))
     }
 
-    /// Appends close_notify to `wire`. Nothing can be sealed afterwards. `input` is the rest of the last input.
+    /// Appends close_notify to `wire`. Nothing can be sealed afterwards. `input` is that of `seal`.
     pub(super) fn close(&mut self, input: &mut [u8], wire: &mut Wire) -> Result<(), Error> {
         self.write(input, wire, |traffic, out| traffic.queue_close_notify(out))
     }
@@ -229,7 +229,7 @@ fn step(
     }
 }
 
-/// Ciphertext that is to be written to a socket, in memory that is used again.
+/// A reusable buffer for ciphertext.
 #[derive(Debug, Default)]
 pub(super) struct Wire {
     bytes: Vec<u8>,

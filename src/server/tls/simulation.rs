@@ -57,10 +57,10 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    pub(crate) fn new(is_old: bool) -> Self {
+    pub(crate) fn new(is_tls12: bool) -> Self {
         let (_, clients) = settings();
         let name = ServerName::try_from("localhost").expect("a name");
-        let config = Arc::clone(&clients[usize::from(is_old)]);
+        let config = Arc::clone(&clients[usize::from(is_tls12)]);
         Self {
             client: ClientConnection::new(config, name).expect("a client"),
             read: 0,
@@ -81,7 +81,7 @@ impl Peer {
         let mut output = &wire.from_server[self.read..];
         self.read = wire.from_server.len();
         while let Ok(1..) = self.client.read_tls(&mut output) {
-            // The server ends a session that the test has corrupted with an alert.
+            // If the test has corrupted the session, the server ends it with an alert.
             if self.client.process_new_packets().is_err() {
                 break;
             }

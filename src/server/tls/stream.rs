@@ -24,10 +24,11 @@ const CHUNK: usize = 64 << 10;
 /// The maximum number of bytes that one call of [`TlsStream::write`] takes.
 const WRITE: usize = 1 << 20;
 
-/// The maximum length of a handshake in bytes. A ClientHello takes up to about two thousand.
+/// The maximum number of bytes that a client may send until its handshake is complete. A ClientHello usually has less than 2
+/// KB.
 const MAX_HANDSHAKE: usize = 16 << 10;
 
-/// The maximum length of a handshake with a certificate of the client.
+/// The same, if the client must send a certificate.
 const MAX_CERTIFIED: usize = 48 << 10;
 
 /// The maximum number of bytes of an incomplete record, or of an incomplete handshake message after the handshake. A record
@@ -45,7 +46,7 @@ pub(in crate::server) struct Scratch {
     wire: Wire,
 }
 
-/// What the last read did, besides its result.
+/// Details of the last read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::server) struct LastRead {
     /// The number of bytes that were read from the socket.
@@ -54,13 +55,13 @@ pub(in crate::server) struct LastRead {
     pub(in crate::server) more: bool,
     /// The work of decrypting. See [`Budget`](crate::server::budget::Budget).
     pub(in crate::server) work: usize,
-    /// Whether the handshake has been completed.
+    /// Whether this read has completed the handshake.
     pub(in crate::server) opens: bool,
     /// Whether the peer does not speak TLS. From now on, the stream is in plain text.
     pub(in crate::server) is_plain: bool,
 }
 
-/// What the last write did, besides its result.
+/// Details of the last write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::server) struct LastWrite {
     /// The number of bytes that were written to the socket.
@@ -184,7 +185,7 @@ impl TlsStream {
         &mut self.0.socket
     }
 
-    /// Whether the handshake goes on.
+    /// Whether the handshake is in progress.
     pub(in crate::server) fn is_handshaking(&self) -> bool {
         self.0.phase == Phase::Handshake
     }
@@ -222,7 +223,8 @@ impl TlsStream {
         })
     }
 
-    /// Whether the certificate of the peer, or its absence, would be accepted now. True during the handshake.
+    /// Whether the certificate of the peer, or its absence, would be accepted now. True before the handshake is complete, and
+    /// after a failure.
     pub(in crate::server) fn is_accepted_by(&self, config: &TlsConfig) -> bool {
         self.0.phase != Phase::Open || config.accepts(self.0.session.peer_chain())
     }
@@ -232,12 +234,12 @@ impl TlsStream {
         self.0.sealed.len()
     }
 
-    /// What the last read did, besides its result.
+    /// Details of the last read.
     pub(in crate::server) fn last_read(&self) -> LastRead {
         self.0.last_read
     }
 
-    /// What the last write did, besides its result.
+    /// Details of the last write.
     pub(in crate::server) fn last_write(&self) -> LastWrite {
         self.0.last_write
     }
@@ -256,8 +258,8 @@ impl TlsStream {
     ///
     /// # Errors
     ///
-    /// `WouldBlock` if nothing was decrypted, those of the socket, and violations of TLS, of which the peer was told with
-    /// an alert.
+    /// `WouldBlock` if there is no plaintext yet, `InvalidData` if the peer violates TLS (an alert has been sent, RFC 8446
+    /// section 6), and otherwise the error of the socket.
     pub(in crate::server) fn read(
         &mut self,
         buffer: &mut [u8],
@@ -341,7 +343,7 @@ impl TlsStream {
             Ok(opened) => opened,
             Err(error) => {
                 inner.last_read.wire = wire;
-                // Data behind a handshake that is not yet known to be complete has no owner.
+                // Data that arrives with the end of a handshake that then fails must not reach the service.
                 if inner.phase == Phase::Handshake {
                     count = 0;
                 }
@@ -378,7 +380,7 @@ impl TlsStream {
         inner.last_read = LastRead {
             wire,
             more: more || ends || opened.has_more || !inner.plain.is_empty(),
-            // A handshake can cost thousands of times as much as a record, depending on the kind of the key.
+            // A unit is a microsecond. A handshake can take thousands of times as long as a record.
             work: micros.max(opened.records),
             opens,
             is_plain: false,
@@ -393,7 +395,8 @@ impl TlsStream {
     ///
     /// # Errors
     ///
-    /// Those of the socket, and the exhaustion of the keys.
+    /// The error of the socket, that of a session that has failed, or `Other` if the keys have reached their usage limit (RFC
+    /// 8446 section 5.5).
     pub(in crate::server) fn write(
         &mut self,
         buffers: &[IoSlice<'_>],
@@ -547,7 +550,7 @@ impl Inner {
     }
 }
 
-/// The input that the session may have handled in part. Whole records that wait are not part of it.
+/// The unconsumed input of the last read, which rustls expects to see again. Whole records that wait are not part of it.
 fn rest(received: &mut [u8], has_records: bool) -> &mut [u8] {
     if has_records { &mut [] } else { received }
 }

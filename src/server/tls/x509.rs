@@ -133,7 +133,7 @@ fn read_alternative_names(extensions: BERReader<'_, '_>) -> ASN1Result<Vec<Strin
     Ok(found)
 }
 
-/// An email address, a DNS name, a URI or an IP address (RFC 5280 section 4.2.1.6).
+/// A name (RFC 5280 section 4.2.1.6): rfc822Name [1], dNSName [2], uniformResourceIdentifier [6] or iPAddress [7].
 fn general_name(tag: u64, value: &[u8]) -> Option<String> {
     match tag {
         1 | 6 => String::from_utf8(value.to_vec()).ok(),
