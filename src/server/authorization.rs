@@ -86,10 +86,13 @@ impl Core {
         if let Some(tls) = reload.tls.filter(|_| self.env.config.tls.is_some()) {
             let fingerprint = tls.identity().fingerprint();
             let expiry = humantime::format_rfc3339_seconds(tls.identity().not_after());
+            let is_new = self.env.config.tls.as_ref() != Some(&tls);
             let revoked = self.replace_tls(tls);
-            log::info!(
-                "hangup received: reloaded the TLS settings: fingerprint={fingerprint} expiry={expiry} revoked={revoked}"
-            );
+            if is_new || revoked > 0 {
+                log::info!(
+                    "hangup received: reloaded the TLS settings: fingerprint={fingerprint} expiry={expiry} revoked={revoked}"
+                );
+            }
         }
     }
 
