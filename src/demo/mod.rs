@@ -76,6 +76,10 @@ pub(crate) fn instructions(
     let mut line = |what: &str, how: &str| {
         let _ = writeln!(text, "\n  {what}\n    {how}");
     };
+    if address.is_tls() {
+        let how = "SSL_CERT_FILE=FILE for websocat and Python, --cacert FILE for curl";
+        line("TLS: the commands below must trust the certificate", how);
+    }
     let page = ws("/").replacen("ws", "http", 1);
     line("a page that shows the services, with a console", &page);
     line(
@@ -97,7 +101,7 @@ pub(crate) fn instructions(
     line(
         "processes: run one and get its output",
         &format!(
-            "curl -s {header}--json '{{\"command\":\"uname\",\"args\":[\"-a\"]}}' {}",
+            "curl -sS {header}--json '{{\"command\":\"uname\",\"args\":[\"-a\"]}}' {}",
             http("/process/exec")
         ),
     );
