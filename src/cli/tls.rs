@@ -107,7 +107,11 @@ impl Settings {
 
     /// The self-signed certificate: the one in the directory, the present one, or a new one.
     fn self_signed(&self, present: Option<&TlsIdentity>) -> Result<TlsIdentity, Box<dyn Error>> {
-        let lasts = |identity: &TlsIdentity| identity.not_after() > SystemTime::now() + RENEWAL;
+        let now = SystemTime::now();
+        // The clock may have been wrong when the certificate was created.
+        let lasts = |identity: &TlsIdentity| {
+            identity.not_before() <= now && identity.not_after() > now + RENEWAL
+        };
         let create = || TlsIdentity::self_signed(&self.certificate_names());
         let Some(dir) = &self.tls.dir else {
             return match present.filter(|present| lasts(present)) {
@@ -137,7 +141,7 @@ impl Settings {
             (Ok(()), Some(_)) => {
                 log::info!("--tls-dir: replaced the certificate, which expires soon");
             }
-            (Err(error), Some(kept)) if kept.not_after() > SystemTime::now() => {
+            (Err(error), Some(kept)) if kept.not_after() > now => {
                 log::warn!(
                     "--tls-dir: cannot replace the certificate, which expires soon: {error}"
                 );

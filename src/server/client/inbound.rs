@@ -399,6 +399,10 @@ impl Client {
                 log::debug!("{} client certificate: principal=cert:{name}", self.id);
             }
         }
+        if self.flags.has(Flag::Queued) {
+            // It may be in the queue of handshakes, which is served last. A second entry is harmless.
+            env.queue.push_readable(self.id);
+        }
         self.handle_writable(env);
     }
 

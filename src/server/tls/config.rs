@@ -13,6 +13,7 @@ use rustls::version::{TLS12, TLS13};
 use rustls::{RootCertStore, ServerConfig};
 
 use super::identity::{TlsIdentity, certificates};
+use super::x509::Certificate;
 
 /// The only protocol that the server offers (RFC 7301).
 const ALPN: &[u8] = b"http/1.1";
@@ -120,6 +121,21 @@ impl TlsConfig {
         self.is_client_auth_enough && self.clients.is_some()
     }
 
+    /// Whether both accept the certificates of the same authorities.
+    pub(in crate::server) fn has_same_authorities(&self, other: &Self) -> bool {
+        let authorities = |config: &Self| {
+            let clients = config.clients.as_ref();
+            clients.map(|clients| clients.authorities.clone())
+        };
+        authorities(self) == authorities(other)
+    }
+
+    /// Whether the certificate of a connected client, which was verified with the same authorities, has not expired.
+    pub(in crate::server) fn is_current(chain: &[CertificateDer<'_>]) -> bool {
+        let own = chain.first().and_then(|own| Certificate::parse(own));
+        own.is_none_or(|own| own.not_after.as_secs() >= UnixTime::now().as_secs())
+    }
+
     /// Whether the certificate of a connected client would be accepted now.
     pub(in crate::server) fn accepts(&self, chain: &[CertificateDer<'_>]) -> bool {
         let (Some(clients), Some((own, others))) = (&self.clients, chain.split_first()) else {
@@ -134,12 +150,8 @@ impl TlsConfig {
 
 impl PartialEq for TlsConfig {
     fn eq(&self, other: &Self) -> bool {
-        let authorities = |config: &Self| {
-            let clients = config.clients.as_ref();
-            clients.map(|clients| clients.authorities.clone())
-        };
         self.identity == other.identity
-            && authorities(self) == authorities(other)
+            && self.has_same_authorities(other)
             && self.is_client_auth_enough == other.is_client_auth_enough
     }
 }

@@ -108,6 +108,12 @@ impl TlsIdentity {
         &self.certificate.names
     }
 
+    /// The first time at which the certificate is valid (`notBefore`, RFC 5280 section 4.1.2.5).
+    #[must_use]
+    pub fn not_before(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(self.certificate.not_before.as_secs())
+    }
+
     /// The last time at which the certificate is valid (`notAfter`, RFC 5280 section 4.1.2.5).
     #[must_use]
     pub fn not_after(&self) -> SystemTime {

@@ -136,6 +136,11 @@ impl PeerCertificate {
     pub(in crate::server) fn is_accepted_by(&self, config: &TlsConfig) -> bool {
         config.accepts(&self.chain)
     }
+
+    /// Whether the certificate has not expired.
+    pub(in crate::server) fn is_current(&self) -> bool {
+        TlsConfig::is_current(&self.chain)
+    }
 }
 
 impl TlsStream {
@@ -227,6 +232,11 @@ impl TlsStream {
     /// after a failure.
     pub(in crate::server) fn is_accepted_by(&self, config: &TlsConfig) -> bool {
         self.0.phase != Phase::Open || config.accepts(self.0.session.peer_chain())
+    }
+
+    /// Whether the certificate of the peer, if it has sent one, has not expired.
+    pub(in crate::server) fn is_current(&self) -> bool {
+        TlsConfig::is_current(self.0.session.peer_chain())
     }
 
     /// The number of encrypted bytes that the socket has not taken.

@@ -18,6 +18,8 @@ const SUBJECT_ALT_NAME: &[u64] = &[2, 5, 29, 17];
 /// The fields of a certificate that the server uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Certificate {
+    /// The first time at which it is valid.
+    pub(super) not_before: UnixTime,
     /// The last time at which it is valid.
     pub(super) not_after: UnixTime,
     /// The DNS names, email addresses, URIs and IP addresses of the subject alternative name.
@@ -57,10 +59,9 @@ fn read_contents(fields: &mut BERReaderSeq<'_, '_>) -> ASN1Result<Certificate> {
     for _ in 0..3 {
         fields.next().read_der()?;
     }
-    let not_after = fields.next().read_sequence(|validity| {
-        validity.next().read_der()?;
-        read_time(validity.next())
-    })?;
+    let (not_before, not_after) = fields
+        .next()
+        .read_sequence(|validity| Ok((read_time(validity.next())?, read_time(validity.next())?)))?;
     let common_name = read_common_name(fields.next())?;
     // subjectPublicKeyInfo
     fields.next().read_der()?;
@@ -73,6 +74,7 @@ fn read_contents(fields: &mut BERReaderSeq<'_, '_>) -> ASN1Result<Certificate> {
     let names =
         fields.read_optional(|reader| reader.read_tagged(explicit(3), read_alternative_names))?;
     Ok(Certificate {
+        not_before,
         not_after,
         names: names.unwrap_or_default(),
         common_name,
