@@ -1,12 +1,14 @@
 //! Loads the certificates that the flags name, and keeps a self-signed one.
 
 use std::error::Error;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
+
+use rustix::fs::OFlags;
 
 use super::addresses::{own_names, reached_at};
 use super::settings::{ListenFlag, Settings};
@@ -72,9 +74,10 @@ impl Settings {
         present: Option<&TlsConfig>,
     ) -> Result<Option<TlsConfig>, String> {
         let flags = &self.tls;
+        let is_running = present.is_some();
         let (identity, from, from_key) = match (&flags.cert, &flags.key) {
             (Some(cert), Some(key)) => {
-                let identity = load_identity(cert, key)?;
+                let identity = load_identity(cert, key, is_running)?;
                 (identity, named("--tls-cert", cert), named("--tls-key", key))
             }
             _ if flags.self_signed => {
@@ -96,7 +99,7 @@ impl Settings {
         let config = match &flags.client_ca {
             Some(file) => {
                 let from = named("--tls-client-ca", file);
-                let text = read(file).map_err(|error| format!("{from}: {error}"))?;
+                let text = read(file, is_running).map_err(|error| format!("{from}: {error}"))?;
                 let added = config.with_client_ca(&text);
                 added.map_err(|error| format!("{from}: {error}"))?
             }
@@ -120,7 +123,8 @@ impl Settings {
             };
         };
         let file = dir.join(KEPT_FILE);
-        let present = || match read(&file) {
+        let is_running = present.is_some();
+        let present = || match read(&file, is_running) {
             Ok(text) => Ok::<_, Box<dyn Error>>(Some(TlsIdentity::from_pem(&text, &text)?)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error.into()),
@@ -201,10 +205,10 @@ impl Settings {
     }
 }
 
-fn load_identity(cert: &Path, key: &Path) -> Result<TlsIdentity, String> {
+fn load_identity(cert: &Path, key: &Path, is_running: bool) -> Result<TlsIdentity, String> {
     let (from_cert, from_key) = (named("--tls-cert", cert), named("--tls-key", key));
-    let chain = read(cert).map_err(|error| format!("{from_cert}: {error}"))?;
-    let key = read(key).map_err(|error| format!("{from_key}: {error}"))?;
+    let chain = read(cert, is_running).map_err(|error| format!("{from_cert}: {error}"))?;
+    let key = read(key, is_running).map_err(|error| format!("{from_key}: {error}"))?;
     TlsIdentity::from_pem(&chain, &key).map_err(|error| match error {
         TlsError::Key(_) => format!("{from_key}: {error}"),
         _ => format!("{from_cert}: {error}"),
@@ -215,17 +219,22 @@ fn named(flag: &str, file: &Path) -> String {
     format!("{flag}: {}", file.display())
 }
 
-/// Reads a file of limited size.
-fn read(file: &Path) -> io::Result<Vec<u8>> {
+/// Reads a file of limited size. A server that is running reads regular files only, because a pipe could block it.
+fn read(file: &Path, is_running: bool) -> io::Result<Vec<u8>> {
+    let mut options = OpenOptions::new();
+    options.read(true);
+    if is_running {
+        options.custom_flags(OFlags::NONBLOCK.bits() as i32);
+    }
+    let file = options.open(file)?;
+    if is_running && !file.metadata()?.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
     let mut text = Vec::new();
-    File::open(file)?
-        .take(MAX_FILE + 1)
-        .read_to_end(&mut text)?;
+    file.take(MAX_FILE + 1).read_to_end(&mut text)?;
     if text.len() as u64 > MAX_FILE {
-        return Err(io::Error::new(
-            io::ErrorKind::FileTooLarge,
-            "the file is too large",
-        ));
+        let why = "the file is too large";
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
     }
     Ok(text)
 }

@@ -318,7 +318,11 @@ impl Client {
                 let is_empty = last.wire == 0 && !last.more;
                 self.flags.set(Flag::Readable, more && !is_empty);
                 if last.is_plain {
-                    self.reject(env, &plain_text());
+                    if self.is_requesting() {
+                        self.reject(env, &plain_text());
+                    }
+                    // Output that waited for the handshake can be written now.
+                    self.handle_writable(env);
                 }
                 Read::Nothing
             }
@@ -329,6 +333,10 @@ impl Client {
             {
                 let (id, remote) = (self.id, self.remote);
                 log::info!("{id} TLS handshake failed: {error} remote={remote}");
+                // Output that waited for the handshake cannot be written.
+                if let Some(backlog) = self.backlog.as_deref_mut() {
+                    backlog.drop_unbegun();
+                }
                 self.discard_input(env);
                 Read::Nothing
             }

@@ -13,6 +13,7 @@ use rustls::version::{TLS12, TLS13};
 use rustls::{RootCertStore, ServerConfig};
 
 use super::identity::{TlsIdentity, certificates};
+use super::verifier::ShortChains;
 use super::x509::Certificate;
 
 /// The only protocol that the server offers (RFC 7301).
@@ -83,6 +84,7 @@ impl TlsConfig {
         let builder =
             WebPkiClientVerifier::builder_with_provider(roots.into(), Arc::new(default_provider()));
         let verifier = builder.build().map_err(|error| failed(&error))?;
+        let verifier: Arc<dyn ClientCertVerifier> = Arc::new(ShortChains(verifier));
         self.server = server_config(&self.identity, Some(Arc::clone(&verifier)))?;
         self.clients = Some(Clients {
             authorities,

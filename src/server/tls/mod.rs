@@ -13,6 +13,7 @@ pub(crate) mod simulation;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod verifier;
 mod x509;
 
 pub use self::config::{TlsConfig, TlsError};
