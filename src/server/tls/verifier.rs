@@ -1,11 +1,14 @@
 //! Verifies the certificates of clients, with a limit on the length of their chains.
 
+use std::error::Error as StdError;
 use std::sync::Arc;
 
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, SignatureScheme,
+};
 
 /// The maximum number of intermediate certificates that a client may send. Real chains have up to three. Searching a path
 /// through dozens takes a long time, before the client has proved anything.
@@ -23,7 +26,9 @@ impl ClientCertVerifier for ShortChains {
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         if intermediates.len() > MAX_INTERMEDIATES {
-            return Err(CertificateError::BadEncoding.into());
+            let why: Box<dyn StdError + Send + Sync> =
+                format!("it has more than {MAX_INTERMEDIATES} intermediate certificates").into();
+            return Err(CertificateError::Other(OtherError(why.into())).into());
         }
         self.0.verify_client_cert(end_entity, intermediates, now)
     }
