@@ -268,9 +268,14 @@ impl Reloader {
     /// New certificates, unless they are the present ones.
     #[cfg(feature = "tls")]
     fn reload_tls(&mut self, settings: &Settings) -> Option<TlsConfig> {
-        let loaded = settings.load_tls(self.tls.as_ref());
+        if self.tls.is_none() && !settings.tls.is_on() {
+            return None;
+        }
+        let loaded = match &self.tls {
+            Some(present) => settings.load_tls(Some(present)),
+            None => Ok(None),
+        };
         let problem = match (&self.tls, loaded) {
-            (None, Ok(None)) => return None,
             // The certificates of clients are checked again, because some may have expired.
             (Some(present), Ok(Some(loaded))) if loaded == *present => {
                 return Some(present.clone());

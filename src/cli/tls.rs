@@ -111,10 +111,7 @@ impl Settings {
     /// The self-signed certificate: the one in the directory, the present one, or a new one.
     fn self_signed(&self, present: Option<&TlsIdentity>) -> Result<TlsIdentity, Box<dyn Error>> {
         let now = SystemTime::now();
-        // The clock may have been wrong when the certificate was created.
-        let lasts = |identity: &TlsIdentity| {
-            identity.not_before() <= now && identity.not_after() > now + RENEWAL
-        };
+        let lasts = |identity: &TlsIdentity| identity.not_after() > now + RENEWAL;
         let create = || TlsIdentity::self_signed(&self.certificate_names());
         let Some(dir) = &self.tls.dir else {
             return match present.filter(|present| lasts(present)) {
@@ -131,6 +128,11 @@ impl Settings {
         };
         let kept = present()?;
         if let Some(kept) = kept.as_ref().filter(|kept| lasts(kept)) {
+            if kept.not_before() > now {
+                log::warn!(
+                    "--tls-dir: the certificate is not valid yet; if the clock is right, delete {KEPT_FILE}"
+                );
+            }
             self.warn_of_missing_names(kept);
             return Ok(kept.clone());
         }

@@ -15,6 +15,10 @@ use crate::sys::monotonic_nanos;
 /// The maximum number of bytes that are read from the socket at once.
 const READ: usize = 64 << 10;
 
+/// The maximum, unless the last read has brought much data: about a record. Messages without data, such as KeyUpdates, take
+/// longer for their length.
+const SHORT_READ: usize = 17 << 10;
+
 /// The minimum, so that few bytes of plaintext do not take many reads.
 const LEAST_READ: usize = 4 << 10;
 
@@ -85,6 +89,8 @@ struct Inner {
     received: Vec<u8>,
     /// Whether `received` may contain whole records.
     has_records: bool,
+    /// Whether the last read has brought much data.
+    reads_long: bool,
     /// Plaintext that the client has not taken.
     plain: Vec<u8>,
     /// Ciphertext that the socket has not taken.
@@ -163,6 +169,7 @@ impl TlsStream {
             phase,
             received: Vec::new(),
             has_records: false,
+            reads_long: false,
             plain: Vec::new(),
             sealed: Vec::new(),
             handshake_bytes: 0,
@@ -306,7 +313,8 @@ impl TlsStream {
         let input = &mut scratch.incoming;
         input[..kept].copy_from_slice(&inner.received);
         if !inner.has_records {
-            let most = buffer.len().clamp(LEAST_READ, READ);
+            let longest = if inner.reads_long { READ } else { SHORT_READ };
+            let most = buffer.len().clamp(LEAST_READ, longest);
             let space = &mut input[kept..kept + most];
             wire = inner.socket.read(space)?;
             if wire == 0 {
@@ -369,6 +377,13 @@ impl TlsStream {
         if scratch.incoming.len() > 4 * READ {
             scratch.incoming = Vec::new();
         }
+        let ends = inner.session.is_peer_closed();
+        if ends {
+            // What follows close_notify is ignored (RFC 8446 section 6.1).
+            inner.received = Vec::new();
+            inner.has_records = false;
+        }
+        inner.reads_long = count >= SHORT_READ / 2;
         let micros = (monotonic_nanos().saturating_sub(began) / 1000) as usize;
         let was_handshake = inner.phase == Phase::Handshake;
         if !was_handshake && !opened.has_more && inner.received.len() > MAX_INCOMPLETE {
@@ -386,7 +401,6 @@ impl TlsStream {
             let why = "the TLS handshake is too long";
             return inner.fail(io::Error::new(io::ErrorKind::InvalidData, why), 0);
         }
-        let ends = inner.session.is_peer_closed();
         inner.last_read = LastRead {
             wire,
             more: more || ends || opened.has_more || !inner.plain.is_empty(),
