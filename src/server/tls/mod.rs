@@ -6,6 +6,7 @@
 
 mod config;
 mod identity;
+mod peer;
 mod renewal;
 mod session;
 #[cfg(any(test, fuzzing))]
@@ -18,4 +19,5 @@ mod x509;
 
 pub use self::config::{TlsConfig, TlsError};
 pub use self::identity::TlsIdentity;
-pub(super) use self::stream::{LastRead, PeerCertificate, Scratch, TlsStream};
+pub(super) use self::peer::PeerCertificate;
+pub(super) use self::stream::{LastRead, Scratch, TlsStream};
