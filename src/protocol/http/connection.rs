@@ -22,8 +22,8 @@ use super::response::{Rejection, StatusCode};
 use crate::protocol::proxy::{self, Progress};
 use crate::protocol::{CloseReason, Input, Limits, NextStep, Time, Timeout, Timeouts};
 
-/// The first bytes of a TLS connection: the content type and the major version of a record (RFC 8446 section 5.1).
-const TLS_HANDSHAKE: [u8; 2] = [22, 3];
+/// The first byte of a TLS connection: the content type of a record (RFC 8446 section 5.1). No request begins with it.
+const TLS_HANDSHAKE: u8 = 22;
 
 /// The state of an [`HttpConnection`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -207,7 +207,7 @@ impl HttpConnection {
                 held.push(b'\r');
             }
         }
-        if held.is_empty() && input.peek().starts_with(&TLS_HANDSHAKE) {
+        if held.is_empty() && input.peek().first() == Some(&TLS_HANDSHAKE) {
             input.clear();
             let why = "the client sent a TLS handshake to a port without TLS; use http:// or ws://";
             let rejection = Rejection::new(StatusCode::BAD_REQUEST, why);
