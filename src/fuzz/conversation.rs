@@ -370,6 +370,12 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_tls_handshake_is_recognized_however_it_is_split() {
+        // The bug: the first two bytes had to arrive together.
+        connection(&[2, 7, 22, 3, 3, 3, 2, 3, 237, 3, 0]);
+    }
+
     /// The bug: no test ran the fast paths at the thresholds of release builds.
     #[test]
     fn thresholds_and_splits_do_not_change_a_conversation() {
