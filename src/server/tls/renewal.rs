@@ -26,7 +26,7 @@ impl Core {
             left if left < 0 => log::error!("the TLS certificate has expired: expiry={expiry}"),
             left if left < WARN_DAYS * DAY => {
                 let days = left / DAY;
-                log::warn!("the TLS certificate expires in {days} days: expiry={expiry}");
+                log::warn!("the TLS certificate expires soon: days={days} expiry={expiry}");
             }
             _ => {}
         }
