@@ -25,6 +25,30 @@ pub(super) enum Stream {
     Memory(super::memory_stream::MemoryStream),
 }
 
+/// Details of the last read over TLS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct LastRead {
+    /// The number of bytes that were read from the socket.
+    pub(super) wire: usize,
+    /// Whether there may be more to read now.
+    pub(super) more: bool,
+    /// The work of decrypting. See [`Budget`](super::budget::Budget).
+    pub(super) work: usize,
+    /// Whether this read has completed the handshake.
+    pub(super) opens: bool,
+    /// Whether the peer does not speak TLS. From now on, the stream is in plain text.
+    pub(super) is_plain: bool,
+}
+
+/// Details of the last write over TLS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct LastWrite {
+    /// The number of bytes that were written to the socket.
+    pub(super) sent: usize,
+    /// Whether the socket may have room even if not all output was taken.
+    pub(super) has_room: bool,
+}
+
 impl From<TcpStream> for Stream {
     fn from(stream: TcpStream) -> Self {
         Self::Socket(stream)

@@ -6,7 +6,8 @@ use super::{Client, Connection, Flag};
 use crate::protocol::http::{HttpEvent, HttpState};
 use crate::protocol::{CloseReason, Message, Payload, Rejection, StatusCode};
 use crate::server::core::Env;
-use crate::server::tls::{LastRead, TlsStream};
+use crate::server::stream::LastRead;
+use crate::server::tls::TlsStream;
 
 pub(in crate::server) use crate::protocol::Input;
 

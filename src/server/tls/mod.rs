@@ -20,4 +20,4 @@ mod x509;
 pub use self::config::{TlsConfig, TlsError};
 pub use self::identity::TlsIdentity;
 pub(super) use self::peer::PeerCertificate;
-pub(super) use self::stream::{LastRead, Scratch, TlsStream};
+pub(super) use self::stream::{Scratch, TlsStream};

@@ -9,28 +9,11 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 
 use crate::server::core::Core;
-use crate::server::stream::Stream;
+use crate::server::stream::{LastRead, LastWrite, Stream};
 
 /// Buffers that the streams of a loop share: none.
 #[derive(Debug, Default)]
 pub(in crate::server) struct Scratch(());
-
-/// What the last read did, besides its result.
-#[derive(Clone, Copy, Debug, Default)]
-pub(in crate::server) struct LastRead {
-    pub(in crate::server) wire: usize,
-    pub(in crate::server) more: bool,
-    pub(in crate::server) work: usize,
-    pub(in crate::server) opens: bool,
-    pub(in crate::server) is_plain: bool,
-}
-
-/// What the last write did, besides its result.
-#[derive(Clone, Copy, Debug, Default)]
-pub(in crate::server) struct LastWrite {
-    pub(in crate::server) sent: usize,
-    pub(in crate::server) has_room: bool,
-}
 
 /// The certificate of a peer, which outlasts its connection.
 #[derive(Debug)]

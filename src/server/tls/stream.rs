@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::config::TlsConfig;
 use super::peer::{PeerCertificate, peer_name};
 use super::session::{Session, Wire};
-use crate::server::stream::Stream;
+use crate::server::stream::{LastRead, LastWrite, Stream};
 use crate::sys::monotonic_nanos;
 
 /// The maximum number of bytes that are read from the socket at once.
@@ -45,30 +45,6 @@ pub(in crate::server) struct Scratch {
     incoming: Vec<u8>,
     gathered: Vec<u8>,
     wire: Wire,
-}
-
-/// Details of the last read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::server) struct LastRead {
-    /// The number of bytes that were read from the socket.
-    pub(in crate::server) wire: usize,
-    /// Whether there may be more to read now.
-    pub(in crate::server) more: bool,
-    /// The work of decrypting. See [`Budget`](crate::server::budget::Budget).
-    pub(in crate::server) work: usize,
-    /// Whether this read has completed the handshake.
-    pub(in crate::server) opens: bool,
-    /// Whether the peer does not speak TLS. From now on, the stream is in plain text.
-    pub(in crate::server) is_plain: bool,
-}
-
-/// Details of the last write.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::server) struct LastWrite {
-    /// The number of bytes that were written to the socket.
-    pub(in crate::server) sent: usize,
-    /// Whether the socket may have room even if not all output was taken.
-    pub(in crate::server) has_room: bool,
 }
 
 /// A client's connection over TLS.
