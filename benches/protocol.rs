@@ -6,7 +6,7 @@ use std::hint::black_box;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use outrigger::protocol::{
-    Accept, FrameHeader, Input, Limits, OpCode, Request, Shared, Time, Utf8Stream, WebSocket,
+    Accept, FrameHeader, Input, Limits, OpCode, Request, Role, Shared, Time, Utf8Stream, WebSocket,
     apply_mask, encode_frame, http::find_end,
 };
 
@@ -34,7 +34,7 @@ fn frame(c: &mut Criterion) {
         ("64-bit", &[0x82, 0xff, 0, 0, 0, 0, 0, 1, 0, 0, 1, 2, 3, 4]),
     ] {
         group.bench_function(BenchmarkId::new("parse", name), |b| {
-            b.iter(|| FrameHeader::parse(black_box(bytes), false))
+            b.iter(|| FrameHeader::parse(black_box(bytes), Role::Client, false))
         });
     }
     let mut out = Vec::new();

@@ -2,8 +2,8 @@
 
 use crate::protocol::http::find_end;
 use crate::protocol::{
-    Accept, FrameHeader, HttpConnection, HttpEvent, Input, Limits, ProtocolError, Request, Time,
-    apply_mask,
+    Accept, FrameHeader, HttpConnection, HttpEvent, Input, Limits, ProtocolError, Request, Role,
+    Time, apply_mask,
 };
 
 /// The time of every response, as an HTTP date.
@@ -54,13 +54,13 @@ pub fn handshake(data: &[u8]) {
 /// Any bytes as a frame header: every prefix gives the same result, which is that of a naive parser.
 pub fn frame_header(data: &[u8]) {
     let data = &data[..data.len().min(16)];
-    let whole = FrameHeader::parse(data, false);
+    let whole = FrameHeader::parse(data, Role::Client, false);
     assert_eq!(
         whole.map(|header| header.map(|(header, len)| (header.payload_len, len))),
         naive_header(data)
     );
     for cut in 0..data.len() {
-        let early = FrameHeader::parse(&data[..cut], false);
+        let early = FrameHeader::parse(&data[..cut], Role::Client, false);
         assert!(
             early == Ok(None) || early == whole,
             "split at {cut}: {early:?}, {whole:?}"

@@ -14,6 +14,8 @@ pub enum ProtocolError {
     ReservedOpcode(u8),
     /// An unmasked frame from a client (section 5.1).
     Unmasked,
+    /// A masked frame from a server (section 5.1).
+    Masked,
     /// A control frame without FIN (section 5.5).
     FragmentedControl,
     /// A control frame with more than 125 bytes of payload (section 5.5).
@@ -45,6 +47,7 @@ impl ProtocolError {
             Self::ReservedBits
             | Self::ReservedOpcode(_)
             | Self::Unmasked
+            | Self::Masked
             | Self::FragmentedControl
             | Self::ControlTooLong
             | Self::NonMinimalLength
@@ -65,6 +68,7 @@ impl fmt::Display for ProtocolError {
             Self::ReservedBits => f.write_str("Reserved bits set where they have no meaning"),
             Self::ReservedOpcode(opcode) => write!(f, "Reserved opcode {opcode:#x}"),
             Self::Unmasked => f.write_str("Frame without a mask"),
+            Self::Masked => f.write_str("Masked frame from a server"),
             Self::FragmentedControl => f.write_str("Fragmented control frame"),
             Self::ControlTooLong => f.write_str("Control frame over 125 bytes"),
             Self::NonMinimalLength => f.write_str("Length not in its shortest form"),

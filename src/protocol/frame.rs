@@ -1,6 +1,6 @@
 //! Frame headers, RFC 6455 section 5.2.
 
-use super::ProtocolError;
+use super::{ProtocolError, apply_mask};
 
 /// The maximum payload length of a control frame (RFC 6455 section 5.5).
 pub(super) const MAX_CONTROL_PAYLOAD: usize = 125;
@@ -8,7 +8,7 @@ pub(super) const MAX_CONTROL_PAYLOAD: usize = 125;
 /// The longest header of a frame from a client: two bytes, a 64-bit length and a masking key.
 pub(super) const MAX_HEADER: usize = 14;
 
-/// The longest header of a frame to a client, which has no masking key.
+/// The longest header of a frame without a masking key.
 const MAX_SENT_HEADER: usize = 10;
 
 /// The kind of a frame.
@@ -49,7 +49,16 @@ impl OpCode {
     }
 }
 
-/// The header of a frame from a client.
+/// The side that an endpoint takes in a connection (RFC 6455 section 1.3). Only clients mask their frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The side that accepts the connection.
+    Server,
+    /// The side that opens the connection.
+    Client,
+}
+
+/// The header of a received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
     /// Whether this is the last frame of its message.
@@ -58,7 +67,7 @@ pub struct FrameHeader {
     pub opcode: OpCode,
     /// RSV1: whether the frame begins a compressed message (RFC 7692 section 6).
     pub compressed: bool,
-    /// The masking key. A frame from a client always has one.
+    /// The masking key. A frame from a client always has one. In a frame from a server, it is zero.
     pub mask: [u8; 4],
     /// The number of payload bytes that follow.
     pub payload_len: u64,
@@ -68,9 +77,13 @@ impl FrameHeader {
     /// Parses a header at the front of `bytes`. Returns the header and its length, or `None` if it is incomplete.
     ///
     /// An error is reported at the first byte that causes it, so the result does not depend on how the header is split.
-    /// The parser does not check whether the frame is allowed in the current state of the connection. `compresses` is
-    /// true if permessage-deflate was negotiated.
-    pub fn parse(bytes: &[u8], compresses: bool) -> Result<Option<(Self, usize)>, ProtocolError> {
+    /// The parser does not check whether the frame is allowed in the current state of the connection. `from` is the
+    /// sender. `compresses` is true if permessage-deflate was negotiated.
+    pub fn parse(
+        bytes: &[u8],
+        from: Role,
+        compresses: bool,
+    ) -> Result<Option<(Self, usize)>, ProtocolError> {
         let Some(&first) = bytes.first() else {
             return Ok(None);
         };
@@ -94,9 +107,12 @@ impl FrameHeader {
         let Some(&second) = bytes.get(1) else {
             return Ok(None);
         };
-        // "The server MUST close the connection upon receiving a frame that is not masked."
-        if second & 0x80 == 0 {
-            return Err(ProtocolError::Unmasked);
+        // "The server MUST close the connection upon receiving a frame that is not masked." and "A client MUST close a
+        // connection if it detects a masked frame."
+        match (from, second & 0x80 != 0) {
+            (Role::Client, false) => return Err(ProtocolError::Unmasked),
+            (Role::Server, true) => return Err(ProtocolError::Masked),
+            _ => {}
         }
         let short = second & 0x7f;
         if opcode.is_control() && usize::from(short) > MAX_CONTROL_PAYLOAD {
@@ -130,8 +146,12 @@ impl FrameHeader {
             }
             length => (u64::from(length), 2),
         };
-        let Some(&mask) = bytes[mask_at..].first_chunk::<4>() else {
-            return Ok(None);
+        let (mask, len) = match from {
+            Role::Server => ([0; 4], mask_at),
+            Role::Client => match bytes[mask_at..].first_chunk::<4>() {
+                Some(&mask) => (mask, mask_at + 4),
+                None => return Ok(None),
+            },
         };
         Ok(Some((
             Self {
@@ -141,12 +161,19 @@ impl FrameHeader {
                 mask,
                 payload_len,
             },
-            mask_at + 4,
+            len,
         )))
+    }
+
+    /// Unmasks the next piece of the payload. The header then applies to the rest.
+    pub(super) fn unmask(&mut self, piece: &mut [u8]) {
+        if self.mask != [0; 4] {
+            self.mask = apply_mask(piece, self.mask);
+        }
     }
 }
 
-/// The header of a frame to a client, encoded.
+/// The header of a frame, encoded without a masking key.
 #[derive(Clone, Copy, Debug)]
 pub struct HeaderBytes {
     bytes: [u8; MAX_SENT_HEADER],
@@ -160,7 +187,7 @@ impl HeaderBytes {
     }
 }
 
-/// The header of a frame to a client, which is not masked.
+/// The header of a frame to be sent.
 #[derive(Clone, Copy, Debug)]
 pub struct SentHeader {
     first: u8,
@@ -196,7 +223,7 @@ impl SentHeader {
         }
     }
 
-    /// Encodes the header.
+    /// Encodes the header of a frame from a server.
     pub fn encode(self) -> HeaderBytes {
         let mut bytes = [0; MAX_SENT_HEADER];
         bytes[0] = self.first;
@@ -219,7 +246,18 @@ impl SentHeader {
         HeaderBytes { bytes, len }
     }
 
-    /// Appends the header and its payload.
+    /// Appends the header and its payload, masked with `key`: a frame from a client (RFC 6455 section 5.3).
+    pub fn append_masked(self, payload: &[u8], key: [u8; 4], out: &mut Vec<u8>) {
+        let mut header = self.encode();
+        header.bytes[1] |= 0x80;
+        out.extend_from_slice(header.as_slice());
+        out.extend_from_slice(&key);
+        let begin = out.len();
+        out.extend_from_slice(payload);
+        apply_mask(&mut out[begin..], key);
+    }
+
+    /// Appends the header and its payload: a frame from a server.
     ///
     /// Short headers are written from registers. Assembling them in memory first would stall the copy until the
     /// processor's store queue is drained.
@@ -251,7 +289,7 @@ mod tests {
     use super::*;
 
     fn parse(bytes: &[u8]) -> Result<Option<(FrameHeader, usize)>, ProtocolError> {
-        FrameHeader::parse(bytes, false)
+        FrameHeader::parse(bytes, Role::Client, false)
     }
 
     #[test]
@@ -295,6 +333,30 @@ mod tests {
             (&[0x81, 0xff, 0x80], ProtocolError::LengthTopBit),
         ] {
             assert_eq!(parse(bytes), Err(error), "{bytes:02x?}");
+        }
+    }
+
+    #[test]
+    fn a_frame_from_a_server_has_no_mask() {
+        let parse = |bytes| FrameHeader::parse(bytes, Role::Server, false);
+        let (header, len) = parse(&[0x82, 126, 0, 200])
+            .expect("valid")
+            .expect("complete");
+        assert_eq!((header.payload_len, header.mask, len), (200, [0; 4], 4));
+        assert_eq!(parse(&[0x82, 126, 0]), Ok(None));
+        assert_eq!(parse(&[0x82, 0x80]), Err(ProtocolError::Masked));
+    }
+
+    #[test]
+    fn a_masked_frame_is_what_a_server_parses() {
+        for len in [0, 1, 125, 126, 65535, 65536] {
+            let payload: Vec<u8> = (0..len).map(|at| at as u8).collect();
+            let (key, mut out) = ([1, 2, 3, 4], Vec::new());
+            SentHeader::new(OpCode::Binary, len).append_masked(&payload, key, &mut out);
+            let (mut header, at) = parse(&out).expect("valid").expect("complete");
+            assert_eq!((header.payload_len, header.mask), (len as u64, key));
+            header.unmask(&mut out[at..]);
+            assert_eq!(out[at..], payload);
         }
     }
 

@@ -31,6 +31,43 @@ pub fn apply_mask(payload: &mut [u8], key: [u8; 4]) -> [u8; 4] {
     next
 }
 
+/// Fills a slice with unpredictable bytes from the system.
+pub type RandomSource = fn(&mut [u8]);
+
+/// The masking keys of a client: each one is unpredictable, and none is used twice (RFC 6455 section 10.3).
+#[derive(Debug)]
+pub(super) struct MaskKeys {
+    fill: RandomSource,
+    /// Keys that were not used are in `keys[next..]`.
+    keys: [[u8; 4]; Self::BATCH],
+    next: usize,
+}
+
+impl MaskKeys {
+    /// The number of keys that are taken from the source at once.
+    const BATCH: usize = 64;
+
+    pub(super) fn new(fill: RandomSource) -> Self {
+        Self {
+            fill,
+            keys: [[0; 4]; Self::BATCH],
+            next: Self::BATCH,
+        }
+    }
+
+    /// The key for the next frame.
+    pub(super) fn next(&mut self) -> [u8; 4] {
+        if self.next == Self::BATCH {
+            (self.fill)(self.keys.as_flattened_mut());
+            self.next = 0;
+        }
+        // A used key is forgotten, so that later memory does not show it.
+        let key = std::mem::take(&mut self.keys[self.next]);
+        self.next += 1;
+        key
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

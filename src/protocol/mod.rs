@@ -63,6 +63,7 @@
 //! * *The first close reason stands.* Later ones do not replace it.
 
 mod buffers;
+pub mod client;
 mod close;
 pub mod deflate;
 mod error;
@@ -81,11 +82,11 @@ mod websocket;
 pub use buffers::{Buffer, Buffers};
 pub use close::{Cause, CloseCode, CloseReason};
 pub use error::ProtocolError;
-pub use frame::{FrameHeader, OpCode, SentHeader, encode_frame};
+pub use frame::{FrameHeader, OpCode, Role, SentHeader, encode_frame};
 pub use handshake::Accept;
 pub use http::{HttpConnection, HttpEvent, HttpState, Rejection, Request, Response, StatusCode};
 pub use input::Input;
-pub use mask::apply_mask;
+pub use mask::{RandomSource, apply_mask};
 pub use message::{Message, OwnedPayload, Payload};
 pub use time::{Time, Timeouts};
 pub use timeout::{NextStep, Timeout};

@@ -108,6 +108,21 @@ impl Compression {
         }
     }
 
+    /// The codec of a client, after the server has accepted its offer.
+    pub fn connect(&self, agreement: Agreement) -> Codec {
+        Codec {
+            // A codec compresses what the agreement calls the server's messages.
+            agreement: agreement.reversed(),
+            inflate: None,
+            deflate: None,
+            has_gap: false,
+            reservation: Reservation {
+                total: Arc::clone(&self.reserved),
+                bytes: 0,
+            },
+        }
+    }
+
     /// Compresses a message without a context, for connections with this window. Returns `None` if the message is better
     /// sent uncompressed. Return the bytes with [`Compression::give_back`] after use.
     pub fn compress_alone(&mut self, payload: &[u8], window: u8) -> Option<Vec<u8>> {
@@ -402,12 +417,7 @@ impl Codec {
     pub(crate) fn peer(&self) -> Self {
         let agreement = self.agreement;
         Self {
-            agreement: Agreement {
-                server_context_takeover: agreement.client_context_takeover,
-                client_context_takeover: agreement.server_context_takeover,
-                server_max_window_bits: agreement.client_max_window_bits,
-                client_max_window_bits: agreement.server_max_window_bits,
-            },
+            agreement: agreement.reversed(),
             inflate: None,
             deflate: None,
             has_gap: false,

@@ -30,7 +30,7 @@ pub(super) use codec::Unfinished;
 pub use codec::{Codec, Compression};
 #[cfg(not(feature = "deflate"))]
 pub use codec::{CompressionFailed, SLICE, Squeeze};
-pub use offer::{Agreement, Offer};
+pub use offer::{Agreement, InvalidAgreement, Offer};
 #[cfg(feature = "deflate")]
 pub use squeeze::{CompressionFailed, SLICE, Squeeze};
 

@@ -68,24 +68,13 @@ impl Offer {
         let mut cursor = Cursor { rest: value };
         // Empty elements are ignored, RFC 9110 section 5.6.1.2.
         while cursor.skip_separators() {
-            let name = cursor.token()?;
-            let mut offer = (name == NAME).then(Self::default);
-            while cursor.take(b';') {
-                let key = cursor.token()?;
-                let value = if cursor.take(b'=') {
-                    Some(cursor.value()?)
-                } else {
-                    None
-                };
-                offer = offer.and_then(|offer| offer.with(key, value.as_deref()));
-            }
-            if !cursor.is_at_end() && cursor.rest[0] != b',' {
-                return None;
-            }
-            found = found.or(offer);
+            found = found.or(cursor.extension()?);
         }
         Some(found)
     }
+
+    /// The value of `Sec-WebSocket-Extensions` with which a client offers the extension.
+    pub const REQUEST: &'static str = "permessage-deflate; client_max_window_bits";
 
     /// Adds a parameter. Returns `None` if the parameter makes the offer unacceptable.
     fn with(mut self, key: &[u8], value: Option<&[u8]>) -> Option<Self> {
@@ -143,6 +132,56 @@ fn window_bits(value: &[u8]) -> Option<u8> {
         _ => None,
     }
 }
+
+impl Agreement {
+    /// Reads the response to [`Offer::REQUEST`]: the values of all fields `Sec-WebSocket-Extensions`. Returns `None` if the
+    /// server declined the offer.
+    ///
+    /// # Errors
+    ///
+    /// The response contains anything other than one valid answer to the offer, so the client must fail the connection
+    /// (RFC 7692 section 7.1 and RFC 6455 section 4.1).
+    pub fn of_response<'a>(
+        values: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<Option<Self>, InvalidAgreement> {
+        let mut agreement = None;
+        for value in values {
+            let mut cursor = Cursor { rest: value };
+            while cursor.skip_separators() {
+                let answer = cursor.extension().flatten().ok_or(InvalidAgreement)?;
+                let is_valid = agreement.is_none() && answer.client_max_window_bits != Some(None);
+                agreement = Some(answer.accept(true, true));
+                if !is_valid {
+                    return Err(InvalidAgreement);
+                }
+            }
+        }
+        Ok(agreement)
+    }
+
+    /// The agreement with the roles of client and server exchanged.
+    #[cfg(feature = "deflate")]
+    pub(super) fn reversed(self) -> Self {
+        Self {
+            server_context_takeover: self.client_context_takeover,
+            client_context_takeover: self.server_context_takeover,
+            server_max_window_bits: self.client_max_window_bits,
+            client_max_window_bits: self.server_max_window_bits,
+        }
+    }
+}
+
+/// The response of a server contains extensions that the client has not offered, or invalid parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InvalidAgreement;
+
+impl fmt::Display for InvalidAgreement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the server's Sec-WebSocket-Extensions does not answer the offer")
+    }
+}
+
+impl std::error::Error for InvalidAgreement {}
 
 impl fmt::Display for Agreement {
     /// Writes the value of `Sec-WebSocket-Extensions` in the response.
@@ -204,6 +243,23 @@ impl<'a> Cursor<'a> {
         let (token, rest) = self.rest.split_at(end.unwrap_or(self.rest.len()));
         self.rest = rest;
         (!token.is_empty()).then_some(token)
+    }
+
+    /// Parses one element of the field: a name and its parameters. Returns `None` if it is malformed, and `Some(None)` if
+    /// it is not an acceptable offer of permessage-deflate.
+    fn extension(&mut self) -> Option<Option<Offer>> {
+        let name = self.token()?;
+        let mut offer = (name == NAME).then(Offer::default);
+        while self.take(b';') {
+            let key = self.token()?;
+            let value = if self.take(b'=') {
+                Some(self.value()?)
+            } else {
+                None
+            };
+            offer = offer.and_then(|offer| offer.with(key, value.as_deref()));
+        }
+        (self.is_at_end() || self.rest[0] == b',').then_some(offer)
     }
 
     /// Parses a token or a quoted string that contains one.
@@ -309,6 +365,31 @@ mod tests {
             "perm\u{e9}ssage",
         ] {
             assert_eq!(find(malformed), None, "{malformed}");
+        }
+    }
+
+    #[test]
+    fn a_client_accepts_only_an_answer_to_its_offer() {
+        let read = |values: &[&str]| {
+            let values = values.iter().map(|value| value.as_bytes());
+            Agreement::of_response(values).map(|agreed| agreed.map(|agreed| agreed.to_string()))
+        };
+        assert_eq!(read(&[]), Ok(None));
+        let every = "permessage-deflate; server_no_context_takeover; client_no_context_takeover; \
+            server_max_window_bits=9; client_max_window_bits=10";
+        for answer in ["permessage-deflate", every] {
+            assert_eq!(read(&[answer]), Ok(Some(answer.to_owned())));
+        }
+        for wrong in [
+            &["permessage-deflate; client_max_window_bits"][..],
+            &["permessage-deflate; mux"],
+            &["permessage-deflate; server_max_window_bits=16"],
+            &["permessage-deflate, permessage-deflate"],
+            &["permessage-deflate", "permessage-deflate"],
+            &["x-webkit-deflate-frame"],
+            &["permessage-deflate;"],
+        ] {
+            assert_eq!(read(wrong), Err(InvalidAgreement), "{wrong:?}");
         }
     }
 

@@ -7,6 +7,7 @@ use crate::protocol::Time;
 use crate::protocol::close::{CloseCode, CloseReason};
 use crate::protocol::deflate::{Codec, Unfinished};
 use crate::protocol::frame::{FrameHeader, MAX_HEADER, OpCode};
+use crate::protocol::mask::MaskKeys;
 use crate::protocol::message::{Assembly, Payload};
 
 /// State that exists only while a frame or a message is incomplete.
@@ -77,6 +78,8 @@ pub(super) struct ColdState {
     pub(super) half_closed: Option<HalfClosed>,
     /// The compression that was negotiated.
     pub(super) codec: Option<Codec>,
+    /// The keys that mask sent frames. Only a client has them.
+    pub(super) masks: Option<Box<MaskKeys>>,
     /// The theoretical arrival time of the rate limit (GCRA), in microseconds. 0 if the full burst is available.
     pub(super) due: u64,
 }
@@ -85,7 +88,8 @@ impl ColdState {
     pub(super) fn is_empty(&self) -> bool {
         let idle = self.partial.is_none() && self.close_reason.is_none() && self.codec.is_none();
         let unread = self.confirmed.is_some() || self.peer_close.is_some();
-        idle && self.due == 0 && self.half_closed.is_none() && !self.failed && !unread
+        let role = self.masks.is_some();
+        idle && self.due == 0 && self.half_closed.is_none() && !self.failed && !unread && !role
     }
 }
 

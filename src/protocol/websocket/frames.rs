@@ -2,9 +2,9 @@
 
 use super::cold::Partial;
 use super::{Shared, State, WebSocket};
-use crate::protocol::frame::{FrameHeader, OpCode};
+use crate::protocol::frame::{FrameHeader, OpCode, Role};
 use crate::protocol::message::{Assembly, Message, Payload, check_data_frame};
-use crate::protocol::{Input, Limits, ProtocolError, Time, apply_mask};
+use crate::protocol::{Input, Limits, ProtocolError, Time};
 
 /// The maximum number of bytes that are read into a room at once, so that they are unmasked while they are in the
 /// processor's cache.
@@ -51,7 +51,7 @@ impl WebSocket {
             self.set_partial(partial);
             return None;
         };
-        frame.mask = apply_mask(message.advance(count), frame.mask);
+        frame.unmask(message.advance(count));
         frame.payload_len -= count as u64;
         let (complete, last) = (frame.payload_len == 0, frame.fin);
         if complete {
@@ -130,7 +130,7 @@ impl WebSocket {
             }
             let payload = match self.take_partial() {
                 Some(partial) => self.receive_rest(now, partial, input, shared, out)?,
-                None => match FrameHeader::parse(input.peek(), self.compresses())? {
+                None => match self.parse_header(input.peek())? {
                     Some((header, len)) => {
                         shared.frames.count(header.opcode);
                         self.check_header(&header, None, &shared.limits)?;
@@ -177,7 +177,7 @@ impl WebSocket {
         }
         let header = loop {
             let header = &partial.header[..usize::from(partial.header_len)];
-            match FrameHeader::parse(header, self.compresses())? {
+            match self.parse_header(header)? {
                 Some((header, _)) => break header,
                 None => match input.take(1) {
                     [byte] => {
@@ -225,7 +225,7 @@ impl WebSocket {
         };
         let wanted = usize::try_from(frame.payload_len).unwrap_or(usize::MAX);
         let piece = input.take(wanted);
-        frame.mask = apply_mask(piece, frame.mask);
+        frame.unmask(piece);
         frame.payload_len -= piece.len() as u64;
         let complete = frame.payload_len == 0;
 
@@ -253,13 +253,13 @@ impl WebSocket {
     fn receive_whole_frame<'a>(
         &mut self,
         now: Time,
-        header: FrameHeader,
+        mut header: FrameHeader,
         payload: &'a mut [u8],
         partial: Option<Box<Partial>>,
         shared: &mut Shared,
         out: &mut Vec<u8>,
     ) -> Result<Option<Payload<'a>>, ProtocolError> {
-        apply_mask(payload, header.mask);
+        header.unmask(payload);
         if header.opcode.is_control() {
             if let Some(partial) = partial {
                 self.keep(partial);
@@ -336,9 +336,16 @@ impl WebSocket {
         self.inflate(opcode, message, shared)
     }
 
-    /// Whether compression was negotiated.
-    fn compresses(&self) -> bool {
-        self.cold.as_ref().is_some_and(|cold| cold.codec.is_some())
+    /// Parses a header at the front of `bytes`.
+    fn parse_header(&self, bytes: &[u8]) -> Result<Option<(FrameHeader, usize)>, ProtocolError> {
+        let (mut from, mut compresses) = (Role::Client, false);
+        if let Some(cold) = &self.cold {
+            compresses = cold.codec.is_some();
+            if cold.masks.is_some() {
+                from = Role::Server;
+            }
+        }
+        FrameHeader::parse(bytes, from, compresses)
     }
 
     /// Rejects a frame that is not allowed in the current state. While closing, data frames are discarded unchecked.

@@ -1,4 +1,5 @@
-//! An open WebSocket connection: bytes and time in, messages and bytes out.
+//! An open WebSocket connection: bytes and time in, messages and bytes out. It takes the role of the server or of the
+//! client.
 //!
 //! ```text
 //! accept --> Open --+-- close, or a violation by the peer --> Closing --+--> Closed
@@ -16,8 +17,9 @@ pub use shared::{FrameCounts, Shared};
 use self::cold::ColdState;
 use super::close::{Cause, CloseCode, CloseReason, close_payload, parse_close};
 use super::deflate::Codec;
-use super::frame::{OpCode, encode_frame};
+use super::frame::{OpCode, SentHeader, encode_frame};
 use super::handshake::{Accept, Upgrade};
+use super::mask::{MaskKeys, RandomSource};
 use super::message::{Message, Payload};
 use super::{Input, NextStep, ProtocolError, Time, apply_mask, utf8};
 
@@ -33,7 +35,8 @@ pub enum State {
     Closed,
 }
 
-/// The server's side of a WebSocket connection. See [the module](crate::protocol) for an example.
+/// One side of a WebSocket connection: the server's side after [`WebSocket::accept`], the client's after
+/// [`WebSocket::connect`]. See [the module](crate::protocol) for an example.
 #[derive(Debug)]
 pub struct WebSocket {
     /// State that is rarely needed. `None` while the connection is idle and uncompressed, so that it owns no heap
@@ -68,6 +71,14 @@ impl WebSocket {
     ) -> Self {
         upgrade.write_response(accept, out);
         Self::opened(now, codec)
+    }
+
+    /// Opens the client's side of a connection, after [the response](super::client) has accepted the handshake. The keys
+    /// that mask its frames come from `random`. With a `codec`, messages are compressed as agreed.
+    pub fn connect(now: Time, codec: Option<Codec>, random: RandomSource) -> Self {
+        let mut socket = Self::opened(now, codec);
+        socket.cold.get_or_insert_default().masks = Some(Box::new(MaskKeys::new(random)));
+        socket
     }
 
     fn opened(now: Time, codec: Option<Codec>) -> Self {
@@ -109,6 +120,64 @@ impl WebSocket {
         self.last_message
     }
 
+    /// Whether this is the client's side of the connection.
+    pub fn is_client(&self) -> bool {
+        self.cold.as_ref().is_some_and(|cold| cold.masks.is_some())
+    }
+
+    /// Appends a message to `out`: compressed, if that was negotiated and makes it smaller, and masked, if this is the
+    /// client's side. Does nothing unless the connection is open.
+    pub fn send(&mut self, message: Message<'_>, shared: &mut Shared, out: &mut Vec<u8>) {
+        if self.state != State::Open {
+            return;
+        }
+        let payload = message.as_bytes();
+        let compressed = match (self.codec(), &mut shared.compression) {
+            (Some(codec), Some(compression)) => codec.compress(payload, compression),
+            _ => None,
+        };
+        match &compressed {
+            Some(bytes) => {
+                let header = SentHeader::compressed(message.opcode(), bytes.len());
+                self.append(header, bytes, out);
+            }
+            None => self.append(
+                SentHeader::new(message.opcode(), payload.len()),
+                payload,
+                out,
+            ),
+        }
+        if let (Some(bytes), Some(compression)) = (compressed, &mut shared.compression) {
+            compression.give_back(bytes);
+        }
+    }
+
+    /// Appends a frame, masked if this is the client's side.
+    fn append(&mut self, header: SentHeader, payload: &[u8], out: &mut Vec<u8>) {
+        match self.cold.as_mut().and_then(|cold| cold.masks.as_mut()) {
+            Some(keys) => header.append_masked(payload, keys.next(), out),
+            None => header.append_with(payload, out),
+        }
+    }
+
+    /// Appends a control frame.
+    fn append_control(&mut self, opcode: OpCode, payload: &[u8], out: &mut Vec<u8>) {
+        if self.is_client() {
+            self.append(SentHeader::new(opcode, payload.len()), payload, out);
+        } else {
+            encode_frame(opcode, payload, out);
+        }
+    }
+
+    /// Whether sent messages need more than a frame header: they are compressed or masked.
+    #[cfg(feature = "server")]
+    #[inline(always)]
+    pub(crate) fn transforms_messages(&self) -> bool {
+        self.cold
+            .as_ref()
+            .is_some_and(|cold| cold.codec.is_some() || cold.masks.is_some())
+    }
+
     /// The compression of this connection, if it was negotiated.
     pub fn codec(&mut self) -> Option<&mut Codec> {
         self.cold.as_deref_mut()?.codec.as_mut()
@@ -134,11 +203,8 @@ impl WebSocket {
     /// Begins the closing handshake: writes CLOSE to `out`. Does nothing unless the connection is open.
     pub fn close(&mut self, now: Time, reason: CloseReason, out: &mut Vec<u8>) {
         if self.state == State::Open {
-            encode_frame(
-                OpCode::Close,
-                &close_payload(reason.code, &reason.reason),
-                out,
-            );
+            let payload = close_payload(reason.code, &reason.reason);
+            self.append_control(OpCode::Close, &payload, out);
             self.end(now, State::Closing, reason);
         }
     }
@@ -264,12 +330,12 @@ impl WebSocket {
         match (opcode, self.state) {
             // "Upon receipt of a Ping frame, an endpoint MUST send a Pong frame in response, unless it already received
             // a Close frame." After our own CLOSE nothing may be sent either.
-            (OpCode::Ping, State::Open) => encode_frame(OpCode::Pong, payload, out),
+            (OpCode::Ping, State::Open) => self.append_control(OpCode::Pong, payload, out),
             // "If an endpoint receives a Close frame and did not previously send a Close frame, the endpoint MUST send
             // a Close frame in response", typically echoing the status code.
             (OpCode::Close, State::Open) => {
                 let (code, reason) = parse_close(payload)?;
-                encode_frame(OpCode::Close, &close_payload(code, ""), out);
+                self.append_control(OpCode::Close, &close_payload(code, ""), out);
                 self.end(
                     now,
                     State::Closed,

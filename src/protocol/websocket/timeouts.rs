@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::cold::HalfClosed;
 use super::{State, WebSocket};
-use crate::protocol::{CloseReason, OpCode, Time, Timeout, Timeouts, encode_frame};
+use crate::protocol::{CloseReason, OpCode, Time, Timeout, Timeouts};
 
 impl WebSocket {
     /// Records that bytes arrived from the peer. Returns true if a PONG was awaited, so that the deadline changes.
@@ -25,7 +25,7 @@ impl WebSocket {
     pub fn ping(&mut self, sent: u64, out: &mut Vec<u8>) {
         if self.state == State::Open {
             self.counts = true;
-            encode_frame(OpCode::Ping, sent.to_string().as_bytes(), out);
+            self.append_control(OpCode::Ping, sent.to_string().as_bytes(), out);
         }
     }
 
@@ -176,7 +176,7 @@ impl WebSocket {
         if self.heard && passed(self.pinged, timeouts.ping_interval) {
             match sent {
                 Some(sent) => self.ping(sent, out),
-                None => encode_frame(OpCode::Ping, b"", out),
+                None => self.append_control(OpCode::Ping, b"", out),
             }
             self.pinged = now;
             // Without a ping timeout, the PING only keeps proxies awake and no PONG is awaited.
