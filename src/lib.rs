@@ -94,4 +94,4 @@ pub use server::{
     StatusValue, Stopped, TimerId, Token, Tokens, TokensError, Traffic,
 };
 #[cfg(feature = "tls")]
-pub use server::{TlsConfig, TlsError, TlsIdentity};
+pub use server::{ClientTls, TlsConfig, TlsError, TlsIdentity};

@@ -88,4 +88,4 @@ pub use status::{ClientStatus, ResumeStatus, Status, StatusFields, StatusValue};
 #[cfg(all(feature = "tls", any(test, fuzzing)))]
 pub(crate) use tls::simulation::converse as converse_over_tls;
 #[cfg(feature = "tls")]
-pub use tls::{TlsConfig, TlsError, TlsIdentity};
+pub use tls::{ClientTls, TlsConfig, TlsError, TlsIdentity};

@@ -9,15 +9,16 @@ use rustls::crypto::ring::{Ticketer, default_provider};
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::{TLS12, TLS13};
-use rustls::{RootCertStore, ServerConfig};
+use rustls::{InconsistentKeys, RootCertStore, ServerConfig};
 
 use super::identity::{TlsIdentity, certificates};
 use super::verifier::ShortChains;
 use super::x509::Certificate;
 
-/// The only protocol that the server offers (RFC 7301).
-const ALPN: &[u8] = b"http/1.1";
+/// The only protocol that both sides offer (RFC 7301).
+pub(super) const ALPN: &[u8] = b"http/1.1";
 
 /// How a server encrypts connections: with TLS 1.2 or 1.3, and cipher suites with forward secrecy and authenticated
 /// encryption.
@@ -75,15 +76,12 @@ impl TlsConfig {
     ///
     /// [`TlsError`] if the text has no certificate in PEM, or one that cannot be an authority.
     pub fn with_client_ca(mut self, pem: &[u8]) -> Result<Self, TlsError> {
-        let failed = |error: &dyn fmt::Display| TlsError::Authority(error.to_string());
-        let authorities = certificates(pem).map_err(|error| failed(&error))?;
-        let mut roots = RootCertStore::empty();
-        for one in &authorities {
-            roots.add(one.clone()).map_err(|error| failed(&error))?;
-        }
+        let (authorities, roots) = authorities(pem)?;
         let builder =
             WebPkiClientVerifier::builder_with_provider(roots.into(), Arc::new(default_provider()));
-        let verifier = builder.build().map_err(|error| failed(&error))?;
+        let verifier = builder
+            .build()
+            .map_err(|error| TlsError::Authority(error.to_string()))?;
         let verifier: Arc<dyn ClientCertVerifier> = Arc::new(ShortChains(verifier));
         self.server = server_config(&self.identity, Some(Arc::clone(&verifier)))?;
         self.clients = Some(Clients {
@@ -173,14 +171,7 @@ fn server_config(
     verifier: Option<Arc<dyn ClientCertVerifier>>,
 ) -> Result<Arc<ServerConfig>, TlsError> {
     let provider: Arc<CryptoProvider> = Arc::new(default_provider());
-    if provider
-        .key_provider
-        .load_private_key(identity.key())
-        .is_err()
-    {
-        let problem = "unsupported private key; use ECDSA (P-256 or P-384), Ed25519 or RSA (2048 to 4096 bits)";
-        return Err(TlsError::Key(problem.to_owned()));
-    }
+    let certified = certified_key(identity, &provider)?;
     let failed = |error: rustls::Error| TlsError::Certificate(error.to_string());
     let builder = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13, &TLS12])
@@ -189,14 +180,7 @@ fn server_config(
         Some(verifier) => builder.with_client_cert_verifier(verifier),
         None => builder.with_no_client_auth(),
     };
-    let mut config = builder
-        .with_single_cert(identity.chain().to_vec(), identity.key())
-        .map_err(|error| match error {
-            rustls::Error::InconsistentKeys(_) => {
-                TlsError::Key("the private key does not belong to the certificate".to_owned())
-            }
-            error => failed(error),
-        })?;
+    let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
     config.alpn_protocols = vec![ALPN.to_vec()];
     // Tickets hold the whole state of a session, so that the server keeps none.
     config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -205,21 +189,58 @@ fn server_config(
     Ok(Arc::new(config))
 }
 
+/// A certificate whose private key is supported and belongs to it.
+pub(super) fn certified_key(
+    identity: &TlsIdentity,
+    provider: &CryptoProvider,
+) -> Result<CertifiedKey, TlsError> {
+    let Ok(key) = provider.key_provider.load_private_key(identity.key()) else {
+        let problem = "unsupported private key; use ECDSA (P-256 or P-384), Ed25519 or RSA (2048 to 4096 bits)";
+        return Err(TlsError::Key(problem.to_owned()));
+    };
+    let certified = CertifiedKey::new(identity.chain().to_vec(), key);
+    match certified.keys_match() {
+        Err(rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => Err(TlsError::Key(
+            "the private key does not belong to the certificate".to_owned(),
+        )),
+        Err(rustls::Error::InconsistentKeys(_)) | Ok(()) => Ok(certified),
+        Err(error) => Err(TlsError::Certificate(error.to_string())),
+    }
+}
+
+/// Parses the certificates of authorities in PEM, and prepares them for verifying others.
+pub(super) fn authorities(
+    pem: &[u8],
+) -> Result<(Vec<CertificateDer<'static>>, RootCertStore), TlsError> {
+    let failed = |error: &dyn fmt::Display| TlsError::Authority(error.to_string());
+    let listed = certificates(pem).map_err(|error| failed(&error))?;
+    let mut roots = RootCertStore::empty();
+    for one in &listed {
+        roots.add(one.clone()).map_err(|error| failed(&error))?;
+    }
+    Ok((listed, roots))
+}
+
 /// Why a certificate or key cannot be used. The text is one line, without the name of a file, and contains no secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// The certificate of the server cannot be used for this reason.
+    /// The certificate cannot be used for this reason.
     Certificate(String),
-    /// The private key of the server cannot be used for this reason.
+    /// The private key cannot be used for this reason.
     Key(String),
-    /// The CA certificates for clients cannot be used for this reason.
+    /// The CA certificates cannot be used for this reason.
     Authority(String),
+    /// The fingerprint is malformed for this reason.
+    Fingerprint(String),
 }
 
 impl fmt::Display for TlsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Self::Certificate(problem) | Self::Key(problem) | Self::Authority(problem)) = self;
+        let (Self::Certificate(problem)
+        | Self::Key(problem)
+        | Self::Authority(problem)
+        | Self::Fingerprint(problem)) = self;
         f.write_str(problem)
     }
 }

@@ -175,3 +175,26 @@ pub(super) fn fingerprint(der: &[u8]) -> String {
     }
     text
 }
+
+/// Parses a SHA-256 fingerprint: hexadecimal digits of any case, with or without a colon after each pair.
+pub(super) fn parse_fingerprint(text: &str) -> Result<[u8; 32], TlsError> {
+    let malformed = || {
+        let problem = "a SHA-256 fingerprint has 64 hexadecimal digits, such as 'AB:CD:...'";
+        TlsError::Fingerprint(problem.to_owned())
+    };
+    let text = text.trim();
+    let pairs: Vec<&str> = if text.contains(':') {
+        text.split(':').collect()
+    } else {
+        let pair = |at| text.get(at..at + 2).unwrap_or_default();
+        (0..text.len()).step_by(2).map(pair).collect()
+    };
+    let parse = |pair: &str| {
+        let is_pair = pair.len() == 2 && pair.bytes().all(|digit| digit.is_ascii_hexdigit());
+        is_pair.then(|| u8::from_str_radix(pair, 16).ok())?
+    };
+    let bytes: Option<Vec<u8>> = pairs.into_iter().map(parse).collect();
+    bytes
+        .and_then(|bytes| bytes.try_into().ok())
+        .ok_or_else(malformed)
+}

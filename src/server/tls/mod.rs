@@ -1,12 +1,14 @@
-//! TLS 1.2 and 1.3 (RFC 5246, RFC 8446) for the connections of a listener, with rustls.
+//! TLS 1.2 and 1.3 (RFC 5246, RFC 8446) for the connections of a listener and for outgoing ones, with rustls.
 //!
-//! A [`TlsStream`] is the byte stream of a client: it decrypts what its socket receives and encrypts what is written. A
+//! A [`TlsStream`] is the byte stream of a connection: it decrypts what its socket receives and encrypts what is written. A
 //! client reads, writes and closes it as it does a plain socket. All streams of a loop share the buffers in [`Scratch`],
 //! so an idle stream holds only the state of its session.
 
+mod client;
 mod config;
 mod identity;
 mod peer;
+mod problem;
 mod renewal;
 mod session;
 #[cfg(any(test, fuzzing))]
@@ -14,9 +16,11 @@ pub(crate) mod simulation;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod trust;
 mod verifier;
 mod x509;
 
+pub use self::client::ClientTls;
 pub use self::config::{TlsConfig, TlsError};
 pub use self::identity::TlsIdentity;
 pub(super) use self::peer::PeerCertificate;

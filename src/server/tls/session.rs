@@ -3,21 +3,69 @@
 use std::fmt;
 use std::sync::Arc;
 
+use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
+use rustls::pki_types::ServerName;
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{
     ConnectionState, EncodeError, EncryptError, InsufficientSizeError, UnbufferedStatus,
 };
-use rustls::{CertificateError, Error, HandshakeKind, ServerConfig};
+use rustls::{ClientConfig, CommonState, Error, HandshakeKind, ServerConfig};
 
 /// The maximum number of records with data that one call of [`Session::receive`] decrypts. A peer can make a record as
 /// short as a byte, and each one takes about as long as a short message.
 const MAX_RECORDS: usize = 256;
 
-/// The server's side of a TLS session.
+/// One side of a TLS session.
 pub(super) struct Session {
-    connection: UnbufferedServerConnection,
+    connection: Connection,
     /// Whether the peer has sent close_notify.
     peer_closed: bool,
+}
+
+/// The state of either side in rustls.
+enum Connection {
+    Server(UnbufferedServerConnection),
+    Client(UnbufferedClientConnection),
+}
+
+/// What both sides have in common. Their types differ, but not what they do here.
+trait Side {
+    type Data;
+
+    fn process<'c, 'i>(&'c mut self, input: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
+
+    fn has_output(&self) -> bool;
+}
+
+impl Side for UnbufferedServerConnection {
+    type Data = ServerConnectionData;
+
+    fn process<'c, 'i>(&'c mut self, input: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
+        self.process_tls_records(input)
+    }
+
+    fn has_output(&self) -> bool {
+        self.wants_write()
+    }
+}
+
+impl Side for UnbufferedClientConnection {
+    type Data = ClientConnectionData;
+
+    fn process<'c, 'i>(&'c mut self, input: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
+        self.process_tls_records(input)
+    }
+
+    fn has_output(&self) -> bool {
+        self.wants_write()
+    }
+}
+
+/// What [`write`] appends.
+#[derive(Clone, Copy)]
+enum Output<'a> {
+    Data(&'a [u8]),
+    CloseNotify,
 }
 
 /// What [`Session::receive`] did.
@@ -38,16 +86,42 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
+    /// The server's side.
     pub(super) fn new(config: Arc<ServerConfig>) -> Result<Self, Error> {
+        let connection = UnbufferedServerConnection::new(config)?;
         Ok(Self {
-            connection: UnbufferedServerConnection::new(config)?,
+            connection: Connection::Server(connection),
             peer_closed: false,
         })
     }
 
+    /// The client's side. The first call of `receive`, without input, appends the ClientHello.
+    pub(super) fn connect(
+        config: Arc<ClientConfig>,
+        name: ServerName<'static>,
+    ) -> Result<Self, Error> {
+        let connection = UnbufferedClientConnection::new(config, name)?;
+        Ok(Self {
+            connection: Connection::Client(connection),
+            peer_closed: false,
+        })
+    }
+
+    fn common(&self) -> &CommonState {
+        match &self.connection {
+            Connection::Server(connection) => connection,
+            Connection::Client(connection) => connection,
+        }
+    }
+
+    /// Whether this is the client's side.
+    pub(super) fn is_client(&self) -> bool {
+        matches!(self.connection, Connection::Client(_))
+    }
+
     /// Whether the handshake is complete.
     pub(super) fn is_open(&self) -> bool {
-        !self.connection.is_handshaking()
+        !self.common().is_handshaking()
     }
 
     /// Whether the peer has sent close_notify: no data follows.
@@ -55,37 +129,15 @@ impl Session {
         self.peer_closed
     }
 
-    /// Describes an error for the log.
-    pub(super) fn explain(error: &Error) -> String {
-        let problem = match error {
-            Error::InvalidCertificate(problem) => problem,
-            Error::NoCertificatesPresented => return "the client sent no certificate".to_owned(),
-            error => return error.to_string(),
-        };
-        let problem = match problem {
-            CertificateError::Other(other) => other.0.to_string(),
-            CertificateError::UnknownIssuer => "its CA is unknown".to_owned(),
-            CertificateError::BadSignature => "its signature is wrong".to_owned(),
-            CertificateError::Expired => "it has expired".to_owned(),
-            problem => problem.to_string(),
-        };
-        let problem = match problem.as_str() {
-            "UnsupportedCertVersion" => "it is not of X.509 version 3",
-            "CaUsedAsEndEntity" => "it is a CA certificate, or signed with its own key",
-            problem => problem,
-        };
-        format!("the client certificate is not accepted: {problem}")
-    }
-
     /// Whether the handshake resumed an earlier session.
     pub(super) fn is_resumed(&self) -> bool {
-        self.connection.handshake_kind() == Some(HandshakeKind::Resumed)
+        self.common().handshake_kind() == Some(HandshakeKind::Resumed)
     }
 
     /// The protocol version and the cipher suite, for the log.
     pub(super) fn describe(&self) -> String {
-        let version = self.connection.protocol_version();
-        let suite = self.connection.negotiated_cipher_suite();
+        let version = self.common().protocol_version();
+        let suite = self.common().negotiated_cipher_suite();
         let version = version.map_or("", |version| version.as_str().unwrap_or_default());
         let version = version.replace('_', ".");
         let suite = suite.map_or("", |suite| suite.suite().as_str().unwrap_or_default());
@@ -96,7 +148,7 @@ impl Session {
 
     /// The certificates of the peer, its own one first. Empty if it has sent none.
     pub(super) fn peer_chain(&self) -> &[rustls::pki_types::CertificateDer<'static>] {
-        self.connection.peer_certificates().unwrap_or_default()
+        self.common().peer_certificates().unwrap_or_default()
     }
 
     /// Decrypts input in place. Passes the data of each record to `sink`, and appends the session's own output to
@@ -107,46 +159,13 @@ impl Session {
         &mut self,
         input: &mut [u8],
         wire: &mut Wire,
-        mut sink: impl FnMut(&[u8]),
+        sink: impl FnMut(&[u8]),
     ) -> Result<Opened, Error> {
-        let mut opened = Opened::default();
-        loop {
-            let rest = &mut input[opened.consumed..];
-            let UnbufferedStatus { discard, state } = self.connection.process_tls_records(rest);
-            let mut discard = discard;
-            let is_done;
-            match state {
-                Ok(ConnectionState::ReadTraffic(mut traffic)) => {
-                    while let Some(record) = traffic.next_record() {
-                        let record = record?;
-                        discard += record.discard;
-                        opened.records += 1;
-                        sink(record.payload);
-                    }
-                    opened.has_more = opened.records >= MAX_RECORDS;
-                    is_done = opened.has_more;
-                }
-                Ok(ConnectionState::WriteTraffic(_)) => is_done = true,
-                Ok(state) => is_done = !step(state, wire, &mut self.peer_closed)?,
-                Err(error) => {
-                    self.take_alert(&mut input[opened.consumed + discard..], wire);
-                    return Err(error);
-                }
-            }
-            opened.consumed += discard;
-            if is_done {
-                return Ok(opened);
-            }
+        let peer_closed = &mut self.peer_closed;
+        match &mut self.connection {
+            Connection::Server(connection) => receive(connection, peer_closed, input, wire, sink),
+            Connection::Client(connection) => receive(connection, peer_closed, input, wire, sink),
         }
-    }
-
-    /// Appends the pending alert after an error. `input` is the rest of the input. It is not processed again, because rustls
-    /// returns pending output first.
-    fn take_alert(&mut self, input: &mut [u8], wire: &mut Wire) {
-        while self.connection.wants_write()
-            && let Ok(state) = self.connection.process_tls_records(input).state
-            && step(state, wire, &mut self.peer_closed).is_ok()
-        {}
     }
 
     /// Encrypts data and appends it to `wire`, after pending output of the session. `input` must be the unconsumed input of
@@ -157,40 +176,110 @@ impl Session {
         data: &[u8],
         wire: &mut Wire,
     ) -> Result<(), Error> {
-        self.write(input, wire, |traffic, out| traffic.encrypt(data, out))
+        self.write(input, wire, Output::Data(data))
     }
 
     /// Appends close_notify to `wire`. Nothing can be sealed afterwards. `input` is that of `seal`.
     pub(super) fn close(&mut self, input: &mut [u8], wire: &mut Wire) -> Result<(), Error> {
-        self.write(input, wire, |traffic, out| traffic.queue_close_notify(out))
+        self.write(input, wire, Output::CloseNotify)
     }
 
     fn write(
         &mut self,
         input: &mut [u8],
         wire: &mut Wire,
-        mut operation: impl FnMut(
-            &mut rustls::unbuffered::WriteTraffic<'_, ServerConnectionData>,
-            &mut [u8],
-        ) -> Result<usize, EncryptError>,
+        output: Output<'_>,
     ) -> Result<(), Error> {
-        loop {
-            let UnbufferedStatus { discard, state } = self.connection.process_tls_records(input);
-            debug_assert_eq!(discard, 0, "the input was handled before");
-            match state? {
-                ConnectionState::WriteTraffic(mut traffic) => {
-                    return wire
-                        .append(|out| match operation(&mut traffic, out) {
-                            Err(EncryptError::InsufficientSize(size)) => Err(Some(size)),
-                            Err(EncryptError::EncryptExhausted) => Err(None),
-                            Ok(count) => Ok(count),
-                        })
-                        .ok_or(Error::EncryptError);
+        let peer_closed = &mut self.peer_closed;
+        match &mut self.connection {
+            Connection::Server(connection) => write(connection, peer_closed, input, wire, output),
+            Connection::Client(connection) => write(connection, peer_closed, input, wire, output),
+        }
+    }
+}
+
+/// See [`Session::receive`].
+fn receive(
+    connection: &mut impl Side,
+    peer_closed: &mut bool,
+    input: &mut [u8],
+    wire: &mut Wire,
+    mut sink: impl FnMut(&[u8]),
+) -> Result<Opened, Error> {
+    let mut opened = Opened::default();
+    loop {
+        let rest = &mut input[opened.consumed..];
+        let UnbufferedStatus { discard, state } = connection.process(rest);
+        let mut discard = discard;
+        let is_done;
+        match state {
+            Ok(ConnectionState::ReadTraffic(mut traffic)) => {
+                while let Some(record) = traffic.next_record() {
+                    let record = record?;
+                    discard += record.discard;
+                    opened.records += 1;
+                    sink(record.payload);
                 }
-                state => {
-                    if !step(state, wire, &mut self.peer_closed)? {
-                        return Err(Error::HandshakeNotComplete);
-                    }
+                opened.has_more = opened.records >= MAX_RECORDS;
+                is_done = opened.has_more;
+            }
+            Ok(ConnectionState::WriteTraffic(_)) => is_done = true,
+            Ok(state) => is_done = !step(state, wire, peer_closed)?,
+            Err(error) => {
+                let rest = &mut input[opened.consumed + discard..];
+                take_alert(connection, peer_closed, rest, wire);
+                return Err(error);
+            }
+        }
+        opened.consumed += discard;
+        if is_done {
+            return Ok(opened);
+        }
+    }
+}
+
+/// Appends the pending alert after an error. `input` is the rest of the input. It is not processed again, because rustls
+/// returns pending output first.
+fn take_alert(
+    connection: &mut impl Side,
+    peer_closed: &mut bool,
+    input: &mut [u8],
+    wire: &mut Wire,
+) {
+    while connection.has_output()
+        && let Ok(state) = connection.process(input).state
+        && step(state, wire, peer_closed).is_ok()
+    {}
+}
+
+/// Appends `output` to `wire`, after pending output of the session.
+fn write(
+    connection: &mut impl Side,
+    peer_closed: &mut bool,
+    input: &mut [u8],
+    wire: &mut Wire,
+    output: Output<'_>,
+) -> Result<(), Error> {
+    loop {
+        let UnbufferedStatus { discard, state } = connection.process(input);
+        debug_assert_eq!(discard, 0, "the input was handled before");
+        match state? {
+            ConnectionState::WriteTraffic(mut traffic) => {
+                let appended = wire.append(|out| {
+                    let written = match output {
+                        Output::Data(data) => traffic.encrypt(data, out),
+                        Output::CloseNotify => traffic.queue_close_notify(out),
+                    };
+                    written.map_err(|error| match error {
+                        EncryptError::InsufficientSize(size) => Some(size),
+                        EncryptError::EncryptExhausted => None,
+                    })
+                });
+                return appended.ok_or(Error::EncryptError);
+            }
+            state => {
+                if !step(state, wire, peer_closed)? {
+                    return Err(Error::HandshakeNotComplete);
                 }
             }
         }
@@ -198,8 +287,8 @@ impl Session {
 }
 
 /// Handles a state in which the session has output or news of the peer. Returns whether the session may have more.
-fn step(
-    state: ConnectionState<'_, '_, ServerConnectionData>,
+fn step<Data>(
+    state: ConnectionState<'_, '_, Data>,
     wire: &mut Wire,
     peer_closed: &mut bool,
 ) -> Result<bool, Error> {

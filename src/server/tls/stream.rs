@@ -1,10 +1,12 @@
-//! The byte stream of a client over TLS.
+//! The byte stream of a connection over TLS.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
+use super::client::{ClientTls, server_name};
 use super::config::TlsConfig;
 use super::peer::{PeerCertificate, peer_name};
+use super::problem::{self, PLAIN_SERVER};
 use super::session::{Session, Wire};
 use crate::server::stream::{LastRead, LastWrite, Stream};
 use crate::sys::monotonic_nanos;
@@ -32,9 +34,17 @@ const MAX_HANDSHAKE: usize = 16 << 10;
 /// The same, if the client must send a certificate.
 const MAX_CERTIFIED: usize = 48 << 10;
 
+/// The maximum number of bytes that a server may send until the handshake is complete. Most of them are its certificates,
+/// usually 2 to 6 KB.
+const MAX_SERVER_HANDSHAKE: usize = 64 << 10;
+
 /// The maximum number of bytes of an incomplete record, or of an incomplete handshake message after the handshake. A record
 /// has at most 18,437 bytes (RFC 5246 section 6.2.3), and a KeyUpdate has 5.
 const MAX_INCOMPLETE: usize = 20 << 10;
+
+/// The same for what a server sends. A NewSessionTicket message may contain the client's certificates, and has at most 64
+/// KB in rustls.
+const MAX_SERVER_INCOMPLETE: usize = 84 << 10;
 
 /// The content type of the record with which a TLS connection begins (RFC 8446 section 5.1).
 const HANDSHAKE: u8 = 22;
@@ -47,7 +57,7 @@ pub(in crate::server) struct Scratch {
     wire: Wire,
 }
 
-/// A client's connection over TLS.
+/// A connection over TLS, of a client of the server or to another server.
 #[derive(Debug)]
 pub(in crate::server) struct TlsStream(Box<Inner>);
 
@@ -75,6 +85,8 @@ struct Inner {
     was_open: bool,
     /// Whether close_notify was sent.
     close_sent: bool,
+    /// Whether a connection to a server has failed because of a certificate.
+    is_certificate_error: bool,
     /// The name in the certificate of the peer.
     peer: Option<Arc<str>>,
     /// The error that has ended the session, while data that precedes it waits.
@@ -99,7 +111,7 @@ enum Phase {
 }
 
 impl TlsStream {
-    /// Encrypts a connection. With `is_proxied`, a PROXY protocol header precedes the handshake:
+    /// Encrypts the connection of a client. With `is_proxied`, a PROXY protocol header precedes the handshake:
     /// [`TlsStream::begin_handshake`] must follow it.
     pub(in crate::server) fn new(
         socket: Stream,
@@ -112,7 +124,45 @@ impl TlsStream {
         } else {
             Phase::Handshake
         };
-        Ok(Self(Box::new(Inner {
+        let max_handshake = if config.requires_client_certificate() {
+            MAX_CERTIFIED
+        } else {
+            MAX_HANDSHAKE
+        };
+        Ok(Self::begin(socket, session, phase, max_handshake))
+    }
+
+    /// Begins the handshake with a server over a connected socket. `name` is the DNS name or the IP address of the server.
+    ///
+    /// The ClientHello is [sealed](TlsStream::sealed) now and not yet written: the caller calls [`TlsStream::flush`] when the
+    /// socket is writable, as for other sealed output, or [`TlsStream::write`], which takes no data before the handshake is
+    /// complete. After that, it reads when the socket is readable. [`LastRead::opens`] is true for the read that completes the
+    /// handshake, and data can be written afterwards. A read of zero bytes before that means that the server has ended the
+    /// connection during the handshake.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` if `name` is not valid, `NotFound` if the authorities of the system are to be trusted and there are
+    /// none. Trying again has the same result.
+    #[allow(dead_code, reason = "outgoing connections will use it")]
+    pub(in crate::server) fn connect(
+        socket: Stream,
+        tls: &ClientTls,
+        name: &str,
+    ) -> io::Result<Self> {
+        let name = server_name(name)?;
+        let mut session = Session::connect(tls.config()?, name).map_err(io::Error::other)?;
+        let mut wire = Wire::default();
+        session
+            .receive(&mut [], &mut wire, |_| {})
+            .map_err(io::Error::other)?;
+        let mut stream = Self::begin(socket, session, Phase::Handshake, MAX_SERVER_HANDSHAKE);
+        stream.0.sealed = wire.as_slice().to_vec();
+        Ok(stream)
+    }
+
+    fn begin(socket: Stream, session: Session, phase: Phase, max_handshake: usize) -> Self {
+        Self(Box::new(Inner {
             socket,
             session,
             phase,
@@ -122,18 +172,15 @@ impl TlsStream {
             plain: Vec::new(),
             sealed: Vec::new(),
             handshake_bytes: 0,
-            max_handshake: if config.requires_client_certificate() {
-                MAX_CERTIFIED
-            } else {
-                MAX_HANDSHAKE
-            },
+            max_handshake,
             was_open: false,
             close_sent: false,
+            is_certificate_error: false,
             peer: None,
             failure: None,
             last_read: LastRead::default(),
             last_write: LastWrite::default(),
-        })))
+        }))
     }
 
     /// The socket.
@@ -156,6 +203,13 @@ impl TlsStream {
         self.0.phase == Phase::Failed && !self.0.was_open
     }
 
+    /// Whether a connection to a server has failed because of the certificate of either side, so that trying again has the same
+    /// result. With TLS 1.3, the server can refuse the client's certificate after the handshake.
+    #[allow(dead_code, reason = "outgoing connections will use it")]
+    pub(in crate::server) fn is_certificate_error(&self) -> bool {
+        self.0.is_certificate_error
+    }
+
     /// Whether the peer has begun a handshake that was not completed.
     pub(in crate::server) fn is_inside_handshake(&self) -> bool {
         (self.is_handshaking() && self.0.handshake_bytes > 0) || self.has_failed_handshake()
@@ -171,12 +225,12 @@ impl TlsStream {
         self.0.session.describe()
     }
 
-    /// The name in the certificate of the peer, which was verified.
+    /// The name in the certificate of the client, which was verified. A server has none.
     pub(in crate::server) fn peer(&self) -> Option<&Arc<str>> {
         self.0.peer.as_ref()
     }
 
-    /// The certificate of the peer, which was verified.
+    /// The certificate of the client, which was verified. A server has none.
     pub(in crate::server) fn certificate(&self) -> Option<PeerCertificate> {
         Some(PeerCertificate {
             name: self.0.peer.clone()?,
@@ -184,15 +238,17 @@ impl TlsStream {
         })
     }
 
-    /// Whether the certificate of the peer, or its absence, would be accepted now. True before the handshake is complete, and
-    /// after a failure.
+    /// Whether the certificate of the client, or its absence, would be accepted now. True before the handshake is complete,
+    /// after a failure, and for a server.
     pub(in crate::server) fn is_accepted_by(&self, config: &TlsConfig) -> bool {
-        self.0.phase != Phase::Open || config.accepts(self.0.session.peer_chain())
+        let session = &self.0.session;
+        self.0.phase != Phase::Open || session.is_client() || config.accepts(session.peer_chain())
     }
 
-    /// Whether the certificate of the peer, if it has sent one, has not expired.
+    /// Whether the certificate of the client, if it has sent one, has not expired. True for a server.
     pub(in crate::server) fn is_current(&self) -> bool {
-        TlsConfig::is_current(self.0.session.peer_chain())
+        let session = &self.0.session;
+        session.is_client() || TlsConfig::is_current(session.peer_chain())
     }
 
     /// The number of encrypted bytes that the socket has not taken.
@@ -277,7 +333,13 @@ impl TlsStream {
         }
         let len = kept + wire;
         if inner.phase == Phase::Handshake {
-            if inner.handshake_bytes == 0 && len > 0 && is_plain_text(input[0]) {
+            let is_first = inner.handshake_bytes == 0 && len > 0;
+            if is_first && inner.session.is_client() {
+                if !is_content_type(input[0]) {
+                    inner.last_read.wire = wire;
+                    return inner.fail(invalid(PLAIN_SERVER), 0);
+                }
+            } else if is_first && is_plain_text(input[0]) {
                 inner.phase = Phase::Plain;
                 inner.received = Vec::new();
                 inner.last_read = LastRead {
@@ -304,8 +366,7 @@ impl TlsStream {
                 plain.extend_from_slice(&data[fits..]);
             });
         let sent = inner.send(&mut scratch.wire);
-        let received = received
-            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, Session::explain(&error)));
+        let received = received.map_err(|error| inner.describe(&error));
         let opened = match received.and_then(|opened| sent.map(|_| opened)) {
             Ok(opened) => opened,
             Err(error) => {
@@ -335,20 +396,21 @@ impl TlsStream {
         inner.reads_long = count >= SHORT_READ / 2;
         let micros = (monotonic_nanos().saturating_sub(began) / 1000) as usize;
         let was_handshake = inner.phase == Phase::Handshake;
-        if !was_handshake && !opened.has_more && inner.received.len() > MAX_INCOMPLETE {
-            let why = "a handshake message after the handshake is too long";
-            return inner.fail(io::Error::new(io::ErrorKind::InvalidData, why), count);
+        if !was_handshake && !opened.has_more && inner.received.len() > inner.max_incomplete() {
+            let error = invalid("a handshake message after the handshake is too long");
+            return inner.fail(error, count);
         }
         let opens = was_handshake && inner.session.is_open();
         if opens {
             inner.phase = Phase::Open;
             inner.was_open = true;
-            inner.peer = inner.session.peer_chain().first().map(|one| peer_name(one));
+            if !inner.session.is_client() {
+                inner.peer = inner.session.peer_chain().first().map(|one| peer_name(one));
+            }
         }
         // The read that completes the handshake may contain data, too.
         if inner.phase == Phase::Handshake && inner.handshake_bytes > inner.max_handshake {
-            let why = "the TLS handshake is too long";
-            return inner.fail(io::Error::new(io::ErrorKind::InvalidData, why), 0);
+            return inner.fail(invalid("the TLS handshake is too long"), 0);
         }
         inner.last_read = LastRead {
             wire,
@@ -364,7 +426,8 @@ impl TlsStream {
         Ok(count)
     }
 
-    /// Encrypts and writes. Returns the number of bytes taken. What the socket does not take of a record waits here.
+    /// Encrypts and writes. Returns the number of bytes taken, which is zero during the handshake. What the socket does not take
+    /// of a record waits here.
     ///
     /// # Errors
     ///
@@ -383,7 +446,10 @@ impl TlsStream {
                 inner.last_write.sent = sent;
                 return Ok(sent);
             }
-            Phase::Handshake => return Ok(0),
+            Phase::Handshake => {
+                inner.last_write.sent = inner.flush()?;
+                return Ok(0);
+            }
             Phase::Failed => return Err(inner.take_failure()),
             Phase::Open => {}
         }
@@ -446,6 +512,26 @@ impl TlsStream {
 }
 
 impl Inner {
+    /// Describes an error of the session.
+    fn describe(&mut self, error: &rustls::Error) -> io::Error {
+        let text = if self.session.is_client() {
+            self.is_certificate_error = problem::is_about_certificate(error);
+            problem::describe_as_client(error)
+        } else {
+            problem::describe_as_server(error)
+        };
+        invalid(text)
+    }
+
+    /// The maximum length of input that is incomplete after the handshake.
+    fn max_incomplete(&self) -> usize {
+        if self.session.is_client() {
+            MAX_SERVER_INCOMPLETE
+        } else {
+            MAX_INCOMPLETE
+        }
+    }
+
     /// Ends the session because of an error. The `count` bytes that precede it are read first.
     fn fail(&mut self, error: io::Error, count: usize) -> io::Result<usize> {
         self.phase = Phase::Failed;
@@ -545,6 +631,17 @@ fn gather<'a>(buffers: &'a [IoSlice<'_>], mut skip: usize, gathered: &'a mut Vec
         }
     }
     gathered
+}
+
+/// The error of a peer that violates TLS.
+fn invalid(why: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why.into())
+}
+
+/// Whether a record of TLS can begin with this byte: change_cipher_spec, alert, handshake, application_data (RFC 8446 section
+/// 5.1) or heartbeat.
+fn is_content_type(first: u8) -> bool {
+    matches!(first, 20..=24)
 }
 
 /// Whether a connection begins with a request of HTTP rather than with TLS.

@@ -1,0 +1,243 @@
+//! Verifies the certificates of servers, and describes what is wrong with them.
+
+use std::error::Error as StdError;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
+use rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
+};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::{
+    CertificateError, DigitallySignedStruct, Error, OtherError, RootCertStore, SignatureScheme,
+};
+use sha2::{Digest, Sha256};
+
+use super::identity::fingerprint;
+use super::x509::Certificate;
+
+/// The maximum number of intermediate certificates that a server may send. Real chains have up to four, and some servers add
+/// certificates that are not needed. Searching a path through dozens takes a long time.
+const MAX_INTERMEDIATES: usize = 10;
+
+/// The maximum number of names in an error.
+const MAX_NAMES: usize = 4;
+
+/// The last second of the year 9999.
+const LAST_SECOND: u64 = 253_402_300_799;
+
+/// Describes a certificate that nobody who is trusted has signed.
+const UNTRUSTED: &str = "the server's certificate is not signed by a trusted authority; use --ca FILE or --fingerprint SHA256";
+
+/// Verifies the certificate of a server, and that the server has its private key.
+#[derive(Debug)]
+pub(super) struct Verifier {
+    trusted: Trusted,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+/// The certificates that are trusted.
+#[derive(Debug)]
+pub(super) enum Trusted {
+    /// Those that authorities have signed, and those in a list.
+    Authorities {
+        listed: Vec<CertificateDer<'static>>,
+        signed: Arc<WebPkiServerVerifier>,
+    },
+    /// The one with this SHA-256 fingerprint.
+    Fingerprint([u8; 32]),
+}
+
+impl Trusted {
+    /// Trusts authorities, and the servers that have one of the `listed` certificates.
+    pub(super) fn authorities(
+        roots: Arc<RootCertStore>,
+        listed: Vec<CertificateDer<'static>>,
+        provider: &Arc<CryptoProvider>,
+    ) -> io::Result<Self> {
+        let builder = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(provider));
+        let signed = builder.build().map_err(|_| {
+            let problem = "found no CA certificates on this system; use --ca FILE or --fingerprint SHA256, or set SSL_CERT_FILE";
+            io::Error::new(io::ErrorKind::NotFound, problem)
+        })?;
+        Ok(Self::Authorities { listed, signed })
+    }
+}
+
+impl Verifier {
+    pub(super) fn new(trusted: Trusted, provider: &CryptoProvider) -> Self {
+        Self {
+            trusted,
+            algorithms: provider.signature_verification_algorithms,
+        }
+    }
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let (listed, signed) = match &self.trusted {
+            Trusted::Authorities { listed, signed } => (listed, signed),
+            Trusted::Fingerprint(trusted) if Sha256::digest(end_entity)[..] == *trusted => {
+                return Ok(ServerCertVerified::assertion());
+            }
+            Trusted::Fingerprint(_) => {
+                let actual = fingerprint(end_entity);
+                return Err(problem(format!(
+                    "the server's certificate has another fingerprint: {actual}"
+                )));
+            }
+        };
+        let verified = if listed.contains(end_entity) {
+            // Its issuer does not matter. It may be a CA certificate, as those that are signed with their own key often are.
+            verify_period(end_entity, now)
+                .and_then(|()| ParsedCertificate::try_from(end_entity))
+                .and_then(|parsed| verify_server_name(&parsed, server_name))
+        } else if intermediates.len() > MAX_INTERMEDIATES {
+            let why =
+                format!("the server sent more than {MAX_INTERMEDIATES} intermediate certificates");
+            return Err(problem(why));
+        } else {
+            signed
+                .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+                .map(drop)
+        };
+        match verified {
+            Ok(()) => Ok(ServerCertVerified::assertion()),
+            Err(error) => Err(explain(error, end_entity, server_name)),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, cert, dss, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, cert, dss, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+/// Checks that a certificate is valid now.
+fn verify_period(certificate: &[u8], now: UnixTime) -> Result<(), Error> {
+    let parsed = Certificate::parse(certificate).ok_or(CertificateError::BadEncoding)?;
+    let (not_before, not_after) = (parsed.not_before, parsed.not_after);
+    if now.as_secs() > not_after.as_secs() {
+        return Err(CertificateError::ExpiredContext {
+            time: now,
+            not_after,
+        }
+        .into());
+    }
+    if now.as_secs() < not_before.as_secs() {
+        return Err(CertificateError::NotValidYetContext {
+            time: now,
+            not_before,
+        }
+        .into());
+    }
+    Ok(())
+}
+
+/// An error about a certificate with this text.
+fn problem(text: String) -> Error {
+    let text: Box<dyn StdError + Send + Sync> = text.into();
+    CertificateError::Other(OtherError(text.into())).into()
+}
+
+/// Describes why the certificate of a server is not accepted.
+fn explain(error: Error, end_entity: &CertificateDer<'_>, server_name: &ServerName<'_>) -> Error {
+    let Error::InvalidCertificate(reason) = error else {
+        return error;
+    };
+    let own = Certificate::parse(end_entity);
+    let text = match reason {
+        // An authority with the same name and another key is another authority.
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => UNTRUSTED.to_owned(),
+        CertificateError::ExpiredContext { not_after, .. } => {
+            let is_own = own.is_some_and(|own| own.not_after == not_after);
+            let subject = if is_own {
+                "the server's certificate has expired"
+            } else {
+                "the certificate of an issuer of the server's certificate has expired"
+            };
+            format!("{subject}: expiry={}", timestamp(not_after))
+        }
+        CertificateError::NotValidYetContext { not_before, .. } => {
+            let start = timestamp(not_before);
+            format!("the server's certificate is not valid before {start}, by this system's clock")
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            let names = own.map(|own| own.names).unwrap_or_default();
+            let name = server_name.to_str();
+            format!(
+                "the server's certificate is not valid for '{name}': {}",
+                list(&names)
+            )
+        }
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+            "the server's certificate must not be used by servers (extended key usage)".to_owned()
+        }
+        reason => match reason_text(&reason).as_str() {
+            // webpki refuses it before it looks for an issuer.
+            "CaUsedAsEndEntity" => UNTRUSTED.to_owned(),
+            "UnsupportedCertVersion" => {
+                "the server's certificate is not of X.509 version 3".to_owned()
+            }
+            reason => format!("the server's certificate is not accepted: {reason}"),
+        },
+    };
+    problem(text)
+}
+
+fn reason_text(reason: &CertificateError) -> String {
+    match reason {
+        CertificateError::Other(other) => other.0.to_string(),
+        reason => reason.to_string(),
+    }
+}
+
+fn timestamp(time: UnixTime) -> humantime::Rfc3339Timestamp {
+    // Timestamps in text have years of four digits.
+    let time = Duration::from_secs(time.as_secs().min(LAST_SECOND));
+    humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + time)
+}
+
+/// The names in a certificate that was not accepted, as a clause.
+fn list(names: &[String]) -> String {
+    /// Longer than most host names.
+    const MAX_NAME: usize = 80;
+    // They are the peer's, and must not look like something else.
+    let is_shown =
+        |name: &&String| name.len() <= MAX_NAME && name.bytes().all(|byte| byte.is_ascii_graphic());
+    let shown: Vec<_> = names.iter().filter(is_shown).map(String::as_str).collect();
+    let first = &shown[..shown.len().min(MAX_NAMES)];
+    match (first, names.len() - first.len()) {
+        ([], _) => "it has no such name".to_owned(),
+        (first, 0) => format!("it is for {}", first.join(", ")),
+        (first, others) => format!("it is for {} and {others} other names", first.join(", ")),
+    }
+}
