@@ -86,12 +86,13 @@ pub use protocol::{
 };
 #[cfg(feature = "server")]
 pub use server::{
-    Access, AdoptedOrphans, ClientId, ClientStatus, Config, ConfigBuilder, ConfigError, Context,
-    Credential, Ended, Error, Handle, Histogram, Interest, Listen, ListenAddress, Metrics,
-    OwnedMessage, ParseClientIdError, ParseListenError, ParsePeersError, ParseScopeError,
-    ParseSecretError, Peers, Principal, Readiness, Reload, Remote, ResumeConfig, ResumeStatus,
-    Route, Scope, Secret, SendError, Server, Service, ServiceId, SourceId, Status, StatusFields,
-    StatusValue, Stopped, TimerId, Token, Tokens, TokensError, Traffic,
+    Access, AdoptedOrphans, ClientId, ClientStatus, Config, ConfigBuilder, ConfigError, Connect,
+    ConnectError, Context, Credential, Ended, Error, Handle, Histogram, Interest, Listen,
+    ListenAddress, Metrics, OwnedMessage, ParseClientIdError, ParseListenError, ParsePeersError,
+    ParseScopeError, ParseSecretError, ParseTargetError, Peers, Principal, Proxies, Readiness,
+    Reload, Remote, ResumeConfig, ResumeStatus, Retry, Route, Scope, Secret, SendError, Server,
+    Service, ServiceId, SourceId, Status, StatusFields, StatusValue, Stopped, Target, TimerId,
+    Token, Tokens, TokensError, Traffic,
 };
 #[cfg(feature = "tls")]
 pub use server::{ClientTls, TlsConfig, TlsError, TlsIdentity};

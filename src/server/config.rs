@@ -115,10 +115,18 @@ impl Config {
     ///
     /// The first setting that is not valid.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let wrong = |setting, problem| Err(ConfigError { setting, problem });
         if self.listen.is_empty() {
-            return wrong("listen", "at least one address is required");
+            return Err(ConfigError {
+                setting: "listen",
+                problem: "at least one address is required",
+            });
         }
+        self.validate_without_listeners()
+    }
+
+    /// Checks the settings of a server that listens on no address.
+    pub(super) fn validate_without_listeners(&self) -> Result<(), ConfigError> {
+        let wrong = |setting, problem| Err(ConfigError { setting, problem });
         if self.listen.iter().any(|listen| self.uses_tls(listen)) && !self.has_tls() {
             return wrong("listen", "an address uses TLS, but tls is not set");
         }

@@ -11,6 +11,7 @@ use super::budget::Budget;
 use super::budget::WRITE;
 use super::client::{Broadcast, Client, Remote, WRITE_BUFFER};
 use super::config::Config;
+use super::connector::Resolver;
 use super::counters::Counters;
 use super::id::{ClientId, ServiceId, SourceId, TimerId};
 use super::interest::Interest;
@@ -101,6 +102,7 @@ pub(super) struct Core {
     pub(super) sources: Sources,
     pub(super) shutdown: Shutdown,
     pub(super) poll: mio::Registry,
+    pub(super) resolver: Resolver,
     pub(super) listen: Vec<ListenAddress>,
     /// The service that is called.
     pub(super) service_id: ServiceId,
@@ -131,6 +133,7 @@ impl Core {
     pub(super) fn new(
         config: Config,
         poll: mio::Registry,
+        resolver: Resolver,
         listen: Vec<ListenAddress>,
         now: Time,
     ) -> Self {
@@ -160,6 +163,7 @@ impl Core {
             sources: Sources::default(),
             shutdown: Shutdown::default(),
             poll,
+            resolver,
             listen,
             service_id: ServiceId::ALL,
             broadcasts: 0,

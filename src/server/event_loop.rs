@@ -346,7 +346,7 @@ impl<S: Service> Server<S> {
     fn handle_client(&mut self, id: ClientId, readable: bool, writable: bool, hung_up: bool) {
         let found = self.ctx.core.with(id, |client, env| {
             if client.is_stale_event(env) {
-                return;
+                return false;
             }
             if readable {
                 client.handle_readable(hung_up);
@@ -354,7 +354,11 @@ impl<S: Service> Server<S> {
             if writable {
                 client.handle_writable(env);
             }
+            client.is_outgoing()
         });
+        if found == Some(true) {
+            return self.handle_outgoing(id, readable);
+        }
         if found.is_none() || !readable {
             return;
         }
@@ -466,13 +470,16 @@ impl<S: Service> Server<S> {
             // The news concerns the connection that was cut.
             return;
         }
+        if client.is_outgoing() && self.retry(id) {
+            return;
+        }
         let core = &mut self.ctx.core;
         core.timers
             .set_client(&mut core.registry, id, core.env.now, None);
         let Some(mut client) = core.registry.remove(id) else {
             return;
         };
-        if client.tls().is_some_and(TlsStream::is_inside_handshake) {
+        if client.tls().is_some_and(TlsStream::is_inside_handshake) && !client.is_ours() {
             core.env.counters.tls_failed();
         }
         client.hang_up(&mut core.env, &core.poll);
@@ -488,8 +495,14 @@ impl<S: Service> Server<S> {
         }
         // `accept` may have been waiting for this descriptor.
         self.accept_again = self.accept_again.map(|_| core.env.now);
-        if client.was_open() {
-            core.env.addresses.remove_client(remote.ip());
+        if let Some(outgoing) = client.take_outgoing() {
+            self.report_failure(id, outgoing);
+        } else if client.was_open() {
+            if client.is_ours() {
+                core.end_return(&client);
+            } else {
+                core.env.addresses.remove_client(remote.ip());
+            }
             let path = client.path.take();
             let reason = client.into_close_reason().unwrap_or_else(CloseReason::eof);
             core.env.counters.disconnected(&reason);

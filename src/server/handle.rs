@@ -8,6 +8,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 
 use mio::{Registry, Waker};
 
+use super::connector::Resolved;
 use super::context::Context;
 use super::id::{ClientId, ServiceId, WAKER};
 use super::service::Service;
@@ -68,6 +69,8 @@ enum HandleCommand {
     Close(ClientId, CloseCode, String),
     Status(Sender<Status>),
     Stop,
+    /// The addresses for an attempt of an outgoing connection.
+    Resolved(ClientId, u32, Resolved),
 }
 
 /// The server has stopped.
@@ -150,6 +153,16 @@ impl Handle {
         self.command(HandleCommand::Stop)
     }
 
+    /// Reports the addresses of a host to the loop.
+    pub(super) fn resolved(
+        &self,
+        id: ClientId,
+        attempt: u32,
+        resolved: Resolved,
+    ) -> Result<(), Stopped> {
+        self.command(HandleCommand::Resolved(id, attempt, resolved))
+    }
+
     fn command(&self, command: HandleCommand) -> Result<(), Stopped> {
         self.commands.send(command).map_err(|_| Stopped)?;
         self.bell.ring();
@@ -224,6 +237,9 @@ impl Inbox {
                     });
                 }
                 HandleCommand::Stop => ctx.stop(),
+                HandleCommand::Resolved(id, attempt, resolved) => {
+                    ctx.core.handle_resolved(id, attempt, resolved);
+                }
             }
         }
         self.bell.ring();

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::client::{Inbound, Input, Read, ReadGate, Why};
+use super::connector;
 use super::context::Context;
 use super::event_loop::Server;
 use super::id::ClientId;
@@ -21,6 +22,7 @@ impl<S: Service> Server<S> {
             }
             if let Some(target) = self.ctx.core.end_read(is_ready) {
                 self.ctx.core.join(id, target);
+                self.report_resumed(target.0);
             }
         }
     }
@@ -172,6 +174,7 @@ fn receive<S: Service>(
         }
         Some(Inbound::OverRate) => {}
         Some(Inbound::Http(event)) => handle_http(ctx, service, id, event),
+        Some(Inbound::Response(event)) => connector::handle_event(ctx, service, id, event),
     }
     !input.is_empty()
 }

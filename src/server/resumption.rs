@@ -11,7 +11,7 @@ use std::str::FromStr;
 
 use uuid::Uuid;
 
-use super::client::{Remote, WrongCount};
+use super::client::{Client, Remote, WrongCount};
 use super::context::Context;
 use super::core::Core;
 use super::event_loop::Server;
@@ -315,7 +315,8 @@ impl Core {
     /// preferably of the same address, and the one that has been idle for longest. With `same_address`, only clients of
     /// the same address qualify.
     pub(super) fn idle_detached(&self, remote: Remote, same_address: bool) -> Option<ClientId> {
-        let clients = self.registry.iter().filter(|client| client.may_come_back());
+        let clients = self.registry.iter();
+        let clients = clients.filter(|client| client.may_come_back() && !client.is_ours());
         let idle = clients.filter_map(|client| {
             let is_other = client.remote.ip() != remote.ip();
             Some((is_other, client.idle_since()?, client.id))
@@ -390,10 +391,23 @@ impl<S: Service> Server<S> {
                 client.kept(),
             );
             env.counters.detaches += 1;
-            client.detach(env, poll, cut, pending);
+            let is_ours = client.is_ours();
+            client.detach(env, poll, cut.clone(), pending);
+            if is_ours {
+                self.ctx.core.begin_return(id);
+                self.service.cut(&mut self.ctx, id, &cut);
+            }
         }
         // `accept` may have been waiting for this descriptor.
         self.accept_again = self.accept_again.map(|_| self.ctx.core.env.now);
+    }
+
+    /// Tells the service that a connection which this side has opened continues.
+    pub(super) fn report_resumed(&mut self, id: ClientId) {
+        if self.ctx.core.registry.get(id).is_some_and(Client::is_ours) {
+            self.ctx.core.enter(id);
+            self.service.resumed(&mut self.ctx, id);
+        }
     }
 
     #[cold]

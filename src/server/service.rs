@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use super::connector::ConnectError;
 use super::context::Context;
 use super::id::{ClientId, ServiceId, SourceId, TimerId};
 use super::metrics::Metrics;
 use super::policy::Scope;
 use super::status::StatusFields;
+use crate::protocol::client::ResponseHead;
 use crate::protocol::{Accept, CloseReason, Message, Rejection, Request, Response, StatusCode};
 
 /// How the requests for a path are handled.
@@ -128,6 +130,40 @@ pub trait Service {
     /// end by itself must stop it here, so that clients still get the last output.
     fn draining(&mut self, ctx: &mut Context) {
         let _ = ctx;
+    }
+
+    /// A connection that [`Context::connect`] began is open. The service can send to it from now on, and the methods above
+    /// follow as for a client. `response` is the server's answer to the handshake.
+    fn connect_opened(&mut self, ctx: &mut Context, client: ClientId, response: &ResponseHead<'_>) {
+        let _ = (ctx, client, response);
+    }
+
+    /// A connection that [`Context::connect`] began could not be opened, and no further attempt is made. Its id is no longer
+    /// valid. If the connection was open, it was cut and could not be resumed: `disconnected` follows.
+    fn connect_failed(&mut self, ctx: &mut Context, client: ClientId, error: &ConnectError) {
+        let _ = (ctx, client, error);
+    }
+
+    /// An attempt to open a connection, or to resume it after a cut, has failed. The next one follows after `delay`.
+    fn connect_retrying(
+        &mut self,
+        ctx: &mut Context,
+        client: ClientId,
+        error: &ConnectError,
+        delay: Duration,
+    ) {
+        let _ = (ctx, client, error, delay);
+    }
+
+    /// A resumable connection that [`Context::connect`] opened was cut. The loop comes back by itself. Messages to it are
+    /// kept meanwhile. `resumed` or `disconnected` follows.
+    fn cut(&mut self, ctx: &mut Context, client: ClientId, reason: &CloseReason) {
+        let _ = (ctx, client, reason);
+    }
+
+    /// A connection that was [cut](Service::cut) continues.
+    fn resumed(&mut self, ctx: &mut Context, client: ClientId) {
+        let _ = (ctx, client);
     }
 
     /// A complete HTTP call has arrived. The service must answer it, now or later, with [`Context::respond`] or

@@ -8,6 +8,7 @@ use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use super::address::ListenAddress;
 use super::clock::Clock;
 use super::config::Config;
+use super::connector::Resolver;
 use super::context::Context;
 use super::core::Core;
 use super::error::Error;
@@ -92,6 +93,20 @@ impl<S: Service> Server<S> {
             .map_err(Error::system("create the event loop"))
     }
 
+    /// Creates a loop that listens on no address, for a service that only opens connections
+    /// ([`Context::connect`](crate::Context::connect)). The field `listen` of the configuration is ignored.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] if a setting is not valid, and [`Error::System`] if the system is out of resources.
+    pub fn without_listeners(mut config: Config, service: S) -> Result<Self, Error> {
+        config.listen.clear();
+        config.validate_without_listeners()?;
+        let poll = Poll::new().map_err(Error::system("create the event loop"))?;
+        Self::new(poll, config, Vec::new(), Vec::new(), service)
+            .map_err(Error::system("create the event loop"))
+    }
+
     pub(super) fn new(
         poll: Poll,
         config: Config,
@@ -102,10 +117,12 @@ impl<S: Service> Server<S> {
         let clock = Clock::start();
         let buffer = vec![0; config.turn_bytes.max(1)].into_boxed_slice();
         let registry = poll.registry().try_clone()?;
+        let commands = Inbox::new(&registry)?;
+        let resolver = Resolver::new(commands.handle());
         Ok(Self {
-            commands: Inbox::new(&registry)?,
+            commands,
             ctx: Context {
-                core: Core::new(config, registry, listen, clock.now()),
+                core: Core::new(config, registry, resolver, listen, clock.now()),
             },
             service,
             listeners,

@@ -9,7 +9,7 @@ use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token};
 
 use super::tls::{Scratch, TlsStream};
-use crate::sys::unsent_bytes;
+use crate::sys::{is_connected, unsent_bytes};
 
 /// A client's socket, or a pair of buffers in tests and fuzzers.
 #[derive(Debug)]
@@ -144,6 +144,22 @@ impl Stream {
         match self {
             Self::Tls(stream) => Some(stream),
             _ => None,
+        }
+    }
+
+    /// Whether a socket that was asked to connect is connected. `None` if that is not known yet.
+    pub(super) fn is_established(&self) -> Option<io::Result<()>> {
+        let Self::Socket(stream) = self else {
+            return Some(Ok(()));
+        };
+        match stream.take_error() {
+            Ok(None) => {}
+            Ok(Some(error)) | Err(error) => return Some(Err(error)),
+        }
+        match is_connected(stream) {
+            Ok(true) => Some(Ok(())),
+            Ok(false) => None,
+            Err(error) => Some(Err(error)),
         }
     }
 

@@ -9,11 +9,11 @@ use std::os::fd::{FromRawFd, RawFd};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 #[cfg(feature = "cli")]
 use rustix::io::fcntl_getfd;
-use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::net::sockopt::{
     set_socket_reuseaddr, set_socket_reuseport, socket_acceptconn, socket_domain, socket_type,
 };
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getpeername, listen, socket_with};
 use rustix::process::umask;
 
 /// The maximum number of connections that wait in the kernel to be accepted. The kernel may apply a lower limit.
@@ -37,6 +37,15 @@ pub(crate) fn tcp_listener(address: SocketAddr, share: bool) -> io::Result<Owned
     bind(&socket, &address)?;
     listen(&socket, BACKLOG)?;
     Ok(socket)
+}
+
+/// Whether a socket that was asked to connect is connected.
+pub(crate) fn is_connected(socket: impl AsFd) -> io::Result<bool> {
+    match getpeername(socket) {
+        Ok(_) => Ok(true),
+        Err(Errno::NOTCONN) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// A listening socket that was opened elsewhere.

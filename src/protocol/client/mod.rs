@@ -328,9 +328,10 @@ impl ClientHandshake {
                 });
             }
             // An interim response precedes the final one (RFC 9110 section 15.2).
-            100..200 if self.interim < MAX_INTERIM => {
+            100..200 => {
                 self.interim += 1;
-                return None;
+                let is_endless = self.interim > MAX_INTERIM;
+                return is_endless.then(|| invalid("the server sends endless interim responses"));
             }
             _ => {}
         }

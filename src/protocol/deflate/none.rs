@@ -75,7 +75,7 @@ impl Compression {
         match self.0 {}
     }
 
-    pub fn connect(&self, _: super::Agreement) -> Codec {
+    pub fn connect(&self, _: Agreement) -> Codec {
         match self.0 {}
     }
 

@@ -34,7 +34,7 @@ impl Client {
     fn http_state(&self) -> Option<HttpState> {
         match &self.connection {
             Connection::Http(http) => Some(http.state()),
-            Connection::WebSocket(_) | Connection::Detached(_) => None,
+            Connection::WebSocket(_) | Connection::Outgoing(_) | Connection::Detached(_) => None,
         }
     }
 

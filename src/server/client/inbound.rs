@@ -3,6 +3,7 @@
 use std::io;
 
 use super::{Client, Connection, Flag};
+use crate::protocol::client::ClientEvent;
 use crate::protocol::http::{HttpEvent, HttpState};
 use crate::protocol::{CloseReason, Message, Payload, Rejection, StatusCode};
 use crate::server::core::Env;
@@ -76,6 +77,8 @@ pub(in crate::server) enum Inbound<'a> {
     OverRate,
     /// An HTTP event.
     Http(HttpEvent<'a>),
+    /// The answer to a handshake of this side.
+    Response(ClientEvent),
 }
 
 impl Client {
@@ -105,6 +108,7 @@ impl Client {
             Connection::Http(http) => {
                 matches!(http.state(), HttpState::Closing | HttpState::Closed)
             }
+            Connection::Outgoing(_) => false,
             Connection::Detached(_) => true,
         };
         if discards {
@@ -220,7 +224,7 @@ impl Client {
         };
         let room = match &mut self.connection {
             Connection::WebSocket(socket) => socket.room(&mut env.protocol),
-            Connection::Http(_) | Connection::Detached(_) => None,
+            Connection::Http(_) | Connection::Outgoing(_) | Connection::Detached(_) => None,
         };
         let is_placed = room.is_some();
         let space = match room {
@@ -304,7 +308,7 @@ impl Client {
         match read {
             Ok(0) => {
                 let is_begun = self.tls().is_some_and(TlsStream::is_inside_handshake);
-                if is_begun && self.is_tls_handshaking() {
+                if is_begun && self.is_tls_handshaking() && !self.is_outgoing() {
                     let (id, remote) = (self.id, self.remote);
                     log::info!("{id} TLS handshake failed: the peer disconnected remote={remote}");
                 }
@@ -325,6 +329,10 @@ impl Client {
                     // Output that waited for the handshake can be written now.
                     self.handle_writable(env);
                 }
+                Read::Nothing
+            }
+            Err(error) if self.is_outgoing() => {
+                self.handle_tls_failure(env, &error);
                 Read::Nothing
             }
             // A violation of TLS. The peer was sent an alert.
@@ -374,6 +382,9 @@ impl Client {
     ) -> Option<Inbound<'a>> {
         let holds = self.holds_messages(env) || self.awaits_confirmation(env);
         let Connection::WebSocket(socket) = &mut self.connection else {
+            if self.is_outgoing() {
+                return self.receive_response(env, input).map(Inbound::Response);
+            }
             return self.receive_http(env, input).map(Inbound::Http);
         };
         let payload = if holds {
@@ -396,6 +407,9 @@ impl Client {
     /// The TLS handshake is complete: counts it, and sends what was queued before.
     #[cold]
     fn handle_tls_opened(&mut self, env: &mut Env) {
+        if self.is_ours() {
+            return self.handle_tls_connected(env);
+        }
         if let Some(tls) = self.stream.tls() {
             env.counters.tls_opened(tls.is_resumed());
             log::debug!("{} TLS handshake complete: {}", self.id, tls.describe());
@@ -431,7 +445,7 @@ impl Client {
                 }
                 event
             }
-            Connection::WebSocket(_) | Connection::Detached(_) => None,
+            Connection::WebSocket(_) | Connection::Outgoing(_) | Connection::Detached(_) => None,
         }
     }
 

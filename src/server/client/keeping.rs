@@ -119,7 +119,7 @@ impl Client {
         };
         let compresses = match &mut self.connection {
             Connection::WebSocket(socket) => socket.codec().is_some(),
-            Connection::Http(_) | Connection::Detached(_) => false,
+            Connection::Http(_) | Connection::Outgoing(_) | Connection::Detached(_) => false,
         };
         let (most, cost) = if compresses {
             RESENT_COMPRESSED
@@ -304,6 +304,10 @@ impl Client {
         let (Some(resumable), Some(limits)) = (self.resumable(), env.config.resume) else {
             return false;
         };
+        // A service limits what it sends to a server by itself.
+        if resumable.upstream.is_some() {
+            return false;
+        }
         let (part, whole) = HELD_SHARE;
         let outbox = &resumable.outbox;
         let unconfirmed = outbox.unconfirmed().saturating_sub(outbox.largest());

@@ -10,6 +10,7 @@ use crate::protocol::http::HttpState;
 use crate::protocol::{
     Accept, CloseCode, CloseReason, NextStep, State, StatusCode, Time, Timeout, WebSocket,
 };
+use crate::server::connector::ConnectError;
 use crate::server::core::{Env, earlier};
 use crate::server::counters::Outcome;
 use crate::server::error::SendError;
@@ -46,6 +47,10 @@ impl Client {
         code: CloseCode,
         reason: String,
     ) -> Result<(), SendError> {
+        if self.is_outgoing() {
+            self.fail(env, ConnectError::Cancelled);
+            return Ok(());
+        }
         if !self.is_open() {
             return Err(SendError::Closing);
         }
@@ -95,6 +100,7 @@ impl Client {
         match &mut self.connection {
             Connection::Http(http) => http.abandon(now),
             Connection::WebSocket(socket) => socket.abandon(now, reason),
+            Connection::Outgoing(_) => self.abandon_attempt(&reason),
             Connection::Detached(_) => self.end_cut(reason),
         }
     }
@@ -131,6 +137,7 @@ impl Client {
         match &self.connection {
             Connection::Http(http) => http.next_step(),
             Connection::WebSocket(socket) => socket.next_step(),
+            Connection::Outgoing(_) => NextStep::Continue,
             Connection::Detached(_) => self.detached_step(),
         }
     }
@@ -167,6 +174,9 @@ impl Client {
     pub(in crate::server) fn drain(&mut self, env: &mut Env) {
         let queued = self.queued();
         let Connection::Http(http) = &mut self.connection else {
+            if self.is_outgoing() {
+                return self.end(env, CloseReason::shutdown());
+            }
             return self.close(env, CloseReason::shutdown());
         };
         match http.state() {
@@ -188,7 +198,7 @@ impl Client {
         match &self.connection {
             Connection::Http(http) => http.state() == HttpState::Streaming,
             Connection::WebSocket(socket) => socket.is_open(),
-            Connection::Detached(_) => false,
+            Connection::Outgoing(_) | Connection::Detached(_) => false,
         }
     }
 
@@ -205,7 +215,7 @@ impl Client {
             Connection::Http(_) if self.path.is_some() => Outcome::WebSocket,
             Connection::Http(http) if http.was_called() => Outcome::Http,
             Connection::Http(http) if http.was_rejected() => Outcome::Rejected,
-            Connection::Http(_) => Outcome::Unused,
+            Connection::Http(_) | Connection::Outgoing(_) => Outcome::Unused,
         }
     }
 
@@ -218,7 +228,7 @@ impl Client {
         let close_left = self.queued() == 0;
         let socket = match self.connection {
             Connection::WebSocket(socket) => socket,
-            Connection::Http(_) | Connection::Detached(_) => return None,
+            Connection::Http(_) | Connection::Outgoing(_) | Connection::Detached(_) => return None,
         };
         let close_left = close_left && socket.close_reason().is_some();
         let reason = socket.into_close_reason(CloseReason::eof());
@@ -243,6 +253,9 @@ impl Client {
             Connection::WebSocket(socket) => {
                 earlier(socket.deadline(&env.config.timeouts), self.stuck_at(env))
             }
+            Connection::Outgoing(outgoing) => Some(outgoing.deadline()),
+            // The attempts to come back have time limits of their own.
+            Connection::Detached(_) if self.upstream().is_some() => None,
             Connection::Detached(detached) => {
                 Some(detached.deadline(env.config.resume.unwrap_or_default()))
             }
@@ -275,7 +288,7 @@ impl Client {
                     pinged = !out.is_empty();
                     outcome
                 }
-                Connection::Detached(_) => Timeout::Continue,
+                Connection::Outgoing(_) | Connection::Detached(_) => Timeout::Continue,
             };
         });
         if is_unseen {
@@ -335,7 +348,7 @@ impl Client {
             match &mut self.connection {
                 Connection::Http(http) => http.handle_progress(env.now),
                 Connection::WebSocket(socket) => socket.handle_progress(env.now),
-                Connection::Detached(_) => {}
+                Connection::Outgoing(_) | Connection::Detached(_) => {}
             }
             self.rearm(env);
         }
@@ -360,7 +373,7 @@ impl Client {
         match &mut self.connection {
             Connection::Http(http) => http.excuse_silence(now),
             Connection::WebSocket(socket) => socket.excuse_silence(now),
-            Connection::Detached(_) => {}
+            Connection::Outgoing(_) | Connection::Detached(_) => {}
         }
     }
 

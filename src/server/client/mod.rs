@@ -12,9 +12,11 @@ mod keeping;
 mod lifecycle;
 mod outbound;
 mod outbox;
+mod outgoing;
 mod remote;
 mod resumable;
 mod takeover;
+mod upstream;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +29,7 @@ pub use self::remote::Remote;
 use self::resumable::Detached;
 pub(super) use self::takeover::WrongCount;
 use super::config::Config;
+use super::connector::Outgoing;
 use super::core::Env;
 use super::id::{ClientId, ServiceId};
 use super::policy::CredentialId;
@@ -67,6 +70,8 @@ enum Connection {
     Http(HttpConnection),
     /// WebSocket, after the upgrade.
     WebSocket(WebSocket),
+    /// A connection that this side is opening.
+    Outgoing(Box<Outgoing>),
     /// None: the connection was cut, and the client may resume it.
     Detached(Box<Detached>),
 }
@@ -169,7 +174,7 @@ impl Client {
             Connection::WebSocket(socket) if socket.is_open() => !self.is_close_waiting(),
             Connection::WebSocket(_) => self.takes_messages(),
             Connection::Detached(_) => self.takes_messages(),
-            Connection::Http(_) => false,
+            Connection::Http(_) | Connection::Outgoing(_) => false,
         }
     }
 
@@ -181,13 +186,17 @@ impl Client {
 
     /// Whether the service has seen `connected` and is owed `disconnected`.
     pub(super) fn was_open(&self) -> bool {
-        !matches!(self.connection, Connection::Http(_))
+        !matches!(
+            self.connection,
+            Connection::Http(_) | Connection::Outgoing(_)
+        )
     }
 
     /// When the current state of the connection began. For an open WebSocket: when it was opened.
     pub(super) fn since(&self) -> Time {
         match &self.connection {
             Connection::Http(http) => http.since(),
+            Connection::Outgoing(outgoing) => outgoing.began,
             Connection::WebSocket(socket) => socket.since(),
             Connection::Detached(detached) => detached.since,
         }
@@ -197,6 +206,7 @@ impl Client {
     pub(super) fn last_message(&self) -> Time {
         match &self.connection {
             Connection::Http(http) => http.since(),
+            Connection::Outgoing(outgoing) => outgoing.began,
             Connection::WebSocket(socket) => socket.last_message(),
             Connection::Detached(detached) => detached.last_message,
         }
@@ -206,7 +216,9 @@ impl Client {
     pub(super) fn silence(&self, now: Time) -> Duration {
         match &self.connection {
             Connection::WebSocket(socket) => socket.silence(now),
-            Connection::Http(_) | Connection::Detached(_) => now.since(self.since()),
+            Connection::Http(_) | Connection::Outgoing(_) | Connection::Detached(_) => {
+                now.since(self.since())
+            }
         }
     }
 
@@ -279,7 +291,7 @@ impl Client {
         match &self.connection {
             Connection::Http(http) => http.held(),
             Connection::WebSocket(socket) => socket.held(),
-            Connection::Detached(_) => 0,
+            Connection::Outgoing(_) | Connection::Detached(_) => 0,
         }
     }
 }

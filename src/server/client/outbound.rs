@@ -96,7 +96,7 @@ impl Client {
         }
         self.traffic.messages_out += 1;
         socket.handle_message(env.now);
-        if socket.codec().is_some() && self.push_compressed(env, message) {
+        if socket.transforms_messages() && self.push_transformed(env, message) {
             return Ok(());
         }
         let header = SentHeader::new(message.opcode(), payload.len());
@@ -132,6 +132,32 @@ impl Client {
                 backlog.push(&[header.encode().as_slice(), payload], 0);
             });
         }
+    }
+
+    /// Sends a message that is masked or compressed.
+    #[inline(never)]
+    fn push_transformed(&mut self, env: &mut Env, message: Message<'_>) -> bool {
+        let Connection::WebSocket(socket) = &mut self.connection else {
+            return false;
+        };
+        if !socket.is_client() {
+            return self.push_compressed(env, message);
+        }
+        if self.flags.has(Flag::Reading) {
+            socket.send(message, &mut env.protocol, &mut env.output);
+            if env.is_output_full() {
+                self.write_output(env);
+            }
+        } else {
+            let mut frame = Vec::new();
+            socket.send(message, &mut env.protocol, &mut frame);
+            if frame.len() < DIRECT {
+                self.enqueue(env, |backlog| backlog.push(&[&frame], 0));
+            } else {
+                self.write(env, &[&frame]);
+            }
+        }
+        true
     }
 
     /// Sends a message compressed, if that makes it smaller. A long message, and every message queued behind it, is
@@ -179,6 +205,9 @@ impl Client {
         if self.backlog.is_some() && self.is_resumable() {
             let pushed = self.push_behind(env, broadcast.message);
             return pushed.is_ok() && self.is_connected();
+        }
+        if self.is_ours() {
+            return self.send_now(env, broadcast.message).is_ok();
         }
         let is_behind = self.has_squeeze();
         let Connection::WebSocket(socket) = &mut self.connection else {
@@ -370,7 +399,7 @@ impl Client {
             if squeezed < SLICE {
                 let codec = match &mut self.connection {
                     Connection::WebSocket(socket) => socket.codec(),
-                    Connection::Http(_) | Connection::Detached(_) => None,
+                    Connection::Http(_) | Connection::Outgoing(_) | Connection::Detached(_) => None,
                 };
                 match backlog.squeeze(codec, env.protocol.compression.as_mut()) {
                     Ok(Some(count)) => {

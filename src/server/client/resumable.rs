@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use super::outbox::Outbox;
+use super::upstream::{Upstream, is_cut_by_server};
 use super::{Client, Connection, Flag};
 use crate::protocol::{
     Accept, Cause, CloseCode, CloseReason, Message, NextStep, SentHeader, State, Time,
@@ -42,6 +43,8 @@ pub(in crate::server) struct Resumable {
     pub(super) allowance: usize,
     /// When the client last made progress, while too much is unconfirmed for the service to send more. `None` otherwise.
     pub(super) crowded: Option<Time>,
+    /// The state of a connection that this side has opened.
+    pub(super) upstream: Option<Box<Upstream>>,
     /// The certificate of the client.
     pub(super) certificate: Option<Box<PeerCertificate>>,
     /// The fields of the first 101 response. A resumed connection gets them again.
@@ -221,6 +224,7 @@ impl Client {
             pinged: (0, env.now),
             allowance: 0,
             crowded: None,
+            upstream: None,
             certificate,
             accept,
             closing: None,
@@ -259,7 +263,12 @@ impl Client {
             return None;
         }
         let reason = socket.close_reason()?;
-        is_cut(reason, socket.peer_close()).then(|| reason.clone())
+        let is_cut = if socket.is_client() {
+            is_cut_by_server(reason, socket.peer_close())
+        } else {
+            is_cut(reason, socket.peer_close())
+        };
+        is_cut.then(|| reason.clone())
     }
 
     /// Detaches a client whose connection was cut. `pending` says whether the service owes it something.
@@ -304,6 +313,9 @@ impl Client {
     /// the service owes it something.
     pub(in crate::server) fn check_detached(&mut self, env: &mut Env, pending: bool) {
         let limits = env.config.resume.unwrap_or_default();
+        if self.upstream().is_some() {
+            return self.rearm(env);
+        }
         let Connection::Detached(detached) = &mut self.connection else {
             return;
         };
@@ -330,7 +342,7 @@ impl Client {
         let is_over = match &self.connection {
             Connection::Detached(_) => true,
             Connection::WebSocket(socket) => socket.state() == State::Closed,
-            Connection::Http(_) => false,
+            Connection::Http(_) | Connection::Outgoing(_) => false,
         };
         if reason.cause == Cause::Service && !is_final(reason.code) {
             if self.takes_messages()

@@ -36,8 +36,12 @@ impl Client {
         let is_over = match &self.connection {
             Connection::Detached(_) => self.has_ended(),
             Connection::WebSocket(socket) => !socket.is_open() && self.cut().is_none(),
-            Connection::Http(_) => true,
+            Connection::Http(_) | Connection::Outgoing(_) => true,
         };
+        // A connection that this side has opened is not resumed by its server.
+        if resumable.upstream.is_some() {
+            return false;
+        }
         let earlier = resumable.earlier.as_ref().filter(|(_, messages)| {
             // A message of the client shows that it has the latest token.
             *messages == self.traffic.messages_in
@@ -118,7 +122,7 @@ impl Client {
         self.swap_connections(env, poll, new);
         self.release(env, |outbox| outbox.resume_after(received));
         let turn = env.turn;
-        let certificate = self.certificate();
+        let certificate = self.certificate().filter(|_| !self.is_ours());
         if let Some(resumable) = self.resumable_mut() {
             resumable.certificate = certificate;
             resumable.unpinged = 0;
@@ -162,8 +166,10 @@ impl Client {
 
     /// Exchanges the connections of this client and of `new`. Ends the old one.
     fn swap_connections(&mut self, env: &mut Env, poll: &mio::Registry, new: &mut Self) {
-        env.addresses.remove_client(self.remote.ip());
-        env.addresses.add_client(new.remote.ip());
+        if !self.is_ours() {
+            env.addresses.remove_client(self.remote.ip());
+            env.addresses.add_client(new.remote.ip());
+        }
         new.path.clone_from(&self.path);
         std::mem::swap(&mut self.stream, &mut new.stream);
         std::mem::swap(&mut self.remote, &mut new.remote);
@@ -223,7 +229,7 @@ impl Client {
                 new.mark_delivered();
                 new.rearm(env);
             }
-            Connection::Http(_) => {}
+            Connection::Http(_) | Connection::Outgoing(_) => {}
         }
     }
 }

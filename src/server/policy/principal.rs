@@ -130,7 +130,9 @@ mod tests {
 
     use crate::protocol::Time;
     use crate::server::client::Remote;
+    use crate::server::connector::Resolver;
     use crate::server::core::Core;
+    use crate::server::handle::Inbox;
     use crate::server::*;
 
     #[test]
@@ -150,7 +152,8 @@ mod tests {
             config.access.tokens = tokens.clone();
             let poll = Poll::new().expect("a poll");
             let registry = poll.registry().try_clone().expect("a registry");
-            let mut core = Core::new(config, registry, Vec::new(), Time::default());
+            let resolver = Resolver::new(Inbox::new(&registry).expect("a waker").handle());
+            let mut core = Core::new(config, registry, resolver, Vec::new(), Time::default());
             let (stream, _peer) = UnixStream::pair().expect("two sockets");
             let client = core
                 .add_client(stream.into(), remote, false)

@@ -1,0 +1,122 @@
+//! The state of a resumable connection that this side has opened: how to come back after a cut.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Client, Connection};
+use crate::protocol::{Accept, Cause, CloseCode, CloseReason, Time};
+use crate::server::connector::{Connect, Failures, Outgoing};
+use crate::server::core::Env;
+use crate::server::id::ClientId;
+use crate::server::resumption::ResumeToken;
+
+/// A connection that lasts this long was of use.
+const USEFUL: Duration = Duration::from_secs(10);
+
+/// The additional state of a resumable connection that this side has opened.
+#[derive(Debug)]
+pub(in crate::server) struct Upstream {
+    pub(in crate::server) connect: Arc<Connect>,
+    /// The latest token of the server.
+    pub(in crate::server) token: Box<str>,
+    /// The connection that makes the attempts to come back.
+    pub(in crate::server) joiner: Option<ClientId>,
+    /// The failed attempts since a connection was last of use.
+    pub(in crate::server) failures: Failures,
+    /// When the last connection was opened.
+    opened: Time,
+    /// The number of messages received, and of those that the server has confirmed, when it was opened.
+    mark: (u64, u64),
+}
+
+/// Whether an end for this reason is a cut, after which this side comes back. `peer_close` is the code of the server's
+/// CLOSE.
+pub(super) fn is_cut_by_server(reason: &CloseReason, peer_close: Option<CloseCode>) -> bool {
+    match reason.cause {
+        // A frame that breaks the protocol was not counted as received, so that the server sends its message again.
+        Cause::Eof
+        | Cause::ReadError
+        | Cause::WriteError
+        | Cause::PingTimeout
+        | Cause::ProtocolError => true,
+        // Service restart, try again later, bad gateway (IANA's registry of close codes).
+        Cause::PeerClose => matches!(reason.code.0, 1012..=1014),
+        // Without an answer to the CLOSE, the server may not have received the last messages.
+        Cause::Service => peer_close.is_none(),
+        Cause::IdleTimeout
+        | Cause::SlowConsumer
+        | Cause::RateLimit
+        | Cause::NotResumed
+        | Cause::Revoked
+        | Cause::Shutdown => false,
+    }
+}
+
+impl Client {
+    pub(in crate::server) fn upstream(&self) -> Option<&Upstream> {
+        self.resumable()?.upstream.as_deref()
+    }
+
+    pub(in crate::server) fn upstream_mut(&mut self) -> Option<&mut Upstream> {
+        self.resumable_mut()?.upstream.as_deref_mut()
+    }
+
+    /// Makes a connection that this side has opened resumable, with the token of the server.
+    pub(in crate::server) fn make_upstream(
+        &mut self,
+        env: &mut Env,
+        connect: Arc<Connect>,
+        token: &str,
+    ) {
+        // Nobody knows the secret, so nobody can come back as this client.
+        let unused = ResumeToken::generate(self.id);
+        self.make_resumable(env, &unused, Accept::default(), false);
+        let upstream = Upstream {
+            connect,
+            token: token.into(),
+            joiner: None,
+            failures: Failures::default(),
+            opened: env.now,
+            mark: (0, 0),
+        };
+        if let Some(resumable) = self.resumable_mut() {
+            resumable.certificate = None;
+            resumable.upstream = Some(Box::new(upstream));
+        }
+    }
+
+    /// The server has accepted a new connection, and has sent a new token.
+    pub(in crate::server) fn begin_upstream(&mut self, now: Time, token: &str) {
+        let mark = self.progress_mark();
+        if let Some(upstream) = self.upstream_mut() {
+            upstream.token = token.into();
+            upstream.opened = now;
+            upstream.mark = mark;
+            upstream.joiner = None;
+        }
+    }
+
+    /// Whether the last connection was of use: it lasted, or messages arrived in either direction.
+    pub(in crate::server) fn was_useful(&self, now: Time) -> bool {
+        let mark = self.progress_mark();
+        self.upstream()
+            .is_some_and(|upstream| upstream.mark != mark || now.since(upstream.opened) >= USEFUL)
+    }
+
+    fn progress_mark(&self) -> (u64, u64) {
+        let confirmed = self.resumable().map_or(0, |one| one.outbox.confirmed());
+        (self.traffic.messages_in, confirmed)
+    }
+
+    /// Takes the state of a connection that could not be opened.
+    pub(in crate::server) fn take_outgoing(&mut self) -> Option<Box<Outgoing>> {
+        if !self.is_outgoing() {
+            return None;
+        }
+        let closed = crate::protocol::http::HttpConnection::closing(self.since());
+        match std::mem::replace(&mut self.connection, Connection::Http(closed)) {
+            Connection::Outgoing(outgoing) => Some(outgoing),
+            _ => None,
+        }
+    }
+}

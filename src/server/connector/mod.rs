@@ -1,0 +1,565 @@
+//! Opens outgoing connections in the loop: resolves the name, connects, asks a proxy for a tunnel, begins TLS, and sends
+//! the opening handshake. Failed attempts are repeated as [`Retry`] says.
+//!
+//! An outgoing connection is an entry of the one registry from [`Context::connect`](crate::Context::connect) on, and it ends
+//! through the one `Server::disconnect`. A resumable one that was cut stays in the registry, detached. Another entry then
+//! makes the attempts to come back, and hands its socket over, as on the server's side.
+//!
+//! ```text
+//! Waiting -> Resolving -> Connecting -> (Tunnel) -> (TLS) Handshake -> open
+//!    ^                                                 |
+//!    +---------------- a failed attempt ---------------+
+//! ```
+
+mod error;
+mod outgoing;
+mod proxies;
+mod resolver;
+mod settings;
+mod target;
+
+use std::borrow::Cow;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use mio::net::{TcpStream, UnixStream};
+
+pub use self::error::ConnectError;
+pub(super) use self::outgoing::{Failures, Outgoing, Phase, Returning};
+pub use self::proxies::Proxies;
+pub(super) use self::resolver::{Resolved, Resolver};
+pub use self::settings::{Connect, Retry};
+use self::target::Place;
+pub use self::target::{ParseTargetError, Target};
+use super::client::{Client, Remote};
+use super::context::Context;
+use super::core::Core;
+use super::event_loop::Server;
+use super::id::ClientId;
+use super::service::Service;
+use super::stream::Stream;
+#[cfg(feature = "tls")]
+use super::tls::TlsStream;
+use crate::protocol::client::{ClientEvent, ResponseHead};
+use crate::protocol::{Cause, CloseCode, CloseReason};
+
+/// The longest resume token that is accepted from a server.
+const MAX_TOKEN: usize = 256;
+
+impl Connect {
+    /// Whether the connection is to be resumable.
+    pub(super) fn is_resumable(&self) -> bool {
+        self.resumable
+    }
+
+    /// The host and port to ask the proxy for, and the credentials for the proxy. `None` without a proxy.
+    pub(super) fn tunnel(&self) -> Option<(String, Option<&str>)> {
+        let proxy = self.proxies.find(&self.target)?;
+        let credentials = proxy.credentials.as_ref();
+        Some((
+            self.target.host_and_port(),
+            credentials.map(|secret| secret.0.as_str()),
+        ))
+    }
+
+    /// Begins TLS on a socket.
+    pub(super) fn encrypt(&self, socket: Stream) -> Result<Stream, ConnectError> {
+        #[cfg(feature = "tls")]
+        {
+            let stream = TlsStream::connect(socket, &self.tls, self.target.server_name());
+            stream.map(Stream::Tls).map_err(|error| ConnectError::Tls {
+                message: error.to_string(),
+                is_certificate: true,
+            })
+        }
+        #[cfg(not(feature = "tls"))]
+        {
+            drop(socket);
+            Err(ConnectError::Invalid("this build has no TLS".to_owned()))
+        }
+    }
+
+    /// Where to connect to: the server, or its proxy.
+    fn place(&self) -> Cow<'_, Place> {
+        match self.proxies.find(&self.target) {
+            Some(proxy) => Cow::Owned(Place::Tcp {
+                host: proxy.host.clone(),
+                port: proxy.port,
+            }),
+            None => Cow::Borrowed(&self.target.place),
+        }
+    }
+
+    fn check(&self) -> Result<(), ConnectError> {
+        if self.request(None, false).is_valid() {
+            Ok(())
+        } else {
+            let why = "the URL or a header field contains characters that HTTP does not allow";
+            Err(ConnectError::Invalid(why.to_owned()))
+        }
+    }
+}
+
+impl Core {
+    /// Begins to open a connection for the current service.
+    pub(super) fn connect(&mut self, connect: Connect) -> ClientId {
+        let valid = connect.check();
+        let id = self.add_outgoing(Arc::new(connect), None, Failures::default(), Duration::ZERO);
+        match valid {
+            Ok(()) => self.begin_attempt(id),
+            Err(error) => {
+                self.with(id, |client, env| client.fail(env, error));
+            }
+        }
+        id
+    }
+
+    /// Adds an entry for an outgoing connection, whose first attempt begins after `delay`.
+    fn add_outgoing(
+        &mut self,
+        connect: Arc<Connect>,
+        returning: Option<Returning>,
+        failures: Failures,
+        delay: Duration,
+    ) -> ClientId {
+        let (now, service_id) = (self.env.now, self.service_id);
+        let Ok(id) = self.registry.insert(|id| {
+            let mut client = Client::new(id, Stream::Closed, Remote::SHARED_UNIX, now);
+            client.service_id = service_id;
+            client.set_outgoing(Outgoing::new(connect, returning, failures, now, delay));
+            Ok::<_, std::convert::Infallible>(client)
+        });
+        self.rearm(id);
+        id
+    }
+
+    /// Begins an attempt: resolves the name, or connects at once if that is not necessary.
+    fn begin_attempt(&mut self, id: ClientId) {
+        let now = self.env.now;
+        let resolver = &self.resolver;
+        let Some(client) = self.registry.get_mut(id) else {
+            return;
+        };
+        let Some(outgoing) = client.outgoing_mut() else {
+            return;
+        };
+        outgoing.begin(now);
+        let connect = Arc::clone(&outgoing.connect);
+        let begun = match &*connect.place() {
+            Place::Unix(_) => Ok(true),
+            Place::Tcp { host, port } => match host.parse::<IpAddr>() {
+                Ok(ip) => {
+                    outgoing.addresses.push_back(SocketAddr::new(ip, *port));
+                    Ok(true)
+                }
+                Err(_) => resolver
+                    .resolve(id, outgoing.attempt, host.clone(), *port)
+                    .map(|()| false)
+                    .map_err(|source| ConnectError::Resolve {
+                        host: host.clone(),
+                        source,
+                    }),
+            },
+        };
+        self.rearm(id);
+        match begun {
+            Ok(true) => self.connect_next(id, None),
+            Ok(false) => {}
+            Err(error) => {
+                self.with(id, |client, env| client.fail(env, error));
+            }
+        }
+    }
+
+    /// Takes the addresses of a host.
+    pub(super) fn handle_resolved(&mut self, id: ClientId, attempt: u32, resolved: Resolved) {
+        let Some(client) = self.registry.get_mut(id) else {
+            return;
+        };
+        let Some(outgoing) = client.outgoing_mut() else {
+            return;
+        };
+        // The attempt may have timed out since.
+        if outgoing.phase != Phase::Resolving || outgoing.attempt != attempt {
+            return;
+        }
+        let connect = Arc::clone(&outgoing.connect);
+        let failed = match resolved {
+            Ok(addresses) if !addresses.is_empty() => {
+                outgoing.addresses = addresses.into();
+                return self.connect_next(id, None);
+            }
+            Ok(_) => io::Error::new(io::ErrorKind::NotFound, "it has no address"),
+            Err(error) => error,
+        };
+        let host = match &*connect.place() {
+            Place::Tcp { host, .. } => host.clone(),
+            Place::Unix(socket) => socket.display().to_string(),
+        };
+        let error = ConnectError::Resolve {
+            host,
+            source: failed,
+        };
+        self.with(id, |client, env| client.fail(env, error));
+    }
+
+    /// Connects to the next address. `last` is the error of the previous one.
+    fn connect_next(&mut self, id: ClientId, mut last: Option<ConnectError>) {
+        let Self {
+            registry,
+            env,
+            poll,
+            ..
+        } = self;
+        let Some(client) = registry.get_mut(id) else {
+            return;
+        };
+        while let Some(outgoing) = client.outgoing_mut() {
+            let connect = Arc::clone(&outgoing.connect);
+            let opened = match &*connect.place() {
+                Place::Unix(_) if last.is_some() => break,
+                Place::Unix(socket) => (
+                    Remote::SHARED_UNIX,
+                    socket.display().to_string(),
+                    UnixStream::connect(socket).map(Stream::from),
+                ),
+                Place::Tcp { .. } => {
+                    let Some(address) = outgoing.addresses.pop_front() else {
+                        break;
+                    };
+                    let stream = TcpStream::connect(address).map(Stream::from);
+                    (Remote::from(address), address.to_string(), stream)
+                }
+            };
+            let (remote, address, stream) = opened;
+            outgoing.begin_address(env.now);
+            client.remote = remote;
+            let registered = stream.and_then(|stream| client.set_stream(poll, stream));
+            match registered {
+                Ok(()) => {
+                    self.rearm(id);
+                    // A unix socket is connected at once, and may cause no event for it.
+                    return self.continue_connecting(id);
+                }
+                Err(source) => last = Some(ConnectError::Connect { address, source }),
+            }
+        }
+        let error = last.unwrap_or(ConnectError::TimedOut);
+        client.fail(env, error);
+    }
+
+    /// Checks whether the socket is connected, and takes the next step if so.
+    fn continue_connecting(&mut self, id: ClientId) {
+        let Some(client) = self.registry.get_mut(id) else {
+            return;
+        };
+        if client
+            .outgoing()
+            .is_none_or(|one| one.phase != Phase::Connecting)
+        {
+            return;
+        }
+        match client.is_established() {
+            None => {}
+            Some(Ok(())) => client.begin_exchange(&mut self.env),
+            Some(Err(source)) => {
+                let address = match client
+                    .outgoing()
+                    .map(|one| one.connect.place().into_owned())
+                {
+                    Some(Place::Unix(socket)) => socket.display().to_string(),
+                    _ => client.remote.to_string(),
+                };
+                self.connect_next(id, Some(ConnectError::Connect { address, source }));
+            }
+        }
+    }
+
+    /// Ends the attempts to come back for a client that has ended.
+    pub(super) fn end_return(&mut self, client: &Client) {
+        if let Some(joiner) = client.upstream().and_then(|upstream| upstream.joiner) {
+            self.with(joiner, |client, env| {
+                client.fail(env, ConnectError::Cancelled)
+            });
+        }
+    }
+
+    /// Begins to come back for a client whose outgoing connection was cut.
+    pub(super) fn begin_return(&mut self, target: ClientId) {
+        let now = self.env.now;
+        let Some(client) = self.registry.get_mut(target) else {
+            return;
+        };
+        self.service_id = client.service_id;
+        let (received, is_useful) = (client.traffic.messages_in, client.was_useful(now));
+        let Some(upstream) = client.upstream_mut() else {
+            return;
+        };
+        let give_up = upstream.connect.retry.unwrap_or_default().give_up;
+        let mut delay = Some(Duration::ZERO);
+        if is_useful {
+            upstream.failures = Failures::default();
+        } else {
+            delay = upstream
+                .failures
+                .next_delay(Duration::ZERO, give_up, random());
+        }
+        let returning = Returning {
+            target,
+            field: format!("{}; received={received}", upstream.token),
+        };
+        let (connect, failures) = (Arc::clone(&upstream.connect), upstream.failures);
+        let joiner = self.add_outgoing(
+            connect,
+            Some(returning),
+            failures,
+            delay.unwrap_or_default(),
+        );
+        if let Some(upstream) = self.registry.get_mut(target).and_then(Client::upstream_mut) {
+            upstream.joiner = Some(joiner);
+        }
+        match delay {
+            Some(Duration::ZERO) => self.begin_attempt(joiner),
+            Some(_) => {}
+            None => {
+                let why = "the server cuts each connection before it is of use";
+                self.with(joiner, |client, env| {
+                    client.fail(env, ConnectError::NotResumed(why));
+                });
+            }
+        }
+    }
+}
+
+/// A random number, which spreads attempts.
+fn random() -> u16 {
+    let mut bytes = [0; 2];
+    random_bytes(&mut bytes);
+    u16::from_ne_bytes(bytes)
+}
+
+/// Fills a slice with unpredictable bytes from the system.
+pub(super) fn random_bytes(bytes: &mut [u8]) {
+    getrandom::fill(bytes).expect("the system has a source of random numbers");
+}
+
+impl<S: Service> Server<S> {
+    /// Handles an event of the socket of a connection that is being opened.
+    pub(super) fn handle_outgoing(&mut self, id: ClientId, readable: bool) {
+        self.ctx.core.continue_connecting(id);
+        let client = self.ctx.core.registry.get(id);
+        let is_connected = client.is_some_and(|client| {
+            !client.outgoing().is_some_and(|one| {
+                matches!(
+                    one.phase,
+                    Phase::Waiting | Phase::Resolving | Phase::Connecting
+                )
+            })
+        });
+        if readable && is_connected {
+            self.read_client(id);
+        }
+    }
+
+    /// Handles an expired time limit of a connection that is being opened.
+    pub(super) fn handle_outgoing_deadline(&mut self, id: ClientId) {
+        let now = self.ctx.now();
+        let core = &mut self.ctx.core;
+        let Some(outgoing) = core.registry.get_mut(id).and_then(Client::outgoing_mut) else {
+            return;
+        };
+        if outgoing.deadline() > now {
+            return core.rearm(id);
+        }
+        match outgoing.phase {
+            Phase::Waiting => core.begin_attempt(id),
+            Phase::Connecting if !outgoing.addresses.is_empty() => {
+                core.connect_next(id, Some(ConnectError::TimedOut));
+            }
+            _ => {
+                let error = outgoing.end_of_input(ConnectError::TimedOut);
+                core.with(id, |client, env| client.fail(env, error));
+            }
+        }
+    }
+
+    /// Prepares the next attempt of a connection that is being opened. Returns false if there is none, because the
+    /// connection has failed for good.
+    pub(super) fn retry(&mut self, id: ClientId) -> bool {
+        let is_stopping = self.ctx.is_stopping();
+        let Core {
+            registry,
+            env,
+            poll,
+            ..
+        } = &mut self.ctx.core;
+        let Some(client) = registry.get_mut(id) else {
+            return false;
+        };
+        client.drop_stream(poll);
+        let service_id = client.service_id;
+        let Some(outgoing) = client.outgoing_mut() else {
+            return false;
+        };
+        let Some(error) = outgoing.take_failure() else {
+            // It was handled before.
+            return true;
+        };
+        let next = outgoing.next_delay(&error, env.now, random());
+        let Some(delay) = next.filter(|_| !is_stopping) else {
+            outgoing.fail(error);
+            return false;
+        };
+        outgoing.wait(env.now, delay);
+        let target = outgoing.returning.as_ref().map_or(id, |one| one.target);
+        let url = outgoing.connect.target().to_string();
+        log::info!("{target} cannot connect to {url}: {error}; trying again in {delay:.1?}");
+        self.ctx.core.rearm(id);
+        self.ctx.core.service_id = service_id;
+        self.service
+            .connect_retrying(&mut self.ctx, target, &error, delay);
+        true
+    }
+
+    /// Reports that a connection could not be opened. If a client wanted to come back on it, that client ends.
+    pub(super) fn report_failure(&mut self, id: ClientId, mut outgoing: Box<Outgoing>) {
+        let error = outgoing.take_failure().unwrap_or(ConnectError::Cancelled);
+        let Some(returning) = outgoing.returning.take() else {
+            log::info!(
+                "{id} cannot connect to {}: {error}",
+                outgoing.connect.target()
+            );
+            return self.service.connect_failed(&mut self.ctx, id, &error);
+        };
+        let target = returning.target;
+        let is_current =
+            |client: &Client| client.upstream().is_some_and(|one| one.joiner == Some(id));
+        if !self.ctx.core.registry.get(target).is_some_and(is_current) {
+            return;
+        }
+        log::info!("{target} cannot come back: {error}");
+        self.service.connect_failed(&mut self.ctx, target, &error);
+        let reason = CloseReason::new(Cause::NotResumed, CloseCode::ABNORMAL, error.to_string());
+        self.ctx
+            .core
+            .with(target, |client, env| client.end(env, reason));
+    }
+}
+
+/// Handles the answer of a server, or of a proxy, to a connection that is being opened and read.
+pub(super) fn handle_event<S: Service>(
+    ctx: &mut Context,
+    service: &mut S,
+    id: ClientId,
+    event: ClientEvent,
+) {
+    match event {
+        ClientEvent::Tunnelled => {
+            ctx.core.with(id, |client, env| {
+                client.write_output(env);
+                client.begin_upgrade(env);
+            });
+        }
+        ClientEvent::Failed(error) => {
+            ctx.core.with(id, |client, env| {
+                client.fail(env, ConnectError::Handshake(error))
+            });
+        }
+        ClientEvent::Opened { head, agreement } => {
+            let Some(response) = ResponseHead::parse(&head) else {
+                return;
+            };
+            let field = response.single("outrigger-resume").unwrap_or_default();
+            let (token, received) = split_resume(field);
+            let client = ctx.core.registry.get(id);
+            let Some(outgoing) = client.and_then(Client::outgoing) else {
+                return;
+            };
+            let target = outgoing.returning.as_ref().map(|one| one.target);
+            let path = outgoing.connect.target().path().to_owned();
+            let path = ctx.core.registry.share_path(&path);
+            match target {
+                Some(target) => {
+                    if let Err(why) = check_return(&ctx.core, target, token, received) {
+                        let error = ConnectError::NotResumed(why);
+                        ctx.core.with(id, |client, env| client.fail(env, error));
+                        return;
+                    }
+                    ctx.core.with(id, |client, env| {
+                        client.open_outgoing(env, path, agreement);
+                        client.join_later(target, received.unwrap_or_default());
+                    });
+                    ctx.core.with(target, |client, env| {
+                        client.begin_upstream(env.now, token.unwrap_or_default());
+                    });
+                }
+                None => {
+                    ctx.core.registry.count_client();
+                    ctx.core.with(id, |client, env| {
+                        if let Some(outgoing) = client.open_outgoing(env, path, agreement)
+                            && outgoing.connect.is_resumable()
+                            && let Some(token) = token
+                        {
+                            client.make_upstream(env, outgoing.connect, token);
+                        }
+                    });
+                    let remote = ctx.remote(id).unwrap_or(Remote::SHARED_UNIX);
+                    log::info!(
+                        "{id} opened: remote={remote} resumable={}",
+                        ctx.is_resumable(id)
+                    );
+                    service.connect_opened(ctx, id, &response);
+                }
+            }
+        }
+    }
+}
+
+/// Splits the value of Outrigger-Resume: the token, and the number of messages that the server has received.
+fn split_resume(field: &str) -> (Option<&str>, Option<u64>) {
+    let (token, rest) = field.split_once(';').unwrap_or((field, ""));
+    let token = token.trim();
+    let is_token = !token.is_empty()
+        && token.len() <= MAX_TOKEN
+        && token.bytes().all(|byte| byte.is_ascii_graphic());
+    let received = rest
+        .trim()
+        .strip_prefix("received=")
+        .and_then(|count| count.parse().ok());
+    (Some(token).filter(|_| is_token), received)
+}
+
+/// Checks whether the answer of the server lets the client `target` continue.
+fn check_return(
+    core: &Core,
+    target: ClientId,
+    token: Option<&str>,
+    received: Option<u64>,
+) -> Result<(), &'static str> {
+    let Some(client) = core
+        .registry
+        .get(target)
+        .filter(|client| client.may_come_back())
+    else {
+        return Err("the connection has ended");
+    };
+    let (Some(_), Some(received)) = (token, received) else {
+        return Err("the server no longer offers resumable connections");
+    };
+    client
+        .check_received(received)
+        .map_err(|_| "the server has received another number of messages than were sent")
+}
+
+impl Context {
+    /// Opens a connection to a WebSocket server. Returns at once, with the id of the connection. Exactly one of
+    /// [`Service::connect_opened`] and [`Service::connect_failed`] follows. From `connect_opened` on, the server is a
+    /// client like any other: the service gets `message`, `drained`, and `disconnected` once.
+    ///
+    /// The connection counts towards [`Config::max_clients`](crate::Config) when it is open.
+    pub fn connect(&mut self, connect: Connect) -> ClientId {
+        self.core.connect(connect)
+    }
+}
