@@ -153,6 +153,23 @@ def attachments():
             yield bytes([options]) + plan + bytes([7, 255, 6, 0, 6, 1, 6, 2])
 
 
+def clients():
+    response = (
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n"
+    )
+    frames = b"\x81\x05hello\x01\x03one\x89\x00\x80\x03two\x88\x02\x03\xe8"
+    # Bytes from a server: whole responses, and frames behind one.
+    for cut in [0, 2, 7]:
+        yield bytes([1, cut]) + response + b"\r\n" + frames
+        yield bytes([3, cut]) + response + b"Sec-WebSocket-Extensions: permessage-deflate\r\n\r\n\xc1\x07\xf2\x48\xcd\xc9\xc9\x07\x00"
+        yield bytes([5, cut]) + frames
+        yield bytes([1, cut]) + b"HTTP/1.1 401 No\r\nContent-Length: 3\r\n\r\nnot"
+    # Operations of both sides.
+    yield bytes([2, 1, 40, 130, 50, 90, 255, 200, 255, 121, 3, 90, 255, 200, 255])
+    yield bytes([0, 7, 255, 111, 5, 200, 90, 140, 9, 95, 70])
+
+
 def process_calls():
     identity = "0b6cad76-7685-4ebf-9650-e237ddd6a2b7"
     bodies = ['{"command":"sh","args":["-c","x"],"env":{"A":"b"},"cwd":"/","rows":1,"cols":2,"timeout_sec":0.5}',
@@ -173,6 +190,7 @@ write("handshake", handshakes())
 write("frame_header", headers())
 write("proxy_header", proxy_headers())
 write("connection", conversations())
+write("client", clients())
 write("deflate", compressed())
 write("operations", operations())
 write("resume", resume())

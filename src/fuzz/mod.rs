@@ -8,6 +8,7 @@
 //! | [`proxy_header`] | a PROXY protocol header | the address does not depend on how the header is split |
 //! | [`connection`] | a conversation | events and output depend neither on how it is split nor on thresholds |
 //! | [`calls`] | HTTP requests | every body arrives as it was sent |
+//! | [`client`] | bytes from a server, or operations of both sides | events do not depend on how the bytes are split; each side gets what the other has sent |
 //! | [`deflate`] | compressed messages | the same as `connection`, and compression round trips |
 //! | [`operations`] | commands of a service | every connection ends once; output is well formed |
 //! | [`resume`] | operations of clients that resume | every message arrives once and in order |
@@ -20,6 +21,7 @@
 mod agent;
 #[cfg(feature = "server")]
 mod agent_model;
+mod client;
 mod conversation;
 #[cfg(feature = "deflate")]
 mod deflate;
@@ -35,6 +37,7 @@ mod server;
 #[cfg(feature = "tls")]
 mod tls;
 
+pub use client::client;
 pub use conversation::{calls, connection};
 #[cfg(feature = "deflate")]
 pub use deflate::deflate;
