@@ -41,7 +41,10 @@ impl Cases {
             Step::Report => format!("{url}/updateReports?agent=outrigger"),
         };
         let target = url.parse().expect("the URL was checked");
-        ctx.connect(Connect::new(target).with_deflate(true));
+        if let Err(error) = ctx.connect(Connect::new(target).with_deflate(true)) {
+            println!("{error}");
+            ctx.stop();
+        }
     }
 }
 

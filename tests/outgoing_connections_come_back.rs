@@ -11,7 +11,7 @@ use common::{PATIENCE, TestServer, patient};
 use outrigger::protocol::client::ResponseHead;
 use outrigger::{
     Cause, ClientId, CloseCode, CloseReason, Config, Connect, ConnectError, Context, Handle,
-    Listen, Message, ResumeConfig, Retry, Server, Service,
+    Listen, Message, Proxies, ResumeConfig, Retry, Server, Service,
 };
 
 /// What the service was told.
@@ -29,6 +29,7 @@ enum Heard {
 /// Sends numbers to an echo server, at most `ahead` more than have come back.
 struct Counter {
     connect: Connect,
+    connections: usize,
     heard: Sender<Heard>,
     /// The number of messages to send, how many were sent, and how many have come back.
     total: u64,
@@ -64,7 +65,9 @@ impl Counter {
 
 impl Service for Counter {
     fn started(&mut self, ctx: &mut Context) {
-        ctx.connect(self.connect.clone());
+        for _ in 0..self.connections {
+            ctx.connect(self.connect.clone()).expect("valid");
+        }
     }
 
     fn connect_opened(&mut self, ctx: &mut Context, client: ClientId, response: &ResponseHead<'_>) {
@@ -129,9 +132,19 @@ struct Caller {
 
 impl Caller {
     fn start(connect: Connect, total: u64, closes_when_cut: bool) -> Self {
+        Self::run(connect, 1, total, closes_when_cut)
+    }
+
+    /// A client with several connections, which sends nothing.
+    fn start_many(connect: Connect, connections: usize) -> Self {
+        Self::run(connect, connections, 0, false)
+    }
+
+    fn run(connect: Connect, connections: usize, total: u64, closes_when_cut: bool) -> Self {
         let (heard, told) = mpsc::channel();
         let service = Counter {
             connect,
+            connections,
             heard,
             total,
             sent: 0,
@@ -433,4 +446,54 @@ fn stopping_cancels_an_attempt_and_reports_it_once() {
     caller.handle.stop().expect("the loop runs");
     assert_eq!(caller.failed().0, "the connection was cancelled");
     assert!(caller.heard.recv_timeout(PATIENCE).is_err());
+}
+
+/// A server that answers the first request with these bytes and then ends the connection.
+fn answering(response: &'static [u8]) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    std::thread::spawn(move || {
+        let (mut client, _) = listener.accept().expect("a client");
+        let mut head = [0; 4096];
+        let _ = std::io::Read::read(&mut client, &mut head);
+        let _ = std::io::Write::write_all(&mut client, response);
+    });
+    address
+}
+
+#[test]
+fn what_a_proxy_sends_before_the_server_was_asked_is_not_taken_for_its_answer() {
+    // The bug: the rest of the proxy's segment was read as the answer of the server, even of one with TLS.
+    let response = b"HTTP/1.1 200 OK\r\n\r\nHTTP/1.1 410 Gone\r\nContent-Length: 0\r\n\r\n";
+    let proxy = answering(response);
+    let proxies = Proxies::through(&format!("http://{proxy}")).expect("a proxy");
+    let target = "ws://server.invalid/".parse().expect("a URL");
+    let caller = Caller::start(Connect::new(target).with_proxies(proxies), 0, false);
+    let why = "the proxy sent data before the server was asked".to_owned();
+    assert_eq!(caller.failed(), (why, None));
+    caller.stop_and_expect_silence();
+}
+
+#[test]
+fn nothing_behind_a_refusal_is_read() {
+    // The bug: a second response in the same segment opened the connection after it had failed.
+    let response = b"HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\nHTTP/1.1 101 Yes\r\n\r\n";
+    let caller = Caller::start(to(answering(response)), 0, false);
+    assert_eq!(caller.failed().1, Some(404));
+    caller.stop_and_expect_silence();
+}
+
+#[test]
+fn more_names_than_threads_are_resolved() {
+    // The bug: the ninth name failed at once.
+    let server = TestServer::echo(patient());
+    let url = format!("ws://localhost:{}/x", server.address.port());
+    let callers: Vec<Caller> = (0..3)
+        .map(|_| Caller::start_many(Connect::new(url.parse().expect("a URL")), 20))
+        .collect();
+    for caller in &callers {
+        for _ in 0..20 {
+            assert!(matches!(caller.outcome(), Heard::Opened(..)));
+        }
+    }
 }

@@ -174,7 +174,7 @@ fn receive<S: Service>(
         }
         Some(Inbound::OverRate) => {}
         Some(Inbound::Http(event)) => handle_http(ctx, service, id, event),
-        Some(Inbound::Response(event)) => connector::handle_event(ctx, service, id, event),
+        Some(Inbound::Response(event)) => connector::handle_event(ctx, service, id, event, input),
     }
     !input.is_empty()
 }

@@ -162,6 +162,9 @@ impl Client {
 
     /// Ends a half-closed connection when its queued output is written, or after the close timeout.
     pub(in crate::server) fn abandon_input(&mut self, env: &mut Env) {
+        if self.is_outgoing() {
+            return self.end(env, CloseReason::eof());
+        }
         self.flush(env);
         if self.queued() == 0 {
             return self.end(env, CloseReason::eof());

@@ -42,8 +42,11 @@ use super::service::Service;
 use super::stream::Stream;
 #[cfg(feature = "tls")]
 use super::tls::TlsStream;
-use crate::protocol::client::{ClientEvent, ResponseHead};
-use crate::protocol::{Cause, CloseCode, CloseReason};
+use crate::protocol::client::{ClientEvent, HandshakeError, ResponseHead};
+use crate::protocol::{Cause, CloseCode, CloseReason, Input};
+
+/// The delay of an attempt that begins as soon as possible.
+const NEXT_TURN: Duration = Duration::from_millis(1);
 
 /// The longest resume token that is accepted from a server.
 const MAX_TOKEN: usize = 256;
@@ -104,19 +107,16 @@ impl Connect {
 
 impl Core {
     /// Begins to open a connection for the current service.
-    pub(super) fn connect(&mut self, connect: Connect) -> ClientId {
-        let valid = connect.check();
-        let id = self.add_outgoing(Arc::new(connect), None, Failures::default(), Duration::ZERO);
-        match valid {
-            Ok(()) => self.begin_attempt(id),
-            Err(error) => {
-                self.with(id, |client, env| client.fail(env, error));
-            }
+    fn connect(&mut self, connect: Connect) -> Result<ClientId, ConnectError> {
+        connect.check()?;
+        if self.shutdown.is_stopping() {
+            return Err(ConnectError::Cancelled);
         }
-        id
+        Ok(self.add_outgoing(Arc::new(connect), None, Failures::default(), NEXT_TURN))
     }
 
-    /// Adds an entry for an outgoing connection, whose first attempt begins after `delay`.
+    /// Adds an entry for an outgoing connection, whose first attempt begins after `delay`. It is at least [`NEXT_TURN`]: a
+    /// service that connects again whenever an attempt has failed does not keep the loop from handling events.
     fn add_outgoing(
         &mut self,
         connect: Arc<Connect>,
@@ -138,7 +138,7 @@ impl Core {
     /// Begins an attempt: resolves the name, or connects at once if that is not necessary.
     fn begin_attempt(&mut self, id: ClientId) {
         let now = self.env.now;
-        let resolver = &self.resolver;
+        let resolver = &mut self.resolver;
         let Some(client) = self.registry.get_mut(id) else {
             return;
         };
@@ -147,34 +147,28 @@ impl Core {
         };
         outgoing.begin(now);
         let connect = Arc::clone(&outgoing.connect);
-        let begun = match &*connect.place() {
-            Place::Unix(_) => Ok(true),
+        let is_known = match &*connect.place() {
+            Place::Unix(_) => true,
             Place::Tcp { host, port } => match host.parse::<IpAddr>() {
                 Ok(ip) => {
                     outgoing.addresses.push_back(SocketAddr::new(ip, *port));
-                    Ok(true)
+                    true
                 }
-                Err(_) => resolver
-                    .resolve(id, outgoing.attempt, host.clone(), *port)
-                    .map(|()| false)
-                    .map_err(|source| ConnectError::Resolve {
-                        host: host.clone(),
-                        source,
-                    }),
+                Err(_) => {
+                    resolver.resolve(id, outgoing.attempt, host.clone(), *port);
+                    false
+                }
             },
         };
         self.rearm(id);
-        match begun {
-            Ok(true) => self.connect_next(id, None),
-            Ok(false) => {}
-            Err(error) => {
-                self.with(id, |client, env| client.fail(env, error));
-            }
+        if is_known {
+            self.connect_next(id, None);
         }
     }
 
     /// Takes the addresses of a host.
     pub(super) fn handle_resolved(&mut self, id: ClientId, attempt: u32, resolved: Resolved) {
+        self.resolver.resolve_next();
         let Some(client) = self.registry.get_mut(id) else {
             return;
         };
@@ -298,13 +292,12 @@ impl Core {
             return;
         };
         let give_up = upstream.connect.retry.unwrap_or_default().give_up;
-        let mut delay = Some(Duration::ZERO);
+        let mut delay = Some(NEXT_TURN);
         if is_useful {
             upstream.failures = Failures::default();
         } else {
-            delay = upstream
-                .failures
-                .next_delay(Duration::ZERO, give_up, random());
+            let failures = &mut upstream.failures;
+            delay = failures.next_delay(Duration::ZERO, Duration::ZERO, give_up, random());
         }
         let returning = Returning {
             target,
@@ -320,15 +313,11 @@ impl Core {
         if let Some(upstream) = self.registry.get_mut(target).and_then(Client::upstream_mut) {
             upstream.joiner = Some(joiner);
         }
-        match delay {
-            Some(Duration::ZERO) => self.begin_attempt(joiner),
-            Some(_) => {}
-            None => {
-                let why = "the server cuts each connection before it is of use";
-                self.with(joiner, |client, env| {
-                    client.fail(env, ConnectError::NotResumed(why));
-                });
-            }
+        if delay.is_none() {
+            let why = "the server cuts each connection before it is of use";
+            self.with(joiner, |client, env| {
+                client.fail(env, ConnectError::NotResumed(why));
+            });
         }
     }
 }
@@ -448,14 +437,23 @@ impl<S: Service> Server<S> {
     }
 }
 
-/// Handles the answer of a server, or of a proxy, to a connection that is being opened and read.
+/// Handles the answer of a server, or of a proxy, to a connection that is being opened and read. `input` is what was read
+/// behind it.
 pub(super) fn handle_event<S: Service>(
     ctx: &mut Context,
     service: &mut S,
     id: ClientId,
     event: ClientEvent,
+    input: &mut Input<'_>,
 ) {
     match event {
+        // What precedes the TLS handshake does not come from the server.
+        ClientEvent::Tunnelled if !input.is_empty() => {
+            input.clear();
+            let why = "the proxy sent data before the server was asked";
+            let error = ConnectError::Handshake(HandshakeError::Invalid(why));
+            ctx.core.with(id, |client, env| client.fail(env, error));
+        }
         ClientEvent::Tunnelled => {
             ctx.core.with(id, |client, env| {
                 client.write_output(env);
@@ -463,6 +461,7 @@ pub(super) fn handle_event<S: Service>(
             });
         }
         ClientEvent::Failed(error) => {
+            input.clear();
             ctx.core.with(id, |client, env| {
                 client.fail(env, ConnectError::Handshake(error))
             });
@@ -483,6 +482,7 @@ pub(super) fn handle_event<S: Service>(
             match target {
                 Some(target) => {
                     if let Err(why) = check_return(&ctx.core, target, token, received) {
+                        input.clear();
                         let error = ConnectError::NotResumed(why);
                         ctx.core.with(id, |client, env| client.fail(env, error));
                         return;
@@ -559,7 +559,12 @@ impl Context {
     /// client like any other: the service gets `message`, `drained`, and `disconnected` once.
     ///
     /// The connection counts towards [`Config::max_clients`](crate::Config) when it is open.
-    pub fn connect(&mut self, connect: Connect) -> ClientId {
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError::Invalid`] if the URL or a field has characters that HTTP does not allow, and
+    /// [`ConnectError::Cancelled`] if the loop is being stopped. Neither callback follows.
+    pub fn connect(&mut self, connect: Connect) -> Result<ClientId, ConnectError> {
         self.core.connect(connect)
     }
 }

@@ -52,17 +52,19 @@ pub(in crate::server) struct Failures {
 }
 
 impl Failures {
-    /// Counts a failed attempt, which took `took`. Returns the delay before the next one, or `None` to give up. `random` is
-    /// any number, which spreads the attempts of many clients.
+    /// Counts a failed attempt, which took `took`. Returns the delay before the next one, which is at least `least`, or
+    /// `None` to give up. `random` is any number, which spreads the attempts of many clients.
     pub(in crate::server) fn next_delay(
         &mut self,
         took: Duration,
+        least: Duration,
         give_up: Duration,
         random: u16,
     ) -> Option<Duration> {
         let doublings = self.count.min(10);
         let most = (FIRST_DELAY * 2u32.pow(doublings)).min(LONGEST_DELAY);
         let delay = most.mul_f64(0.5 + f64::from(random) / f64::from(u16::MAX) / 2.0);
+        let delay = delay.max(least);
         self.count += 1;
         self.spent += took;
         if self.spent >= give_up {
@@ -187,9 +189,10 @@ impl Outgoing {
         }
         // A longer time shows that the machine slept.
         let took = now.since(self.began).min(self.connect.timeout);
-        let delay = self.failures.next_delay(took, retry.give_up, random)?;
         let asked = error.retry_after().unwrap_or_default();
-        Some(delay.max(asked.min(LONGEST_RETRY_AFTER)))
+        let least = asked.min(LONGEST_RETRY_AFTER);
+        let failures = &mut self.failures;
+        failures.next_delay(took, least, retry.give_up, random)
     }
 }
 
@@ -202,7 +205,9 @@ mod tests {
         let mut failures = Failures::default();
         let give_up = Duration::from_secs(60);
         let mut delays = Vec::new();
-        while let Some(delay) = failures.next_delay(Duration::from_secs(1), give_up, u16::MAX) {
+        while let Some(delay) =
+            failures.next_delay(Duration::from_secs(1), Duration::ZERO, give_up, u16::MAX)
+        {
             delays.push(delay.as_millis());
         }
         assert_eq!(
@@ -212,8 +217,20 @@ mod tests {
             ]
         );
         let mut failures = Failures::default();
-        let delay = failures.next_delay(Duration::ZERO, give_up, 0);
+        let delay = failures.next_delay(Duration::ZERO, Duration::ZERO, give_up, 0);
         assert_eq!(delay, Some(FIRST_DELAY / 2));
+        // The bug: a server that asked for five minutes again and again was asked for a day.
+        let asked = Duration::from_secs(50);
+        assert_eq!(
+            failures.next_delay(Duration::ZERO, asked, give_up, 0),
+            Some(asked)
+        );
+        assert!(
+            failures
+                .next_delay(Duration::ZERO, asked, give_up, 0)
+                .is_some()
+        );
+        assert_eq!(failures.next_delay(Duration::ZERO, asked, give_up, 0), None);
     }
 
     #[test]

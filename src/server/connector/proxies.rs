@@ -40,6 +40,18 @@ impl std::fmt::Debug for Secret {
 }
 
 impl Proxies {
+    /// Uses the HTTP proxy with this URL, `http://[USER:PASSWORD@]HOST[:PORT]`, for all hosts but this one. Returns `None` if
+    /// it is not valid.
+    #[must_use]
+    pub fn through(url: &str) -> Option<Self> {
+        let proxy = Proxy::parse(url)?;
+        Some(Self {
+            secure: Some(proxy.clone()),
+            plain: Some(proxy),
+            except: Vec::new(),
+        })
+    }
+
     /// Reads the proxies from the environment: `HTTPS_PROXY` for `wss` URLs, `ALL_PROXY` for all, and `NO_PROXY` with the
     /// exceptions, each also in lower case. For `ws` URLs, `http_proxy` counts in lower case only, because a CGI program
     /// gets `HTTP_PROXY` from a request field.

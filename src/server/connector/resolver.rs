@@ -1,5 +1,6 @@
 //! Resolves host names on threads of their own, because the system's resolver blocks.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -15,11 +16,22 @@ const MAX_THREADS: usize = 8;
 /// The stack of a thread, in bytes.
 const STACK: usize = 256 << 10;
 
+/// A name to be resolved for an attempt of a connection.
+#[derive(Debug)]
+struct Question {
+    id: ClientId,
+    attempt: u32,
+    host: String,
+    port: u16,
+}
+
 /// Resolves host names, and reports the addresses to the loop.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(in crate::server) struct Resolver {
     handle: Handle,
     threads: Arc<AtomicUsize>,
+    /// The questions that wait for a thread, at most one for each connection.
+    waiting: VecDeque<Question>,
 }
 
 /// Counts a thread while it runs.
@@ -36,38 +48,48 @@ impl Resolver {
         Self {
             handle,
             threads: Arc::default(),
+            waiting: VecDeque::new(),
         }
     }
 
-    /// Resolves a name for the attempt of a connection.
-    ///
-    /// # Errors
-    ///
-    /// Too many names are being resolved, or no thread can be started.
-    pub(super) fn resolve(
-        &self,
-        id: ClientId,
-        attempt: u32,
-        host: String,
-        port: u16,
-    ) -> io::Result<()> {
-        let running = Running(Arc::clone(&self.threads));
-        if self.threads.fetch_add(1, Ordering::AcqRel) >= MAX_THREADS {
-            return Err(io::Error::other("the system's resolver does not answer"));
+    /// Resolves a name for an attempt of a connection. [`Handle::resolved`] reports the result. An earlier attempt of the
+    /// same connection needs no answer.
+    pub(super) fn resolve(&mut self, id: ClientId, attempt: u32, host: String, port: u16) {
+        self.waiting.retain(|question| question.id != id);
+        self.waiting.push_back(Question {
+            id,
+            attempt,
+            host,
+            port,
+        });
+        self.resolve_next();
+    }
+
+    /// Gives the next waiting name to a thread, unless all are busy.
+    pub(super) fn resolve_next(&mut self) {
+        if self.threads.load(Ordering::Acquire) >= MAX_THREADS {
+            return;
         }
+        let Some(question) = self.waiting.pop_front() else {
+            return;
+        };
+        self.threads.fetch_add(1, Ordering::AcqRel);
+        let running = Running(Arc::clone(&self.threads));
         let handle = self.handle.clone();
+        let (id, attempt) = (question.id, question.attempt);
         let thread = thread::Builder::new()
             .name("resolver".to_owned())
             .stack_size(STACK);
-        thread.spawn(move || {
-            let found = (host.as_str(), port)
-                .to_socket_addrs()
-                .map(Iterator::collect);
+        let started = thread.spawn(move || {
+            let host = (question.host.as_str(), question.port);
+            let found = host.to_socket_addrs().map(Iterator::collect);
             drop(running);
             // If the loop has ended, nobody waits for the addresses.
             let _ = handle.resolved(id, attempt, found);
-        })?;
-        Ok(())
+        });
+        if let Err(error) = started {
+            let _ = self.handle.resolved(id, attempt, Err(error));
+        }
     }
 }
 

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Runs the Autobahn test suite's fuzzing server against the client role: examples/autobahn_client.rs sends each message back.
+# Every case must be OK or INFORMATIONAL, and every close clean.
+#
+# usage: tests/autobahn/client.sh [WSTEST]   WSTEST as for run.sh
+# env:   CASES='1.* 2.*'                     only these; by default all except compression (12.* and 13.*)
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+wstest=${1:-${WSTEST:-}}
+if [ -z "$wstest" ]; then
+  if [ -x ../shared/autobahn/wstest ]; then wstest=../shared/autobahn/wstest; else wstest=$(command -v wstest); fi
+fi
+wstest=$(realpath "$wstest")
+cargo build --quiet --locked --release --example autobahn_client
+work=$(mktemp -d)
+port=$(python3 - "$work" <<'PY'
+import json, os, socket, sys
+work = sys.argv[1]
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = free.getsockname()[1]
+cases = os.environ.get("CASES") or " ".join(json.load(open("tests/autobahn/spec.json"))["cases"])
+spec = {"url": f"ws://127.0.0.1:{port}", "outdir": f"{work}/reports", "cases": cases.split(),
+        "exclude-cases": [], "exclude-agent-cases": {}}
+json.dump(spec, open(f"{work}/spec.json", "w"))
+print(port)
+PY
+)
+# The suite runs in a process group of its own, because it may start other processes.
+setsid bash -c 'cd "$0" && exec "$1" -m fuzzingserver -s spec.json' "$work" "$wstest" >"$work/log" 2>&1 &
+server=$!
+trap 'kill -- -"$server" 2>/dev/null || true; wait "$server" 2>/dev/null || true; rm -rf "$work"' EXIT
+deadline=$((SECONDS + 120))
+until (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do
+  kill -0 "$server" 2>/dev/null && [ "$SECONDS" -lt "$deadline" ] || { tail -20 "$work/log"; exit 1; }
+  sleep 0.2
+done
+target/release/examples/autobahn_client "ws://127.0.0.1:$port" >"$work/out" || { tail -5 "$work/out"; exit 1; }
+python3 tests/autobahn/check.py "$work/reports/index.json" ${CASES:+--partial}
