@@ -7,6 +7,8 @@
 mod client;
 mod config;
 mod identity;
+#[cfg(any(test, fuzzing))]
+mod pair;
 mod peer;
 mod problem;
 mod renewal;

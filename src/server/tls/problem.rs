@@ -86,8 +86,11 @@ fn concerns_certificate(alert: AlertDescription) -> bool {
     )
 }
 
-/// The name of an alert in RFC 8446, such as `unknown_ca`.
+/// The name of an alert in RFC 8446, such as `unknown_ca`, or its number.
 fn alert_name(alert: AlertDescription) -> String {
+    if let AlertDescription::Unknown(number) = alert {
+        return number.to_string();
+    }
     let camel = format!("{alert:?}");
     let mut name = String::new();
     let mut was_lower = false;
@@ -114,7 +117,7 @@ mod tests {
                 AlertDescription::NoApplicationProtocol,
                 "no_application_protocol",
             ),
-            (AlertDescription::Unknown(0xfe), "unknown(0xfe)"),
+            (AlertDescription::Unknown(0xfe), "254"),
         ] {
             assert_eq!(alert_name(alert), name);
         }

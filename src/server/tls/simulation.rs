@@ -1,4 +1,4 @@
-//! A TLS stream in memory whose peer is a client of rustls, for tests and the fuzzer.
+//! A TLS stream in memory whose peer is a client or a server of rustls, for tests and the fuzzer.
 //!
 //! The bytes of the input say what happens next. Whatever it is, each side gets what the other has sent, in order and
 //! without gaps, and nothing panics. Only after a corrupted byte may data be missing at the end.
@@ -7,44 +7,69 @@ use std::io::{self, IoSlice, Read, Write};
 use std::sync::{Arc, OnceLock};
 
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, ClientConnection, RootCertStore};
+use rustls::{
+    ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection,
+};
 
 use super::stream::{Scratch, TlsStream};
-use super::{TlsConfig, TlsIdentity};
+use super::{ClientTls, TlsConfig, TlsIdentity};
 use crate::server::memory_stream::MemoryStream;
 use crate::server::stream::Stream;
 
 /// More than the memory that a stream may hold for its peer: an incomplete record, one that was decrypted, and a read.
-const MAX_HELD: usize = 256 << 10;
+pub(super) const MAX_HELD: usize = 256 << 10;
 
-/// The settings of the server and of clients, created once.
-fn settings() -> &'static (TlsConfig, [Arc<ClientConfig>; 2]) {
-    static SETTINGS: OnceLock<(TlsConfig, [Arc<ClientConfig>; 2])> = OnceLock::new();
+/// The settings of both sides, created once.
+struct Settings {
+    config: TlsConfig,
+    /// Those of rustls, for TLS 1.3 and TLS 1.2.
+    servers: [Arc<ServerConfig>; 2],
+    clients: [Arc<ClientConfig>; 2],
+}
+
+fn settings() -> &'static Settings {
+    static SETTINGS: OnceLock<Settings> = OnceLock::new();
     SETTINGS.get_or_init(|| {
         let names = ["localhost".to_owned()];
         let (identity, _) = TlsIdentity::self_signed(&names).expect("a certificate");
         let mut roots = RootCertStore::empty();
         roots.add(identity.chain()[0].clone()).expect("a root");
-        let client = |version| {
-            let provider = Arc::new(rustls::crypto::ring::default_provider());
-            let config = ClientConfig::builder_with_provider(provider)
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let versions = [&rustls::version::TLS13, &rustls::version::TLS12];
+        let clients = versions.map(|version| {
+            let config = ClientConfig::builder_with_provider(Arc::clone(&provider))
                 .with_protocol_versions(&[version])
                 .expect("the version is known")
                 .with_root_certificates(roots.clone())
                 .with_no_client_auth();
             Arc::new(config)
-        };
-        let clients = [
-            client(&rustls::version::TLS13),
-            client(&rustls::version::TLS12),
-        ];
-        (TlsConfig::new(identity).expect("valid"), clients)
+        });
+        let servers = versions.map(|version| {
+            let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
+                .with_protocol_versions(&[version])
+                .expect("the version is known")
+                .with_no_client_auth()
+                .with_single_cert(identity.chain().to_vec(), identity.key());
+            Arc::new(config.expect("valid"))
+        });
+        Settings {
+            config: TlsConfig::new(identity).expect("valid"),
+            servers,
+            clients,
+        }
     })
 }
 
 /// The settings of a server in memory.
 pub(crate) fn config() -> TlsConfig {
-    settings().0.clone()
+    settings().config.clone()
+}
+
+/// Settings of a client of this server, without sessions to resume.
+pub(super) fn client_tls() -> ClientTls {
+    let fingerprint = settings().config.identity().fingerprint();
+    let tls = ClientTls::new().with_fingerprint(&fingerprint);
+    tls.expect("a fingerprint")
 }
 
 /// A peer of a server in memory, which speaks TLS.
@@ -58,7 +83,7 @@ pub(crate) struct Peer {
 
 impl Peer {
     pub(crate) fn new(is_tls12: bool) -> Self {
-        let (_, clients) = settings();
+        let clients = &settings().clients;
         let name = ServerName::try_from("localhost").expect("a name");
         let config = Arc::clone(&clients[usize::from(is_tls12)]);
         Self {
@@ -100,60 +125,75 @@ impl Peer {
     }
 }
 
-/// The stream and its peer.
+/// The stream, in either role, and its peer.
 struct Conversation {
     stream: TlsStream,
     scratch: Scratch,
     wire: MemoryStream,
-    client: ClientConnection,
-    /// What the client has encrypted and the network has not carried yet.
+    peer: Connection,
+    /// What the peer has encrypted and the network has not carried yet.
     on_the_way: Vec<u8>,
     /// The number of bytes that each side has sent, and that the other has got. Byte `n` is `n % 251`.
-    client_sent: usize,
-    server_got: usize,
-    server_sent: usize,
-    client_got: usize,
+    peer_sent: usize,
+    stream_got: usize,
+    stream_sent: usize,
+    peer_got: usize,
     is_corrupt: bool,
     has_failed: bool,
-    client_ended: bool,
-    server_ended: bool,
+    peer_ended: bool,
+    stream_ended: bool,
 }
 
-fn data(from: usize, len: usize) -> Vec<u8> {
+/// What either side sends from this position.
+pub(super) fn data(from: usize, len: usize) -> Vec<u8> {
     (from..from + len).map(|at| (at % 251) as u8).collect()
 }
 
-/// Runs a conversation.
+/// Runs a conversation, of which the first byte of the input selects the roles and the version.
 pub(crate) fn converse(input: &[u8]) {
     let Some((&options, mut rest)) = input.split_first() else {
         return;
     };
-    let (config, clients) = settings();
+    if options & 0xc0 == 0xc0 {
+        super::pair::converse(options, rest);
+        return;
+    }
     let wire = MemoryStream::default();
     wire.wire().room = 1 << 20;
     let is_proxied = options & 2 != 0;
-    let stream =
-        TlsStream::new(Stream::Memory(wire.clone()), config, is_proxied).expect("a stream");
-    let mut client_config = (*clients[usize::from(options & 1)]).clone();
-    if options & 4 != 0 {
-        client_config.max_fragment_size = Some(32 + usize::from(options >> 3));
-    }
-    let name = ServerName::try_from("localhost").expect("a name");
-    let client = ClientConnection::new(Arc::new(client_config), name).expect("a client");
+    let fragment = (options & 4 != 0).then_some(32 + usize::from(options >> 3 & 15));
+    let is_tls12 = usize::from(options & 1);
+    let settings = settings();
+    let socket = Stream::Memory(wire.clone());
+    let (stream, peer) = if options & 0x80 == 0 {
+        let stream = TlsStream::new(socket, &settings.config, is_proxied);
+        let mut config = (*settings.clients[is_tls12]).clone();
+        config.max_fragment_size = fragment;
+        let name = ServerName::try_from("localhost").expect("a name");
+        let client = ClientConnection::new(Arc::new(config), name).expect("a client");
+        (stream, Connection::Client(client))
+    } else {
+        let stream = TlsStream::connect(socket, &client_tls(), "localhost");
+        let mut config = (*settings.servers[is_tls12]).clone();
+        config.max_fragment_size = fragment;
+        config.send_half_rtt_data = is_proxied;
+        let server = ServerConnection::new(Arc::new(config)).expect("a server");
+        (stream, Connection::Server(server))
+    };
     let mut conversation = Conversation {
-        stream,
+        stream: stream.expect("a stream"),
         scratch: Scratch::default(),
         wire,
-        client,
+        peer,
         on_the_way: Vec::new(),
-        client_sent: 0,
-        server_got: 0,
-        server_sent: 0,
-        client_got: 0,
+        peer_sent: 0,
+        stream_got: 0,
+        stream_sent: 0,
+        peer_got: 0,
         is_corrupt: false,
         has_failed: false,
-        client_ended: false,
-        server_ended: false,
+        peer_ended: false,
+        stream_ended: false,
     };
     if is_proxied {
         conversation.stream.begin_handshake(&[]);
@@ -168,31 +208,31 @@ pub(crate) fn converse(input: &[u8]) {
 impl Conversation {
     fn perform(&mut self, operation: u8, argument: usize) {
         match operation % 14 {
-            0 => self.client_writes(argument * argument / 3),
+            0 => self.peer_writes(argument * argument / 3),
             1 | 2 => self.carry(argument),
             3 => self.carry(usize::MAX),
-            4 => drop(self.server_reads(1 + argument * 97)),
-            5 => drop(self.server_reads(1)),
-            6 => self.server_writes(argument * 80, argument % 5 + 1),
+            4 => drop(self.stream_reads(1 + argument * 97)),
+            5 => drop(self.stream_reads(1)),
+            6 => self.stream_writes(argument * 80, argument % 5 + 1),
             7 => self.wire.wire().room = argument * argument,
             8 => drop(self.stream.flush()),
-            9 => self.client_reads(),
+            9 => self.peer_reads(),
             10 => {
-                if !self.client.is_handshaking() && !self.client_ended {
-                    drop(self.client.refresh_traffic_keys());
+                if !self.peer.is_handshaking() && !self.peer_ended {
+                    drop(self.peer.refresh_traffic_keys());
                 }
             }
-            11 if argument == 0 && !self.client.is_handshaking() => {
-                self.client.send_close_notify();
-                self.client_ended = true;
+            11 if argument == 0 && !self.peer.is_handshaking() => {
+                self.peer.send_close_notify();
+                self.peer_ended = true;
             }
             12 if argument == 0 => {
                 self.stream.close(&mut self.scratch);
-                self.server_ended = true;
+                self.stream_ended = true;
             }
             13 if argument < 8 => {
                 // A byte is corrupted on the way, or bytes are added.
-                self.take_from_client();
+                self.take_from_peer();
                 let at = (self.on_the_way.len() / 8) * argument;
                 match self.on_the_way.get_mut(at) {
                     Some(byte) => *byte ^= 1 << argument,
@@ -201,43 +241,43 @@ impl Conversation {
                 self.is_corrupt = true;
             }
             _ => {
-                self.client_writes(argument);
+                self.peer_writes(argument);
                 self.carry(usize::MAX);
-                self.server_reads(512);
-                self.client_reads();
+                self.stream_reads(512);
+                self.peer_reads();
             }
         }
         let held = self.stream.held();
         assert!(held < MAX_HELD, "it holds {held} bytes");
     }
 
-    fn client_writes(&mut self, len: usize) {
-        if self.client_ended {
+    fn peer_writes(&mut self, len: usize) {
+        if self.peer_ended {
             return;
         }
         // rustls keeps only some of what is written during the handshake.
-        if let Ok(count) = self.client.writer().write(&data(self.client_sent, len)) {
-            self.client_sent += count;
+        if let Ok(count) = self.peer.writer().write(&data(self.peer_sent, len)) {
+            self.peer_sent += count;
         }
     }
 
-    fn take_from_client(&mut self) {
-        while self.client.wants_write() {
-            let taken = self.client.write_tls(&mut self.on_the_way);
+    fn take_from_peer(&mut self) {
+        while self.peer.wants_write() {
+            let taken = self.peer.write_tls(&mut self.on_the_way);
             taken.expect("memory takes everything");
         }
     }
 
-    /// Carries bytes from the client to the server.
+    /// Carries bytes from the peer to the stream.
     fn carry(&mut self, most: usize) {
-        self.take_from_client();
+        self.take_from_peer();
         let count = most.min(self.on_the_way.len());
         let mut wire = self.wire.wire();
         wire.to_server.extend(self.on_the_way.drain(..count));
     }
 
     /// Reads until there is no more. Returns whether the input has ended.
-    fn server_reads(&mut self, size: usize) -> bool {
+    fn stream_reads(&mut self, size: usize) -> bool {
         if self.has_failed {
             return true;
         }
@@ -246,9 +286,9 @@ impl Conversation {
             match self.stream.read(&mut buffer, &mut self.scratch) {
                 Ok(0) => return true,
                 Ok(count) => {
-                    assert_eq!(buffer[..count], data(self.server_got, count));
-                    self.server_got += count;
-                    assert!(self.server_got <= self.client_sent);
+                    assert_eq!(buffer[..count], data(self.stream_got, count));
+                    self.stream_got += count;
+                    assert!(self.stream_got <= self.peer_sent);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if !self.stream.last_read().more {
@@ -262,7 +302,7 @@ impl Conversation {
                 Err(error) => {
                     assert!(
                         self.is_corrupt || self.has_failed,
-                        "the client is correct: {error}"
+                        "the peer is correct: {error}"
                     );
                     self.has_failed = true;
                     return true;
@@ -272,26 +312,26 @@ impl Conversation {
         panic!("reading does not end");
     }
 
-    fn server_writes(&mut self, len: usize, parts: usize) {
-        if self.server_ended || self.has_failed {
+    fn stream_writes(&mut self, len: usize, parts: usize) {
+        if self.stream_ended || self.has_failed {
             return;
         }
-        let bytes = data(self.server_sent, len);
+        let bytes = data(self.stream_sent, len);
         let slices: Vec<_> = bytes.chunks(len / parts + 1).map(IoSlice::new).collect();
         match self.stream.write(&slices, &mut self.scratch) {
             Ok(taken) => {
                 assert!(taken <= len);
-                self.server_sent += taken;
+                self.stream_sent += taken;
             }
             Err(_) => self.has_failed = true,
         }
     }
 
-    fn client_reads(&mut self) {
+    fn peer_reads(&mut self) {
         let output = std::mem::take(&mut self.wire.wire().from_server);
         let mut output = &output[..];
         while !output.is_empty() {
-            match self.client.read_tls(&mut output) {
+            match self.peer.read_tls(&mut output) {
                 Ok(0) => return,
                 Ok(_) => {}
                 Err(_) => {
@@ -300,10 +340,10 @@ impl Conversation {
                     continue;
                 }
             }
-            if let Err(error) = self.client.process_new_packets() {
+            if let Err(error) = self.peer.process_new_packets() {
                 assert!(
                     self.is_corrupt || self.has_failed,
-                    "the server is correct: {error}"
+                    "the stream is correct: {error}"
                 );
                 self.has_failed = true;
                 return;
@@ -314,9 +354,9 @@ impl Conversation {
 
     fn take_plaintext(&mut self) {
         let mut buffer = [0; 4096];
-        while let Ok(count @ 1..) = self.client.reader().read(&mut buffer) {
-            assert_eq!(buffer[..count], data(self.client_got, count));
-            self.client_got += count;
+        while let Ok(count @ 1..) = self.peer.reader().read(&mut buffer) {
+            assert_eq!(buffer[..count], data(self.peer_got, count));
+            self.peer_got += count;
         }
     }
 
@@ -325,16 +365,16 @@ impl Conversation {
         self.wire.wire().room = usize::MAX / 2;
         for _ in 0..8 {
             self.carry(usize::MAX);
-            self.server_reads(3000);
+            self.stream_reads(3000);
             drop(self.stream.flush());
-            self.client_reads();
+            self.peer_reads();
         }
         if self.is_corrupt || self.has_failed {
             return;
         }
-        assert!(!self.stream.is_handshaking() && !self.client.is_handshaking());
-        assert!(self.server_ended || self.server_got == self.client_sent);
-        assert_eq!(self.client_got, self.server_sent);
+        assert!(!self.stream.is_handshaking() && !self.peer.is_handshaking());
+        assert!(self.stream_ended || self.stream_got == self.peer_sent);
+        assert_eq!(self.peer_got, self.stream_sent);
         assert_eq!(self.stream.sealed(), 0);
     }
 }
