@@ -1,5 +1,8 @@
 //! Tests of certificates and sessions in memory.
 
+mod outgoing;
+mod trust;
+
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
 
 use super::x509::Certificate;
