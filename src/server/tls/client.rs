@@ -4,18 +4,18 @@ use std::fmt;
 use std::io;
 use std::sync::{Arc, OnceLock};
 
+use rustls::ClientConfig;
 use rustls::client::Resumption;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::version::{TLS12, TLS13};
-use rustls::{ClientConfig, RootCertStore};
 
 use super::config::{ALPN, TlsError, authorities, certified_key};
 use super::identity::{TlsIdentity, parse_fingerprint};
 use super::trust::{Trusted, Verifier};
 
-/// The number of servers whose sessions are kept for resumption.
-const MAX_SERVERS: usize = 16;
+/// The maximum number of sessions that are kept for resumption: 8 for each of 4 servers.
+const MAX_SESSIONS: usize = 32;
 
 /// How outgoing connections are encrypted: with TLS 1.2 or 1.3, and cipher suites with forward secrecy and authenticated
 /// encryption.
@@ -45,11 +45,11 @@ pub struct ClientTls {
 /// The servers that are trusted.
 #[derive(Clone, Default)]
 enum Trust {
-    /// Those with a certificate of an authority that the system trusts.
+    /// Those with a certificate that the system trusts, or with one that such an authority has signed.
     #[default]
     System,
     /// Those with one of these certificates, or with one that they have signed.
-    Authorities(Vec<CertificateDer<'static>>, Arc<RootCertStore>),
+    Authorities(Arc<Vec<CertificateDer<'static>>>),
     /// The one whose certificate has this SHA-256 fingerprint.
     Fingerprint([u8; 32]),
 }
@@ -57,7 +57,8 @@ enum Trust {
 impl ClientTls {
     /// Settings that trust the certificate authorities of the system. They are loaded when the first connection begins: from
     /// the file `SSL_CERT_FILE` and the directories `SSL_CERT_DIR`, if one of these environment variables is set, and
-    /// otherwise from where the system keeps them.
+    /// otherwise from where the system keeps them. As with [`ClientTls::with_ca_pem`], the certificate of a server may be
+    /// among them.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -71,8 +72,8 @@ impl ClientTls {
     ///
     /// [`TlsError::Authority`] if the text has no certificate in PEM, or one that cannot be an authority.
     pub fn with_ca_pem(self, pem: &[u8]) -> Result<Self, TlsError> {
-        let (listed, roots) = authorities(pem)?;
-        Ok(self.trusting(Trust::Authorities(listed, Arc::new(roots))))
+        let (listed, _) = authorities(pem)?;
+        Ok(self.trusting(Trust::Authorities(Arc::new(listed))))
     }
 
     /// Trusts only the server whose certificate has this SHA-256 fingerprint, whatever its name, issuer and expiry. The
@@ -125,12 +126,8 @@ impl ClientTls {
     fn build(&self) -> io::Result<Arc<ClientConfig>> {
         let provider = Arc::new(default_provider());
         let trusted = match &self.trust {
-            Trust::System => {
-                Trusted::authorities(Arc::new(system_authorities()), Vec::new(), &provider)?
-            }
-            Trust::Authorities(listed, roots) => {
-                Trusted::authorities(Arc::clone(roots), listed.clone(), &provider)?
-            }
+            Trust::System => Trusted::authorities(&system_certificates(), &provider)?,
+            Trust::Authorities(listed) => Trusted::authorities(listed, &provider)?,
             Trust::Fingerprint(fingerprint) => Trusted::Fingerprint(*fingerprint),
         };
         let verifier = Verifier::new(trusted, &provider);
@@ -146,7 +143,7 @@ impl ClientTls {
             None => builder.with_no_client_auth(),
         };
         config.alpn_protocols = vec![ALPN.to_vec()];
-        config.resumption = Resumption::in_memory_sessions(MAX_SERVERS);
+        config.resumption = Resumption::in_memory_sessions(MAX_SESSIONS);
         Ok(Arc::new(config))
     }
 }
@@ -165,15 +162,13 @@ impl fmt::Debug for ClientTls {
     }
 }
 
-/// The certificate authorities of the system. Files and certificates that cannot be used are skipped.
-fn system_authorities() -> RootCertStore {
+/// The certificates that the system trusts. Files that cannot be read are skipped.
+fn system_certificates() -> Vec<CertificateDer<'static>> {
     let loaded = rustls_native_certs::load_native_certs();
     for error in loaded.errors {
         log::debug!("loading CA certificates of the system failed: {error}");
     }
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(loaded.certs);
-    roots
+    loaded.certs
 }
 
 /// The name of a server in a URL: a DNS name or an IP address, in brackets or not.

@@ -164,10 +164,15 @@ fn is_encrypted(pem: &[u8]) -> bool {
     String::from_utf8_lossy(pem).contains("ENCRYPTED")
 }
 
+/// The SHA-256 fingerprint of a certificate in bytes.
+pub(super) fn sha256(der: &[u8]) -> [u8; 32] {
+    Sha256::digest(der).into()
+}
+
 /// The SHA-256 fingerprint of a certificate.
 pub(super) fn fingerprint(der: &[u8]) -> String {
     let mut text = String::new();
-    for byte in Sha256::digest(der) {
+    for byte in sha256(der) {
         if !text.is_empty() {
             text.push(':');
         }

@@ -15,9 +15,8 @@ use rustls::server::ParsedCertificate;
 use rustls::{
     CertificateError, DigitallySignedStruct, Error, OtherError, RootCertStore, SignatureScheme,
 };
-use sha2::{Digest, Sha256};
 
-use super::identity::fingerprint;
+use super::identity::{fingerprint, sha256};
 use super::x509::Certificate;
 
 /// The maximum number of intermediate certificates that a server may send. Real chains have up to four, and some servers add
@@ -43,9 +42,9 @@ pub(super) struct Verifier {
 /// The certificates that are trusted.
 #[derive(Debug)]
 pub(super) enum Trusted {
-    /// Those that authorities have signed, and those in a list.
+    /// Those that authorities have signed, and those with one of these SHA-256 fingerprints.
     Authorities {
-        listed: Vec<CertificateDer<'static>>,
+        listed: Vec<[u8; 32]>,
         signed: Arc<WebPkiServerVerifier>,
     },
     /// The one with this SHA-256 fingerprint.
@@ -53,13 +52,16 @@ pub(super) enum Trusted {
 }
 
 impl Trusted {
-    /// Trusts authorities, and the servers that have one of the `listed` certificates.
+    /// Trusts authorities, and the servers that have one of these certificates. Authorities that cannot be used are ignored.
     pub(super) fn authorities(
-        roots: Arc<RootCertStore>,
-        listed: Vec<CertificateDer<'static>>,
+        certificates: &[CertificateDer<'static>],
         provider: &Arc<CryptoProvider>,
     ) -> io::Result<Self> {
-        let builder = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(provider));
+        let listed = certificates.iter().map(|one| sha256(one)).collect();
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(certificates.iter().cloned());
+        let builder =
+            WebPkiServerVerifier::builder_with_provider(roots.into(), Arc::clone(provider));
         let signed = builder.build().map_err(|_| {
             let problem = "found no CA certificates on this system; use --ca FILE or --fingerprint SHA256, or set SSL_CERT_FILE";
             io::Error::new(io::ErrorKind::NotFound, problem)
@@ -86,9 +88,10 @@ impl ServerCertVerifier for Verifier {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
+        let digest = sha256(end_entity);
         let (listed, signed) = match &self.trusted {
             Trusted::Authorities { listed, signed } => (listed, signed),
-            Trusted::Fingerprint(trusted) if Sha256::digest(end_entity)[..] == *trusted => {
+            Trusted::Fingerprint(trusted) if digest == *trusted => {
                 return Ok(ServerCertVerified::assertion());
             }
             Trusted::Fingerprint(_) => {
@@ -98,7 +101,7 @@ impl ServerCertVerifier for Verifier {
                 )));
             }
         };
-        let verified = if listed.contains(end_entity) {
+        let verified = if listed.contains(&digest) {
             // Its issuer does not matter. It may be a CA certificate, as those that are signed with their own key often are.
             verify_period(end_entity, now)
                 .and_then(|()| ParsedCertificate::try_from(end_entity))
@@ -238,6 +241,6 @@ fn list(names: &[String]) -> String {
     match (first, names.len() - first.len()) {
         ([], _) => "it has no such name".to_owned(),
         (first, 0) => format!("it is for {}", first.join(", ")),
-        (first, others) => format!("it is for {} and {others} other names", first.join(", ")),
+        (first, _) => format!("it is for {} and others", first.join(", ")),
     }
 }

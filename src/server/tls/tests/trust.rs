@@ -7,10 +7,12 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
     KeyPair, date_time_ymd,
 };
+use rustls::crypto::SupportedKxGroup;
 use rustls::crypto::ring::default_provider;
+use rustls::crypto::ring::kx_group::{SECP384R1, X25519};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::{TLS12, TLS13};
-use rustls::{ServerConfig, ServerConnection};
+use rustls::{ServerConfig, ServerConnection, SupportedProtocolVersion};
 
 use crate::server::memory_stream::MemoryStream;
 use crate::server::stream::Stream;
@@ -155,7 +157,7 @@ fn a_certificate_must_be_for_the_name_of_the_server() {
     refused(
         &five,
         "f.example",
-        "'f.example': it is for a.example, b.example, c.example, d.example and 1 other names",
+        "'f.example': it is for a.example, b.example, c.example, d.example and others",
     );
     assert_trusted(&signed(&params(&["*.a.example"]), &ca), &tls, "b.a.example");
 }
@@ -235,36 +237,47 @@ fn a_malformed_fingerprint_is_refused() {
     }
 }
 
+/// A server with these groups for the key exchange.
+fn peer(
+    version: &'static SupportedProtocolVersion,
+    groups: &[&'static dyn SupportedKxGroup],
+    chain: &TlsIdentity,
+    key: &TlsIdentity,
+) -> ServerConnection {
+    let mut provider = default_provider();
+    provider.kx_groups = groups.to_vec();
+    let key = provider.key_provider.load_private_key(key.key());
+    let certified = CertifiedKey::new(chain.chain().to_vec(), key.expect("a key"));
+    let config = ServerConfig::builder_with_provider(Arc::new(provider))
+        .with_protocol_versions(&[version])
+        .expect("the version is known")
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
+    ServerConnection::new(Arc::new(config)).expect("a server")
+}
+
 #[test]
 fn a_server_must_have_the_private_key_of_its_certificate() {
     let (server, _) = self_signed(&params(&["localhost"]));
+    let (other, _) = self_signed(&params(&["localhost"]));
     let tls = pinning(&server.fingerprint());
     for version in [&TLS13, &TLS12] {
-        for has_key in [true, false] {
-            let key = if has_key {
-                server.key()
-            } else {
-                self_signed(&params(&["localhost"])).0.key()
-            };
-            let provider = Arc::new(default_provider());
-            let key = provider.key_provider.load_private_key(key).expect("a key");
-            let certified = CertifiedKey::new(server.chain().to_vec(), key);
-            let config = ServerConfig::builder_with_provider(provider)
-                .with_protocol_versions(&[version])
-                .expect("the version is known")
-                .with_no_client_auth()
-                .with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
-            let peer = ServerConnection::new(Arc::new(config)).expect("a server");
-            match handshake(peer, &tls) {
-                Ok(opened) => assert!(opened && has_key),
-                Err(error) => {
-                    let expected = "the server does not have the private key of its certificate";
-                    assert!(!has_key);
-                    assert_eq!(error.to_string(), expected);
-                }
-            }
-        }
+        let right = peer(version, &[X25519], &server, &server);
+        assert!(handshake(right, &tls).expect("the key is right"));
+        let wrong = peer(version, &[X25519], &server, &other);
+        let error = handshake(wrong, &tls).unwrap_err();
+        let expected = "the server does not have the private key of its certificate";
+        assert_eq!(error.to_string(), expected);
     }
+}
+
+#[test]
+fn a_server_may_ask_for_another_hello() {
+    // It does not have the group for which the first ClientHello has a key.
+    let (server, _) = self_signed(&params(&["localhost"]));
+    let tls = pinning(&server.fingerprint());
+    let peer = peer(&TLS13, &[SECP384R1], &server, &server);
+    assert!(handshake(peer, &tls).expect("the groups have one in common"));
 }
 
 /// Returns whether the client has completed the handshake.
