@@ -25,22 +25,11 @@ impl PeerCertificate {
     }
 }
 
-/// Settings of outgoing connections over TLS: there are none.
-#[allow(dead_code, reason = "outgoing connections will use it")]
-#[derive(Clone, Debug)]
-pub(in crate::server) enum ClientTls {}
-
 /// A connection over TLS.
 #[derive(Debug)]
 pub(in crate::server) enum TlsStream {}
 
 impl TlsStream {
-    #[allow(dead_code, reason = "outgoing connections will use it")]
-    pub(in crate::server) fn connect(_: Stream, tls: &ClientTls, _: &str) -> io::Result<Self> {
-        match *tls {}
-    }
-
-    #[allow(dead_code, reason = "outgoing connections will use it")]
     pub(in crate::server) fn is_certificate_error(&self) -> bool {
         match *self {}
     }

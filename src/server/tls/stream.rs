@@ -144,7 +144,6 @@ impl TlsStream {
     ///
     /// `InvalidInput` if `name` is not valid, `NotFound` if the authorities of the system are to be trusted and there are
     /// none. Trying again has the same result.
-    #[allow(dead_code, reason = "outgoing connections will use it")]
     pub(in crate::server) fn connect(
         socket: Stream,
         tls: &ClientTls,
@@ -205,7 +204,6 @@ impl TlsStream {
 
     /// Whether a connection to a server has failed because of the certificate of either side, so that trying again has the same
     /// result. With TLS 1.3, the server can refuse the client's certificate after the handshake.
-    #[allow(dead_code, reason = "outgoing connections will use it")]
     pub(in crate::server) fn is_certificate_error(&self) -> bool {
         self.0.is_certificate_error
     }
