@@ -17,6 +17,7 @@ use rustls::{ServerConfig, ServerConnection, SupportedProtocolVersion};
 use crate::server::memory_stream::MemoryStream;
 use crate::server::stream::Stream;
 use crate::server::tls::pair::Pair;
+use crate::server::tls::simulation::MAX_HELD;
 use crate::server::tls::stream::{Scratch, TlsStream};
 use crate::server::tls::{ClientTls, TlsConfig, TlsError, TlsIdentity};
 
@@ -369,6 +370,39 @@ fn certificates_of_clients_are_sent_and_checked() {
     let problem = anonymous.with_ca_pem(key.serialize_pem().as_bytes());
     let expected = "found no certificate in PEM format".to_owned();
     assert_eq!(problem.unwrap_err(), TlsError::Authority(expected));
+}
+
+#[test]
+fn a_ticket_may_contain_a_long_chain_of_the_client() {
+    // The bug: a message after the handshake was limited to 20 KB, which is too little for such a ticket.
+    let ca = authority("Clients");
+    let (server, pem) = self_signed(&params(&["localhost"]));
+    let config = TlsConfig::new(server).expect("valid");
+    let config = config.with_client_ca(ca.pem().as_bytes()).expect("valid");
+    let names: Vec<_> = (0..250).map(|at| format!("{at}.clients.example")).collect();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    let key = KeyPair::generate().expect("a key");
+    let leaf = params(&["laptop"]).signed_by(&key, &ca).expect("signed");
+    let long = params(&names).signed_by(&key, &ca).expect("signed").pem();
+    let chain = format!("{}{}", leaf.pem(), long.repeat(5));
+    let tls = trusting(&pem).with_identity_pem(chain.as_bytes(), key.serialize_pem().as_bytes());
+    let tls = tls.expect("valid");
+    for is_resumed in [false, true] {
+        let mut pair = Pair::new(&config, &tls, "localhost");
+        let mut longest = 0;
+        for _ in 0..200 {
+            pair.client.stream.flush().expect("a socket");
+            pair.client.carry(&pair.server, usize::MAX);
+            pair.server.read(1000);
+            pair.server.carry(&pair.client, 1000);
+            pair.client.read(1000);
+            longest = longest.max(pair.client.stream.held());
+        }
+        pair.settle();
+        pair.check();
+        assert_eq!(pair.client.stream.is_resumed(), is_resumed);
+        assert!((20 << 10..MAX_HELD).contains(&longest), "{longest}");
+    }
 }
 
 #[test]
