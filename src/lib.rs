@@ -48,7 +48,7 @@
 //!   limit is disconnected.
 //! * *Everything has a limit*: [`Config`] limits all that a peer can make the server hold.
 //!
-//! There is no async runtime, no TLS (use a proxy), no WebSocket client, and there are no threads.
+//! There is no async runtime. The only threads resolve the names of servers that a service connects to.
 //!
 //! The layers from the bottom: [`protocol`] uses neither sockets nor clocks. The server does not know the services. A
 //! [`service`] does not use the sockets of clients.
@@ -60,7 +60,7 @@
 //! * `cli`: the program `outrigger`. It implies `server`.
 //! * `server`: the event loop and the services. Without it, the crate is the [`protocol`] alone.
 //! * `deflate`: permessage-deflate (RFC 7692).
-//! * `tls`: TLS 1.2 and 1.3 for listeners. It implies `server`.
+//! * `tls`: TLS 1.2 and 1.3. It implies `server`.
 
 #[cfg(feature = "cli")]
 #[doc(hidden)]

@@ -94,7 +94,7 @@ fn hear(bytes: &[u8], cut: usize, deflate: bool) -> (Vec<String>, Vec<u8>) {
     for piece in bytes.chunks(cut) {
         let mut piece = piece.to_vec();
         let mut input = Input::new(&mut piece);
-        while !input.is_empty() && !has_failed {
+        while !input.is_empty() {
             let Some(socket) = &mut open else {
                 match handshake.receive(&mut input, 512) {
                     Some(ClientEvent::Opened { head, agreement }) => {
@@ -104,10 +104,12 @@ fn hear(bytes: &[u8], cut: usize, deflate: bool) -> (Vec<String>, Vec<u8>) {
                         open = Some(WebSocket::connect(NOW, codec, keys));
                     }
                     Some(event) => {
+                        assert!(!has_failed, "there is one error");
                         events.push(format!("{event:?}"));
                         has_failed = true;
+                        assert!(input.is_empty());
                     }
-                    None => {}
+                    None => assert!(input.is_empty()),
                 }
                 continue;
             };

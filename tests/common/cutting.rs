@@ -55,7 +55,7 @@ impl CuttingProxy {
                     client,
                     server,
                     most as i64,
-                    next(&mut seed) % 2 == 0,
+                    next(&mut seed).is_multiple_of(2),
                     &count,
                 );
             }

@@ -44,6 +44,9 @@ use super::http::{Body, Framing, find_end, write_field};
 /// The maximum length of the body of a refusal that is kept, in bytes.
 const MAX_BODY: usize = 4 << 10;
 
+/// The maximum length of the reason phrase of a refusal that is kept, in characters.
+const MAX_REASON: usize = 100;
+
 /// The maximum number of interim responses (1xx) before the final one.
 const MAX_INTERIM: u8 = 8;
 
@@ -204,6 +207,7 @@ pub struct ClientHandshake {
     /// The bytes of an incomplete head.
     held: Vec<u8>,
     interim: u8,
+    has_failed: bool,
     accept_key: Vec<u8>,
     protocols: Vec<String>,
     offers_deflate: bool,
@@ -259,7 +263,22 @@ impl ClientHandshake {
 
     /// Consumes input until the response is complete. A response head has at most `max_head` bytes. Returns `None` if more
     /// input is needed.
+    ///
+    /// Behind an error, all input is discarded.
     pub fn receive(&mut self, input: &mut Input<'_>, max_head: usize) -> Option<ClientEvent> {
+        let event = if self.has_failed {
+            None
+        } else {
+            self.receive_any(input, max_head)
+        };
+        self.has_failed |= matches!(event, Some(ClientEvent::Failed(_)));
+        if self.has_failed {
+            input.clear();
+        }
+        event
+    }
+
+    fn receive_any(&mut self, input: &mut Input<'_>, max_head: usize) -> Option<ClientEvent> {
         while !input.is_empty() {
             if let Awaits::Body { body, .. } = &mut self.awaits {
                 // If the body is malformed or too long, its beginning is enough.
@@ -347,14 +366,17 @@ impl ClientHandshake {
         let text = |name: &str| response.single(name).map(str::to_owned);
         let refusal = Refusal {
             status: response.status(),
-            reason: response.reason().to_owned(),
+            reason: response.reason().chars().take(MAX_REASON).collect(),
             retry_after: response
                 .single("retry-after")
                 .and_then(|after| after.parse().ok()),
             location: text("location"),
             body: Vec::new(),
         };
-        let framing = if response.lists("transfer-encoding", "chunked") {
+        let framing = if matches!(response.status(), 204 | 304) {
+            // These responses have no body (RFC 9112 section 6.3).
+            Framing::Length(0)
+        } else if response.lists("transfer-encoding", "chunked") {
             Framing::Chunked
         } else {
             let length = response.single("content-length").map(str::parse);

@@ -30,6 +30,10 @@ impl<'a> ResponseHead<'a> {
             _ => return None,
         }
         let (status, reason) = (parsed.code?, parsed.reason?);
+        // RFC 9110 section 15: the first digit is from 1 to 5. A server of HTTP/1.0 cannot upgrade a connection.
+        if !(100..600).contains(&status) || (status == 101 && parsed.version != Some(1)) {
+            return None;
+        }
         let header_count = parsed.headers.len();
         Some(Self {
             status,

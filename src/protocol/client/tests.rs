@@ -73,6 +73,8 @@ fn a_response_that_does_not_answer_the_request_is_rejected() {
             "\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n",
         ),
         ("HTTP/1.1 101", "HTTP/1.1 1O1"),
+        ("HTTP/1.1 101", "HTTP/1.0 101"),
+        ("HTTP/1.1 101", "HTTP/1.1 000"),
         ("HTTP/1.1", "SSH-2.0"),
         ("\r\n\r\n", "\nX: y\r\n\r\n"),
     ] {
@@ -150,6 +152,33 @@ fn the_body_of_a_refusal_is_bounded() {
         "x".repeat(9000)
     );
     assert!(refusal(answer(&text, 100).0).body.len() <= MAX_BODY);
+}
+
+#[test]
+fn input_behind_an_error_is_discarded() {
+    // The bug: a response that was not HTTP was parsed again and again.
+    let mut handshake = ClientHandshake::default();
+    handshake.request(NONCE, &request(), &mut Vec::new());
+    for bytes in [&b"HTTP/1.1 401 No\x1b\r\n\r\n"[..], HEAD.as_bytes()] {
+        let mut bytes = bytes.to_vec();
+        let mut input = Input::new(&mut bytes);
+        let event = handshake.receive(&mut input, 1 << 10);
+        assert!(!matches!(event, Some(ClientEvent::Opened { .. })));
+        assert!(input.is_empty());
+    }
+}
+
+#[test]
+fn a_response_without_a_body_needs_no_more_input() {
+    assert_eq!(
+        refusal(answer("HTTP/1.1 204 No Content\r\n\r\n", 3).0).status,
+        204
+    );
+    let long = format!(
+        "HTTP/1.1 401 {}\r\nContent-Length: 0\r\n\r\n",
+        "x".repeat(500)
+    );
+    assert_eq!(refusal(answer(&long, 300).0).reason.len(), MAX_REASON);
 }
 
 #[test]
