@@ -142,7 +142,8 @@ impl Client {
         self.ping_if_due(env);
         if !self.has_unsent() {
             self.send_waiting_close(env);
-        } else if let Some(backlog) = self.backlog.as_deref_mut()
+        } else if self.is_connected()
+            && let Some(backlog) = self.backlog.as_deref_mut()
             && !backlog.blocked
             && !std::mem::replace(&mut backlog.dirty, true)
         {
