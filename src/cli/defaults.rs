@@ -46,6 +46,12 @@ impl Settings {
                 return Err(format!("--{name} has no effect without --{required}"));
             }
         }
+        for (one, own) in self.services(command) {
+            (one.check)(own).map_err(|error| match &own.path {
+                Some(path) if command.serves_routes() => format!("{path}: {error}"),
+                _ => error,
+            })?;
+        }
         if self.restart && self.program.is_empty() {
             return Err("--restart requires a program after '--'".to_owned());
         }

@@ -13,8 +13,8 @@ use super::lookup;
 use super::tls::TlsFlags;
 #[cfg(feature = "deflate")]
 use crate::protocol::deflate::DeflateConfig;
-use crate::service::Endpoint;
 use crate::service::agent::{AgentProtocol, Approvals, RestartLimit, UnknownSessions};
+use crate::service::{Endpoint, Framing};
 use crate::{Config, Listen, Token};
 
 /// The settings of a command, or of one route.
@@ -49,6 +49,8 @@ pub(crate) struct Settings {
     pub(crate) no_resume: bool,
     pub(crate) restart: bool,
     pub(crate) per_client: bool,
+    pub(crate) shared: bool,
+    pub(crate) framing: Framing,
     pub(crate) protocol: AgentProtocol,
     pub(crate) grace: Option<Duration>,
     pub(crate) max_agents: usize,
@@ -108,6 +110,8 @@ impl Settings {
             no_resume: false,
             restart: false,
             per_client: false,
+            shared: false,
+            framing: Framing::Lines,
             protocol: AgentProtocol::Acp,
             grace: Some(Duration::from_secs(300)),
             max_agents: 4,

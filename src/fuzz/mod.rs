@@ -15,6 +15,7 @@
 //! | [`tls`] | operations of both sides of TLS | each side gets what the other has sent; no panic |
 //! | [`envelope`] | a JSON-RPC message | the parser agrees with serde_json |
 //! | [`router`] | operations of clients and an agent | every message reaches only its owner; tables stay bounded |
+//! | [`framing`] | a stream of framed messages | the messages are those of a naive decoder, for any cuts |
 //! | [`attachments`], [`control`], [`process_calls`] | requests to processes | no panic; limits hold |
 
 #[cfg(feature = "server")]
@@ -27,6 +28,8 @@ mod conversation;
 mod deflate;
 #[cfg(feature = "server")]
 mod envelope;
+#[cfg(feature = "server")]
+mod framing;
 #[cfg(feature = "server")]
 mod process;
 pub(crate) mod protocol;
@@ -47,6 +50,8 @@ pub use protocol::{frame_header, handshake, proxy_header};
 pub use agent::router;
 #[cfg(feature = "server")]
 pub use envelope::envelope;
+#[cfg(feature = "server")]
+pub use framing::framing;
 #[cfg(feature = "server")]
 pub use process::{attachments, control, process_calls};
 #[cfg(feature = "server")]

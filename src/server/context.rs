@@ -126,6 +126,12 @@ impl Context {
         self.core.registry.get(id).map(|client| client.remote)
     }
 
+    /// Whether a client's connection uses TLS. False for a client whose connection was cut.
+    pub fn is_encrypted(&self, id: ClientId) -> bool {
+        let client = self.core.registry.get(id);
+        client.is_some_and(|client| client.tls().is_some())
+    }
+
     /// The authenticated owner of a client's connection.
     pub fn principal(&self, id: ClientId) -> Principal {
         self.core.principal(id)

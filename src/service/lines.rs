@@ -2,7 +2,10 @@
 
 use std::ops::ControlFlow;
 
-/// A line, or a part of a line over the limit.
+use super::framing::FramingError;
+
+/// A line, or a part of a line over the limit. With other [framings](super::Framing) than lines, a message takes the place
+/// of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Line<'a> {
     /// A line without its line feed (and carriage return).
@@ -13,6 +16,8 @@ pub(crate) enum Line<'a> {
     Skipped(&'a [u8]),
     /// The end of a line over the limit.
     SkippedEnd,
+    /// The stream cannot be divided any further. Only framings other than lines fail.
+    Broken(&'a FramingError),
 }
 
 /// Returns `Break` if either argument is `Break`.
@@ -136,6 +141,7 @@ mod tests {
                         skipped.extend_from_slice(bytes);
                         return ControlFlow::Break(());
                     }
+                    Line::Broken(error) => unreachable!("{error}"),
                     Line::SkippedEnd => {
                         format!("TOO LONG {}", text(&skipped.take().expect("its pieces")))
                     }

@@ -6,6 +6,8 @@
 //! | [`App`] | a program that reads events and writes commands, one JSON object per line |
 //! | [`Agent`] | one JSON-RPC agent process, shared by all clients |
 //! | [`AgentPerClient`] | a JSON-RPC agent process of its own |
+//! | [`PipePerClient`] | a program of its own, whose standard input and output are the messages |
+//! | [`PipeShared`] | the same program as all other clients |
 //! | [`Terminal`] | a program on a terminal of its own |
 //! | [`Processes`] | an HTTP API that starts, watches and signals processes |
 //!
@@ -17,9 +19,11 @@ mod backoff;
 mod child;
 mod echo;
 mod endpoint;
+pub(crate) mod framing;
 mod json;
-mod lines;
+pub(crate) mod lines;
 mod pipe;
+mod pipe_program;
 pub mod process;
 mod routes;
 mod text;
@@ -29,5 +33,7 @@ pub use app::{App, AppConfig};
 pub use backoff::RestartLimit;
 pub use echo::Echo;
 pub use endpoint::{Endpoint, ParseEndpointError};
+pub use framing::{Framing, ParseFramingError};
+pub use pipe_program::{PipeConfig, PipePerClient, PipeShared};
 pub use process::{Processes, ProcessesConfig, Terminal, TerminalConfig};
 pub use routes::{Routes, RoutesBuilder, RoutesError};

@@ -1,4 +1,4 @@
-//! Non-blocking pipes to and from a program: a reader that yields lines, and a writer with a queue.
+//! Non-blocking pipes to and from a program: a reader that yields lines or other messages, and a writer with a queue.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::lines::{Line, LineSplitter};
+use super::framing::{Decoder, Framing};
+use super::lines::Line;
 use crate::sys::NonblockingFd;
 use crate::{Context, Interest, Readiness, SourceId, TimerId};
 
@@ -119,12 +120,12 @@ impl ByteQueue {
     }
 }
 
-/// Reads lines from a program.
+/// Reads lines, or messages with another framing, from a program.
 #[derive(Debug)]
 pub(crate) struct LineReader {
     fd: NonblockingFd,
     trigger: Trigger,
-    lines: LineSplitter,
+    decoder: Decoder,
     /// Bytes that were read but not passed on when a line paused the reader.
     rest: Vec<u8>,
     paused: bool,
@@ -133,6 +134,15 @@ pub(crate) struct LineReader {
 impl LineReader {
     /// Reads lines of at most `limit` bytes.
     pub(crate) fn new(ctx: &mut Context, fd: NonblockingFd, limit: usize) -> io::Result<Self> {
+        Self::with_decoder(ctx, fd, Decoder::new(Framing::Lines, limit))
+    }
+
+    /// Reads what the decoder finds. Each message counts as a line.
+    pub(crate) fn with_decoder(
+        ctx: &mut Context,
+        fd: NonblockingFd,
+        decoder: Decoder,
+    ) -> io::Result<Self> {
         let mut trigger = Trigger::watch(ctx, &fd, Interest::Readable)?;
         if matches!(trigger, Trigger::Timer(_)) {
             trigger.again(ctx, Readiness::default());
@@ -140,7 +150,7 @@ impl LineReader {
         Ok(Self {
             fd,
             trigger,
-            lines: LineSplitter::new(limit),
+            decoder,
             rest: Vec::new(),
             paused: false,
         })
@@ -180,7 +190,7 @@ impl LineReader {
         let mut buffer = [MaybeUninit::uninit(); READ];
         match self.fd.read(&mut buffer) {
             Ok([]) => {
-                self.lines.finish(|number, text| line(ctx, number, text));
+                self.decoder.finish(|number, text| line(ctx, number, text));
                 return PipeState::Closed;
             }
             Ok(bytes) => self.take(ctx, bytes, &mut line),
@@ -202,7 +212,7 @@ impl LineReader {
         line: &mut impl FnMut(&mut Context, u64, Line<'_>) -> ControlFlow<()>,
     ) {
         let mut paused = false;
-        let taken = self.lines.push(bytes, |number, text| {
+        let taken = self.decoder.push(bytes, |number, text| {
             let flow = line(ctx, number, text);
             paused |= flow.is_break();
             flow
@@ -236,6 +246,7 @@ impl LineReader {
                 return;
             }
         }
+        self.decoder.finish(|number, text| line(ctx, number, text));
     }
 
     fn again(&mut self, ctx: &mut Context) {

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use super::super::flags::shared::{FRAMING, RESTART_LIMIT};
 use super::super::flags::{Flag, Takes, samples};
 use super::super::values::{duration, number};
 use super::{Command, ProgramArg, Serves};
-use crate::service::agent::{AgentProtocol, Approvals, RestartLimit, UnknownSessions};
-use crate::service::{Agent, AgentConfig, AgentPerClient};
+use crate::service::agent::{AgentProtocol, Approvals, UnknownSessions};
+use crate::service::{Agent, AgentConfig, AgentPerClient, Framing};
 
 pub(super) static AGENT: Command = Command {
     name: "agent",
@@ -26,11 +27,20 @@ unchanged. For MCP servers, use '--mode per-client --protocol jsonrpc'.
     program: ProgramArg::Required,
     default_path: "/acp",
     idle_timeout: Some(Duration::from_secs(300)),
+    check: |settings| match settings.framing {
+        Framing::Lines => Ok(()),
+        Framing::ContentLength if settings.per_client => Ok(()),
+        Framing::ContentLength => {
+            Err("--framing content-length requires --mode per-client".to_owned())
+        }
+        Framing::Raw => Err("--framing raw is not for agents, whose messages are JSON".to_owned()),
+    },
     serves: Serves::One(|settings, params| {
         let config = AgentConfig {
             endpoint: params.endpoint,
             command: settings.program.clone(),
             protocol: settings.protocol,
+            framing: settings.framing,
             grace: settings.grace,
             restart_limit: settings.restart_limit,
             max_agents: settings.max_agents,
@@ -86,6 +96,10 @@ const FLAGS: &[Flag] = &[
         ..Flag::BASE
     },
     Flag {
+        help: "with --mode per-client: lines, or content-length for an agent that writes a header with the length of each message",
+        ..FRAMING
+    },
+    Flag {
         name: "grace",
         takes: Takes::One("TIME"),
         default: Some("5m"),
@@ -99,23 +113,8 @@ const FLAGS: &[Flag] = &[
         ..Flag::BASE
     },
     Flag {
-        name: "restart-limit",
-        takes: Takes::One("N/TIME"),
-        default: Some("5/60s"),
         help: "how many times a process of a shared agent may exit within TIME and be restarted; the server fails when its last process exits more often",
-        set: |settings, value| {
-            let wrong = || format!("'{value}' is not N/TIME such as 5/60s");
-            let (count, window) = value.split_once('/').ok_or_else(wrong)?;
-            let window = duration(window)?.ok_or_else(wrong)?;
-            settings.restart_limit = RestartLimit {
-                count: number(count, 0..=1000)?,
-                window,
-            };
-            Ok(())
-        },
-        accepts: samples(&["0/1s", "1000/1h"]),
-        rejects: &["5", "5/0", "1001/1s"],
-        ..Flag::BASE
+        ..RESTART_LIMIT
     },
     Flag {
         name: "max-agents",

@@ -4,6 +4,7 @@ mod agent;
 mod app;
 mod demo;
 mod echo;
+mod pipe;
 mod processes;
 mod serve;
 mod terminal;
@@ -38,6 +39,8 @@ pub(crate) struct Command {
     pub(super) idle_timeout: Option<Duration>,
     /// Whether clients can run code through it. Such a command requires a token even on loopback.
     pub(super) runs_programs: bool,
+    /// Checks its flags against each other.
+    pub(super) check: fn(&Settings) -> Result<(), String>,
     pub(super) serves: Serves,
 }
 
@@ -72,11 +75,12 @@ pub(crate) struct ServiceParams<'a> {
 
 impl Command {
     /// All commands, in the order of the help.
-    pub(super) const ALL: [&'static Self; 7] = [
+    pub(super) const ALL: [&'static Self; 8] = [
         &agent::AGENT,
         &terminal::TERMINAL,
         &processes::PROCESSES,
         &app::APP,
+        &pipe::PIPE,
         &echo::ECHO,
         &serve::SERVE,
         &demo::DEMO,
@@ -95,6 +99,7 @@ impl Command {
         serves_subtree: false,
         idle_timeout: None,
         runs_programs: true,
+        check: |_| Ok(()),
         serves: Serves::Routes,
     };
 

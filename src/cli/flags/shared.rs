@@ -1,7 +1,8 @@
-//! Flags of every command that runs a program for each client.
+//! Flags that several commands have.
 
-use super::super::values::duration;
+use super::super::values::{duration, number};
 use super::{Flag, Takes, put, samples};
+use crate::service::{Framing, RestartLimit};
 
 pub(in crate::cli) const PASS_ENV: Flag = Flag {
     name: "pass-env",
@@ -30,5 +31,40 @@ pub(in crate::cli) const LINGER: Flag = Flag {
     },
     accepts: samples(&["0", "2s"]),
     rejects: &["soon"],
+    ..Flag::BASE
+};
+
+pub(in crate::cli) const RESTART_LIMIT: Flag = Flag {
+    name: "restart-limit",
+    takes: Takes::One("N/TIME"),
+    default: Some("5/60s"),
+    set: |settings, value| {
+        let wrong = || format!("'{value}' is not N/TIME such as 5/60s");
+        let (count, window) = value.split_once('/').ok_or_else(wrong)?;
+        let window = duration(window)?.ok_or_else(wrong)?;
+        settings.restart_limit = RestartLimit {
+            count: number(count, 0..=1000)?,
+            window,
+        };
+        Ok(())
+    },
+    accepts: samples(&["0/1s", "1000/1h"]),
+    rejects: &["5", "5/0", "1001/1s"],
+    ..Flag::BASE
+};
+
+pub(in crate::cli) const FRAMING: Flag = Flag {
+    name: "framing",
+    takes: Takes::One("FRAMING"),
+    default: Some("lines"),
+    set: |settings, value| {
+        let wrong = |_| format!("'{value}' is none of lines, raw and content-length");
+        put(
+            &mut settings.framing,
+            value.parse::<Framing>().map_err(wrong),
+        )
+    },
+    accepts: samples(&["lines", "content-length"]),
+    rejects: &["json"],
     ..Flag::BASE
 };

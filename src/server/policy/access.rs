@@ -255,7 +255,7 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
 }
 
 /// Decodes a percent-encoded text. An invalid encoding stays as it is.
-pub(super) fn percent_decode(text: &str) -> Vec<u8> {
+pub(crate) fn percent_decode(text: &str) -> Vec<u8> {
     let mut decoded = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [byte, after @ ..] = rest {

@@ -13,6 +13,7 @@ mod tokens;
 pub use access::Access;
 #[cfg(feature = "cli")]
 pub(crate) use access::RejectionHints;
+pub(crate) use access::percent_decode;
 pub(in crate::server) use access::{RequestSource, unauthorized};
 pub(in crate::server) use addresses::{Addresses, too_many_clients, too_many_of_address};
 pub use credential::{Credential, ParseSecretError, Secret};

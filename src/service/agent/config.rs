@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::service::Endpoint;
 use crate::service::backoff::RestartLimit;
+use crate::service::{Endpoint, Framing};
 use crate::{Accept, Rejection, Request};
 
-/// The protocol on an agent's standard input and output. Each line is one message.
+/// The protocol on an agent's standard input and output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AgentProtocol {
@@ -66,6 +66,9 @@ pub struct AgentConfig {
     pub command: Vec<String>,
     /// The protocol that the program speaks.
     pub protocol: AgentProtocol,
+    /// How messages are separated on the standard streams of an agent that is not shared: [`Framing::Lines`] or
+    /// [`Framing::ContentLength`]. A shared agent uses lines.
+    pub framing: Framing,
     /// How long a session keeps its place in the table after its client has disconnected. With `None`, it loses the
     /// place at once. A client can still load the session later.
     pub grace: Option<Duration>,
@@ -98,6 +101,7 @@ impl AgentConfig {
             endpoint,
             command: command.into_iter().map(Into::into).collect(),
             protocol: AgentProtocol::Acp,
+            framing: Framing::Lines,
             grace: None,
             restart_limit: RestartLimit::default(),
             max_agents: 4,
@@ -114,6 +118,12 @@ impl AgentConfig {
     #[must_use]
     pub fn with_protocol(self, protocol: AgentProtocol) -> Self {
         Self { protocol, ..self }
+    }
+
+    /// Sets how messages are separated on the standard streams of an agent that is not shared.
+    #[must_use]
+    pub fn with_framing(self, framing: Framing) -> Self {
+        Self { framing, ..self }
     }
 
     /// Sets how long a session keeps its place in the table after its client has disconnected.

@@ -45,6 +45,10 @@ impl LineDecoder {
                 }
                 AgentLine::Nothing
             }
+            Line::Broken(error) => {
+                log::warn!("cannot read the agent's output any further: {error}");
+                AgentLine::Nothing
+            }
             Line::SkippedEnd => {
                 let recovered = self.skipped.take().and_then(IdRecovery::finish);
                 AgentLine::Unreadable(recovered, "is over the message limit (max_message)")

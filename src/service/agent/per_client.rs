@@ -8,7 +8,9 @@ use super::recover_id::{IdRecovery, RecoveredId};
 use super::response::{code, error, invalid_message_error};
 use super::router::MAX_ID;
 use super::{AgentConfig, AgentProtocol, HIGH_WATER, LOW_WATER, MAX_UNREAD};
+use crate::service::Framing;
 use crate::service::child::{Child, ChildEvent, describe};
+use crate::service::framing::Decoder;
 use crate::service::json::unescape;
 use crate::service::lines::Line;
 use crate::{
@@ -27,6 +29,8 @@ struct ClientAgent {
     decoder: LineDecoder,
     /// Whether the client has sent a message.
     begun: bool,
+    /// Whether the agent's output cannot be divided into messages any further.
+    broken: bool,
     /// The normalized ids of the client's requests that the agent has not answered.
     client_requests: HashSet<Box<str>>,
 }
@@ -59,6 +63,14 @@ fn normalized_id(raw: &str) -> Box<str> {
         return format!("\"{}", unescape(raw)).into();
     }
     raw.into()
+}
+
+/// Appends a message to the input of an agent.
+fn push_message(framing: Framing, input: &mut Vec<u8>, text: &str) {
+    match framing {
+        Framing::ContentLength => framing.encode(text.as_bytes(), input),
+        Framing::Lines | Framing::Raw => push_line(input, &[text]),
+    }
 }
 
 /// Passes a line of the agent on to its client. Adds error responses for the agent to `refused`.
@@ -169,8 +181,14 @@ impl AgentPerClient {
             return false;
         };
         let (decoder, requests) = (&mut agent.decoder, &mut agent.client_requests);
+        let broken = &mut agent.broken;
+        let framing = self.config.framing;
         let mut refused = Vec::new();
         let event = handle(&mut agent.child, ctx, &mut |ctx, _, line| {
+            if let Line::Broken(error) = line {
+                *broken = true;
+                ctx.close(client, CloseCode::INTERNAL, error.to_string());
+            }
             pass_on(ctx, client, requests, decoder.decode(line), &mut refused);
             // The agent is not read while its client is congested.
             if ctx.is_congested(client) {
@@ -182,7 +200,7 @@ impl AgentPerClient {
         if let Some(stdin) = agent.child.stdin().filter(|_| !refused.is_empty()) {
             for refused in &refused {
                 if stdin.queued() < MAX_UNREAD {
-                    push_line(stdin.queue(), &[refused]);
+                    push_message(framing, stdin.queue(), refused);
                 }
             }
             stdin.written_to(ctx);
@@ -194,7 +212,7 @@ impl AgentPerClient {
                 if queued <= LOW_WATER {
                     ctx.set_held(client, false);
                 }
-                if agent.child.is_cut_off() {
+                if agent.broken || agent.child.is_cut_off() {
                     agent.child.stop(ctx);
                 }
             }
@@ -234,8 +252,8 @@ impl Service for AgentPerClient {
     }
 
     fn connected(&mut self, ctx: &mut Context, client: ClientId, _: &Request<'_>) {
-        let limit = ctx.config().limits.max_message;
-        match Child::spawn(ctx, &self.config.command, limit) {
+        let decoder = Decoder::new(self.config.framing, ctx.config().limits.max_message);
+        match Child::spawn_with(ctx, &self.config.command, decoder, |_| {}) {
             Ok(child) => {
                 self.started += 1;
                 self.sources
@@ -246,6 +264,7 @@ impl Service for AgentPerClient {
                         child,
                         decoder: LineDecoder::default(),
                         begun: false,
+                        broken: false,
                         client_requests: HashSet::new(),
                     },
                 );
@@ -299,7 +318,7 @@ impl Service for AgentPerClient {
             }
         }
         if let Some(stdin) = agent.child.stdin() {
-            push_line(stdin.queue(), &[text]);
+            push_message(self.config.framing, stdin.queue(), text);
             stdin.written_to(ctx);
             if stdin.queued() > HIGH_WATER {
                 ctx.set_held(client, true);

@@ -436,7 +436,9 @@ impl CommandTurn<'_> {
                 }
             },
             // The error was reported at the start of the line.
-            Line::Skipped(_) | Line::SkippedEnd => return ControlFlow::Continue(()),
+            Line::Skipped(_) | Line::SkippedEnd | Line::Broken(_) => {
+                return ControlFlow::Continue(());
+            }
             Line::TooLong(bytes) => {
                 let message = format!("the line is over {} bytes", line_limit(ctx));
                 log::warn!(

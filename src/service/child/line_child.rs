@@ -1,4 +1,4 @@
-//! A child process that exchanges lines over its standard streams.
+//! A child process that exchanges lines, or messages with another framing, over its standard streams.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -6,6 +6,7 @@ use std::process::{Command, ExitStatus, Stdio};
 
 use super::exit_status::describe;
 use super::supervisor::{Escalation, StopPlan, Supervisor};
+use crate::service::framing::{Decoder, Framing};
 use crate::service::lines::Line;
 use crate::service::pipe::{LineReader, PipeState, Writer};
 use crate::service::text::printable;
@@ -42,10 +43,23 @@ pub(crate) enum ChildEvent {
 impl Child {
     /// Starts a program. Its lines may have up to `limit` bytes.
     pub(crate) fn spawn(ctx: &mut Context, command: &[String], limit: usize) -> io::Result<Self> {
+        let decoder = Decoder::new(Framing::Lines, limit);
+        Self::spawn_with(ctx, command, decoder, |_| {})
+    }
+
+    /// Starts a program whose output the decoder divides into messages. Each message counts as a line. `prepare` sets the
+    /// program's environment.
+    pub(crate) fn spawn_with(
+        ctx: &mut Context,
+        command: &[String],
+        decoder: Decoder,
+        prepare: impl FnOnce(&mut Command),
+    ) -> io::Result<Self> {
         let [name, args @ ..] = command else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
         let mut command = Command::new(name);
+        prepare(&mut command);
         command
             .args(args)
             .stdin(Stdio::piped())
@@ -65,7 +79,7 @@ impl Child {
             stderr: None,
             timer: None,
         };
-        if let Err(error) = child.watch_pipes(ctx, limit) {
+        if let Err(error) = child.watch_pipes(ctx, decoder) {
             // Dropping the child kills the process but does not unwatch its descriptors.
             child.unwatch(ctx);
             return Err(error);
@@ -75,13 +89,14 @@ impl Child {
         Ok(child)
     }
 
-    fn watch_pipes(&mut self, ctx: &mut Context, limit: usize) -> io::Result<()> {
+    fn watch_pipes(&mut self, ctx: &mut Context, decoder: Decoder) -> io::Result<()> {
         let [stdin, stdout, stderr] = self.supervisor.take_pipes();
         if let Some(pipe) = stdin {
             self.stdin = Some(Writer::new(ctx, NonblockingFd::own(pipe)?)?);
         }
         if let Some(pipe) = stdout {
-            self.stdout = Some(LineReader::new(ctx, NonblockingFd::own(pipe)?, limit)?);
+            let pipe = NonblockingFd::own(pipe)?;
+            self.stdout = Some(LineReader::with_decoder(ctx, pipe, decoder)?);
         }
         if let Some(pipe) = stderr {
             self.stderr = Some(LineReader::new(ctx, NonblockingFd::own(pipe)?, LOG_LINE)?);
@@ -99,6 +114,11 @@ impl Child {
     /// Whether the program runs but has closed its input or output, so that it cannot answer any more.
     pub(crate) fn is_cut_off(&self) -> bool {
         self.supervisor.exit().is_none() && (self.stdin.is_none() || self.stdout.is_none())
+    }
+
+    /// Whether the program runs but has closed its output.
+    pub(crate) fn is_mute(&self) -> bool {
+        self.supervisor.exit().is_none() && self.stdout.is_none()
     }
 
     /// The sources of the child's events.
@@ -254,7 +274,7 @@ fn log_line(_: &mut Context, _: u64, line: Line<'_>) -> ControlFlow<()> {
     match line {
         Line::Whole(bytes) => log::info!(target: "program", "{}", printable(bytes)),
         Line::TooLong(bytes) => log::info!(target: "program", "{} ... (cut)", printable(bytes)),
-        Line::Skipped(_) | Line::SkippedEnd => {}
+        Line::Skipped(_) | Line::SkippedEnd | Line::Broken(_) => {}
     }
     ControlFlow::Continue(())
 }

@@ -1,0 +1,97 @@
+//! A program on a WebSocket: its standard input and output are the messages.
+//!
+//! [`PipePerClient`] starts a program for each client, and [`PipeShared`] connects all clients to one program.
+
+mod environment;
+mod per_client;
+mod shared;
+
+pub use self::per_client::PipePerClient;
+pub use self::shared::PipeShared;
+
+use std::process::ExitStatus;
+
+use crate::service::backoff::RestartLimit;
+use crate::service::child::describe;
+use crate::service::{Endpoint, Framing};
+use crate::{CloseCode, Context, Message};
+
+/// Clients are not read while a program has more unread input than this, in bytes.
+const HIGH_WATER: usize = 1 << 20;
+/// Clients are read again when a program's unread input is down to this.
+const LOW_WATER: usize = 256 << 10;
+
+/// The settings of a [`PipePerClient`] or a [`PipeShared`].
+///
+/// ```
+/// use outrigger::service::{Framing, PipeConfig};
+///
+/// let config = PipeConfig::new("/lsp".parse()?, ["typescript-language-server", "--stdio"])
+///     .with_framing(Framing::ContentLength);
+/// assert_eq!(config.command.len(), 2);
+/// # Ok::<(), outrigger::service::ParseEndpointError>(())
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct PipeConfig {
+    /// The path that clients connect to.
+    pub endpoint: Endpoint,
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// How messages are separated on the program's standard input and output.
+    pub framing: Framing,
+    /// How often a shared program may exit before the server stops.
+    pub restart_limit: RestartLimit,
+}
+
+impl PipeConfig {
+    /// The settings of a program that reads and writes lines.
+    pub fn new(endpoint: Endpoint, command: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self {
+            endpoint,
+            command: command.into_iter().map(Into::into).collect(),
+            framing: Framing::Lines,
+            restart_limit: RestartLimit::default(),
+        }
+    }
+
+    /// Sets how messages are separated.
+    #[must_use]
+    pub fn with_framing(self, framing: Framing) -> Self {
+        Self { framing, ..self }
+    }
+
+    /// Sets how often a shared program may exit before the server stops.
+    #[must_use]
+    pub fn with_restart_limit(self, restart_limit: RestartLimit) -> Self {
+        Self {
+            restart_limit,
+            ..self
+        }
+    }
+}
+
+/// The WebSocket message with what a program has written. Text that is not UTF-8 cannot be a text message.
+fn to_message(framing: Framing, bytes: &[u8]) -> Message<'_> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) if framing != Framing::Raw => Message::Text(text),
+        _ => Message::Binary(bytes),
+    }
+}
+
+/// How a client is closed when its program has exited.
+fn ending(status: Option<ExitStatus>) -> (CloseCode, String) {
+    let is_clean = status.is_some_and(|status| status.success());
+    let code = if is_clean {
+        CloseCode::NORMAL
+    } else {
+        CloseCode::INTERNAL
+    };
+    (code, format!("Program {}", describe(status)))
+}
+
+/// Why the output of a program cannot be passed on.
+fn line_too_long(ctx: &Context) -> String {
+    let limit = ctx.config().limits.max_message;
+    format!("Line over the message limit of {limit} bytes")
+}

@@ -1,0 +1,326 @@
+//! One program for all clients.
+
+use std::ops::ControlFlow;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use super::{HIGH_WATER, LOW_WATER, PipeConfig, ending, line_too_long, to_message};
+use crate::service::backoff::Backoff;
+use crate::service::child::{Child, ChildEvent, describe};
+use crate::service::framing::Decoder;
+use crate::service::lines::Line;
+use crate::{
+    Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Readiness, Rejection,
+    Request, Route, Service, SourceId, StatusFields, TimerId,
+};
+
+/// How often to check whether a program that no client lets write may continue. A client whose connection was cut holds it no
+/// longer, and that is no event.
+const HELD_CHECK: Duration = Duration::from_secs(1);
+
+/// One program for all clients. Each message that it writes goes to every client, and a message of any client goes to it.
+/// A program that exits is started again, up to the [restart limit](PipeConfig::restart_limit).
+///
+/// ```
+/// use outrigger::service::{PipeConfig, PipeShared};
+/// use outrigger::{Config, Server};
+///
+/// let program = PipeShared::new(PipeConfig::new("/...".parse()?, ["./chat"]));
+/// let config = Config::builder().listen("127.0.0.1:0".parse()?).build()?;
+/// let server = Server::bind(config, program)?;
+/// // `server.run()` starts the program.
+/// # drop(server);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct PipeShared {
+    config: PipeConfig,
+    state: State,
+    backoff: Backoff,
+    /// The connected clients.
+    clients: Vec<ClientId>,
+    /// Why the output of the running program cannot be passed on any further.
+    invalid: Option<String>,
+    /// The timer for the next check while the program is held back.
+    held_check: Option<TimerId>,
+    started: u64,
+    restarts: u64,
+    /// Whether the server stops.
+    draining: bool,
+    failure: Option<String>,
+}
+
+/// The state of the program.
+#[derive(Debug, Default)]
+enum State {
+    Running(Box<Child>),
+    /// It is started again when this timer expires.
+    Backoff(TimerId),
+    /// It has not been started, or will not be started again.
+    #[default]
+    Gone,
+}
+
+impl PipeShared {
+    /// Creates the service. The program starts with the server.
+    pub fn new(config: PipeConfig) -> Self {
+        Self {
+            backoff: Backoff::new(config.restart_limit),
+            config,
+            state: State::Gone,
+            clients: Vec::new(),
+            invalid: None,
+            held_check: None,
+            started: 0,
+            restarts: 0,
+            draining: false,
+            failure: None,
+        }
+    }
+
+    fn is_running(&self) -> bool {
+        matches!(self.state, State::Running(_))
+    }
+
+    fn child(&mut self) -> Option<&mut Child> {
+        match &mut self.state {
+            State::Running(child) => Some(child),
+            State::Backoff(_) | State::Gone => None,
+        }
+    }
+
+    fn start(&mut self, ctx: &mut Context) {
+        let decoder = Decoder::new(self.config.framing, ctx.config().limits.max_message);
+        match Child::spawn_with(ctx, &self.config.command, decoder, |_| {}) {
+            Ok(child) => {
+                self.started += 1;
+                self.invalid = None;
+                self.state = State::Running(Box::new(child));
+            }
+            Err(error) => self.fail(ctx, error.to_string()),
+        }
+    }
+
+    /// Stops the server with a failure.
+    fn fail(&mut self, ctx: &mut Context, failure: String) {
+        self.failure.get_or_insert(failure);
+        ctx.stop();
+    }
+
+    /// Whether the program has to wait, because no client takes its output. Output that only some clients take is not
+    /// held back for the others: a client that reads too slowly is disconnected. A client whose connection was cut does
+    /// not count.
+    fn is_held_back(clients: &[ClientId], ctx: &Context) -> bool {
+        let mut present = clients.iter().filter(|client| !ctx.is_detached(**client));
+        let first = present.next();
+        first.is_some_and(|first| ctx.is_congested(*first))
+            && present.all(|client| ctx.is_congested(*client))
+    }
+
+    /// Lets the program handle an event. Its output goes to all clients.
+    fn with_child(
+        &mut self,
+        ctx: &mut Context,
+        handle: impl FnOnce(
+            &mut Child,
+            &mut Context,
+            &mut dyn FnMut(&mut Context, u64, Line<'_>) -> ControlFlow<()>,
+        ) -> ChildEvent,
+    ) {
+        let State::Running(child) = &mut self.state else {
+            return;
+        };
+        let (framing, clients, invalid) = (self.config.framing, &self.clients, &mut self.invalid);
+        let event = handle(child, ctx, &mut |ctx, _, line| {
+            match line {
+                _ if invalid.is_some() => {}
+                Line::Whole(bytes) => {
+                    ctx.broadcast(to_message(framing, bytes), |_, _| true);
+                }
+                // The clients can use the lines that follow.
+                Line::TooLong(_) => log::warn!("skipped: {}", line_too_long(ctx)),
+                Line::Broken(error) => {
+                    log::error!("the output of the program is invalid: {error}");
+                    *invalid = Some(error.to_string());
+                }
+                Line::Skipped(_) | Line::SkippedEnd => {}
+            }
+            if ctx.is_turn_spent() || Self::is_held_back(clients, ctx) {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        });
+        match event {
+            ChildEvent::NotMine => {}
+            ChildEvent::Handled => {
+                let queued = child.stdin().map_or(0, |stdin| stdin.queued());
+                if queued <= LOW_WATER {
+                    ctx.set_paused(false);
+                }
+                // A program that has closed its output cannot send anything more.
+                if self.invalid.is_some() || child.is_mute() {
+                    child.stop(ctx);
+                }
+                self.resume(ctx);
+            }
+            ChildEvent::Exited(status) => self.handle_exit(ctx, status),
+        }
+    }
+
+    /// Continues to read the program's output, unless no client takes it.
+    fn resume(&mut self, ctx: &mut Context) {
+        if !self.is_running() {
+            return;
+        }
+        if Self::is_held_back(&self.clients, ctx) {
+            if self.held_check.is_none() {
+                self.held_check = Some(ctx.set_timer(HELD_CHECK));
+            }
+        } else if let Some(child) = self.child() {
+            child.resume(ctx);
+        }
+    }
+
+    fn handle_exit(&mut self, ctx: &mut Context, status: Option<ExitStatus>) {
+        self.state = State::Gone;
+        ctx.set_paused(false);
+        if self.draining || ctx.is_stopping() {
+            return;
+        }
+        let (code, reason) = match self.invalid.take() {
+            Some(reason) => (CloseCode::INTERNAL, reason),
+            None => ending(status),
+        };
+        for client in ctx.clients() {
+            ctx.close(client, code, reason.clone());
+        }
+        let failure = format!("the program {}", describe(status));
+        let Some(delay) = self.backoff.next_delay(ctx.now()) else {
+            return self.fail(ctx, failure);
+        };
+        log::error!("{failure}; restarting it in {delay:?}");
+        self.restarts += 1;
+        self.state = State::Backoff(ctx.set_timer(delay));
+    }
+}
+
+impl Service for PipeShared {
+    fn started(&mut self, ctx: &mut Context) {
+        self.start(ctx);
+    }
+
+    fn route(&mut self, request: &Request<'_>) -> Result<Route, Rejection> {
+        self.config.endpoint.route(request)
+    }
+
+    fn accept(&mut self, _: &mut Context, _: &Request<'_>) -> Result<Accept, Rejection> {
+        if !self.is_running() || self.invalid.is_some() {
+            return Err(Rejection::unavailable("the program is not running"));
+        }
+        Ok(Accept::default())
+    }
+
+    fn connected(&mut self, ctx: &mut Context, client: ClientId, _: &Request<'_>) {
+        self.clients.push(client);
+        self.resume(ctx);
+    }
+
+    fn message(&mut self, ctx: &mut Context, _: ClientId, message: Message<'_>) {
+        let framing = self.config.framing;
+        // A program that has closed its input gets no more messages.
+        if let Some(stdin) = self.child().and_then(Child::stdin) {
+            framing.encode(message.as_bytes(), stdin.queue());
+            stdin.written_to(ctx);
+            if stdin.queued() > HIGH_WATER {
+                ctx.set_paused(true);
+            }
+        }
+    }
+
+    fn drained(&mut self, ctx: &mut Context, _: ClientId) {
+        self.resume(ctx);
+    }
+
+    fn disconnected(&mut self, ctx: &mut Context, client: ClientId, _: &CloseReason) {
+        self.clients.retain(|one| *one != client);
+        self.resume(ctx);
+    }
+
+    /// Whether the clients have not been sent the last output of the program.
+    fn is_waiting(&self, _: &Context, _: ClientId) -> bool {
+        self.draining && self.is_running()
+    }
+
+    fn ready(&mut self, ctx: &mut Context, source: SourceId, _: Readiness) {
+        self.with_child(ctx, |child, ctx, line| {
+            child.handle_ready(ctx, source, line)
+        });
+    }
+
+    fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
+        if matches!(self.state, State::Backoff(backoff) if backoff == timer) {
+            self.state = State::Gone;
+            if !ctx.is_stopping() {
+                self.start(ctx);
+            }
+            return;
+        }
+        if self.held_check == Some(timer) {
+            self.held_check = None;
+            return self.resume(ctx);
+        }
+        self.with_child(ctx, |child, ctx, line| child.handle_timer(ctx, timer, line));
+    }
+
+    fn is_ready(&self) -> bool {
+        self.is_running()
+    }
+
+    fn status(&self) -> StatusFields {
+        let status = serde_json::json!({
+            "processes": usize::from(self.is_running()),
+            "restarts": self.restarts,
+        });
+        StatusFields::from_value(status)
+    }
+
+    fn metrics(&self, out: &mut Metrics) {
+        out.gauge(
+            "outrigger_processes_running",
+            "Running programs, including those that are being stopped.",
+            usize::from(self.is_running()),
+        );
+        out.counter(
+            "outrigger_processes_started_total",
+            "Programs started.",
+            self.started,
+        );
+    }
+
+    fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
+        self.clients.iter().copied().for_each(visit);
+    }
+
+    fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    /// Ends the program's input. The clients get the rest of its output.
+    fn draining(&mut self, ctx: &mut Context) {
+        self.draining = true;
+        if let Some(child) = self.child() {
+            child.stop(ctx);
+        }
+    }
+
+    fn stopping(&mut self, ctx: &mut Context) {
+        if let Some(child) = self.child() {
+            child.stop(ctx);
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        !self.is_running()
+    }
+}
