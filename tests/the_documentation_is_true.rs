@@ -15,11 +15,12 @@ use common::program::outrigger;
 use rustix::process::Signal;
 
 #[cfg(feature = "deflate")]
-const COMMANDS: [&str; 8] = [
+const COMMANDS: [&str; 9] = [
     "agent",
     "terminal",
     "processes",
     "app",
+    "pipe",
     "echo",
     "serve",
     "demo",
