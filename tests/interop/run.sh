@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # Runs other people's clients against the program: Python `websockets`, npm `ws`, headless Chromium with examples/chat.html,
-# the SDK of the Agent Client Protocol and an MCP server on either side of `outrigger agent`, examples/terminal with xterm.js,
+# the SDK of the Agent Client Protocol and an MCP server on either side of `outrigger agent`, language servers, a debug adapter and
+# websocketd's example programs behind `outrigger pipe`, examples/terminal with xterm.js,
 # full-screen programs in tmux through examples/attach.py, examples/resume.py and resume.ts behind a proxy that cuts, and many of
 # these over TLS, with sslyze.
-# Installs npm and Python packages below target/interop. Chromium, nginx, HAProxy, tmux, vim, less and top must be installed.
+# Installs npm and Python packages below target/interop. Chromium, nginx, HAProxy, tmux, vim, less, top and websocketd must be
+# installed.
 #
 # usage: tests/interop/run.sh [PART...]      all parts by default: python node compression browser demo examples deploy acp
-#                                            terminal fullscreen resume tls
+#                                            terminal fullscreen resume tls pipe
 # env:   OUTRIGGER=target/release/outrigger
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -83,12 +85,22 @@ run_tls() {
   TOOLS=$tools PYTHON=$tools/venv/bin/python SSLYZE=$tools/sslyze/bin/sslyze tests/interop/tls.sh
 }
 
+run_pipe() {
+  venv
+  "$tools/venv/bin/python" -c 'import debugpy' 2>/dev/null || "$tools/venv/bin/pip" install -q debugpy==1.8.22
+  [ -d "$tools/lsp/node_modules/pyright" ] || (mkdir -p "$tools/lsp" && cd "$tools/lsp" && npm install --silent --no-audit \
+    --no-fund --prefix . ws@8 vscode-ws-jsonrpc@3 vscode-jsonrpc@8 typescript@5 typescript-language-server@4 pyright@1 >/dev/null)
+  TOOLS=$tools/lsp node tests/interop/language_servers.mjs
+  "$tools/venv/bin/python" tests/interop/debug_adapter.py
+  "$tools/venv/bin/python" tests/interop/websocketd_programs.py
+}
+
 # A part that hangs fails.
-export -f venv node_modules run_{python,node,compression,browser,demo,examples,deploy,acp,terminal,fullscreen,resume,tls}
+export -f venv node_modules run_{python,node,compression,browser,demo,examples,deploy,acp,terminal,fullscreen,resume,tls,pipe}
 export tools
 run() { timeout --kill-after=10 400 bash -euo pipefail -c "run_$1" || { echo "interop: $1 failed with $?" >&2; exit 1; }; }
 
-for part in ${@:-python node compression browser demo examples deploy acp terminal fullscreen resume tls}; do
+for part in ${@:-python node compression browser demo examples deploy acp terminal fullscreen resume tls pipe}; do
   echo "interop: $part"
   run "$part"
 done
