@@ -81,6 +81,7 @@ fn main() {
             size,
             depth,
             connections,
+            ..
         } = work;
         print!("{:>20}", format!("{size}, {depth}, {connections}"));
         let row = SERVERS.map(|name| Measured::median(&measured[name]));
@@ -121,6 +122,7 @@ fn draw(table: &[(Work, [Measured; 4])], idle: &[u64; 4]) -> String {
                 size,
                 depth,
                 connections,
+                ..
             } = work;
             let size = match size {
                 ..1024 => format!("{size} B"),

@@ -119,6 +119,21 @@ def operations():
         yield bytes([source.randrange(256)]) + plan
 
 
+def framed():
+    messages = [b"Content-Length: 5\r\n\r\nhello", b"content-length:\t2\r\nContent-Type: x; charset=utf-8\r\n\r\n{}", b"Content-Length: 0\n\n"]
+    streams = [
+        *messages,
+        b"".join(messages),
+        b"Content-Length: -1\r\n\r\n",
+        b"Content-Length: 99999999999999999999\r\n\r\n",
+        b"Content-Length: 1\r\nContent-Length: 1\r\n\r\na",
+        b"one\r\ntwo\n\n\0\xff\nthree\r",
+    ]
+    for kind, limit, step, breaks in itertools.product(range(3), [4, 200], [0, 5], [0, 1]):
+        for stream in streams:
+            yield bytes([kind, limit, step, breaks]) + stream
+
+
 def envelopes():
     for method in ["initialize", "session/new", "session/prompt", "$/cancel_request"]:
         params = '{"sessionId":"s\\u0031","requestId":"r","_meta":{"outrigger":{"resumeToken":"t"}},"x":[1.5e3,{}]}'
@@ -185,6 +200,7 @@ write("attachments", attachments())
 write("control", [b'{"type":"resize","rows":24,"cols":80}', b'{"cols":1,"rows":65535,"type":"resize"}'])
 write("process_calls", process_calls())
 write("envelope", envelopes())
+write("framing", framed())
 write("router", routes())
 write("handshake", handshakes())
 write("frame_header", headers())

@@ -146,6 +146,8 @@ pub(crate) struct Work {
     /// Messages in flight per connection.
     pub(crate) depth: usize,
     pub(crate) connections: usize,
+    /// Whether the messages are lines of text.
+    is_text: bool,
 }
 
 impl Work {
@@ -154,7 +156,15 @@ impl Work {
             size,
             depth,
             connections,
+            is_text: false,
         }
+    }
+
+    /// The same with messages that are lines of text.
+    #[allow(dead_code, reason = "one benchmark uses it")]
+    pub(crate) const fn text(mut self) -> Self {
+        self.is_text = true;
+        self
     }
 
     /// What a connection writes at once, and what returns. All frames have the same length.
@@ -164,7 +174,7 @@ impl Work {
         for message in 0..self.depth {
             let masked = sent.len() + 1;
             for frame in [&mut sent, &mut echo] {
-                frame.push(0x82);
+                frame.push(if self.is_text { 0x81 } else { 0x82 });
                 match self.size {
                     ..126 => frame.push(self.size as u8),
                     126..65536 => frame.extend([126, (self.size >> 8) as u8, self.size as u8]),
@@ -177,7 +187,10 @@ impl Work {
             sent[masked] |= 0x80;
             sent.extend(MASK);
             for at in 0..self.size {
-                let byte = ((at + 31 * message) % 251) as u8;
+                let byte = match self.is_text {
+                    true => b'a' + ((at + message) % 26) as u8,
+                    false => ((at + 31 * message) % 251) as u8,
+                };
                 sent.push(byte ^ MASK[at % 4]);
                 echo.push(byte);
             }

@@ -7,7 +7,7 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use super::environment::{Environment, check_size};
-use super::{HIGH_WATER, LOW_WATER, PipeConfig, ending, line_too_long, to_message};
+use super::{HIGH_WATER, LOW_WATER, PipeConfig, TurnOutput, ending, line_too_long, to_message};
 use crate::service::child::{Child, ChildEvent, describe};
 use crate::service::framing::Decoder;
 use crate::service::lines::Line;
@@ -121,6 +121,7 @@ impl PipePerClient {
         let ClientProgram {
             child, is_ignored, ..
         } = program;
+        let mut turn = TurnOutput::default();
         let event = handle(child, ctx, &mut |ctx, _, line| {
             let failure = match line {
                 _ if *is_ignored => None,
@@ -138,7 +139,7 @@ impl PipePerClient {
                 ctx.close(client, CloseCode::INTERNAL, failure);
             }
             // The program is not read while its client is congested.
-            if ctx.is_congested(client) {
+            if turn.is_over(ctx) || ctx.is_congested(client) {
                 ControlFlow::Break(())
             } else {
                 ControlFlow::Continue(())
@@ -154,6 +155,9 @@ impl PipePerClient {
                 // A program that has closed its output cannot send anything more.
                 if *is_ignored || child.is_mute() {
                     child.stop(ctx);
+                }
+                if !ctx.is_congested(client) {
+                    child.resume(ctx);
                 }
             }
             ChildEvent::Exited(status) => self.handle_exit(ctx, client, status),

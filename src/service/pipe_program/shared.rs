@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use super::{HIGH_WATER, LOW_WATER, PipeConfig, ending, line_too_long, to_message};
+use super::{HIGH_WATER, LOW_WATER, PipeConfig, TurnOutput, ending, line_too_long, to_message};
 use crate::service::backoff::Backoff;
 use crate::service::child::{Child, ChildEvent, describe};
 use crate::service::framing::Decoder;
@@ -131,6 +131,7 @@ impl PipeShared {
             return;
         };
         let (framing, clients, invalid) = (self.config.framing, &self.clients, &mut self.invalid);
+        let mut turn = TurnOutput::default();
         let event = handle(child, ctx, &mut |ctx, _, line| {
             match line {
                 _ if invalid.is_some() => {}
@@ -145,7 +146,7 @@ impl PipeShared {
                 }
                 Line::Skipped(_) | Line::SkippedEnd => {}
             }
-            if ctx.is_turn_spent() || Self::is_held_back(clients, ctx) {
+            if turn.is_over(ctx) || Self::is_held_back(clients, ctx) {
                 ControlFlow::Break(())
             } else {
                 ControlFlow::Continue(())
