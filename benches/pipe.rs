@@ -5,6 +5,7 @@
 //! and `IDLE=200` the clients of the last rows. The results are medians. The processor time and the memory are those of the
 //! server without the programs. websocketd has to be installed.
 
+#[allow(dead_code, reason = "other benchmarks use the rest")]
 mod common;
 
 use std::fs;

@@ -149,7 +149,10 @@ pub struct AgentPerClient {
 
 impl AgentPerClient {
     /// Creates the service. Agent processes start when clients connect.
-    pub fn new(config: AgentConfig) -> Self {
+    pub fn new(mut config: AgentConfig) -> Self {
+        if config.framing == Framing::Raw {
+            config.framing = Framing::Lines;
+        }
         Self {
             config,
             agents: HashMap::new(),
@@ -283,6 +286,7 @@ impl Service for AgentPerClient {
         // The cost grows with the length, because every byte is parsed.
         ctx.spend(3 + text.len() / 512);
         let acp = self.config.protocol == AgentProtocol::Acp;
+        let framing = self.config.framing;
         let first = !agent.begun;
         match Envelope::parse(text) {
             Ok(envelope) if envelope.id().is_some_and(|id| id.len() > MAX_ID) => {
@@ -318,7 +322,7 @@ impl Service for AgentPerClient {
             }
         }
         if let Some(stdin) = agent.child.stdin() {
-            push_message(self.config.framing, stdin.queue(), text);
+            push_message(framing, stdin.queue(), text);
             stdin.written_to(ctx);
             if stdin.queued() > HIGH_WATER {
                 ctx.set_held(client, true);
