@@ -16,12 +16,12 @@ use std::time::{Duration, Instant};
 use common::{Measured, Server, Work, measure, median, setting, upgrade};
 use mio::net::TcpStream;
 
-const WORK: [Work; 5] = [
+/// websocketd divides longer messages into frames, which the load does not expect.
+const WORK: [Work; 4] = [
     Work::new(20, 1, 16).text(),
     Work::new(20, 32, 16).text(),
     Work::new(1024, 16, 16).text(),
-    Work::new(16384, 4, 16).text(),
-    Work::new(1 << 20, 1, 4).text(),
+    Work::new(4000, 4, 16).text(),
 ];
 
 const SERVERS: [&str; 2] = ["outrigger", "websocketd"];
