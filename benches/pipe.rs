@@ -151,8 +151,9 @@ fn main() {
             measured.push(idle(name, count));
         }
     }
-    let figures: [(&str, fn(&Idle) -> f64); 4] = [
-        ("µs to start a program", |idle| idle.start),
+    type Figure = fn(&Idle) -> f64;
+    let figures = [
+        ("µs to start a program", (|idle| idle.start) as Figure),
         ("bytes, idle client", |idle| idle.each),
         ("bytes, server with clients", |idle| idle.resident),
         ("threads of the server", |idle| idle.threads),
