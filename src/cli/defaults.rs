@@ -25,13 +25,16 @@ const MAX_PASSED: i32 = 1024;
 const SHORT_TOKEN: usize = 16;
 
 /// The environment variable that may hold the token.
-const TOKEN_VARIABLE: &str = "OUTRIGGER_TOKEN";
+pub(super) const TOKEN_VARIABLE: &str = "OUTRIGGER_TOKEN";
 
 impl Settings {
     /// Checks the flags against each other and fills in the defaults that depend on several flags.
     pub(super) fn complete(&mut self, command: &'static Command) -> Result<(), String> {
         if command.program == ProgramArg::Required && self.program.is_empty() {
             return Err("missing program after '--'".to_owned());
+        }
+        if let Some(name) = command.operand.filter(|_| self.operand.is_none()) {
+            return Err(format!("missing {name}"));
         }
         if command.is_demo() {
             self.routes = demo_routes()?;
@@ -54,6 +57,9 @@ impl Settings {
         }
         if self.restart && self.program.is_empty() {
             return Err("--restart requires a program after '--'".to_owned());
+        }
+        if command.is_client() {
+            return self.complete_client();
         }
         if !self.has_idle_timeout() {
             let services = self.services(command).into_iter();
@@ -212,6 +218,8 @@ impl Settings {
             ("--token-file", self.token_file.clone()),
             #[cfg(feature = "tls")]
             ("--tls-key", self.tls.key.clone()),
+            #[cfg(feature = "tls")]
+            ("--tls-client-key", self.client.tls.key.clone()),
             #[cfg(feature = "tls")]
             ("--tls-dir", self.kept_certificate()),
         ];

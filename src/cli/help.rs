@@ -1,6 +1,6 @@
 //! The text of `--help`, made from the tables of commands and flags.
 
-use super::commands::Command;
+use super::commands::{Command, Serves};
 use super::flags::{Flag, Takes};
 
 /// The columns of a line.
@@ -27,8 +27,8 @@ pub(super) fn overview() -> String {
   outrigger COMMAND --help    the options of a command
   outrigger --version         the version
 
-Outrigger prints 'outrigger: listening on URL' once clients can connect. Exit codes: 0 stopped
-as requested, 1 failed while running, 2 wrong usage.
+A server prints 'outrigger: listening on URL' once clients can connect. Exit codes: 0 stopped as
+requested, 1 failed while running, 2 wrong usage.
 ",
     );
     text
@@ -44,12 +44,16 @@ pub(super) fn of(command: &Command) -> String {
             describe(flag, &mut text);
         }
     }
-    text.push_str("\nServer options:\n");
+    text.push_str(if command.is_client() {
+        "\nConnection options:\n"
+    } else {
+        "\nServer options:\n"
+    });
     for flag in Flag::general(command) {
         describe(flag, &mut text);
     }
     text.push_str("\nTimes are written 500ms, 20s or 5m, sizes 65536, 64KiB or 16MiB.");
-    if !command.serves_routes() {
+    if matches!(command.serves, Serves::One(_)) {
         text.push_str(&format!(" The default path is '{}'.", command.default_path));
     }
     text.push('\n');

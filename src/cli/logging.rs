@@ -78,11 +78,11 @@ struct Logger {
     level: LevelFilter,
 }
 
-/// Starts logging. Without a level, `RUST_LOG` sets it, and the default is `info`.
-pub(super) fn init(level: Option<LevelFilter>, format: LogFormat) {
+/// Starts logging. Without a level, `RUST_LOG` sets it, or else it is the default.
+pub(super) fn init(level: Option<LevelFilter>, default: LevelFilter, format: LogFormat) {
     let level = level
         .or_else(|| level_from(&std::env::var("RUST_LOG").ok()?))
-        .unwrap_or(LevelFilter::Info);
+        .unwrap_or(default);
     state().format = format;
     if log::set_boxed_logger(Box::new(Logger { level })).is_ok() {
         log::set_max_level(level);

@@ -1,10 +1,11 @@
-//! The `outrigger` program: reads the command line and the configuration file into settings, and runs a server.
+//! The `outrigger` program: reads the command line and the configuration file into settings, and runs a server or a client.
 //!
 //! Commands are defined in `commands`, and flags in `flags`, each in one place: the parser, the help, the configuration
 //! file and the tests all read these tables.
 
 mod addresses;
 mod announce;
+mod client;
 mod commands;
 mod config_file;
 mod defaults;
@@ -63,7 +64,7 @@ enum Action {
     Example(fn() -> io::Result<()>),
     /// List or edit the tokens of a file.
     Token(TokenCommand),
-    /// Run a server.
+    /// Run a server or a client.
     Run(&'static Command, Box<Settings>),
 }
 
@@ -162,6 +163,12 @@ fn parse_flags(
         let name = match arg {
             Arg::Long("help") | Arg::Short('h') => return Ok(Action::Print(help::of(command))),
             Arg::Long(name) => name.to_owned(),
+            Arg::Value(value) if command.operand.is_some() && settings.operand.is_none() => {
+                let value = value.into_string();
+                let wrong = |value: OsString| format!("'{}' is not UTF-8", value.to_string_lossy());
+                settings.operand = Some(value.map_err(wrong)?);
+                continue;
+            }
             Arg::Value(value) => {
                 let value = value.to_string_lossy();
                 return Err(match command.program {

@@ -1,8 +1,10 @@
-//! Runs a server from the settings until it is stopped.
+//! Runs a server or a client from the settings until it is stopped.
 
 use std::error::Error;
 use std::io::{self, IsTerminal};
 use std::time::Duration;
+
+use log::LevelFilter;
 
 use super::addresses::reached_at;
 use super::announce::Announcement;
@@ -21,14 +23,22 @@ use crate::{Access, Config, Ended, Listen, ListenAddress, Reload, Server, Servic
 const PRINT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An error of the server, or why its settings cannot be used.
-type Failure = Box<dyn Error>;
+pub(super) type Failure = Box<dyn Error>;
 
 pub(super) fn run(
     command: &'static Command,
     #[cfg_attr(not(feature = "tls"), expect(unused_mut))] mut settings: Settings,
 ) -> Outcome {
-    logging::init(settings.log_level, settings.log_format);
+    // A client is silent in normal use, because its output may be mixed with that of the program that started it.
+    let default = match command.serves {
+        Serves::Client(_) => LevelFilter::Warn,
+        Serves::One(_) | Serves::Routes | Serves::Demo => LevelFilter::Info,
+    };
+    logging::init(settings.log_level, default, settings.log_format);
     warn(&settings);
+    if let Serves::Client(run) = command.serves {
+        return run(settings).unwrap_or_else(|error| fail(&with_causes(&*error), Outcome::Failure));
+    }
     if let Err(error) = settings.find_programs(command) {
         return fail(&error, Outcome::Usage);
     }

@@ -6,6 +6,7 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::client::ClientSettings;
 use super::commands::Command;
 use super::logging::LogFormat;
 use super::lookup;
@@ -45,7 +46,11 @@ pub(crate) struct Settings {
     pub(crate) routes: Vec<(&'static Command, Self)>,
     /// The program to run and its arguments.
     pub(crate) program: Vec<String>,
-    /// Whether clients cannot resume their connections.
+    /// The argument of a command that requires one besides flags.
+    pub(crate) operand: Option<String>,
+    /// The settings of a command that connects to a server.
+    pub(crate) client: ClientSettings,
+    /// Whether connections cannot be resumed.
     pub(crate) no_resume: bool,
     pub(crate) restart: bool,
     pub(crate) per_client: bool,
@@ -107,6 +112,8 @@ impl Settings {
             path: None,
             routes: Vec::new(),
             program: Vec::new(),
+            operand: None,
+            client: ClientSettings::default(),
             no_resume: false,
             restart: false,
             per_client: false,

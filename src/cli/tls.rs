@@ -222,7 +222,7 @@ fn named(flag: &str, file: &Path) -> String {
 }
 
 /// Reads a file of limited size. A server that is running reads regular files only, because a pipe could block it.
-fn read(file: &Path, is_running: bool) -> io::Result<Vec<u8>> {
+pub(super) fn read(file: &Path, is_running: bool) -> io::Result<Vec<u8>> {
     let mut options = OpenOptions::new();
     options.read(true);
     if is_running {

@@ -14,7 +14,8 @@ const NO_TLS: &str =
 
 /// Why this build does not have a flag, if another build does.
 pub(super) fn missing_feature(name: &str) -> Option<&'static str> {
-    (!cfg!(feature = "tls") && name.starts_with("tls-")).then_some(NO_TLS)
+    let concerns_tls = name.starts_with("tls-") || matches!(name, "ca" | "fingerprint");
+    (!cfg!(feature = "tls") && concerns_tls).then_some(NO_TLS)
 }
 
 /// Parses `HOST:PORT`, `unix:PATH` or `fd:NUMBER`, which may follow `tls:` or `plain:`. A host name stands for all of its

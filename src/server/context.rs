@@ -158,6 +158,11 @@ impl Context {
         self.core.registry.get(id).is_some_and(Client::is_detached)
     }
 
+    /// The number of messages to a client that can resume its connection which it has not confirmed. 0 for other clients.
+    pub fn unconfirmed(&self, id: ClientId) -> u64 {
+        self.core.own_ref(id).map_or(0, Client::unconfirmed_count)
+    }
+
     /// The time since the last bytes arrived from a client, including PONG. A live client answers the PING that the server
     /// sends in each ping interval.
     pub fn silent_for(&self, id: ClientId) -> Duration {

@@ -11,12 +11,16 @@
 //! | [`Terminal`] | a program on a terminal of its own |
 //! | [`Processes`] | an HTTP API that starts, watches and signals processes |
 //!
+//! [`Bridge`] is a client instead: it connects to a server and carries messages between it and the process's own standard
+//! streams.
+//!
 //! [`Routes`] combines several services behind one listener.
 
 pub mod agent;
 pub mod app;
 mod backoff;
 mod child;
+mod connect;
 mod echo;
 mod endpoint;
 pub(crate) mod framing;
@@ -31,6 +35,7 @@ mod text;
 pub use agent::{Agent, AgentConfig, AgentPerClient};
 pub use app::{App, AppConfig};
 pub use backoff::RestartLimit;
+pub use connect::{Bridge, BridgeConfig};
 pub use echo::Echo;
 pub use endpoint::{Endpoint, ParseEndpointError};
 pub use framing::{Framing, ParseFramingError};

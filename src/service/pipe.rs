@@ -361,6 +361,11 @@ impl Writer {
         PipeState::Open
     }
 
+    /// Whether the other end is closed. A write would fail.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.broken || self.fd.is_closed()
+    }
+
     /// Closes the pipe: the program reads end of file after the written bytes.
     pub(crate) fn close(self, ctx: &mut Context) {
         self.trigger.unwatch(ctx);

@@ -207,6 +207,14 @@ impl NonblockingFd {
         Ok(written?)
     }
 
+    /// Whether the other end is closed, so that a write would fail.
+    pub(crate) fn is_closed(&self) -> bool {
+        let mut fds = [PollFd::new(&self.fd, PollFlags::OUT)];
+        let polled = poll(&mut fds, Some(&Timespec::default()));
+        let failed = PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL;
+        polled.is_ok() && fds[0].revents().intersects(failed)
+    }
+
     /// Waits until the descriptor is writable, for `most` at most. A signal ends the wait.
     ///
     /// # Errors

@@ -4,6 +4,8 @@
 
 #[cfg(feature = "server")]
 mod account;
+#[cfg(feature = "cli")]
+mod arguments;
 #[cfg(feature = "server")]
 mod child_process;
 #[cfg(feature = "server")]
@@ -25,6 +27,8 @@ mod wide;
 
 #[cfg(feature = "server")]
 pub(crate) use account::Account;
+#[cfg(feature = "cli")]
+pub(crate) use arguments::mask_arguments;
 #[cfg(feature = "server")]
 pub(crate) use child_process::{ChildProcess, StartOptions, code_or_signal, exit_descriptor};
 #[cfg(feature = "server")]
@@ -34,7 +38,7 @@ pub(crate) use descriptors::NonblockingFd;
 #[cfg(feature = "server")]
 pub(crate) use descriptors::{is_exhausted, raise_descriptor_limit, unsent_bytes};
 #[cfg(feature = "server")]
-pub(crate) use memory::trim_heap;
+pub(crate) use memory::{drop_code, trim_heap};
 #[cfg(feature = "server")]
 pub(crate) use orphans::{
     Reaper, SystemProcessTable, become_subreaper, kill_orphans, reap_orphans, signal_orphans, usage,

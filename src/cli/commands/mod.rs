@@ -2,6 +2,7 @@
 
 mod agent;
 mod app;
+mod connect;
 mod demo;
 mod echo;
 mod pipe;
@@ -12,7 +13,9 @@ mod terminal;
 use std::io;
 use std::time::Duration;
 
+use super::Outcome;
 use super::flags::Flag;
+use super::run::Failure;
 use super::settings::Settings;
 use crate::service::Endpoint;
 use crate::{Service, Token};
@@ -30,6 +33,8 @@ pub(crate) struct Command {
     /// The title of its own flags in the help.
     pub(super) title: &'static str,
     pub(super) flags: &'static [Flag],
+    /// The argument that it requires besides flags, by its name in the usage line.
+    pub(super) operand: Option<&'static str>,
     pub(super) program: ProgramArg,
     /// The path that it serves without `--path`.
     pub(super) default_path: &'static str,
@@ -62,6 +67,8 @@ pub(super) enum Serves {
     Routes,
     /// The routes of the demo.
     Demo,
+    /// Nothing. The command is a client: it connects to a server, and this function runs it.
+    Client(fn(Settings) -> Result<Outcome, Failure>),
 }
 
 /// What a service needs besides its own settings.
@@ -75,7 +82,7 @@ pub(crate) struct ServiceParams<'a> {
 
 impl Command {
     /// All commands, in the order of the help.
-    pub(super) const ALL: [&'static Self; 8] = [
+    pub(super) const ALL: [&'static Self; 9] = [
         &agent::AGENT,
         &terminal::TERMINAL,
         &processes::PROCESSES,
@@ -84,6 +91,7 @@ impl Command {
         &echo::ECHO,
         &serve::SERVE,
         &demo::DEMO,
+        &connect::CONNECT,
     ];
 
     /// A command without flags, program or routes.
@@ -94,6 +102,7 @@ impl Command {
         about: "",
         title: "",
         flags: &[],
+        operand: None,
         program: ProgramArg::None,
         default_path: "/",
         serves_subtree: false,
@@ -111,12 +120,17 @@ impl Command {
     /// The commands that a route can name.
     pub(super) fn of_routes() -> impl Iterator<Item = &'static Self> {
         let commands = Self::ALL.into_iter();
-        commands.filter(|command| !command.serves_routes())
+        commands.filter(|command| matches!(command.serves, Serves::One(_)))
     }
 
     /// Whether the command serves several services, each at a path of its own.
     pub(super) fn serves_routes(&self) -> bool {
-        !matches!(self.serves, Serves::One(_))
+        matches!(self.serves, Serves::Routes | Serves::Demo)
+    }
+
+    /// Whether the command connects to a server instead of being one.
+    pub(super) fn is_client(&self) -> bool {
+        matches!(self.serves, Serves::Client(_))
     }
 
     pub(super) fn is_demo(&self) -> bool {

@@ -2,18 +2,20 @@
 
 use super::{Flag, Takes, put, samples, turn_on};
 
+pub(super) const TOKEN_FILE: Flag = Flag {
+    name: "token-file",
+    takes: Takes::One("FILE"),
+    default_note: Some(
+        "a generated token, printed in the 'listening' line; none for echo on loopback",
+    ),
+    help: "file with the tokens that clients present: one word, or lines NAME SCOPE SECRET as 'outrigger token' writes them; the variable OUTRIGGER_TOKEN may hold this text instead",
+    set: |settings, value| put(&mut settings.token_file, Ok(Some(value.into()))),
+    accepts: samples(&["/run/token"]),
+    ..Flag::BASE
+};
+
 pub(super) const FLAGS: &[Flag] = &[
-    Flag {
-        name: "token-file",
-        takes: Takes::One("FILE"),
-        default_note: Some(
-            "a generated token, printed in the 'listening' line; none for echo on loopback",
-        ),
-        help: "file with the tokens that clients present: one word, or lines NAME SCOPE SECRET as 'outrigger token' writes them; the variable OUTRIGGER_TOKEN may hold this text instead",
-        set: |settings, value| put(&mut settings.token_file, Ok(Some(value.into()))),
-        accepts: samples(&["/run/token"]),
-        ..Flag::BASE
-    },
+    TOKEN_FILE,
     Flag {
         name: "token-header",
         takes: Takes::One("NAME"),

@@ -8,6 +8,30 @@ use super::turn_on;
 use super::{Flag, Takes, put, samples};
 use crate::protocol::http::MAX_HEADERS;
 
+pub(super) const MAX_MESSAGE: Flag = Flag {
+    name: "max-message",
+    takes: Takes::One("BYTES"),
+    default: Some("16MiB"),
+    help: "maximum length of a message; a longer one closes the connection with 1009",
+    set: |settings, value| {
+        put(
+            &mut settings.server.limits.max_message,
+            size(value, 125..=1 << 40),
+        )
+    },
+    accepts: samples(&["125", "1GiB"]),
+    rejects: &["124", "lots"],
+    ..Flag::BASE
+};
+
+#[cfg(feature = "deflate")]
+pub(super) const DEFLATE: Flag = Flag {
+    name: "deflate",
+    help: "compress messages for clients that support it (permessage-deflate, RFC 7692)",
+    set: |settings, _| turn_on(&mut settings.deflate),
+    ..Flag::BASE
+};
+
 pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "max-clients",
@@ -87,21 +111,7 @@ pub(super) const FLAGS: &[Flag] = &[
         rejects: &["7", "1000000"],
         ..Flag::BASE
     },
-    Flag {
-        name: "max-message",
-        takes: Takes::One("BYTES"),
-        default: Some("16MiB"),
-        help: "maximum length of a message; a longer one closes the connection with 1009",
-        set: |settings, value| {
-            put(
-                &mut settings.server.limits.max_message,
-                size(value, 125..=1 << 40),
-            )
-        },
-        accepts: samples(&["125", "1GiB"]),
-        rejects: &["124", "lots"],
-        ..Flag::BASE
-    },
+    MAX_MESSAGE,
     Flag {
         name: "max-outbound",
         takes: Takes::One("BYTES"),
@@ -118,12 +128,7 @@ pub(super) const FLAGS: &[Flag] = &[
         ..Flag::BASE
     },
     #[cfg(feature = "deflate")]
-    Flag {
-        name: "deflate",
-        help: "compress messages for clients that support it (permessage-deflate, RFC 7692)",
-        set: |settings, _| turn_on(&mut settings.deflate),
-        ..Flag::BASE
-    },
+    DEFLATE,
     #[cfg(feature = "deflate")]
     Flag {
         name: "deflate-level",

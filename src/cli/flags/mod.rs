@@ -1,9 +1,11 @@
 //! The table of command-line flags. A row is the whole definition of a flag: its name, value, default, help and parser,
 //! its key in the configuration file, and values that its test accepts and rejects.
 //!
-//! The flags that every command takes are in the files below. A command's own flags are in the command's file.
+//! The flags of all servers, and those of all clients, are in the files below. A command's own flags are in the command's
+//! file.
 
 mod access;
+mod client;
 mod limits;
 mod listen;
 mod program;
@@ -31,7 +33,7 @@ pub(super) struct Flag {
     pub(super) in_file: bool,
     /// Whether it applies to commands that serve one path, but not to those that serve routes.
     pub(super) for_one_path: bool,
-    /// Whether it applies to every command, but is also a setting of a route.
+    /// Whether it applies to every server, but is also a setting of a route.
     pub(super) for_routes: bool,
     /// The flag without which this one has no effect.
     pub(super) requires: Option<&'static str>,
@@ -56,8 +58,8 @@ pub(super) enum Takes {
     Many(&'static str),
 }
 
-/// The flags that every command takes, in the order of the help.
-const GENERAL: &[&[Flag]] = &[
+/// The flags that every server takes, in the order of the help.
+const SERVER: &[&[Flag]] = &[
     listen::FLAGS,
     #[cfg(feature = "tls")]
     tls::FLAGS,
@@ -93,16 +95,21 @@ impl Flag {
 
     /// The setting of this name, if a route with the command has it.
     pub(super) fn find_in_route(name: &str, command: &'static Command) -> Option<&'static Self> {
-        let general = GENERAL.iter().copied().flatten();
+        let general = SERVER.iter().copied().flatten();
         let general = general.filter(|flag| flag.for_routes);
         let mut flags = command.flags.iter().chain(general);
         flags.find(|flag| flag.name == name)
     }
 
-    /// The flags of the server that a command takes.
+    /// The flags that a command takes because it is a server or a client.
     pub(super) fn general(command: &Command) -> impl Iterator<Item = &'static Self> {
         let serves_routes = command.serves_routes();
-        let flags = GENERAL.iter().copied().flatten();
+        let tables = if command.is_client() {
+            &[client::FLAGS]
+        } else {
+            SERVER
+        };
+        let flags = tables.iter().copied().flatten();
         flags.filter(move |flag| !(serves_routes && flag.for_one_path))
     }
 

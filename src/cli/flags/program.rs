@@ -2,6 +2,34 @@
 
 use super::{Flag, Takes, put, samples, turn_on};
 
+pub(super) const LOG: Flag = Flag {
+    name: "log",
+    takes: Takes::One("LEVEL"),
+    default_note: Some("info"),
+    help: "off, error, warn, info, debug or trace; without it, RUST_LOG sets the level",
+    set: |settings, value| {
+        let level = value
+            .parse()
+            .map_err(|_| format!("'{value}' is not one of off, error, warn, info, debug, trace"))?;
+        settings.log_level = Some(level);
+        Ok(())
+    },
+    accepts: samples(&["off", "debug"]),
+    rejects: &["loud"],
+    ..Flag::BASE
+};
+
+pub(super) const LOG_FORMAT: Flag = Flag {
+    name: "log-format",
+    takes: Takes::One("FORMAT"),
+    default: Some("text"),
+    help: "text or json; the log goes to standard error",
+    set: |settings, value| put(&mut settings.log_format, value.parse()),
+    accepts: samples(&["text", "json"]),
+    rejects: &["xml"],
+    ..Flag::BASE
+};
+
 pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "config",
@@ -20,30 +48,6 @@ pub(super) const FLAGS: &[Flag] = &[
         set: |settings, _| turn_on(&mut settings.check),
         ..Flag::BASE
     },
-    Flag {
-        name: "log",
-        takes: Takes::One("LEVEL"),
-        default_note: Some("info"),
-        help: "off, error, warn, info, debug or trace; without it, RUST_LOG sets the level",
-        set: |settings, value| {
-            let level = value.parse().map_err(|_| {
-                format!("'{value}' is not one of off, error, warn, info, debug, trace")
-            })?;
-            settings.log_level = Some(level);
-            Ok(())
-        },
-        accepts: samples(&["off", "debug"]),
-        rejects: &["loud"],
-        ..Flag::BASE
-    },
-    Flag {
-        name: "log-format",
-        takes: Takes::One("FORMAT"),
-        default: Some("text"),
-        help: "text or json; the log goes to standard error",
-        set: |settings, value| put(&mut settings.log_format, value.parse()),
-        accepts: samples(&["text", "json"]),
-        rejects: &["xml"],
-        ..Flag::BASE
-    },
+    LOG,
+    LOG_FORMAT,
 ];

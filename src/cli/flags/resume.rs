@@ -9,6 +9,14 @@ fn config(settings: &mut Settings) -> &mut ResumeConfig {
     settings.server.resume.get_or_insert_default()
 }
 
+pub(super) const NO_RESUME: Flag = Flag {
+    name: "no-resume",
+    help: "offer no resumable connections; in the configuration file also a setting of a route",
+    for_routes: true,
+    set: |settings, _| turn_on(&mut settings.no_resume),
+    ..Flag::BASE
+};
+
 pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "resume-grace",
@@ -56,11 +64,5 @@ pub(super) const FLAGS: &[Flag] = &[
         rejects: &["65535", "lots"],
         ..Flag::BASE
     },
-    Flag {
-        name: "no-resume",
-        help: "offer no resumable connections; in the configuration file also a setting of a route",
-        for_routes: true,
-        set: |settings, _| turn_on(&mut settings.no_resume),
-        ..Flag::BASE
-    },
+    NO_RESUME,
 ];

@@ -3,6 +3,28 @@
 use super::super::values::duration;
 use super::{Flag, Takes, put, samples};
 
+pub(super) const PING_INTERVAL: Flag = Flag {
+    name: "ping-interval",
+    takes: Takes::One("TIME"),
+    default: Some("20s"),
+    help: "time between two PINGs; 0 sends none",
+    set: |settings, value| put(&mut settings.server.timeouts.ping_interval, duration(value)),
+    accepts: samples(&["0", "1m"]),
+    rejects: &["soon"],
+    ..Flag::BASE
+};
+
+pub(super) const PING_TIMEOUT: Flag = Flag {
+    name: "ping-timeout",
+    takes: Takes::One("TIME"),
+    default: Some("20s"),
+    help: "how long to wait for any byte from the client after a PING, or after the client last took output; 0 means no limit",
+    set: |settings, value| put(&mut settings.server.timeouts.ping_timeout, duration(value)),
+    accepts: samples(&["0", "1m"]),
+    rejects: &["soon"],
+    ..Flag::BASE
+};
+
 pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "handshake-timeout",
@@ -14,26 +36,8 @@ pub(super) const FLAGS: &[Flag] = &[
         rejects: &["soon"],
         ..Flag::BASE
     },
-    Flag {
-        name: "ping-interval",
-        takes: Takes::One("TIME"),
-        default: Some("20s"),
-        help: "time between two PINGs; 0 sends none",
-        set: |settings, value| put(&mut settings.server.timeouts.ping_interval, duration(value)),
-        accepts: samples(&["0", "1m"]),
-        rejects: &["soon"],
-        ..Flag::BASE
-    },
-    Flag {
-        name: "ping-timeout",
-        takes: Takes::One("TIME"),
-        default: Some("20s"),
-        help: "how long to wait for any byte from the client after a PING, or after the client last took output; 0 means no limit",
-        set: |settings, value| put(&mut settings.server.timeouts.ping_timeout, duration(value)),
-        accepts: samples(&["0", "1m"]),
-        rejects: &["soon"],
-        ..Flag::BASE
-    },
+    PING_INTERVAL,
+    PING_TIMEOUT,
     Flag {
         name: "idle-timeout",
         takes: Takes::One("TIME"),

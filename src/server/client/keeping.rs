@@ -102,6 +102,12 @@ impl Client {
         self.traffic.messages_out - unsent
     }
 
+    /// The number of messages that the client has not confirmed, if it is resumable.
+    pub(in crate::server) fn unconfirmed_count(&self) -> u64 {
+        self.resumable()
+            .map_or(0, |one| one.outbox.unconfirmed_count())
+    }
+
     /// Whether messages wait to be sent on the current connection.
     pub(super) fn has_unsent(&self) -> bool {
         self.resumable().is_some_and(|one| one.outbox.unsent() > 0)

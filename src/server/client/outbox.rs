@@ -76,6 +76,11 @@ impl Outbox {
         self.confirmed
     }
 
+    /// The number of messages that were not confirmed.
+    pub(super) fn unconfirmed_count(&self) -> u64 {
+        self.before + self.count - self.confirmed
+    }
+
     /// The number of messages that were not sent on the current connection.
     pub(super) fn unsent(&self) -> u64 {
         self.unsent

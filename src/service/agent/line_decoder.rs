@@ -58,14 +58,14 @@ impl LineDecoder {
 }
 
 /// The start of a line, for the log.
-pub(super) fn start_of(bytes: &[u8]) -> String {
+pub(in crate::service) fn start_of(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..bytes.len().min(100)]).into_owned()
 }
 
 /// Appends a message as one line. Line feeds, which JSON allows only as white space between tokens, become spaces, so
 /// that one message cannot become two. U+2028 and U+2029, which some readers treat as line ends, can occur only in
 /// strings and become escapes.
-pub(super) fn push_line(lines: &mut Vec<u8>, parts: &[&str]) {
+pub(in crate::service) fn push_line(lines: &mut Vec<u8>, parts: &[&str]) {
     let start = lines.len();
     for part in parts {
         // Both characters start with the same byte. A search for one byte is much faster.

@@ -7,11 +7,11 @@ mod config;
 pub(crate) mod envelope;
 mod figures;
 mod initialize;
-mod line_decoder;
+pub(super) mod line_decoder;
 mod per_client;
 mod process;
 pub(crate) mod recover_id;
-mod response;
+pub(super) mod response;
 pub(crate) mod router;
 mod shared;
 

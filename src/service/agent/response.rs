@@ -4,22 +4,23 @@ use super::envelope::{Envelope, EnvelopeError, MessageKind, member};
 use crate::service::json::{Skimmer, quote};
 
 /// Error codes of JSON-RPC 2.0, of the Agent Client Protocol, and of Outrigger.
-pub(super) mod code {
-    pub(in crate::service::agent) const PARSE: i32 = -32700;
-    pub(in crate::service::agent) const INVALID: i32 = -32600;
-    pub(in crate::service::agent) const NO_METHOD: i32 = -32601;
-    pub(in crate::service::agent) const INTERNAL: i32 = -32603;
-    pub(in crate::service::agent) const CANCELLED: i32 = -32800;
-    pub(in crate::service::agent) const NOT_FOUND: i32 = -32002;
-    pub(in crate::service::agent) const DENIED: i32 = -32010;
-    pub(in crate::service::agent) const EXITED: i32 = -32012;
-    pub(in crate::service::agent) const TOO_MANY: i32 = -32013;
-    pub(in crate::service::agent) const TIMED_OUT: i32 = -32014;
-    pub(in crate::service::agent) const STOPPING: i32 = -32015;
+pub(in crate::service) mod code {
+    pub(in crate::service) const PARSE: i32 = -32700;
+    pub(in crate::service) const INVALID: i32 = -32600;
+    pub(in crate::service) const NO_METHOD: i32 = -32601;
+    pub(in crate::service) const INTERNAL: i32 = -32603;
+    pub(in crate::service) const CANCELLED: i32 = -32800;
+    pub(in crate::service) const NOT_FOUND: i32 = -32002;
+    pub(in crate::service) const DENIED: i32 = -32010;
+    pub(in crate::service) const EXITED: i32 = -32012;
+    pub(in crate::service) const TOO_MANY: i32 = -32013;
+    pub(in crate::service) const TIMED_OUT: i32 = -32014;
+    pub(in crate::service) const STOPPING: i32 = -32015;
+    pub(in crate::service) const CONNECTION_LOST: i32 = -32016;
 }
 
 /// Replaces the id of a response. The text must be a valid message.
-pub(super) fn with_id(text: &str, id: &str) -> String {
+pub(in crate::service) fn with_id(text: &str, id: &str) -> String {
     let whole = 0..text.len();
     match member(text, &whole, "id") {
         Some(range) => [&text[..range.start], id, &text[range.end..]].concat(),
@@ -73,7 +74,7 @@ pub(super) fn with_meta(envelope: &Envelope<'_>, outrigger: &str) -> String {
 }
 
 /// The error response to text that is not a valid message.
-pub(super) fn invalid_message_error(text: &str, invalid: &EnvelopeError) -> String {
+pub(in crate::service) fn invalid_message_error(text: &str, invalid: &EnvelopeError) -> String {
     match invalid {
         EnvelopeError::Parse => error("null", code::PARSE, "Parse error", None),
         EnvelopeError::Invalid { why, id } => {
@@ -97,7 +98,7 @@ pub(super) fn client_gone(id: &str, permission: bool) -> String {
 }
 
 /// An error response. It always has `data`.
-pub(super) fn error(id: &str, code: i32, message: &str, why: Option<&str>) -> String {
+pub(in crate::service) fn error(id: &str, code: i32, message: &str, why: Option<&str>) -> String {
     let data = why.map_or_else(|| "null".to_owned(), quote);
     format!(
         r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":{code},"message":"{message}","data":{data}}}}}"#

@@ -1,0 +1,119 @@
+//! `outrigger connect`: the messages of a server are lines on standard streams.
+
+use std::time::Duration;
+
+use super::super::flags::shared::FRAMING;
+use super::super::flags::{Flag, Takes, samples};
+use super::super::run::Failure;
+use super::super::settings::Settings;
+use super::super::values::{duration, size};
+use super::super::{Outcome, fail};
+use super::{Command, Serves};
+use crate::service::{Bridge, BridgeConfig, Framing};
+use crate::{Config, Ended, Retry, Server, Service};
+
+pub(super) static CONNECT: Command = Command {
+    name: "connect",
+    usage: "[OPTIONS] URL",
+    summary: "bridge standard streams to a server",
+    about: "\
+Connects to a server and carries its messages on standard streams: each line of standard input is
+sent as a message, and each message is written to standard output as a line. A program that starts
+agents or MCP servers as child processes can thus use one that runs elsewhere. After a cut, the
+connection resumes, and every message arrives exactly once. All other output goes to standard error.
+
+If the connection is lost for good, each JSON-RPC request that waits gets the error -32016, and the
+next 'initialize' begins a new connection.
+
+URL is ws://HOST[:PORT]/PATH or wss://HOST[:PORT]/PATH, or for a unix socket ws+unix:SOCKET:PATH.
+Exit codes: 0 standard input has ended, or the server has closed the connection with code 1000;
+1 the connection was refused or could not be opened, or messages were not delivered; 2 wrong usage.
+",
+    title: "Connect options",
+    flags: FLAGS,
+    operand: Some("URL"),
+    check: |settings| match settings.framing {
+        Framing::Lines | Framing::ContentLength => Ok(()),
+        Framing::Raw => Err("--framing raw is not for messages".to_owned()),
+    },
+    serves: Serves::Client(run),
+    ..Command::BASE
+};
+
+const FLAGS: &[Flag] = &[
+    Flag {
+        help: "lines, or content-length: a header with the length precedes each message, as between editors and language servers",
+        ..FRAMING
+    },
+    Flag {
+        name: "no-json",
+        help: "pass lines through untouched, without looking for JSON-RPC requests that wait for an answer",
+        set: |settings, _| {
+            settings.client.no_json = true;
+            Ok(())
+        },
+        ..Flag::BASE
+    },
+    Flag {
+        name: "buffer",
+        takes: Takes::One("BYTES"),
+        default: Some("4MiB"),
+        help: "maximum size of messages to keep that the server has not confirmed, not counting the longest one; while half of it is in use, standard input waits",
+        set: |settings, value| {
+            settings.client.buffer = size(value, 4096..=1 << 40)?;
+            Ok(())
+        },
+        accepts: samples(&["4096", "1GiB"]),
+        rejects: &["4095", "lots"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "linger",
+        takes: Takes::One("TIME"),
+        default: Some("5s"),
+        help: "how long to wait for answers after standard input has ended; with --no-json, how long to wait for messages",
+        set: |settings, value| {
+            settings.client.linger = duration(value)?.unwrap_or_default();
+            Ok(())
+        },
+        accepts: samples(&["0", "1m"]),
+        rejects: &["soon"],
+        ..Flag::BASE
+    },
+];
+
+/// How long a signal waits for the server's CLOSE, and then again for the reader of standard output.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+
+fn run(mut settings: Settings) -> Result<Outcome, Failure> {
+    let connect = match settings.connection() {
+        Ok(connect) => connect,
+        Err(error) => return Ok(fail(&error, Outcome::Usage)),
+    };
+    let retry = Retry::default().with_give_up(settings.give_up());
+    let mut bridge = BridgeConfig::new(connect.with_retry(retry));
+    bridge.framing = settings.framing;
+    bridge.json = !settings.client.no_json;
+    bridge.buffer = settings.client.buffer;
+    bridge.linger = settings.client.linger;
+    bridge.give_up = settings.give_up();
+    let mut config: Config = std::mem::take(&mut settings.server);
+    config.drain_timeout = DRAIN_TIMEOUT;
+    // What was kept before the connection was open is sent at once.
+    let most = settings.client.buffer.saturating_mul(2);
+    config.max_outbound = config.max_outbound.max(most);
+    if let Some(resume) = &mut config.resume {
+        resume.buffer = settings.client.buffer;
+        // The limit for all clients is no limit for a single one.
+        resume.memory = usize::MAX;
+    }
+    let mut server = Server::without_listeners(config, Bridge::new(bridge))?;
+    server.stop_on_signals()?;
+    server.stop_on_hangup()?;
+    let (bridge, ended) = server.run()?;
+    Ok(match (bridge.failure(), ended) {
+        (Some(failure), _) => fail(failure, Outcome::Failure),
+        (None, Ended::Cleanly) => Outcome::Clean,
+        (None, Ended::AtOnce) => Outcome::Failure,
+    })
+}

@@ -1,0 +1,151 @@
+//! How a bridge ends, and what happens when its connection is lost.
+
+use std::time::Duration;
+
+use super::output::Output;
+use super::{Bridge, Link, Stage};
+use crate::{ClientId, CloseCode, Context};
+
+/// The delay before a new connection if the last one was of no use. It doubles with each further one.
+const FIRST_DELAY: Duration = Duration::from_millis(100);
+
+/// The longest delay.
+const LONGEST_DELAY: Duration = Duration::from_secs(10);
+
+impl Bridge {
+    /// Goes on with the end of the bridge after standard input has ended.
+    pub(super) fn check_end(&mut self, ctx: &mut Context) {
+        if self.stage != Stage::InputEnded {
+            return;
+        }
+        let is_answered = self.config.json && !self.requests.has_waiting();
+        match self.link {
+            Link::None => return self.finish(ctx, None),
+            Link::Waiting(_) | Link::Opening(_)
+                if self.was_open && is_answered && self.pending.is_empty() =>
+            {
+                return self.finish(ctx, None);
+            }
+            Link::Open { client, .. } if is_answered => return self.close(ctx, client),
+            Link::Open { client, is_cut, .. } if !is_cut && ctx.is_congested(client) => return,
+            Link::Waiting(_) | Link::Opening(_) | Link::Open { .. } => {}
+        }
+        self.begin_linger(ctx);
+    }
+
+    pub(super) fn begin_linger(&mut self, ctx: &mut Context) {
+        if self.linger.is_none() {
+            self.linger = Some(ctx.set_timer(self.config.linger));
+        }
+    }
+
+    /// Leaves the server, after it has received what is pending.
+    pub(super) fn close(&mut self, ctx: &mut Context, client: ClientId) {
+        self.stage = Stage::Closing;
+        self.begin_linger(ctx);
+        ctx.close(client, CloseCode::NORMAL, "");
+    }
+
+    pub(super) fn handle_linger_end(&mut self, ctx: &mut Context) {
+        self.linger_expired = true;
+        match self.link {
+            Link::None => self.finish(ctx, None),
+            Link::Waiting(_) | Link::Opening(_) => {
+                let failure = undelivered(self.pending.len() as u64);
+                let failure = failure.or_else(|| self.last_error.take());
+                self.finish(ctx, failure);
+            }
+            Link::Open {
+                client,
+                is_cut: true,
+                ..
+            } => {
+                let failure = undelivered(ctx.unconfirmed(client));
+                self.finish(ctx, failure);
+            }
+            // If the CLOSE was sent before, its time limit applies.
+            Link::Open { client, .. } if self.stage == Stage::InputEnded => self.close(ctx, client),
+            Link::Open { .. } => {}
+        }
+    }
+
+    /// Stops as soon as everything is written to standard output.
+    pub(super) fn finish(&mut self, ctx: &mut Context, failure: Option<String>) {
+        if self.stage == Stage::Finished {
+            return;
+        }
+        self.stage = Stage::Finished;
+        self.failure = failure;
+        match self.link {
+            Link::Opening(client) | Link::Open { client, .. } => {
+                ctx.close(client, CloseCode::NORMAL, "");
+            }
+            Link::Waiting(timer) => ctx.cancel_timer(timer),
+            Link::None => {}
+        }
+        if let Some(input) = &mut self.input {
+            input.close(ctx);
+        }
+        if self.output.as_ref().is_none_or(Output::is_empty) {
+            ctx.stop();
+        }
+    }
+
+    /// Ends after the connection has ended, or could not be opened. Requests that wait get an error.
+    pub(super) fn fail(&mut self, ctx: &mut Context, reason: &str, failure: Option<String>) {
+        for error in self.requests.handle_loss(reason) {
+            self.answer(ctx, &error);
+        }
+        self.finish(ctx, failure);
+    }
+
+    /// The connection is lost for good, but another one can take its place.
+    pub(super) fn handle_loss(&mut self, ctx: &mut Context, reason: &str, was_useful: bool) {
+        let errors = self.requests.handle_loss(reason);
+        if self.stage != Stage::Running {
+            let failure = format!("the connection was lost: {reason}");
+            for error in &errors {
+                self.answer(ctx, error);
+            }
+            return self.finish(ctx, Some(failure));
+        }
+        log::warn!("the connection was lost: {reason}");
+        for error in errors {
+            self.answer(ctx, &error);
+        }
+        if self.requests.awaits_initialize() {
+            self.link = Link::None;
+        } else {
+            self.reconnect(ctx, reason, was_useful);
+        }
+        self.resume_input(ctx);
+    }
+
+    /// Begins another connection: at once, or later if the last ones were of no use.
+    pub(super) fn reconnect(&mut self, ctx: &mut Context, reason: &str, was_useful: bool) {
+        if was_useful {
+            self.useless = 0;
+            self.useless_since = None;
+            return self.connect(ctx);
+        }
+        let since = *self.useless_since.get_or_insert(ctx.now());
+        if ctx.now().since(since) >= self.config.give_up {
+            let failure = format!("the server ends each connection: {reason}");
+            return self.fail(ctx, reason, Some(failure));
+        }
+        let delay = (FIRST_DELAY * 2u32.pow(self.useless.min(10))).min(LONGEST_DELAY);
+        self.useless += 1;
+        self.link = Link::Waiting(ctx.set_timer(delay));
+    }
+}
+
+/// The failure for messages that could not be delivered, if there are any.
+pub(super) fn undelivered(count: u64) -> Option<String> {
+    match count {
+        0 => None,
+        1 => Some("1 message was not delivered: there is no connection".to_owned()),
+        _ => Some(format!(
+            "{count} messages were not delivered: there is no connection"
+        )),
+    }
+}

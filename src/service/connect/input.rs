@@ -1,0 +1,131 @@
+//! From standard input to the server.
+
+use std::ops::ControlFlow;
+
+use super::output::Output;
+use super::requests::Local;
+use super::{Bridge, Link, Stage};
+use crate::service::agent::recover_id::IdRecovery;
+use crate::service::framing::FramingError;
+use crate::service::lines::Line;
+use crate::service::pipe::PipeState;
+use crate::{Context, Message, OwnedMessage};
+
+/// What a message that waits for the connection takes in addition to its bytes.
+const OVERHEAD: usize = 16;
+
+impl Bridge {
+    /// Whether standard input must wait.
+    pub(super) fn is_held(&self, ctx: &Context) -> bool {
+        let owes_too_much = self.output.as_ref().is_some_and(Output::owes_too_much);
+        owes_too_much
+            || match self.link {
+                Link::None => false,
+                Link::Waiting(_) | Link::Opening(_) => self.pending_bytes > self.config.buffer / 2,
+                Link::Open { client, .. } => ctx.is_congested(client),
+            }
+    }
+
+    pub(super) fn handle_line(&mut self, ctx: &mut Context, line: Line<'_>) -> ControlFlow<()> {
+        match line {
+            Line::Whole(bytes) => self.handle_message(ctx, bytes),
+            Line::TooLong(_) if self.config.json => self.skipped = Some(IdRecovery::default()),
+            Line::TooLong(_) => {
+                log::warn!("a line of standard input is over --max-message and is not sent");
+            }
+            Line::Skipped(bytes) => {
+                if let Some(skipped) = &mut self.skipped {
+                    skipped.push(bytes);
+                }
+            }
+            Line::Broken(error) => {
+                self.broken = Some(match error {
+                    FramingError::Truncated => "it ended inside a message".to_owned(),
+                    error => error.to_string(),
+                });
+            }
+            Line::SkippedEnd => {
+                if let Some(skipped) = self.skipped.take() {
+                    match self.requests.handle_long_local(skipped) {
+                        Local::Pass(text) => self.send(ctx, Message::Text(&text)),
+                        Local::Refuse(text) => self.answer(ctx, &text),
+                        Local::Begin(_) | Local::Drop => {}
+                    }
+                }
+            }
+        }
+        if self.is_held(ctx) {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    }
+
+    pub(super) fn handle_message(&mut self, ctx: &mut Context, bytes: &[u8]) {
+        if !self.config.json {
+            return match std::str::from_utf8(bytes) {
+                Ok(text) => self.send(ctx, Message::Text(text)),
+                Err(_) => self.send(ctx, Message::Binary(bytes)),
+            };
+        }
+        if bytes.trim_ascii().is_empty() {
+            return;
+        }
+        // Text that is not UTF-8 is not JSON.
+        let text = std::str::from_utf8(bytes).unwrap_or_default();
+        match self.requests.handle_local(text) {
+            Local::Pass(text) => self.send(ctx, Message::Text(&text)),
+            Local::Begin(text) => {
+                self.connect(ctx);
+                self.send(ctx, Message::Text(text));
+            }
+            Local::Refuse(text) => self.answer(ctx, &text),
+            Local::Drop => log::debug!("dropped a message for a connection that was lost"),
+        }
+    }
+
+    /// Sends a message, or keeps it for the next connection.
+    pub(super) fn send(&mut self, ctx: &mut Context, message: Message<'_>) {
+        if let Link::Open { client, .. } = self.link {
+            // A connection that is ending takes no more messages. The answers that the requests among them get are errors.
+            if ctx.try_send(client, message).is_ok() || self.config.json {
+                return;
+            }
+        }
+        self.pending_bytes += message.as_bytes().len() + OVERHEAD;
+        self.pending.push_back(match message {
+            Message::Text(text) => OwnedMessage::Text(text.to_owned()),
+            Message::Binary(bytes) => OwnedMessage::Binary(bytes.to_vec()),
+        });
+    }
+
+    /// Reads standard input again, unless it must wait.
+    pub(super) fn resume_input(&mut self, ctx: &mut Context) {
+        if self.stage == Stage::Running
+            && !self.is_held(ctx)
+            && let Some(input) = &mut self.input
+        {
+            input.resume(ctx);
+        }
+    }
+
+    /// Reads standard input with `read`.
+    pub(super) fn read_input(&mut self, ctx: &mut Context) {
+        let Some(mut input) = self.input.take() else {
+            return;
+        };
+        let state = input.read(ctx, |ctx, _, line| self.handle_line(ctx, line));
+        if self.stage == Stage::Running && state == PipeState::Closed {
+            self.stage = Stage::InputEnded;
+        }
+        if self.stage != Stage::Running {
+            input.close(ctx);
+        }
+        self.input = Some(input);
+        if let Some(error) = self.broken.take() {
+            let failure = format!("cannot read standard input: {error}");
+            return self.fail(ctx, &failure.clone(), Some(failure));
+        }
+        self.check_end(ctx);
+    }
+}

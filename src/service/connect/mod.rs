@@ -1,0 +1,425 @@
+//! A client whose messages are lines, or messages with another framing, on the process's own standard streams.
+//!
+//! Every message of standard input is sent exactly once and in order, and so is every message to standard output, for as long as
+//! the server keeps the connection. When the connection is lost for good, [`Requests`] answers what waits.
+
+mod config;
+mod ending;
+mod ids;
+mod input;
+mod output;
+mod requests;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::Duration;
+
+pub use self::config::BridgeConfig;
+use self::ending::undelivered;
+use self::output::Output;
+use self::requests::{Remote, Requests};
+use super::agent::recover_id::IdRecovery;
+use super::framing::Decoder;
+use super::pipe::{LineReader, PipeState};
+use crate::protocol::client::ResponseHead;
+use crate::sys::{NonblockingFd, drop_code};
+use crate::{
+    Cause, ClientId, CloseCode, CloseReason, ConnectError, Context, Message, OwnedMessage,
+    Readiness, Service, SourceId, Time, TimerId,
+};
+
+/// A connection that lasts this long was of use, even if no message has arrived.
+const USEFUL: Duration = Duration::from_secs(10);
+
+/// The state of the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Link {
+    /// There is none until `initialize` begins one.
+    None,
+    /// The next one begins when the timer expires.
+    Waiting(TimerId),
+    /// It is being opened.
+    Opening(ClientId),
+    /// It is open.
+    Open {
+        client: ClientId,
+        since: Time,
+        is_cut: bool,
+        was_used: bool,
+    },
+}
+
+/// How far the end of the bridge is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Messages pass in both directions.
+    Running,
+    /// Standard input has ended. What is pending is delivered, and answers are awaited.
+    InputEnded,
+    /// The CLOSE was sent, or waits behind what is pending.
+    Closing,
+    /// Only the rest of standard output is written.
+    Finished,
+}
+
+/// A service that connects to a server and carries messages between it and the process's own standard streams.
+///
+/// ```no_run
+/// use outrigger::service::{Bridge, BridgeConfig};
+/// use outrigger::{Config, Connect, Server};
+///
+/// let connect = Connect::new("ws://127.0.0.1:7070/acp".parse()?).resumable();
+/// let bridge = Bridge::new(BridgeConfig::new(connect));
+/// let server = Server::without_listeners(Config::default(), bridge)?;
+/// let (bridge, _) = server.run()?;
+/// # use outrigger::Service;
+/// if let Some(failure) = bridge.failure() {
+///     eprintln!("{failure}");
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Bridge {
+    config: BridgeConfig,
+    /// It stays open after its end, because it may be the same socket as the output.
+    input: Option<LineReader>,
+    output: Option<Output>,
+    /// Why standard input cannot be divided into messages any further.
+    broken: Option<String>,
+    /// The line over the limit that is being skipped.
+    skipped: Option<IdRecovery>,
+    requests: Requests,
+    link: Link,
+    stage: Stage,
+    /// Messages for the next connection, and their size in bytes.
+    pending: VecDeque<OwnedMessage>,
+    pending_bytes: usize,
+    /// Why a connection that was cut could not be resumed, and whether a new one can take its place.
+    not_resumed: Option<(String, bool)>,
+    /// The number of connections in a row that were of no use, and when the first of them ended.
+    useless: u32,
+    useless_since: Option<Time>,
+    /// When to stop waiting for the delivery of messages and for answers.
+    linger: Option<TimerId>,
+    linger_expired: bool,
+    /// Whether a connection was open.
+    was_open: bool,
+    /// Why the last attempt to open a connection failed.
+    last_error: Option<String>,
+    has_warned_of_binary: bool,
+    failure: Option<String>,
+}
+
+impl Bridge {
+    /// Creates the service. It connects when the loop starts.
+    pub fn new(config: BridgeConfig) -> Self {
+        Self {
+            config,
+            input: None,
+            output: None,
+            broken: None,
+            skipped: None,
+            requests: Requests::default(),
+            link: Link::None,
+            stage: Stage::Running,
+            pending: VecDeque::new(),
+            pending_bytes: 0,
+            not_resumed: None,
+            useless: 0,
+            useless_since: None,
+            linger: None,
+            linger_expired: false,
+            was_open: false,
+            last_error: None,
+            has_warned_of_binary: false,
+            failure: None,
+        }
+    }
+
+    fn open_streams(&mut self, ctx: &mut Context) -> io::Result<()> {
+        let limit = ctx.config().limits.max_message;
+        let output = NonblockingFd::shared(io::stdout())?;
+        self.output = Some(Output::new(ctx, output, self.config.framing)?);
+        let input = NonblockingFd::shared(io::stdin())?;
+        let decoder = Decoder::new(self.config.framing, limit);
+        self.input = Some(LineReader::with_decoder(ctx, input, decoder)?);
+        Ok(())
+    }
+
+    fn connect(&mut self, ctx: &mut Context) {
+        match ctx.connect(self.config.connect.clone()) {
+            Ok(client) => self.link = Link::Opening(client),
+            Err(ConnectError::Cancelled) => self.link = Link::None,
+            Err(error) => self.fail_to_connect(ctx, &error),
+        }
+    }
+
+    /// Ends because no connection could be opened.
+    fn fail_to_connect(&mut self, ctx: &mut Context, error: &ConnectError) {
+        let target = self.config.connect.target();
+        let failure = format!("cannot connect to {target}: {error}");
+        self.link = Link::None;
+        self.fail(ctx, &error.to_string(), Some(failure));
+    }
+
+    /// Writes the bridge's own answer to a message of standard input.
+    fn answer(&mut self, ctx: &mut Context, text: &str) {
+        if let Some(output) = &mut self.output {
+            output.answer(ctx, text);
+        }
+    }
+
+    fn write_output(&mut self, ctx: &mut Context) {
+        let Some(output) = &mut self.output else {
+            return;
+        };
+        if output.write() == PipeState::Closed {
+            // Nobody reads the messages any more.
+            log::debug!("standard output is closed");
+            self.stage = Stage::Finished;
+            if let Some(input) = &mut self.input {
+                input.close(ctx);
+            }
+            return ctx.stop();
+        }
+        if let Link::Open { client, .. } = self.link
+            && output.has_room()
+        {
+            ctx.set_held(client, false);
+        }
+        if self.stage == Stage::Finished && output.is_empty() {
+            return ctx.stop();
+        }
+        self.resume_input(ctx);
+    }
+}
+
+impl Service for Bridge {
+    fn started(&mut self, ctx: &mut Context) {
+        if let Err(error) = self.open_streams(ctx) {
+            let failure = format!("cannot use the standard streams: {error}");
+            return self.finish(ctx, Some(failure));
+        }
+        self.connect(ctx);
+    }
+
+    fn connect_opened(&mut self, ctx: &mut Context, client: ClientId, _: &ResponseHead<'_>) {
+        if self.link != Link::Opening(client) {
+            return;
+        }
+        self.last_error = None;
+        if !std::mem::replace(&mut self.was_open, true) {
+            // Most of what was used until here is not used again.
+            drop_code();
+        }
+        self.link = Link::Open {
+            client,
+            since: ctx.now(),
+            is_cut: false,
+            was_used: false,
+        };
+        self.pending_bytes = 0;
+        for message in std::mem::take(&mut self.pending) {
+            self.send(ctx, message.as_message());
+        }
+        if self.output.as_ref().is_some_and(Output::is_full) {
+            ctx.set_held(client, true);
+        }
+        self.check_end(ctx);
+        self.resume_input(ctx);
+    }
+
+    fn connect_failed(&mut self, ctx: &mut Context, client: ClientId, error: &ConnectError) {
+        match self.link {
+            Link::Opening(opening)
+                if opening == client && (ctx.is_stopping() || self.stage == Stage::Finished) =>
+            {
+                self.link = Link::None;
+                self.finish(ctx, None);
+            }
+            Link::Opening(opening) if opening == client => self.fail_to_connect(ctx, error),
+            // `disconnected` follows.
+            Link::Open { client: open, .. } if open == client => {
+                let is_gone =
+                    error.status() == Some(410) || matches!(error, ConnectError::NotResumed(_));
+                self.not_resumed = Some((error.to_string(), is_gone));
+            }
+            _ => {}
+        }
+    }
+
+    fn connect_retrying(
+        &mut self,
+        _: &mut Context,
+        client: ClientId,
+        error: &ConnectError,
+        _: Duration,
+    ) {
+        if self.link != Link::Opening(client) {
+            return;
+        }
+        let target = self.config.connect.target();
+        let text = format!("cannot connect to {target}: {error}");
+        if self.last_error.is_none() {
+            log::warn!("{text}; trying again");
+        }
+        self.last_error = Some(text);
+    }
+
+    fn cut(&mut self, ctx: &mut Context, client: ClientId, _: &CloseReason) {
+        if let Link::Open {
+            client: open,
+            is_cut,
+            ..
+        } = &mut self.link
+            && *open == client
+        {
+            *is_cut = true;
+            if self.linger_expired {
+                let failure = undelivered(ctx.unconfirmed(client));
+                return self.finish(ctx, failure);
+            }
+            self.check_end(ctx);
+        }
+    }
+
+    fn resumed(&mut self, ctx: &mut Context, client: ClientId) {
+        if let Link::Open {
+            client: open,
+            is_cut,
+            ..
+        } = &mut self.link
+            && *open == client
+        {
+            *is_cut = false;
+            self.check_end(ctx);
+            self.resume_input(ctx);
+        }
+    }
+
+    fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
+        if let Link::Open { was_used, .. } = &mut self.link {
+            *was_used = true;
+        }
+        let Some(output) = &mut self.output else {
+            return;
+        };
+        ctx.spend(2 + message.as_bytes().len() / 512);
+        match message {
+            _ if !self.config.json => output.raw(ctx, message.as_bytes()),
+            Message::Text(text) => match self.requests.handle_remote(text) {
+                Remote::Pass(text) => output.message(ctx, &text),
+                Remote::Refuse(text) => ctx.send(client, Message::Text(&text)),
+            },
+            Message::Binary(_) => {
+                if !std::mem::replace(&mut self.has_warned_of_binary, true) {
+                    log::warn!("the server sends binary messages, which are ignored");
+                }
+            }
+        }
+        if output.is_full() {
+            ctx.set_held(client, true);
+        }
+        self.check_end(ctx);
+    }
+
+    fn drained(&mut self, ctx: &mut Context, _: ClientId) {
+        self.check_end(ctx);
+        self.resume_input(ctx);
+    }
+
+    fn disconnected(&mut self, ctx: &mut Context, client: ClientId, ending: &CloseReason) {
+        let Link::Open {
+            client: open,
+            since,
+            was_used,
+            ..
+        } = self.link
+        else {
+            return;
+        };
+        if open != client {
+            return;
+        }
+        self.link = Link::None;
+        if self.stage == Stage::Finished {
+            return;
+        }
+        let was_useful = was_used || ctx.now().since(since) >= USEFUL;
+        let text = describe(ending);
+        match (ending.cause, ending.code, self.not_resumed.take()) {
+            _ if ctx.is_stopping() => self.finish(ctx, None),
+            (_, _, Some((error, true))) => self.handle_loss(ctx, &error, was_useful),
+            (_, _, Some((error, false))) => {
+                let target = self.config.connect.target();
+                let failure = format!("cannot connect to {target} again: {error}");
+                self.fail(ctx, &error, Some(failure));
+            }
+            (Cause::Service, ..) if self.stage == Stage::Closing => self.finish(ctx, None),
+            (Cause::PeerClose, CloseCode::NORMAL | CloseCode::NONE, _) => {
+                self.fail(ctx, &text, None);
+            }
+            (_, CloseCode::TAKEN_OVER, _) => {
+                let failure = "another connection has taken over".to_owned();
+                self.fail(ctx, &text, Some(failure));
+            }
+            _ => self.handle_loss(ctx, &text, was_useful),
+        }
+    }
+
+    fn ready(&mut self, ctx: &mut Context, source: SourceId, _: Readiness) {
+        if self.input.as_ref().is_some_and(|input| input.is(source)) {
+            self.read_input(ctx);
+        } else if self.output.as_ref().is_some_and(|output| output.is(source)) {
+            self.write_output(ctx);
+        }
+    }
+
+    fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
+        if self
+            .input
+            .as_ref()
+            .is_some_and(|input| input.is_timer(timer))
+        {
+            self.read_input(ctx);
+        } else if self.output.as_ref().is_some_and(|one| one.is_timer(timer)) {
+            self.write_output(ctx);
+        } else if self.linger == Some(timer) {
+            self.handle_linger_end(ctx);
+        } else if self.link == Link::Waiting(timer) {
+            self.connect(ctx);
+        }
+    }
+
+    fn draining(&mut self, ctx: &mut Context) {
+        if let Link::Open { client, .. } = self.link {
+            ctx.close(client, CloseCode::NORMAL, "");
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.output.as_ref().is_none_or(Output::is_empty)
+    }
+
+    fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
+        match self.link {
+            Link::Opening(client) | Link::Open { client, .. } => visit(client),
+            Link::None | Link::Waiting(_) => {}
+        }
+    }
+
+    fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+}
+
+/// The end of a connection, in words.
+fn describe(ending: &CloseReason) -> String {
+    match (ending.code, &*ending.reason) {
+        (code, "") => format!("the connection was closed with code {code}"),
+        (CloseCode::ABNORMAL, reason) => reason.to_owned(),
+        (code, reason) => format!("{reason} (close code {code})"),
+    }
+}

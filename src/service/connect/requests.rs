@@ -1,0 +1,306 @@
+//! The JSON-RPC requests that pass through a bridge, without I/O.
+//!
+//! [`Requests`] sees every message of both sides. It knows which requests wait for an answer, so that each one gets an error
+//! when the connection is lost for good. After that, no message of the old connection reaches the new one:
+//!
+//! * The local side's answers to requests of the old connection are dropped. If a request on the new connection has the id of
+//!   such a request, the local side sees it under another id.
+//! * If the local side has sent `initialize`, its messages are not passed on until it sends `initialize` again.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::ops::Range;
+
+use super::ids::{self, WaitingIds};
+use crate::service::agent::envelope::{Envelope, EnvelopeError, MessageKind, member};
+use crate::service::agent::recover_id::{IdRecovery, RecoveredId};
+use crate::service::agent::response::{code, error, invalid_message_error, with_id};
+use crate::service::agent::router::MAX_ID;
+use crate::service::json::quote;
+
+/// The maximum number of requests of each side that wait for an answer.
+pub(super) const MAX_WAITING: usize = 4096;
+
+/// What to do with a message of the local side.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Local<'a> {
+    /// Pass it on.
+    Pass(Cow<'a, str>),
+    /// Begin a new connection and pass it on.
+    Begin(&'a str),
+    /// Do not pass it on, and write this to the local side.
+    Refuse(String),
+    /// Do not pass it on.
+    Drop,
+}
+
+/// What to do with a message of the remote side.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Remote<'a> {
+    /// Pass it on.
+    Pass(Cow<'a, str>),
+    /// Do not pass it on, and send this to the remote side.
+    Refuse(String),
+}
+
+/// The requests of both sides.
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    /// The local side's requests that the remote side has not answered.
+    local: WaitingIds,
+    /// The remote side's requests that the local side has not answered, by the ids that the local side knows.
+    remote: WaitingIds,
+    /// Requests of lost connections that the local side may still answer.
+    stale: WaitingIds,
+    /// The remote side's ids of requests that have another id on the local side, by the latter.
+    renamed: HashMap<Box<str>, Box<str>>,
+    /// The number of ids that were replaced.
+    renames: u64,
+    /// Whether the local side has sent `initialize` on this connection.
+    is_initialized: bool,
+    /// Why the connection was lost, until the local side begins afresh.
+    lost: Option<Box<str>>,
+}
+
+impl Requests {
+    /// Whether requests of the local side wait for an answer.
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.local.is_empty()
+    }
+
+    /// Whether the connection was lost and only `initialize` begins another one.
+    pub(super) fn awaits_initialize(&self) -> bool {
+        self.lost.is_some()
+    }
+
+    /// Handles a message of the local side.
+    pub(super) fn handle_local<'a>(&mut self, text: &'a str) -> Local<'a> {
+        let envelope = match Envelope::parse(text) {
+            Ok(envelope) => envelope,
+            Err(error @ EnvelopeError::Parse) => {
+                return Local::Refuse(invalid_message_error(text, &error));
+            }
+            // The server decides about a batch, and about other versions of JSON-RPC.
+            Err(EnvelopeError::Invalid { .. }) if self.lost.is_none() => {
+                return Local::Pass(text.into());
+            }
+            Err(error) => return Local::Refuse(invalid_message_error(text, &error)),
+        };
+        match &envelope.kind {
+            MessageKind::Request { method, id } => {
+                let raw = &text[id.clone()];
+                self.handle_local_request(text, method == "initialize", raw)
+            }
+            MessageKind::Notification { .. } if self.lost.is_some() => Local::Drop,
+            MessageKind::Notification { .. } => {
+                if let Some((id, true)) = cancelled(&envelope) {
+                    self.local.remove(&ids::key(&text[id]));
+                }
+                Local::Pass(text.into())
+            }
+            MessageKind::Response { id, .. } => match self.answer(&text[id.clone()]) {
+                Answer::Stale => Local::Drop,
+                Answer::Renamed(original) => Local::Pass(with_id(text, &original).into()),
+                Answer::Same => Local::Pass(text.into()),
+            },
+        }
+    }
+
+    fn handle_local_request<'a>(
+        &mut self,
+        text: &'a str,
+        is_initialize: bool,
+        id: &str,
+    ) -> Local<'a> {
+        if id.len() > MAX_ID {
+            let why = Some("the id is too long");
+            return Local::Refuse(error(id, code::INVALID, "Invalid request", why));
+        }
+        match self.lost.take_if(|_| is_initialize) {
+            Some(_) => {
+                self.is_initialized = true;
+                self.local.insert(id);
+                return Local::Begin(text);
+            }
+            None => {
+                if let Some(reason) = &self.lost {
+                    return Local::Refuse(lost_error(id, reason));
+                }
+            }
+        }
+        if self.local.len() == MAX_WAITING {
+            return Local::Refuse(too_many(id));
+        }
+        self.is_initialized |= is_initialize;
+        self.local.insert(id);
+        Local::Pass(text.into())
+    }
+
+    /// Handles a message of the local side that is over the limit. An answer becomes an error, so that the remote side does
+    /// not wait for it.
+    pub(super) fn handle_long_local(&mut self, skipped: IdRecovery) -> Local<'static> {
+        match skipped.finish() {
+            Some(RecoveredId::Request(id)) => {
+                let why = Some("the request is over the message limit (--max-message)");
+                Local::Refuse(error(&id, code::INVALID, "Invalid request", why))
+            }
+            Some(RecoveredId::Response(id)) => {
+                let id = match self.answer(&id) {
+                    Answer::Stale => return Local::Drop,
+                    Answer::Renamed(original) => original.into(),
+                    Answer::Same => id,
+                };
+                let why = Some("the answer is over the message limit");
+                Local::Pass(error(&id, code::INTERNAL, "Internal error", why).into())
+            }
+            None => {
+                let why = Some("the message is over the message limit (--max-message)");
+                Local::Refuse(error("null", code::INVALID, "Invalid request", why))
+            }
+        }
+    }
+
+    /// The request that an answer of the local side is for.
+    fn answer(&mut self, id: &str) -> Answer {
+        let key = ids::key(id);
+        if self.stale.remove(&key) || self.lost.is_some() {
+            return Answer::Stale;
+        }
+        self.remote.remove(&key);
+        match self.renamed.remove(&key) {
+            Some(original) => Answer::Renamed(original),
+            None => Answer::Same,
+        }
+    }
+
+    /// Handles a message of the remote side.
+    pub(super) fn handle_remote<'a>(&mut self, text: &'a str) -> Remote<'a> {
+        let Ok(envelope) = Envelope::parse(text) else {
+            return Remote::Pass(text.into());
+        };
+        match &envelope.kind {
+            MessageKind::Request { id, .. } => {
+                let raw = &text[id.clone()];
+                if raw.len() > MAX_ID {
+                    let why = Some("the id is too long");
+                    return Remote::Refuse(error(raw, code::INVALID, "Invalid request", why));
+                }
+                if self.remote.len() == MAX_WAITING {
+                    return Remote::Refuse(too_many(raw));
+                }
+                let key = ids::key(raw);
+                if self.stale.contains(&key) || self.renamed.contains_key(&key) {
+                    let id = self.rename(raw);
+                    self.remote.insert(&id);
+                    return Remote::Pass(with_id(text, &id).into());
+                }
+                self.remote.insert(raw);
+            }
+            MessageKind::Notification { .. } => {
+                if let Some((id, ends)) = cancelled(&envelope) {
+                    return self.handle_cancellation(text, id, ends);
+                }
+            }
+            MessageKind::Response { id, .. } => {
+                self.local.remove(&ids::key(&text[id.clone()]));
+            }
+        }
+        Remote::Pass(text.into())
+    }
+
+    /// Another id for a request of the remote side.
+    fn rename(&mut self, raw: &str) -> String {
+        loop {
+            self.renames += 1;
+            let id = quote(&format!("outrigger-{}", self.renames));
+            let key = ids::key(&id);
+            if !self.stale.contains(&key) && !self.remote.contains(&key) {
+                self.renamed.insert(key, raw.into());
+                return id;
+            }
+        }
+    }
+
+    /// The remote side cancels its request with the id at `range`. It gets no answer if `ends`.
+    fn handle_cancellation<'a>(
+        &mut self,
+        text: &'a str,
+        range: Range<usize>,
+        ends: bool,
+    ) -> Remote<'a> {
+        let key = ids::key(&text[range.clone()]);
+        let mut renamed = self.renamed.iter();
+        let local = renamed.find(|(_, original)| ids::key(original) == key);
+        let local = local.map(|(local, _)| local.clone());
+        if ends {
+            let known = local.as_ref().unwrap_or(&key);
+            self.remote.remove(known);
+            self.renamed.remove(known);
+        }
+        match local {
+            Some(local) => {
+                let id = ids::raw(&local);
+                Remote::Pass(
+                    [&text[..range.start], &id, &text[range.end..]]
+                        .concat()
+                        .into(),
+                )
+            }
+            None => Remote::Pass(text.into()),
+        }
+    }
+
+    /// The connection is lost for good. Returns an error for each request of the local side that waits, in the order of the
+    /// requests.
+    pub(super) fn handle_loss(&mut self, reason: &str) -> Vec<String> {
+        if self.is_initialized {
+            self.lost = Some(reason.into());
+            self.is_initialized = false;
+        }
+        self.renamed.clear();
+        // A local side that never answers must not make this grow.
+        let room = MAX_WAITING.saturating_sub(self.stale.len());
+        for id in self.remote.take().into_iter().take(room) {
+            self.stale.insert(&id);
+        }
+        let waiting = self.local.take().into_iter();
+        waiting.map(|id| lost_error(&id, reason)).collect()
+    }
+}
+
+/// The request that an answer is for.
+enum Answer {
+    /// One of a lost connection.
+    Stale,
+    /// One that has this id on the remote side.
+    Renamed(Box<str>),
+    /// One with the same id on both sides, or none.
+    Same,
+}
+
+/// The id in a notification that cancels a request, and whether the request then gets no answer.
+fn cancelled(envelope: &Envelope<'_>) -> Option<(Range<usize>, bool)> {
+    let MessageKind::Notification { method } = &envelope.kind else {
+        return None;
+    };
+    let body = envelope.body.as_ref()?;
+    match &**method {
+        "notifications/cancelled" => Some((member(envelope.text, body, "requestId")?, true)),
+        "$/cancel_request" => Some((member(envelope.text, body, "requestId")?, false)),
+        "$/cancelRequest" => Some((member(envelope.text, body, "id")?, false)),
+        _ => None,
+    }
+}
+
+/// The error for a request whose connection was lost.
+fn lost_error(id: &str, reason: &str) -> String {
+    let reason = quote(reason);
+    format!(
+        r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":{},"message":"Connection lost","data":{{"reason":{reason}}}}}}}"#,
+        code::CONNECTION_LOST
+    )
+}
+
+fn too_many(id: &str) -> String {
+    error(id, code::TOO_MANY, "Too many waiting requests", None)
+}
