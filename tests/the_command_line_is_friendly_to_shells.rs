@@ -77,6 +77,22 @@ fn wrong_usage_is_one_line_and_exit_code_2() {
         ),
         (&["app", "--restart"], "--restart requires a program"),
         (&["echo", "--restart"], "unknown option '--restart'"),
+        (&["connect"], "missing URL"),
+        (&["connect", "ws://x/", "y"], "unexpected argument 'y'"),
+        (
+            &["connect", "ws://x/", "--", "cat"],
+            "unexpected argument 'cat' after '--'",
+        ),
+        (
+            &["connect", "ws://x/", "--listen", "127.0.0.1:0"],
+            "unknown option '--listen'",
+        ),
+        (&["echo", "--give-up", "1s"], "unknown option '--give-up'"),
+        (
+            &["connect", "ws://x/", "--token-file", "/no/such/file"],
+            "--token-file: /no/such/file: ",
+        ),
+        (&["connect", "ws://x/", "--header", "X"], "NAME: VALUE"),
         (&["echo", "--listen"], "--listen"),
         (&["echo", "--listen", "7070"], "not HOST:PORT"),
         (&["echo", "--max-clients", "0"], "not a number from 1"),

@@ -3,19 +3,19 @@
 mod common;
 
 #[cfg(feature = "deflate")]
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 
 use common::PATIENCE;
 use common::program::Program;
-#[cfg(feature = "deflate")]
+#[cfg(any(feature = "deflate", feature = "tls"))]
 use common::program::outrigger;
 use rustix::process::Signal;
 
 #[cfg(feature = "deflate")]
-const COMMANDS: [&str; 9] = [
+const COMMANDS: [&str; 10] = [
     "agent",
     "terminal",
     "processes",
@@ -24,13 +24,14 @@ const COMMANDS: [&str; 9] = [
     "echo",
     "serve",
     "demo",
+    "connect",
     "token",
 ];
 
-/// Every option of all commands, with its default in the help.
+/// Every option of all commands, with its defaults in the help. They can differ between commands.
 #[cfg(feature = "deflate")]
-fn options() -> BTreeMap<String, Option<String>> {
-    let mut options = BTreeMap::new();
+fn options() -> BTreeMap<String, BTreeSet<String>> {
+    let mut options: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for command in COMMANDS {
         let help = String::from_utf8(outrigger(&[command, "--help"]).stdout).expect("UTF-8");
         let mut entries: Vec<String> = Vec::new();
@@ -49,7 +50,8 @@ fn options() -> BTreeMap<String, Option<String>> {
             let name = entry.split(' ').next().unwrap_or_default().to_owned();
             let default = entry.trim_end().strip_suffix(']');
             let default = default.and_then(|entry| entry.rsplit_once('['));
-            options.insert(name, default.map(|(_, default)| default.to_owned()));
+            let defaults = options.entry(name).or_default();
+            defaults.extend(default.map(|(_, default)| default.to_owned()));
         }
     }
     options
@@ -62,22 +64,23 @@ fn every_option_is_in_the_reference_with_its_default() {
     let reference = std::fs::read_to_string("docs/configuration.md").expect("it is there");
     let options = options();
     assert!(options.len() > 40, "{options:?}");
-    for (name, default) in &options {
+    for (name, defaults) in &options {
         let marks = [format!("`--{name}`"), format!("`--{name} ")];
-        let row = reference
+        let rows: Vec<_> = reference
             .lines()
             .filter(|line| line.starts_with("| `--"))
-            .find(|line| marks.iter().any(|mark| line.contains(mark)));
-        let row = row.unwrap_or_else(|| panic!("--{name} is not in the reference"));
-        // A default that is a number must be in the row.
-        for word in default
+            .filter(|line| marks.iter().any(|mark| line.contains(mark)))
+            .collect();
+        assert!(!rows.is_empty(), "--{name} is not in the reference");
+        // A default that is a number must be in a row of the option.
+        for word in defaults
             .iter()
             .flat_map(|default| default.split([';', ',', ' ']))
         {
             let is_value = word.starts_with(|c: char| c.is_ascii_digit());
             assert!(
-                !is_value || row.contains(word),
-                "--{name}: {word} is not in: {row}"
+                !is_value || rows.iter().any(|row| row.contains(word)),
+                "--{name}: {word} is not in: {rows:?}"
             );
         }
     }
@@ -135,6 +138,32 @@ fn every_link_has_a_target() {
         }
     }
     assert!(links > 30, "{links}");
+}
+
+#[cfg(feature = "tls")]
+#[test]
+fn settings_for_editors_are_json_with_a_command_that_exists() {
+    let page = std::fs::read_to_string("docs/connecting.md").expect("it is there");
+    let mut count = 0;
+    for block in page.split("```json\n").skip(1) {
+        let block = block.split("```").next().unwrap_or_default();
+        let settings: serde_json::Value = serde_json::from_str(block).expect(block);
+        let servers = settings.as_object().and_then(|one| one.values().next());
+        let server = &servers.expect(block)["devbox"];
+        assert_eq!(server["command"], "outrigger", "{block}");
+        let args = server["args"].as_array().expect(block).iter();
+        let mut args: Vec<&str> = args.filter_map(|arg| arg.as_str()).collect();
+        // The file does not exist, which is the only thing that may be wrong.
+        let output = outrigger(&args);
+        let error = String::from_utf8(output.stderr).expect("UTF-8");
+        let file = args.pop().expect("a file");
+        assert!(
+            error.contains(&format!("--token-file: {file}: ")),
+            "{error}"
+        );
+        count += 1;
+    }
+    assert!(count > 3, "{count}");
 }
 
 #[test]

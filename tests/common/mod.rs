@@ -6,6 +6,7 @@
 )]
 
 pub mod agent;
+pub mod cutter;
 pub mod cutting;
 pub mod program;
 pub mod traces;

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Runs other people's clients against the program: Python `websockets`, npm `ws`, headless Chromium with examples/chat.html,
-# the SDK of the Agent Client Protocol and an MCP server on either side of `outrigger agent`, language servers, a debug adapter and
-# websocketd's example programs behind `outrigger pipe`, examples/terminal with xterm.js,
+# the SDK of the Agent Client Protocol and an MCP server on either side of `outrigger agent` and behind `outrigger connect`, hosts of
+# MCP servers in front of it, language servers, a debug adapter and websocketd's example programs behind `outrigger pipe`,
+# examples/terminal with xterm.js,
 # full-screen programs in tmux through examples/attach.py, examples/resume.py and resume.ts behind a proxy that cuts, and many of
 # these over TLS, with sslyze.
 # Installs npm and Python packages below target/interop. Chromium, nginx, HAProxy, tmux, vim, less, top and websocketd must be
 # installed.
 #
 # usage: tests/interop/run.sh [PART...]      all parts by default: python node compression browser demo examples deploy acp
-#                                            terminal fullscreen resume tls pipe
+#                                            connect terminal fullscreen resume tls pipe
 # env:   OUTRIGGER=target/release/outrigger
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -75,6 +76,14 @@ run_resume() {
   node_modules
   NODE_PATH=$tools/node_modules node tests/interop/resume.js
 }
+# `connect` between an editor or a host of MCP servers and a remote agent.
+run_connect() {
+  node_modules
+  TOOLS=$tools node tests/interop/connect.mjs
+  [ -x "$tools/mcp/bin/python" ] || python3 -m venv "$tools/mcp"
+  "$tools/mcp/bin/python" -c 'import fastmcp, mcp' 2>/dev/null || "$tools/mcp/bin/pip" install -q mcp fastmcp
+  "$tools/mcp/bin/python" tests/interop/connect.py
+}
 run_tls() {
   venv
   node_modules
@@ -96,11 +105,11 @@ run_pipe() {
 }
 
 # A part that hangs fails.
-export -f venv node_modules run_{python,node,compression,browser,demo,examples,deploy,acp,terminal,fullscreen,resume,tls,pipe}
+export -f venv node_modules run_{python,node,compression,browser,demo,examples,deploy,acp,connect,terminal,fullscreen,resume,tls,pipe}
 export tools
 run() { timeout --kill-after=10 400 bash -euo pipefail -c "run_$1" || { echo "interop: $1 failed with $?" >&2; exit 1; }; }
 
-for part in ${@:-python node compression browser demo examples deploy acp terminal fullscreen resume tls pipe}; do
+for part in ${@:-python node compression browser demo examples deploy acp connect terminal fullscreen resume tls pipe}; do
   echo "interop: $part"
   run "$part"
 done
