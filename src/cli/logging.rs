@@ -2,6 +2,8 @@
 
 mod limiter;
 
+use std::borrow::Cow;
+use std::io::{self, IsTerminal};
 use std::str::FromStr;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -10,7 +12,7 @@ use log::{Level, LevelFilter, Log, Metadata, Record};
 
 use self::limiter::{Limiter, Rate};
 use super::line_output::LineOutput;
-use crate::sys::NonblockingFd;
+use crate::sys::{NonblockingFd, is_terminal_raw};
 
 /// The maximum length of a line in bytes. On Linux, a pipe accepts a write of this length entirely or not at all.
 const MAX_LINE: usize = 4096;
@@ -65,7 +67,7 @@ fn state() -> MutexGuard<'static, State> {
     static STATE: OnceLock<Mutex<State>> = OnceLock::new();
     let state = STATE.get_or_init(|| {
         Mutex::new(State {
-            output: LineOutput::new(NonblockingFd::shared(std::io::stderr())),
+            output: LineOutput::new(NonblockingFd::shared(io::stderr())),
             limiter: Limiter::default(),
             format: LogFormat::Text,
         })
@@ -89,11 +91,21 @@ pub(super) fn init(level: Option<LevelFilter>, default: LevelFilter, format: Log
     }
 }
 
+/// A line as a terminal shows it. A terminal in raw mode begins a new line in the same column without a carriage return.
+fn for_terminal(line: Cow<'_, str>) -> Cow<'_, str> {
+    if is_terminal_raw() && io::stderr().is_terminal() {
+        line.replace('\n', "\r\n").into()
+    } else {
+        line
+    }
+}
+
 /// Writes a line to standard error that is not a record of the log, such as why the program fails.
 pub(super) fn write_line(line: &str) {
     let state = &mut *state();
     state.report_suppressed(None);
     let State { output, format, .. } = state;
+    let line = for_terminal(line.into());
     output.line_within(line.as_bytes(), WRITE_TIMEOUT, |count| {
         format.dropped(count)
     });
@@ -166,6 +178,7 @@ impl State {
     fn write(&mut self, level: Level, target: &str, text: String, suppressed: u64) {
         let format = self.format;
         let line = format.line(level, target, text, suppressed);
+        let line = for_terminal(line.into());
         self.output
             .line(line.as_bytes(), |count| format.dropped(count));
     }

@@ -22,6 +22,8 @@ mod process_tree;
 mod pty;
 #[cfg(feature = "server")]
 mod sockets;
+#[cfg(feature = "cli")]
+mod terminal;
 mod text;
 mod wide;
 
@@ -55,5 +57,7 @@ pub(crate) use sockets::{
 };
 #[cfg(feature = "cli")]
 pub(crate) use sockets::{keep_from_children, take_descriptor};
+#[cfg(feature = "cli")]
+pub(crate) use terminal::{RawMode, is_terminal_raw, restore_terminal, terminal_size};
 pub(crate) use text::ascii_text;
 pub(crate) use wide::xor_words;
