@@ -18,6 +18,8 @@
 
 pub mod agent;
 pub mod app;
+#[cfg(feature = "cli")]
+pub(crate) mod attach;
 mod backoff;
 mod child;
 mod connect;

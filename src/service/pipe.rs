@@ -20,7 +20,7 @@ const FILE_PAUSE: Duration = Duration::from_millis(1);
 
 /// What causes the next read or write of a descriptor.
 #[derive(Debug)]
-enum Trigger {
+pub(super) enum Trigger {
     /// A readiness event.
     Source(SourceId),
     /// A timer, if one is set. A regular file is always ready and has no readiness events.
@@ -28,7 +28,11 @@ enum Trigger {
 }
 
 impl Trigger {
-    fn watch(ctx: &mut Context, fd: &NonblockingFd, interest: Interest) -> io::Result<Self> {
+    pub(super) fn watch(
+        ctx: &mut Context,
+        fd: &NonblockingFd,
+        interest: Interest,
+    ) -> io::Result<Self> {
         match ctx.watch(fd, interest) {
             Ok(source) => Ok(Self::Source(source)),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(Self::Timer(None)),
@@ -36,29 +40,29 @@ impl Trigger {
         }
     }
 
-    fn source(&self) -> Option<SourceId> {
+    pub(super) fn source(&self) -> Option<SourceId> {
         match self {
             Self::Source(source) => Some(*source),
             Self::Timer(_) => None,
         }
     }
 
-    fn is(&self, source: SourceId) -> bool {
+    pub(super) fn is(&self, source: SourceId) -> bool {
         matches!(self, Self::Source(id) if *id == source)
     }
 
-    fn is_timer(&self, timer: TimerId) -> bool {
+    pub(super) fn is_timer(&self, timer: TimerId) -> bool {
         matches!(self, Self::Timer(Some(id)) if *id == timer)
     }
 
-    fn again(&mut self, ctx: &mut Context, readiness: Readiness) {
+    pub(super) fn again(&mut self, ctx: &mut Context, readiness: Readiness) {
         match self {
             Self::Source(source) => ctx.again(*source, readiness),
             Self::Timer(timer) => *timer = Some(ctx.set_timer(FILE_PAUSE)),
         }
     }
 
-    fn unwatch(&self, ctx: &mut Context) {
+    pub(super) fn unwatch(&self, ctx: &mut Context) {
         match self {
             Self::Source(source) => ctx.unwatch(*source),
             Self::Timer(Some(timer)) => ctx.cancel_timer(*timer),

@@ -6,9 +6,10 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::Endpoint;
+use crate::protocol::client::ResponseHead;
 use crate::{
-    Accept, ClientId, CloseReason, Context, Message, Metrics, Readiness, Rejection, Request, Route,
-    Scope, Service, ServiceId, SourceId, StatusFields, TimerId,
+    Accept, ClientId, CloseReason, ConnectError, Context, Message, Metrics, Readiness, Rejection,
+    Request, Route, Scope, Service, ServiceId, SourceId, StatusFields, TimerId,
 };
 
 /// A service that combines others. A request goes to the service at its path. All other events go to the service that
@@ -276,6 +277,42 @@ impl Service for Routes {
 
     fn draining(&mut self, ctx: &mut Context) {
         self.each(ctx, |service, ctx| service.draining(ctx));
+    }
+
+    fn connect_opened(&mut self, ctx: &mut Context, client: ClientId, response: &ResponseHead<'_>) {
+        if let Some(service) = self.at(ctx) {
+            service.connect_opened(ctx, client, response);
+        }
+    }
+
+    fn connect_failed(&mut self, ctx: &mut Context, client: ClientId, error: &ConnectError) {
+        if let Some(service) = self.at(ctx) {
+            service.connect_failed(ctx, client, error);
+        }
+    }
+
+    fn connect_retrying(
+        &mut self,
+        ctx: &mut Context,
+        client: ClientId,
+        error: &ConnectError,
+        delay: Duration,
+    ) {
+        if let Some(service) = self.at(ctx) {
+            service.connect_retrying(ctx, client, error, delay);
+        }
+    }
+
+    fn cut(&mut self, ctx: &mut Context, client: ClientId, reason: &CloseReason) {
+        if let Some(service) = self.at(ctx) {
+            service.cut(ctx, client, reason);
+        }
+    }
+
+    fn resumed(&mut self, ctx: &mut Context, client: ClientId) {
+        if let Some(service) = self.at(ctx) {
+            service.resumed(ctx, client);
+        }
     }
 
     fn call(&mut self, ctx: &mut Context, caller: ClientId, request: &Request<'_>, body: &[u8]) {

@@ -64,6 +64,14 @@ impl Target {
         self.token.as_ref()
     }
 
+    /// The last value of a parameter of the query, as it is in the URL.
+    #[must_use]
+    pub fn parameter(&self, name: &str) -> Option<&str> {
+        let pairs = self.query.iter().flat_map(|query| query.rsplit('&'));
+        let mut pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+        pairs.find(|pair| pair.0 == name).map(|pair| pair.1)
+    }
+
     /// Sets a parameter of the query, or replaces it. The name and the value must not need to be encoded.
     pub fn set_parameter(&mut self, name: &str, value: &str) {
         let is_other = |pair: &&str| pair.split('=').next() != Some(name);

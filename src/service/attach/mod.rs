@@ -1,0 +1,615 @@
+//! `outrigger attach`: the process's own terminal is the terminal of a program behind a server.
+//!
+//! ```text
+//! standard input -> Keyboard (escapes, waiting keys) -> messages -> server
+//! standard output <- Display (backpressure, offset)  <- messages <- server
+//! ```
+//!
+//! A resumable connection that is cut comes back by itself. To a process of `outrigger processes` there is a second way: a
+//! new connection that asks for the output after the last byte received.
+
+mod display;
+mod escape;
+mod keyboard;
+mod notice;
+mod screen;
+mod signals;
+
+use std::cell::RefCell;
+use std::io::{self, IsTerminal};
+use std::rc::Rc;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use self::display::Display;
+use self::escape::EscapeParser;
+use self::keyboard::{InputState, Keyboard, Request};
+use self::signals::TerminalSignals;
+use super::pipe::PipeState;
+use super::process::{AttachEvent, Control};
+use crate::protocol::client::ResponseHead;
+use crate::sys::{RawMode, TerminalSize, terminal_size};
+use crate::{
+    ClientId, CloseCode, CloseReason, Connect, ConnectError, Context, Message, Readiness, Retry,
+    Service, SourceId, TimerId,
+};
+
+/// The exit code if the client itself fails.
+const FAILED: u8 = 255;
+
+/// How long a program is quiet before it gets another end of file.
+const QUIET: Duration = Duration::from_millis(250);
+
+/// The longest time between two ends of file.
+const MAX_QUIET: Duration = Duration::from_secs(10);
+
+/// How long a terminal has a slightly different size so that its program redraws the screen.
+const REDRAW: Duration = Duration::from_millis(100);
+
+/// The time between two attempts to be the writer of a process.
+const WRITER_RETRY: Duration = Duration::from_secs(2);
+
+/// The delay before the client attaches to a process again. It grows with the square of the number of connections that
+/// were cut at once, up to a limit.
+const REATTACH: Duration = Duration::from_millis(100);
+const MAX_REATTACH: Duration = Duration::from_secs(10);
+
+/// The settings of an [`Attach`] service.
+pub(crate) struct AttachConfig {
+    /// Where and how to connect.
+    pub(crate) connect: Connect,
+    /// When to try again after a cut.
+    pub(crate) retry: Retry,
+    /// Whether to watch the program without sending to it.
+    pub(crate) viewer: bool,
+    /// Whether to replace the process's writer.
+    pub(crate) takeover: bool,
+    /// The escape character. Only a terminal has escapes.
+    pub(crate) escape: Option<u8>,
+    /// Writes a message for the user to standard error.
+    pub(crate) notify: fn(&str),
+}
+
+/// How the client ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ending {
+    /// The exit code of the program, 0 if the user has left, or 255.
+    pub(crate) code: u8,
+    /// A message for the user, or an empty text.
+    pub(crate) message: String,
+}
+
+/// The ending of an [`Attach`] service, which the loop owns while it runs.
+pub(crate) type SharedEnding = Rc<RefCell<Option<Ending>>>;
+
+/// The state of the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The first connection is being opened.
+    Opening,
+    Open,
+    /// The connection was cut. The loop, or a new connection, comes back.
+    Cut,
+    /// The ending is known. Output may still have to be written.
+    Ended,
+}
+
+/// The service of `outrigger attach`.
+pub(crate) struct Attach {
+    config: AttachConfig,
+    ending: SharedEnding,
+    phase: Phase,
+    client: Option<ClientId>,
+    /// Why the connection could not be resumed, and whether the loop has given up.
+    not_resumed: Option<(String, bool)>,
+    keyboard: Option<Keyboard>,
+    display: Option<Display>,
+    signals: Option<TerminalSignals>,
+    raw: Option<RawMode>,
+    /// The size that the program's terminal has.
+    size: Option<TerminalSize>,
+    /// Restores the size, so that the program redraws its screen.
+    redraw: Option<TimerId>,
+    /// The timer of the next attempt to attach to a process again.
+    retry: Option<TimerId>,
+    /// The number of connections to the process that were cut before a message arrived.
+    useless: u32,
+    /// The timer of the next end of file, and its delay. Standard input has ended.
+    end_of_file: Option<(Option<TimerId>, Duration)>,
+}
+
+impl Attach {
+    /// Creates the service. The ending is set when the loop has ended.
+    pub(crate) fn new(config: AttachConfig) -> (Self, SharedEnding) {
+        let ending = SharedEnding::default();
+        let this = Self {
+            config,
+            ending: Rc::clone(&ending),
+            phase: Phase::Opening,
+            client: None,
+            not_resumed: None,
+            keyboard: None,
+            display: None,
+            signals: None,
+            raw: None,
+            size: None,
+            redraw: None,
+            retry: None,
+            useless: 0,
+            end_of_file: None,
+        };
+        (this, ending)
+    }
+
+    /// Whether the user's terminal is standard input.
+    fn is_interactive(&self) -> bool {
+        io::stdin().is_terminal()
+    }
+
+    /// Whether the URL names a process, which goes on without clients.
+    fn is_process(&self) -> bool {
+        process_of(self.config.connect.target().path()).is_some()
+    }
+
+    /// Begins a connection. After the first one, it continues where the output ended.
+    fn connect(&mut self, ctx: &mut Context) {
+        let is_first = self.phase == Phase::Opening;
+        let retry = self.config.retry.with_first(!is_first);
+        let mut connect = self.config.connect.clone().with_retry(retry);
+        let target = connect.target_mut();
+        self.size = terminal_size(io::stdin()).filter(|_| !self.config.viewer);
+        if let Some(size) = self.size {
+            target.set_parameter("rows", &size.rows.to_string());
+            target.set_parameter("cols", &size.cols.to_string());
+        }
+        if self.config.viewer {
+            target.set_parameter("mode", "viewer");
+        }
+        if self.config.takeover {
+            target.set_parameter("takeover", "1");
+        }
+        if !is_first && let Some(display) = &self.display {
+            target.set_parameter("since", &display.offset().to_string());
+        }
+        self.client = Some(ctx.connect(connect));
+    }
+
+    /// Tells the user something.
+    fn notice(&self, texts: &[String]) {
+        let display = self.display.as_ref();
+        let is_full_screen = display.is_some_and(Display::is_full_screen);
+        let text = if is_full_screen && io::stderr().is_terminal() {
+            notice::over_full_screen(texts)
+        } else {
+            notice::lines(self.raw.is_some(), texts)
+        };
+        (self.config.notify)(&text);
+    }
+
+    fn notice_cut(&self) {
+        let escapes = self.keyboard.as_ref().filter(|_| self.raw.is_some());
+        let leave = escapes.and_then(|keyboard| keyboard.escapes().leave());
+        let hint = leave.map_or(String::new(), |leave| {
+            format!(" (what you type is kept; {leave} leaves)")
+        });
+        self.notice(&[format!("connection lost; trying again{hint}")]);
+    }
+
+    /// The ending is known. The loop ends when the rest of the output is written, or at once.
+    fn end(&mut self, ctx: &mut Context, code: u8, message: impl Into<String>, at_once: bool) {
+        if self.phase == Phase::Ended {
+            return;
+        }
+        self.phase = Phase::Ended;
+        let message = message.into();
+        *self.ending.borrow_mut() = Some(Ending { code, message });
+        if let Some(client) = self.client {
+            ctx.set_held(client, false);
+            ctx.close(client, CloseCode::NORMAL, "");
+        }
+        if let Some(display) = &mut self.display {
+            display.leave_full_screen(ctx);
+        }
+        if at_once {
+            ctx.stop();
+        } else {
+            self.stop_when_written(ctx);
+        }
+    }
+
+    fn fail(&mut self, ctx: &mut Context, message: impl Into<String>) {
+        self.end(ctx, FAILED, message, false);
+    }
+
+    fn leave(&mut self, ctx: &mut Context) {
+        let message = if self.is_process() {
+            "detached; the process goes on"
+        } else {
+            "detached"
+        };
+        self.end(ctx, 0, message, true);
+    }
+
+    fn stop_when_written(&self, ctx: &mut Context) {
+        let is_written = self.display.as_ref().is_none_or(Display::is_written);
+        if self.phase == Phase::Ended && is_written {
+            ctx.stop();
+        }
+    }
+
+    /// The first connection is open: takes the terminal.
+    fn begin(&mut self, ctx: &mut Context) -> io::Result<()> {
+        let is_interactive = self.is_interactive();
+        if is_interactive {
+            self.raw = Some(RawMode::enter(io::stdin())?);
+        }
+        let escape = self.config.escape.filter(|_| is_interactive);
+        let escapes = EscapeParser::new(escape);
+        let keyboard = Keyboard::watch(ctx, escapes, !self.config.viewer)?;
+        self.keyboard = Some(keyboard);
+        Ok(())
+    }
+
+    /// A cut connection continues.
+    fn come_back(&mut self, ctx: &mut Context) {
+        self.phase = Phase::Open;
+        self.not_resumed = None;
+        let is_full = self.display.as_ref().is_some_and(Display::is_full);
+        if let Some(client) = self.client {
+            ctx.set_held(client, is_full);
+        }
+        let is_full_screen = self.display.as_ref().is_some_and(Display::is_full_screen);
+        let current = terminal_size(io::stdin());
+        match self.size.filter(|_| is_full_screen && current == self.size) {
+            // The message about the cut is on the screen of a program, which draws its screen again for a new size.
+            Some(size) if size.rows > 1 => {
+                let rows = size.rows - 1;
+                self.send_size(ctx, TerminalSize { rows, ..size });
+                self.redraw = Some(ctx.set_timer(REDRAW));
+            }
+            _ => self.update_size(ctx),
+        }
+        if !is_full_screen {
+            self.notice(&["connected again".to_owned()]);
+        }
+        self.send_keys(ctx);
+    }
+
+    /// The connection is gone for good, except that a process may be attached to again.
+    fn lose(&mut self, ctx: &mut Context, reason: &CloseReason) {
+        let (reason, gave_up) = match self.not_resumed.take() {
+            Some(failure) => failure,
+            None => (reason.reason.to_string(), false),
+        };
+        if gave_up {
+            return self.fail(ctx, format!("connection lost; gave up: {reason}"));
+        }
+        if self.is_process() {
+            if self.phase == Phase::Open {
+                self.phase = Phase::Cut;
+                self.notice_cut();
+            }
+            let delay = REATTACH
+                .saturating_mul(self.useless.saturating_mul(self.useless))
+                .min(MAX_REATTACH);
+            self.useless += 1;
+            self.retry = Some(ctx.set_timer(delay));
+            return;
+        }
+        self.fail(
+            ctx,
+            format!("connection lost: {reason}; the program has ended or will end"),
+        );
+    }
+
+    /// Tells the program the size of the terminal if it has changed.
+    fn update_size(&mut self, ctx: &mut Context) {
+        let size = terminal_size(io::stdin()).filter(|_| !self.config.viewer);
+        if let Some(size) = size.filter(|_| size != self.size && self.redraw.is_none()) {
+            self.send_size(ctx, size);
+        }
+    }
+
+    fn send_size(&mut self, ctx: &mut Context, size: TerminalSize) {
+        if let (Phase::Open, Some(client)) = (self.phase, self.client) {
+            self.size = Some(size);
+            ctx.send(client, Message::Text(&Control::Resize(size).to_json()));
+        }
+    }
+
+    fn read_keys(&mut self, ctx: &mut Context) {
+        let Some(keyboard) = &mut self.keyboard else {
+            return;
+        };
+        let mut requests = Vec::new();
+        let state = keyboard.read(ctx, |_, request| requests.push(request));
+        for request in requests {
+            match request {
+                Request::Leave => return self.leave(ctx),
+                Request::Help => {
+                    let help = self.keyboard.as_ref().map(|one| one.escapes().help());
+                    self.notice(&help.unwrap_or_default());
+                }
+                Request::Suspend => {
+                    if let Some(raw) = &self.raw {
+                        raw.suspend();
+                    }
+                    self.update_size(ctx);
+                }
+            }
+        }
+        if state == InputState::Ended {
+            if self.raw.is_some() {
+                return self.fail(ctx, "the terminal has hung up");
+            }
+            if !self.config.viewer {
+                self.end_of_file = Some((None, QUIET));
+                self.type_end_of_file();
+            }
+        }
+        self.send_keys(ctx);
+    }
+
+    fn type_end_of_file(&mut self) {
+        if let Some(keyboard) = &mut self.keyboard {
+            keyboard.add_end_of_file();
+        }
+    }
+
+    /// The program has written something after the end of standard input. A terminal loses an end of file that arrives
+    /// before the program reads a line, so the program gets another one when it is quiet.
+    fn repeat_end_of_file(&mut self, ctx: &mut Context) {
+        if let Some((timer, delay)) = &mut self.end_of_file
+            && let Some(timer) = timer.replace(ctx.set_timer(*delay))
+        {
+            ctx.cancel_timer(timer);
+        }
+    }
+
+    fn send_keys(&mut self, ctx: &mut Context) {
+        if let (Phase::Open, Some(client), Some(keyboard)) =
+            (self.phase, self.client, &mut self.keyboard)
+        {
+            keyboard.send(ctx, |ctx, keys| {
+                !ctx.is_congested(client) && ctx.try_send(client, Message::Binary(keys)).is_ok()
+            });
+        }
+    }
+
+    fn write_output(&mut self, ctx: &mut Context) {
+        let Some(display) = &mut self.display else {
+            return;
+        };
+        if display.write() == PipeState::Closed {
+            self.end(ctx, FAILED, "standard output is closed", true);
+            return;
+        }
+        self.hold(ctx);
+        self.stop_when_written(ctx);
+    }
+
+    /// Holds the server's messages while standard output is full.
+    fn hold(&mut self, ctx: &mut Context) {
+        let changed = self.display.as_mut().and_then(Display::changed_fullness);
+        if let (Some(is_full), Some(client)) = (changed, self.client) {
+            ctx.set_held(client, is_full);
+        }
+    }
+
+    fn handle_event(&mut self, ctx: &mut Context, event: AttachEvent) {
+        match event {
+            AttachEvent::Exit { code, .. } => {
+                let code = u8::try_from(code).unwrap_or(FAILED);
+                self.end(ctx, code, "", false);
+            }
+            AttachEvent::Gap { from, to } => {
+                if let Some(display) = &mut self.display {
+                    display.skip_to(to);
+                }
+                self.notice(&[format!(
+                    "bytes {from} to {to} of the output are no longer kept"
+                )]);
+            }
+            AttachEvent::Error { message } => self.fail(ctx, message),
+        }
+    }
+}
+
+impl Service for Attach {
+    fn started(&mut self, ctx: &mut Context) {
+        let target = self.config.connect.target();
+        let since = target
+            .parameter("since")
+            .and_then(|since| since.parse().ok());
+        let display = Display::watch(ctx, since.unwrap_or_default());
+        let watched = display.and_then(|display| {
+            self.display = Some(display);
+            self.signals = Some(TerminalSignals::watch(ctx)?);
+            Ok(())
+        });
+        match watched {
+            Ok(()) => self.connect(ctx),
+            Err(error) => self.fail(ctx, format!("cannot use the standard streams: {error}")),
+        }
+    }
+
+    fn connect_opened(&mut self, ctx: &mut Context, _: ClientId, _: &ResponseHead<'_>) {
+        if self.phase == Phase::Cut {
+            return self.come_back(ctx);
+        }
+        self.phase = Phase::Open;
+        match self.begin(ctx) {
+            // The size may have changed while the connection was opened.
+            Ok(()) => self.update_size(ctx),
+            Err(error) => self.fail(ctx, format!("cannot use the terminal: {error}")),
+        }
+    }
+
+    fn connect_failed(&mut self, ctx: &mut Context, client: ClientId, error: &ConnectError) {
+        if ctx.is_detached(client) {
+            // `disconnected` follows.
+            self.not_resumed = Some((error.to_string(), error.is_retryable()));
+            return;
+        }
+        self.client = None;
+        let url = self.config.connect.target();
+        match (self.phase, error.status()) {
+            (Phase::Opening, status) => {
+                let advice = advice(status);
+                let message = format!("cannot connect to {url}: {error}{advice}");
+                self.fail(ctx, message);
+            }
+            // The server may not have noticed that the former connection is gone.
+            (Phase::Cut, Some(409)) => self.retry = Some(ctx.set_timer(WRITER_RETRY)),
+            (Phase::Cut, _) => {
+                let message = format!("connection lost; cannot connect to {url} again: {error}");
+                self.fail(ctx, message);
+            }
+            (Phase::Open | Phase::Ended, _) => {}
+        }
+    }
+
+    fn cut(&mut self, _: &mut Context, _: ClientId, reason: &CloseReason) {
+        if self.phase == Phase::Open {
+            log::info!("the connection was cut: {reason}");
+            self.phase = Phase::Cut;
+            self.notice_cut();
+        }
+    }
+
+    fn resumed(&mut self, ctx: &mut Context, _: ClientId) {
+        if self.phase == Phase::Cut {
+            self.come_back(ctx);
+        }
+    }
+
+    fn message(&mut self, ctx: &mut Context, _: ClientId, message: Message<'_>) {
+        if self.phase == Phase::Ended {
+            return;
+        }
+        self.useless = 0;
+        match message {
+            Message::Binary(output) => {
+                if let Some(display) = &mut self.display {
+                    display.show(ctx, output);
+                }
+                self.hold(ctx);
+                self.repeat_end_of_file(ctx);
+            }
+            Message::Text(text) => match AttachEvent::parse(text) {
+                Some(event) => self.handle_event(ctx, event),
+                None => log::debug!("a text message of {} bytes is unknown", text.len()),
+            },
+        }
+    }
+
+    fn drained(&mut self, ctx: &mut Context, _: ClientId) {
+        self.send_keys(ctx);
+    }
+
+    fn disconnected(&mut self, ctx: &mut Context, _: ClientId, reason: &CloseReason) {
+        self.client = None;
+        match reason.code {
+            _ if self.phase == Phase::Ended => {}
+            CloseCode::ABNORMAL => self.lose(ctx, reason),
+            CloseCode::TAKEN_OVER => self.fail(ctx, "another client has taken over"),
+            code => {
+                let message = format!("the connection was closed: {code} {}", reason.reason);
+                self.fail(ctx, message.trim_end());
+            }
+        }
+    }
+
+    fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
+        self.client.into_iter().for_each(visit);
+    }
+
+    fn ready(&mut self, ctx: &mut Context, source: SourceId, readiness: Readiness) {
+        if self.display.as_ref().is_some_and(|one| one.is(source)) {
+            if readiness.writable {
+                self.write_output(ctx);
+            }
+        } else if self.keyboard.as_ref().is_some_and(|one| one.is(source)) {
+            self.read_keys(ctx);
+        } else if let Some(signals) = self.signals.as_mut().filter(|one| one.is(source)) {
+            let change = signals.take();
+            if let Some(raw) = self.raw.as_ref().filter(|_| change.is_continued) {
+                raw.renew();
+            }
+            self.update_size(ctx);
+        }
+    }
+
+    fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
+        if self.display.as_ref().is_some_and(|one| one.is_timer(timer)) {
+            self.write_output(ctx);
+        } else if self
+            .keyboard
+            .as_ref()
+            .is_some_and(|one| one.is_timer(timer))
+        {
+            self.read_keys(ctx);
+        } else if self.redraw == Some(timer) {
+            self.redraw = None;
+            self.update_size(ctx);
+        } else if self.retry == Some(timer) {
+            self.retry = None;
+            if self.phase == Phase::Cut {
+                self.connect(ctx);
+            }
+        } else if let Some((waiting, delay)) = &mut self.end_of_file
+            && *waiting == Some(timer)
+        {
+            *waiting = None;
+            *delay = (*delay * 2).min(MAX_QUIET);
+            self.type_end_of_file();
+            self.send_keys(ctx);
+        }
+    }
+
+    /// A signal ends the client: it leaves as a user does.
+    fn draining(&mut self, ctx: &mut Context) {
+        let signal = self.signals.as_ref().and_then(TerminalSignals::ended_by);
+        let message = format!("ended by {}", signal.unwrap_or("a signal"));
+        self.end(ctx, FAILED, message, true);
+    }
+}
+
+/// The id of the process that a path names: `.../ID/attach`.
+fn process_of(path: &str) -> Option<Uuid> {
+    let (_, id) = path.strip_suffix("/attach")?.rsplit_once('/')?;
+    Uuid::try_parse(id).ok().filter(|_| id.len() == 36)
+}
+
+/// What the user can do about a refusal with this status.
+fn advice(status: Option<u16>) -> &'static str {
+    match status {
+        Some(401) => "; present a token with --token-file or OUTRIGGER_TOKEN",
+        Some(409) => "; use --takeover to replace the other client, or --viewer to watch",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_path_of_a_process_can_be_attached_to_again() {
+        let id = "2f1c4a52-6f0c-4c5c-9a53-0b54a8b0e1c3";
+        assert!(process_of(&format!("/process/{id}/attach")).is_some());
+        assert!(process_of(&format!("/a/b/{id}/attach")).is_some());
+        for path in [
+            "/terminal",
+            "/attach",
+            "/process/attach",
+            "/process/x/attach",
+            &format!("/process/{id}/attach/"),
+            &format!("/process/{}/attach", id.replace('-', "")),
+            &format!("/process/{id}"),
+        ] {
+            assert!(process_of(path).is_none(), "{path}");
+        }
+    }
+}
