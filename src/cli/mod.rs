@@ -43,6 +43,8 @@ enum Outcome {
     Failure,
     /// The command line is wrong.
     Usage,
+    /// It ended with the exit code of a remote program, or with another code of its own.
+    Code(u8),
 }
 
 impl From<Outcome> for ExitCode {
@@ -51,6 +53,7 @@ impl From<Outcome> for ExitCode {
             Outcome::Clean => 0,
             Outcome::Failure => 1,
             Outcome::Usage => 2,
+            Outcome::Code(code) => code,
         })
     }
 }
@@ -68,6 +71,20 @@ enum Action {
     Run(&'static Command, Box<Settings>),
 }
 
+/// A wrong command line: one line that says what is wrong and what to do, and how the program ends.
+#[derive(Debug)]
+struct UsageError {
+    message: String,
+    outcome: Outcome,
+}
+
+impl From<String> for UsageError {
+    fn from(message: String) -> Self {
+        let outcome = Outcome::Usage;
+        Self { message, outcome }
+    }
+}
+
 /// Runs the program with the arguments of this process.
 pub fn main() -> ExitCode {
     let outcome = match parse(std::env::args_os()) {
@@ -81,7 +98,7 @@ pub fn main() -> ExitCode {
         },
         Ok(Action::Token(command)) => token::run(&command),
         Ok(Action::Run(command, settings)) => run::run(command, *settings),
-        Err(error) => fail(&error, Outcome::Usage),
+        Err(error) => fail(&error.message, error.outcome),
     };
     logging::finish();
     outcome.into()
@@ -100,8 +117,8 @@ fn print(text: &str) {
     drop(written.and_then(|()| stdout.flush()));
 }
 
-/// Parses the command line. The error is one line that says what is wrong and what to do.
-fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Action, String> {
+/// Parses the command line.
+fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Action, UsageError> {
     // Everything after `--` belongs to the program.
     let mut args: Vec<OsString> = args.into_iter().collect();
     let program = args
@@ -110,7 +127,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Action, String> {
         .map(|at| args.split_off(at).split_off(1));
     let mut parser = lexopt::Parser::from_iter(args);
     let command = match parser.next().map_err(|error| error.to_string())? {
-        None => return Err("missing command; see 'outrigger --help'".to_owned()),
+        None => return Err("missing command; see 'outrigger --help'".to_owned().into()),
         Some(Arg::Long("help") | Arg::Short('h')) => return Ok(Action::Print(help::overview())),
         Some(Arg::Long("version") | Arg::Short('V')) => {
             let version = env!("CARGO_PKG_VERSION");
@@ -118,18 +135,23 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Action, String> {
         }
         Some(Arg::Value(name)) => match (name.to_str().and_then(Command::find), name.to_str()) {
             (Some(command), _) => command,
-            (None, Some("example-agent")) => return example(&mut parser, demo::run_agent),
-            (None, Some("example-app")) => return example(&mut parser, demo::run_app),
-            (None, Some("token")) => return token::parse(&mut parser),
+            (None, Some("example-agent")) => return Ok(example(&mut parser, demo::run_agent)?),
+            (None, Some("example-app")) => return Ok(example(&mut parser, demo::run_app)?),
+            (None, Some("token")) => return Ok(token::parse(&mut parser)?),
             (None, Some("help")) => return Ok(Action::Print(help_on(&mut parser))),
             (None, _) => {
                 let name = name.to_string_lossy();
-                return Err(format!("unknown command '{name}'; see 'outrigger --help'"));
+                return Err(format!("unknown command '{name}'; see 'outrigger --help'").into());
             }
         },
-        Some(flag) => return Err(format!("{}; see 'outrigger --help'", flag.unexpected())),
+        Some(flag) => {
+            return Err(format!("{}; see 'outrigger --help'", flag.unexpected()).into());
+        }
     };
-    let hint = |error: String| format!("{error}; see 'outrigger {} --help'", command.name);
+    let hint = |error: String| UsageError {
+        message: format!("{error}; see 'outrigger {} --help'", command.name),
+        outcome: command.usage_outcome,
+    };
     parse_flags(&mut parser, command, program).map_err(hint)
 }
 

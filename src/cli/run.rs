@@ -257,7 +257,8 @@ impl Reloader {
             }
             Ok(Action::Print(_) | Action::Example(_) | Action::Token(_)) => {}
             Err(error) => {
-                log::error!("hangup received, but the settings stay unchanged: {error}")
+                let error = error.message;
+                log::error!("hangup received, but the settings stay unchanged: {error}");
             }
         }
         reload

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::client::ClientSettings;
-use super::commands::Command;
+use super::commands::{AttachFlags, Command};
 use super::logging::LogFormat;
 use super::lookup;
 #[cfg(feature = "tls")]
@@ -50,6 +50,7 @@ pub(crate) struct Settings {
     pub(crate) operand: Option<String>,
     /// The settings of a command that connects to a server.
     pub(crate) client: ClientSettings,
+    pub(crate) attach: AttachFlags,
     /// Whether connections cannot be resumed.
     pub(crate) no_resume: bool,
     pub(crate) restart: bool,
@@ -114,6 +115,7 @@ impl Settings {
             program: Vec::new(),
             operand: None,
             client: ClientSettings::default(),
+            attach: AttachFlags::default(),
             no_resume: false,
             restart: false,
             per_client: false,

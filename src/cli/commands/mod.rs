@@ -2,6 +2,7 @@
 
 mod agent;
 mod app;
+mod attach;
 mod connect;
 mod demo;
 mod echo;
@@ -47,6 +48,8 @@ pub(crate) struct Command {
     /// Checks its flags against each other.
     pub(super) check: fn(&Settings) -> Result<(), String>,
     pub(super) serves: Serves,
+    /// How the program ends if the command line is wrong.
+    pub(super) usage_outcome: Outcome,
 }
 
 /// Whether a command takes a program after `--`.
@@ -92,6 +95,7 @@ impl Command {
         &serve::SERVE,
         &demo::DEMO,
         &connect::CONNECT,
+        &attach::ATTACH,
     ];
 
     /// A command without flags, program or routes.
@@ -110,6 +114,7 @@ impl Command {
         runs_programs: true,
         check: |_| Ok(()),
         serves: Serves::Routes,
+        usage_outcome: Outcome::Usage,
     };
 
     /// The command of this name.
@@ -138,4 +143,5 @@ impl Command {
     }
 }
 
+pub(super) use attach::AttachFlags;
 pub(super) use demo::routes as demo_routes;
