@@ -9,6 +9,7 @@ pub mod agent;
 pub mod cutter;
 pub mod cutting;
 pub mod program;
+pub mod terminal;
 pub mod traces;
 
 use std::io::{ErrorKind, Read, Write};

@@ -25,7 +25,7 @@ pub fn outrigger(args: &[&str]) -> Output {
 }
 
 /// Waits for the end of a process. Kills it and panics if it does not end in time.
-fn wait(child: &mut Child) -> ExitStatus {
+pub fn wait(child: &mut Child) -> ExitStatus {
     let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(status) = child.try_wait().expect("a child of this process") {

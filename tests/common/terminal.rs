@@ -1,0 +1,122 @@
+//! A program on a terminal of the test: what it shows, keys, the size and the attributes of the terminal.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+
+use rustix::fs::{OFlags, fcntl_getfl};
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
+
+use super::program::wait;
+use super::traces::eventually;
+
+/// A program in a session of its own, whose controlling terminal is the test's.
+pub struct OnTerminal {
+    child: Child,
+    /// The test's side of the terminal.
+    ours: File,
+    /// The program's side. It shares its open file description with the program's standard streams.
+    theirs: OwnedFd,
+    shown: Arc<Mutex<Vec<u8>>>,
+}
+
+impl OnTerminal {
+    /// Starts a command on a new terminal with 24 rows and 80 columns.
+    pub fn start(command: &[&str]) -> Self {
+        let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
+        grantpt(&ours).expect("a terminal");
+        unlockpt(&ours).expect("a terminal");
+        let name = ptsname(&ours, Vec::new()).expect("a name");
+        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let theirs = rustix::fs::open(name, flags, rustix::fs::Mode::empty()).expect("a terminal");
+        resize(&ours, 24, 80);
+        let stream = || Stdio::from(theirs.try_clone().expect("a descriptor"));
+        let child = Command::new("setsid")
+            .arg("--ctty")
+            .args(command)
+            .stdin(stream())
+            .stdout(stream())
+            .stderr(stream())
+            .spawn()
+            .expect("setsid is installed");
+        let ours = File::from(ours);
+        let shown = Arc::<Mutex<Vec<u8>>>::default();
+        let (mut output, all) = (ours.try_clone().expect("a descriptor"), Arc::clone(&shown));
+        std::thread::spawn(move || {
+            let mut buffer = [0; 65536];
+            while let Ok(count @ 1..) = output.read(&mut buffer) {
+                all.lock()
+                    .expect("no panic")
+                    .extend_from_slice(&buffer[..count]);
+            }
+        });
+        Self {
+            child,
+            ours,
+            theirs,
+            shown,
+        }
+    }
+
+    /// Everything that the terminal has shown.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.shown.lock().expect("no panic")).into_owned()
+    }
+
+    /// Waits until the terminal has shown a text.
+    pub fn expect(&self, text: &str) {
+        eventually(&format!("it shows {text:?}"), || self.text().contains(text));
+    }
+
+    /// Types keys.
+    pub fn type_keys(&mut self, keys: &str) {
+        self.ours.write_all(keys.as_bytes()).expect("it is open");
+    }
+
+    /// Changes the size, of which the kernel notifies the program.
+    pub fn resize(&self, rows: u16, cols: u16) {
+        resize(&self.ours, rows, cols);
+    }
+
+    /// The attributes of the terminal, and the flags of the program's side.
+    pub fn attributes(&self) -> String {
+        let flags = fcntl_getfl(&self.theirs).expect("it is open");
+        let attributes = tcgetattr(&self.theirs).expect("a terminal");
+        format!("{attributes:?} {flags:?}")
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("the process is there");
+    }
+
+    /// Waits for the end of the program.
+    pub fn wait(&mut self) -> ExitStatus {
+        wait(&mut self.child)
+    }
+
+    /// Waits for the end of the program, and returns its exit code.
+    pub fn code(&mut self) -> Option<i32> {
+        self.wait().code()
+    }
+}
+
+impl Drop for OnTerminal {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn resize(terminal: impl AsFd, rows: u16, cols: u16) {
+    let size = Winsize {
+        ws_row: rows,
+        ws_col: cols,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    tcsetwinsize(terminal, size).expect("a terminal");
+}
