@@ -25,6 +25,7 @@ const COMMANDS: [&str; 10] = [
     "serve",
     "demo",
     "connect",
+    "attach",
     "token",
 ];
 
@@ -194,9 +195,9 @@ fn the_demo_prints_what_to_try_and_serves_its_page() {
         "/process/exec",
         "/app?token=",
         "/acp?token=",
-        "websocat",
+        " connect --no-json '",
+        " attach '",
         "curl",
-        "python3",
     ] {
         assert!(told.iter().any(|line| line.contains(part)), "{part}");
     }

@@ -187,13 +187,14 @@ fn announce(
     let reached: Vec<ListenAddress> = addresses.iter().flat_map(reached_at).collect();
     let mut text = String::new();
     #[cfg(feature = "tls")]
-    if let Some(tls) = settings
-        .server
-        .tls
-        .as_ref()
-        .filter(|_| settings.tls.self_signed)
-    {
-        let fingerprint = tls.identity().fingerprint();
+    let fingerprint = {
+        let tls = settings.server.tls.as_ref();
+        tls.map(|tls| tls.identity().fingerprint())
+    };
+    #[cfg(not(feature = "tls"))]
+    let fingerprint: Option<String> = None;
+    #[cfg(feature = "tls")]
+    if let Some(fingerprint) = fingerprint.as_ref().filter(|_| settings.tls.self_signed) {
         text = format!("outrigger: certificate SHA-256 fingerprint {fingerprint}\n");
     }
     for address in &reached {
@@ -204,9 +205,11 @@ fn announce(
     if command.is_demo() {
         let asks = !settings.server.access.tokens.is_empty();
         text.push_str(&demo::instructions(
+            &own_name(),
             &reached,
             settings.generated_token(),
             asks,
+            fingerprint.as_deref(),
         ));
     }
     // An app without a program uses standard output for events alone.
@@ -216,6 +219,18 @@ fn announce(
         print_within(&text, PRINT_TIMEOUT);
     }
     Ok(announcement)
+}
+
+/// The name with which this program was started, as a word for a shell.
+fn own_name() -> String {
+    let name = std::env::args_os().next().unwrap_or_default();
+    let name = name.to_string_lossy();
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+".contains(&byte);
+    match &*name {
+        "" => "outrigger".to_owned(),
+        name if name.bytes().all(is_plain) => name.to_owned(),
+        name => format!("'{}'", name.replace('\'', "'\\''")),
+    }
 }
 
 /// The line that says where clients can connect. It contains a generated token where clients must present one.

@@ -50,12 +50,15 @@ impl Service for Page {
     }
 }
 
-/// Describes what to try, with a command to paste for each service. `token` is the token if it may be printed, and
-/// `needs_token` says whether clients need one.
+/// Describes what to try, with a command to paste for each service. `program` is the name with which this program was started,
+/// `token` is the token if it may be printed, and `needs_token` says whether clients need one. `fingerprint` is that of the
+/// certificate, if there is one.
 pub(crate) fn instructions(
+    program: &str,
     addresses: &[ListenAddress],
     token: Option<&Token>,
     needs_token: bool,
+    fingerprint: Option<&str>,
 ) -> String {
     let Some(address) = addresses.iter().find(|address| address.tcp().is_some()) else {
         return "\nThe page and the example commands need a TCP port: --listen HOST:PORT.\n"
@@ -72,48 +75,49 @@ pub(crate) fn instructions(
         address.url(&format!("{path}{query}"))
     };
     let http = |path: &str| address.url(path).replacen("ws", "http", 1);
+    let fingerprint = fingerprint.filter(|_| address.is_tls());
+    let trust = fingerprint.map_or(String::new(), |one| format!("--fingerprint {one} "));
+    let client = |command: &str, path: &str| format!("{program} {command} {trust}'{}'", ws(path));
     let mut text = String::new();
     let mut line = |what: &str, how: &str| {
         let _ = writeln!(text, "\n  {what}\n    {how}");
     };
-    if address.is_tls() {
-        let how = "SSL_CERT_FILE=FILE for websocat and Python, --cacert FILE for curl";
-        line("TLS: the commands below must trust the certificate", how);
-    }
     let page = ws("/").replacen("ws", "http", 1);
     line("a page that shows the services, with a console", &page);
     line(
         "echo: sends every message back",
-        &format!("websocat '{}'", ws("/echo")),
+        &client("connect --no-json", "/echo"),
     );
     line(
-        "terminal: a shell on a terminal of its own",
-        &format!(
-            "stty raw -echo; websocat --binary '{}'; stty sane",
-            ws("/terminal")
-        ),
+        "terminal: a shell on a terminal of its own; ~. leaves",
+        &client("attach", "/terminal"),
     );
     let header = if needs_token {
         format!("-H 'Authorization: Bearer {token}' ")
     } else {
         String::new()
     };
+    let authority = if address.is_tls() {
+        "--cacert FILE "
+    } else {
+        ""
+    };
     line(
         "processes: run one and get its output",
         &format!(
-            "curl -sS {header}--json '{{\"command\":\"uname\",\"args\":[\"-a\"]}}' {}",
+            "curl -sS {authority}{header}--json '{{\"command\":\"uname\",\"args\":[\"-a\"]}}' {}",
             http("/process/exec")
         ),
     );
     line(
         "app: a chat room, a program that reads and writes lines of JSON",
-        &format!("python3 -m websockets '{}'", ws("/app")),
+        &client("connect --no-json", "/app"),
     );
     line(
         "agent: one agent of the Agent Client Protocol, shared by all clients",
         &format!(
-            "echo '{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"initialize\",\"params\":{{\"protocolVersion\":1}}}}' | websocat -n1 '{}'",
-            ws("/acp")
+            "echo '{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"initialize\",\"params\":{{\"protocolVersion\":1}}}}' | {}",
+            client("connect", "/acp")
         ),
     );
     text.push_str("\n^C ends the demo.\n");
