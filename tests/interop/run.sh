@@ -3,13 +3,13 @@
 # the SDK of the Agent Client Protocol and an MCP server on either side of `outrigger agent` and behind `outrigger connect`, hosts of
 # MCP servers in front of it, language servers, a debug adapter and websocketd's example programs behind `outrigger pipe`,
 # examples/terminal with xterm.js,
-# full-screen programs in tmux through examples/attach.py, examples/resume.py and resume.ts behind a proxy that cuts, and many of
-# these over TLS, with sslyze.
-# Installs npm and Python packages below target/interop. Chromium, nginx, HAProxy, tmux, vim, less, top and websocketd must be
-# installed.
+# full-screen programs in tmux through examples/attach.py and `outrigger attach`, examples/resume.py and resume.ts behind a
+# proxy that cuts, and many of these over TLS, with sslyze.
+# Installs npm and Python packages below target/interop. Chromium, nginx, HAProxy, tmux, vim, less, top, htop and websocketd must
+# be installed.
 #
 # usage: tests/interop/run.sh [PART...]      all parts by default: python node compression browser demo examples deploy acp
-#                                            connect terminal fullscreen resume tls pipe
+#                                            connect terminal fullscreen attach resume tls pipe
 # env:   OUTRIGGER=target/release/outrigger
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -70,6 +70,9 @@ run_fullscreen() {
   venv
   PYTHON=$tools/venv/bin/python tests/interop/fullscreen.sh
 }
+run_attach() {
+  tests/interop/attach.sh
+}
 run_resume() {
   venv
   "$tools/venv/bin/python" tests/interop/resume.py
@@ -105,11 +108,11 @@ run_pipe() {
 }
 
 # A part that hangs fails.
-export -f venv node_modules run_{python,node,compression,browser,demo,examples,deploy,acp,connect,terminal,fullscreen,resume,tls,pipe}
+export -f venv node_modules run_{python,node,compression,browser,demo,examples,deploy,acp,connect,terminal,fullscreen,attach,resume,tls,pipe}
 export tools
 run() { timeout --kill-after=10 400 bash -euo pipefail -c "run_$1" || { echo "interop: $1 failed with $?" >&2; exit 1; }; }
 
-for part in ${@:-python node compression browser demo examples deploy acp connect terminal fullscreen resume tls pipe}; do
+for part in ${@:-python node compression browser demo examples deploy acp connect terminal fullscreen attach resume tls pipe}; do
   echo "interop: $part"
   run "$part"
 done
