@@ -301,6 +301,33 @@ fn escapes_are_for_the_client_and_other_keys_for_the_program() {
 }
 
 #[test]
+fn a_user_can_leave_while_the_connection_is_cut() {
+    let server = Program::start(&["processes"]);
+    let address = server.address();
+    let process = spawn(address, "echo ready; exec cat");
+    for options in [&[][..], &["--no-resume", "--takeover"]] {
+        let cutter = Cutter::start(Some(address), Vec::new());
+        let mut client = attach(options, &url(cutter.address, &format!("{process}/attach")));
+        let plain = OnTerminal::start(&["true"]).attributes();
+        client.expect("ready");
+        client.type_keys("\r");
+        cutter.set_target(None);
+        cutter.cut();
+        client.expect("connection lost");
+        client.type_keys("not sent\r~.");
+        assert_eq!(client.code(), Some(0));
+        assert_eq!(client.attributes(), plain);
+        assert_eq!(state(address, &process), "running");
+        // The resumable client is still known to the server.
+        let mut next = attach(&["--takeover"], &url(address, &format!("{process}/attach")));
+        next.expect("ready");
+        next.type_keys("~.");
+        assert_eq!(next.code(), Some(0));
+        assert!(!next.text().contains("not sent"));
+    }
+}
+
+#[test]
 fn a_process_has_one_writer_and_any_number_of_viewers() {
     let server = Program::start(&["processes"]);
     let address = server.address();
