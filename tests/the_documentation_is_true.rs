@@ -15,7 +15,7 @@ use common::program::outrigger;
 use rustix::process::Signal;
 
 #[cfg(feature = "deflate")]
-const COMMANDS: [&str; 10] = [
+const COMMANDS: [&str; 11] = [
     "agent",
     "terminal",
     "processes",

@@ -85,7 +85,7 @@ pub(crate) struct ServiceParams<'a> {
 
 impl Command {
     /// All commands, in the order of the help.
-    pub(super) const ALL: [&'static Self; 9] = [
+    pub(super) const ALL: [&'static Self; 10] = [
         &agent::AGENT,
         &terminal::TERMINAL,
         &processes::PROCESSES,

@@ -172,7 +172,14 @@ impl Attach {
         if !is_first && let Some(display) = &self.display {
             target.set_parameter("since", &display.offset().to_string());
         }
-        self.client = Some(ctx.connect(connect));
+        match ctx.connect(connect) {
+            Ok(client) => self.client = Some(client),
+            Err(error) => {
+                let url = self.config.connect.target();
+                let message = format!("cannot connect to {url}: {error}");
+                self.fail(ctx, message);
+            }
+        }
     }
 
     /// Tells the user something.
