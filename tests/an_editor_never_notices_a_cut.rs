@@ -312,6 +312,25 @@ fn it_gives_up_in_time_and_answers_what_waits() {
 }
 
 #[test]
+fn it_gives_up_to_come_back_in_time_too() {
+    let (server, address) = app(&[]);
+    let cutter = Cutter::start(Some(address), Vec::new());
+    let args = ["--give-up", "300ms", "--log", "off"];
+    let mut bridge = connect(&url(cutter.address), &args);
+    bridge.write(&request(1, "work").to_string());
+    message(&server);
+    cutter.set_target(None);
+    cutter.cut();
+    assert_eq!(failure(&bridge.event()), (json!(1), -32016));
+    let (status, log) = bridge.wait_and_read_log();
+    assert_eq!(status.code(), Some(1));
+    assert!(
+        log.starts_with("outrigger: cannot connect to ws://") && log.contains(" again: "),
+        "{log}"
+    );
+}
+
+#[test]
 fn the_server_decides_how_the_bridge_ends() {
     for (code, exit, says) in [
         (1000, 0, ""),
