@@ -59,6 +59,9 @@ impl Context {
 
     /// Begins the closing handshake (RFC 6455 section 7.1.2). An invalid code becomes 1011, and a reason over 123 bytes
     /// is shortened. Does nothing if the client is gone or closing.
+    ///
+    /// A resumable client whose connection was cut gets the CLOSE when it comes back, behind its messages. Messages that it
+    /// sends until then still arrive.
     pub fn close(&mut self, id: ClientId, code: CloseCode, reason: impl Into<String>) {
         let _ = self.try_close(id, code, reason);
     }

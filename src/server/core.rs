@@ -103,6 +103,8 @@ pub(super) struct Core {
     pub(super) shutdown: Shutdown,
     pub(super) poll: mio::Registry,
     pub(super) resolver: Resolver,
+    /// Outgoing connections whose first attempt begins in the next turn.
+    pub(super) attempts: Vec<ClientId>,
     pub(super) listen: Vec<ListenAddress>,
     /// The service that is called.
     pub(super) service_id: ServiceId,
@@ -164,6 +166,7 @@ impl Core {
             shutdown: Shutdown::default(),
             poll,
             resolver,
+            attempts: Vec::new(),
             listen,
             service_id: ServiceId::ALL,
             broadcasts: 0,
@@ -433,7 +436,8 @@ impl Core {
 
     /// Whether work is left over for the next turn, so that the loop must not sleep.
     pub(super) fn has_work(&self) -> bool {
-        self.env.queue.has_work() || self.shutdown.is_asked() || self.sources.has_work()
+        let attempts = !self.attempts.is_empty();
+        self.env.queue.has_work() || self.shutdown.is_asked() || self.sources.has_work() || attempts
     }
 
     /// The latest time of the next turn of the loop.

@@ -196,6 +196,9 @@ impl<S: Service> Server<S> {
         if self.reaper.has_work() {
             self.perform(Task::Orphans);
         }
+        if !self.ctx.core.attempts.is_empty() {
+            self.begin_attempts();
+        }
         for index in 0..self.ctx.core.env.queue.readable_count() {
             let is_spent = index >= LEAST_READS && self.ctx.is_turn_spent();
             let Some(id) = self.ctx.core.env.queue.pop_readable(is_spent) else {

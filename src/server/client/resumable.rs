@@ -265,6 +265,7 @@ impl Client {
         let reason = socket.close_reason()?;
         let is_cut = if socket.is_client() {
             is_cut_by_server(reason, socket.peer_close())
+                && (reason.cause != Cause::Service || self.may_close_again())
         } else {
             is_cut(reason, socket.peer_close())
         };
@@ -290,6 +291,9 @@ impl Client {
         }
         for flag in [Flag::Readable, Flag::HungUp, Flag::SendsLong] {
             self.flags.set(flag, false);
+        }
+        if cut.cause == Cause::Service {
+            self.count_unanswered();
         }
         if cut.cause == Cause::Service
             && let Some(resumable) = self.resumable_mut()

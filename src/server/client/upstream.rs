@@ -13,6 +13,18 @@ use crate::server::resumption::ResumeToken;
 /// A connection that lasts this long was of use.
 const USEFUL: Duration = Duration::from_secs(10);
 
+/// How often to come back for a CLOSE that the server has not answered.
+const MAX_UNANSWERED: u8 = 2;
+
+/// The last connection of a client that was cut.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::server) struct LastConnection {
+    /// How long it was open.
+    pub(in crate::server) lasted: Duration,
+    /// Whether it was of use: it lasted, or messages arrived in either direction.
+    pub(in crate::server) was_useful: bool,
+}
+
 /// The additional state of a resumable connection that this side has opened.
 #[derive(Debug)]
 pub(in crate::server) struct Upstream {
@@ -25,6 +37,8 @@ pub(in crate::server) struct Upstream {
     pub(in crate::server) failures: Failures,
     /// When the last connection was opened.
     opened: Time,
+    /// The number of times that this side's CLOSE was not answered.
+    unanswered: u8,
     /// The number of messages received, and of those that the server has confirmed, when it was opened.
     mark: (u64, u64),
 }
@@ -33,12 +47,10 @@ pub(in crate::server) struct Upstream {
 /// CLOSE.
 pub(super) fn is_cut_by_server(reason: &CloseReason, peer_close: Option<CloseCode>) -> bool {
     match reason.cause {
-        // A frame that breaks the protocol was not counted as received, so that the server sends its message again.
-        Cause::Eof
-        | Cause::ReadError
-        | Cause::WriteError
-        | Cause::PingTimeout
-        | Cause::ProtocolError => true,
+        Cause::Eof | Cause::ReadError | Cause::WriteError | Cause::PingTimeout => true,
+        // The message of a frame that breaks the protocol was not counted as received, so the server sends it again. It
+        // would also send a message again that is too long or invalid.
+        Cause::ProtocolError => reason.code == CloseCode::PROTOCOL,
         // Service restart, try again later, bad gateway (IANA's registry of close codes).
         Cause::PeerClose => matches!(reason.code.0, 1012..=1014),
         // Without an answer to the CLOSE, the server may not have received the last messages.
@@ -77,6 +89,7 @@ impl Client {
             joiner: None,
             failures: Failures::default(),
             opened: env.now,
+            unanswered: 0,
             mark: (0, 0),
         };
         if let Some(resumable) = self.resumable_mut() {
@@ -96,11 +109,34 @@ impl Client {
         }
     }
 
-    /// Whether the last connection was of use: it lasted, or messages arrived in either direction.
-    pub(in crate::server) fn was_useful(&self, now: Time) -> bool {
+    /// The last connection of a client that was cut.
+    pub(in crate::server) fn last_connection(&self, now: Time) -> LastConnection {
         let mark = self.progress_mark();
-        self.upstream()
-            .is_some_and(|upstream| upstream.mark != mark || now.since(upstream.opened) >= USEFUL)
+        let Some(upstream) = self.upstream() else {
+            return LastConnection::default();
+        };
+        let lasted = now.since(upstream.opened);
+        let was_used = upstream.mark != mark || lasted >= USEFUL;
+        LastConnection {
+            lasted,
+            was_useful: was_used && !self.is_close_waiting(),
+        }
+    }
+
+    /// Whether to come back although this side has sent CLOSE: the server has not answered, and may lack messages.
+    pub(super) fn may_close_again(&self) -> bool {
+        let lacks = self
+            .resumable()
+            .is_some_and(|one| one.outbox.unconfirmed() > 0);
+        let unanswered = self.upstream().map_or(0, |upstream| upstream.unanswered);
+        lacks && unanswered < MAX_UNANSWERED
+    }
+
+    /// Counts a CLOSE of this side that the server has not answered.
+    pub(super) fn count_unanswered(&mut self) {
+        if let Some(upstream) = self.upstream_mut() {
+            upstream.unanswered += 1;
+        }
     }
 
     fn progress_mark(&self) -> (u64, u64) {

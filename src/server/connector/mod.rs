@@ -45,8 +45,8 @@ use super::tls::TlsStream;
 use crate::protocol::client::{ClientEvent, HandshakeError, ResponseHead};
 use crate::protocol::{Cause, CloseCode, CloseReason, Input};
 
-/// The delay of an attempt that begins as soon as possible.
-const NEXT_TURN: Duration = Duration::from_millis(1);
+/// A connection that is cut sooner than this is not opened again at once.
+const LEAST_APART: Duration = Duration::from_secs(1);
 
 /// The longest resume token that is accepted from a server.
 const MAX_TOKEN: usize = 256;
@@ -112,11 +112,12 @@ impl Core {
         if self.shutdown.is_stopping() {
             return Err(ConnectError::Cancelled);
         }
-        Ok(self.add_outgoing(Arc::new(connect), None, Failures::default(), NEXT_TURN))
+        let delay = Duration::ZERO;
+        Ok(self.add_outgoing(Arc::new(connect), None, Failures::default(), delay))
     }
 
-    /// Adds an entry for an outgoing connection, whose first attempt begins after `delay`. It is at least [`NEXT_TURN`]: a
-    /// service that connects again whenever an attempt has failed does not keep the loop from handling events.
+    /// Adds an entry for an outgoing connection, whose first attempt begins after `delay`, but not in this turn: a service
+    /// that connects again whenever an attempt has failed does not keep the loop from handling events.
     fn add_outgoing(
         &mut self,
         connect: Arc<Connect>,
@@ -131,6 +132,9 @@ impl Core {
             client.set_outgoing(Outgoing::new(connect, returning, failures, now, delay));
             Ok::<_, std::convert::Infallible>(client)
         });
+        if delay.is_zero() {
+            self.attempts.push(id);
+        }
         self.rearm(id);
         id
     }
@@ -145,6 +149,9 @@ impl Core {
         let Some(outgoing) = client.outgoing_mut() else {
             return;
         };
+        if outgoing.phase != Phase::Waiting {
+            return;
+        }
         outgoing.begin(now);
         let connect = Arc::clone(&outgoing.connect);
         let is_known = match &*connect.place() {
@@ -287,17 +294,20 @@ impl Core {
             return;
         };
         self.service_id = client.service_id;
-        let (received, is_useful) = (client.traffic.messages_in, client.was_useful(now));
+        let (received, last) = (client.traffic.messages_in, client.last_connection(now));
         let Some(upstream) = client.upstream_mut() else {
             return;
         };
         let give_up = upstream.connect.retry.unwrap_or_default().give_up;
-        let mut delay = Some(NEXT_TURN);
-        if is_useful {
+        let mut delay = Some(Duration::ZERO);
+        if last.was_useful {
             upstream.failures = Failures::default();
+            if last.lasted < LEAST_APART {
+                delay = Some(Failures::first_delay(random()));
+            }
         } else {
             let failures = &mut upstream.failures;
-            delay = failures.next_delay(Duration::ZERO, Duration::ZERO, give_up, random());
+            delay = failures.next_delay(last.lasted, Duration::ZERO, give_up, random());
         }
         let returning = Returning {
             target,
@@ -335,6 +345,14 @@ pub(super) fn random_bytes(bytes: &mut [u8]) {
 }
 
 impl<S: Service> Server<S> {
+    /// Begins the attempts that are due at once.
+    #[cold]
+    pub(super) fn begin_attempts(&mut self) {
+        for id in std::mem::take(&mut self.ctx.core.attempts) {
+            self.act(|server| server.ctx.core.begin_attempt(id));
+        }
+    }
+
     /// Handles an event of the socket of a connection that is being opened.
     pub(super) fn handle_outgoing(&mut self, id: ClientId, readable: bool) {
         self.ctx.core.continue_connecting(id);
@@ -382,11 +400,13 @@ impl<S: Service> Server<S> {
             registry,
             env,
             poll,
+            resolver,
             ..
         } = &mut self.ctx.core;
         let Some(client) = registry.get_mut(id) else {
             return false;
         };
+        resolver.forget(id);
         client.drop_stream(poll);
         let service_id = client.service_id;
         let Some(outgoing) = client.outgoing_mut() else {
@@ -527,6 +547,7 @@ fn split_resume(field: &str) -> (Option<&str>, Option<u64>) {
     let received = rest
         .trim()
         .strip_prefix("received=")
+        .filter(|count| count.bytes().all(|byte| byte.is_ascii_digit()))
         .and_then(|count| count.parse().ok());
     (Some(token).filter(|_| is_token), received)
 }
@@ -545,9 +566,10 @@ fn check_return(
     else {
         return Err("the connection has ended");
     };
-    let (Some(_), Some(received)) = (token, received) else {
+    let Some(_) = token else {
         return Err("the server no longer offers resumable connections");
     };
+    let received = received.ok_or("the server's Outrigger-Resume field is not valid")?;
     client
         .check_received(received)
         .map_err(|_| "the server has received another number of messages than were sent")

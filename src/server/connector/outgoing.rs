@@ -52,6 +52,11 @@ pub(in crate::server) struct Failures {
 }
 
 impl Failures {
+    /// The delay after a short connection.
+    pub(in crate::server) fn first_delay(random: u16) -> Duration {
+        spread(FIRST_DELAY, random)
+    }
+
     /// Counts a failed attempt, which took `took`. Returns the delay before the next one, which is at least `least`, or
     /// `None` to give up. `random` is any number, which spreads the attempts of many clients.
     pub(in crate::server) fn next_delay(
@@ -63,7 +68,7 @@ impl Failures {
     ) -> Option<Duration> {
         let doublings = self.count.min(10);
         let most = (FIRST_DELAY * 2u32.pow(doublings)).min(LONGEST_DELAY);
-        let delay = most.mul_f64(0.5 + f64::from(random) / f64::from(u16::MAX) / 2.0);
+        let delay = spread(most, random);
         let delay = delay.max(least);
         self.count += 1;
         self.spent += took;
@@ -73,6 +78,11 @@ impl Failures {
         self.spent += delay;
         Some(delay)
     }
+}
+
+/// A delay from half of `most` to `most`.
+fn spread(most: Duration, random: u16) -> Duration {
+    most.mul_f64(0.5 + f64::from(random) / f64::from(u16::MAX) / 2.0)
 }
 
 /// An outgoing connection that is not open yet.

@@ -55,7 +55,7 @@ impl Resolver {
     /// Resolves a name for an attempt of a connection. [`Handle::resolved`] reports the result. An earlier attempt of the
     /// same connection needs no answer.
     pub(super) fn resolve(&mut self, id: ClientId, attempt: u32, host: String, port: u16) {
-        self.waiting.retain(|question| question.id != id);
+        self.forget(id);
         self.waiting.push_back(Question {
             id,
             attempt,
@@ -63,6 +63,11 @@ impl Resolver {
             port,
         });
         self.resolve_next();
+    }
+
+    /// Drops the question of a connection whose attempt has ended.
+    pub(super) fn forget(&mut self, id: ClientId) {
+        self.waiting.retain(|question| question.id != id);
     }
 
     /// Gives the next waiting name to a thread, unless all are busy.
