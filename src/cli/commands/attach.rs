@@ -95,7 +95,7 @@ const FLAGS: &[Flag] = &[
             Ok(())
         },
         accepts: samples(&["none", "!", "^]", "^^", "^"]),
-        rejects: &["", "ab", "é", "^", "^é", "\n", "a"],
+        rejects: &["", "ab", "é", "^é", "^a", "\n", "a"],
         ..Flag::BASE
     },
 ];
