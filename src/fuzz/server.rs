@@ -20,13 +20,65 @@ pub fn operations(data: &[u8]) {
     };
     while let [operation, argument, rest @ ..] = plan {
         plan = rest;
-        operate(&mut world, *operation, *argument, &mut plan);
+        if options & 8 != 0 && operation & 0xc0 != 0 {
+            operate_outgoing(&mut world, *operation, *argument, &mut plan);
+        } else {
+            operate(&mut world, *operation, *argument, &mut plan);
+        }
         world.check();
         if world.is_over() {
             break;
         }
     }
+    if options & 12 == 8 && !world.is_over() {
+        world.settle_upstream();
+    }
     world.finish();
+}
+
+/// An operation that concerns the connections that the service opens.
+fn operate_outgoing(world: &mut World, operation: u8, argument: u8, plan: &mut &[u8]) {
+    let mut next = || {
+        let (first, rest) = plan.split_first().unwrap_or((&0, &[]));
+        *plan = rest;
+        *first
+    };
+    match operation & 0x3f {
+        0..=3 => world.open_ours(argument),
+        4..=6 => world.resolve(argument),
+        7 => world.set_dial(argument),
+        8 | 9 => world.establish(argument, false),
+        10 => world.establish(argument, true),
+        11..=20 => {
+            world.answer(argument, next());
+            world.link_event(argument, true, false, false);
+        }
+        21..=30 => {
+            world.server_sends(argument, next());
+            world.link_event(argument, true, false, operation & 0x40 != 0);
+        }
+        31 => world.answer(argument, next()),
+        32 => world.server_sends(argument, next()),
+        33 | 34 => world.end_link(argument, false),
+        35 => world.end_link(argument, true),
+        36 | 37 => world.set_link_room(argument, usize::from(next()) * 64),
+        38..=41 => world.link_event(
+            argument,
+            operation & 0x40 != 0,
+            argument & 0x40 != 0,
+            argument & 0x80 != 0,
+        ),
+        42..=48 => world.act(argument, next()),
+        49..=52 => {
+            let steps = [next(), next(), next()];
+            world.plan(&steps);
+        }
+        53..=56 => world.pass(Duration::from_millis(u64::from(argument) * 4)),
+        57 => world.pass(Duration::from_secs(u64::from(argument))),
+        58 => world.replace_access(),
+        _ => return,
+    }
+    world.take_turn();
 }
 
 fn operate(world: &mut World, operation: u8, argument: u8, plan: &mut &[u8]) {
@@ -110,5 +162,33 @@ mod tests {
         for _ in 0..2000 {
             operations(&random.bytes(600));
         }
+    }
+
+    #[test]
+    fn connections_of_the_service_end_once_and_lose_no_message() {
+        let mut random = Random::new(5);
+        for run in 0..600 {
+            let mut data = random.bytes(50 + run % 900);
+            if data.is_empty() {
+                continue;
+            }
+            data[0] |= 8;
+            // Most operations concern them.
+            for at in (1..data.len()).step_by(2) {
+                if random.below(5) > 0 {
+                    data[at] |= 0x40;
+                }
+            }
+            operations(&data);
+        }
+    }
+
+    #[test]
+    fn a_resumed_connection_that_is_closing_does_not_keep_the_loop_awake() {
+        // The bug: a message waited for a connection that the server's next frame had made end.
+        let plan = [
+            14, 66, 38, 62, 70, 9, 102, 79, 0, 94, 86, 3, 237, 239, 64, 200, 74, 4,
+        ];
+        operations(&plan);
     }
 }

@@ -119,6 +119,9 @@ pub(super) struct Core {
     trim_at: Option<Time>,
     /// When to check whether the certificate for TLS expires.
     pub(super) certificate_check: Option<Time>,
+    /// Opens connections in memory instead of sockets.
+    #[cfg(any(test, fuzzing))]
+    pub(super) dialer: Option<super::simulation::Dialer>,
 }
 
 #[cfg(feature = "deflate")]
@@ -174,6 +177,8 @@ impl Core {
             trim_at: None,
             chores_at: certificate_check,
             certificate_check,
+            #[cfg(any(test, fuzzing))]
+            dialer: None,
         }
     }
 

@@ -21,11 +21,36 @@ pub(crate) struct Wire {
     pub(crate) room: usize,
     /// The number of those bytes that the client's system has taken, if that is known.
     pub(crate) taken: Option<usize>,
+    /// What has become of the attempt to connect.
+    pub(crate) dial: Dial,
+}
+
+/// The state of a connection that the server opens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Dial {
+    #[default]
+    Connected,
+    Pending,
+    Refused,
 }
 
 impl MemoryStream {
     pub(crate) fn wire(&self) -> MutexGuard<'_, Wire> {
         self.0.lock().expect("one thread")
+    }
+
+    /// Whether the socket is connected. `None` if that is not known yet.
+    pub(crate) fn is_established(&self) -> Option<io::Result<()>> {
+        match self.wire().dial {
+            Dial::Connected => Some(Ok(())),
+            Dial::Pending => None,
+            Dial::Refused => Some(Err(io::ErrorKind::ConnectionRefused.into())),
+        }
+    }
+
+    /// Whether both values are ends of the same connection.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// The number of copies of this value: one at the server until it closes the connection.

@@ -2,6 +2,9 @@
 //!
 //! Its service records every call. [`World::check`] compares the records with the registry after each operation.
 
+mod outgoing;
+mod peer;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
@@ -9,14 +12,19 @@ use std::time::Duration;
 
 use mio::Poll;
 
+pub(crate) use self::outgoing::Dialer;
+use self::outgoing::Ours;
 use super::client::ReadGate;
 use super::event_loop::Task;
 use super::memory_stream::MemoryStream;
 use super::stream::Stream;
 #[cfg(feature = "tls")]
 use super::tls::{self, simulation::Peer};
-use super::{ClientId, Config, Context, Ended, Remote, Route, Server, Service};
+use super::{
+    ClientId, Config, ConnectError, Context, Ended, Remote, ResumeConfig, Route, Server, Service,
+};
 use crate::fuzz::protocol::check_server_frames;
+use crate::protocol::client::ResponseHead;
 use crate::protocol::{
     Cause, CloseCode, CloseReason, Limits, Message, Rejection, Request, Response, Shared,
     StatusCode,
@@ -33,6 +41,8 @@ pub(crate) struct Witness {
     pub(crate) told: BTreeMap<ClientId, u64>,
     /// The cause and the code with which each client ended.
     pub(crate) endings: BTreeMap<ClientId, (Cause, CloseCode)>,
+    /// The connections that the service opens.
+    pub(crate) ours: Ours,
 }
 
 impl Witness {
@@ -58,6 +68,7 @@ impl Service for Witness {
         self.present
             .iter()
             .chain(self.calling.keys())
+            .chain(&self.ours.connecting)
             .copied()
             .for_each(visit);
     }
@@ -99,7 +110,11 @@ impl Service for Witness {
         let told = self.told.entry(client).or_default();
         *told += 1;
         let entry = ctx.core.registry.get(client).expect("registered");
-        assert!(entry.is_open(), "the client is not being closed");
+        // A CLOSE that waits for unsent messages does not stop input.
+        assert!(
+            entry.is_open() || self.ours.is_ours(client),
+            "the client is not being closed"
+        );
         assert_eq!(
             entry.read_gate(&ctx.core.env),
             ReadGate::Ready,
@@ -108,6 +123,10 @@ impl Service for Witness {
         assert_eq!(entry.traffic.messages_in, *told);
         let someone = self.present.iter().next().copied().unwrap_or(client);
         let bytes = message.as_bytes();
+        if self.ours.is_ours(client) {
+            self.ours.heard(client, bytes);
+            return self.ours.act(ctx, client);
+        }
         match bytes.first() {
             Some(b'c') => ctx.close(client, CloseCode::NORMAL, "asked"),
             Some(b'o') => ctx.close(someone, CloseCode(4000), "by another"),
@@ -136,8 +155,9 @@ impl Service for Witness {
         }
     }
 
-    fn input_ended(&mut self, _: &mut Context, client: ClientId) -> Duration {
+    fn input_ended(&mut self, ctx: &mut Context, client: ClientId) -> Duration {
         assert!(self.present.contains(&client), "{client} is connected");
+        self.ours.act(ctx, client);
         Duration::from_secs(client.serial() % 3)
     }
 
@@ -148,6 +168,7 @@ impl Service for Witness {
         );
         ctx.send(client, Message::Text("more"));
         self.let_go(ctx);
+        self.ours.act(ctx, client);
     }
 
     fn disconnected(&mut self, ctx: &mut Context, client: ClientId, ending: &CloseReason) {
@@ -160,6 +181,57 @@ impl Service for Witness {
         );
         ctx.broadcast(Message::Text("someone left"), |_, _| true);
         self.let_go(ctx);
+        self.ours.disconnected(client);
+        self.ours.act(ctx, client);
+    }
+
+    fn draining(&mut self, ctx: &mut Context) {
+        self.ours.act(ctx, ClientId::new(0, 1 << 30));
+    }
+
+    fn stopping(&mut self, ctx: &mut Context) {
+        self.ours.act(ctx, ClientId::new(0, 1 << 30));
+    }
+
+    fn connect_opened(&mut self, ctx: &mut Context, client: ClientId, response: &ResponseHead<'_>) {
+        assert_eq!(response.status(), 101);
+        assert!(
+            self.present.insert(client) && !self.gone.contains(&client),
+            "{client} is opened once"
+        );
+        self.ours.opened(client);
+        self.ours.act(ctx, client);
+    }
+
+    fn connect_failed(&mut self, ctx: &mut Context, client: ClientId, error: &ConnectError) {
+        assert!(!self.gone.contains(&client), "nothing follows the end");
+        if self.ours.failed(client, error) {
+            assert!(self.gone.insert(client), "{client} fails once");
+        }
+        self.ours.act(ctx, client);
+    }
+
+    fn connect_retrying(
+        &mut self,
+        ctx: &mut Context,
+        client: ClientId,
+        error: &ConnectError,
+        delay: Duration,
+    ) {
+        self.ours.retrying(client, error, delay);
+        self.ours.act(ctx, client);
+    }
+
+    fn cut(&mut self, ctx: &mut Context, client: ClientId, _: &CloseReason) {
+        assert!(self.present.contains(&client), "{client} is connected");
+        self.ours.cut(client);
+        self.ours.act(ctx, client);
+    }
+
+    fn resumed(&mut self, ctx: &mut Context, client: ClientId) {
+        assert!(self.present.contains(&client), "{client} is connected");
+        self.ours.resumed(client);
+        self.ours.act(ctx, client);
     }
 }
 
@@ -180,6 +252,8 @@ pub(crate) struct World<S = Witness> {
     /// The clients' sides of the TLS connections.
     #[cfg(feature = "tls")]
     peers: BTreeMap<ClientId, Peer>,
+    /// The servers' ends of the connections that the service opens.
+    pub(crate) upstream: peer::Upstream,
 }
 
 pub(crate) const HEAD: &[u8] =
@@ -202,9 +276,17 @@ impl World {
             soft_outbound: 10_000,
             rate_limit: (options & 0x40 != 0)
                 .then_some(std::num::NonZeroU32::MIN.saturating_add(20)),
+            resume: (options & 8 != 0).then(|| ResumeConfig {
+                buffer: 20_000,
+                memory: 60_000,
+                ..ResumeConfig::default()
+            }),
             ..Config::default()
         };
         let mut world = Self::with_service(config, Witness::default())?;
+        if options & 8 != 0 {
+            world.server.ctx.core.dialer = Some(Dialer::default());
+        }
         #[cfg(feature = "tls")]
         if options & 0x10 != 0 {
             world.server.ctx.core.env.config.tls = Some(tls::simulation::config());
@@ -246,6 +328,7 @@ impl<S: Service> World<S> {
             old: Vec::new(),
             #[cfg(feature = "tls")]
             peers: BTreeMap::new(),
+            upstream: peer::Upstream::default(),
         })
     }
 
@@ -439,7 +522,14 @@ impl World {
         assert!(calling.iter().eq(self.server.service.calling.keys()));
         assert_eq!(calling.len(), ctx.core.env.calls);
         assert_eq!(present.len(), ctx.core.registry.client_count());
-        assert!(ctx.core.registry.client_count() <= ctx.config().max_clients);
+        let ours = |id: &&ClientId| self.server.service.ours.is_ours(**id);
+        let admitted = present.iter().filter(|id| !ours(id)).count();
+        assert!(admitted <= ctx.config().max_clients);
+        let local = std::net::IpAddr::from([127, 0, 0, 1]);
+        let counted = ctx.core.env.addresses.clients(local);
+        assert!(counted == 0 || counted == admitted + calling.len());
+        let kept: usize = ctx.core.registry.iter().map(|one| one.kept_memory()).sum();
+        assert_eq!(ctx.core.env.kept_memory, kept);
         for id in self.streams.keys() {
             let sent = self.sent(*id);
             if let Some(head) = sent.windows(4).position(|bytes| bytes == b"\r\n\r\n")
@@ -457,6 +547,7 @@ impl World {
         self.streams.retain(|id, _| registry.get(*id).is_some());
         #[cfg(feature = "tls")]
         self.peers.retain(|id, _| registry.get(*id).is_some());
+        self.check_upstream();
     }
 
     /// Stops the server and checks that no client is left.
@@ -490,5 +581,6 @@ impl World {
             self.server.service.calling.is_empty(),
             "the service has seen every caller leave"
         );
+        self.server.service.ours.check_end();
     }
 }

@@ -285,6 +285,15 @@ impl Client {
         env.queue.push_news(self.id, News::Closing);
     }
 
+    /// The connection in memory, if it is one.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn memory_stream(&self) -> Option<&super::memory_stream::MemoryStream> {
+        match &self.stream {
+            Stream::Memory(stream) => Some(stream),
+            _ => None,
+        }
+    }
+
     /// The memory that the connection holds for its peer, in bytes.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn held(&self) -> usize {

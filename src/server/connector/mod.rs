@@ -161,6 +161,11 @@ impl Core {
                     outgoing.addresses.push_back(SocketAddr::new(ip, *port));
                     true
                 }
+                #[cfg(any(test, fuzzing))]
+                Err(_) if let Some(dialer) = &mut self.dialer => {
+                    dialer.resolving.push((id, outgoing.attempt));
+                    false
+                }
                 Err(_) => {
                     resolver.resolve(id, outgoing.attempt, host.clone(), *port);
                     false
@@ -212,6 +217,8 @@ impl Core {
             registry,
             env,
             poll,
+            #[cfg(any(test, fuzzing))]
+            dialer,
             ..
         } = self;
         let Some(client) = registry.get_mut(id) else {
@@ -230,7 +237,10 @@ impl Core {
                     let Some(address) = outgoing.addresses.pop_front() else {
                         break;
                     };
-                    let stream = TcpStream::connect(address).map(Stream::from);
+                    let open = || TcpStream::connect(address).map(Stream::from);
+                    #[cfg(any(test, fuzzing))]
+                    let mut open = || dialer.as_mut().map_or_else(open, |one| Ok(one.dial()));
+                    let stream = open();
                     (Remote::from(address), address.to_string(), stream)
                 }
             };

@@ -63,7 +63,9 @@ impl Proxies {
         Self::from_variables(|name| std::env::var(name).ok())
     }
 
-    fn from_variables(read: impl Fn(&str) -> Option<String>) -> Result<Self, &'static str> {
+    pub(in crate::server) fn from_variables(
+        read: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, &'static str> {
         let find = |names: &[&'static str]| {
             let mut set = names.iter().filter_map(|name| {
                 let value = read(name)?;
