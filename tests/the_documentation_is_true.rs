@@ -201,6 +201,22 @@ fn the_demo_prints_what_to_try_and_serves_its_page() {
     ] {
         assert!(told.iter().any(|line| line.contains(part)), "{part}");
     }
+    // The commands can be pasted.
+    for (part, input, output, code) in [
+        ("/echo?", "hello\n", "hello\n", 0),
+        ("/terminal?", "echo $((6*7)); exit 7\n", "42", 7),
+        ("/acp?", "", "\"protocolVersion\":1", 0),
+    ] {
+        let mut lines = told.iter().filter(|line| !line.contains("listening"));
+        let line = lines.find(|line| line.contains(part)).expect(part);
+        let mut command = std::process::Command::new("sh");
+        let mut pasted = Program::spawn(command.args(["-c", line.trim()]));
+        pasted.write_text(input);
+        pasted.end_input();
+        let shown = pasted.rest().join("\n") + "\n";
+        assert!(shown.contains(output), "{line}: {shown}");
+        assert_eq!(pasted.wait().code(), Some(code), "{line}");
+    }
     let link = told
         .iter()
         .find_map(|line| line.trim().strip_prefix("http://"))

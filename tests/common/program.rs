@@ -150,10 +150,13 @@ impl Program {
 
     /// Writes a line to standard input.
     pub fn write(&mut self, line: &str) {
+        self.write_text(&format!("{line}\n"));
+    }
+
+    /// Writes text to standard input.
+    pub fn write_text(&mut self, text: &str) {
         let stdin = self.stdin.as_mut().expect("standard input is open");
-        stdin
-            .write_all(format!("{line}\n").as_bytes())
-            .expect("the program reads");
+        stdin.write_all(text.as_bytes()).expect("the program reads");
     }
 
     /// Writes a command of the `app` protocol.
