@@ -58,6 +58,7 @@
 //! All features are enabled by default.
 //!
 //! * `cli`: the program `outrigger`. It implies `server`.
+//! * `client`: the commands `connect` and `attach` of the program. It implies `cli`.
 //! * `server`: the event loop and the services. Without it, the crate is the [`protocol`] alone.
 //! * `deflate`: permessage-deflate (RFC 7692).
 //! * `tls`: TLS 1.2 and 1.3. It implies `server`.

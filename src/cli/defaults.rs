@@ -58,6 +58,7 @@ impl Settings {
         if self.restart && self.program.is_empty() {
             return Err("--restart requires a program after '--'".to_owned());
         }
+        #[cfg(feature = "client")]
         if command.is_client() {
             return self.complete_client();
         }
@@ -218,7 +219,7 @@ impl Settings {
             ("--token-file", self.token_file.clone()),
             #[cfg(feature = "tls")]
             ("--tls-key", self.tls.key.clone()),
-            #[cfg(feature = "tls")]
+            #[cfg(all(feature = "client", feature = "tls"))]
             ("--tls-client-key", self.client.tls.key.clone()),
             #[cfg(feature = "tls")]
             ("--tls-dir", self.kept_certificate()),

@@ -5,6 +5,7 @@
 
 mod addresses;
 mod announce;
+#[cfg(feature = "client")]
 mod client;
 mod commands;
 mod config_file;
@@ -44,6 +45,7 @@ enum Outcome {
     /// The command line is wrong.
     Usage,
     /// It ended with the exit code of a remote program, or with another code of its own.
+    #[cfg(feature = "client")]
     Code(u8),
 }
 
@@ -53,6 +55,7 @@ impl From<Outcome> for ExitCode {
             Outcome::Clean => 0,
             Outcome::Failure => 1,
             Outcome::Usage => 2,
+            #[cfg(feature = "client")]
             Outcome::Code(code) => code,
         })
     }

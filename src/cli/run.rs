@@ -30,12 +30,14 @@ pub(super) fn run(
     #[cfg_attr(not(feature = "tls"), expect(unused_mut))] mut settings: Settings,
 ) -> Outcome {
     // A client is silent in normal use, because its output may be mixed with that of the program that started it.
-    let default = match command.serves {
-        Serves::Client(_) => LevelFilter::Warn,
-        Serves::One(_) | Serves::Routes | Serves::Demo => LevelFilter::Info,
+    let default = if command.is_client() {
+        LevelFilter::Warn
+    } else {
+        LevelFilter::Info
     };
     logging::init(settings.log_level, default, settings.log_format);
     warn(&settings);
+    #[cfg(feature = "client")]
     if let Serves::Client(run) = command.serves {
         return run(settings).unwrap_or_else(|error| fail(&with_causes(&*error), Outcome::Failure));
     }

@@ -6,8 +6,11 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
+#[cfg(feature = "client")]
 use super::client::ClientSettings;
-use super::commands::{AttachFlags, Command};
+#[cfg(feature = "client")]
+use super::commands::AttachFlags;
+use super::commands::Command;
 use super::logging::LogFormat;
 use super::lookup;
 #[cfg(feature = "tls")]
@@ -49,7 +52,9 @@ pub(crate) struct Settings {
     /// The argument of a command that requires one besides flags.
     pub(crate) operand: Option<String>,
     /// The settings of a command that connects to a server.
+    #[cfg(feature = "client")]
     pub(crate) client: ClientSettings,
+    #[cfg(feature = "client")]
     pub(crate) attach: AttachFlags,
     /// Whether connections cannot be resumed.
     pub(crate) no_resume: bool,
@@ -114,7 +119,9 @@ impl Settings {
             routes: Vec::new(),
             program: Vec::new(),
             operand: None,
+            #[cfg(feature = "client")]
             client: ClientSettings::default(),
+            #[cfg(feature = "client")]
             attach: AttachFlags::default(),
             no_resume: false,
             restart: false,

@@ -80,7 +80,10 @@ pub(crate) fn instructions(
     let client = |command: &str, path: &str| format!("{program} {command} {trust}'{}'", ws(path));
     let mut text = String::new();
     let mut line = |what: &str, how: &str| {
-        let _ = writeln!(text, "\n  {what}\n    {how}");
+        // A build without the clients prints what other programs can do.
+        if cfg!(feature = "client") || !how.contains(program) {
+            let _ = writeln!(text, "\n  {what}\n    {how}");
+        }
     };
     let page = ws("/").replacen("ws", "http", 1);
     line("a page that shows the services, with a console", &page);

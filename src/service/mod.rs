@@ -18,7 +18,7 @@
 
 pub mod agent;
 pub mod app;
-#[cfg(feature = "cli")]
+#[cfg(feature = "client")]
 pub(crate) mod attach;
 mod backoff;
 mod child;

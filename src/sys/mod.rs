@@ -4,7 +4,7 @@
 
 #[cfg(feature = "server")]
 mod account;
-#[cfg(feature = "cli")]
+#[cfg(feature = "client")]
 mod arguments;
 #[cfg(feature = "server")]
 mod child_process;
@@ -22,14 +22,14 @@ mod process_tree;
 mod pty;
 #[cfg(feature = "server")]
 mod sockets;
-#[cfg(feature = "cli")]
+#[cfg(feature = "client")]
 mod terminal;
 mod text;
 mod wide;
 
 #[cfg(feature = "server")]
 pub(crate) use account::Account;
-#[cfg(feature = "cli")]
+#[cfg(feature = "client")]
 pub(crate) use arguments::mask_arguments;
 #[cfg(feature = "server")]
 pub(crate) use child_process::{ChildProcess, StartOptions, code_or_signal, exit_descriptor};
@@ -57,7 +57,13 @@ pub(crate) use sockets::{
 };
 #[cfg(feature = "cli")]
 pub(crate) use sockets::{keep_from_children, take_descriptor};
-#[cfg(feature = "cli")]
+#[cfg(feature = "client")]
 pub(crate) use terminal::{RawMode, is_terminal_raw, restore_terminal, terminal_size};
 pub(crate) use text::ascii_text;
 pub(crate) use wide::xor_words;
+
+/// Whether the terminal of this process is in raw mode. A build without `attach` never changes it.
+#[cfg(all(feature = "cli", not(feature = "client")))]
+pub(crate) fn is_terminal_raw() -> bool {
+    false
+}

@@ -2,7 +2,9 @@
 
 mod agent;
 mod app;
+#[cfg(feature = "client")]
 mod attach;
+#[cfg(feature = "client")]
 mod connect;
 mod demo;
 mod echo;
@@ -16,6 +18,7 @@ use std::time::Duration;
 
 use super::Outcome;
 use super::flags::Flag;
+#[cfg(feature = "client")]
 use super::run::Failure;
 use super::settings::Settings;
 use crate::service::Endpoint;
@@ -71,6 +74,7 @@ pub(super) enum Serves {
     /// The routes of the demo.
     Demo,
     /// Nothing. The command is a client: it connects to a server, and this function runs it.
+    #[cfg(feature = "client")]
     Client(fn(Settings) -> Result<Outcome, Failure>),
 }
 
@@ -85,7 +89,7 @@ pub(crate) struct ServiceParams<'a> {
 
 impl Command {
     /// All commands, in the order of the help.
-    pub(super) const ALL: [&'static Self; 10] = [
+    pub(super) const ALL: &'static [&'static Self] = &[
         &agent::AGENT,
         &terminal::TERMINAL,
         &processes::PROCESSES,
@@ -94,7 +98,9 @@ impl Command {
         &echo::ECHO,
         &serve::SERVE,
         &demo::DEMO,
+        #[cfg(feature = "client")]
         &connect::CONNECT,
+        #[cfg(feature = "client")]
         &attach::ATTACH,
     ];
 
@@ -119,12 +125,13 @@ impl Command {
 
     /// The command of this name.
     pub(super) fn find(name: &str) -> Option<&'static Self> {
-        Self::ALL.into_iter().find(|command| command.name == name)
+        let mut commands = Self::ALL.iter().copied();
+        commands.find(|command| command.name == name)
     }
 
     /// The commands that a route can name.
     pub(super) fn of_routes() -> impl Iterator<Item = &'static Self> {
-        let commands = Self::ALL.into_iter();
+        let commands = Self::ALL.iter().copied();
         commands.filter(|command| matches!(command.serves, Serves::One(_)))
     }
 
@@ -135,7 +142,7 @@ impl Command {
 
     /// Whether the command connects to a server instead of being one.
     pub(super) fn is_client(&self) -> bool {
-        matches!(self.serves, Serves::Client(_))
+        !matches!(self.serves, Serves::One(_) | Serves::Routes | Serves::Demo)
     }
 
     pub(super) fn is_demo(&self) -> bool {
@@ -143,5 +150,6 @@ impl Command {
     }
 }
 
+#[cfg(feature = "client")]
 pub(super) use attach::AttachFlags;
 pub(super) use demo::routes as demo_routes;

@@ -5,6 +5,7 @@
 //! file.
 
 mod access;
+#[cfg(feature = "client")]
 mod client;
 mod limits;
 mod listen;
@@ -70,6 +71,12 @@ const SERVER: &[&[Flag]] = &[
     program::FLAGS,
 ];
 
+/// The flags of every command that connects to a server.
+const CLIENT: &[&[Flag]] = &[
+    #[cfg(feature = "client")]
+    client::FLAGS,
+];
+
 impl Flag {
     /// The defaults of the fields of a row.
     pub(super) const BASE: Self = Self {
@@ -104,11 +111,7 @@ impl Flag {
     /// The flags that a command takes because it is a server or a client.
     pub(super) fn general(command: &Command) -> impl Iterator<Item = &'static Self> {
         let serves_routes = command.serves_routes();
-        let tables = if command.is_client() {
-            &[client::FLAGS]
-        } else {
-            SERVER
-        };
+        let tables = if command.is_client() { CLIENT } else { SERVER };
         let flags = tables.iter().copied().flatten();
         flags.filter(move |flag| !(serves_routes && flag.for_one_path))
     }
@@ -144,7 +147,7 @@ mod tests {
 
     /// Every flag with each command that takes it.
     fn all() -> impl Iterator<Item = (&'static Command, &'static Flag)> {
-        Command::ALL.into_iter().flat_map(|command| {
+        Command::ALL.iter().copied().flat_map(|command| {
             let flags = command.flags.iter().chain(Flag::general(command));
             flags.map(move |flag| (command, flag))
         })
