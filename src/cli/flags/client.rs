@@ -9,6 +9,7 @@ use super::program::{LOG, LOG_FORMAT};
 use super::resume::NO_RESUME;
 use super::timeouts::{PING_INTERVAL, PING_TIMEOUT};
 use super::{Flag, Takes, put, samples};
+use crate::protocol::client::is_reserved;
 
 pub(super) const FLAGS: &[Flag] = &[
     Flag {
@@ -25,7 +26,14 @@ pub(super) const FLAGS: &[Flag] = &[
             Ok(())
         },
         accepts: samples(&["X-Tenant: blue", "Origin:https://example.com", "X-Empty:"]),
-        rejects: &["X-Tenant", ": blue", "X Tenant: blue", "X-Tenant: a\r\nb"],
+        rejects: &[
+            "X-Tenant",
+            ": blue",
+            "X Tenant: blue",
+            "X-Tenant: a\r\nb",
+            "host: x",
+            "Sec-WebSocket-Key: x",
+        ],
         ..Flag::BASE
     },
     #[cfg(feature = "tls")]
@@ -134,6 +142,9 @@ fn field(text: &str) -> Result<(String, String), String> {
     let in_value = |byte: u8| byte == b' ' || byte == b'\t' || byte.is_ascii_graphic();
     if name.is_empty() || !name.bytes().all(in_name) || !value.bytes().all(in_value) {
         return Err(wrong().escape_debug().to_string());
+    }
+    if is_reserved(name) {
+        return Err(format!("the handshake sets '{name}' itself"));
     }
     Ok((name.to_owned(), value.trim_ascii().to_owned()))
 }

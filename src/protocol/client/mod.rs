@@ -115,6 +115,20 @@ pub fn is_field(name: &str, value: &str) -> bool {
     !name.is_empty() && name.bytes().all(is_token_byte) && value.bytes().all(allows)
 }
 
+/// Whether the handshake sets a field itself, or cannot have it. Such a field must not be added to a request.
+pub fn is_reserved(name: &str) -> bool {
+    const RESERVED: [&str; 6] = [
+        "host",
+        "upgrade",
+        "connection",
+        "content-length",
+        "transfer-encoding",
+        "outrigger-resume",
+    ];
+    let name = name.to_ascii_lowercase();
+    RESERVED.contains(&name.as_str()) || name.starts_with("sec-websocket-")
+}
+
 /// The result of a handshake, or of its first part.
 #[derive(Debug)]
 pub enum ClientEvent {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::proxies::Proxies;
 use super::target::Target;
-use crate::protocol::client::{HandshakeRequest, is_field};
+use crate::protocol::client::{HandshakeRequest, is_field, is_reserved};
 use crate::server::policy::Token;
 #[cfg(feature = "tls")]
 use crate::server::tls::ClientTls;
@@ -103,11 +103,12 @@ impl Connect {
         }
     }
 
-    /// Adds a header field to the handshake. Returns `None` if it contains characters that HTTP does not allow.
+    /// Adds a header field to the handshake. Returns `None` if it contains characters that HTTP does not allow, or if the
+    /// handshake sets the field itself.
     #[must_use]
     pub fn with_field(mut self, name: &str, value: &str) -> Option<Self> {
         self.fields.push((name.to_owned(), value.to_owned()));
-        is_field(name, value).then_some(self)
+        (is_field(name, value) && !is_reserved(name)).then_some(self)
     }
 
     /// Offers a subprotocol. Earlier ones are preferred.

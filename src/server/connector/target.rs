@@ -6,6 +6,9 @@ use std::str::FromStr;
 
 use crate::server::policy::Token;
 
+/// The maximum length of a host name (RFC 1035 section 2.3.4).
+const MAX_HOST: usize = 255;
+
 /// The URL of a WebSocket server (RFC 6455 section 3). The scheme is `ws` or, with the feature `tls`, `wss`; `http` and
 /// `https` mean the same. The URL of a unix socket has the form of npm's `ws`: `ws+unix:SOCKET:PATH`.
 ///
@@ -243,7 +246,7 @@ fn tcp_place(rest: &str, tls: bool) -> Result<(Place, &str), ParseTargetError> {
         }
     };
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte);
-    if host.is_empty() || !host.bytes().all(is_name) {
+    if host.is_empty() || host.len() > MAX_HOST || !host.bytes().all(is_name) {
         return wrong("the URL has no valid host");
     }
     let port = match port.strip_prefix(':') {
@@ -271,7 +274,9 @@ fn split_token(query: Option<&str>) -> Result<(Option<String>, Option<Token>), P
                 let decoded = percent_decoded(value).and_then(|text| Token::new(&text));
                 let decoded =
                     decoded.ok_or(ParseTargetError("the token in the URL is not valid"))?;
-                token = Some(decoded);
+                if token.replace(decoded).is_some() {
+                    return Err(ParseTargetError("the URL has two tokens"));
+                }
             }
             None => kept.push(pair),
         }
@@ -385,6 +390,7 @@ mod tests {
             "ws+unix:",
             "ws+unix::/x",
             "ws://h/?token=",
+            "ws://h/?token=a&token=b",
             "ws://h/?token=%zz",
         ] {
             let error = text.parse::<Target>().expect_err(text).to_string();
