@@ -7,7 +7,6 @@
 
 pub mod agent;
 pub mod cutter;
-pub mod cutting;
 pub mod program;
 pub mod terminal;
 pub mod traces;

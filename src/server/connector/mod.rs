@@ -161,12 +161,12 @@ impl Core {
                     outgoing.addresses.push_back(SocketAddr::new(ip, *port));
                     true
                 }
-                #[cfg(any(test, fuzzing))]
-                Err(_) if let Some(dialer) = &mut self.dialer => {
-                    dialer.resolving.push((id, outgoing.attempt));
-                    false
-                }
                 Err(_) => {
+                    #[cfg(any(test, fuzzing))]
+                    if let Some(dialer) = &mut self.dialer {
+                        dialer.resolving.push((id, outgoing.attempt));
+                        return self.rearm(id);
+                    }
                     resolver.resolve(id, outgoing.attempt, host.clone(), *port);
                     false
                 }
