@@ -28,6 +28,7 @@ use self::keyboard::{InputState, Keyboard, Request};
 use self::signals::TerminalSignals;
 use super::pipe::PipeState;
 use super::process::{AttachEvent, Control};
+use super::text::printable;
 use crate::protocol::client::ResponseHead;
 use crate::sys::{RawMode, TerminalSize, terminal_size};
 use crate::{
@@ -287,7 +288,7 @@ impl Attach {
     fn lose(&mut self, ctx: &mut Context, reason: &CloseReason) {
         let (reason, gave_up) = match self.not_resumed.take() {
             Some(failure) => failure,
-            None => (reason.reason.to_string(), false),
+            None => (printable(reason.reason.as_bytes()), false),
         };
         if gave_up {
             return self.fail(ctx, format!("connection lost; gave up: {reason}"));
@@ -479,7 +480,10 @@ impl Service for Attach {
 
     fn cut(&mut self, _: &mut Context, _: ClientId, reason: &CloseReason) {
         if self.phase == Phase::Open {
-            log::info!("the connection was cut: {reason}");
+            log::info!(
+                "the connection was cut: {}",
+                printable(reason.to_string().as_bytes())
+            );
             self.phase = Phase::Cut;
             self.notice_cut();
         }
@@ -522,7 +526,8 @@ impl Service for Attach {
             CloseCode::ABNORMAL => self.lose(ctx, reason),
             CloseCode::TAKEN_OVER => self.fail(ctx, "another client has taken over"),
             code => {
-                let message = format!("the connection was closed: {code} {}", reason.reason);
+                let reason = printable(reason.reason.as_bytes());
+                let message = format!("the connection was closed: {code} {reason}");
                 self.fail(ctx, message.trim_end());
             }
         }
@@ -541,6 +546,9 @@ impl Service for Attach {
             self.read_keys(ctx);
         } else if let Some(signals) = self.signals.as_mut().filter(|one| one.is(source)) {
             let change = signals.take();
+            if signals.ended_by().is_some() {
+                return ctx.stop();
+            }
             if let Some(raw) = self.raw.as_ref().filter(|_| change.is_continued) {
                 raw.renew();
             }

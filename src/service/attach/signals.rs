@@ -5,7 +5,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGWINCH};
+use signal_hook::consts::{
+    SIGALRM, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH,
+};
 use signal_hook::flag;
 use signal_hook::low_level::{pipe, signal_name};
 
@@ -41,8 +43,16 @@ impl TerminalSignals {
         for signal in [SIGWINCH, SIGCONT] {
             pipe::register(signal, sender.try_clone()?)?;
         }
-        for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
+        // The loop handles the first four by itself.
+        let unusual = [SIGUSR1, SIGUSR2, SIGALRM];
+        for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM]
+            .into_iter()
+            .chain(unusual)
+        {
             flag::register_usize(signal, Arc::clone(&ended_by), signal as usize)?;
+        }
+        for signal in unusual {
+            pipe::register(signal, sender.try_clone()?)?;
         }
         let source = ctx.watch(&receiver, Interest::Readable)?;
         Ok(Self {

@@ -23,6 +23,7 @@ use self::requests::{Remote, Requests};
 use super::agent::recover_id::IdRecovery;
 use super::framing::Decoder;
 use super::pipe::{LineReader, PipeState};
+use super::text::printable;
 use crate::protocol::client::ResponseHead;
 use crate::sys::{NonblockingFd, drop_code};
 use crate::{
@@ -417,7 +418,7 @@ impl Service for Bridge {
 
 /// The end of a connection, in words.
 fn describe(ending: &CloseReason) -> String {
-    match (ending.code, &*ending.reason) {
+    match (ending.code, &*printable(ending.reason.as_bytes())) {
         (code, "") => format!("the connection was closed with code {code}"),
         (CloseCode::ABNORMAL, reason) => reason.to_owned(),
         (code, reason) => format!("{reason} (close code {code})"),
