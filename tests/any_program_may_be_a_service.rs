@@ -238,8 +238,11 @@ fn the_environment_has_what_cgi_defines_and_no_secret() {
         "--",
         "env",
     ];
+    // Variables of the test's own environment may have several lines.
     command
         .args(options)
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
         .env("OUTRIGGER_TOKEN", "s3cret-0123456789");
     command.envs([
         ("HTTP_PROXY", "inherited"),
