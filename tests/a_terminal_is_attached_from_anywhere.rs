@@ -97,16 +97,17 @@ fn all_numbers(count: usize) -> String {
 
 #[test]
 fn the_exit_code_is_that_of_the_program_and_all_output_comes_before_it() {
-    for (script, code) in [
-        ("echo begin; exit 7", 7),
-        ("echo begin; kill -TERM $$", 143),
-        ("echo begin", 0),
+    let killed = "outrigger: the program was killed by SIGTERM\n";
+    for (script, code, message) in [
+        ("echo begin; exit 7", 7, ""),
+        ("echo begin; kill -TERM $$", 143, killed),
+        ("echo begin", 0, ""),
     ] {
         let server = terminal(&[], script);
         let url = url(server.address(), "/terminal");
         let output = attach_piped(&[], &url, "");
         assert_eq!(text(&output.stdout), "begin\r\n");
-        assert_eq!(text(&output.stderr), "");
+        assert_eq!(text(&output.stderr), message);
         assert_eq!(output.status.code(), Some(code), "{script}");
         let mut client = attach(&[], &url);
         assert_eq!(client.code(), Some(code), "{script}");
@@ -169,7 +170,7 @@ fn cuts_lose_no_output_and_no_keys() {
     cutter.set_target(None);
     cutter.cut();
     client.expect(
-        "\r\noutrigger: connection lost; trying again (what you type is kept; ~. leaves)\r\n",
+        "\r\noutrigger: connection lost; trying again (what you type is kept; Enter ~. leaves)\r\n",
     );
     client.type_keys("two\r");
     cutter.set_target(Some(address));
@@ -205,7 +206,7 @@ fn a_process_is_attached_to_again_without_a_resumable_connection() {
     assert!(!told.is_empty());
     // What is left without the messages of the client is the output, once and in order.
     let shown = client.text().replace(
-        "\r\noutrigger: connection lost; trying again (what you type is kept; ~. leaves)\r\n",
+        "\r\noutrigger: connection lost; trying again (what you type is kept; Enter ~. leaves)\r\n",
         "",
     );
     let shown = shown

@@ -80,6 +80,10 @@ impl Settings {
         }
         let url = self.operand.as_deref().unwrap_or_default();
         let target: Target = url.parse().map_err(|error| format!("URL: {error}"))?;
+        #[cfg(feature = "tls")]
+        if let Some(flag) = self.client.tls.given().filter(|_| !target.is_tls()) {
+            return Err(format!("{flag} has no effect without TLS; use wss://"));
+        }
         let has_token = target.token().is_some();
         self.client.token = match (&self.token_file, std::env::var(TOKEN_VARIABLE)) {
             (Some(_), _) if has_token => {
@@ -111,8 +115,11 @@ impl Settings {
         let client = &self.client;
         let target = client.target.clone().ok_or("missing URL")?;
         hide_token(self.operand.as_deref().unwrap_or_default());
-        let proxies = Proxies::from_env()
-            .map_err(|name| format!("{name}: expected the URL of an HTTP proxy"))?;
+        let proxies = Proxies::from_env(&target).map_err(|name| {
+            format!(
+                "{name}: only HTTP proxies are supported, as http://HOST:PORT; unset the variable to connect directly"
+            )
+        })?;
         let mut connect = Connect::new(target)
             .with_timeout(client.connect_timeout)
             .with_proxies(proxies);
@@ -146,6 +153,18 @@ impl Settings {
 
 #[cfg(feature = "tls")]
 impl ClientTlsFlags {
+    /// One of the flags that were given.
+    fn given(&self) -> Option<&'static str> {
+        let flags = [
+            ("--ca", self.ca.is_some()),
+            ("--fingerprint", self.fingerprint.is_some()),
+            ("--tls-client-cert", self.cert.is_some()),
+            ("--tls-client-key", self.key.is_some()),
+        ];
+        let given = flags.into_iter().find(|(_, is_given)| *is_given);
+        given.map(|(flag, _)| flag)
+    }
+
     /// Reads the files that the flags name.
     fn load(&self) -> Result<ClientTls, String> {
         let mut tls = ClientTls::new();

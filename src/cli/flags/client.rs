@@ -144,7 +144,9 @@ fn field(text: &str) -> Result<(String, String), String> {
         return Err(wrong().escape_debug().to_string());
     }
     if is_reserved(name) {
-        return Err(format!("the handshake sets '{name}' itself"));
+        return Err(format!(
+            "'{name}' is set by the handshake and cannot be added"
+        ));
     }
     Ok((name.to_owned(), value.trim_ascii().to_owned()))
 }

@@ -162,6 +162,12 @@ pub enum HandshakeError {
 impl fmt::Display for HandshakeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Refused(refusal) if refusal.status < 300 => {
+                write!(
+                    f,
+                    "the server answered {refusal} instead of 101 Switching Protocols"
+                )
+            }
             Self::Refused(refusal) => write!(f, "the server answered {refusal}"),
             Self::RefusedByProxy(refusal) => write!(f, "the proxy answered {refusal}"),
             Self::Invalid(why) => f.write_str(why),

@@ -459,6 +459,11 @@ impl<S: Service> Server<S> {
             return;
         }
         log::info!("{target} cannot come back: {error}");
+        // The server's message is for the authors of clients.
+        let error = match error.status() {
+            Some(410) => ConnectError::NotResumed("the server no longer knows this connection"),
+            _ => error,
+        };
         self.service.connect_failed(&mut self.ctx, target, &error);
         let reason = CloseReason::new(Cause::NotResumed, CloseCode::ABNORMAL, error.to_string());
         self.ctx

@@ -75,6 +75,7 @@ impl Failures {
         if self.spent >= give_up {
             return None;
         }
+        let delay = delay.min(give_up - self.spent);
         self.spent += delay;
         Some(delay)
     }
@@ -223,7 +224,7 @@ mod tests {
         assert_eq!(
             delays,
             [
-                100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000, 10_000, 10_000
+                100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000, 10_000, 6300
             ]
         );
         let mut failures = Failures::default();

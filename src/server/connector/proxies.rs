@@ -56,14 +56,17 @@ impl Proxies {
     /// exceptions, each also in lower case. For `ws` URLs, `http_proxy` counts in lower case only, because a CGI program
     /// gets `HTTP_PROXY` from a request field.
     ///
+    /// A variable that does not matter for `target` is ignored.
+    ///
     /// # Errors
     ///
     /// The name of the variable whose value is not the URL of an HTTP proxy.
-    pub fn from_env() -> Result<Self, &'static str> {
-        Self::from_variables(|name| std::env::var(name).ok())
+    pub fn from_env(target: &Target) -> Result<Self, &'static str> {
+        Self::from_variables(target, |name| std::env::var(name).ok())
     }
 
     pub(in crate::server) fn from_variables(
+        target: &Target,
         read: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, &'static str> {
         let find = |names: &[&'static str]| {
@@ -78,29 +81,39 @@ impl Proxies {
             None => Ok(None),
         };
         let except = find(&["NO_PROXY", "no_proxy"]).map(|(_, value)| value);
-        Ok(Self {
-            secure: proxy(&["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"])?,
-            plain: proxy(&["http_proxy", "ALL_PROXY", "all_proxy"])?,
-            except: except
-                .unwrap_or_default()
-                .split([',', ' '])
-                .filter(|one| !one.is_empty())
-                .map(str::to_ascii_lowercase)
-                .collect(),
-        })
+        let except = except.unwrap_or_default();
+        let except = except.split([',', ' ']).filter(|one| !one.is_empty());
+        let mut proxies = Self {
+            except: except.map(str::to_ascii_lowercase).collect(),
+            ..Self::default()
+        };
+        if proxies.is_direct(target) {
+            return Ok(proxies);
+        }
+        if target.is_tls() {
+            proxies.secure = proxy(&["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"])?;
+        } else {
+            proxies.plain = proxy(&["http_proxy", "ALL_PROXY", "all_proxy"])?;
+        }
+        Ok(proxies)
+    }
+
+    /// Whether a target is connected to directly, whatever the proxies are.
+    fn is_direct(&self, target: &Target) -> bool {
+        match &target.place {
+            Place::Tcp { host, port } => self.excludes(host, *port),
+            Place::Unix(_) => true,
+        }
     }
 
     /// The proxy for a target. `None` if it is connected to directly.
     pub(super) fn find(&self, target: &Target) -> Option<&Proxy> {
-        let Place::Tcp { host, port } = &target.place else {
-            return None;
-        };
         let proxy = if target.is_tls() {
             self.secure.as_ref()
         } else {
             self.plain.as_ref()
         };
-        proxy.filter(|_| !self.excludes(host, *port))
+        proxy.filter(|_| !self.is_direct(target))
     }
 
     /// Whether a host is connected to directly. Loopback addresses always are.
@@ -188,15 +201,16 @@ impl Proxy {
 mod tests {
     use super::*;
 
-    fn proxies(variables: &[(&str, &str)]) -> Result<Proxies, &'static str> {
-        Proxies::from_variables(|name| {
+    fn proxies(url: &str, variables: &[(&str, &str)]) -> Result<Proxies, &'static str> {
+        let target = url.parse().expect(url);
+        Proxies::from_variables(&target, |name| {
             let found = variables.iter().find(|(one, _)| *one == name);
             found.map(|(_, value)| (*value).to_owned())
         })
     }
 
     fn used(variables: &[(&str, &str)], url: &str) -> Option<String> {
-        let proxies = proxies(variables).expect("valid");
+        let proxies = proxies(url, variables).expect("valid");
         let target: Target = url.parse().expect(url);
         let found = proxies.find(&target);
         found.map(|proxy| format!("{}:{}", proxy.host, proxy.port))
@@ -256,7 +270,8 @@ mod tests {
 
     #[test]
     fn credentials_are_sent_and_not_shown() {
-        let proxies = proxies(&[("http_proxy", "http://user:pass@h:1")]).expect("valid");
+        let variables = [("http_proxy", "http://user:pass@h:1")];
+        let proxies = proxies("ws://x/", &variables).expect("valid");
         let plain = proxies.plain.clone().expect("a proxy");
         assert_eq!(
             plain.credentials,
@@ -266,13 +281,14 @@ mod tests {
     }
 
     #[test]
-    fn other_kinds_of_proxies_are_errors() {
+    fn other_kinds_of_proxies_are_errors_where_they_would_be_used() {
         for wrong in ["socks5://h:1", "https://h:1", "http://h:x", "http://h/path"] {
-            assert_eq!(
-                proxies(&[("HTTPS_PROXY", wrong)]).err(),
-                Some("HTTPS_PROXY"),
-                "{wrong}"
-            );
+            let variables = [("all_proxy", wrong), ("NO_PROXY", "direct.example")];
+            let error = |url| proxies(url, &variables).err();
+            assert_eq!(error("ws://example.com/"), Some("all_proxy"), "{wrong}");
+            for direct in ["ws://127.0.0.1/", "ws://direct.example/", "ws+unix:x:/"] {
+                assert_eq!(error(direct), None, "{direct}");
+            }
         }
     }
 }

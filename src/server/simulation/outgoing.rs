@@ -80,7 +80,7 @@ impl Ours {
             connect = connect.with_retry(retry.with_give_up(Duration::from_secs(30)));
         }
         if argument & 0xc0 == 0xc0 {
-            let proxies = Proxies::from_variables(|name| {
+            let proxies = Proxies::from_variables(connect.target(), |name| {
                 (name == "http_proxy").then(|| "http://u:p@10.0.0.9:3128".to_owned())
             });
             connect = connect.with_proxies(proxies.expect("valid"));

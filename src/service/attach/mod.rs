@@ -199,7 +199,7 @@ impl Attach {
         let escapes = self.keyboard.as_ref().filter(|_| self.raw.is_some());
         let leave = escapes.and_then(|keyboard| keyboard.escapes().leave());
         let hint = leave.map_or(String::new(), |leave| {
-            format!(" (what you type is kept; {leave} leaves)")
+            format!(" (what you type is kept; Enter {leave} leaves)")
         });
         self.notice(&[format!("connection lost; trying again{hint}")]);
     }
@@ -234,7 +234,7 @@ impl Attach {
         let message = if self.is_process() {
             "detached; the process goes on"
         } else {
-            "detached"
+            "detached; the program ends"
         };
         self.end(ctx, 0, message, true);
     }
@@ -407,9 +407,12 @@ impl Attach {
 
     fn handle_event(&mut self, ctx: &mut Context, event: AttachEvent) {
         match event {
-            AttachEvent::Exit { code, .. } => {
+            AttachEvent::Exit { code, signal } => {
                 let code = u8::try_from(code).unwrap_or(FAILED);
-                self.end(ctx, code, "", false);
+                let message = signal.map_or(String::new(), |signal| {
+                    format!("the program was killed by {}", printable(signal.as_bytes()))
+                });
+                self.end(ctx, code, message, false);
             }
             AttachEvent::Gap { from, to } => {
                 if let Some(display) = &mut self.display {

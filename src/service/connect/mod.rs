@@ -243,8 +243,7 @@ impl Service for Bridge {
             Link::Opening(opening) if opening == client => self.fail_to_connect(ctx, error),
             // `disconnected` follows.
             Link::Open { client: open, .. } if open == client => {
-                let is_gone =
-                    error.status() == Some(410) || matches!(error, ConnectError::NotResumed(_));
+                let is_gone = matches!(error, ConnectError::NotResumed(_));
                 self.not_resumed = Some((error.to_string(), is_gone));
             }
             _ => {}

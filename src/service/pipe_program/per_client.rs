@@ -175,7 +175,7 @@ impl PipePerClient {
                 self.sources.remove(&source);
             }
         }
-        log::info!("the program of {client} {}", describe(status));
+        log::debug!("the program of {client} {}", describe(status));
         // A stopping server closes the client itself.
         if !self.draining {
             let (code, reason) = ending(status);

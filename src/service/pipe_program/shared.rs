@@ -198,6 +198,7 @@ impl PipeShared {
         }
         let failure = format!("the program {}", describe(status));
         let Some(delay) = self.backoff.next_delay(ctx.now()) else {
+            let failure = format!("{failure}; it was restarted as often as --restart-limit allows");
             return self.fail(ctx, failure);
         };
         log::error!("{failure}; restarting it in {delay:?}");
