@@ -9,6 +9,7 @@ use std::time::Duration;
 use common::cutter::Cutter;
 use common::{PATIENCE, TestServer, patient};
 use outrigger::protocol::client::ResponseHead;
+use outrigger::protocol::handshake::accept_key;
 use outrigger::{
     Cause, ClientId, CloseCode, CloseReason, Config, Connect, ConnectError, Context, Handle,
     Listen, Message, Proxies, ResumeConfig, Retry, Server, Service,
@@ -37,6 +38,7 @@ struct Counter {
     received: u64,
     ahead: u64,
     closes_when_cut: bool,
+    closes_at_once: bool,
 }
 
 /// The text of message `number`. Some are long.
@@ -50,6 +52,21 @@ fn text(number: u64) -> String {
 }
 
 impl Counter {
+    /// Opens one connection and sends nothing.
+    fn new(connect: Connect, heard: Sender<Heard>) -> Self {
+        Self {
+            connect,
+            connections: 1,
+            heard,
+            total: 0,
+            sent: 0,
+            received: 0,
+            ahead: 40,
+            closes_when_cut: false,
+            closes_at_once: false,
+        }
+    }
+
     fn tell(&self, heard: Heard) {
         let _ = self.heard.send(heard);
     }
@@ -74,6 +91,10 @@ impl Service for Counter {
         assert_eq!(response.status(), 101);
         self.tell(Heard::Opened(client, ctx.is_resumable(client)));
         self.send_more(ctx, client);
+        if self.closes_at_once {
+            ctx.send(client, Message::Text("last"));
+            ctx.close(client, CloseCode::NORMAL, "done");
+        }
     }
 
     fn connect_failed(&mut self, _: &mut Context, client: ClientId, error: &ConnectError) {
@@ -140,18 +161,26 @@ impl Caller {
         Self::run(connect, connections, 0, false)
     }
 
+    /// A client that sends a message and CLOSE as soon as its connection is open.
+    fn start_closing(connect: Connect) -> Self {
+        Self::serve(|heard| Counter {
+            closes_at_once: true,
+            ..Counter::new(connect, heard)
+        })
+    }
+
     fn run(connect: Connect, connections: usize, total: u64, closes_when_cut: bool) -> Self {
-        let (heard, told) = mpsc::channel();
-        let service = Counter {
-            connect,
+        Self::serve(|heard| Counter {
             connections,
-            heard,
             total,
-            sent: 0,
-            received: 0,
-            ahead: 40,
             closes_when_cut,
-        };
+            ..Counter::new(connect, heard)
+        })
+    }
+
+    fn serve(service: impl FnOnce(Sender<Heard>) -> Counter) -> Self {
+        let (heard, told) = mpsc::channel();
+        let service = service(heard);
         let mut config = Config::default();
         config.resume = Some(ResumeConfig::default());
         let server = Server::without_listeners(config, service).expect("an epoll instance");
@@ -503,4 +532,52 @@ fn more_names_than_threads_are_resolved() {
             assert!(matches!(caller.outcome(), Heard::Opened(..)));
         }
     }
+}
+
+#[test]
+fn a_server_that_has_taken_the_close_has_not_lost_the_client() {
+    // The bug: if the answer to CLOSE was cut, the client came back, and the 410 counted as a loss.
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    std::thread::spawn(move || {
+        let read = |client: &mut std::net::TcpStream| {
+            let mut bytes = [0; 4096];
+            let count = std::io::Read::read(client, &mut bytes).expect("a client");
+            bytes[..count].to_vec()
+        };
+        let (mut client, _) = listener.accept().expect("a client");
+        let head = String::from_utf8(read(&mut client)).expect("a request");
+        let key = head
+            .lines()
+            .find_map(|line| line.strip_prefix("Sec-WebSocket-Key: "));
+        let accept = accept_key(key.expect("a key").as_bytes());
+        let accept = String::from_utf8_lossy(&accept);
+        let response = format!(
+            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+            Sec-WebSocket-Accept: {accept}\r\nOutrigger-Resume: c1-secret\r\n\r\n"
+        );
+        std::io::Write::write_all(&mut client, response.as_bytes()).expect("a client");
+        // The message and the CLOSE, which have 10 and 12 bytes.
+        let mut count = 0;
+        while count < 22 {
+            count += read(&mut client).len();
+        }
+        drop(client);
+        let (mut client, _) = listener.accept().expect("the client comes back");
+        assert!(
+            String::from_utf8(read(&mut client))
+                .expect("a request")
+                .contains("c1-secret; received=0")
+        );
+        let gone = b"HTTP/1.1 410 Gone\r\nContent-Length: 0\r\n\r\n";
+        std::io::Write::write_all(&mut client, gone).expect("a client");
+    });
+    let caller = Caller::start_closing(to(address).resumable());
+    assert!(matches!(caller.outcome(), Heard::Opened(_, true)));
+    assert!(matches!(caller.outcome(), Heard::Cut));
+    match caller.outcome() {
+        Heard::Disconnected(_, reason) => assert_eq!(reason.cause, Cause::Service),
+        other => panic!("{other:?}"),
+    }
+    caller.stop_and_expect_silence();
 }

@@ -166,7 +166,7 @@ impl Client {
     }
 
     /// Whether a CLOSE of the service waits for unsent messages.
-    pub(super) fn is_close_waiting(&self) -> bool {
+    pub(in crate::server) fn is_close_waiting(&self) -> bool {
         self.resumable().is_some_and(|one| one.closing.is_some())
     }
 

@@ -464,7 +464,13 @@ impl<S: Service> Server<S> {
             Some(410) => ConnectError::NotResumed("the server no longer knows this connection"),
             _ => error,
         };
-        self.service.connect_failed(&mut self.ctx, target, &error);
+        // If this side has sent CLOSE, the server has ended the connection because of it.
+        let client = self.ctx.core.registry.get(target);
+        let was_closed = matches!(error, ConnectError::NotResumed(_))
+            && client.is_some_and(Client::is_close_waiting);
+        if !was_closed {
+            self.service.connect_failed(&mut self.ctx, target, &error);
+        }
         let reason = CloseReason::new(Cause::NotResumed, CloseCode::ABNORMAL, error.to_string());
         self.ctx
             .core
