@@ -672,7 +672,7 @@ fn an_agent_for_each_client_may_use_content_length() {
         ),
         (
             &["--mode", "per-client", "--framing", "raw"],
-            "--framing raw is not for agents",
+            "--framing raw is not supported by agent",
         ),
     ] {
         let output = outrigger(&[&["agent"][..], options, &["--", "cat"]].concat());

@@ -28,7 +28,8 @@ pub(super) fn overview() -> String {
   outrigger --version         the version
 
 A server prints 'outrigger: listening on URL' once clients can connect. Exit codes: 0 stopped as
-requested, 1 failed while running, 2 wrong usage.
+requested, 1 failed while running, 2 wrong usage; 'attach' ends with the program's exit code, or 255
+if it fails.
 ",
     );
     text

@@ -33,7 +33,9 @@ unchanged. For MCP servers, use '--mode per-client --protocol jsonrpc'.
         Framing::ContentLength => {
             Err("--framing content-length requires --mode per-client".to_owned())
         }
-        Framing::Raw => Err("--framing raw is not for agents, whose messages are JSON".to_owned()),
+        Framing::Raw => {
+            Err("--framing raw is not supported by agent; use lines or content-length".to_owned())
+        }
     },
     serves: Serves::One(|settings, params| {
         let config = AgentConfig {

@@ -89,7 +89,7 @@ const FLAGS: &[Flag] = &[
         name: "escape",
         takes: Takes::One("CHAR"),
         default: Some("~"),
-        help: "character that begins an escape: an ASCII character, ^X for a control character, or none",
+        help: "character that begins an escape: an ASCII punctuation character, ^X for a control character, or none",
         set: |settings, value| {
             settings.attach.escape = escape(value)?;
             Ok(())

@@ -27,14 +27,17 @@ next 'initialize' begins a new connection.
 
 URL is ws://HOST[:PORT]/PATH or wss://HOST[:PORT]/PATH, or for a unix socket ws+unix:SOCKET:PATH.
 Exit codes: 0 standard input has ended, or the server has closed the connection with code 1000;
-1 the connection was refused or could not be opened, or messages were not delivered; 2 wrong usage.
+1 the connection was refused, could not be opened or was taken over, or messages were not delivered;
+2 wrong usage.
 ",
     title: "Connect options",
     flags: FLAGS,
     operand: Some("URL"),
     check: |settings| match settings.framing {
         Framing::Lines | Framing::ContentLength => Ok(()),
-        Framing::Raw => Err("--framing raw is not for messages".to_owned()),
+        Framing::Raw => {
+            Err("--framing raw is not supported by connect; use lines or content-length".to_owned())
+        }
     },
     serves: Serves::Client(run),
     ..Command::BASE
@@ -47,7 +50,7 @@ const FLAGS: &[Flag] = &[
     },
     Flag {
         name: "no-json",
-        help: "pass lines through untouched, without looking for JSON-RPC requests that wait for an answer",
+        help: "do not parse messages; without this option, connect answers JSON-RPC requests whose connection is lost",
         set: |settings, _| {
             settings.client.no_json = true;
             Ok(())
@@ -58,7 +61,7 @@ const FLAGS: &[Flag] = &[
         name: "buffer",
         takes: Takes::One("BYTES"),
         default: Some("4MiB"),
-        help: "maximum size of messages to keep that the server has not confirmed, not counting the longest one; while half of it is in use, standard input waits",
+        help: "maximum size of the messages kept until the server confirms them, not counting the longest one; while half of it is in use, standard input is not read",
         set: |settings, value| {
             settings.client.buffer = size(value, 4096..=1 << 40)?;
             Ok(())

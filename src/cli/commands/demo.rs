@@ -1,4 +1,4 @@
-//! `outrigger demo`: runs all services with their defaults and prints links to try.
+//! `outrigger demo`: runs several services with their defaults and prints links to try.
 
 use super::super::lookup;
 use super::super::settings::Settings;
@@ -6,13 +6,14 @@ use super::{Command, Serves};
 
 pub(super) static DEMO: Command = Command {
     name: "demo",
-    summary: "run all of these and print links to try",
+    summary: "run several services and print links to try",
     about: "\
-Serves all other commands at once: /echo, /terminal with your shell, /process, /app with a chat room
-and /acp with an agent. The page at / shows what is connected and has a console. The chat room and
-the agent are part of outrigger: 'outrigger example-app' and 'outrigger example-agent'.
+Serves several commands at once: echo at /echo, your shell at /terminal, processes at /process, a
+chat room at /app and an agent at /acp. The page at / shows what is connected and has a console. The
+chat room and the agent are part of outrigger: 'outrigger example-app' and 'outrigger example-agent'.
 
-The demo prints a line to paste for each. Every holder of the token in these lines can use your shell.
+The demo prints a line to paste for each. Every holder of the token in these lines can use your
+shell.
 ",
     serves: Serves::Demo,
     ..Command::BASE

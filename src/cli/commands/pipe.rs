@@ -17,9 +17,11 @@ has the variables of CGI, such as REMOTE_ADDR, PATH_INFO, QUERY_STRING and HTTP_
 With --shared, one PROGRAM serves all clients: each line that it writes goes to every client, and a
 line of any client goes to it.
 
+With --framing raw or content-length, messages are bytes or have headers instead of line feeds.
+
 When a client disconnects, PROGRAM reads the end of its input, and gets TERM two seconds later and
-KILL after seven. When PROGRAM exits, its client gets the rest of the output and CLOSE 1000 for exit
-code 0, or CLOSE 1011 with the reason.
+KILL five seconds after that. When PROGRAM exits, its client gets the rest of the output and CLOSE
+1000 for exit code 0, or CLOSE 1011 with the reason.
 ",
     title: "Pipe options",
     flags: FLAGS,

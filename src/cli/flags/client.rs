@@ -105,7 +105,7 @@ pub(super) const FLAGS: &[Flag] = &[
         name: "give-up",
         takes: Takes::One("TIME"),
         default: Some("1h"),
-        help: "how long to try to connect, or to come back after a cut, before giving up; 0 means no limit. Time during which the machine sleeps does not count",
+        help: "how long to try to come back after a cut, and for connect also to connect at first, before giving up; 0 means no limit. Time during which the machine sleeps does not count",
         set: |settings, value| put(&mut settings.client.give_up, duration(value)),
         accepts: samples(&["0", "30s"]),
         rejects: &["soon"],

@@ -223,7 +223,7 @@ fn unix_place(rest: &str) -> Result<(Place, &str), ParseTargetError> {
 fn tcp_place(rest: &str, tls: bool) -> Result<(Place, &str), ParseTargetError> {
     let wrong = |why| Err(ParseTargetError(why));
     let Some(rest) = rest.strip_prefix("//") else {
-        return wrong("the URL has no '//' behind its scheme");
+        return wrong("the URL has no '//' after its scheme");
     };
     let end = rest.find(['/', '?']).unwrap_or(rest.len());
     let (authority, target) = rest.split_at(end);
@@ -233,7 +233,7 @@ fn tcp_place(rest: &str, tls: bool) -> Result<(Place, &str), ParseTargetError> {
     let (host, port) = match authority.strip_prefix('[') {
         Some(rest) => {
             let Some((host, port)) = rest.split_once(']') else {
-                return wrong("the URL has no ']' behind its IPv6 address");
+                return wrong("the URL has no ']' after its IPv6 address");
             };
             if host.parse::<std::net::Ipv6Addr>().is_err() {
                 return wrong("the URL has no valid IPv6 address between '[' and ']'");

@@ -113,10 +113,10 @@ impl EscapeParser {
         let escape = show(escape);
         vec![
             format!("{escape}.   leave"),
-            format!("{escape}^Z  suspend outrigger"),
+            format!("{escape}^Z  suspend attach"),
             format!("{escape}?   print this list"),
             format!("{escape}{escape}   send {escape}"),
-            "They work after a newline.".to_owned(),
+            "Escapes work after a newline.".to_owned(),
         ]
     }
 

@@ -134,7 +134,7 @@ impl PipePerClient {
                 Line::Skipped(_) | Line::SkippedEnd => None,
             };
             if let Some(failure) = failure {
-                log::warn!("the output of the program of {client} is invalid: {failure}");
+                log::warn!("invalid output of the program of {client}: {failure}");
                 *is_ignored = true;
                 ctx.close(client, CloseCode::INTERNAL, failure);
             }

@@ -141,7 +141,7 @@ impl PipeShared {
                 // The clients can use the lines that follow.
                 Line::TooLong(_) => log::warn!("skipped: {}", line_too_long(ctx)),
                 Line::Broken(error) => {
-                    log::error!("the output of the program is invalid: {error}");
+                    log::error!("invalid output of the program: {error}");
                     *invalid = Some(error.to_string());
                 }
                 Line::Skipped(_) | Line::SkippedEnd => {}
