@@ -11,8 +11,8 @@ pub(crate) fn trim_heap() {
     }
 }
 
-/// Takes the code of the program out of its resident memory. What runs again is mapped again, from the cache of the file.
-/// Starting a program touches much more code than it needs later, and the system maps the neighbourhood of each page.
+/// Drops the pages of the program's code from resident memory. The kernel maps them again from the page cache when they are
+/// executed. Starting a program touches much more code than it needs later, and the system maps the neighbourhood of each page.
 pub(crate) fn drop_code() {
     #[cfg(target_os = "linux")]
     for (start, length) in

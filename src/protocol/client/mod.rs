@@ -284,7 +284,7 @@ impl ClientHandshake {
     /// Consumes input until the response is complete. A response head has at most `max_head` bytes. Returns `None` if more
     /// input is needed.
     ///
-    /// Behind an error, all input is discarded.
+    /// After an error, all input is discarded.
     pub fn receive(&mut self, input: &mut Input<'_>, max_head: usize) -> Option<ClientEvent> {
         let event = if self.has_failed {
             None

@@ -10,8 +10,8 @@ use crate::server::core::Env;
 use crate::server::id::ClientId;
 use crate::server::resumption::ResumeToken;
 
-/// A connection that lasts this long was of use.
-const USEFUL: Duration = Duration::from_secs(10);
+/// A connection counts as stable if it lasts this long or carries a message.
+const STABLE: Duration = Duration::from_secs(10);
 
 /// How often to come back for a CLOSE that the server has not answered.
 const MAX_UNANSWERED: u8 = 2;
@@ -21,8 +21,8 @@ const MAX_UNANSWERED: u8 = 2;
 pub(in crate::server) struct LastConnection {
     /// How long it was open.
     pub(in crate::server) lasted: Duration,
-    /// Whether it was of use: it lasted, or messages arrived in either direction.
-    pub(in crate::server) was_useful: bool,
+    /// Whether it was stable: it lasted, or messages arrived in either direction.
+    pub(in crate::server) was_stable: bool,
 }
 
 /// The additional state of a resumable connection that this side has opened.
@@ -33,7 +33,7 @@ pub(in crate::server) struct Upstream {
     pub(in crate::server) token: Box<str>,
     /// The connection that makes the attempts to come back.
     pub(in crate::server) joiner: Option<ClientId>,
-    /// The failed attempts since a connection was last of use.
+    /// The failed attempts since the last stable connection.
     pub(in crate::server) failures: Failures,
     /// When the last connection was opened.
     opened: Time,
@@ -80,7 +80,7 @@ impl Client {
         connect: Arc<Connect>,
         token: &str,
     ) {
-        // Nobody knows the secret, so nobody can come back as this client.
+        // The secret is never sent, so no peer can resume this client.
         let unused = ResumeToken::generate(self.id);
         self.make_resumable(env, &unused, Accept::default(), false);
         let upstream = Upstream {
@@ -116,10 +116,10 @@ impl Client {
             return LastConnection::default();
         };
         let lasted = now.since(upstream.opened);
-        let was_used = upstream.mark != mark || lasted >= USEFUL;
+        let was_used = upstream.mark != mark || lasted >= STABLE;
         LastConnection {
             lasted,
-            was_useful: was_used && !self.is_close_waiting(),
+            was_stable: was_used && !self.is_close_waiting(),
         }
     }
 

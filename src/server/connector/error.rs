@@ -37,7 +37,7 @@ pub enum ConnectError {
     Tls {
         /// What is wrong.
         message: String,
-        /// Whether the server's certificate is not accepted, so that another attempt is of no use.
+        /// Whether the server's certificate is not accepted, so that another attempt would fail, too.
         is_certificate: bool,
     },
     /// The server or a proxy refused the handshake, or its answer is not valid.

@@ -310,7 +310,7 @@ impl Core {
         };
         let give_up = upstream.connect.retry.unwrap_or_default().give_up;
         let mut delay = Some(Duration::ZERO);
-        if last.was_useful {
+        if last.was_stable {
             upstream.failures = Failures::default();
             if last.lasted < LEAST_APART {
                 delay = Some(Failures::first_delay(random()));
@@ -334,7 +334,7 @@ impl Core {
             upstream.joiner = Some(joiner);
         }
         if delay.is_none() {
-            let why = "the server cuts each connection before it is of use";
+            let why = "each connection to the server is cut soon after it opens";
             self.with(joiner, |client, env| {
                 client.fail(env, ConnectError::NotResumed(why));
             });
@@ -593,7 +593,7 @@ fn check_return(
     let received = received.ok_or("the server's Outrigger-Resume field is not valid")?;
     client
         .check_received(received)
-        .map_err(|_| "the server has received another number of messages than were sent")
+        .map_err(|_| "the server reports an impossible number of received messages")
 }
 
 impl Context {

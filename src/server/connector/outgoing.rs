@@ -43,7 +43,7 @@ pub(in crate::server) struct Returning {
     pub(in crate::server) field: String,
 }
 
-/// The failed attempts since a connection was last of use.
+/// The failed attempts since the last stable connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::server) struct Failures {
     count: u32,

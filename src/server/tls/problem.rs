@@ -24,7 +24,7 @@ pub(super) fn describe_as_server(error: &Error) -> String {
     format!("the client certificate is not accepted: {problem}")
 }
 
-/// What a server that does not speak TLS is reported as.
+/// The error for a server that does not speak TLS.
 pub(super) const PLAIN_SERVER: &str = "the server does not speak TLS";
 
 /// Describes an error of the client's side.

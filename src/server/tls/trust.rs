@@ -29,7 +29,7 @@ const MAX_NAMES: usize = 4;
 /// The last second of the year 9999.
 const LAST_SECOND: u64 = 253_402_300_799;
 
-/// Describes a certificate that nobody who is trusted has signed.
+/// The error for a certificate that no trusted authority has signed.
 const UNTRUSTED: &str = "the server's certificate is not signed by a trusted authority; use --ca FILE or --fingerprint SHA256";
 
 /// Verifies the certificate of a server, and that the server has its private key.

@@ -67,7 +67,7 @@ pub struct AgentConfig {
     /// The protocol that the program speaks.
     pub protocol: AgentProtocol,
     /// How messages are separated on the standard streams of an agent that is not shared: [`Framing::Lines`] or
-    /// [`Framing::ContentLength`]. Messages of agents cannot be raw, which counts as lines. A shared agent uses lines.
+    /// [`Framing::ContentLength`]. [`Framing::Raw`] is treated as [`Framing::Lines`]. A shared agent uses lines.
     pub framing: Framing,
     /// How long a session keeps its place in the table after its client has disconnected. With `None`, it loses the
     /// place at once. A client can still load the session later.

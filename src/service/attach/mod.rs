@@ -114,8 +114,8 @@ pub(crate) struct Attach {
     redraw: Option<TimerId>,
     /// The timer of the next attempt to attach to a process again.
     retry: Option<TimerId>,
-    /// The number of connections to the process that were cut before a message arrived.
-    useless: u32,
+    /// The number of unstable connections in a row. They were cut before a message arrived.
+    unstable: u32,
     /// The timer of the next end of file, and its delay. Standard input has ended.
     end_of_file: Option<(Option<TimerId>, Duration)>,
 }
@@ -137,7 +137,7 @@ impl Attach {
             size: None,
             redraw: None,
             retry: None,
-            useless: 0,
+            unstable: 0,
             end_of_file: None,
         };
         (this, ending)
@@ -299,9 +299,9 @@ impl Attach {
                 self.notice_cut();
             }
             let delay = REATTACH
-                .saturating_mul(self.useless.saturating_mul(self.useless))
+                .saturating_mul(self.unstable.saturating_mul(self.unstable))
                 .min(MAX_REATTACH);
-            self.useless += 1;
+            self.unstable += 1;
             self.retry = Some(ctx.set_timer(delay));
             return;
         }
@@ -502,7 +502,7 @@ impl Service for Attach {
         if self.phase == Phase::Ended {
             return;
         }
-        self.useless = 0;
+        self.unstable = 0;
         match message {
             Message::Binary(output) => {
                 if let Some(display) = &mut self.display {

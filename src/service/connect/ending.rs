@@ -6,7 +6,7 @@ use super::output::Output;
 use super::{Bridge, Link, Stage};
 use crate::{ClientId, CloseCode, Context};
 
-/// The delay before a new connection if the last one was of no use. It doubles with each further one.
+/// The delay before a new connection if the last one was unstable. It doubles with each further unstable one.
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 
 /// The longest delay.
@@ -100,7 +100,7 @@ impl Bridge {
     }
 
     /// The connection is lost for good, but another one can take its place.
-    pub(super) fn handle_loss(&mut self, ctx: &mut Context, reason: &str, was_useful: bool) {
+    pub(super) fn handle_loss(&mut self, ctx: &mut Context, reason: &str, was_stable: bool) {
         let errors = self.requests.handle_loss(reason);
         if self.stage != Stage::Running {
             let failure = format!("the connection was lost: {reason}");
@@ -116,25 +116,25 @@ impl Bridge {
         if self.requests.awaits_initialize() {
             self.link = Link::None;
         } else {
-            self.reconnect(ctx, reason, was_useful);
+            self.reconnect(ctx, reason, was_stable);
         }
         self.resume_input(ctx);
     }
 
-    /// Begins another connection: at once, or later if the last ones were of no use.
-    pub(super) fn reconnect(&mut self, ctx: &mut Context, reason: &str, was_useful: bool) {
-        if was_useful {
-            self.useless = 0;
-            self.useless_since = None;
+    /// Begins another connection: at once, or after a delay if the last one was unstable.
+    pub(super) fn reconnect(&mut self, ctx: &mut Context, reason: &str, was_stable: bool) {
+        if was_stable {
+            self.unstable = 0;
+            self.unstable_since = None;
             return self.connect(ctx);
         }
-        let since = *self.useless_since.get_or_insert(ctx.now());
+        let since = *self.unstable_since.get_or_insert(ctx.now());
         if ctx.now().since(since) >= self.config.give_up {
-            let failure = format!("the server ends each connection: {reason}");
+            let failure = format!("the server keeps closing the connection: {reason}");
             return self.fail(ctx, reason, Some(failure));
         }
-        let delay = (FIRST_DELAY * 2u32.pow(self.useless.min(10))).min(LONGEST_DELAY);
-        self.useless += 1;
+        let delay = (FIRST_DELAY * 2u32.pow(self.unstable.min(10))).min(LONGEST_DELAY);
+        self.unstable += 1;
         self.link = Link::Waiting(ctx.set_timer(delay));
     }
 }
@@ -143,9 +143,9 @@ impl Bridge {
 pub(super) fn undelivered(count: u64) -> Option<String> {
     match count {
         0 => None,
-        1 => Some("1 message was not delivered: there is no connection".to_owned()),
+        1 => Some("1 message was not delivered: the connection is down".to_owned()),
         _ => Some(format!(
-            "{count} messages were not delivered: there is no connection"
+            "{count} messages were not delivered: the connection is down"
         )),
     }
 }

@@ -31,8 +31,8 @@ use crate::{
     Readiness, Service, SourceId, Time, TimerId,
 };
 
-/// A connection that lasts this long was of use, even if no message has arrived.
-const USEFUL: Duration = Duration::from_secs(10);
+/// A connection counts as stable if it lasts this long or a message has arrived.
+const STABLE: Duration = Duration::from_secs(10);
 
 /// The state of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,9 +99,9 @@ pub struct Bridge {
     pending_bytes: usize,
     /// Why a connection that was cut could not be resumed, and whether a new one can take its place.
     not_resumed: Option<(String, bool)>,
-    /// The number of connections in a row that were of no use, and when the first of them ended.
-    useless: u32,
-    useless_since: Option<Time>,
+    /// The number of unstable connections in a row, and when the first of them ended.
+    unstable: u32,
+    unstable_since: Option<Time>,
     /// When to stop waiting for the delivery of messages and for answers.
     linger: Option<TimerId>,
     linger_expired: bool,
@@ -128,8 +128,8 @@ impl Bridge {
             pending: VecDeque::new(),
             pending_bytes: 0,
             not_resumed: None,
-            useless: 0,
-            useless_since: None,
+            unstable: 0,
+            unstable_since: None,
             linger: None,
             linger_expired: false,
             was_open: false,
@@ -347,11 +347,11 @@ impl Service for Bridge {
         if self.stage == Stage::Finished {
             return;
         }
-        let was_useful = was_used || ctx.now().since(since) >= USEFUL;
+        let was_stable = was_used || ctx.now().since(since) >= STABLE;
         let text = describe(ending);
         match (ending.cause, ending.code, self.not_resumed.take()) {
             _ if ctx.is_stopping() => self.finish(ctx, None),
-            (_, _, Some((error, true))) => self.handle_loss(ctx, &error, was_useful),
+            (_, _, Some((error, true))) => self.handle_loss(ctx, &error, was_stable),
             (_, _, Some((error, false))) => {
                 let target = self.config.connect.target();
                 let failure = format!("cannot connect to {target} again: {error}");
@@ -365,7 +365,7 @@ impl Service for Bridge {
                 let failure = "another connection has taken over".to_owned();
                 self.fail(ctx, &text, Some(failure));
             }
-            _ => self.handle_loss(ctx, &text, was_useful),
+            _ => self.handle_loss(ctx, &text, was_stable),
         }
     }
 

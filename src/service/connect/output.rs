@@ -14,8 +14,8 @@ const HIGH_WATER: usize = 64 << 10;
 /// They continue when this is left.
 const LOW_WATER: usize = 16 << 10;
 
-/// Standard input waits while more than this of the bridge's own answers may be unwritten. The server's messages do not
-/// count: a program that writes a request before it reads the last answer must not be blocked by it.
+/// Standard input is not read while more than this many bytes of the bridge's own answers may be unwritten. The server's
+/// messages do not count: a program that writes a request before it reads the last answer must not be blocked by it.
 const MAX_ANSWERS: usize = 1 << 20;
 
 /// Writes messages to standard output.

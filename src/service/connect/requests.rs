@@ -58,7 +58,7 @@ pub(super) struct Requests {
     renames: u64,
     /// Whether the local side has sent `initialize` on this connection.
     is_initialized: bool,
-    /// Why the connection was lost, until the local side begins afresh.
+    /// Why the connection was lost, until the local side sends `initialize` again.
     lost: Option<Box<str>>,
 }
 
