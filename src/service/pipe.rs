@@ -133,6 +133,8 @@ pub(crate) struct LineReader {
     /// Bytes that were read but not passed on when a line paused the reader.
     rest: Vec<u8>,
     paused: bool,
+    /// Why reading has failed.
+    error: Option<Errno>,
 }
 
 impl LineReader {
@@ -157,6 +159,7 @@ impl LineReader {
             decoder,
             rest: Vec::new(),
             paused: false,
+            error: None,
         })
     }
 
@@ -173,6 +176,11 @@ impl LineReader {
     /// Whether a timer belongs to this reader.
     pub(crate) fn is_timer(&self, timer: TimerId) -> bool {
         self.trigger.is_timer(timer)
+    }
+
+    /// Why reading has failed. `None` after the end of the input.
+    pub(crate) fn error(&self) -> Option<io::Error> {
+        self.error.map(io::Error::from)
     }
 
     /// Reads once and calls `line` with each line. If `line` returns `Break`, the reader pauses until
@@ -202,6 +210,7 @@ impl LineReader {
             Err(Errno::AGAIN) => return self.wait(ctx),
             Err(error) => {
                 log::debug!("reading from a program failed: {error}");
+                self.error = Some(error);
                 return PipeState::Closed;
             }
         }
@@ -288,6 +297,8 @@ pub(crate) struct Writer {
     queue: ByteQueue,
     /// Whether writing has failed.
     broken: bool,
+    /// Why, unless the reader has closed the pipe.
+    error: Option<io::Error>,
     /// Whether a write is scheduled.
     scheduled: bool,
 }
@@ -301,6 +312,7 @@ impl Writer {
             trigger,
             queue: ByteQueue::default(),
             broken: false,
+            error: None,
             scheduled: false,
         })
     }
@@ -345,6 +357,11 @@ impl Writer {
         self.queue.len()
     }
 
+    /// Why writing has failed. `None` if the reader has closed the pipe.
+    pub(crate) fn take_error(&mut self) -> Option<io::Error> {
+        self.error.take()
+    }
+
     /// Writes as much as the pipe takes. On failure it drops the queue and returns `Closed`.
     pub(crate) fn write(&mut self) -> PipeState {
         self.scheduled = false;
@@ -356,6 +373,8 @@ impl Writer {
                 Err(error) => {
                     log::debug!("writing to a program failed: {error}");
                     self.broken = true;
+                    self.error =
+                        Some(error).filter(|error| error.kind() != io::ErrorKind::BrokenPipe);
                     self.queue = ByteQueue::default();
                     return PipeState::Closed;
                 }

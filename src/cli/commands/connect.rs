@@ -27,7 +27,7 @@ next 'initialize' begins a new connection.
 
 URL is ws://HOST[:PORT]/PATH or wss://HOST[:PORT]/PATH, or for a unix socket ws+unix:SOCKET:PATH.
 Exit codes: 0 standard input has ended, or the server has closed the connection with code 1000;
-1 the connection was refused, could not be opened or was taken over, or messages were not delivered;
+1 the connection was refused, could not be opened or was taken over, or messages may be undelivered;
 2 wrong usage.
 ",
     title: "Connect options",

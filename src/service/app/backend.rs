@@ -15,7 +15,7 @@ pub(super) enum Backend {
     Child(Box<Child>),
     /// The input stays open after its end, because it may be the same socket as the output.
     Stdio {
-        input: LineReader,
+        input: Box<LineReader>,
         output: Writer,
         broken: bool,
     },
@@ -43,7 +43,7 @@ impl Backend {
         let input = NonblockingFd::shared(io::stdin())?;
         let output = NonblockingFd::shared(io::stdout())?;
         Ok(Self::Stdio {
-            input: LineReader::new(ctx, input, limit)?,
+            input: Box::new(LineReader::new(ctx, input, limit)?),
             output: Writer::new(ctx, output)?,
             broken: false,
         })

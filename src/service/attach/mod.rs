@@ -422,7 +422,7 @@ impl Attach {
                     "bytes {from} to {to} of the output are no longer kept"
                 )]);
             }
-            AttachEvent::Error { message } => self.fail(ctx, message),
+            AttachEvent::Error { message } => self.fail(ctx, printable(message.as_bytes())),
         }
     }
 }

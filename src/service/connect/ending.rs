@@ -53,7 +53,7 @@ impl Bridge {
             Link::Waiting(_) | Link::Opening(_) => {
                 let failure = undelivered(self.pending.len() as u64);
                 let failure = failure.or_else(|| self.last_error.take());
-                self.finish(ctx, failure);
+                self.fail(ctx, "there is no connection", failure);
             }
             Link::Open {
                 client,
@@ -61,7 +61,7 @@ impl Bridge {
                 ..
             } => {
                 let failure = undelivered(ctx.unconfirmed(client));
-                self.finish(ctx, failure);
+                self.fail(ctx, "the connection was cut", failure);
             }
             // If the CLOSE was sent before, its time limit applies.
             Link::Open { client, .. } if self.stage == Stage::InputEnded => self.close(ctx, client),
@@ -143,9 +143,9 @@ impl Bridge {
 pub(super) fn undelivered(count: u64) -> Option<String> {
     match count {
         0 => None,
-        1 => Some("1 message was not delivered: the connection is down".to_owned()),
+        1 => Some("1 message may not have been delivered: the connection is down".to_owned()),
         _ => Some(format!(
-            "{count} messages were not delivered: the connection is down"
+            "{count} messages may not have been delivered: the connection is down"
         )),
     }
 }

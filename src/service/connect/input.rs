@@ -121,6 +121,9 @@ impl Bridge {
         if self.stage != Stage::Running {
             input.close(ctx);
         }
+        if let Some(error) = input.error() {
+            self.broken.get_or_insert(error.to_string());
+        }
         self.input = Some(input);
         if let Some(error) = self.broken.take() {
             let failure = format!("cannot read standard input: {error}");

@@ -31,7 +31,7 @@ use crate::{
     Readiness, Service, SourceId, Time, TimerId,
 };
 
-/// A connection counts as stable if it lasts this long or a message has arrived.
+/// A connection counts as stable if it lasts this long.
 const STABLE: Duration = Duration::from_secs(10);
 
 /// The state of the connection.
@@ -48,7 +48,6 @@ enum Link {
         client: ClientId,
         since: Time,
         is_cut: bool,
-        was_used: bool,
     },
 }
 
@@ -179,6 +178,8 @@ impl Bridge {
         if output.write() == PipeState::Closed {
             // Nobody reads the messages any more.
             log::debug!("standard output is closed");
+            let error = output.take_error();
+            self.failure = error.map(|error| format!("cannot write to standard output: {error}"));
             self.stage = Stage::Finished;
             if let Some(input) = &mut self.input {
                 input.close(ctx);
@@ -219,7 +220,6 @@ impl Service for Bridge {
             client,
             since: ctx.now(),
             is_cut: false,
-            was_used: false,
         };
         self.pending_bytes = 0;
         for message in std::mem::take(&mut self.pending) {
@@ -300,9 +300,6 @@ impl Service for Bridge {
     }
 
     fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
-        if let Link::Open { was_used, .. } = &mut self.link {
-            *was_used = true;
-        }
         let Some(output) = &mut self.output else {
             return;
         };
@@ -334,7 +331,6 @@ impl Service for Bridge {
         let Link::Open {
             client: open,
             since,
-            was_used,
             ..
         } = self.link
         else {
@@ -347,7 +343,7 @@ impl Service for Bridge {
         if self.stage == Stage::Finished {
             return;
         }
-        let was_stable = was_used || ctx.now().since(since) >= STABLE;
+        let was_stable = ctx.now().since(since) >= STABLE;
         let text = describe(ending);
         match (ending.cause, ending.code, self.not_resumed.take()) {
             _ if ctx.is_stopping() => self.finish(ctx, None),

@@ -88,6 +88,11 @@ impl Output {
         PipeState::Open
     }
 
+    /// Why writing has failed. `None` if the reader has gone.
+    pub(super) fn take_error(&mut self) -> Option<io::Error> {
+        self.writer.take_error()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.writer.queued() == 0
     }
