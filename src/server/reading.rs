@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::client::{Inbound, Input, Read, ReadGate, Why};
-use super::connector;
+use super::connector::handle_answer;
 use super::context::Context;
 use super::event_loop::Server;
 use super::id::ClientId;
@@ -174,7 +174,7 @@ fn receive<S: Service>(
         }
         Some(Inbound::OverRate) => {}
         Some(Inbound::Http(event)) => handle_http(ctx, service, id, event),
-        Some(Inbound::Response(event)) => connector::handle_event(ctx, service, id, event, input),
+        Some(Inbound::Response(event)) => handle_answer(ctx, service, id, event, input),
     }
     !input.is_empty()
 }

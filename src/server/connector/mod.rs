@@ -11,6 +11,7 @@
 //!    +---------------- a failed attempt ---------------+
 //! ```
 
+mod answer;
 mod error;
 mod outgoing;
 mod proxies;
@@ -26,6 +27,7 @@ use std::time::Duration;
 
 use mio::net::{TcpStream, UnixStream};
 
+pub(super) use self::answer::handle_answer;
 pub use self::error::ConnectError;
 pub(super) use self::outgoing::{Failures, Outgoing, Phase, Returning};
 pub use self::proxies::Proxies;
@@ -42,14 +44,10 @@ use super::service::Service;
 use super::stream::Stream;
 #[cfg(feature = "tls")]
 use super::tls::TlsStream;
-use crate::protocol::client::{ClientEvent, HandshakeError, ResponseHead};
-use crate::protocol::{Cause, CloseCode, CloseReason, Input};
+use crate::protocol::{Cause, CloseCode, CloseReason};
 
 /// A connection that is cut sooner than this is not opened again at once.
 const LEAST_APART: Duration = Duration::from_secs(1);
-
-/// The longest resume token that is accepted from a server.
-const MAX_TOKEN: usize = 256;
 
 impl Connect {
     /// Whether the connection is to be resumable.
@@ -476,124 +474,6 @@ impl<S: Service> Server<S> {
             .core
             .with(target, |client, env| client.end(env, reason));
     }
-}
-
-/// Handles the answer of a server, or of a proxy, to a connection that is being opened and read. `input` is what was read
-/// behind it.
-pub(super) fn handle_event<S: Service>(
-    ctx: &mut Context,
-    service: &mut S,
-    id: ClientId,
-    event: ClientEvent,
-    input: &mut Input<'_>,
-) {
-    match event {
-        // What precedes the TLS handshake does not come from the server.
-        ClientEvent::Tunnelled if !input.is_empty() => {
-            input.clear();
-            let why = "the proxy sent data before the server was asked";
-            let error = ConnectError::Handshake(HandshakeError::Invalid(why));
-            ctx.core.with(id, |client, env| client.fail(env, error));
-        }
-        ClientEvent::Tunnelled => {
-            ctx.core.with(id, |client, env| {
-                client.write_output(env);
-                client.begin_upgrade(env);
-            });
-        }
-        ClientEvent::Failed(error) => {
-            input.clear();
-            ctx.core.with(id, |client, env| {
-                client.fail(env, ConnectError::Handshake(error))
-            });
-        }
-        ClientEvent::Opened { head, agreement } => {
-            let Some(response) = ResponseHead::parse(&head) else {
-                return;
-            };
-            let field = response.single("outrigger-resume").unwrap_or_default();
-            let (token, received) = split_resume(field);
-            let client = ctx.core.registry.get(id);
-            let Some(outgoing) = client.and_then(Client::outgoing) else {
-                return;
-            };
-            let target = outgoing.returning.as_ref().map(|one| one.target);
-            let path = outgoing.connect.target().path().to_owned();
-            let path = ctx.core.registry.share_path(&path);
-            match target {
-                Some(target) => {
-                    if let Err(why) = check_return(&ctx.core, target, token, received) {
-                        input.clear();
-                        let error = ConnectError::NotResumed(why);
-                        ctx.core.with(id, |client, env| client.fail(env, error));
-                        return;
-                    }
-                    ctx.core.with(id, |client, env| {
-                        client.open_outgoing(env, path, agreement);
-                        client.join_later(target, received.unwrap_or_default());
-                    });
-                    ctx.core.with(target, |client, env| {
-                        client.begin_upstream(env.now, token.unwrap_or_default());
-                    });
-                }
-                None => {
-                    ctx.core.registry.count_client();
-                    ctx.core.with(id, |client, env| {
-                        if let Some(outgoing) = client.open_outgoing(env, path, agreement)
-                            && outgoing.connect.is_resumable()
-                            && let Some(token) = token
-                        {
-                            client.make_upstream(env, outgoing.connect, token);
-                        }
-                    });
-                    let remote = ctx.remote(id).unwrap_or(Remote::SHARED_UNIX);
-                    log::info!(
-                        "{id} opened: remote={remote} resumable={}",
-                        ctx.is_resumable(id)
-                    );
-                    service.connect_opened(ctx, id, &response);
-                }
-            }
-        }
-    }
-}
-
-/// Splits the value of Outrigger-Resume: the token, and the number of messages that the server has received.
-fn split_resume(field: &str) -> (Option<&str>, Option<u64>) {
-    let (token, rest) = field.split_once(';').unwrap_or((field, ""));
-    let token = token.trim();
-    let is_token = !token.is_empty()
-        && token.len() <= MAX_TOKEN
-        && token.bytes().all(|byte| byte.is_ascii_graphic());
-    let received = rest
-        .trim()
-        .strip_prefix("received=")
-        .filter(|count| count.bytes().all(|byte| byte.is_ascii_digit()))
-        .and_then(|count| count.parse().ok());
-    (Some(token).filter(|_| is_token), received)
-}
-
-/// Checks whether the answer of the server lets the client `target` continue.
-fn check_return(
-    core: &Core,
-    target: ClientId,
-    token: Option<&str>,
-    received: Option<u64>,
-) -> Result<(), &'static str> {
-    let Some(client) = core
-        .registry
-        .get(target)
-        .filter(|client| client.may_come_back())
-    else {
-        return Err("the connection has ended");
-    };
-    let Some(_) = token else {
-        return Err("the server no longer offers resumable connections");
-    };
-    let received = received.ok_or("the server's Outrigger-Resume field is not valid")?;
-    client
-        .check_received(received)
-        .map_err(|_| "the server reports an impossible number of received messages")
 }
 
 impl Context {
