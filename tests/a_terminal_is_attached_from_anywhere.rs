@@ -170,7 +170,7 @@ fn cuts_lose_no_output_and_no_keys() {
     cutter.set_target(None);
     cutter.cut();
     client.expect(
-        "\r\noutrigger: connection lost; trying again (what you type is kept; Enter ~. leaves)\r\n",
+        "\r\noutrigger: connection lost; trying again (keys are kept; Enter ~. leaves)\r\n",
     );
     client.type_keys("two\r");
     cutter.set_target(Some(address));
@@ -206,7 +206,7 @@ fn a_process_is_attached_to_again_without_a_resumable_connection() {
     assert!(!told.is_empty());
     // What is left without the messages of the client is the output, once and in order.
     let shown = client.text().replace(
-        "\r\noutrigger: connection lost; trying again (what you type is kept; Enter ~. leaves)\r\n",
+        "\r\noutrigger: connection lost; trying again (keys are kept; Enter ~. leaves)\r\n",
         "",
     );
     let shown = shown

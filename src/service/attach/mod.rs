@@ -199,7 +199,7 @@ impl Attach {
         let escapes = self.keyboard.as_ref().filter(|_| self.raw.is_some());
         let leave = escapes.and_then(|keyboard| keyboard.escapes().leave());
         let hint = leave.map_or(String::new(), |leave| {
-            format!(" (what you type is kept; Enter {leave} leaves)")
+            format!(" (keys are kept; Enter {leave} leaves)")
         });
         self.notice(&[format!("connection lost; trying again{hint}")]);
     }
