@@ -5,11 +5,12 @@
 //! ```
 
 use std::error::Error;
+use std::time::Duration;
 
 use outrigger::protocol::client::ResponseHead;
 use outrigger::protocol::deflate::DeflateConfig;
 use outrigger::{
-    ClientId, CloseReason, Config, Connect, ConnectError, Context, Limits, Message, Server,
+    ClientId, CloseReason, Config, Connect, ConnectError, Context, Limits, Message, Retry, Server,
     Service, Timeouts,
 };
 
@@ -41,7 +42,10 @@ impl Cases {
             Step::Report => format!("{url}/updateReports?agent=outrigger"),
         };
         let target = url.parse().expect("the URL was checked");
-        if let Err(error) = ctx.connect(Connect::new(target).with_deflate(true)) {
+        // The fuzzing server may not be ready yet.
+        let retry = Retry::default().with_give_up(Duration::from_secs(30));
+        let connect = Connect::new(target).with_deflate(true).with_retry(retry);
+        if let Err(error) = ctx.connect(connect) {
             println!("{error}");
             ctx.stop();
         }

@@ -16,12 +16,14 @@ work=$(mktemp -d)
 port=$(python3 - "$work" <<'PY'
 import json, os, socket, sys
 work = sys.argv[1]
-with socket.socket() as free:
-    free.bind(("127.0.0.1", 0))
-    port = free.getsockname()[1]
+with socket.socket() as one, socket.socket() as other:
+    one.bind(("127.0.0.1", 0))
+    other.bind(("127.0.0.1", 0))
+    # The suite also serves its reports over HTTP.
+    port, webport = one.getsockname()[1], other.getsockname()[1]
 cases = os.environ.get("CASES") or " ".join(json.load(open("tests/autobahn/spec.json"))["cases"])
 spec = {"url": f"ws://127.0.0.1:{port}", "outdir": f"{work}/reports", "cases": cases.split(),
-        "exclude-cases": [], "exclude-agent-cases": {}}
+        "webport": webport, "exclude-cases": [], "exclude-agent-cases": {}}
 json.dump(spec, open(f"{work}/spec.json", "w"))
 print(port)
 PY
