@@ -16,20 +16,18 @@ work=$(mktemp -d)
 port=$(python3 - "$work" <<'PY'
 import json, os, socket, sys
 work = sys.argv[1]
-with socket.socket() as one, socket.socket() as other:
-    one.bind(("127.0.0.1", 0))
-    other.bind(("127.0.0.1", 0))
-    # The suite also serves its reports over HTTP.
-    port, webport = one.getsockname()[1], other.getsockname()[1]
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = free.getsockname()[1]
 cases = os.environ.get("CASES") or " ".join(json.load(open("tests/autobahn/spec.json"))["cases"])
 spec = {"url": f"ws://127.0.0.1:{port}", "outdir": f"{work}/reports", "cases": cases.split(),
-        "webport": webport, "exclude-cases": [], "exclude-agent-cases": {}}
+        "exclude-cases": [], "exclude-agent-cases": {}}
 json.dump(spec, open(f"{work}/spec.json", "w"))
 print(port)
 PY
 )
-# The suite runs in a process group of its own, because it may start other processes.
-setsid bash -c 'cd "$0" && exec "$1" -m fuzzingserver -s spec.json' "$work" "$wstest" >"$work/log" 2>&1 &
+# The suite runs in a process group of its own, because it may start other processes. Without -u 0, it also listens on port 8080.
+setsid bash -c 'cd "$0" && exec "$1" -m fuzzingserver -s spec.json -u 0' "$work" "$wstest" >"$work/log" 2>&1 &
 server=$!
 trap 'kill -- -"$server" 2>/dev/null || true; wait "$server" 2>/dev/null || true; rm -rf "$work"' EXIT
 deadline=$((SECONDS + 120))
