@@ -9,7 +9,7 @@ use super::super::settings::Settings;
 use super::super::values::{duration, size};
 use super::super::{Outcome, fail};
 use super::{Command, Serves};
-use crate::service::{Bridge, BridgeConfig, Framing};
+use crate::service::{Bridge, BridgeConfig, Framing, Routes};
 use crate::{Config, Ended, Retry, Server, Service};
 
 pub(super) static CONNECT: Command = Command {
@@ -110,11 +110,14 @@ fn run(mut settings: Settings) -> Result<Outcome, Failure> {
         // The limit for all clients is no limit for a single one.
         resume.memory = usize::MAX;
     }
-    let mut server = Server::without_listeners(config, Bridge::new(bridge))?;
+    // As for a server, so that the loop is compiled once.
+    let bridge = Box::new(Bridge::new(bridge));
+    let routes = Routes::builder().add_without_idle_timeout("/...".parse()?, bridge);
+    let mut server = Server::without_listeners(config, routes.build()?)?;
     server.stop_on_signals()?;
     server.stop_on_hangup()?;
-    let (bridge, ended) = server.run()?;
-    Ok(match (bridge.failure(), ended) {
+    let (routes, ended) = server.run()?;
+    Ok(match (routes.failure(), ended) {
         (Some(failure), _) => fail(failure, Outcome::Failure),
         (None, Ended::Cleanly) => Outcome::Clean,
         (None, Ended::AtOnce) => Outcome::Failure,
