@@ -259,20 +259,31 @@ impl SentHeader {
 
     /// Appends the header and its payload: a frame from a server.
     ///
-    /// Short headers are written from registers. Assembling them in memory first would stall the copy until the
-    /// processor's store queue is drained.
+    /// A header of 2 bytes is written from registers. Assembling it in memory first would stall the copy until the
+    /// processor's store queue is drained, and a copy of 2 bytes may become a call.
     #[inline(always)]
     pub fn append_with(self, payload: &[u8], out: &mut Vec<u8>) {
         debug_assert_eq!(self.payload_len, payload.len());
         match payload.len() {
-            len @ ..126 => out.extend_from_slice(&[self.first, len as u8]),
-            len @ ..0x1_0000 => {
-                let [high, low] = (len as u16).to_be_bytes();
-                out.extend_from_slice(&[self.first, 126, high, low]);
+            len @ ..126 => {
+                out.push(self.first);
+                out.push(len as u8);
             }
-            _ => out.extend_from_slice(self.encode().as_slice()),
+            _ => self.append_long(out),
         }
         out.extend_from_slice(payload);
+    }
+
+    /// Appends a header of 4 or 10 bytes.
+    #[inline(never)]
+    fn append_long(self, out: &mut Vec<u8>) {
+        match u16::try_from(self.payload_len) {
+            Ok(len) => {
+                let [high, low] = len.to_be_bytes();
+                out.extend_from_slice(&[self.first, 126, high, low]);
+            }
+            Err(_) => out.extend_from_slice(self.encode().as_slice()),
+        }
     }
 }
 

@@ -17,12 +17,12 @@ use crate::server::tls::TlsStream;
 const RANDOM: RandomSource = random_bytes;
 
 impl Client {
-    /// Makes this a connection that is being opened.
+    /// Makes this a connection that is not open yet.
     pub(in crate::server) fn set_outgoing(&mut self, outgoing: Outgoing) {
         self.connection = Connection::Outgoing(Box::new(outgoing));
     }
 
-    /// The state of a connection that is being opened.
+    /// The state of a connection that is not open yet.
     pub(in crate::server) fn outgoing(&self) -> Option<&Outgoing> {
         match &self.connection {
             Connection::Outgoing(outgoing) => Some(outgoing),
@@ -30,7 +30,7 @@ impl Client {
         }
     }
 
-    /// The state of a connection that is being opened.
+    /// The state of a connection that is not open yet.
     pub(in crate::server) fn outgoing_mut(&mut self) -> Option<&mut Outgoing> {
         match &mut self.connection {
             Connection::Outgoing(outgoing) => Some(outgoing),
@@ -143,7 +143,7 @@ impl Client {
         }
     }
 
-    /// Parses input of a connection that is being opened.
+    /// Parses input of a connection that is not open yet.
     pub(super) fn receive_response(
         &mut self,
         env: &Env,

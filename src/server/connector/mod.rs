@@ -361,7 +361,7 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// Handles an event of the socket of a connection that is being opened.
+    /// Handles an event of the socket of a connection that is not open yet.
     pub(super) fn handle_outgoing(&mut self, id: ClientId, readable: bool) {
         self.ctx.core.continue_connecting(id);
         let client = self.ctx.core.registry.get(id);
@@ -378,7 +378,7 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// Handles an expired time limit of a connection that is being opened.
+    /// Handles an expired time limit of a connection that is not open yet.
     pub(super) fn handle_outgoing_deadline(&mut self, id: ClientId) {
         let now = self.ctx.now();
         let core = &mut self.ctx.core;
@@ -400,7 +400,7 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// Prepares the next attempt of a connection that is being opened. Returns false if there is none, because the
+    /// Prepares the next attempt of a connection that is not open yet. Returns false if there is none, because the
     /// connection has failed for good.
     pub(super) fn retry(&mut self, id: ClientId) -> bool {
         let is_stopping = self.ctx.is_stopping();

@@ -1,4 +1,4 @@
-//! A connection that is being opened: the state of its current attempt, and when to make the next one.
+//! A connection that is not open yet: the state of its current attempt, and when to make the next one.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
