@@ -52,6 +52,42 @@ fn a_connection_makes_any_number_of_calls_and_can_then_be_upgraded() {
 }
 
 #[test]
+fn a_value_that_a_service_puts_into_a_field_cannot_split_the_answer() {
+    let server = TestServer::echo(patient());
+    let mut wire = Wire::open(server.address);
+    let delete = |value: &str| {
+        let length = value.len();
+        let line = "DELETE /call/accepted HTTP/1.1\r\nHost: localhost";
+        wire.send(format!("{line}\r\nContent-Length: {length}\r\n\r\n{value}").as_bytes());
+        wire.read_head()
+    };
+    let answers = [
+        "7f3",
+        "",
+        "7\r\nX-Evil: 1",
+        "7\n",
+        "7\r\n\r\nHTTP/1.1 200 OK\r\n",
+    ]
+    .map(delete);
+    for head in &answers {
+        assert!(head.starts_with("HTTP/1.1 202 Accepted\r\n"), "{head}");
+        assert!(head.contains("\r\nContent-Length: 0\r\n"), "{head}");
+        assert!(!head.contains("Content-Type"), "{head}");
+    }
+    assert!(answers[0].contains("\r\nX-Text: 7f3\r\n"));
+    assert!(answers[1].contains("\r\nX-Text: \r\n"));
+    for head in &answers[2..] {
+        assert!(
+            !head.contains("X-Text") && !head.contains("X-Evil"),
+            "{head}"
+        );
+    }
+    // The connection is still in step.
+    wire.send(&call("/call", "Content-Length: 5\r\n", "hello"));
+    assert_eq!(wire.read_response().1["body"], "hello");
+}
+
+#[test]
 fn the_last_answer_is_followed_by_the_end() {
     let server = TestServer::echo(patient());
     for request in [

@@ -250,7 +250,10 @@ fn an_accepted_page_can_make_calls_and_read_the_answers() {
         head.starts_with("HTTP/1.1 204 No Content\r\n") && head.contains(readable),
         "{head}"
     );
-    for field in ["Methods: GET, HEAD, POST", "Headers: Authorization, *"] {
+    for field in [
+        "Methods: GET, HEAD, POST, DELETE",
+        "Headers: Authorization, *",
+    ] {
         let field = format!("\r\nAccess-Control-Allow-{field}\r\n");
         assert!(head.contains(&field), "{head}");
     }

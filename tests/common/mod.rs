@@ -72,13 +72,18 @@ impl Service for Witness {
         (self.on_message)(ctx, client, message);
     }
 
-    /// Answers `/call` with its body, `/call/stream` with a stream that does not end, `/call/wait` when the server stops, and
-    /// `/call/never` not at all.
+    /// Answers `/call` with its body, `/call/accepted` with 202 and the body in a field, `/call/stream` with a stream that does
+    /// not end, `/call/wait` when the server stops, and `/call/never` not at all.
     fn call(&mut self, ctx: &mut Context, caller: ClientId, request: &Request<'_>, body: &[u8]) {
         let told = format!("{} {}", request.method(), request.path());
         let _ = self.told.send(Told::Called(caller, told));
         match request.path() {
             "/call/never" => {}
+            "/call/accepted" => {
+                let text = String::from_utf8_lossy(body).into_owned();
+                let answer = Response::new(StatusCode::ACCEPTED, "", b"".as_slice());
+                ctx.respond(caller, &answer.field("X-Text", text));
+            }
             "/call/wait" => {
                 self.waiting = Some(caller);
                 ctx.set_timer(Duration::from_millis(10));

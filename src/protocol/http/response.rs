@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use super::json;
+use crate::protocol::client::is_field;
 
 /// A response status, RFC 9110 section 15.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -14,6 +15,8 @@ impl StatusCode {
     pub const SWITCHING_PROTOCOLS: Self = Self(101);
     /// 200: success.
     pub const OK: Self = Self(200);
+    /// 202: accepted; a response without a body, or with one that describes what follows.
+    pub const ACCEPTED: Self = Self(202);
     /// 204: success, without a body.
     pub const NO_CONTENT: Self = Self(204);
     /// 400: the request is malformed.
@@ -26,6 +29,8 @@ impl StatusCode {
     pub const NOT_FOUND: Self = Self(404);
     /// 405: the method is not allowed.
     pub const METHOD_NOT_ALLOWED: Self = Self(405);
+    /// 406: no media type that the client accepts is available.
+    pub const NOT_ACCEPTABLE: Self = Self(406);
     /// 408: the request took too long to arrive.
     pub const REQUEST_TIMEOUT: Self = Self(408);
     /// 409: the request does not fit the current state.
@@ -58,12 +63,14 @@ impl StatusCode {
         match self.0 {
             101 => "Switching Protocols",
             200 => "OK",
+            202 => "Accepted",
             204 => "No Content",
             400 => "Bad Request",
             401 => "Unauthorized",
             403 => "Forbidden",
             404 => "Not Found",
             405 => "Method Not Allowed",
+            406 => "Not Acceptable",
             408 => "Request Timeout",
             409 => "Conflict",
             410 => "Gone",
@@ -91,6 +98,7 @@ impl StatusCode {
             403 => "forbidden",
             404 => "not_found",
             405 => "method_not_allowed",
+            406 => "not_acceptable",
             408 => "request_timeout",
             409 => "conflict",
             410 => "gone",
@@ -124,8 +132,8 @@ pub struct Rejection {
     pub message: Cow<'static, str>,
     /// Further information for debugging.
     detail: Option<String>,
-    /// A field that the status requires, such as `Allow`.
-    field: Option<(&'static str, &'static str)>,
+    /// Fields that the status requires, such as `Allow`.
+    fields: Vec<Field>,
     /// The value of the metric label `reason`.
     reason: &'static str,
 }
@@ -137,7 +145,7 @@ impl Rejection {
             status,
             message: message.into(),
             detail: None,
-            field: None,
+            fields: Vec::new(),
             reason: status.reason_label(),
         }
     }
@@ -184,10 +192,11 @@ impl Rejection {
         self
     }
 
-    /// Adds a field to the response, such as `Allow`. A second one replaces the first. Neither may contain a line feed.
-    pub fn field(mut self, name: &'static str, value: &'static str) -> Self {
-        debug_assert!(!name.contains(['\r', '\n']) && !value.contains(['\r', '\n']));
-        self.field = Some((name, value));
+    /// Adds a field to the response, such as `Allow`. It replaces an earlier field with the same name. A field with a
+    /// character that fields cannot have, such as a line break, is left out.
+    pub fn field(mut self, name: &'static str, value: impl Into<Cow<'static, str>>) -> Self {
+        self.fields.retain(|(earlier, _)| *earlier != name);
+        self.fields.push((name, value.into()));
         self
     }
 
@@ -228,10 +237,13 @@ impl From<&Rejection> for Response {
         json::push_string(&rejection.message, &mut body);
         body.push_str(",\"type\":\"error\"}");
         let mut response = Self::json(rejection.status, body);
-        response.fields.extend(rejection.field);
+        response.fields.clone_from(&rejection.fields);
         response
     }
 }
+
+/// A field of a response: its name and its value.
+type Field = (&'static str, Cow<'static, str>);
 
 /// The properties of a response that depend on the request and the connection.
 #[derive(Clone, Copy, Debug)]
@@ -269,11 +281,11 @@ pub struct Response {
     status: StatusCode,
     content_type: &'static str,
     body: Cow<'static, [u8]>,
-    fields: Vec<(&'static str, &'static str)>,
+    fields: Vec<Field>,
 }
 
 impl Response {
-    /// Creates a response with any body.
+    /// Creates a response with any body. An empty `content_type` is omitted, for a response without a body.
     pub fn new(
         status: StatusCode,
         content_type: &'static str,
@@ -295,16 +307,15 @@ impl Response {
     /// Creates the response that allows a CORS preflight request.
     pub fn preflight() -> Self {
         Self::new(StatusCode::NO_CONTENT, "", b"".as_slice())
-            .field("Access-Control-Allow-Methods", "GET, HEAD, POST")
+            .field("Access-Control-Allow-Methods", "GET, HEAD, POST, DELETE")
             // `*` does not cover Authorization.
             .field("Access-Control-Allow-Headers", "Authorization, *")
             .field("Access-Control-Max-Age", "600")
     }
 
-    /// Adds a field. Neither name nor value may contain a line feed.
-    pub fn field(mut self, name: &'static str, value: &'static str) -> Self {
-        debug_assert!(!name.contains(['\r', '\n']) && !value.contains(['\r', '\n']));
-        self.fields.push((name, value));
+    /// Adds a field. A field with a character that fields cannot have, such as a line break, is left out.
+    pub fn field(mut self, name: &'static str, value: impl Into<Cow<'static, str>>) -> Self {
+        self.fields.push((name, value.into()));
         self
     }
 
@@ -334,13 +345,15 @@ impl Response {
         // RFC 9110 section 8.6: responses with these codes have neither a length nor a body.
         let bodiless = matches!(self.status.0, 204 | 304);
         if !bodiless {
-            write_field("Content-Type", self.content_type, out);
+            if !self.content_type.is_empty() {
+                write_field("Content-Type", self.content_type, out);
+            }
             write_field("Content-Length", &self.body.len().to_string(), out);
         }
         // A response is valid only for this request.
         write_field("Cache-Control", "no-store", out);
         for (name, value) in &self.fields {
-            write_field(name, value, out);
+            write_service_field(name, value, out);
         }
         out.extend_from_slice(b"\r\n");
         if !terms.head_only && !bodiless {
@@ -361,7 +374,7 @@ pub(in crate::protocol) fn write_stream_head(
         write_field("Connection", "close", out);
     }
     for (name, value) in fields {
-        write_field(name, value, out);
+        write_service_field(name, value, out);
     }
     write_field("Cache-Control", "no-store", out);
     // Tells proxies not to buffer the stream, which would delay events.
@@ -395,6 +408,14 @@ fn write_status_line(status: StatusCode, out: &mut Vec<u8>) {
     out.extend_from_slice(format!("HTTP/1.1 {} {}\r\n", status.0, status.reason()).as_bytes());
 }
 
+/// Appends a field of a service. A line break in it would let its value add fields or a whole response, so a field that is
+/// not valid is left out.
+fn write_service_field(name: &str, value: &str, out: &mut Vec<u8>) {
+    if is_field(name, value) {
+        write_field(name, value, out);
+    }
+}
+
 pub(in crate::protocol) fn write_field(name: &str, value: &str, out: &mut Vec<u8>) {
     for part in [name, ": ", value, "\r\n"] {
         out.extend_from_slice(part.as_bytes());
@@ -418,6 +439,110 @@ mod tests {
         assert_eq!(
             body,
             serde_json::json!({"type": "error", "message": "a \"quoted\"\nword"})
+        );
+    }
+    fn written(response: &Response) -> String {
+        let terms = Terms {
+            after: AfterResponse::KeepAlive,
+            head_only: false,
+            chunked: false,
+            origin: None,
+            date: "Sun, 06 Nov 1994 08:49:37 GMT",
+        };
+        let mut out = Vec::new();
+        response.write(terms, &mut out);
+        String::from_utf8(out).expect("UTF-8")
+    }
+
+    /// Values that would end the field, or that no field can have.
+    const INVALID: [&str; 5] = [
+        "a\r\nSet-Cookie: b",
+        "a\nSet-Cookie: b",
+        "a\r\n\r\nHTTP/1.1 200 OK\r\n",
+        "a\0",
+        "a\u{7f}",
+    ];
+
+    #[test]
+    fn a_value_cannot_add_a_field_or_a_response() {
+        for value in INVALID {
+            let plain = Response::json(StatusCode::OK, "{}");
+            let expected = written(&plain);
+            let response = plain.field("X-Id", value.to_owned());
+            assert_eq!(written(&response), expected, "{value:?}");
+            let rejection = Rejection::new(StatusCode::CONFLICT, "no").field("X-Id", value);
+            let text = written(&Response::from(&rejection));
+            assert!(!text.contains("X-Id"), "{text}");
+
+            let mut out = Vec::new();
+            let terms = Terms {
+                after: AfterResponse::KeepAlive,
+                head_only: false,
+                chunked: true,
+                origin: None,
+                date: "",
+            };
+            write_stream_head(&[("X-Id", value), ("X-Other", "1")], terms, &mut out);
+            let text = String::from_utf8(out).expect("UTF-8");
+            assert!(text.contains("\r\nX-Other: 1\r\n"), "{text}");
+            assert!(
+                !text.contains("X-Id") && text.ends_with("\r\n\r\n"),
+                "{text}"
+            );
+            assert_eq!(text.matches("\r\n\r\n").count(), 1, "{text}");
+        }
+        for name in ["", "X Id", "X-Id:", "X\r\nY"] {
+            let response = Response::json(StatusCode::OK, "{}").field(name, "1");
+            assert_eq!(
+                written(&response),
+                written(&Response::json(StatusCode::OK, "{}"))
+            );
+        }
+    }
+
+    #[test]
+    fn fields_with_owned_values_are_written() {
+        let id = format!("{}\t-ä", 7);
+        let response = Response::json(StatusCode::OK, "{}")
+            .field("Mcp-Session-Id", id)
+            .field("X-Two", "2");
+        let text = written(&response);
+        assert!(
+            text.contains("\r\nMcp-Session-Id: 7\t-ä\r\nX-Two: 2\r\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_field_of_a_rejection_replaces_one_with_the_same_name() {
+        let rejection = Rejection::unavailable("busy")
+            .field("X-Limit", format!("{}", 8))
+            .field("Retry-After", "5");
+        let text = written(&Response::from(&rejection));
+        assert!(text.contains("\r\nRetry-After: 5\r\n"), "{text}");
+        assert!(text.contains("\r\nX-Limit: 8\r\n"), "{text}");
+        assert_eq!(text.matches("Retry-After").count(), 1, "{text}");
+    }
+
+    #[test]
+    fn an_accepted_notification_has_an_empty_body_without_a_type() {
+        let text = written(&Response::new(StatusCode::ACCEPTED, "", b"".as_slice()));
+        assert!(text.starts_with("HTTP/1.1 202 Accepted\r\n"), "{text}");
+        assert!(text.contains("\r\nContent-Length: 0\r\n"), "{text}");
+        assert!(!text.contains("Content-Type"), "{text}");
+        let rejection = Rejection::new(StatusCode::NOT_ACCEPTABLE, "no");
+        assert_eq!(rejection.reason(), "not_acceptable");
+        assert!(
+            written(&Response::from(&rejection)).starts_with("HTTP/1.1 406 Not Acceptable\r\n")
+        );
+    }
+
+    #[test]
+    fn a_preflight_response_allows_the_methods_of_calls() {
+        let text = written(&Response::preflight());
+        assert!(
+            text.contains("\r\nAccess-Control-Allow-Methods: GET, HEAD, POST, DELETE\r\n"),
+            "{text}"
         );
     }
 }
