@@ -93,9 +93,11 @@ The programs that 'outrigger demo' runs. They use their standard streams and tak
   outrigger example-agent    an agent of the Agent Client Protocol: keeps sessions, streams its
                              answers, asks for permission, can be cancelled. It uses no model
   outrigger example-app      a chat room for 'outrigger app'
+  outrigger example-mcp      a server of the Model Context Protocol with three tools
 
   outrigger agent -- outrigger example-agent
   outrigger app -- outrigger example-app
+  outrigger mcp -- outrigger example-mcp
 "
     .to_owned()
 }

@@ -1,6 +1,7 @@
 //! Runs a server or a client from the settings until it is stopped.
 
 use std::error::Error;
+use std::fmt::Write;
 use std::io::{self, IsTerminal};
 use std::time::Duration;
 
@@ -168,12 +169,12 @@ fn announce(
     addresses: &[ListenAddress],
 ) -> Result<Option<Announcement>, Failure> {
     let services = settings.services(command);
-    let paths: Vec<String> = services
+    let endpoints: Vec<(bool, String)> = services
         .iter()
-        .map(|(command, own)| own.endpoint(command).path().to_owned())
+        .map(|(command, own)| (command.is_http, own.endpoint(command).path().to_owned()))
         .collect();
-    let announcement = match (&settings.announce, addresses.first(), paths.first()) {
-        (Some(name), Some(address), Some(path)) => {
+    let announcement = match (&settings.announce, addresses.first(), endpoints.first()) {
+        (Some(name), Some(address), Some((_, path))) => {
             let tokens = &settings.server.access.tokens;
             if tokens.only().is_none() && !tokens.is_empty() {
                 log::warn!(
@@ -200,8 +201,9 @@ fn announce(
         text = format!("outrigger: certificate SHA-256 fingerprint {fingerprint}\n");
     }
     for address in &reached {
-        for path in &paths {
-            text.push_str(&listening(address, path, settings.generated_token()));
+        for (is_http, path) in &endpoints {
+            let url = url(address, path, *is_http, settings.generated_token());
+            let _ = writeln!(text, "outrigger: listening on {url}");
         }
     }
     if command.is_demo() {
@@ -235,13 +237,22 @@ fn own_name() -> String {
     }
 }
 
-/// The line that says where clients can connect. It contains a generated token where clients must present one.
-fn listening(address: &ListenAddress, path: &str, generated_token: Option<&Token>) -> String {
+/// The URL of a service. It contains a generated token where clients must present one.
+fn url(
+    address: &ListenAddress,
+    path: &str,
+    is_http: bool,
+    generated_token: Option<&Token>,
+) -> String {
     let url = match generated_token.filter(|_| address.asks_for_token()) {
         Some(token) => address.url(&format!("{path}?token={}", token.reveal())),
         None => address.url(path),
     };
-    format!("outrigger: listening on {url}\n")
+    if is_http {
+        url.replacen("ws", "http", 1)
+    } else {
+        url
+    }
 }
 
 /// Reads the settings again that a running server can replace.

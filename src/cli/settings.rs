@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::client::ClientSettings;
 #[cfg(feature = "client")]
 use super::commands::AttachFlags;
-use super::commands::Command;
+use super::commands::{Command, McpFlags};
 use super::logging::LogFormat;
 use super::lookup;
 #[cfg(feature = "tls")]
@@ -56,6 +56,7 @@ pub(crate) struct Settings {
     pub(crate) client: ClientSettings,
     #[cfg(feature = "client")]
     pub(crate) attach: AttachFlags,
+    pub(crate) mcp: McpFlags,
     /// Whether connections cannot be resumed.
     pub(crate) no_resume: bool,
     pub(crate) restart: bool,
@@ -123,6 +124,7 @@ impl Settings {
             client: ClientSettings::default(),
             #[cfg(feature = "client")]
             attach: AttachFlags::default(),
+            mcp: McpFlags::default(),
             no_resume: false,
             restart: false,
             per_client: false,

@@ -3,6 +3,7 @@
 
 mod agent;
 mod app;
+mod mcp;
 
 use std::fmt::Write;
 
@@ -12,6 +13,7 @@ use crate::{
 };
 pub(crate) use agent::run as run_agent;
 pub(crate) use app::run as run_app;
+pub(crate) use mcp::run as run_mcp;
 
 /// The page shows live clients and processes, and has a console. It loads nothing from other hosts.
 const PAGE: &str = include_str!("page.html");
@@ -121,6 +123,14 @@ pub(crate) fn instructions(
         &format!(
             "echo '{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"initialize\",\"params\":{{\"protocolVersion\":1}}}}' | {}",
             client("connect", "/acp")
+        ),
+    );
+    line(
+        "mcp: a server of the Model Context Protocol, over Streamable HTTP",
+        &format!(
+            "curl -sS {authority}{header}-H 'Accept: application/json, text/event-stream' --json '{}' {}",
+            r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"curl","version":"1"}}}"#,
+            http("/mcp")
         ),
     );
     text.push_str("\n^C ends the demo.\n");

@@ -6,6 +6,7 @@
 //! | [`App`] | a program that reads events and writes commands, one JSON object per line |
 //! | [`Agent`] | one JSON-RPC agent process, shared by all clients |
 //! | [`AgentPerClient`] | a JSON-RPC agent process of its own |
+//! | [`Mcp`] | an MCP server over Streamable HTTP or WebSocket |
 //! | [`PipePerClient`] | a program of its own, whose standard input and output are the messages |
 //! | [`PipeShared`] | the same program as all other clients |
 //! | [`Terminal`] | a program on a terminal of its own |
@@ -28,6 +29,7 @@ mod endpoint;
 pub(crate) mod framing;
 mod json;
 pub(crate) mod lines;
+mod mcp;
 mod pipe;
 mod pipe_program;
 pub mod process;
@@ -41,6 +43,7 @@ pub use connect::{Bridge, BridgeConfig};
 pub use echo::Echo;
 pub use endpoint::{Endpoint, ParseEndpointError};
 pub use framing::{Framing, ParseFramingError};
+pub use mcp::{Mcp, McpConfig};
 pub use pipe_program::{PipeConfig, PipePerClient, PipeShared};
 pub use process::{Processes, ProcessesConfig, Terminal, TerminalConfig};
 pub use routes::{Routes, RoutesBuilder, RoutesError};

@@ -8,6 +8,7 @@ mod attach;
 mod connect;
 mod demo;
 mod echo;
+mod mcp;
 mod pipe;
 mod processes;
 mod serve;
@@ -48,6 +49,8 @@ pub(crate) struct Command {
     pub(super) idle_timeout: Option<Duration>,
     /// Whether clients can run code through it. Such a command requires a token even on loopback.
     pub(super) runs_programs: bool,
+    /// Whether most clients use HTTP, so that its URL begins with `http`.
+    pub(super) is_http: bool,
     /// Checks its flags against each other.
     pub(super) check: fn(&Settings) -> Result<(), String>,
     pub(super) serves: Serves,
@@ -94,6 +97,7 @@ impl Command {
         &terminal::TERMINAL,
         &processes::PROCESSES,
         &app::APP,
+        &mcp::MCP,
         &pipe::PIPE,
         &echo::ECHO,
         &serve::SERVE,
@@ -118,6 +122,7 @@ impl Command {
         serves_subtree: false,
         idle_timeout: None,
         runs_programs: true,
+        is_http: false,
         check: |_| Ok(()),
         serves: Serves::Routes,
         usage_outcome: Outcome::Usage,
@@ -153,3 +158,4 @@ impl Command {
 #[cfg(feature = "client")]
 pub(super) use attach::AttachFlags;
 pub(super) use demo::routes as demo_routes;
+pub(super) use mcp::McpFlags;

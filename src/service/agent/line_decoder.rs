@@ -5,7 +5,7 @@ use crate::service::lines::Line;
 
 /// What a line of the agent contains.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum AgentLine<'a> {
+pub(in crate::service) enum AgentLine<'a> {
     /// An empty line, or part of a line that is too long.
     Nothing,
     Text(&'a str),
@@ -15,14 +15,14 @@ pub(super) enum AgentLine<'a> {
 
 /// Decodes an agent's lines as UTF-8 and recovers the ids of lines that are too long.
 #[derive(Debug, Default)]
-pub(super) struct LineDecoder {
+pub(in crate::service) struct LineDecoder {
     /// The id of the long line that is being skipped.
     skipped: Option<IdRecovery>,
 }
 
 impl LineDecoder {
     /// Decodes a line. Logs a warning if it cannot be a message.
-    pub(super) fn decode<'a>(&mut self, line: Line<'a>) -> AgentLine<'a> {
+    pub(in crate::service) fn decode<'a>(&mut self, line: Line<'a>) -> AgentLine<'a> {
         match line {
             Line::Whole(bytes) if bytes.trim_ascii().is_empty() => AgentLine::Nothing,
             Line::Whole(bytes) => match std::str::from_utf8(bytes) {

@@ -144,7 +144,7 @@ pub struct AgentPerClient {
     stopping: HashMap<ClientId, ClientAgent>,
     /// The client whose process uses a source.
     sources: HashMap<SourceId, ClientId>,
-    started: u64,
+    pub(in crate::service) started: u64,
 }
 
 impl AgentPerClient {
@@ -163,7 +163,7 @@ impl AgentPerClient {
     }
 
     /// The number of processes, including those that are being stopped.
-    fn process_count(&self) -> usize {
+    pub(in crate::service) fn process_count(&self) -> usize {
         self.agents.len() + self.stopping.len()
     }
 

@@ -121,6 +121,11 @@ impl Child {
         self.supervisor.exit().is_none() && self.stdout.is_none()
     }
 
+    /// Whether the child has set this timer.
+    pub(crate) fn is_timer(&self, timer: TimerId) -> bool {
+        self.timer.is_some_and(|(_, own)| own == timer)
+    }
+
     /// The sources of the child's events.
     pub(crate) fn sources(&self) -> impl Iterator<Item = SourceId> {
         let stdin = self.stdin.as_ref().and_then(Writer::source);

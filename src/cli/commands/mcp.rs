@@ -1,0 +1,271 @@
+//! `outrigger mcp`: a stdio MCP server behind Streamable HTTP and WebSocket.
+
+use std::time::Duration;
+
+use super::super::flags::shared::RESTART_LIMIT;
+use super::super::flags::{Flag, Takes, samples};
+use super::super::settings::Settings;
+use super::super::values::{duration, number, size};
+use super::{Command, ProgramArg, Serves};
+use crate::service::{Mcp, McpConfig};
+
+pub(in crate::cli) static MCP: Command = Command {
+    name: "mcp",
+    usage: "[OPTIONS] -- PROGRAM [ARGS...]",
+    summary: "serve an MCP server over Streamable HTTP",
+    about: "\
+Serves PROGRAM, a server of the Model Context Protocol (MCP) on its standard streams, at
+http://127.0.0.1:7070/mcp. MCP clients connect with Streamable HTTP, or with WebSocket on the same
+path.
+
+Requests of revision 2026-07-28 share a pool of PROGRAMs. With the revisions 2025-03-26, 2025-06-18
+and 2025-11-25, each session has a PROGRAM of its own, which ends with the session. A client whose
+connection is cut can come back to its session and misses nothing.
+",
+    title: "MCP options",
+    flags: FLAGS,
+    program: ProgramArg::Required,
+    default_path: "/mcp",
+    is_http: true,
+    check: |settings| {
+        let flags = &settings.mcp;
+        for (name, each, all) in [
+            ("sessions", flags.max_sessions_each, flags.max_sessions),
+            ("requests", flags.max_requests_each, flags.max_requests),
+            ("replay", flags.max_replay_each, flags.max_replay),
+        ] {
+            if each.is_some_and(|each| each > all) {
+                return Err(format!("--max-{name}-each is greater than --max-{name}"));
+            }
+        }
+        Ok(())
+    },
+    serves: Serves::One(|settings, params| {
+        let flags = &settings.mcp;
+        let mut config = McpConfig::new(params.endpoint, settings.program.clone());
+        config.pool = flags.pool;
+        config.restart_limit = settings.restart_limit;
+        config.initialize_timeout = settings.initialize_timeout;
+        config.request_timeout = settings.request_timeout;
+        config.session_idle = flags.session_idle;
+        config.max_sessions = flags.max_sessions;
+        config.max_sessions_each = flags.max_sessions_each.unwrap_or(flags.max_sessions);
+        config.max_requests = flags.max_requests;
+        config.max_requests_each = flags.max_requests_each.unwrap_or(flags.max_requests);
+        config.replay = flags.replay;
+        config.max_replay = flags.max_replay;
+        config.max_replay_each = flags.max_replay_each.unwrap_or(flags.max_replay);
+        Ok(Box::new(Mcp::new(config)))
+    }),
+    ..Command::BASE
+};
+
+/// The flags of `mcp`.
+#[derive(Debug)]
+pub(crate) struct McpFlags {
+    pool: usize,
+    session_idle: Option<Duration>,
+    max_sessions: usize,
+    max_sessions_each: Option<usize>,
+    max_requests: usize,
+    max_requests_each: Option<usize>,
+    replay: usize,
+    max_replay: usize,
+    max_replay_each: Option<usize>,
+}
+
+impl Default for McpFlags {
+    fn default() -> Self {
+        Self {
+            pool: 1,
+            session_idle: Some(Duration::from_secs(30 * 60)),
+            max_sessions: 256,
+            max_sessions_each: None,
+            max_requests: 1024,
+            max_requests_each: None,
+            replay: 256 << 10,
+            max_replay: 16 << 20,
+            max_replay_each: None,
+        }
+    }
+}
+
+/// The range of a limit on numbers of sessions or requests.
+const COUNT: std::ops::RangeInclusive<usize> = 1..=1_000_000;
+
+/// The range of a limit on kept events, in bytes.
+const BYTES: std::ops::RangeInclusive<usize> = 0..=1 << 40;
+
+fn set(
+    place: fn(&mut Settings) -> &mut usize,
+    settings: &mut Settings,
+    value: Result<usize, String>,
+) -> Result<(), String> {
+    *place(settings) = value?;
+    Ok(())
+}
+
+const FLAGS: &[Flag] = &[
+    Flag {
+        name: "pool",
+        takes: Takes::One("N"),
+        default: Some("1"),
+        help: "number of processes that all requests of revision 2026-07-28 share",
+        set: |settings, value| {
+            set(
+                |settings| &mut settings.mcp.pool,
+                settings,
+                number(value, 1..=64),
+            )
+        },
+        accepts: samples(&["1", "64"]),
+        rejects: &["0", "65"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "session-idle",
+        takes: Takes::One("TIME"),
+        default: Some("30m"),
+        help: "end a session, and its process, when no request waits and its client has neither sent a message nor had a stream open for this time",
+        set: |settings, value| {
+            settings.mcp.session_idle = duration(value)?;
+            Ok(())
+        },
+        accepts: samples(&["0", "10s"]),
+        rejects: &["soon"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "max-sessions",
+        takes: Takes::One("N"),
+        default: Some("256"),
+        help: "maximum sessions, each of which has a process; further ones get 503",
+        set: |settings, value| {
+            set(
+                |settings| &mut settings.mcp.max_sessions,
+                settings,
+                number(value, COUNT),
+            )
+        },
+        accepts: samples(&["1"]),
+        rejects: &["0"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "max-sessions-each",
+        takes: Takes::One("N"),
+        default_note: Some("--max-sessions"),
+        help: "maximum sessions of one principal",
+        set: |settings, value| {
+            settings.mcp.max_sessions_each = Some(number(value, COUNT)?);
+            Ok(())
+        },
+        accepts: samples(&["1"]),
+        rejects: &["0"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "max-requests",
+        takes: Takes::One("N"),
+        default: Some("1024"),
+        help: "maximum requests that wait for an answer; further ones get 503",
+        set: |settings, value| {
+            set(
+                |settings| &mut settings.mcp.max_requests,
+                settings,
+                number(value, COUNT),
+            )
+        },
+        accepts: samples(&["1"]),
+        rejects: &["0"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "max-requests-each",
+        takes: Takes::One("N"),
+        default_note: Some("--max-requests"),
+        help: "maximum requests of one principal that wait for an answer",
+        set: |settings, value| {
+            settings.mcp.max_requests_each = Some(number(value, COUNT)?);
+            Ok(())
+        },
+        accepts: samples(&["1"]),
+        rejects: &["0"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "replay",
+        takes: Takes::One("BYTES"),
+        default: Some("256KiB"),
+        help: "events that a session keeps for a client that was cut (Last-Event-ID)",
+        set: |settings, value| {
+            set(
+                |settings| &mut settings.mcp.replay,
+                settings,
+                size(value, BYTES),
+            )
+        },
+        accepts: samples(&["0", "1MiB"]),
+        rejects: &["much"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "max-replay",
+        takes: Takes::One("BYTES"),
+        default: Some("16MiB"),
+        help: "maximum events that all sessions together keep",
+        set: |settings, value| {
+            set(
+                |settings| &mut settings.mcp.max_replay,
+                settings,
+                size(value, BYTES),
+            )
+        },
+        accepts: samples(&["0", "1GiB"]),
+        rejects: &["much"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "max-replay-each",
+        takes: Takes::One("BYTES"),
+        default_note: Some("--max-replay"),
+        help: "maximum events that all sessions of one principal keep",
+        set: |settings, value| {
+            settings.mcp.max_replay_each = Some(size(value, BYTES)?);
+            Ok(())
+        },
+        accepts: samples(&["0", "1GiB"]),
+        rejects: &["much"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "initialize-timeout",
+        takes: Takes::One("TIME"),
+        default: Some("30s"),
+        help: "how long the first process may take to say whether it supports revision 2026-07-28; after that, only sessions are served",
+        set: |settings, value| {
+            settings.initialize_timeout = duration(value)?;
+            Ok(())
+        },
+        accepts: samples(&["0", "2m"]),
+        rejects: &["soon"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "request-timeout",
+        takes: Takes::One("TIME"),
+        default: Some("off"),
+        help: "how long a request may wait for its answer; after that, it is cancelled and fails with the error -32603. Subscriptions count, too",
+        set: |settings, value| {
+            settings.request_timeout = duration(value)?;
+            Ok(())
+        },
+        accepts: samples(&["0", "2m"]),
+        rejects: &["soon"],
+        ..Flag::BASE
+    },
+    Flag {
+        help: "how many times a process of the pool may exit within TIME and be restarted; after that, requests of revision 2026-07-28 get 503",
+        ..RESTART_LIMIT
+    },
+];

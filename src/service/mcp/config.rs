@@ -1,0 +1,129 @@
+//! The settings of the service.
+
+use std::time::Duration;
+
+use crate::service::{Endpoint, RestartLimit};
+
+/// The settings of [`Mcp`](super::Mcp).
+///
+/// ```
+/// use std::time::Duration;
+/// use outrigger::service::McpConfig;
+///
+/// let config = McpConfig::new("/mcp".parse()?, ["my-mcp-server"])
+///     .with_pool(2)
+///     .with_session_idle(Duration::from_secs(600));
+/// assert_eq!(config.pool, 2);
+/// # Ok::<(), outrigger::service::ParseEndpointError>(())
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct McpConfig {
+    /// The path of the MCP endpoint.
+    pub endpoint: Endpoint,
+    /// The program, a stdio MCP server, and its arguments.
+    pub command: Vec<String>,
+    /// The number of processes that all requests of revision 2026-07-28 share, at least 1.
+    pub pool: usize,
+    /// How often a process of the pool may exit before the pool is given up.
+    pub restart_limit: RestartLimit,
+    /// How long a process may take to say which revisions it supports. `None` is no limit.
+    pub initialize_timeout: Option<Duration>,
+    /// How long a request may wait for its answer. `None` is no limit.
+    pub request_timeout: Option<Duration>,
+    /// How long a session may be unused before it ends. `None` is no limit.
+    pub session_idle: Option<Duration>,
+    /// The maximum number of sessions.
+    pub max_sessions: usize,
+    /// The maximum number of sessions of one principal.
+    pub max_sessions_each: usize,
+    /// The maximum number of requests that wait for an answer.
+    pub max_requests: usize,
+    /// The maximum number of requests of one principal that wait for an answer.
+    pub max_requests_each: usize,
+    /// The maximum number of bytes of events that one session keeps for a client that was cut.
+    pub replay: usize,
+    /// The maximum number of bytes of events that all sessions keep.
+    pub max_replay: usize,
+    /// The maximum number of bytes of events that all sessions of one principal keep.
+    pub max_replay_each: usize,
+}
+
+impl McpConfig {
+    /// The default settings for a program.
+    pub fn new<C>(endpoint: Endpoint, command: C) -> Self
+    where
+        C: IntoIterator,
+        C::Item: Into<String>,
+    {
+        Self {
+            endpoint,
+            command: command.into_iter().map(Into::into).collect(),
+            pool: 1,
+            restart_limit: RestartLimit::default(),
+            initialize_timeout: Some(Duration::from_secs(30)),
+            request_timeout: None,
+            session_idle: Some(Duration::from_secs(30 * 60)),
+            max_sessions: 256,
+            max_sessions_each: 256,
+            max_requests: 1024,
+            max_requests_each: 1024,
+            replay: 256 << 10,
+            max_replay: 16 << 20,
+            max_replay_each: 16 << 20,
+        }
+    }
+
+    /// Sets the number of processes that requests of revision 2026-07-28 share.
+    #[must_use]
+    pub fn with_pool(self, pool: usize) -> Self {
+        Self { pool, ..self }
+    }
+
+    /// Sets how often a process of the pool may exit.
+    #[must_use]
+    pub fn with_restart_limit(self, restart_limit: RestartLimit) -> Self {
+        Self {
+            restart_limit,
+            ..self
+        }
+    }
+
+    /// Sets how long a request may wait for its answer.
+    #[must_use]
+    pub fn with_request_timeout(self, timeout: Duration) -> Self {
+        Self {
+            request_timeout: Some(timeout),
+            ..self
+        }
+    }
+
+    /// Sets how long a session may be unused.
+    #[must_use]
+    pub fn with_session_idle(self, idle: Duration) -> Self {
+        Self {
+            session_idle: Some(idle),
+            ..self
+        }
+    }
+
+    /// Sets the maximum number of sessions of all principals, and of one.
+    #[must_use]
+    pub fn with_max_sessions(self, all: usize, each: usize) -> Self {
+        Self {
+            max_sessions: all,
+            max_sessions_each: each,
+            ..self
+        }
+    }
+
+    /// Sets the maximum number of waiting requests of all principals, and of one.
+    #[must_use]
+    pub fn with_max_requests(self, all: usize, each: usize) -> Self {
+        Self {
+            max_requests: all,
+            max_requests_each: each,
+            ..self
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! What the pool and the sessions share: the callers, the limits, and the calls that wait.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::problem::Problem;
+use super::quota::{Full, Quota};
+use crate::{ClientId, Context, Principal, Time, TimerId};
+
+/// A call that is not completely answered. Values are never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Call {
+    /// The request that the pool knows by this id.
+    Pool(u64),
+    /// A stream of a session.
+    Session(Uuid, u32),
+}
+
+/// The calls in the order in which a delay ends that is the same for all.
+#[derive(Debug)]
+pub(super) struct Delays {
+    delay: Option<Duration>,
+    calls: VecDeque<(Time, Call)>,
+    timer: Option<TimerId>,
+}
+
+impl Delays {
+    fn new(delay: Option<Duration>) -> Self {
+        Self {
+            delay,
+            calls: VecDeque::new(),
+            timer: None,
+        }
+    }
+
+    /// Begins the delay of a call. Removes the oldest calls that `is_waiting` does not confirm.
+    pub(super) fn push(
+        &mut self,
+        ctx: &mut Context,
+        call: Call,
+        is_waiting: impl Fn(Call) -> bool,
+    ) {
+        let Some(delay) = self.delay else { return };
+        while let Some((_, oldest)) = self.calls.front()
+            && !is_waiting(*oldest)
+        {
+            self.calls.pop_front();
+        }
+        self.calls.push_back((ctx.now() + delay, call));
+        if self.timer.is_none() {
+            self.timer = Some(ctx.set_timer(delay));
+        }
+    }
+
+    /// The calls whose delay has ended, if the timer belongs to them.
+    pub(super) fn expire(
+        &mut self,
+        ctx: &mut Context,
+        timer: TimerId,
+        is_waiting: impl Fn(Call) -> bool,
+    ) -> Option<Vec<Call>> {
+        if self.timer != Some(timer) {
+            return None;
+        }
+        self.timer = None;
+        let now = ctx.now();
+        let mut due = Vec::new();
+        while let Some(&(at, call)) = self.calls.front() {
+            let waits = is_waiting(call);
+            if waits && at > now {
+                self.timer = Some(ctx.set_timer(at.since(now)));
+                break;
+            }
+            self.calls.pop_front();
+            if waits {
+                due.push(call);
+            }
+        }
+        Some(due)
+    }
+}
+
+/// What the service has done since its start.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) requests: u64,
+    pub(super) sessions: u64,
+    pub(super) processes: u64,
+    pub(super) restarts: u64,
+    pub(super) cancelled: u64,
+    pub(super) replayed: u64,
+    /// Messages of processes that are for nobody.
+    pub(super) dropped: u64,
+}
+
+/// What the pool and the sessions share.
+#[derive(Debug)]
+pub(super) struct Hub {
+    /// The call that each caller waits for.
+    pub(super) callers: HashMap<ClientId, Call>,
+    /// Requests that wait for an answer.
+    pub(super) requests: Quota,
+    /// Events that are kept for clients that were cut.
+    pub(super) bytes: Quota,
+    /// Sessions, with the processes of those that have ended.
+    pub(super) sessions: Quota,
+    /// Calls whose stream begins if there is no answer until then.
+    pub(super) beginnings: Delays,
+    /// Calls that fail if there is no answer until then.
+    pub(super) timeouts: Delays,
+    pub(super) counts: Counts,
+}
+
+/// How long to wait for an answer, which can be sent without a stream. A client can come back to a stream.
+const ANSWER_TIME: Duration = Duration::from_millis(250);
+
+impl Hub {
+    pub(super) fn new(config: &super::McpConfig) -> Self {
+        Self {
+            callers: HashMap::new(),
+            requests: Quota::new(config.max_requests, config.max_requests_each),
+            bytes: Quota::new(config.max_replay, config.max_replay_each),
+            sessions: Quota::new(config.max_sessions, config.max_sessions_each),
+            beginnings: Delays::new(Some(ANSWER_TIME)),
+            timeouts: Delays::new(config.request_timeout),
+            counts: Counts::default(),
+        }
+    }
+
+    /// Counts a request that waits for an answer.
+    pub(super) fn take_request(&mut self, principal: &Principal) -> Result<(), Problem> {
+        self.requests
+            .take(principal, 1)
+            .map_err(|full| too_many("requests", full))?;
+        self.counts.requests += 1;
+        Ok(())
+    }
+
+    /// Counts the end of a request.
+    pub(super) fn end_request(&mut self, principal: &Principal) {
+        self.requests.give_back(principal, 1);
+    }
+}
+
+/// 503 because a limit is reached.
+pub(super) fn too_many(what: &str, full: Full) -> Problem {
+    Problem::unavailable(match full {
+        Full::All => format!("Too many {what}"),
+        Full::Principal => format!("Too many {what} of this principal"),
+    })
+}

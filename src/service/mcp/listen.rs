@@ -1,0 +1,62 @@
+//! What a caller of `subscriptions/listen` wants to hear.
+
+use std::collections::HashSet;
+use std::ops::Range;
+
+use crate::service::agent::envelope::{Envelope, member};
+use crate::service::json::{Skimmer, unescape};
+
+/// The filter of a subscription.
+#[derive(Debug, Default)]
+pub(super) struct Filter {
+    tools: bool,
+    prompts: bool,
+    resources: bool,
+    /// The resources whose changes are wanted.
+    uris: HashSet<Box<str>>,
+}
+
+impl Filter {
+    /// Reads `params.notifications`. What is malformed is not wanted.
+    pub(super) fn of(envelope: &Envelope<'_>) -> Self {
+        let text = envelope.text;
+        let params = envelope.body.as_ref();
+        let Some(wanted) = params.and_then(|params| member(text, params, "notifications")) else {
+            return Self::default();
+        };
+        let is_true = |key| member(text, &wanted, key).is_some_and(|range| &text[range] == "true");
+        let mut uris = HashSet::new();
+        if let Some(list) = member(text, &wanted, "resourceSubscriptions") {
+            let _ = Skimmer::at(text, &list).array(|range: Range<usize>| {
+                let raw = &text[range];
+                if raw.starts_with('"') {
+                    uris.insert(unescape(raw).into());
+                }
+            });
+        }
+        Self {
+            tools: is_true("toolsListChanged"),
+            prompts: is_true("promptsListChanged"),
+            resources: is_true("resourcesListChanged"),
+            uris,
+        }
+    }
+
+    /// Whether a notification is wanted.
+    pub(super) fn wants(&self, method: &str, envelope: &Envelope<'_>) -> bool {
+        match method {
+            "notifications/tools/list_changed" => self.tools,
+            "notifications/prompts/list_changed" => self.prompts,
+            "notifications/resources/list_changed" => self.resources,
+            "notifications/resources/updated" => {
+                let text = envelope.text;
+                let params = envelope.body.as_ref();
+                let uri = params.and_then(|params| member(text, params, "uri"));
+                let uri = uri.map(|range| &text[range]);
+                uri.filter(|raw| raw.starts_with('"'))
+                    .is_some_and(|raw| self.uris.contains(&*unescape(raw)))
+            }
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! A process that speaks MCP on its standard streams.
+
+use std::io;
+use std::ops::ControlFlow;
+
+use crate::service::agent::line_decoder::{AgentLine, LineDecoder, push_line};
+use crate::service::child::{Child, ChildEvent};
+use crate::{Context, SourceId, TimerId};
+
+/// While a process has more unread input than this, it gets no more requests.
+pub(super) const MAX_UNREAD: usize = 4 << 20;
+
+/// What a process has to handle.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Input {
+    Ready(SourceId),
+    Timer(TimerId),
+}
+
+/// A running process.
+#[derive(Debug)]
+pub(super) struct Process {
+    child: Child,
+    decoder: LineDecoder,
+}
+
+impl Process {
+    pub(super) fn start(ctx: &mut Context, command: &[String]) -> io::Result<Self> {
+        let limit = ctx.config().limits.max_message;
+        Ok(Self {
+            child: Child::spawn(ctx, command, limit)?,
+            decoder: LineDecoder::default(),
+        })
+    }
+
+    pub(super) fn sources(&self) -> impl Iterator<Item = SourceId> {
+        self.child.sources()
+    }
+
+    /// Whether the process has set this timer.
+    pub(super) fn is_timer(&self, timer: TimerId) -> bool {
+        self.child.is_timer(timer)
+    }
+
+    /// Queues a message. A process that does not read its input gets no more than [`MAX_UNREAD`] bytes and a message.
+    pub(super) fn send(&mut self, ctx: &mut Context, text: &str) {
+        if let Some(stdin) = self.child.stdin()
+            && stdin.queued() <= MAX_UNREAD
+        {
+            push_line(stdin.queue(), &[text]);
+            stdin.written_to(ctx);
+        }
+    }
+
+    /// Whether the process takes no more messages now.
+    pub(super) fn is_behind(&mut self) -> bool {
+        self.child
+            .stdin()
+            .is_none_or(|stdin| stdin.queued() > MAX_UNREAD)
+    }
+
+    /// Handles an event. Calls `line` with each message; `Break` pauses the output until [`Process::resume`].
+    pub(super) fn handle(
+        &mut self,
+        ctx: &mut Context,
+        input: Input,
+        mut line: impl FnMut(&mut Context, AgentLine<'_>) -> ControlFlow<()>,
+    ) -> ChildEvent {
+        let decoder = &mut self.decoder;
+        let line = |ctx: &mut Context, _: u64, bytes: crate::service::lines::Line<'_>| match decoder
+            .decode(bytes)
+        {
+            AgentLine::Nothing => ControlFlow::Continue(()),
+            decoded => line(ctx, decoded),
+        };
+        let event = match input {
+            Input::Ready(source) => self.child.handle_ready(ctx, source, line),
+            Input::Timer(timer) => self.child.handle_timer(ctx, timer, line),
+        };
+        // A process that has closed a stream cannot answer. Its exit fails what waits for it.
+        if event == ChildEvent::Handled && self.child.is_cut_off() {
+            self.child.stop(ctx);
+        }
+        event
+    }
+
+    /// Continues to read the output.
+    pub(super) fn resume(&mut self, ctx: &mut Context) {
+        self.child.resume(ctx);
+    }
+
+    /// Stops the process: it reads the end of its input, and gets TERM and KILL if it does not exit. Its output is read and
+    /// ignored, because a full pipe could keep it from exiting.
+    pub(super) fn stop(&mut self, ctx: &mut Context) {
+        self.child.resume(ctx);
+        self.child.stop(ctx);
+    }
+}

@@ -1,0 +1,90 @@
+//! A limit on what all principals hold together, and on what each one holds.
+
+use std::collections::HashMap;
+
+use crate::Principal;
+
+/// Which limit is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Full {
+    /// That of all principals together.
+    All,
+    /// That of one principal.
+    Principal,
+}
+
+/// Counts what principals hold.
+#[derive(Debug)]
+pub(super) struct Quota {
+    most: usize,
+    most_each: usize,
+    used: usize,
+    /// Principals that hold nothing have no entry.
+    each: HashMap<Principal, usize>,
+}
+
+impl Quota {
+    pub(super) fn new(most: usize, most_each: usize) -> Self {
+        Self {
+            most,
+            most_each,
+            used: 0,
+            each: HashMap::new(),
+        }
+    }
+
+    /// Counts `count` for a principal, if both limits allow it.
+    pub(super) fn take(&mut self, principal: &Principal, count: usize) -> Result<(), Full> {
+        if count > self.most.saturating_sub(self.used) {
+            return Err(Full::All);
+        }
+        let held = self.each.get(principal).copied().unwrap_or(0);
+        if count > self.most_each.saturating_sub(held) {
+            return Err(Full::Principal);
+        }
+        if count > 0 {
+            self.used += count;
+            match self.each.get_mut(principal) {
+                Some(held) => *held += count,
+                None => _ = self.each.insert(principal.clone(), count),
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back what was taken.
+    pub(super) fn give_back(&mut self, principal: &Principal, count: usize) {
+        self.used -= count;
+        if let Some(held) = self.each.get_mut(principal) {
+            *held -= count;
+            if *held == 0 {
+                self.each.remove(principal);
+            }
+        }
+    }
+
+    /// What all principals hold.
+    pub(super) fn used(&self) -> usize {
+        self.used
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_limits_hold_and_nothing_is_left_over() {
+        let mut quota = Quota::new(5, 3);
+        let (ada, bob) = (Principal::User(1), Principal::User(2));
+        assert_eq!(quota.take(&ada, 4), Err(Full::Principal));
+        assert_eq!(quota.take(&ada, 3), Ok(()));
+        assert_eq!(quota.take(&ada, 1), Err(Full::Principal));
+        assert_eq!(quota.take(&bob, 3), Err(Full::All));
+        assert_eq!(quota.take(&bob, 2), Ok(()));
+        quota.give_back(&ada, 3);
+        assert_eq!((quota.used(), quota.each.len()), (2, 1));
+        quota.give_back(&bob, 2);
+        assert_eq!((quota.used(), quota.each.len()), (0, 0));
+    }
+}

@@ -1,0 +1,275 @@
+//! Reads what a client sends: the fields of the head and the JSON-RPC message of a POST, without I/O.
+
+use super::accept::{Accepts, has_json_body};
+use super::headers;
+use super::problem::{Problem, code};
+use super::tools::Tools;
+use super::versions::{SESSION_VERSIONS, STATELESS};
+use crate::service::agent::envelope::{Envelope, EnvelopeError, MessageKind, member};
+use crate::service::agent::router::MAX_ID;
+use crate::service::json::unescape;
+use crate::{Request, StatusCode};
+
+/// The keys of `_meta` that every request of revision 2026-07-28 has.
+const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
+const CAPABILITIES_KEY: &str = "io.modelcontextprotocol/clientCapabilities";
+
+/// A valid POST.
+#[derive(Debug)]
+pub(super) enum Post<'a> {
+    /// A request of revision 2026-07-28.
+    Request(Envelope<'a>),
+    /// A notification of that revision.
+    Notification(Envelope<'a>),
+    /// The first request of a session.
+    Initialize(Envelope<'a>),
+    /// Any other message of a session.
+    InSession(Envelope<'a>),
+}
+
+/// The version that the head of a request names.
+pub(super) fn version<'a>(request: &Request<'a>) -> Option<&'a str> {
+    let value = request.header("mcp-protocol-version")?;
+    Some(std::str::from_utf8(value).unwrap_or("?"))
+}
+
+/// Whether errors are written as revision 2026-07-28 asks for.
+pub(super) fn is_stateless(request: &Request<'_>) -> bool {
+    version(request) == Some(STATELESS)
+}
+
+/// Checks the version that the head of a request of a session names. Without one, it is 2025-03-26.
+pub(super) fn check_version(
+    request: &Request<'_>,
+    supports_stateless: bool,
+) -> Result<(), Problem> {
+    match version(request) {
+        Some(version) if version != STATELESS && !SESSION_VERSIONS.contains(&version) => {
+            Err(Problem::unsupported_version(version, supports_stateless))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks the media types of a POST.
+pub(super) fn check_media_types(request: &Request<'_>) -> Result<Accepts, Problem> {
+    if !has_json_body(request) {
+        return Err(Problem::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            code::INVALID_REQUEST,
+            "The Content-Type must be application/json",
+        ));
+    }
+    let accepts = Accepts::of(request);
+    if accepts.is_nothing() {
+        return Err(Problem::new(
+            StatusCode::NOT_ACCEPTABLE,
+            code::INVALID_REQUEST,
+            "Accept must allow application/json and text/event-stream",
+        ));
+    }
+    Ok(accepts)
+}
+
+/// Reads the message of a POST. `tools` is what is known of the server's tools, if it supports revision 2026-07-28, or if that is
+/// not known yet.
+pub(super) fn read_post<'a>(
+    request: &Request<'_>,
+    body: &'a [u8],
+    tools: Option<&Tools>,
+) -> Result<Post<'a>, Problem> {
+    let parse_error = || Problem::new(StatusCode::BAD_REQUEST, code::PARSE, "Parse error");
+    let text = std::str::from_utf8(body).map_err(|_| parse_error())?;
+    let envelope = Envelope::parse(text).map_err(|error| match error {
+        EnvelopeError::Parse => parse_error(),
+        EnvelopeError::Invalid { why, id } => {
+            let problem = Problem::invalid(format!("Invalid request: {why}"));
+            match id {
+                Some(id) if id.len() <= MAX_ID => problem.with_id(&text[id]),
+                _ => problem,
+            }
+        }
+    })?;
+    if envelope.id().is_some_and(|id| id.len() > MAX_ID) {
+        return Err(Problem::invalid("Invalid request: the id is too long"));
+    }
+    let id = match &envelope.kind {
+        MessageKind::Request { id, .. } if &text[id.clone()] == "null" => {
+            return Err(Problem::invalid("Invalid request: the id is null"));
+        }
+        MessageKind::Request { id, .. } => Some(id.clone()),
+        _ => None,
+    };
+    check_message(request, envelope, tools).map_err(|problem| match id {
+        Some(id) => problem.with_id(&text[id]),
+        None => problem,
+    })
+}
+
+fn check_message<'a>(
+    request: &Request<'_>,
+    envelope: Envelope<'a>,
+    tools: Option<&Tools>,
+) -> Result<Post<'a>, Problem> {
+    let text = envelope.text;
+    let of_meta = |key| {
+        let meta = envelope.meta.as_ref()?;
+        member(text, meta, key).map(|range| &text[range])
+    };
+    let header = version(request);
+    check_version(request, tools.is_some())?;
+    let body = of_meta(VERSION_KEY)
+        .filter(|raw| raw.starts_with('"'))
+        .map(unescape);
+    match (&envelope.kind, header, body.as_deref()) {
+        (MessageKind::Request { method, .. }, _, None) if method == "initialize" => {
+            return Ok(Post::Initialize(envelope));
+        }
+        (_, Some(STATELESS), _) => {}
+        (MessageKind::Request { .. }, None, Some(_)) => {
+            return Err(Problem::header_mismatch(
+                "Header mismatch: MCP-Protocol-Version is missing",
+            ));
+        }
+        (MessageKind::Request { .. }, Some(header), Some(body)) if header != body => {
+            return Err(Problem::header_mismatch(format!(
+                "Header mismatch: MCP-Protocol-Version is {header:?}, but the body has {body:?}"
+            )));
+        }
+        _ => return Ok(Post::InSession(envelope)),
+    }
+    let method = match &envelope.kind {
+        MessageKind::Request { method, .. } => method.clone(),
+        MessageKind::Notification { .. } => return Ok(Post::Notification(envelope)),
+        MessageKind::Response { .. } => {
+            return Err(Problem::invalid(
+                "Invalid request: clients send no responses in this revision",
+            ));
+        }
+    };
+    let Some(tools) = tools else {
+        return Err(Problem::unsupported_version(STATELESS, false));
+    };
+    let missing = |key| {
+        Problem::new(
+            StatusCode::BAD_REQUEST,
+            code::INVALID_PARAMS,
+            format!("Invalid params: _meta has no valid {key:?}"),
+        )
+    };
+    match body.as_deref() {
+        None => return Err(missing(VERSION_KEY)),
+        Some(STATELESS) => {}
+        Some(body) => {
+            return Err(Problem::header_mismatch(format!(
+                "Header mismatch: MCP-Protocol-Version is {STATELESS:?}, but the body has {body:?}"
+            )));
+        }
+    }
+    if !of_meta(CAPABILITIES_KEY).is_some_and(|raw| raw.starts_with('{')) {
+        return Err(missing(CAPABILITIES_KEY));
+    }
+    headers::check(request, &method, text, envelope.body.as_ref(), tools)?;
+    Ok(Post::Request(envelope))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CALL: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}"#;
+    const VERSION: &str = "MCP-Protocol-Version: 2026-07-28\r\n";
+    const NAMES: &str = "Mcp-Method: tools/call\r\nMcp-Name: t\r\n";
+
+    /// The code of the error, 0 without one, and the kind of the POST.
+    fn read(fields: &str, body: &str, supported: bool) -> (i32, &'static str) {
+        let head = format!("POST / HTTP/1.1\r\nHost: h\r\n{fields}\r\n");
+        let request = Request::parse(head.as_bytes()).expect("a request");
+        let tools = Tools::default();
+        match read_post(&request, body.as_bytes(), supported.then_some(&tools)) {
+            Ok(Post::Request(_)) => (0, "request"),
+            Ok(Post::Notification(_)) => (0, "notification"),
+            Ok(Post::Initialize(_)) => (0, "initialize"),
+            Ok(Post::InSession(_)) => (0, "session"),
+            Err(problem) => (problem.code, ""),
+        }
+    }
+
+    #[test]
+    fn the_revision_follows_from_the_head_and_the_body() {
+        let fields = format!("{VERSION}{NAMES}");
+        assert_eq!(read(&fields, CALL, true), (0, "request"));
+        assert_eq!(read(&fields, CALL, false).0, code::UNSUPPORTED_VERSION);
+        assert_eq!(read(NAMES, CALL, true).0, code::HEADER_MISMATCH);
+        let older = fields.replace("2026-07-28", "2025-11-25");
+        assert_eq!(read(&older, CALL, true).0, code::HEADER_MISMATCH);
+        let unknown = fields.replace("2026-07-28", "1900-01-01");
+        assert_eq!(read(&unknown, CALL, true).0, code::UNSUPPORTED_VERSION);
+        let body = CALL.replace("2026-07-28", "2025-11-25");
+        assert_eq!(read(&fields, &body, true).0, code::HEADER_MISMATCH);
+        let plain = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
+        assert_eq!(read("", plain, true), (0, "session"));
+        assert_eq!(
+            read("MCP-Protocol-Version: 2025-06-18\r\n", plain, true),
+            (0, "session")
+        );
+        assert_eq!(read(VERSION, plain, true).0, code::INVALID_PARAMS);
+        let body = CALL.replace("clientCapabilities\":{}", "clientCapabilities\":1");
+        assert_eq!(read(&fields, &body, true).0, code::INVALID_PARAMS);
+        let initialize = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}"#;
+        assert_eq!(read("", initialize, true), (0, "initialize"));
+        assert_eq!(read(VERSION, initialize, true), (0, "initialize"));
+        let notification = r#"{"jsonrpc":"2.0","method":"x"}"#;
+        assert_eq!(read(VERSION, notification, true), (0, "notification"));
+        assert_eq!(read("", notification, true), (0, "session"));
+        let response = r#"{"jsonrpc":"2.0","id":1,"result":{}}"#;
+        assert_eq!(read(VERSION, response, true).0, code::INVALID_REQUEST);
+        assert_eq!(read("", response, true), (0, "session"));
+    }
+
+    #[test]
+    fn the_mirrored_fields_must_agree_with_the_body() {
+        for fields in [
+            "",
+            "Mcp-Method: tools/call\r\n",
+            "Mcp-Name: t\r\n",
+            "Mcp-Method: tools/list\r\nMcp-Name: t\r\n",
+            "Mcp-Method: tools/call\r\nMcp-Name: T\r\n",
+            "Mcp-Method: tools/call\r\nMcp-Name: t\r\nMcp-Name: t\r\n",
+        ] {
+            let fields = format!("{VERSION}{fields}");
+            assert_eq!(
+                read(&fields, CALL, true).0,
+                code::HEADER_MISMATCH,
+                "{fields}"
+            );
+        }
+        let encoded = format!("{VERSION}Mcp-Method: tools/call\r\nmcp-name: =?base64?dA==?=\r\n");
+        assert_eq!(read(&encoded, CALL, true), (0, "request"));
+    }
+
+    #[test]
+    fn a_body_that_is_no_message_is_an_error() {
+        for (body, code) in [
+            ("", code::PARSE),
+            ("{", code::PARSE),
+            ("[]", code::INVALID_REQUEST),
+            ("7", code::INVALID_REQUEST),
+            (r#"{"id":1,"method":"x"}"#, code::INVALID_REQUEST),
+            (
+                r#"{"jsonrpc":"2.0","id":null,"method":"x"}"#,
+                code::INVALID_REQUEST,
+            ),
+        ] {
+            assert_eq!(read("", body, true).0, code, "{body}");
+        }
+        assert!(
+            read_post(
+                &Request::parse(b"POST / HTTP/1.1\r\nHost: h\r\n\r\n").expect("a request"),
+                b"\"\xff\"",
+                None
+            )
+            .is_err()
+        );
+    }
+}

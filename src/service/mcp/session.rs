@@ -1,0 +1,556 @@
+//! A session of revisions 2025-03-26 to 2025-11-25: one client, one process, and the streams between them.
+//!
+//! Each POST with a request opens a stream, and a GET opens the main stream. The events of all streams are kept for a while, so a
+//! client that was cut can come back to a stream and misses nothing (`Last-Event-ID`). A cut does not cancel a request.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::ControlFlow;
+
+use uuid::Uuid;
+
+use super::hub::{Call, Hub};
+use super::pool::server_exited;
+use super::problem::{Problem, code};
+use super::process::{Input, Process};
+use super::replay::{EventId, Replay};
+use super::reply::Reply;
+use super::versions::takes_priming;
+use crate::service::agent::envelope::{Envelope, EnvelopeError, MessageKind, member};
+use crate::service::agent::line_decoder::{AgentLine, start_of};
+use crate::service::agent::recover_id::{IdRecovery, RecoveredId};
+use crate::service::agent::response::error;
+use crate::service::child::{ChildEvent, code_and_signal};
+use crate::service::json::unescape;
+use crate::{ClientId, Context, Principal, SourceId, StatusCode, Time, TimerId};
+
+/// The stream of messages that belong to no request.
+const MAIN: u32 = 0;
+
+/// The error code for a request that its client has cancelled.
+const CANCELLED: i32 = -32800;
+
+/// A request of the client that the process has not answered.
+#[derive(Debug)]
+struct PendingRequest {
+    stream: u32,
+    /// Its progress token, in normal form.
+    token: Option<Box<str>>,
+    /// The id, as written.
+    id: Box<str>,
+    is_initialize: bool,
+}
+
+/// A stream whose request is not answered, or the main stream.
+#[derive(Debug, Default)]
+struct Stream {
+    /// The caller that reads it. `None` while the client is cut.
+    reply: Option<Reply>,
+    /// The last event that was written to a caller.
+    sent: u64,
+}
+
+/// A session.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) id: Uuid,
+    pub(super) principal: Principal,
+    process: Option<Box<Process>>,
+    /// Requests that wait for an answer, by their ids in normal form.
+    pending: HashMap<Box<str>, PendingRequest>,
+    streams: BTreeMap<u32, Stream>,
+    last_stream: u32,
+    replay: Replay,
+    /// The negotiated revision.
+    version: Option<Box<str>>,
+    /// When the client has last sent or read something.
+    last_active: Time,
+}
+
+/// What follows from an event of the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    Lives,
+    /// The process has exited.
+    Exited,
+    /// The process has refused to initialize.
+    Refused,
+}
+
+impl Session {
+    /// A session with a process that was just started.
+    pub(super) fn new(
+        id: Uuid,
+        principal: Principal,
+        process: Process,
+        replay: usize,
+        now: Time,
+    ) -> Self {
+        Self {
+            id,
+            principal,
+            process: Some(Box::new(process)),
+            pending: HashMap::new(),
+            streams: BTreeMap::from([(MAIN, Stream::default())]),
+            last_stream: MAIN,
+            replay: Replay::new(replay),
+            version: None,
+            last_active: now,
+        }
+    }
+
+    pub(super) fn sources(&self) -> impl Iterator<Item = SourceId> {
+        let process = self.process.as_ref();
+        process.into_iter().flat_map(|process| process.sources())
+    }
+
+    /// Whether the process has set this timer.
+    pub(super) fn is_timer(&self, timer: TimerId) -> bool {
+        let process = self.process.as_ref();
+        process.is_some_and(|process| process.is_timer(timer))
+    }
+
+    /// The number of requests that wait for an answer.
+    pub(super) fn pending(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// How long the session has been unused. `None` while it is in use: a request waits, or the client reads a stream.
+    pub(super) fn idle_since(&self) -> Option<Time> {
+        let is_read = self.streams.values().any(|stream| stream.reply.is_some());
+        (self.pending.is_empty() && !is_read).then_some(self.last_active)
+    }
+
+    pub(super) fn touch(&mut self, now: Time) {
+        self.last_active = now;
+    }
+
+    /// Whether a stream waits for its first message.
+    pub(super) fn may_begin(&self, stream: u32) -> bool {
+        let reply = self
+            .streams
+            .get(&stream)
+            .and_then(|stream| stream.reply.as_ref());
+        reply.is_some_and(|reply| !reply.is_streaming())
+    }
+
+    /// Whether the request of a stream waits for its answer.
+    pub(super) fn is_waiting(&self, stream: u32) -> bool {
+        stream != MAIN && self.streams.contains_key(&stream)
+    }
+
+    /// Passes a request on to the process. The caller gets the answer later.
+    pub(super) fn request(
+        &mut self,
+        ctx: &mut Context,
+        hub: &mut Hub,
+        envelope: &Envelope<'_>,
+        reply: Reply,
+    ) -> Result<Option<Call>, (Reply, Problem)> {
+        let MessageKind::Request { id, method } = &envelope.kind else {
+            return Ok(None);
+        };
+        let text = envelope.text;
+        let own_id = &text[id.clone()];
+        let key = normal(own_id);
+        if self.pending.contains_key(&key) {
+            let why = "Invalid request: a request with this id waits for its answer";
+            return Err((reply, Problem::invalid(why).with_id(own_id)));
+        }
+        let is_behind = self
+            .process
+            .as_mut()
+            .is_none_or(|process| process.is_behind());
+        let accepted = if is_behind {
+            Err(Problem::unavailable("The server does not read its input"))
+        } else {
+            hub.take_request(&self.principal)
+        };
+        if let Err(problem) = accepted {
+            return Err((reply, problem.with_id(own_id)));
+        }
+        self.last_stream += 1;
+        let stream = self.last_stream;
+        let token = envelope.meta.as_ref();
+        let token = token.and_then(|meta| member(text, meta, "progressToken"));
+        let pending = PendingRequest {
+            stream,
+            token: token.map(|range| normal(&text[range])),
+            id: own_id.into(),
+            is_initialize: method == "initialize",
+        };
+        self.pending.insert(key, pending);
+        let call = Call::Session(self.id, stream);
+        hub.callers.insert(reply.caller, call);
+        let reply = Some(reply);
+        self.streams.insert(stream, Stream { reply, sent: 0 });
+        self.send(ctx, text);
+        Ok(Some(call))
+    }
+
+    /// Passes a notification or a response on to the process.
+    pub(super) fn notify(
+        &mut self,
+        ctx: &mut Context,
+        hub: &mut Hub,
+        envelope: &Envelope<'_>,
+    ) -> Result<(), Problem> {
+        let is_behind = self
+            .process
+            .as_mut()
+            .is_none_or(|process| process.is_behind());
+        if is_behind {
+            return Err(Problem::unavailable("The server does not read its input"));
+        }
+        self.send(ctx, envelope.text);
+        if let MessageKind::Notification { method } = &envelope.kind
+            && method == "notifications/cancelled"
+            && let Some(id) = &envelope.request_id
+        {
+            // The process does not answer it any more.
+            let key = normal(&envelope.text[id.clone()]);
+            if let Some(pending) = self.pending.remove(&key) {
+                hub.counts.cancelled += 1;
+                let cancelled = error(&pending.id, CANCELLED, "Request cancelled", None);
+                self.finish(ctx, hub, &pending, &cancelled);
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, ctx: &mut Context, text: &str) {
+        if let Some(process) = &mut self.process {
+            process.send(ctx, text);
+        }
+    }
+
+    /// Opens the main stream, or continues the stream of the last event that the client has got.
+    pub(super) fn listen(
+        &mut self,
+        ctx: &mut Context,
+        hub: &mut Hub,
+        mut reply: Reply,
+        last: Option<EventId>,
+    ) -> Result<(), (Reply, Problem)> {
+        let number = last.map_or(MAIN, |last| last.stream);
+        let unknown = || Problem::invalid("Unknown Last-Event-ID");
+        if last.is_some_and(|last| !self.replay.has_used(last)) {
+            return Err((reply, unknown()));
+        }
+        let is_over = !self.streams.contains_key(&number);
+        let after = last.unwrap_or(EventId {
+            stream: MAIN,
+            number: self.streams.get(&MAIN).map_or(0, |stream| stream.sent),
+        });
+        if is_over && self.replay.after(after).next().is_none() {
+            return Err((reply, unknown()));
+        }
+        let caller = reply.caller;
+        if !reply.begin(ctx) {
+            return Ok(());
+        }
+        let mut sent = after.number;
+        for (id, text) in self.replay.after(after) {
+            hub.counts.replayed += 1;
+            sent = id.number;
+            if !reply.event(ctx, Some(id), text) {
+                break;
+            }
+        }
+        match self.streams.get_mut(&number) {
+            Some(stream) => {
+                stream.sent = sent;
+                // The client has come back before the end of its former connection was noticed.
+                if let Some(former) = stream.reply.replace(reply) {
+                    hub.callers.remove(&former.caller);
+                    former.end(ctx);
+                }
+                hub.callers.insert(caller, Call::Session(self.id, number));
+            }
+            None => reply.end(ctx),
+        }
+        Ok(())
+    }
+
+    /// Begins the stream of a request that has waited for a while.
+    pub(super) fn begin_stream(&mut self, ctx: &mut Context, stream: u32) {
+        let version = self.version.as_deref().unwrap_or_default();
+        let Some(Stream {
+            reply: Some(reply), ..
+        }) = self.streams.get_mut(&stream)
+        else {
+            return;
+        };
+        if !reply.is_streaming() && reply.begin(ctx) && takes_priming(version) {
+            reply.prime(ctx, self.replay.next_id(stream));
+        }
+    }
+
+    /// The caller of a stream is gone. The request goes on.
+    pub(super) fn detach(&mut self, ctx: &mut Context, stream: u32, caller: ClientId) {
+        if let Some(stream) = self.streams.get_mut(&stream)
+            && stream
+                .reply
+                .as_ref()
+                .is_some_and(|reply| reply.caller == caller)
+        {
+            stream.reply = None;
+        }
+        self.last_active = ctx.now();
+        self.resume(ctx);
+    }
+
+    /// Continues to read the process, which waited for a slow caller.
+    pub(super) fn resume(&mut self, ctx: &mut Context) {
+        if let Some(process) = &mut self.process {
+            process.resume(ctx);
+        }
+    }
+
+    /// Fails the request of a stream that has waited too long.
+    pub(super) fn time_out(&mut self, ctx: &mut Context, hub: &mut Hub, stream: u32) {
+        let mut pending = self.pending.iter();
+        let waiting = pending.find(|(_, pending)| pending.stream == stream);
+        let key = waiting.map(|(key, _)| key.clone());
+        let Some(pending) = key.and_then(|key| self.pending.remove(&key)) else {
+            return;
+        };
+        let cancelled = format!(
+            r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{},"reason":"Request timed out"}}}}"#,
+            pending.id
+        );
+        self.send(ctx, &cancelled);
+        let failed = error(&pending.id, code::INTERNAL, "Request timed out", None);
+        self.finish(ctx, hub, &pending, &failed);
+    }
+
+    /// Handles an event of the process.
+    pub(super) fn handle(&mut self, ctx: &mut Context, hub: &mut Hub, input: Input) -> Fate {
+        let Some(mut process) = self.process.take() else {
+            return Fate::Lives;
+        };
+        let mut answers = Vec::new();
+        let mut fate = Fate::Lives;
+        let event = process.handle(ctx, input, |ctx, line| {
+            let (flow, is_refused) = self.handle_line(ctx, hub, line, &mut answers);
+            if is_refused {
+                fate = Fate::Refused;
+            }
+            flow
+        });
+        for answer in &answers {
+            process.send(ctx, answer);
+        }
+        self.process = Some(process);
+        let ChildEvent::Exited(status) = event else {
+            return fate;
+        };
+        self.process = None;
+        let (code, signal) = code_and_signal(status);
+        let data = serde_json::json!({"code": code, "signal": signal}).to_string();
+        self.fail_all(ctx, hub, |id| server_exited(id, &data));
+        Fate::Exited
+    }
+
+    /// Fails all requests that wait.
+    fn fail_all(&mut self, ctx: &mut Context, hub: &mut Hub, text: impl Fn(&str) -> String) {
+        let mut all: Vec<PendingRequest> =
+            self.pending.drain().map(|(_, pending)| pending).collect();
+        all.sort_by_key(|pending| pending.stream);
+        for pending in all {
+            self.finish(ctx, hub, &pending, &text(&pending.id));
+        }
+    }
+
+    /// Handles a message. Returns whether to read on, and whether the process has refused to initialize.
+    fn handle_line(
+        &mut self,
+        ctx: &mut Context,
+        hub: &mut Hub,
+        line: AgentLine<'_>,
+        answers: &mut Vec<String>,
+    ) -> (ControlFlow<()>, bool) {
+        let (recovered, why) = match line {
+            AgentLine::Nothing => return (ControlFlow::Continue(()), false),
+            AgentLine::Unreadable(recovered, why) => (recovered, why),
+            AgentLine::Text(text) => match Envelope::parse(text) {
+                Ok(envelope) => return self.handle_message(ctx, hub, &envelope),
+                Err(EnvelopeError::Parse) => {
+                    let start = start_of(text.as_bytes());
+                    log::warn!("skipped a line of the MCP server that is not JSON: {start:?}");
+                    (IdRecovery::of(text.as_bytes()), "is not JSON")
+                }
+                Err(EnvelopeError::Invalid { why, .. }) => {
+                    log::warn!("skipped a line of the MCP server that is no message: {why}");
+                    (IdRecovery::of(text.as_bytes()), why)
+                }
+            },
+        };
+        match recovered {
+            Some(RecoveredId::Response(id)) => {
+                if let Some(pending) = self.pending.remove(&normal(&id)) {
+                    let why = format!("the server's answer {why}");
+                    let failed = error(&pending.id, code::INTERNAL, "Internal error", Some(&why));
+                    self.finish(ctx, hub, &pending, &failed);
+                    return (ControlFlow::Continue(()), pending.is_initialize);
+                }
+            }
+            Some(RecoveredId::Request(id)) => {
+                let why = format!("the request {why}");
+                let refused = error(&id, code::INVALID_REQUEST, "Invalid request", Some(&why));
+                answers.push(refused);
+            }
+            None => {}
+        }
+        (ControlFlow::Continue(()), false)
+    }
+
+    fn handle_message(
+        &mut self,
+        ctx: &mut Context,
+        hub: &mut Hub,
+        envelope: &Envelope<'_>,
+    ) -> (ControlFlow<()>, bool) {
+        let text = envelope.text;
+        ctx.spend(2 + text.len() / 512);
+        let stream = match &envelope.kind {
+            MessageKind::Response { id, result } => {
+                let Some(pending) = self.pending.remove(&normal(&text[id.clone()])) else {
+                    log::debug!("the MCP server has answered a request that does not wait");
+                    hub.counts.dropped += 1;
+                    return (ControlFlow::Continue(()), false);
+                };
+                if pending.is_initialize
+                    && let Some(result) = result
+                {
+                    let version = member(text, result, "protocolVersion");
+                    let version = version.map(|range| &text[range]);
+                    self.version = version
+                        .filter(|raw| raw.starts_with('"'))
+                        .map(|raw| unescape(raw).into());
+                }
+                let is_refused = pending.is_initialize && result.is_none();
+                self.finish(ctx, hub, &pending, text);
+                return (ControlFlow::Continue(()), is_refused);
+            }
+            MessageKind::Notification { method } if method == "notifications/progress" => {
+                let token = envelope.body.as_ref();
+                let token = token.and_then(|params| member(text, params, "progressToken"));
+                let token = token.map(|range| normal(&text[range]));
+                let has_token =
+                    |pending: &&PendingRequest| token.is_some() && pending.token == token;
+                let pending = self.pending.values().find(has_token);
+                pending.map_or_else(|| self.other_stream(false), |pending| pending.stream)
+            }
+            MessageKind::Notification { method } => self.other_stream(is_change(method)),
+            MessageKind::Request { .. } => self.other_stream(false),
+        };
+        let is_congested = self
+            .deliver(ctx, hub, stream, text)
+            .is_some_and(|caller| ctx.is_congested(caller));
+        let flow = if is_congested {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        };
+        (flow, false)
+    }
+
+    /// The stream for a message that names no request. It most likely belongs to the last request that waits, unless it reports a
+    /// change and the client reads the main stream.
+    fn other_stream(&self, is_change: bool) -> u32 {
+        let is_open = |stream: &Stream| stream.reply.as_ref().is_some_and(Reply::takes_events);
+        let main = self.streams.get(&MAIN).is_some_and(is_open);
+        if is_change && main {
+            return MAIN;
+        }
+        let mut last_first = self.streams.iter().rev();
+        let open = last_first.find(|(number, stream)| **number != MAIN && is_open(stream));
+        open.map_or(MAIN, |(number, _)| *number)
+    }
+
+    /// Sends a message on a stream, and keeps it for a client that was cut. Returns the caller that it was sent to.
+    fn deliver(
+        &mut self,
+        ctx: &mut Context,
+        hub: &mut Hub,
+        stream: u32,
+        text: &str,
+    ) -> Option<ClientId> {
+        self.begin_stream(ctx, stream);
+        let id = self
+            .replay
+            .push(&mut hub.bytes, &self.principal, stream, text);
+        let stream = self.streams.get_mut(&stream)?;
+        let reply = stream.reply.as_mut()?;
+        if reply.event(ctx, Some(id), text) {
+            stream.sent = id.number;
+        }
+        Some(reply.caller)
+    }
+
+    /// Sends the answer to a request, which ends its stream.
+    fn finish(&mut self, ctx: &mut Context, hub: &mut Hub, pending: &PendingRequest, text: &str) {
+        hub.end_request(&self.principal);
+        self.last_active = ctx.now();
+        let Some(stream) = self.streams.remove(&pending.stream) else {
+            return;
+        };
+        match stream.reply {
+            // An answer without a stream cannot be resumed, so it is not kept.
+            Some(reply) if !reply.is_streaming() => {
+                hub.callers.remove(&reply.caller);
+                let id = self.replay.next_id(pending.stream);
+                reply.finish(ctx, StatusCode::OK, Some(id), text);
+            }
+            reply => {
+                let number = pending.stream;
+                let id = self
+                    .replay
+                    .push(&mut hub.bytes, &self.principal, number, text);
+                if let Some(reply) = reply {
+                    hub.callers.remove(&reply.caller);
+                    reply.finish(ctx, StatusCode::OK, Some(id), text);
+                }
+            }
+        }
+    }
+
+    /// Ends the session. Requests that wait fail. Returns the process, unless it has exited.
+    pub(super) fn end(
+        mut self,
+        ctx: &mut Context,
+        hub: &mut Hub,
+    ) -> (Principal, Option<Box<Process>>) {
+        self.fail_all(ctx, hub, |id| {
+            error(id, code::INTERNAL, "Session ended", None)
+        });
+        self.close_main(ctx, hub);
+        self.replay.clear(&mut hub.bytes, &self.principal);
+        if let Some(process) = &mut self.process {
+            process.stop(ctx);
+        }
+        (self.principal, self.process)
+    }
+
+    /// Ends the main stream.
+    pub(super) fn close_main(&mut self, ctx: &mut Context, hub: &mut Hub) {
+        let main = self.streams.get_mut(&MAIN);
+        if let Some(reply) = main.and_then(|main| main.reply.take()) {
+            hub.callers.remove(&reply.caller);
+            reply.end(ctx);
+        }
+    }
+}
+
+/// Whether a notification reports a change, which belongs to no request.
+fn is_change(method: &str) -> bool {
+    method.ends_with("/list_changed") || method == "notifications/resources/updated"
+}
+
+/// An id or a token in a form that does not depend on the escapes in it.
+fn normal(raw: &str) -> Box<str> {
+    if raw.starts_with('"') {
+        return format!("\"{}", unescape(raw)).into();
+    }
+    raw.into()
+}

@@ -1,0 +1,15 @@
+//! The revisions of the Model Context Protocol that use Streamable HTTP.
+
+/// The revision without sessions: each request stands for itself.
+pub(super) const STATELESS: &str = "2026-07-28";
+
+/// The revisions with sessions, the newest first.
+pub(super) const SESSION_VERSIONS: [&str; 3] = ["2025-11-25", "2025-06-18", "2025-03-26"];
+
+/// The first revision whose clients take an event with an id and no data, which lets them resume before the first message.
+const FIRST_PRIMED: &str = "2025-11-25";
+
+/// Whether streams for clients of this revision begin with an event without data.
+pub(super) fn takes_priming(version: &str) -> bool {
+    version >= FIRST_PRIMED
+}
