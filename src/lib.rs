@@ -90,10 +90,10 @@ pub use server::{
     Access, AdoptedOrphans, ClientId, ClientStatus, Config, ConfigBuilder, ConfigError, Connect,
     ConnectError, Context, Credential, Ended, Error, Handle, Histogram, Interest, Listen,
     ListenAddress, Metrics, OwnedMessage, ParseClientIdError, ParseListenError, ParsePeersError,
-    ParseScopeError, ParseSecretError, ParseTargetError, Peers, Principal, Proxies, Readiness,
-    Reload, Remote, ResumeConfig, ResumeStatus, Retry, Route, Scope, Secret, SendError, Server,
-    Service, ServiceId, SourceId, Status, StatusFields, StatusValue, Stopped, Target, TimerId,
-    Token, Tokens, TokensError, Traffic,
+    ParseResourceError, ParseScopeError, ParseSecretError, ParseTargetError, Peers, Principal,
+    ProtectedResource, Proxies, Readiness, Reload, Remote, ResumeConfig, ResumeStatus, Retry,
+    Route, Scope, Secret, SendError, Server, Service, ServiceId, SourceId, Status, StatusFields,
+    StatusValue, Stopped, Target, TimerId, Token, Tokens, TokensError, Traffic,
 };
 #[cfg(feature = "tls")]
 pub use server::{ClientTls, TlsConfig, TlsError, TlsIdentity};

@@ -1,7 +1,9 @@
 //! Completes the settings once all flags are read: defaults and checks that concern several flags.
 
 use std::env::VarError;
-use std::fs::Metadata;
+use std::fmt::Display;
+use std::fs::{File, Metadata};
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -13,7 +15,7 @@ use super::flags::Flag;
 use super::settings::{ListenFlag, Settings};
 use crate::server::RejectionHints;
 use crate::sys::keep_from_children;
-use crate::{Config, Token, Tokens};
+use crate::{Config, ProtectedResource, Token, Tokens};
 
 /// The number of the first socket that a service manager passes (sd_listen_fds(3)).
 const FIRST_PASSED: i32 = 3;
@@ -147,6 +149,9 @@ impl Settings {
         if self.listen.iter().any(is_unspecified) {
             self.server.access.hosts.extend(own_names());
         }
+        if let Some(file) = &self.oauth_resource {
+            self.server.access.protected_resource = Some(read_resource(file)?);
+        }
         if self.no_auth {
             if self.token_file.is_some() {
                 return Err("--no-auth cannot be combined with --token-file".to_owned());
@@ -267,6 +272,17 @@ fn read_tokens(file: &Path) -> Result<Tokens, String> {
     let name = format!("--token-file: {}", file.display());
     let text = std::fs::read_to_string(file).map_err(|error| format!("{name}: {error}"))?;
     parse_tokens(&text, &name)
+}
+
+fn read_resource(file: &Path) -> Result<ProtectedResource, String> {
+    let named = |error: &dyn Display| format!("--oauth-resource: {}: {error}", file.display());
+    let mut bytes = Vec::new();
+    let opened = File::open(file).map_err(|error| named(&error))?;
+    // One byte more than the limit, so that a longer file is noticed and an endless one is not read.
+    let mut limited = opened.take(ProtectedResource::MAX as u64 + 1);
+    let read = limited.read_to_end(&mut bytes);
+    read.map_err(|error| named(&error))?;
+    bytes.try_into().map_err(|error| named(&error))
 }
 
 fn parse_tokens(text: &str, from: &str) -> Result<Tokens, String> {

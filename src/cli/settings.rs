@@ -35,6 +35,7 @@ pub(crate) struct Settings {
     #[cfg(feature = "tls")]
     pub(crate) tls: TlsFlags,
     pub(crate) token_file: Option<PathBuf>,
+    pub(crate) oauth_resource: Option<PathBuf>,
     pub(crate) no_auth: bool,
     /// Whether the server generated its token and therefore prints it.
     pub(crate) token_is_generated: bool,
@@ -109,6 +110,7 @@ impl Settings {
             #[cfg(feature = "tls")]
             tls: TlsFlags::default(),
             token_file: None,
+            oauth_resource: None,
             no_auth: false,
             token_is_generated: false,
             #[cfg(feature = "deflate")]

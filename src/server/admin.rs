@@ -1,8 +1,9 @@
-//! Answers requests for the server itself: health, readiness, status and metrics.
+//! Answers requests for the server itself: health, readiness, status, metrics, and where clients get a token.
 
 use super::context::Context;
 use super::id::ClientId;
 use super::metrics;
+use super::policy::ProtectedResource;
 use super::service::Service;
 use crate::protocol::http::Framing;
 use crate::protocol::{Rejection, Request, Response, StatusCode};
@@ -17,12 +18,25 @@ const STATUS: &str = "/status";
 
 const METRICS: &str = "/metrics";
 
-/// The paths that the server answers itself. A service cannot answer calls to them.
-pub(crate) const ADMIN_PATHS: [&str; 4] = [HEALTH, READINESS, STATUS, METRICS];
+/// Whether the server itself answers calls to a path. A service cannot answer them.
+pub(crate) fn is_admin_path(path: &str) -> bool {
+    [HEALTH, READINESS, STATUS, METRICS].contains(&path) || is_metadata_path(path)
+}
+
+/// Whether the metadata of the protected resource are at a path. Clients append the path of the resource.
+fn is_metadata_path(path: &str) -> bool {
+    let rest = path.strip_prefix(ProtectedResource::PATH);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
 
 /// Whether a request is for the server itself. A WebSocket upgrade is for the service, whatever its path.
 pub(super) fn is_for(request: &Request<'_>) -> bool {
-    !request.wants_websocket() && ADMIN_PATHS.contains(&request.path())
+    !request.wants_websocket() && is_admin_path(request.path())
+}
+
+/// Whether a request needs no token, because its answer says where to get one. Its Host and Origin are checked.
+pub(super) fn needs_no_token(request: &Request<'_>) -> bool {
+    is_for(request) && is_metadata_path(request.path())
 }
 
 /// Whether a request needs no authorization. Probes have no token, and their answers reveal nothing.
@@ -65,6 +79,7 @@ pub(super) fn answer<S: Service>(ctx: &Context, service: &S, request: &Request<'
             metrics::CONTENT_TYPE,
             metrics::write(ctx, service).into_bytes(),
         ),
+        path if is_metadata_path(path) => metadata(ctx),
         _ => match page(request) {
             Ok((after, most)) => {
                 let mut status = ctx.core.status_page(after, most);
@@ -73,6 +88,14 @@ pub(super) fn answer<S: Service>(ctx: &Context, service: &S, request: &Request<'
             }
             Err(rejection) => (&rejection).into(),
         },
+    }
+}
+
+/// The metadata of the protected resource.
+fn metadata(ctx: &Context) -> Response {
+    match &ctx.config().access.protected_resource {
+        Some(resource) => Response::json(StatusCode::OK, resource.document()),
+        None => (&Rejection::not_found()).into(),
     }
 }
 

@@ -6,7 +6,6 @@ use super::client::Client;
 use super::core::Core;
 use super::event_loop::{Server, Task};
 use super::id::ClientId;
-use super::policy::unauthorized;
 use super::service::Service;
 use super::tls::TlsStream;
 use crate::protocol::{CloseReason, Rejection, Time, Timeout};
@@ -79,9 +78,7 @@ impl<S: Service> Server<S> {
                 return;
             }
             Some(Timeout::Rejection) => {
-                self.ctx
-                    .core
-                    .with(id, |client, env| client.reject(env, &unauthorized()));
+                self.ctx.core.with(id, |client, env| client.reject_now(env));
                 return;
             }
             Some(Timeout::Handshake) => {

@@ -64,7 +64,7 @@ mod tls;
 pub(crate) use address::split_security;
 pub use address::{Listen, ListenAddress, ParseListenError};
 #[cfg(feature = "cli")]
-pub(crate) use admin::ADMIN_PATHS;
+pub(crate) use admin::is_admin_path;
 pub use client::{Remote, Traffic};
 pub use config::{Config, ConfigBuilder, ConfigError, ResumeConfig};
 pub use connector::{Connect, ConnectError, ParseTargetError, Proxies, Retry, Target};
@@ -77,8 +77,8 @@ pub use id::{ClientId, ParseClientIdError, ServiceId, SourceId, TimerId};
 pub use interest::Interest;
 pub use metrics::Metrics;
 pub use policy::{
-    Access, Credential, ParsePeersError, ParseScopeError, ParseSecretError, Peers, Principal,
-    Scope, Secret, Token, Tokens, TokensError,
+    Access, Credential, ParsePeersError, ParseResourceError, ParseScopeError, ParseSecretError,
+    Peers, Principal, ProtectedResource, Scope, Secret, Token, Tokens, TokensError,
 };
 #[cfg(feature = "cli")]
 pub(crate) use policy::{RejectionHints, words};

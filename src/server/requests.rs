@@ -88,16 +88,17 @@ fn route<S: Service>(
     client.begin_request(request, origin.as_deref(), is_stopping);
     let needs_no_token = client.needs_no_token(&env.config);
     client.credential = access.credential(request).filter(|_| !is_user);
+    let is_authenticated =
+        needs_no_token || client.credential.is_some() || admin::needs_no_token(request);
     if !admin::is_open(request)
-        && let Err(rejection) =
-            access.check(request, from, needs_no_token || client.credential.is_some())
+        && let Err(rejection) = access.check(request, from, is_authenticated)
     {
         let is_wrong = rejection.status == StatusCode::UNAUTHORIZED;
         if is_wrong
             && access.presents_token(request)
             && let Some(delay) = handle_wrong_token(env, client.remote)
         {
-            client.reject_later(env, delay);
+            client.reject_later(env, rejection, delay);
             return Ok(());
         }
         return Err(rejection);

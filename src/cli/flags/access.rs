@@ -34,6 +34,14 @@ pub(super) const FLAGS: &[Flag] = &[
         ..Flag::BASE
     },
     Flag {
+        name: "oauth-resource",
+        takes: Takes::One("FILE"),
+        help: "file with the OAuth metadata of this server (RFC 9728), a JSON object: answers /.well-known/oauth-protected-resource and is named in each 401",
+        set: |settings, value| put(&mut settings.oauth_resource, Ok(Some(value.into()))),
+        accepts: samples(&["resource.json"]),
+        ..Flag::BASE
+    },
+    Flag {
         name: "no-auth",
         help: "require no token: every client that can reach the server is accepted",
         set: |settings, _| turn_on(&mut settings.no_auth),

@@ -25,8 +25,6 @@ pub(super) struct CallOptions {
     pub(super) head_only: bool,
     /// Whether a body of unknown length is sent in chunks.
     pub(super) chunked: bool,
-    /// Whether the request is rejected later.
-    pub(super) rejected_later: bool,
 }
 
 impl HttpConnection {
@@ -43,7 +41,6 @@ impl HttpConnection {
             keep_alive: request.keeps_alive(),
             head_only: request.method() == "HEAD",
             chunked: request.takes_chunks(),
-            rejected_later: false,
         };
     }
 
@@ -103,14 +100,28 @@ impl HttpConnection {
     }
 
     /// Makes the peer wait for the rejection of its request: [`HttpConnection::handle_timeout`] returns
-    /// [`Timeout::Rejection`] after `delay`. Until then, further input waits.
+    /// [`Timeout::Rejection`] after `delay`, and [`HttpConnection::take_rejection`] returns the rejection. Until then,
+    /// further input waits.
     ///
     /// [`Timeout::Rejection`]: crate::protocol::Timeout::Rejection
-    pub fn reject_later(&mut self, now: Time, delay: Duration) {
+    pub fn reject_later(&mut self, now: Time, rejection: Rejection, delay: Duration) {
         debug_assert_eq!(self.state, HttpState::Head);
         self.state = HttpState::Answering;
-        self.call.rejected_later = true;
+        self.request.get_or_insert_default().rejection = Some(Box::new(rejection));
         self.since = now + delay;
+    }
+
+    /// The rejection that the peer waits for. Pass it to [`HttpConnection::reject`].
+    pub fn take_rejection(&mut self) -> Option<Rejection> {
+        let rejection = self.request.as_mut()?.rejection.take()?;
+        self.shrink();
+        Some(*rejection)
+    }
+
+    /// Whether the peer waits for the rejection of its request.
+    pub(super) fn is_rejected_later(&self) -> bool {
+        let request = self.request.as_ref();
+        request.is_some_and(|request| request.rejection.is_some())
     }
 
     /// Whether a request was rejected.

@@ -73,6 +73,8 @@ pub(super) struct RequestState {
     pub(super) body: Option<Body>,
     /// The origin of the page that may read the response.
     pub(super) origin: Option<Box<str>>,
+    /// The rejection that the peer waits for.
+    pub(super) rejection: Option<Box<Rejection>>,
 }
 
 impl RequestState {
@@ -82,7 +84,7 @@ impl RequestState {
     }
 
     fn is_empty(&self) -> bool {
-        !self.is_partial() && self.origin.is_none()
+        !self.is_partial() && self.origin.is_none() && self.rejection.is_none()
     }
 }
 
@@ -303,7 +305,7 @@ impl HttpConnection {
                 Timeout::Gone(CloseReason::eof())
             }
             HttpState::Head | HttpState::Body => Timeout::Handshake,
-            HttpState::Answering if self.call.rejected_later => Timeout::Rejection,
+            HttpState::Answering if self.is_rejected_later() => Timeout::Rejection,
             HttpState::Answering => Timeout::Continue,
             HttpState::Streaming => {
                 // Proxies close connections on which nothing is sent.
@@ -319,7 +321,7 @@ impl HttpConnection {
         match self.state {
             HttpState::Head | HttpState::Body => (self.since, timeouts.handshake),
             HttpState::Answering => {
-                let is_due = self.call.rejected_later.then_some(Duration::ZERO);
+                let is_due = self.is_rejected_later().then_some(Duration::ZERO);
                 (self.since, is_due)
             }
             HttpState::Streaming => (self.streamed, timeouts.ping_interval),
@@ -348,6 +350,7 @@ impl HttpConnection {
     pub(super) fn drop_partial(&mut self) {
         if let Some(request) = &mut self.request {
             request.proxied = false;
+            request.rejection = None;
             request.head = Vec::new();
             request.body = None;
         }

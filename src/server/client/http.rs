@@ -122,8 +122,24 @@ impl Client {
     }
 
     /// Makes the peer wait for the rejection of its request. The loop rejects it after `delay`.
-    pub(in crate::server) fn reject_later(&mut self, env: &mut Env, delay: Duration) {
-        self.transmit_http(env, |http, now, _| http.reject_later(now, delay));
+    pub(in crate::server) fn reject_later(
+        &mut self,
+        env: &mut Env,
+        rejection: Rejection,
+        delay: Duration,
+    ) {
+        self.transmit_http(env, |http, now, _| http.reject_later(now, rejection, delay));
+    }
+
+    /// Rejects a request whose delay has passed.
+    pub(in crate::server) fn reject_now(&mut self, env: &mut Env) {
+        let rejection = match &mut self.connection {
+            Connection::Http(http) => http.take_rejection(),
+            Connection::WebSocket(_) | Connection::Outgoing(_) | Connection::Detached(_) => None,
+        };
+        if let Some(rejection) = rejection {
+            self.reject(env, &rejection);
+        }
     }
 
     /// Answers a call.

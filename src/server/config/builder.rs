@@ -7,7 +7,7 @@ use super::{Config, ConfigError, ResumeConfig};
 #[cfg(feature = "deflate")]
 use crate::protocol::deflate::DeflateConfig;
 use crate::protocol::{Limits, Timeouts};
-use crate::server::{Access, Listen, Peers};
+use crate::server::{Access, Listen, Peers, ProtectedResource};
 
 /// Builds a [`Config`]. Settings that are not given have their defaults.
 #[derive(Clone, Debug, Default)]
@@ -40,6 +40,13 @@ impl ConfigBuilder {
     /// Sets which clients may connect: [`Config::access`].
     pub fn access(mut self, access: Access) -> Self {
         self.config.access = access;
+        self
+    }
+
+    /// Sets where clients of OAuth learn how to get a token: [`Access::protected_resource`]. Call it after
+    /// [`ConfigBuilder::access`].
+    pub fn protected_resource(mut self, resource: impl Into<Option<ProtectedResource>>) -> Self {
+        self.config.access.protected_resource = resource.into();
         self
     }
 

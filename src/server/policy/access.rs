@@ -16,6 +16,7 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
+use super::protected_resource::ProtectedResource;
 use super::token::TOKEN_PROTOCOL;
 use super::tokens::{CredentialId, Tokens};
 use crate::protocol::{Rejection, Request, StatusCode};
@@ -50,6 +51,8 @@ pub struct Access {
     /// The host names that are accepted in addition to those of loopback and of the server's addresses, without a port.
     /// `*` accepts all.
     pub hosts: Vec<String>,
+    /// Where clients of OAuth learn how to get a token. `None` means that the server has no such document.
+    pub protected_resource: Option<ProtectedResource>,
     /// What rejections suggest.
     pub(crate) hints: RejectionHints,
 }
@@ -90,7 +93,7 @@ impl Access {
         // A browser's preflight request carries no token.
         let needs_token = !self.tokens.is_empty() && !request.is_preflight();
         if needs_token && !is_authenticated {
-            return Err(unauthorized());
+            return Err(self.unauthorized(request, from));
         }
         Ok(())
     }
@@ -117,6 +120,24 @@ impl Access {
                 .detail(self.shown(origin)));
         }
         Ok(())
+    }
+
+    /// 401 for a token that is missing or wrong.
+    fn unauthorized(&self, request: &Request<'_>, from: RequestSource<'_>) -> Rejection {
+        let rejection = Rejection::new(
+            StatusCode::UNAUTHORIZED,
+            "the token is missing or wrong; it comes as 'Authorization: Bearer', '?token=' or the subprotocol 'outrigger.token.'",
+        );
+        let Some(resource) = &self.protected_resource else {
+            return rejection.field("WWW-Authenticate", "Bearer");
+        };
+        let challenge = resource.challenge(host(request), from.is_encrypted);
+        let rejection = rejection.field("WWW-Authenticate", challenge);
+        if request.header("origin").is_none() {
+            return rejection;
+        }
+        // Without this, a page cannot read the field.
+        rejection.field("Access-Control-Expose-Headers", "WWW-Authenticate")
     }
 
     fn knows_host(&self, authority: &str, listen: &[ListenAddress]) -> bool {
@@ -220,15 +241,6 @@ impl Access {
     pub(crate) fn reveals(&self, text: &str) -> bool {
         self.tokens.are_revealed_by(text)
     }
-}
-
-/// 401 for a token that is missing or wrong.
-pub(in crate::server) fn unauthorized() -> Rejection {
-    Rejection::new(
-        StatusCode::UNAUTHORIZED,
-        "the token is missing or wrong; it comes as 'Authorization: Bearer', '?token=' or the subprotocol 'outrigger.token.'",
-    )
-    .field("WWW-Authenticate", "Bearer")
 }
 
 /// The Host header.

@@ -1,5 +1,5 @@
-//! Decides which clients may connect, and what they may do. Checks the token, Host and Origin of requests, lists trusted
-//! proxies, counts connections and wrong tokens by address, and determines the principal of a connection.
+//! Decides which clients may connect, and what they may do. Checks the token, Host and Origin of requests, says where
+//! clients get tokens, lists trusted proxies, counts connections and wrong tokens by address, and determines the principal of a connection.
 
 mod access;
 mod addresses;
@@ -7,19 +7,21 @@ mod credential;
 mod failures;
 mod peers;
 mod principal;
+mod protected_resource;
 mod token;
 mod tokens;
 
 pub use access::Access;
 #[cfg(feature = "cli")]
 pub(crate) use access::RejectionHints;
+pub(in crate::server) use access::RequestSource;
 pub(crate) use access::percent_decode;
-pub(in crate::server) use access::{RequestSource, unauthorized};
 pub(in crate::server) use addresses::{Addresses, too_many_clients, too_many_of_address};
 pub use credential::{Credential, ParseSecretError, Secret};
 pub(in crate::server) use failures::{Failures, REJECTION_DELAY};
 pub use peers::{ParsePeersError, Peers};
 pub use principal::{ParseScopeError, Principal, Scope};
+pub use protected_resource::{ParseResourceError, ProtectedResource};
 pub use token::Token;
 pub(crate) use token::{is_token_protocol, without_token};
 pub(in crate::server) use tokens::CredentialId;
