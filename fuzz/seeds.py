@@ -147,7 +147,8 @@ def envelopes():
 def routes():
     source = random.Random(2)
     for _ in range(40):
-        yield bytes([0, 0, 1]) * 3 + bytes(source.randrange(256) for _ in range(3 * source.randrange(10, 100)))
+        # The first byte chooses the protocol of the agent.
+        yield bytes([source.choice([0, 128]), 0, 1]) + bytes([0, 0, 1]) * 2 + bytes(source.randrange(256) for _ in range(3 * source.randrange(10, 100)))
 
 
 def calls():

@@ -76,6 +76,53 @@ fn clients_with_the_same_ids_each_get_their_own_answers_and_updates() {
 }
 
 #[test]
+fn equal_progress_tokens_reach_who_asked_and_other_notifications_reach_everybody() {
+    // The agent reports progress for each call, with the call's number, and announces new tools.
+    let script = r#"while read -r line; do
+        case $line in
+            *announce*) echo '{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}'; continue;;
+            *unanswered*) continue;;
+        esac
+        token=${line##*\"progressToken\":}; token=${token%%[!0-9]*}
+        number=${line##*\"number\":}; number=${number%%[!0-9]*}
+        echo '{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":'$token',"progress":'$number'}}'
+        echo '{"jsonrpc":"2.0","id":'$token',"result":{"number":'$number'}}'
+        echo '{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":'$token',"progress":"late"}}'
+    done"#;
+    let server = Program::start(&["agent", "--protocol", "jsonrpc", "--", "sh", "-c", script]);
+    let address = server.address();
+    let threads: Vec<_> = (0..16)
+        .map(|client| {
+            std::thread::spawn(move || {
+                let mut wire = Client::connect(address);
+                for round in 0..30 {
+                    let number = client * 1000 + round;
+                    let params = json!({"number": number, "_meta": {"progressToken": "t"}});
+                    wire.say(
+                        &json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}),
+                    );
+                    let progress = &wire.hear()["params"];
+                    assert_eq!(progress, &json!({"progressToken": "t", "progress": number}));
+                    let answer = wire.hear();
+                    assert_eq!(answer["id"], 1);
+                    assert_eq!(answer["result"], json!({"number": number}));
+                }
+                wire
+            })
+        })
+        .collect();
+    let clients = threads.into_iter().map(|thread| thread.join());
+    let mut clients: Vec<_> = clients
+        .map(|client| client.expect("only its own messages"))
+        .collect();
+    clients[0].request("unanswered", json!({}));
+    clients[0].say(&json!({"jsonrpc": "2.0", "method": "announce"}));
+    for client in &mut clients {
+        assert_eq!(client.hear()["method"], "notifications/tools/list_changed");
+    }
+}
+
+#[test]
 fn responses_out_of_order_reach_their_clients() {
     let server = agent(&[]);
     let address = server.address();

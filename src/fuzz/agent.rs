@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::agent_model::{RouterModel, Sent};
+use super::agent_references::references;
 use crate::service::agent::recover_id::IdRecovery;
 use crate::service::agent::router::{ProcessChange, Router, RouterLimits, RouterOutput};
 use crate::service::agent::{Approvals, UnknownSessions};
@@ -53,6 +54,10 @@ fn principal(number: usize) -> Principal {
 /// Runs any operations of clients whose ids and sessions collide, and of an agent that reorders, repeats and invents
 /// responses, and exits.
 pub fn router(data: &[u8]) {
+    // Half of the inputs are for an agent that does not speak ACP.
+    if data.first().is_some_and(|byte| byte & 128 > 0) {
+        return references(&data[1..]);
+    }
     let grace = Duration::from_secs(10);
     let flag = |bit: u8| data.first().is_some_and(|byte| byte & bit > 0);
     let limits = RouterLimits {

@@ -60,6 +60,15 @@ pub fn envelope(data: &[u8]) {
             }
             envelope.sessions_in_meta(|session| assert!(session.len() <= text.len()));
             let _ = envelope.resume_token();
+            let own = body.and_then(|body| body.get("_meta")?.get("progressToken"));
+            match envelope.progress_token() {
+                Ok(Some(token)) => {
+                    let token = serde_json::from_str::<serde_json::Value>(&text[token]);
+                    assert_eq!(token.ok().as_ref(), own, "{text}");
+                }
+                Ok(None) => assert!(own.is_none_or(serde_json::Value::is_null), "{text}"),
+                Err(_) => {}
+            }
         }
     }
 }
@@ -78,7 +87,7 @@ mod tests {
     #[test]
     fn mutated_messages_are_parsed_as_serde_json_parses_them() {
         let mut random = Random::new(6);
-        let seed = br#"{"jsonrpc":"2.0","id":1,"method":"x","params":{"sessionId":"a","_meta":{"outrigger":{"resumeToken":"t"}}}}"#;
+        let seed = br#"{"jsonrpc":"2.0","id":1,"method":"x","params":{"sessionId":"a","_meta":{"outrigger":{"resumeToken":"t"},"progressToken":1}}}"#;
         for _ in 0..50_000 {
             let mut data = seed.to_vec();
             for _ in 0..random.below(5) {

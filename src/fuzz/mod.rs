@@ -14,7 +14,7 @@
 //! | [`resume`] | operations of clients that resume | every message arrives once and in order |
 //! | [`tls`] | operations of both sides of TLS | each side gets what the other has sent; no panic |
 //! | [`envelope`] | a JSON-RPC message | the parser agrees with serde_json |
-//! | [`router`] | operations of clients and an agent | every message reaches only its owner; tables stay bounded |
+//! | [`router`] | operations of clients and an agent | every message reaches only its owner; tables stay bounded; progress tokens and ids are restored |
 //! | [`framing`] | a stream of framed messages | the messages are those of a naive decoder, for any cuts |
 //! | [`attachments`], [`control`], [`process_calls`] | requests to processes | no panic; limits hold |
 
@@ -22,6 +22,8 @@
 mod agent;
 #[cfg(feature = "server")]
 mod agent_model;
+#[cfg(feature = "server")]
+mod agent_references;
 mod client;
 mod conversation;
 #[cfg(feature = "deflate")]

@@ -49,8 +49,8 @@ pub(crate) struct Envelope<'a> {
     pub(crate) body: Option<Range<usize>>,
     /// `_meta` in that object.
     pub(crate) meta: Option<Range<usize>>,
-    /// Whether that object has `_meta` under any spelling.
-    has_meta: bool,
+    /// Whether that object has `_meta` under another spelling.
+    has_other_meta: bool,
 }
 
 /// A value that may occur once in an object.
@@ -172,7 +172,7 @@ impl<'a> Envelope<'a> {
             request_id: None,
             body: None,
             meta: None,
-            has_meta: false,
+            has_other_meta: false,
         };
         match envelope.read_body(body) {
             Ok(()) => Ok(envelope),
@@ -214,22 +214,58 @@ impl<'a> Envelope<'a> {
 
     /// Calls `named` with each session that `_meta` names, under any spelling of either key.
     pub(crate) fn sessions_in_meta(&self, mut named: impl FnMut(&str)) {
-        let Some(body) = self.body.as_ref().filter(|_| self.has_meta) else {
-            return;
-        };
-        let text = self.text;
-        let scanned = Skimmer::at(text, body).object(|key, value| {
-            if !is_meta(&key) || text.as_bytes()[value.start] != b'{' {
-                return;
+        self.members_of_meta(|_, key, value| {
+            if is_spelling_of(key, "sessionId") && self.text.as_bytes()[value.start] == b'"' {
+                named(&unescape(&self.text[value]));
             }
-            let scanned = Skimmer::at(text, &value).object(|key, value| {
-                if is_spelling_of(&key, "sessionId") && text.as_bytes()[value.start] == b'"' {
-                    named(&unescape(&text[value]));
-                }
-            });
-            debug_assert!(scanned.is_ok(), "the text has been validated");
         });
-        debug_assert!(scanned.is_ok(), "the text has been validated");
+    }
+
+    /// The token in `_meta.progressToken`, as written. Rejects a token in a place or under a key that a lenient parser could
+    /// read instead.
+    pub(crate) fn progress_token(&self) -> Result<Option<Range<usize>>, &'static str> {
+        let (mut found, mut count, mut is_spelled) = (None, 0, false);
+        self.members_of_meta(|holder, key, value| {
+            if is_spelling_of(key, "progressToken") {
+                is_spelled = holder == "_meta" && key == "progressToken";
+                found = Some(value);
+                count += 1;
+            }
+        });
+        let Some(token) = found else {
+            return Ok(None);
+        };
+        match self.text.as_bytes()[token.start] {
+            _ if count > 1 => Err("duplicate key"),
+            _ if !is_spelled => Err(MISSPELLED),
+            b'"' | b'-' | b'0'..=b'9' => Ok(Some(token)),
+            b'n' => Ok(None),
+            _ => Err("\"progressToken\" is neither a string nor a number"),
+        }
+    }
+
+    /// Calls `member` with each member of `_meta`: the spelling of `_meta`, the key and the value. Scans the whole body only if
+    /// it has `_meta` under another spelling.
+    fn members_of_meta(&self, mut member: impl FnMut(&str, &str, Range<usize>)) {
+        let mut scan = |holder: &str, range: &Range<usize>| {
+            if self.text.as_bytes()[range.start] == b'{' {
+                let scanned =
+                    Skimmer::at(self.text, range).object(|key, value| member(holder, &key, value));
+                debug_assert!(scanned.is_ok(), "the text has been validated");
+            }
+        };
+        match (&self.body, &self.meta) {
+            (Some(body), _) if self.has_other_meta => {
+                let scanned = Skimmer::at(self.text, body).object(|key, value| {
+                    if is_meta(&key) {
+                        scan(&key, &value);
+                    }
+                });
+                debug_assert!(scanned.is_ok(), "the text has been validated");
+            }
+            (Some(_), Some(meta)) => scan("_meta", meta),
+            _ => {}
+        }
     }
 
     fn read_body(&mut self, body: Option<Range<usize>>) -> Result<(), &'static str> {
@@ -238,7 +274,7 @@ impl<'a> Envelope<'a> {
         };
         let [mut session, mut request_id, mut meta] = <[Once; 3]>::default();
         let [mut other_session, mut other_request] = <[Once; 2]>::default();
-        let (mut duplicate, mut twin, mut has_meta) = (false, false, false);
+        let (mut duplicate, mut twin, mut has_other_meta) = (false, false, false);
         let scanned = Skimmer::at(self.text, &body).object(|key, value| {
             duplicate |= match &*key {
                 "sessionId" => !session.set(value),
@@ -247,7 +283,7 @@ impl<'a> Envelope<'a> {
                 other if is_spelling_of(other, "sessionId") => !other_session.set(value),
                 other if is_spelling_of(other, "requestId") => !other_request.set(value),
                 other => {
-                    has_meta |= is_meta(other);
+                    has_other_meta |= is_meta(other);
                     twin |= other.eq_ignore_ascii_case("_meta");
                     false
                 }
@@ -272,7 +308,7 @@ impl<'a> Envelope<'a> {
         self.misspelled_session = other_session
             .filter(|session| session.starts_with('"'))
             .map(unescape);
-        self.has_meta = has_meta || meta.0.is_some();
+        self.has_other_meta = has_other_meta;
         (self.request_id, self.meta, self.body) = (request_id.0, meta.0, Some(body));
         Ok(())
     }
@@ -371,6 +407,46 @@ mod tests {
             MessageKind::Response { result: None, .. }
         ));
         assert_eq!(envelope.id(), Some(r#""a\"b""#));
+    }
+
+    #[test]
+    fn a_progress_token_is_found_only_where_every_parser_finds_it() {
+        let token = |params: &str| {
+            let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"x","params":{params}}}"#);
+            let envelope = Envelope::parse(&text).expect("a request");
+            let token = envelope.progress_token();
+            token.map(|token| token.map(|token| text[token].to_owned()))
+        };
+        for (params, want) in [
+            ("{}", None),
+            ("[]", None),
+            (r#"{"_meta":null}"#, None),
+            (r#"{"_meta":{"a":1}}"#, None),
+            (r#"{"_meta":{"progressToken":null}}"#, None),
+            (r#"{"arguments":{"_meta":{"progressToken":1}}}"#, None),
+            (r#"{"_meta":{"a":{"progressToken":1}}}"#, None),
+            (r#"{"_meta":{ "progressToken" : 1.0 }}"#, Some("1.0")),
+            (r#"{"_meta":{"progressToken":-1}}"#, Some("-1")),
+            (
+                r#"{"_meta":{"progressT\u006fken":"a\"b"},"meta":{"a":1}}"#,
+                Some(r#""a\"b""#),
+            ),
+        ] {
+            assert_eq!(token(params), Ok(want.map(str::to_owned)), "{params}");
+        }
+        for params in [
+            r#"{"_meta":{"progressToken":1,"progressToken":2}}"#,
+            r#"{"_meta":{"progressToken":1,"progress_token":2}}"#,
+            r#"{"_meta":{"progress_token":2}}"#,
+            r#"{"_meta":{"ProgressToken":2}}"#,
+            r#"{"meta":{"progressToken":2}}"#,
+            r#"{"meta":{"progressToken":2},"_meta":{"progressToken":1}}"#,
+            r#"{"field_meta":{"progress-token":2}}"#,
+            r#"{"_meta":{"progressToken":true}}"#,
+            r#"{"_meta":{"progressToken":{}}}"#,
+        ] {
+            assert!(token(params).is_err(), "{params}");
+        }
     }
 
     #[test]

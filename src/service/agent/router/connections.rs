@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::references::cancel_request;
 use super::{AbandonedRequest, ClientState, MAX_ORPHANED, RequestClass, Router, RouterOutput};
 use crate::service::agent::initialize::Capabilities;
 use crate::service::agent::response::client_gone;
@@ -79,6 +80,9 @@ impl Router {
                     if let Some(process) = self.process_mut(request.process) {
                         process.abandoned.insert(id, abandoned);
                     }
+                }
+                (RequestClass::Listen, _) => {
+                    output.to_agent(request.process, &[&cancel_request(id)]);
                 }
                 (class, session) => {
                     let Some(process) = self.process_mut(request.process) else {

@@ -178,6 +178,9 @@ impl Router {
                 let with_token = with_meta(envelope, &token);
                 output.to_client(client, &[&with_id(&with_token, &request.id)]);
             }
+            None if request.class == RequestClass::Listen => {
+                Self::end_subscription(&request, envelope, id, output);
+            }
             None => output.to_client(client, &[&text[..id.start], &request.id, &text[id.end..]]),
         }
         if request.class == RequestClass::Create {
@@ -304,6 +307,7 @@ impl Router {
             client,
             process,
             id: raw_id.into(),
+            progress_token: self.kept_progress_token(envelope),
             session,
             permission,
             text: None,
@@ -334,7 +338,7 @@ impl Router {
             Some((range, client_id)) => {
                 output.to_client(
                     client,
-                    &splice(text, [(id, &upstream_id), (range.clone(), client_id)]),
+                    &splice(text, &mut [(id, &upstream_id), (range.clone(), client_id)]),
                 );
             }
             None => output.to_client(client, &[&text[..id.start], &upstream_id, &text[id.end..]]),
@@ -378,6 +382,9 @@ impl Router {
             };
             return;
         }
+        if !self.limits.acp && self.notify_requester(process, envelope, method, output) {
+            return;
+        }
         if let Some((range, request)) = self.request_of(process, envelope) {
             let parts = [&text[..range.start], &request.id, &text[range.end..]];
             return output.to_client(request.client, &parts);
@@ -398,7 +405,9 @@ impl Router {
         };
         let clients = self.clients.iter();
         let mut clients = clients.filter(|(client, state)| serves(client, state));
+        // In other protocols, the notification need not be about the client's requests.
         let sole = self.sole_client(process, output, |_| true);
+        let sole = sole.filter(|_| self.limits.acp);
         let receivers = match (sole, clients.next(), clients.next()) {
             (Some(client), ..) => vec![client],
             (None, Some((client, _)), None) => vec![*client],
@@ -414,7 +423,7 @@ impl Router {
         }
     }
 
-    /// Forwards the cancellation of one of the agent's own requests.
+    /// Forwards the cancellation of one of the agent's own requests, or of a subscription.
     fn cancel_agent_request(
         &mut self,
         process: usize,
@@ -437,7 +446,7 @@ impl Router {
             },
         )) = request
         else {
-            return self.counters.dropped += 1;
+            return self.cancel_subscription(process, envelope, range, output);
         };
         let (client, approvers) = (*client, approvers.clone());
         output.to_client(

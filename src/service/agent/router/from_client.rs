@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::processes::Process;
+use super::references::PROGRESS;
 use super::sessions::{Session, SessionError, class_of};
 use super::watch::{is_for_observers, watch_only};
 use super::{
@@ -155,6 +156,13 @@ impl Router {
             Some(Ok(cancelled)) => Some(cancelled),
             None => None,
         };
+        let progress_token = match self.progress_token_of(envelope) {
+            Ok(token) => token,
+            Err(why) => {
+                let refused = error(raw_id, code::INVALID, "Invalid request", Some(why));
+                return output.to_client(client, &[&refused]);
+            }
+        };
 
         let counters = &mut self.counters;
         *match admitted.class {
@@ -162,7 +170,7 @@ impl Router {
                 &mut counters.session_requests
             }
             RequestClass::Prompt => &mut counters.prompts,
-            RequestClass::Other => &mut counters.other_requests,
+            RequestClass::Listen | RequestClass::Other => &mut counters.other_requests,
         } += 1;
         // The request is recorded before it is sent, so its response cannot arrive first.
         let process = admitted.process;
@@ -184,6 +192,9 @@ impl Router {
             process,
             upstream_id,
             id: raw_id.into(),
+            progress_token: progress_token
+                .clone()
+                .map(|range| envelope.text[range].into()),
             class: admitted.class,
             session: admitted.session,
             since: now,
@@ -198,16 +209,16 @@ impl Router {
             return self.handle_agent_message(now, process, &response, output);
         }
         let (text, upstream_id) = (envelope.text, upstream_id.to_string());
-        match cancelled {
-            Some((range, cancelled_id)) => {
-                let cancelled_id = cancelled_id.to_string();
-                let pieces = [(id, &*upstream_id), (range, &*cancelled_id)];
-                output.to_agent(process, &splice(text, pieces));
-            }
-            None => {
-                output.to_agent(process, &[&text[..id.start], &upstream_id, &text[id.end..]]);
-            }
+        if cancelled.is_none() && progress_token.is_none() {
+            let parts = [&text[..id.start], &upstream_id, &text[id.end..]];
+            return output.to_agent(process, &parts);
         }
+        let cancelled = cancelled.map(|(range, cancelled)| (range, cancelled.to_string()));
+        let cancelled = cancelled.as_ref().map(|(range, id)| (range.clone(), &**id));
+        let progress_token = progress_token.map(|range| (range, &*upstream_id));
+        let pieces = [Some((id, &*upstream_id)), cancelled, progress_token];
+        let mut pieces: Vec<_> = pieces.into_iter().flatten().collect();
+        output.to_agent(process, &splice(text, &mut pieces));
     }
 
     /// Checks whether a request may use the sessions that it names, and records a claim.
@@ -220,8 +231,12 @@ impl Router {
         output: &impl RouterOutput,
     ) -> Result<Admitted, SessionError> {
         if !self.limits.acp {
+            let class = match method {
+                "subscriptions/listen" => RequestClass::Listen,
+                _ => RequestClass::Other,
+            };
             return Ok(Admitted {
-                class: RequestClass::Other,
+                class,
                 session: None,
                 process: own,
                 is_kept: false,
@@ -273,7 +288,7 @@ impl Router {
             request.is_some_and(|request| same_id(&request.id, raw))
         };
         // The latest request counts if a client reuses an id.
-        let upstream_id = ids.iter().rev().find(is_named);
+        let upstream_id = ids.iter().filter(is_named).max();
         let upstream_id = upstream_id.ok_or("no request of this client with this id is waiting")?;
         Ok((range, *upstream_id))
     }
@@ -288,7 +303,7 @@ impl Router {
             process.creating += 1;
         }
         if let Some(limit) = self.limits.request_timeout
-            && request.class != RequestClass::Prompt
+            && !matches!(request.class, RequestClass::Prompt | RequestClass::Listen)
         {
             self.timed_client_requests.insert(request.upstream_id);
             self.wake_at(request.since + limit);
@@ -313,6 +328,10 @@ impl Router {
         }
         self.counters.notifications += 1;
         let text = envelope.text;
+        if method == PROGRESS && !self.may_report_progress(client, envelope) {
+            let why = "the progress token belongs to no request to this client";
+            return self.drop_client_message(client, why);
+        }
         if !is_cancellation(method) {
             let session = envelope.session.as_deref();
             let session = session.and_then(|session| self.sessions.get(session));
@@ -374,6 +393,6 @@ impl Router {
 
     fn drop_client_message(&mut self, client: ClientId, why: &str) {
         self.counters.dropped += 1;
-        log::debug!("dropped a response or a cancellation of {client}: {why}");
+        log::debug!("dropped a response or a notification of {client}: {why}");
     }
 }

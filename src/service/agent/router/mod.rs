@@ -8,7 +8,7 @@
 //! * A message that names a session passes only between the agent and the client that controls the session. The rules
 //!   are in `sessions/mod.rs`.
 //! * A request is passed on under an upstream id, which is never reused. Its response goes back under the id that the
-//!   sender wrote, byte for byte.
+//!   sender wrote, byte for byte. In protocols other than ACP, the same is true of the request's progress token.
 //!
 //! `handle_*` methods take input. The other methods are getters, except `drain` and `take_*`.
 
@@ -22,6 +22,7 @@ mod handshakes;
 mod id_map;
 mod processes;
 mod receivers;
+mod references;
 mod sessions;
 mod timeouts;
 mod turns;
@@ -147,6 +148,8 @@ struct ClientRequest {
     /// The client's own id, as the client wrote it. Empty for the turn of a session that the client has taken over, because
     /// the client gets a notification instead of the response.
     id: Box<str>,
+    /// The client's progress token, as the client wrote it. The agent gets the upstream id instead.
+    progress_token: Option<Box<str>>,
     class: RequestClass,
     /// The session that the request names.
     session: Option<Arc<str>>,
@@ -164,6 +167,8 @@ enum RequestClass {
     End,
     List,
     Prompt,
+    /// Stays open for notifications: `subscriptions/listen` of the Model Context Protocol.
+    Listen,
     Other,
 }
 
@@ -184,6 +189,8 @@ struct AgentRequest {
     process: usize,
     /// The agent's own id, as written.
     id: Box<str>,
+    /// The agent's own progress token, as written.
+    progress_token: Option<Box<str>>,
     /// The session that the request names.
     session: Option<Arc<str>>,
     /// Whether it is `session/request_permission`.
@@ -288,10 +295,14 @@ impl Router {
     /// The bytes that are kept for pending requests.
     #[cfg(test)]
     pub(crate) fn kept_for_requests(&self) -> usize {
+        let length = |text: &Option<Box<str>>| text.as_ref().map_or(0, |text| text.len());
         let client_requests = self.client_requests.values().map(|request| {
-            request.id.len() + request.session.as_ref().map_or(0, |session| session.len())
+            let session = request.session.as_ref().map_or(0, |session| session.len());
+            request.id.len() + session + length(&request.progress_token)
         });
-        let agent_requests = self.agent_requests.values().map(|request| request.id.len());
+        let agent_requests = self.agent_requests.values();
+        let agent_requests =
+            agent_requests.map(|request| request.id.len() + length(&request.progress_token));
         client_requests.chain(agent_requests).sum()
     }
 
@@ -357,7 +368,8 @@ impl Router {
     pub(crate) fn is_busy(&self, client: ClientId) -> bool {
         self.clients.get(&client).is_some_and(|state| {
             let process = state.process.and_then(|process| self.process(process));
-            !state.client_requests.is_empty()
+            let mut requests = state.client_requests.iter();
+            requests.any(|id| !self.is_listening(*id))
                 || !state.agent_requests.is_empty()
                 || process.is_some_and(|process| process.initialize.is_wanted_by(client))
         }) || self.has_running_turn(client)
@@ -451,17 +463,17 @@ fn cancelled_id(envelope: &Envelope<'_>) -> Result<Range<usize>, &'static str> {
     found.filter(|_| count == 1 && is_spelled).ok_or(missing)
 }
 
-/// Replaces two ranges of a text and returns the result in parts.
-fn splice<'a>(text: &'a str, mut pieces: [(Range<usize>, &'a str); 2]) -> [&'a str; 5] {
+/// Replaces ranges of a text, which must not overlap, and returns the result in parts.
+fn splice<'a>(text: &'a str, pieces: &mut [(Range<usize>, &'a str)]) -> Vec<&'a str> {
     pieces.sort_unstable_by_key(|(range, _)| range.start);
-    let [(first, one), (second, other)] = pieces;
-    [
-        &text[..first.start],
-        one,
-        &text[first.end..second.start],
-        other,
-        &text[second.end..],
-    ]
+    let mut parts = Vec::with_capacity(2 * pieces.len() + 1);
+    let mut end = 0;
+    for (range, piece) in pieces {
+        parts.extend([&text[end..range.start], piece]);
+        end = range.end;
+    }
+    parts.push(&text[end..]);
+    parts
 }
 
 /// Removes the first occurrence of an item. Does not keep the order.

@@ -6,6 +6,7 @@ mod initialize;
 mod limits;
 mod ownership;
 mod processes;
+mod references;
 mod requests;
 mod routing;
 mod separation;
