@@ -1,0 +1,40 @@
+// Servers as child processes of a test.
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import readline from "node:readline";
+
+/** Starts a program that prints its URL. `url` is that URL. `stop` sends SIGTERM and returns the exit code. */
+export async function program(command, args, options = {}) {
+  const { url: known, from = "stdout", ...rest } = options;
+  const stdio = ["ignore", from === "stdout" ? "pipe" : "ignore", from === "stderr" ? "pipe" : "inherit"];
+  const child = spawn(command, args, { stdio, ...rest });
+  const exited = once(child, "exit");
+  const lines = readline.createInterface(child[from]);
+  let url;
+  for await (const line of lines) {
+    url = known?.(line) ?? /https?:\/\/[^\s'"]+/.exec(line)?.[0];
+    if (url) break;
+  }
+  if (!url) throw new Error(`${command} ${args.join(" ")} printed no URL`);
+  child[from].resume();
+  return {
+    url,
+    pid: child.pid,
+    async stop() {
+      child.kill("SIGTERM");
+      return (await exited)[0];
+    },
+  };
+}
+
+/** Starts `outrigger mcp -- PROGRAM` on a free port. `stop` also checks that it exits cleanly. */
+export async function outrigger([...command], ...options) {
+  const args = ["mcp", "--listen", "127.0.0.1:0", "--no-auth", "--log", "warn", ...options, "--", ...command];
+  const started = await program(process.env.OUTRIGGER ?? "outrigger", args);
+  const { stop } = started;
+  started.stop = async () => {
+    const code = await stop();
+    if (code !== 0) throw new Error(`outrigger ended with ${code}`);
+  };
+  return started;
+}
