@@ -8,7 +8,10 @@ export const TOOLS = process.env.TOOLS ?? path.resolve(HERE, "../../../target/in
 const require = createRequire(TOOLS + "/");
 
 /** The ES module `name` of an installed package. */
-export const load = (name) => import(pathToFileURL(require.resolve(name).replace("/dist/cjs/", "/dist/esm/")));
+export async function load(name) {
+  const file = require.resolve(name).replace("/dist/cjs/", "/dist/esm/");
+  return import(pathToFileURL(file.replace(/\.cjs$/, ".mjs")));
+}
 /** The path of a file below the folder of installed modules. */
 export const module_file = (name) => path.join(TOOLS, "node_modules", name);
 /** The Node 22 that newer packages need. */
