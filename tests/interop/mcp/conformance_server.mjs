@@ -1,4 +1,5 @@
 // The server that the scenarios of the MCP conformance suite expect: their tools, resources and prompts, on the TypeScript SDK 1.x.
+// sessions.mjs uses it too, and its tool `count`.
 //
 // usage: node conformance_server.mjs                 speaks on standard input and output
 //        node conformance_server.mjs --http PORT     serves the SDK's own Streamable HTTP transport, and prints its URL
@@ -87,6 +88,19 @@ const TOOLS = {
     await pause(100);
     return content(text("The answer after the stream was closed."));
   }],
+  announce: ["Tells the client that the tools changed, with a notification that belongs to no call", object(), async (_, call) => {
+    await call.server.sendToolListChanged();
+    return content(text("announced"));
+  }],
+  count: ["Reports its progress `steps` times, with `delay` seconds before each", object({ steps: { type: "integer" }, delay: { type: "number" } }),
+    async ({ steps, delay }, call) => {
+      for (let progress = 1; progress <= steps && !call.signal.aborted; progress++) {
+        await pause(delay * 1000);
+        const params = { progressToken: call._meta?.progressToken, progress, total: steps };
+        if (params.progressToken !== undefined) await call.sendNotification({ method: "notifications/progress", params });
+      }
+      return content(text(`counted to ${steps}`));
+    }],
   json_schema_2020_12_tool: ["Has a schema with keywords of JSON Schema 2020-12", {
     $schema: "https://json-schema.org/draft/2020-12/schema",
     type: "object",
@@ -125,7 +139,7 @@ function conformance_server() {
   on("CallTool", async (params, call) => {
     if (!TOOLS[params.name]) throw unknown(`tool '${params.name}'`);
     try {
-      return await TOOLS[params.name][2](params.arguments ?? {}, { ...call, _meta: params._meta });
+      return await TOOLS[params.name][2](params.arguments ?? {}, { ...call, _meta: params._meta, server });
     } catch (error) {
       return { isError: true, ...content(text(error.message)) };
     }
