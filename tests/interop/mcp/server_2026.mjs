@@ -18,8 +18,9 @@ let http_handler;
 
 /** Waits, and throws if the call is cancelled meanwhile. */
 const pause = (seconds, signal) => new Promise((resolve, reject) => {
-  const timer = setTimeout(resolve, seconds * 1000);
-  signal.addEventListener("abort", () => (clearTimeout(timer), reject(new Error("cancelled"))), { once: true });
+  const cancel = () => (clearTimeout(timer), reject(new Error("cancelled")));
+  const timer = setTimeout(() => (signal.removeEventListener("abort", cancel), resolve()), seconds * 1000);
+  signal.addEventListener("abort", cancel, { once: true });
 });
 
 function make() {
