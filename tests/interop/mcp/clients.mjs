@@ -191,7 +191,7 @@ async function with_websocket(title, url) {
   await check(title, async () => {
     const { Client } = await load("@modelcontextprotocol/sdk/client/index.js");
     const { WebSocketClientTransport } = await load("@modelcontextprotocol/sdk/client/websocket.js");
-    globalThis.WebSocket ??= (await load("ws")).WebSocket;
+    globalThis.WebSocket ??= (await load("ws")).default;
     const client = new Client({ name: "interop-ws", version: "1" }, { capabilities: {} });
     await client.connect(new WebSocketClientTransport(new URL(url.replace("http", "ws"))));
     assert.equal(text(await client.callTool({ name: "echo", arguments: { message: "hi" } })), "Echo: hi");
