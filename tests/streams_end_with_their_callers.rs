@@ -104,7 +104,8 @@ const FIRST: &str = "data: first\n\n";
 fn however_a_caller_goes_its_call_is_abandoned_at_once() {
     // There are no time limits, so only the end of the connection can tell the server.
     let stage = Stage::new(patient());
-    let endings: [(&str, fn(Wire) -> Option<Wire>); 3] = [
+    type End = fn(Wire) -> Option<Wire>;
+    let endings: [(&str, End); 3] = [
         ("closed", |_| None),
         ("reset", |wire| {
             wire.reset();

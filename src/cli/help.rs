@@ -87,19 +87,26 @@ Options:
 
 /// The help of the demo's programs.
 pub(super) fn examples() -> String {
-    "\
+    let (mcp, mcp_line) = if cfg!(feature = "mcp") {
+        (
+            "  outrigger example-mcp      a server of the Model Context Protocol with three tools\n",
+            "  outrigger mcp -- outrigger example-mcp\n",
+        )
+    } else {
+        ("", "")
+    };
+    format!(
+        "\
 The programs that 'outrigger demo' runs. They use their standard streams and take no arguments.
 
   outrigger example-agent    an agent of the Agent Client Protocol: keeps sessions, streams its
                              answers, asks for permission, can be cancelled. It uses no model
   outrigger example-app      a chat room for 'outrigger app'
-  outrigger example-mcp      a server of the Model Context Protocol with three tools
-
+{mcp}
   outrigger agent -- outrigger example-agent
   outrigger app -- outrigger example-app
-  outrigger mcp -- outrigger example-mcp
-"
-    .to_owned()
+{mcp_line}"
+    )
 }
 
 /// Writes a flag with its description, wrapped to the width of a screen.

@@ -140,6 +140,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Action, UsageError>
             (Some(command), _) => command,
             (None, Some("example-agent")) => return Ok(example(&mut parser, demo::run_agent)?),
             (None, Some("example-app")) => return Ok(example(&mut parser, demo::run_app)?),
+            #[cfg(feature = "mcp")]
             (None, Some("example-mcp")) => return Ok(example(&mut parser, demo::run_mcp)?),
             (None, Some("token")) => return Ok(token::parse(&mut parser)?),
             (None, Some("help")) => return Ok(Action::Print(help_on(&mut parser))),

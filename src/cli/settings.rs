@@ -10,7 +10,9 @@ use std::time::Duration;
 use super::client::ClientSettings;
 #[cfg(feature = "client")]
 use super::commands::AttachFlags;
-use super::commands::{Command, McpFlags};
+use super::commands::Command;
+#[cfg(feature = "mcp")]
+use super::commands::McpFlags;
 use super::logging::LogFormat;
 use super::lookup;
 #[cfg(feature = "tls")]
@@ -57,6 +59,7 @@ pub(crate) struct Settings {
     pub(crate) client: ClientSettings,
     #[cfg(feature = "client")]
     pub(crate) attach: AttachFlags,
+    #[cfg(feature = "mcp")]
     pub(crate) mcp: McpFlags,
     /// Whether connections cannot be resumed.
     pub(crate) no_resume: bool,
@@ -126,6 +129,7 @@ impl Settings {
             client: ClientSettings::default(),
             #[cfg(feature = "client")]
             attach: AttachFlags::default(),
+            #[cfg(feature = "mcp")]
             mcp: McpFlags::default(),
             no_resume: false,
             restart: false,

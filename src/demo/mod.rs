@@ -3,6 +3,7 @@
 
 mod agent;
 mod app;
+#[cfg(feature = "mcp")]
 mod mcp;
 
 use std::fmt::Write;
@@ -13,6 +14,7 @@ use crate::{
 };
 pub(crate) use agent::run as run_agent;
 pub(crate) use app::run as run_app;
+#[cfg(feature = "mcp")]
 pub(crate) use mcp::run as run_mcp;
 
 /// The page shows live clients and processes, and has a console. It loads nothing from other hosts.
@@ -125,6 +127,7 @@ pub(crate) fn instructions(
             client("connect", "/acp")
         ),
     );
+    #[cfg(feature = "mcp")]
     line(
         "mcp: a server of the Model Context Protocol, over Streamable HTTP",
         &format!(

@@ -29,6 +29,7 @@ mod endpoint;
 pub(crate) mod framing;
 mod json;
 pub(crate) mod lines;
+#[cfg(feature = "mcp")]
 mod mcp;
 mod pipe;
 mod pipe_program;
@@ -43,6 +44,7 @@ pub use connect::{Bridge, BridgeConfig};
 pub use echo::Echo;
 pub use endpoint::{Endpoint, ParseEndpointError};
 pub use framing::{Framing, ParseFramingError};
+#[cfg(feature = "mcp")]
 pub use mcp::{Mcp, McpConfig};
 pub use pipe_program::{PipeConfig, PipePerClient, PipeShared};
 pub use process::{Processes, ProcessesConfig, Terminal, TerminalConfig};

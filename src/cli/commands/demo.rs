@@ -9,9 +9,9 @@ pub(super) static DEMO: Command = Command {
     summary: "run several services and print links to try",
     about: "\
 Serves several commands at once: echo at /echo, your shell at /terminal, processes at /process, a
-chat room at /app, an agent at /acp and an MCP server at /mcp. The page at / shows what is connected and has a console. The
-chat room, the agent and the MCP server are part of outrigger: 'outrigger example-app', 'outrigger
-example-agent' and 'outrigger example-mcp'.
+chat room at /app, an agent at /acp and, with the feature mcp, an MCP server at /mcp. The page at /
+shows what is connected and has a console. The chat room, the agent and the MCP server are part of
+outrigger: 'outrigger example-app', 'outrigger example-agent' and 'outrigger example-mcp'.
 
 The demo prints a line to paste for each. Every holder of the token in these lines can use your
 shell.
@@ -31,12 +31,13 @@ pub(in crate::cli) fn routes() -> Result<Vec<(&'static Command, Settings)>, Stri
     let shell = shell.filter(|shell| lookup::find(shell, None, &[]).is_ok());
     let shell = shell.unwrap_or_else(|| "/bin/sh".to_owned());
     let example = |name: &str| vec![own_program.clone(), name.to_owned()];
-    let routes: [(&'static Command, &str, Vec<String>); 6] = [
+    let routes: Vec<(&'static Command, &str, Vec<String>)> = vec![
         (&super::echo::ECHO, "/echo", Vec::new()),
         (&super::terminal::TERMINAL, "/terminal", vec![shell]),
         (&super::processes::PROCESSES, "/process", Vec::new()),
         (&super::app::APP, "/app", example("example-app")),
         (&super::agent::AGENT, "/acp", example("example-agent")),
+        #[cfg(feature = "mcp")]
         (&super::mcp::MCP, "/mcp", example("example-mcp")),
     ];
     let route = |(command, path, program): (&'static Command, &str, Vec<String>)| {

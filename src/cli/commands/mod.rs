@@ -8,6 +8,7 @@ mod attach;
 mod connect;
 mod demo;
 mod echo;
+#[cfg(feature = "mcp")]
 mod mcp;
 mod pipe;
 mod processes;
@@ -97,6 +98,7 @@ impl Command {
         &terminal::TERMINAL,
         &processes::PROCESSES,
         &app::APP,
+        #[cfg(feature = "mcp")]
         &mcp::MCP,
         &pipe::PIPE,
         &echo::ECHO,
@@ -158,4 +160,5 @@ impl Command {
 #[cfg(feature = "client")]
 pub(super) use attach::AttachFlags;
 pub(super) use demo::routes as demo_routes;
+#[cfg(feature = "mcp")]
 pub(super) use mcp::McpFlags;

@@ -122,6 +122,7 @@ impl Child {
     }
 
     /// Whether the child has set this timer.
+    #[cfg(feature = "mcp")]
     pub(crate) fn is_timer(&self, timer: TimerId) -> bool {
         self.timer.is_some_and(|(_, own)| own == timer)
     }

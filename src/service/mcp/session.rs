@@ -62,6 +62,8 @@ pub(super) struct Session {
     replay: Replay,
     /// The negotiated revision.
     version: Option<Box<str>>,
+    /// Whether the process is not read, because a caller is behind. Ends when any caller drains or leaves.
+    is_paused: bool,
     /// When the client has last sent or read something.
     last_active: Time,
 }
@@ -94,6 +96,7 @@ impl Session {
             last_stream: MAIN,
             replay: Replay::new(replay),
             version: None,
+            is_paused: false,
             last_active: now,
         }
     }
@@ -265,6 +268,7 @@ impl Session {
                     former.end(ctx);
                 }
                 hub.callers.insert(caller, Call::Session(self.id, number));
+                self.resume(ctx);
             }
             None => reply.end(ctx),
         }
@@ -301,7 +305,10 @@ impl Session {
 
     /// Continues to read the process, which waited for a slow caller.
     pub(super) fn resume(&mut self, ctx: &mut Context) {
-        if let Some(process) = &mut self.process {
+        if self.is_paused
+            && let Some(process) = &mut self.process
+        {
+            self.is_paused = false;
             process.resume(ctx);
         }
     }
@@ -448,6 +455,7 @@ impl Session {
             .deliver(ctx, hub, stream, text)
             .is_some_and(|caller| ctx.is_congested(caller));
         let flow = if is_congested {
+            self.is_paused = true;
             ControlFlow::Break(())
         } else {
             ControlFlow::Continue(())
@@ -492,6 +500,7 @@ impl Session {
     fn finish(&mut self, ctx: &mut Context, hub: &mut Hub, pending: &PendingRequest, text: &str) {
         hub.end_request(&self.principal);
         self.last_active = ctx.now();
+        self.resume(ctx);
         let Some(stream) = self.streams.remove(&pending.stream) else {
             return;
         };
@@ -538,6 +547,7 @@ impl Session {
         if let Some(reply) = main.and_then(|main| main.reply.take()) {
             hub.callers.remove(&reply.caller);
             reply.end(ctx);
+            self.resume(ctx);
         }
     }
 }

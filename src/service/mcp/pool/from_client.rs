@@ -1,0 +1,245 @@
+//! Requests of callers: from the call to a process, and their ends that do not come from a process.
+
+use std::ops::Range;
+
+use super::rewrite::{cancellation, with_unique_ids};
+use super::{PendingRequest, Pool, Purpose, Slot, Subscription, Support};
+use crate::service::agent::envelope::{Envelope, MessageKind, member};
+use crate::service::agent::response::error;
+use crate::service::mcp::hub::{Call, Hub};
+use crate::service::mcp::listen::Filter;
+use crate::service::mcp::problem::{Problem, code};
+use crate::service::mcp::process::MAX_UNREAD;
+use crate::service::mcp::reply::Reply;
+use crate::{Context, Principal, StatusCode};
+
+impl Pool {
+    /// Whether a request waits for its answer and its stream has not begun.
+    pub(in crate::service::mcp) fn may_begin(&self, id: u64) -> bool {
+        matches!(
+            self.requests.get(&id),
+            Some(PendingRequest { purpose: Purpose::Call { reply, .. }, .. }) if !reply.is_streaming()
+        )
+    }
+
+    /// Whether a request still waits for its answer.
+    pub(in crate::service::mcp) fn is_waiting(&self, id: u64) -> bool {
+        self.requests.contains_key(&id)
+    }
+
+    /// The process with the fewest requests. `None` if none runs.
+    fn least_busy(&mut self) -> Option<usize> {
+        let running = |(_, slot): &(usize, &mut Slot)| slot.process.is_some();
+        let slots = self.slots.iter_mut().enumerate().filter(running);
+        let free = slots.min_by_key(|(_, slot)| slot.pending);
+        free.map(|(index, _)| index)
+    }
+
+    /// The running process that knows the state of a call with several rounds.
+    fn knowing(&self, envelope: &Envelope<'_>) -> Option<usize> {
+        if self.slots.len() == 1 {
+            return None;
+        }
+        let state = member(envelope.text, envelope.body.as_ref()?, "requestState")?;
+        let slot = self.states.slot_of(&envelope.text[state])?;
+        let is_running = self.slots[slot].process.is_some();
+        is_running.then_some(slot)
+    }
+
+    /// Passes a request on to a process. The caller gets the answer later.
+    pub(in crate::service::mcp) fn request(
+        &mut self,
+        ctx: &mut Context,
+        hub: &mut Hub,
+        envelope: &Envelope<'_>,
+        reply: Reply,
+        principal: Principal,
+    ) {
+        let MessageKind::Request { method, id } = &envelope.kind else {
+            return;
+        };
+        let own_id = &envelope.text[id.clone()];
+        let is_subscription = method == "subscriptions/listen";
+        match self.accept(hub, envelope, is_subscription, &reply, &principal) {
+            Ok((slot, token)) => {
+                let request = self.next_id();
+                hub.callers.insert(reply.caller, Call::Pool(request));
+                let text = with_unique_ids(envelope.text, id, token.as_ref(), request);
+                let token = token.map(|range| envelope.text[range].into());
+                let is_held = self.support == Support::Unknown;
+                let purpose = Purpose::Call {
+                    reply,
+                    principal,
+                    id: own_id.into(),
+                    token,
+                    listens: is_subscription.then(|| {
+                        Box::new(Subscription {
+                            filter: Filter::of(envelope),
+                            text: text.as_str().into(),
+                            is_acknowledged: false,
+                        })
+                    }),
+                    lists_tools: method == "tools/list",
+                    held: None,
+                };
+                self.requests
+                    .insert(request, PendingRequest { slot, purpose });
+                self.slots[slot].pending += 1;
+                if is_held {
+                    self.hold(request, text);
+                } else if is_subscription {
+                    self.send_to_all(ctx, &text);
+                } else {
+                    self.send(ctx, slot, &text);
+                }
+                let call = Call::Pool(request);
+                hub.beginnings.push(ctx, call, |call| match call {
+                    Call::Pool(id) => self.may_begin(id),
+                    Call::Session(..) => true,
+                });
+                hub.timeouts.push(ctx, call, |call| match call {
+                    Call::Pool(id) => self.is_waiting(id),
+                    Call::Session(..) => true,
+                });
+            }
+            Err(problem) => reply.reject(ctx, &problem.with_id(own_id), true),
+        }
+    }
+
+    /// Chooses the process for a request. Returns its slot, and where the request has a progress token.
+    fn accept(
+        &mut self,
+        hub: &mut Hub,
+        envelope: &Envelope<'_>,
+        is_subscription: bool,
+        reply: &Reply,
+        principal: &Principal,
+    ) -> Result<(usize, Option<Range<usize>>), Problem> {
+        // A token that a server could read elsewhere would not be replaced, and could name the request of another caller.
+        let token = envelope
+            .progress_token()
+            .map_err(|why| Problem::invalid(format!("Invalid request: {why}")))?;
+        if is_subscription && !reply.takes_events() {
+            return Err(Problem::new(
+                StatusCode::NOT_ACCEPTABLE,
+                code::INVALID_REQUEST,
+                "Accept must allow text/event-stream",
+            ));
+        }
+        let slot = self
+            .knowing(envelope)
+            .or_else(|| self.least_busy())
+            .ok_or_else(|| Problem::unavailable("The server is not running"))?;
+        let is_full = match self.support {
+            Support::Unknown => self.held + envelope.text.len() > MAX_UNREAD,
+            _ => self.slots[slot]
+                .process
+                .as_mut()
+                .is_none_or(|process| process.is_behind()),
+        };
+        if is_full {
+            return Err(Problem::unavailable("The server does not read its input"));
+        }
+        hub.take_request(principal)?;
+        Ok((slot, token))
+    }
+
+    fn hold(&mut self, request: u64, text: String) {
+        self.held += text.len();
+        self.waiting.push(request);
+        if let Some(PendingRequest {
+            purpose: Purpose::Call { held, .. },
+            ..
+        }) = self.requests.get_mut(&request)
+        {
+            *held = Some(text.into());
+        }
+    }
+
+    /// Passes on a notification of a client, unless it names a request: ids of clients mean nothing to a shared process.
+    pub(in crate::service::mcp) fn notify(&mut self, ctx: &mut Context, method: &str, text: &str) {
+        let names_request = matches!(
+            method,
+            "notifications/cancelled" | "notifications/progress" | "notifications/initialized"
+        );
+        if names_request || self.support != Support::Stateless {
+            return;
+        }
+        if let Some(slot) = self.least_busy() {
+            self.send(ctx, slot, text);
+        }
+    }
+
+    /// Begins the stream of a request that has waited for a while.
+    pub(in crate::service::mcp) fn begin_stream(&mut self, ctx: &mut Context, id: u64) {
+        if let Some(PendingRequest {
+            purpose: Purpose::Call { reply, .. },
+            ..
+        }) = self.requests.get_mut(&id)
+        {
+            reply.begin(ctx);
+        }
+    }
+
+    /// Cancels a request whose caller is gone.
+    pub(in crate::service::mcp) fn cancel(&mut self, ctx: &mut Context, hub: &mut Hub, id: u64) {
+        if self.remove(ctx, hub, id, "Client disconnected").is_some() {
+            hub.counts.cancelled += 1;
+        }
+    }
+
+    /// Fails a request that has waited too long.
+    pub(in crate::service::mcp) fn time_out(&mut self, ctx: &mut Context, hub: &mut Hub, id: u64) {
+        if let Some((reply, own_id)) = self.remove(ctx, hub, id, "Request timed out") {
+            let failed = error(&own_id, code::INTERNAL, "Request timed out", None);
+            reply.finish(ctx, StatusCode::OK, None, &failed);
+        }
+    }
+
+    /// Removes a request of a caller and tells the process.
+    pub(super) fn remove(
+        &mut self,
+        ctx: &mut Context,
+        hub: &mut Hub,
+        id: u64,
+        why: &str,
+    ) -> Option<(Reply, Box<str>)> {
+        let (slot, purpose) = self.take(hub, id)?;
+        let Purpose::Call {
+            reply,
+            id: own_id,
+            held,
+            listens,
+            ..
+        } = purpose
+        else {
+            return None;
+        };
+        match held {
+            Some(text) => self.held -= text.len(),
+            None => {
+                let cancelled = cancellation(id, why);
+                if listens.is_some() {
+                    self.send_to_all(ctx, &cancelled);
+                } else {
+                    self.send(ctx, slot, &cancelled);
+                }
+            }
+        }
+        Some((reply, own_id))
+    }
+
+    /// Takes a request out of the table.
+    pub(super) fn take(&mut self, hub: &mut Hub, id: u64) -> Option<(usize, Purpose)> {
+        let PendingRequest { slot, purpose } = self.requests.remove(&id)?;
+        if let Purpose::Call {
+            reply, principal, ..
+        } = &purpose
+        {
+            self.slots[slot].pending -= 1;
+            hub.end_request(principal);
+            hub.callers.remove(&reply.caller);
+        }
+        Some((slot, purpose))
+    }
+}

@@ -1,0 +1,318 @@
+//! Messages of processes: each one reaches the caller that it is for.
+
+use std::ops::{ControlFlow, Range};
+
+use super::rewrite::{
+    SUBSCRIPTION_KEY, cancellation, no_requests, status_of, supports_stateless, with_subscription,
+};
+use super::{PendingRequest, Pool, PoolChange, Purpose, Support};
+use crate::service::agent::envelope::{Envelope, EnvelopeError, MessageKind, member};
+use crate::service::agent::line_decoder::{AgentLine, start_of};
+use crate::service::agent::recover_id::{IdRecovery, RecoveredId};
+use crate::service::agent::response::error;
+use crate::service::child::ChildEvent;
+use crate::service::mcp::hub::Hub;
+use crate::service::mcp::problem::code;
+use crate::service::mcp::process::Input;
+use crate::service::mcp::splice::splice;
+use crate::{Context, StatusCode};
+
+impl Pool {
+    /// Handles an event of the process of a slot.
+    pub(in crate::service::mcp) fn handle(
+        &mut self,
+        ctx: &mut Context,
+        hub: &mut Hub,
+        slot: usize,
+        input: Input,
+    ) -> Option<PoolChange> {
+        let mut process = self.slots[slot].process.take()?;
+        let mut answers = Vec::new();
+        let mut was_probe = false;
+        let event = process.handle(ctx, input, |ctx, line| {
+            was_probe |= self.handle_line(ctx, hub, slot, line, &mut answers);
+            ControlFlow::Continue(())
+        });
+        for answer in &answers {
+            process.send(ctx, answer);
+        }
+        self.slots[slot].process = Some(process);
+        if let ChildEvent::Exited(status) = event {
+            self.slots[slot].process = None;
+            self.handle_exit(ctx, hub, slot, status);
+            return None;
+        }
+        if was_probe {
+            return self.finish_probe(ctx, hub);
+        }
+        None
+    }
+
+    /// Handles a message. Returns whether it was the answer to the probe.
+    fn handle_line(
+        &mut self,
+        ctx: &mut Context,
+        hub: &mut Hub,
+        slot: usize,
+        line: AgentLine<'_>,
+        answers: &mut Vec<String>,
+    ) -> bool {
+        let (recovered, why) = match line {
+            AgentLine::Nothing => return false,
+            AgentLine::Unreadable(recovered, why) => (recovered, why),
+            AgentLine::Text(text) => match Envelope::parse(text) {
+                Ok(envelope) => return self.handle_message(ctx, hub, slot, &envelope, answers),
+                Err(EnvelopeError::Parse) => {
+                    let start = start_of(text.as_bytes());
+                    log::warn!("skipped a line of the MCP server that is not JSON: {start:?}");
+                    (IdRecovery::of(text.as_bytes()), "is not JSON")
+                }
+                Err(EnvelopeError::Invalid { why, .. }) => {
+                    log::warn!("skipped a line of the MCP server that is no message: {why}");
+                    (IdRecovery::of(text.as_bytes()), why)
+                }
+            },
+        };
+        match recovered {
+            Some(RecoveredId::Response(id)) => {
+                let id = id.parse().ok();
+                let taken = id.filter(|id| self.is_of(slot, *id));
+                if let Some((_, purpose)) = taken.and_then(|id| self.take(hub, id)) {
+                    return self.fail(ctx, purpose, &format!("the server's answer {why}"));
+                }
+            }
+            Some(RecoveredId::Request(id)) => answers.push(no_requests(&id)),
+            None => {}
+        }
+        false
+    }
+
+    /// Answers the caller of a request with an internal error. Returns whether the request was the probe.
+    fn fail(&mut self, ctx: &mut Context, purpose: Purpose, why: &str) -> bool {
+        match purpose {
+            Purpose::Call { reply, id, .. } => {
+                let failed = error(&id, code::INTERNAL, "Internal error", Some(why));
+                reply.finish(ctx, StatusCode::OK, None, &failed);
+                false
+            }
+            Purpose::Probe => {
+                self.support = Support::Sessions;
+                true
+            }
+            Purpose::ListTools => false,
+        }
+    }
+
+    /// Whether a request was sent to the process of this slot.
+    fn is_of(&self, slot: usize, id: u64) -> bool {
+        self.requests
+            .get(&id)
+            .is_some_and(|request| request.slot == slot)
+    }
+
+    fn handle_message(
+        &mut self,
+        ctx: &mut Context,
+        hub: &mut Hub,
+        slot: usize,
+        envelope: &Envelope<'_>,
+        answers: &mut Vec<String>,
+    ) -> bool {
+        ctx.spend(2 + envelope.text.len() / 512);
+        match &envelope.kind {
+            MessageKind::Request { id, .. } => {
+                answers.push(no_requests(&envelope.text[id.clone()]));
+                false
+            }
+            MessageKind::Notification { method } => {
+                self.handle_notification(ctx, hub, slot, method, envelope);
+                false
+            }
+            MessageKind::Response { id, result } => {
+                let number = envelope.text[id.clone()].parse().ok();
+                let number = number.filter(|number| self.is_of(slot, *number));
+                let Some((number, (_, purpose))) =
+                    number.and_then(|number| Some((number, self.take(hub, number)?)))
+                else {
+                    log::debug!("the MCP server has answered a request that does not wait");
+                    hub.counts.dropped += 1;
+                    return false;
+                };
+                self.handle_response(ctx, envelope, number, id, result.as_ref(), slot, purpose)
+            }
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the parts of one message")]
+    fn handle_response(
+        &mut self,
+        ctx: &mut Context,
+        envelope: &Envelope<'_>,
+        number: u64,
+        id: &Range<usize>,
+        result: Option<&Range<usize>>,
+        slot: usize,
+        purpose: Purpose,
+    ) -> bool {
+        let text = envelope.text;
+        match purpose {
+            Purpose::Call {
+                reply,
+                id: own_id,
+                lists_tools,
+                listens,
+                ..
+            } => {
+                if listens.is_some() && self.slots.len() > 1 {
+                    // The other processes still listen for the caller.
+                    self.send_to_all(ctx, &cancellation(number, "The server has ended it"));
+                }
+                if lists_tools && let Some(result) = result {
+                    self.tools.learn(&text[result.clone()]);
+                }
+                let mut edits = vec![(id.clone(), &*own_id)];
+                let subscription = envelope.meta.as_ref();
+                let subscription =
+                    subscription.and_then(|meta| member(text, meta, SUBSCRIPTION_KEY));
+                if let Some(range) = subscription
+                    && text[range.clone()].parse() == Ok(number)
+                {
+                    edits.push((range, &own_id));
+                }
+                let answer = splice(text, &mut edits);
+                if self.slots.len() > 1
+                    && let Some(result) = result
+                    && let Some(state) = member(text, result, "requestState")
+                {
+                    self.states.learn(&text[state], slot);
+                }
+                reply.finish(ctx, status_of(text, result), None, &answer);
+                false
+            }
+            Purpose::Probe => {
+                self.support = if supports_stateless(text, result) {
+                    Support::Stateless
+                } else {
+                    Support::Sessions
+                };
+                true
+            }
+            Purpose::ListTools => {
+                if let Some(result) = result {
+                    self.tools.learn(&text[result.clone()]);
+                    let cursor = member(text, result, "nextCursor").map(|range| &text[range]);
+                    if let Some(cursor) = cursor.filter(|cursor| cursor.starts_with('"')) {
+                        let params = format!(r#""cursor":{cursor},"#);
+                        self.ask(ctx, slot, "tools/list", Purpose::ListTools, &params);
+                    }
+                }
+                false
+            }
+        }
+    }
+
+    /// Passes a notification on to the caller that it is for.
+    fn handle_notification(
+        &mut self,
+        ctx: &mut Context,
+        hub: &mut Hub,
+        slot: usize,
+        method: &str,
+        envelope: &Envelope<'_>,
+    ) {
+        let text = envelope.text;
+        let params = envelope.body.as_ref();
+        let number = |range: &Range<usize>| {
+            let id = text[range.clone()].parse::<u64>().ok();
+            id.filter(|id| self.is_of(slot, *id))
+        };
+        if method == "notifications/progress" {
+            let range = params.and_then(|params| member(text, params, "progressToken"));
+            if let Some((range, id)) =
+                range.and_then(|range| Some((range.clone(), number(&range)?)))
+                && let Some(PendingRequest {
+                    purpose:
+                        Purpose::Call {
+                            reply,
+                            token: Some(token),
+                            ..
+                        },
+                    ..
+                }) = self.requests.get_mut(&id)
+            {
+                reply.event(ctx, None, &splice(text, &mut [(range, token)]));
+                return;
+            }
+        } else if method == "notifications/cancelled" {
+            // A server ends a subscription with it.
+            let id = envelope.request_id.as_ref().and_then(number);
+            let is_subscription = |id: &u64| {
+                let request = self.requests.get(id);
+                request.is_some_and(|request| request.subscription().is_some())
+            };
+            if let Some(id) = id.filter(is_subscription)
+                && let Some((reply, _)) = self.remove(ctx, hub, id, "The server has ended it")
+            {
+                reply.end(ctx);
+                return;
+            }
+        } else if let Some(meta) = &envelope.meta
+            && let Some(range) = member(text, meta, SUBSCRIPTION_KEY)
+        {
+            // Every process of the pool knows the subscription.
+            if let Ok(id) = text[range.clone()].parse::<u64>()
+                && let Some(PendingRequest {
+                    purpose:
+                        Purpose::Call {
+                            reply,
+                            id: own_id,
+                            listens: Some(subscription),
+                            ..
+                        },
+                    ..
+                }) = self.requests.get_mut(&id)
+            {
+                let is_acknowledgement = method == "notifications/subscriptions/acknowledged";
+                if !is_acknowledgement || !subscription.is_acknowledged {
+                    subscription.is_acknowledged |= is_acknowledgement;
+                    reply.event(ctx, None, &splice(text, &mut [(range, own_id)]));
+                }
+                return;
+            }
+        } else {
+            if method == "notifications/tools/list_changed" {
+                self.ask(ctx, slot, "tools/list", Purpose::ListTools, "");
+            }
+            if self.tell_subscribers(ctx, method, envelope) {
+                return;
+            }
+        }
+        log::debug!("a notification of the MCP server is for nobody: {method}");
+        hub.counts.dropped += 1;
+    }
+
+    /// Sends a notification that names no subscription to all subscribers of its kind. Returns whether there was one.
+    fn tell_subscribers(
+        &mut self,
+        ctx: &mut Context,
+        method: &str,
+        envelope: &Envelope<'_>,
+    ) -> bool {
+        let mut was_told = false;
+        for request in self.requests.values_mut() {
+            if let Purpose::Call {
+                reply,
+                id,
+                listens: Some(subscription),
+                ..
+            } = &mut request.purpose
+                && subscription.filter.wants(method, envelope)
+            {
+                let text = with_subscription(envelope, id);
+                reply.event(ctx, None, &text);
+                was_told = true;
+            }
+        }
+        was_told
+    }
+}

@@ -1,0 +1,434 @@
+//! The pool: a few processes that answer all requests of revision 2026-07-28.
+//!
+//! Every request gets an id that no other request of the pool has had, also as its progress token. What a process sends back names
+//! this id, so it reaches the caller of that request and nobody else, under the caller's own id and token.
+
+mod from_client;
+mod from_process;
+mod rewrite;
+mod states;
+
+use std::collections::HashMap;
+use std::process::ExitStatus;
+
+use self::states::States;
+use super::McpConfig;
+use super::hub::Hub;
+use super::listen::Filter;
+use super::problem::Problem;
+use super::process::Process;
+use super::reply::Reply;
+use super::tools::Tools;
+use super::versions::STATELESS;
+use crate::service::backoff::Backoff;
+use crate::service::child::{code_and_signal, describe};
+use crate::{Context, Principal, SourceId, StatusCode, TimerId};
+
+pub(super) use self::rewrite::server_exited;
+
+/// Which revisions the program supports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Support {
+    /// Not known yet: the first process has been asked.
+    Unknown,
+    /// Revision 2026-07-28.
+    Stateless,
+    /// Only older ones, which have sessions. The pool has no process.
+    Sessions,
+}
+
+/// What a request is for.
+#[derive(Debug)]
+enum Purpose {
+    /// A caller waits for the answer.
+    Call {
+        reply: Reply,
+        principal: Principal,
+        /// The caller's own id, as written.
+        id: Box<str>,
+        /// The caller's own progress token, as written.
+        token: Option<Box<str>>,
+        /// For `subscriptions/listen`.
+        listens: Option<Box<Subscription>>,
+        /// Whether the answer describes tools.
+        lists_tools: bool,
+        /// The message, while the process is not ready.
+        held: Option<Box<str>>,
+    },
+    /// Asks which revisions the process supports.
+    Probe,
+    /// Asks for the tools, page by page.
+    ListTools,
+}
+
+/// A `subscriptions/listen` request. All processes of the pool get it, because any of them may have something to tell.
+#[derive(Debug)]
+struct Subscription {
+    filter: Filter,
+    /// The message, for processes that are started later.
+    text: Box<str>,
+    /// Whether the caller has got the acknowledgement of a process. Those of the others are dropped.
+    is_acknowledged: bool,
+}
+
+/// A request that is not answered.
+#[derive(Debug)]
+struct PendingRequest {
+    /// The process that answers it.
+    slot: usize,
+    purpose: Purpose,
+}
+
+impl PendingRequest {
+    fn subscription(&self) -> Option<&Subscription> {
+        match &self.purpose {
+            Purpose::Call { listens, .. } => listens.as_deref(),
+            Purpose::Probe | Purpose::ListTools => None,
+        }
+    }
+}
+
+/// The place of a process.
+#[derive(Debug)]
+struct Slot {
+    process: Option<Box<Process>>,
+    backoff: Backoff,
+    /// The process is started again when this timer expires.
+    restart: Option<TimerId>,
+    /// Requests that the process has not answered.
+    pending: usize,
+}
+
+/// The pool.
+#[derive(Debug)]
+pub(super) struct Pool {
+    command: Vec<String>,
+    slots: Vec<Slot>,
+    pub(super) support: Support,
+    requests: HashMap<u64, PendingRequest>,
+    last_id: u64,
+    pub(super) tools: Tools,
+    /// The bytes of messages that wait until the first process has said what it supports.
+    held: usize,
+    /// When the first process must have answered.
+    probe_timer: Option<TimerId>,
+    /// The processes that know the state of calls with several rounds (`requestState`), if there are several.
+    states: States,
+    /// The requests of callers, in the order of their ids, that wait for the probe.
+    waiting: Vec<u64>,
+    is_stopping: bool,
+}
+
+/// The change of a process that the owner of the sources must know.
+#[derive(Debug)]
+pub(super) enum PoolChange {
+    /// A process was started in this slot.
+    Started(usize),
+    /// The process of a slot is not needed any more, and was told to stop.
+    Stopping(Box<Process>),
+}
+
+impl Pool {
+    pub(super) fn new(config: &McpConfig) -> Self {
+        let slot = || Slot {
+            process: None,
+            backoff: Backoff::new(config.restart_limit),
+            restart: None,
+            pending: 0,
+        };
+        Self {
+            command: config.command.clone(),
+            slots: std::iter::repeat_with(slot)
+                .take(config.pool.max(1))
+                .collect(),
+            support: Support::Unknown,
+            requests: HashMap::new(),
+            last_id: 0,
+            tools: Tools::default(),
+            held: 0,
+            probe_timer: None,
+            states: States::default(),
+            waiting: Vec::new(),
+            is_stopping: false,
+        }
+    }
+
+    /// What is known of the tools. `None` if the program does not support revision 2026-07-28.
+    pub(super) fn tools(&self) -> Option<&Tools> {
+        (self.support != Support::Sessions).then_some(&self.tools)
+    }
+
+    /// The number of running processes.
+    pub(super) fn process_count(&self) -> usize {
+        self.slots
+            .iter()
+            .filter(|slot| slot.process.is_some())
+            .count()
+    }
+
+    /// Whether requests can be answered, or are not for the pool.
+    pub(super) fn is_ready(&self) -> bool {
+        match self.support {
+            Support::Unknown => false,
+            Support::Stateless => self.process_count() > 0,
+            Support::Sessions => true,
+        }
+    }
+
+    pub(super) fn sources(&self, slot: usize) -> impl Iterator<Item = SourceId> {
+        let process = self.slots.get(slot).and_then(|slot| slot.process.as_ref());
+        process.into_iter().flat_map(|process| process.sources())
+    }
+
+    /// The slot whose process has set this timer.
+    pub(super) fn owner_of(&self, timer: TimerId) -> Option<usize> {
+        self.slots.iter().position(|slot| {
+            let process = slot.process.as_ref();
+            process.is_some_and(|process| process.is_timer(timer))
+        })
+    }
+
+    /// Starts the first process and asks it which revisions it supports.
+    pub(super) fn start(
+        &mut self,
+        ctx: &mut Context,
+        hub: &mut Hub,
+        config: &McpConfig,
+    ) -> std::io::Result<()> {
+        self.start_process(ctx, hub, 0)?;
+        if let Some(timeout) = config.initialize_timeout {
+            self.probe_timer = Some(ctx.set_timer(timeout));
+        }
+        Ok(())
+    }
+
+    fn start_process(
+        &mut self,
+        ctx: &mut Context,
+        hub: &mut Hub,
+        slot: usize,
+    ) -> std::io::Result<()> {
+        let process = Process::start(ctx, &self.command)?;
+        hub.counts.processes += 1;
+        self.slots[slot].process = Some(Box::new(process));
+        match self.support {
+            Support::Unknown => self.ask(ctx, slot, "server/discover", Purpose::Probe, ""),
+            Support::Stateless if slot == 0 => {
+                self.ask(ctx, slot, "tools/list", Purpose::ListTools, "");
+            }
+            Support::Stateless | Support::Sessions => {}
+        }
+        if self.support == Support::Stateless {
+            let listens = self
+                .requests
+                .values()
+                .filter_map(PendingRequest::subscription);
+            let listens: Vec<Box<str>> = listens.map(|one| one.text.clone()).collect();
+            for text in listens {
+                self.send(ctx, slot, &text);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a request of Outrigger itself. `params` are further members of `params`.
+    fn ask(
+        &mut self,
+        ctx: &mut Context,
+        slot: usize,
+        method: &str,
+        purpose: Purpose,
+        params: &str,
+    ) {
+        let id = self.next_id();
+        let version = env!("CARGO_PKG_VERSION");
+        let message = format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{{params}"_meta":{{"io.modelcontextprotocol/protocolVersion":"{STATELESS}","io.modelcontextprotocol/clientInfo":{{"name":"outrigger","version":"{version}"}},"io.modelcontextprotocol/clientCapabilities":{{}}}}}}}}"#
+        );
+        self.requests.insert(id, PendingRequest { slot, purpose });
+        self.send(ctx, slot, &message);
+    }
+
+    fn next_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    fn send(&mut self, ctx: &mut Context, slot: usize, text: &str) {
+        if let Some(process) = &mut self.slots[slot].process {
+            process.send(ctx, text);
+        }
+    }
+
+    fn send_to_all(&mut self, ctx: &mut Context, text: &str) {
+        for slot in 0..self.slots.len() {
+            self.send(ctx, slot, text);
+        }
+    }
+
+    /// Begins to serve, now that it is known what the program supports.
+    fn finish_probe(&mut self, ctx: &mut Context, hub: &mut Hub) -> Option<PoolChange> {
+        if let Some(timer) = self.probe_timer.take() {
+            ctx.cancel_timer(timer);
+        }
+        self.held = 0;
+        let waiting = std::mem::take(&mut self.waiting);
+        if self.support == Support::Stateless {
+            log::info!("the MCP server supports revision {STATELESS}");
+            self.ask(ctx, 0, "tools/list", Purpose::ListTools, "");
+            for id in waiting {
+                if let Some(PendingRequest {
+                    slot,
+                    purpose: Purpose::Call { held, .. },
+                }) = self.requests.get_mut(&id)
+                    && let Some(text) = held.take()
+                {
+                    let slot = *slot;
+                    self.send(ctx, slot, &text);
+                }
+            }
+            return None;
+        }
+        log::info!("the MCP server supports only revisions with sessions");
+        for id in waiting {
+            if let Some((_, Purpose::Call { reply, id, .. })) = self.take(hub, id) {
+                let problem = Problem::unsupported_version(STATELESS, false);
+                reply.reject(ctx, &problem.with_id(&id), true);
+            }
+        }
+        let mut process = self.slots[0].process.take()?;
+        process.stop(ctx);
+        Some(PoolChange::Stopping(process))
+    }
+
+    /// Starts the processes that a pool of several has besides the first.
+    pub(super) fn start_others(&mut self, ctx: &mut Context, hub: &mut Hub) -> Vec<PoolChange> {
+        let mut changes = Vec::new();
+        if self.support != Support::Stateless || self.is_stopping {
+            return changes;
+        }
+        for slot in 1..self.slots.len() {
+            let is_new = self.slots[slot].process.is_none() && self.slots[slot].restart.is_none();
+            if is_new {
+                match self.start_process(ctx, hub, slot) {
+                    Ok(()) => changes.push(PoolChange::Started(slot)),
+                    Err(error) => log::error!("{error}"),
+                }
+            }
+        }
+        changes
+    }
+
+    /// Fails the requests of a process that has exited, and has it started again.
+    fn handle_exit(
+        &mut self,
+        ctx: &mut Context,
+        hub: &mut Hub,
+        slot: usize,
+        status: Option<ExitStatus>,
+    ) {
+        let (code_, signal) = code_and_signal(status);
+        let data = serde_json::json!({"code": code_, "signal": signal}).to_string();
+        let of_slot =
+            |(id, request): (&u64, &PendingRequest)| (request.slot == slot).then_some(*id);
+        let mut ids: Vec<u64> = self.requests.iter().filter_map(of_slot).collect();
+        ids.sort_unstable();
+        let mut was_asked = false;
+        for id in ids {
+            match self.take(hub, id) {
+                Some((_, Purpose::Call { reply, id, .. })) => {
+                    reply.finish(ctx, StatusCode::OK, None, &server_exited(&id, &data));
+                }
+                Some((_, Purpose::Probe)) => was_asked = true,
+                _ => {}
+            }
+        }
+        self.waiting.clear();
+        self.held = 0;
+        if self.is_stopping {
+            return;
+        }
+        let failure = format!("the MCP server {}", describe(status));
+        let Some(delay) = self.slots[slot].backoff.next_delay(ctx.now()) else {
+            if was_asked {
+                self.support = Support::Sessions;
+                log::error!(
+                    "{failure} each time when asked for its revisions; serving only sessions"
+                );
+            } else {
+                log::error!("{failure} too often; the pool is given up");
+            }
+            return;
+        };
+        log::error!("{failure}; restarting it in {delay:?}");
+        hub.counts.restarts += 1;
+        self.slots[slot].restart = Some(ctx.set_timer(delay));
+    }
+
+    /// Handles a timer. Returns `None` if it belongs to something else.
+    pub(super) fn handle_timer(
+        &mut self,
+        ctx: &mut Context,
+        hub: &mut Hub,
+        timer: TimerId,
+    ) -> Option<Option<PoolChange>> {
+        if self.probe_timer == Some(timer) {
+            self.probe_timer = None;
+            let is_probe = |(id, request): (&u64, &PendingRequest)| {
+                matches!(request.purpose, Purpose::Probe).then_some(*id)
+            };
+            if let Some(probe) = self.requests.iter().find_map(is_probe) {
+                log::warn!("the MCP server has not answered server/discover in time");
+                self.take(hub, probe);
+                self.support = Support::Sessions;
+                return Some(self.finish_probe(ctx, hub));
+            }
+            return Some(None);
+        }
+        for slot in 0..self.slots.len() {
+            if self.slots[slot].restart == Some(timer) {
+                self.slots[slot].restart = None;
+                return Some(match self.start_process(ctx, hub, slot) {
+                    Ok(()) => Some(PoolChange::Started(slot)),
+                    Err(error) => {
+                        log::error!("{error}");
+                        self.handle_exit(ctx, hub, slot, None);
+                        None
+                    }
+                });
+            }
+        }
+        None
+    }
+
+    /// Ends the subscriptions, because the server stops.
+    pub(super) fn drain(&mut self, ctx: &mut Context, hub: &mut Hub) {
+        let is_subscription = |(id, request): (&u64, &PendingRequest)| {
+            request.subscription().is_some().then_some(*id)
+        };
+        let subscriptions: Vec<u64> = self.requests.iter().filter_map(is_subscription).collect();
+        for id in subscriptions {
+            if let Some((reply, _)) = self.remove(ctx, hub, id, "Server shutting down") {
+                reply.end(ctx);
+            }
+        }
+    }
+
+    /// Stops all processes.
+    pub(super) fn stop(&mut self, ctx: &mut Context) {
+        self.is_stopping = true;
+        for slot in &mut self.slots {
+            if let Some(process) = &mut slot.process {
+                process.stop(ctx);
+            }
+            if let Some(timer) = slot.restart.take() {
+                ctx.cancel_timer(timer);
+            }
+        }
+    }
+
+    /// The number of requests of callers, by process, for the status.
+    pub(super) fn pending(&self) -> usize {
+        self.slots.iter().map(|slot| slot.pending).sum()
+    }
+}

@@ -1,0 +1,113 @@
+//! What the pool changes in messages, and reads from them.
+
+use std::ops::Range;
+
+use crate::StatusCode;
+use crate::service::agent::envelope::{Envelope, member};
+use crate::service::agent::response::error;
+use crate::service::json::{Skimmer, quote, unescape};
+use crate::service::mcp::problem::code;
+use crate::service::mcp::splice::splice;
+use crate::service::mcp::versions::STATELESS;
+
+/// The key of a subscription's id in `_meta`.
+pub(super) const SUBSCRIPTION_KEY: &str = "io.modelcontextprotocol/subscriptionId";
+
+/// The notification that cancels a request.
+pub(super) fn cancellation(id: u64, why: &str) -> String {
+    format!(
+        r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id},"reason":{}}}}}"#,
+        quote(why)
+    )
+}
+
+/// The message with the unique id in place of the caller's id and progress token.
+pub(super) fn with_unique_ids(
+    text: &str,
+    id: &Range<usize>,
+    token: Option<&Range<usize>>,
+    request: u64,
+) -> String {
+    let unique = request.to_string();
+    let mut edits = vec![(id.clone(), &*unique)];
+    edits.extend(token.map(|range| (range.clone(), &*unique)));
+    splice(text, &mut edits)
+}
+
+/// A notification with the id of a subscription in `params._meta`.
+pub(super) fn with_subscription(envelope: &Envelope<'_>, id: &str) -> String {
+    let text = envelope.text;
+    let field = format!(r#""{SUBSCRIPTION_KEY}":{id}"#);
+    let inserted = |object: &Range<usize>, field: &str| {
+        let at = object.start + 1;
+        let is_empty = text[at..object.end - 1].trim_ascii().is_empty();
+        let comma = if is_empty { "" } else { "," };
+        [&text[..at], field, comma, &text[at..]].concat()
+    };
+    match (&envelope.meta, &envelope.body) {
+        (Some(meta), _) if text[meta.clone()].starts_with('{') => inserted(meta, &field),
+        (_, Some(params)) => inserted(params, &format!(r#""_meta":{{{field}}}"#)),
+        (_, None) => {
+            let whole = 0..text.trim_end().len();
+            let start = text.len() - text.trim_start().len();
+            inserted(
+                &(start..whole.end),
+                &format!(r#""params":{{"_meta":{{{field}}}}}"#),
+            )
+        }
+    }
+}
+
+/// The answer to a request of a shared process: it has no client of its own.
+pub(super) fn no_requests(id: &str) -> String {
+    error(id, code::METHOD_NOT_FOUND, "Method not found", None)
+}
+
+/// The error for a request whose process has exited. `data` is JSON.
+pub(in crate::service::mcp) fn server_exited(id: &str, data: &str) -> String {
+    format!(
+        r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":{},"message":"Server exited","data":{data}}}}}"#,
+        code::INTERNAL
+    )
+}
+
+/// The HTTP status of a response, which follows from its error code.
+pub(super) fn status_of(text: &str, result: Option<&Range<usize>>) -> StatusCode {
+    if result.is_some() {
+        return StatusCode::OK;
+    }
+    match error_code(text) {
+        Some(code::METHOD_NOT_FOUND) => StatusCode::NOT_FOUND,
+        Some(code::HEADER_MISMATCH | code::MISSING_CAPABILITY | code::UNSUPPORTED_VERSION) => {
+            StatusCode::BAD_REQUEST
+        }
+        _ => StatusCode::OK,
+    }
+}
+
+fn error_code(text: &str) -> Option<i32> {
+    let error = member(text, &(0..text.len()), "error")?;
+    text[member(text, &error, "code")?].parse().ok()
+}
+
+/// Whether the answer to `server/discover` says that revision 2026-07-28 is supported.
+pub(super) fn supports_stateless(text: &str, result: Option<&Range<usize>>) -> bool {
+    let versions = match result {
+        Some(result) => member(text, result, "supportedVersions"),
+        None if error_code(text) == Some(code::UNSUPPORTED_VERSION) => {
+            let error = member(text, &(0..text.len()), "error");
+            let data = error.and_then(|error| member(text, &error, "data"));
+            data.and_then(|data| member(text, &data, "supported"))
+        }
+        None => None,
+    };
+    let Some(versions) = versions else {
+        return false;
+    };
+    let mut is_supported = false;
+    let _ = Skimmer::at(text, &versions).array(|version| {
+        let raw = &text[version];
+        is_supported |= raw.starts_with('"') && unescape(raw) == STATELESS;
+    });
+    is_supported
+}
