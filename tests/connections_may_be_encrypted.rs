@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 use common::program::{Program, outrigger};
 use common::traces::eventually;
-use common::{BINARY, PATIENCE, TEXT, Wire, frame};
+use common::{BINARY, PATIENCE, TEXT, TestServer, Told, Wire, frame, patient};
+use outrigger::{TlsConfig, TlsIdentity};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
 use rustix::process::Signal;
 use rustls::pki_types::pem::PemObject;
@@ -422,6 +423,65 @@ fn a_client_that_ends_its_side_gets_what_is_on_the_way() {
     // An end without close_notify would be an error.
     tls.read_to_end(&mut echoed).expect("close_notify");
     assert!(echoed.len() > payload.len(), "{} bytes", echoed.len());
+}
+
+#[test]
+fn however_an_encrypted_caller_goes_its_call_is_abandoned_at_once() {
+    let authority = Authority::new();
+    let (certificate, key) = authority.sign(&["127.0.0.1"], "server");
+    let identity = TlsIdentity::from_pem(certificate.as_bytes(), key.as_bytes()).expect("PEM");
+    let mut config = patient();
+    config.tls = Some(TlsConfig::new(identity).expect("settings"));
+    let server = TestServer::echo(config);
+    let client = authority.client(None);
+    let close_notify = |tls: &mut Tls| {
+        tls.conn.send_close_notify();
+        tls.flush().expect("sent");
+    };
+    for (path, version) in [("never", "1.1"), ("stream", "1.1"), ("stream", "1.0")] {
+        for behind in ["", "\r\nGET"] {
+            for how in ["close_notify", "closed", "cut", "reset"] {
+                // Without the end of the TCP connection, the server sees close_notify only when it reads.
+                if how == "close_notify" && !behind.is_empty() {
+                    continue;
+                }
+                let what = format!("{path} HTTP/{version} {how} {behind:?}");
+                let mut tls = connect(server.address, &client);
+                let line = format!("GET /call/{path} HTTP/{version}");
+                tls.write_all(format!("{line}\r\nHost: localhost\r\n\r\n{behind}").as_bytes())
+                    .expect("sent");
+                let Told::Called(caller, _) = server.told() else {
+                    panic!("{what}: the service is called");
+                };
+                if path == "stream" {
+                    let (mut read, mut byte) = (Vec::new(), [0]);
+                    while !read.ends_with(b"data: first\n\n") {
+                        tls.read_exact(&mut byte).expect("a head and an event");
+                        read.extend(byte);
+                    }
+                }
+                let mut left = None;
+                match how {
+                    "close_notify" => {
+                        close_notify(&mut tls);
+                        left = Some(tls);
+                    }
+                    "closed" => {
+                        close_notify(&mut tls);
+                        drop(tls);
+                    }
+                    "cut" => drop(tls.sock),
+                    _ => Wire { stream: tls.sock }.reset(),
+                }
+                let told = server.told();
+                assert!(
+                    matches!(told, Told::Abandoned(gone) if gone == caller),
+                    "{what}: {told:?}"
+                );
+                drop(left);
+            }
+        }
+    }
 }
 
 #[test]

@@ -97,6 +97,9 @@ fn chunk(bytes: &str) -> Vec<u8> {
     format!("{:x}\r\n{bytes}\r\n", bytes.len()).into_bytes()
 }
 
+/// Ends a caller's side of a connection. Returns the connection if it is only half-closed.
+type Ending = fn(Wire) -> Option<Wire>;
+
 /// What the service streams when it is called.
 const FIRST: &str = "data: first\n\n";
 
@@ -104,8 +107,7 @@ const FIRST: &str = "data: first\n\n";
 fn however_a_caller_goes_its_call_is_abandoned_at_once() {
     // There are no time limits, so only the end of the connection can tell the server.
     let stage = Stage::new(patient());
-    type End = fn(Wire) -> Option<Wire>;
-    let endings: [(&str, End); 3] = [
+    let endings: [(&str, Ending); 3] = [
         ("closed", |_| None),
         ("reset", |wire| {
             wire.reset();
@@ -154,6 +156,31 @@ fn a_congested_caller_that_is_killed_is_abandoned_at_once() {
     drop(wire);
     stage.expect_abandoned(caller, "congested");
     assert_eq!(stage.direct("stream", caller, 1), (false, false));
+}
+
+#[test]
+fn a_congested_caller_that_half_closes_is_abandoned_before_its_output_is_written() {
+    // The bug: the end of its input was noticed only when it had read all of its output.
+    let mut stage = Stage::new(patient());
+    for behind in ["", "\r\nGET"] {
+        let get = "GET /call/stream HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        let (mut wire, caller) = stage.call(&format!("{get}{behind}"));
+        let mut expected = chunk(FIRST);
+        loop {
+            expected.extend(chunk(&event(100_000)));
+            if stage.direct("stream", caller, 100_000).1 {
+                break;
+            }
+        }
+        wire.end_output();
+        stage.expect_abandoned(caller, behind);
+        assert_eq!(stage.direct("stream", caller, 1), (false, true));
+        // What was queued is not lost.
+        wire.read_head();
+        assert!(wire.read_exact(expected.len()) == expected);
+        wire.expect_end();
+        assert_eq!(stage.server.handle.status().expect("it runs").calls, 0);
+    }
 }
 
 #[test]

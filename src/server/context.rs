@@ -194,7 +194,9 @@ impl Context {
         client.begin_stream(env, fields)
     }
 
-    /// Sends a piece of a stream. A reader that is behind by more than the limit of output is disconnected.
+    /// Sends a piece of a stream: one or more whole events, because the server sends a comment between two pieces if nothing
+    /// was sent for [`Timeouts::ping_interval`](crate::Timeouts::ping_interval). A reader that is behind by more than the
+    /// limit of output is disconnected.
     pub fn stream(&mut self, id: ClientId, bytes: &[u8]) -> Result<(), SendError> {
         let (client, env) = self.core.own(id).ok_or(SendError::Gone)?;
         client.stream(env, bytes)

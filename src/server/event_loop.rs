@@ -519,8 +519,7 @@ impl<S: Service> Server<S> {
             self.service.disconnected(&mut self.ctx, id, &reason);
         } else {
             log::debug!("{id} left: remote={remote}");
-            if client.is_unanswered() {
-                client.uncount_call(&mut core.env);
+            if client.forget_call(&mut core.env) {
                 self.service.abandoned(&mut self.ctx, id);
             }
         }

@@ -16,7 +16,7 @@ impl<S: Service> Server<S> {
     /// checked out of its slot meanwhile.
     pub(super) fn read_client(&mut self, id: ClientId) {
         if self.ctx.core.begin_read(id) {
-            let is_ready = self.is_ready_to_read();
+            let is_ready = self.is_ready_to_read(id);
             if is_ready {
                 self.read_checked_out(id);
             }
@@ -29,14 +29,17 @@ impl<S: Service> Server<S> {
 
     /// Whether the client that is checked out may be read. A held client is queued again when the reason of the hold
     /// ends.
-    fn is_ready_to_read(&mut self) -> bool {
+    fn is_ready_to_read(&mut self, id: ClientId) -> bool {
         let Some((client, env)) = self.ctx.core.reading() else {
             return false;
         };
         let gate = client.read_gate(env);
-        if gate == ReadGate::Held(Why::Answer) && client.is_hung_up() {
-            // The end of file lies behind unread input, so only the event shows that the caller hung up.
-            client.end(env, CloseReason::eof());
+        let is_held = matches!(gate, ReadGate::Held(Why::Answer | Why::Output));
+        if is_held && client.is_answering() && client.is_hung_up() {
+            // The caller is not read, so only the event shows that it hung up. Its input is discarded from now on.
+            client.abandon_input(env);
+            self.forget_call(id);
+            return true;
         }
         gate == ReadGate::Ready
     }
@@ -144,6 +147,16 @@ impl<S: Service> Server<S> {
             } else {
                 client.end_input(env, patience);
             }
+        }
+        self.forget_call(id);
+    }
+
+    /// Tells the service that a caller has hung up. Queued output may still be written, which can take long.
+    fn forget_call(&mut self, id: ClientId) {
+        if let Some((client, env)) = self.ctx.core.reading()
+            && client.forget_call(env)
+        {
+            self.service.abandoned(&mut self.ctx, id);
         }
     }
 }

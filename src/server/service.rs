@@ -174,7 +174,8 @@ pub trait Service {
         ctx.respond(caller, &Response::from(&rejection));
     }
 
-    /// The caller has disconnected before its call was completely answered.
+    /// The caller has hung up before its call was completely answered: its connection has ended, or it has half-closed the
+    /// connection (TCP FIN). Output that was queued for it is still written. Nothing more can be sent to it.
     fn abandoned(&mut self, ctx: &mut Context, caller: ClientId) {
         let _ = (ctx, caller);
     }

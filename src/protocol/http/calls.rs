@@ -196,6 +196,13 @@ impl HttpConnection {
         self.call.unanswered
     }
 
+    /// Records that nobody answers the current call any more, because the caller is gone. Returns whether there was one.
+    pub fn forget_call(&mut self) -> bool {
+        let was_unanswered = std::mem::take(&mut self.call.unanswered);
+        self.called |= was_unanswered;
+        was_unanswered
+    }
+
     fn terms<'a>(&'a self, date: &'a str) -> Terms<'a> {
         let request = self.request.as_ref();
         Terms {

@@ -106,6 +106,19 @@ impl Client {
         env.addresses.remove_client(self.remote.ip());
     }
 
+    /// Records that the caller is gone. Returns whether its call had not been completely answered, so that the service has
+    /// to be told.
+    pub(in crate::server) fn forget_call(&mut self, env: &mut Env) -> bool {
+        let Connection::Http(http) = &mut self.connection else {
+            return false;
+        };
+        let was_unanswered = http.forget_call();
+        if was_unanswered {
+            self.uncount_call(env);
+        }
+        was_unanswered
+    }
+
     /// Answers a request with an error and then closes the connection.
     pub(in crate::server) fn reject(&mut self, env: &mut Env, rejection: &Rejection) {
         log::info!("{} refused: {rejection} remote={}", self.id, self.remote);
