@@ -156,6 +156,7 @@ impl<S: Service> Server<S> {
         if let Some((client, env)) = self.ctx.core.reading()
             && client.forget_call(env)
         {
+            self.ctx.core.service_id = client.service_id;
             self.service.abandoned(&mut self.ctx, id);
         }
     }
