@@ -126,7 +126,7 @@ impl Program {
         let line = self.line();
         let url = line
             .strip_prefix("outrigger: listening on ")
-            .and_then(|url| url.strip_prefix("ws://").or(url.strip_prefix("wss://")))
+            .and_then(|url| Some(url.split_once("://")?.1))
             .expect("the listening line");
         url.split_once('/')
             .expect("a path")

@@ -126,7 +126,7 @@ const FLAGS: &[Flag] = &[
         name: "session-idle",
         takes: Takes::One("TIME"),
         default: Some("30m"),
-        help: "end a session, and its process, when no request waits and its client has neither sent a message nor had a stream open for this time",
+        help: "end a session, and its process, when its client has neither sent a message nor had a stream open for this time",
         set: |settings, value| {
             settings.mcp.session_idle = duration(value)?;
             Ok(())
@@ -242,7 +242,7 @@ const FLAGS: &[Flag] = &[
         name: "initialize-timeout",
         takes: Takes::One("TIME"),
         default: Some("30s"),
-        help: "how long the first process may take to say whether it supports revision 2026-07-28; after that, only sessions are served",
+        help: "how long the first process may take to say whether it supports revision 2026-07-28, after which only sessions are served; and how long the process of a session may take to answer initialize, after which the session ends",
         set: |settings, value| {
             settings.initialize_timeout = duration(value)?;
             Ok(())

@@ -110,6 +110,8 @@ pub(super) struct Hub {
     pub(super) beginnings: Delays,
     /// Calls that fail if there is no answer until then.
     pub(super) timeouts: Delays,
+    /// Sessions that end if their process has not answered `initialize` until then.
+    pub(super) initializations: Delays,
     pub(super) counts: Counts,
 }
 
@@ -125,6 +127,7 @@ impl Hub {
             sessions: Quota::new(config.max_sessions, config.max_sessions_each),
             beginnings: Delays::new(Some(ANSWER_TIME)),
             timeouts: Delays::new(config.request_timeout),
+            initializations: Delays::new(config.initialize_timeout),
             counts: Counts::default(),
         }
     }

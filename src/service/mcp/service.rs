@@ -20,8 +20,8 @@ use crate::service::agent::AgentProtocol;
 use crate::service::agent::envelope::{Envelope, MessageKind};
 use crate::service::child::ChildEvent;
 use crate::{
-    Accept, ClientId, CloseReason, Context, Message, Metrics, Principal, Readiness, Rejection,
-    Request, Response, Route, Service, SourceId, StatusCode, StatusFields, TimerId,
+    Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Principal, Readiness,
+    Rejection, Request, Response, Route, Service, SourceId, StatusCode, StatusFields, TimerId,
 };
 
 /// The owner of a process.
@@ -69,6 +69,8 @@ pub struct Mcp {
     sweep: Option<TimerId>,
     /// Clients that use WebSocket, each with a process of its own.
     websocket: AgentPerClient,
+    /// The principals of these clients, each of which counts as a session.
+    websocket_clients: HashMap<ClientId, Principal>,
     failure: Option<String>,
 }
 
@@ -86,6 +88,7 @@ impl Mcp {
             sources: HashMap::new(),
             sweep: None,
             websocket: AgentPerClient::new(websocket),
+            websocket_clients: HashMap::new(),
             failure: None,
             config,
         }
@@ -226,6 +229,16 @@ impl Mcp {
         self.begin_sweep(ctx);
         let reply = reply.with_session(id.to_string());
         let sent = self.send_in_session(ctx, caller, id, envelope, reply);
+        if let Some(&call) = self.hub.callers.get(&caller) {
+            let Self {
+                hub,
+                pool,
+                sessions,
+                ..
+            } = self;
+            hub.initializations
+                .push(ctx, call, |call| is_waiting(pool, sessions, call));
+        }
         if sent.is_err() {
             self.end_session(ctx, id, "its first request was rejected");
         }
@@ -497,10 +510,25 @@ impl Service for Mcp {
     }
 
     fn accept(&mut self, ctx: &mut Context, request: &Request<'_>) -> Result<Accept, Rejection> {
+        // A process outlives its client by the few seconds that it gets to exit.
+        let stopping = self.websocket.process_count() - self.websocket_clients.len();
+        if self.hub.sessions.used() + stopping >= self.config.max_sessions {
+            return Err(Rejection::unavailable("too many sessions"));
+        }
         self.websocket.accept(ctx, request)
     }
 
     fn connected(&mut self, ctx: &mut Context, client: ClientId, request: &Request<'_>) {
+        let principal = ctx.principal(client);
+        if self.hub.sessions.take(&principal, 1).is_err() {
+            ctx.close(
+                client,
+                CloseCode(1013),
+                "Too many sessions of this principal",
+            );
+            return;
+        }
+        self.websocket_clients.insert(client, principal);
         self.websocket.connected(ctx, client, request);
     }
 
@@ -525,6 +553,9 @@ impl Service for Mcp {
             Some(Call::Session(id, stream)) => {
                 if let Some(session) = self.sessions.get_mut(&id) {
                     session.detach(ctx, stream, caller);
+                    if session.is_unknown() {
+                        self.end_session(ctx, id, "its client has gone before it began");
+                    }
                 }
             }
             None => {}
@@ -544,6 +575,9 @@ impl Service for Mcp {
     }
 
     fn disconnected(&mut self, ctx: &mut Context, client: ClientId, ending: &CloseReason) {
+        if let Some(principal) = self.websocket_clients.remove(&client) {
+            self.hub.sessions.give_back(&principal, 1);
+        }
         self.websocket.disconnected(ctx, client, ending);
     }
 
@@ -609,6 +643,17 @@ impl Service for Mcp {
                             session.time_out(ctx, hub, stream);
                         }
                     }
+                }
+            }
+            return;
+        }
+        let due = hub
+            .initializations
+            .expire(ctx, timer, |call| is_waiting(pool, sessions, call));
+        if let Some(due) = due {
+            for call in due {
+                if let Call::Session(id, _) = call {
+                    self.end_session(ctx, id, "its process has not answered initialize in time");
                 }
             }
             return;

@@ -47,6 +47,8 @@ struct Stream {
     reply: Option<Reply>,
     /// The last event that was written to a caller.
     sent: u64,
+    /// Whether the head of an answer was sent.
+    has_begun: bool,
 }
 
 /// A session.
@@ -117,10 +119,17 @@ impl Session {
         self.pending.len()
     }
 
-    /// How long the session has been unused. `None` while it is in use: a request waits, or the client reads a stream.
+    /// When the client has last sent a message or read a stream. `None` if it reads one now.
     pub(super) fn idle_since(&self) -> Option<Time> {
         let is_read = self.streams.values().any(|stream| stream.reply.is_some());
-        (self.pending.is_empty() && !is_read).then_some(self.last_active)
+        (!is_read).then_some(self.last_active)
+    }
+
+    /// Whether nobody can know the id of the session, because the caller of `initialize` has gone before the answer.
+    pub(super) fn is_unknown(&self) -> bool {
+        let initializing = self.pending.values().find(|pending| pending.is_initialize);
+        let stream = initializing.and_then(|pending| self.streams.get(&pending.stream));
+        stream.is_some_and(|stream| stream.reply.is_none() && !stream.has_begun)
     }
 
     pub(super) fn touch(&mut self, now: Time) {
@@ -185,7 +194,11 @@ impl Session {
         let call = Call::Session(self.id, stream);
         hub.callers.insert(reply.caller, call);
         let reply = Some(reply);
-        self.streams.insert(stream, Stream { reply, sent: 0 });
+        let opened = Stream {
+            reply,
+            ..Stream::default()
+        };
+        self.streams.insert(stream, opened);
         self.send(ctx, text);
         Ok(Some(call))
     }
@@ -276,16 +289,19 @@ impl Session {
     }
 
     /// Begins the stream of a request that has waited for a while.
-    pub(super) fn begin_stream(&mut self, ctx: &mut Context, stream: u32) {
+    pub(super) fn begin_stream(&mut self, ctx: &mut Context, number: u32) {
         let version = self.version.as_deref().unwrap_or_default();
-        let Some(Stream {
-            reply: Some(reply), ..
-        }) = self.streams.get_mut(&stream)
-        else {
+        let Some(stream) = self.streams.get_mut(&number) else {
             return;
         };
-        if !reply.is_streaming() && reply.begin(ctx) && takes_priming(version) {
-            reply.prime(ctx, self.replay.next_id(stream));
+        let Some(reply) = stream.reply.as_mut().filter(|reply| !reply.is_streaming()) else {
+            return;
+        };
+        if reply.begin(ctx) {
+            stream.has_begun = true;
+            if takes_priming(version) {
+                reply.prime(ctx, self.replay.next_id(number));
+            }
         }
     }
 

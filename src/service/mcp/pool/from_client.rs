@@ -14,11 +14,12 @@ use crate::service::mcp::reply::Reply;
 use crate::{Context, Principal, StatusCode};
 
 impl Pool {
-    /// Whether a request waits for its answer and its stream has not begun.
+    /// Whether a process has the request, and its stream has not begun.
     pub(in crate::service::mcp) fn may_begin(&self, id: u64) -> bool {
         matches!(
             self.requests.get(&id),
-            Some(PendingRequest { purpose: Purpose::Call { reply, .. }, .. }) if !reply.is_streaming()
+            Some(PendingRequest { purpose: Purpose::Call { reply, held: None, .. }, .. })
+                if !reply.is_streaming()
         )
     }
 
@@ -92,11 +93,10 @@ impl Pool {
                 } else {
                     self.send(ctx, slot, &text);
                 }
+                if !is_held {
+                    self.begin_delay(ctx, hub, request);
+                }
                 let call = Call::Pool(request);
-                hub.beginnings.push(ctx, call, |call| match call {
-                    Call::Pool(id) => self.may_begin(id),
-                    Call::Session(..) => true,
-                });
                 hub.timeouts.push(ctx, call, |call| match call {
                     Call::Pool(id) => self.is_waiting(id),
                     Call::Session(..) => true,
@@ -104,6 +104,15 @@ impl Pool {
             }
             Err(problem) => reply.reject(ctx, &problem.with_id(own_id), true),
         }
+    }
+
+    /// Begins the delay after which the answer to a request becomes a stream.
+    pub(super) fn begin_delay(&self, ctx: &mut Context, hub: &mut Hub, request: u64) {
+        hub.beginnings
+            .push(ctx, Call::Pool(request), |call| match call {
+                Call::Pool(id) => self.may_begin(id),
+                Call::Session(..) => true,
+            });
     }
 
     /// Chooses the process for a request. Returns its slot, and where the request has a progress token.

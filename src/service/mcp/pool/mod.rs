@@ -285,6 +285,7 @@ impl Pool {
                 {
                     let slot = *slot;
                     self.send(ctx, slot, &text);
+                    self.begin_delay(ctx, hub, id);
                 }
             }
             return None;
