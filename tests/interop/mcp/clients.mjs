@@ -213,6 +213,17 @@ async function with_filesystem(title, connect) {
   });
 }
 
+/** A server of revision 2024-11-05: clients send that version in their header. */
+async function with_2024(title, connect) {
+  await check(title, async () => {
+    const { client, transport } = await connect();
+    assert.equal(transport.protocolVersion, "2024-11-05");
+    assert.equal((await client.listTools()).tools.length, 1);
+    assert.equal(text(await client.callTool({ name: "echo", arguments: { message: "hi" } })), "Echo: hi");
+    await client.close();
+  });
+}
+
 /** What the SDK 2.x does in revision 2026-07-28. */
 async function with_2026(title, url) {
   const it = (what, test) => check(`${title}: ${what}`, test);
@@ -303,6 +314,11 @@ if (MODE === "outrigger") {
   await with_filesystem("SDK 1.32 with server-filesystem", () => sdk_1(files.url));
   await with_filesystem("SDK 2.4 with server-filesystem", () => sdk_2(files.url, "auto"));
   await files.stop();
+
+  const old = await outrigger([process.execPath, path.join(HERE, "server_2024.mjs")]);
+  await with_2024("SDK 1.32 with a server of revision 2024-11-05", () => sdk_1(old.url));
+  await with_2024("SDK 2.4 with a server of revision 2024-11-05", () => sdk_2(old.url, "auto"));
+  await old.stop();
 }
 
 for (const [name, command] of [
