@@ -122,6 +122,7 @@ run_mcp() {
     --no-audit --no-fund --prefix . @modelcontextprotocol/inspector@2.12 >/dev/null)
   export TOOLS=$tools
   node tests/interop/mcp/conformance.mjs outrigger
+  node tests/interop/mcp/access.mjs
   node tests/interop/mcp/clients.mjs
   "$tools/mcp/bin/python" tests/interop/mcp/clients.py
 }
