@@ -202,6 +202,19 @@ write("control", [b'{"type":"resize","rows":24,"cols":80}', b'{"cols":1,"rows":6
 write("process_calls", process_calls())
 write("envelope", envelopes())
 write("framing", framed())
+def mcp():
+    """Requests to an MCP endpoint: the fields of the head, the body, and a list of tools."""
+    meta = '"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"progressToken":5}'
+    body = '{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"name":"t","arguments":{"a":1},' + meta + "}}"
+    tools = '{"tools":[{"name":"t","inputSchema":{"properties":{"a":{"type":"integer","x-mcp-header":"A"}}}}]}'
+    head = "MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: %s\r\nMcp-Param-A: 1"
+    for name in "t", "=?base64?dA==?=":
+        yield (head % name + "\0" + body + "\0" + tools).encode()
+    yield b"\0" + b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}'
+    yield b"\0" + b'{"jsonrpc":"2.0","method":"x","params":{"_meta":{}}}'
+
+
+write("mcp", mcp())
 write("router", routes())
 write("handshake", handshakes())
 write("frame_header", headers())

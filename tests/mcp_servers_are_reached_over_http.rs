@@ -294,6 +294,7 @@ fn bad_input_gets_a_precise_error() {
         ("GET", &[own, ANY, "Last-Event-ID: x"], "", 400, -32600),
         ("GET", &[own, ANY, "Last-Event-ID: 0-999"], "", 400, -32600),
         ("GET", &[modern], "", 405, -32600),
+        ("POST", &[JSON, ANY, own, own], list, 400, -32020),
         ("PUT", &[own], "", 405, -32600),
         ("DELETE", &[stranger], "", 404, -32001),
     ] {
@@ -403,8 +404,14 @@ fn a_client_that_was_cut_gets_what_it_missed() {
         202
     );
     let mut stream = session.listen(None);
+    let (before, nothing) = stream.event().expect("an event to begin with");
+    assert_eq!((&*before, nothing), ("0-0", Value::Null));
     let (id, changed) = stream.event().expect("the change");
     assert_eq!(changed["method"], "notifications/tools/list_changed");
+    // The bug: a client that was cut before it had the first event of the stream never got it.
+    drop(stream);
+    let mut stream = session.listen(Some(&before));
+    assert_eq!(stream.event().map(|(id, _)| id), Some(id.clone()));
     // A client that comes back takes the stream over.
     let mut again = session.listen(Some(&id));
     assert!(stream.event().is_none(), "the former stream ends");

@@ -16,6 +16,7 @@
 //! | [`envelope`] | a JSON-RPC message | the parser agrees with serde_json |
 //! | [`router`] | operations of clients and an agent | every message reaches only its owner; tables stay bounded; progress tokens and ids are restored |
 //! | [`framing`] | a stream of framed messages | the messages are those of a naive decoder, for any cuts |
+//! | [`mcp`] | a request to an MCP endpoint, and tools | what is accepted agrees with its head; messages keep all but their ids |
 //! | [`attachments`], [`control`], [`process_calls`] | requests to processes | no panic; limits hold |
 
 #[cfg(feature = "server")]
@@ -32,6 +33,8 @@ mod deflate;
 mod envelope;
 #[cfg(feature = "server")]
 mod framing;
+#[cfg(feature = "mcp")]
+mod mcp;
 #[cfg(feature = "server")]
 mod process;
 pub(crate) mod protocol;
@@ -54,6 +57,8 @@ pub use agent::router;
 pub use envelope::envelope;
 #[cfg(feature = "server")]
 pub use framing::framing;
+#[cfg(feature = "mcp")]
+pub use mcp::mcp;
 #[cfg(feature = "server")]
 pub use process::{attachments, control, process_calls};
 #[cfg(feature = "server")]

@@ -30,7 +30,7 @@ pub(crate) mod framing;
 mod json;
 pub(crate) mod lines;
 #[cfg(feature = "mcp")]
-mod mcp;
+pub(crate) mod mcp;
 mod pipe;
 mod pipe_program;
 pub mod process;

@@ -24,3 +24,42 @@ mod versions;
 
 pub use self::config::McpConfig;
 pub use self::service::Mcp;
+
+/// What the fuzz target checks.
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzed {
+    use crate::Request;
+    use crate::service::agent::envelope::{Envelope, MessageKind};
+
+    use super::pool::{with_subscription, with_unique_ids};
+    use super::problem::Problem;
+    use super::request::Post;
+    pub(crate) use super::{replay::EventId, tools::Tools};
+
+    /// Whether a POST is a valid request of revision 2026-07-28.
+    pub(crate) fn is_stateless_request(request: &Request<'_>, body: &[u8], tools: &Tools) -> bool {
+        let read: Result<Post<'_>, Problem> = super::request::read_post(request, body, Some(tools));
+        matches!(read, Ok(Post::Request(_)))
+    }
+
+    /// A request with another id and progress token, and its own token. `None` if it is not a request that a pool takes.
+    pub(crate) fn rewrite_request(text: &str, unique: u64) -> Option<(String, Option<String>)> {
+        let envelope = Envelope::parse(text).ok()?;
+        let MessageKind::Request { id, .. } = &envelope.kind else {
+            return None;
+        };
+        let token = envelope.progress_token().ok()?;
+        let own = token.clone().map(|range| text[range].to_owned());
+        Some((with_unique_ids(text, id, token.as_ref(), unique), own))
+    }
+
+    /// A notification with the id of a subscription. `None` if it is not a notification without one.
+    pub(crate) fn rewrite_subscription(text: &str, id: &str) -> Option<String> {
+        let envelope = Envelope::parse(text).ok()?;
+        let is_notification = matches!(envelope.kind, MessageKind::Notification { .. });
+        let has_params = text.contains("params");
+        let is_usual = envelope.body.is_some() || !has_params;
+        (is_notification && is_usual && !text.contains("subscriptionId"))
+            .then(|| with_subscription(&envelope, id))
+    }
+}

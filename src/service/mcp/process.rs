@@ -54,9 +54,9 @@ impl Process {
 
     /// Whether the process takes no more messages now.
     pub(super) fn is_behind(&mut self) -> bool {
-        self.child
-            .stdin()
-            .is_none_or(|stdin| stdin.queued() > MAX_UNREAD)
+        let is_cut_off = self.child.is_cut_off();
+        let stdin = self.child.stdin();
+        is_cut_off || stdin.is_none_or(|stdin| stdin.queued() > MAX_UNREAD)
     }
 
     /// Handles an event. Calls `line` with each message; `Break` pauses the output until [`Process::resume`].

@@ -12,7 +12,7 @@ const ENTRY: usize = 64;
 
 /// The id of an event: the stream that it belongs to, and its place in the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct EventId {
+pub(crate) struct EventId {
     pub(super) stream: u32,
     pub(super) number: u64,
 }

@@ -34,6 +34,11 @@ impl Reply {
         }
     }
 
+    /// The session did not begin, so the head of the answer does not name it.
+    pub(super) fn forget_session(&mut self) {
+        self.session = None;
+    }
+
     /// Whether the answer may be a stream.
     pub(super) fn takes_events(&self) -> bool {
         self.accepts.events

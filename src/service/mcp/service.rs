@@ -1,11 +1,13 @@
 //! The service: HTTP calls and WebSocket connections for the MCP endpoint.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use uuid::Uuid;
 
 use super::McpConfig;
 use super::accept::Accepts;
+use super::headers::sole_header;
 use super::hub::{Call, Hub, too_many};
 use super::pool::{Pool, PoolChange, Support};
 use super::problem::{Problem, code};
@@ -23,6 +25,12 @@ use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Principal, Readiness,
     Rejection, Request, Response, Route, Service, SourceId, StatusCode, StatusFields, TimerId,
 };
+
+/// Why the requests fail that a stopping server does not wait for any longer.
+const SHUTTING_DOWN: &str = "Server shutting down";
+
+/// How often to look for sessions to end, at least.
+const SWEEP: Duration = Duration::from_secs(15);
 
 /// The owner of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +75,8 @@ pub struct Mcp {
     sources: HashMap<SourceId, Owner>,
     /// Looks for sessions that are idle.
     sweep: Option<TimerId>,
+    /// Fails the requests that still wait when the server has been stopping for a while.
+    last_call: Option<TimerId>,
     /// Clients that use WebSocket, each with a process of its own.
     websocket: AgentPerClient,
     /// The principals of these clients, each of which counts as a session.
@@ -87,6 +97,7 @@ impl Mcp {
             last_stopping: 0,
             sources: HashMap::new(),
             sweep: None,
+            last_call: None,
             websocket: AgentPerClient::new(websocket),
             websocket_clients: HashMap::new(),
             failure: None,
@@ -106,6 +117,9 @@ impl Mcp {
         request: &Request<'_>,
         body: &[u8],
     ) -> Result<(), Problem> {
+        for name in ["MCP-Protocol-Version", "Mcp-Session-Id", "Last-Event-ID"] {
+            sole_header(request, name)?;
+        }
         match request.method() {
             "POST" => self.handle_post(ctx, caller, request, body),
             "GET" | "DELETE" if !is_stateless(request) => {
@@ -138,7 +152,7 @@ impl Mcp {
         ctx.spend(2 + body.len() / 512);
         let post = read_post(request, body, self.pool.tools())?;
         if ctx.is_stopping() {
-            return Err(Problem::unavailable("Server shutting down"));
+            return Err(Problem::unavailable(SHUTTING_DOWN));
         }
         let reply = Reply::new(caller, accepts);
         match post {
@@ -184,8 +198,11 @@ impl Mcp {
                 "Invalid request: Mcp-Session-Id is missing",
             ));
         };
-        let id = std::str::from_utf8(id).ok().filter(|id| id.len() == 36);
-        let id = id.and_then(|id| Uuid::try_parse(id).ok());
+        // Only the spelling in which ids are given out is accepted.
+        let id = std::str::from_utf8(id).ok().and_then(|text| {
+            let id = Uuid::try_parse(text).ok();
+            id.filter(|id| id.to_string() == text)
+        });
         let session = id.and_then(|id| self.sessions.get(&id));
         let session = session.filter(|session| session.principal == ctx.principal(caller));
         session
@@ -301,7 +318,7 @@ impl Mcp {
             }
         };
         if ctx.is_stopping() {
-            return Err(Problem::unavailable("Server shutting down"));
+            return Err(Problem::unavailable(SHUTTING_DOWN));
         }
         let session = self.sessions.get_mut(&id).ok_or_else(Problem::no_session)?;
         session.touch(ctx.now());
@@ -421,33 +438,34 @@ impl Mcp {
         }
     }
 
-    /// Sets the timer that looks for idle sessions.
+    /// Sets the timer that looks for sessions to end.
     fn begin_sweep(&mut self, ctx: &mut Context) {
-        if let Some(idle) = self.config.session_idle
-            && self.sweep.is_none()
-            && !self.sessions.is_empty()
-        {
-            self.sweep = Some(ctx.set_timer(idle / 4));
+        if self.sweep.is_none() && !self.sessions.is_empty() {
+            let idle = self.config.session_idle.unwrap_or(Duration::MAX);
+            self.sweep = Some(ctx.set_timer(SWEEP.min(idle / 4)));
         }
     }
 
-    /// Ends the sessions that have been idle for too long.
-    fn end_idle(&mut self, ctx: &mut Context) {
-        let (now, Some(idle)) = (ctx.now(), self.config.session_idle) else {
-            return;
+    /// Ends the sessions that have been idle for too long, and those of principals whose token was revoked.
+    fn end_unused(&mut self, ctx: &mut Context) {
+        let (now, most) = (ctx.now(), self.config.session_idle);
+        let tokens = &ctx.config().access.tokens;
+        let reason = |session: &Session| match &session.principal {
+            Principal::Named(name) if tokens.find(name).is_none() => Some("its token was revoked"),
+            _ => {
+                let idle = session.idle_since().map(|since| now.since(since));
+                idle.zip(most)
+                    .is_some_and(|(idle, most)| idle >= most)
+                    .then_some("it was idle")
+            }
         };
-        let is_idle = |session: &&Session| {
-            let since = session.idle_since();
-            since.is_some_and(|since| now.since(since) >= idle)
-        };
-        let idle: Vec<Uuid> = self
+        let unused: Vec<(Uuid, &str)> = self
             .sessions
             .values()
-            .filter(is_idle)
-            .map(|session| session.id)
+            .filter_map(|session| Some((session.id, reason(session)?)))
             .collect();
-        for id in idle {
-            self.end_session(ctx, id, "it was idle");
+        for (id, why) in unused {
+            self.end_session(ctx, id, why);
         }
         self.begin_sweep(ctx);
     }
@@ -594,6 +612,8 @@ impl Service for Mcp {
         for session in self.sessions.values_mut() {
             session.close_main(ctx, &mut self.hub);
         }
+        let time = ctx.config().drain_timeout * 3 / 4;
+        self.last_call = Some(ctx.set_timer(time));
         self.websocket.draining(ctx);
     }
 
@@ -658,9 +678,17 @@ impl Service for Mcp {
             }
             return;
         }
+        if self.last_call == Some(timer) {
+            self.last_call = None;
+            pool.fail_all(ctx, hub, SHUTTING_DOWN);
+            for session in sessions.values_mut() {
+                session.fail_all(ctx, hub, SHUTTING_DOWN);
+            }
+            return;
+        }
         if self.sweep == Some(timer) {
             self.sweep = None;
-            return self.end_idle(ctx);
+            return self.end_unused(ctx);
         }
         let was_known = self.pool.support != Support::Unknown;
         if let Some(change) = self.pool.handle_timer(ctx, &mut self.hub, timer) {

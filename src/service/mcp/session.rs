@@ -264,6 +264,9 @@ impl Session {
         if !reply.begin(ctx) {
             return Ok(());
         }
+        if last.is_none() && takes_priming(self.version.as_deref().unwrap_or_default()) {
+            reply.prime(ctx, after);
+        }
         let mut sent = after.number;
         for (id, text) in self.replay.after(after) {
             hub.counts.replayed += 1;
@@ -370,12 +373,17 @@ impl Session {
         self.process = None;
         let (code, signal) = code_and_signal(status);
         let data = serde_json::json!({"code": code, "signal": signal}).to_string();
-        self.fail_all(ctx, hub, |id| server_exited(id, &data));
+        self.finish_all(ctx, hub, |id| server_exited(id, &data));
         Fate::Exited
     }
 
-    /// Fails all requests that wait.
-    fn fail_all(&mut self, ctx: &mut Context, hub: &mut Hub, text: impl Fn(&str) -> String) {
+    /// Fails all requests that wait with an internal error.
+    pub(super) fn fail_all(&mut self, ctx: &mut Context, hub: &mut Hub, why: &'static str) {
+        self.finish_all(ctx, hub, |id| error(id, code::INTERNAL, why, None));
+    }
+
+    /// Answers all requests that wait.
+    fn finish_all(&mut self, ctx: &mut Context, hub: &mut Hub, text: impl Fn(&str) -> String) {
         let mut all: Vec<PendingRequest> =
             self.pending.drain().map(|(_, pending)| pending).collect();
         all.sort_by_key(|pending| pending.stream);
@@ -452,6 +460,12 @@ impl Session {
                         .map(|raw| unescape(raw).into());
                 }
                 let is_refused = pending.is_initialize && result.is_none();
+                if is_refused
+                    && let Some(stream) = self.streams.get_mut(&pending.stream)
+                    && let Some(reply) = &mut stream.reply
+                {
+                    reply.forget_session();
+                }
                 self.finish(ctx, hub, &pending, text);
                 return (ControlFlow::Continue(()), is_refused);
             }
@@ -546,9 +560,7 @@ impl Session {
         ctx: &mut Context,
         hub: &mut Hub,
     ) -> (Principal, Option<Box<Process>>) {
-        self.fail_all(ctx, hub, |id| {
-            error(id, code::INTERNAL, "Session ended", None)
-        });
+        self.fail_all(ctx, hub, "Session ended");
         self.close_main(ctx, hub);
         self.replay.clear(&mut hub.bytes, &self.principal);
         if let Some(process) = &mut self.process {

@@ -33,13 +33,13 @@ struct MirroredParameter {
 
 /// What is known of the tools of a server.
 #[derive(Debug, Default)]
-pub(super) struct Tools {
+pub(crate) struct Tools {
     parameters: HashMap<String, Vec<MirroredParameter>>,
 }
 
 impl Tools {
     /// Learns the tools in the result of `tools/list`.
-    pub(super) fn learn(&mut self, result: &str) {
+    pub(crate) fn learn(&mut self, result: &str) {
         if self.parameters.is_empty() && !result.contains(ANNOTATION) {
             return;
         }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::rewrite::{cancellation, with_unique_ids};
-use super::{PendingRequest, Pool, Purpose, Slot, Subscription, Support};
+use super::{PendingRequest, Pool, Purpose, Subscription, Support};
 use crate::service::agent::envelope::{Envelope, MessageKind, member};
 use crate::service::agent::response::error;
 use crate::service::mcp::hub::{Call, Hub};
@@ -28,12 +28,14 @@ impl Pool {
         self.requests.contains_key(&id)
     }
 
-    /// The process with the fewest requests. `None` if none runs.
+    /// The running process that reads its input and has the fewest requests. `None` if none runs.
     fn least_busy(&mut self) -> Option<usize> {
-        let running = |(_, slot): &(usize, &mut Slot)| slot.process.is_some();
-        let slots = self.slots.iter_mut().enumerate().filter(running);
-        let free = slots.min_by_key(|(_, slot)| slot.pending);
-        free.map(|(index, _)| index)
+        let slots = self.slots.iter_mut().enumerate();
+        let running = slots.filter_map(|(index, slot)| {
+            let is_behind = slot.process.as_mut()?.is_behind();
+            Some((is_behind, slot.pending, index))
+        });
+        running.min().map(|(.., index)| index)
     }
 
     /// The running process that knows the state of a call with several rounds.
@@ -202,6 +204,23 @@ impl Pool {
         if let Some((reply, own_id)) = self.remove(ctx, hub, id, "Request timed out") {
             let failed = error(&own_id, code::INTERNAL, "Request timed out", None);
             reply.finish(ctx, StatusCode::OK, None, &failed);
+        }
+    }
+
+    /// Fails all requests of callers with an internal error.
+    pub(in crate::service::mcp) fn fail_all(
+        &mut self,
+        ctx: &mut Context,
+        hub: &mut Hub,
+        why: &'static str,
+    ) {
+        let mut ids: Vec<u64> = self.requests.keys().copied().collect();
+        ids.sort_unstable();
+        for id in ids {
+            if let Some((reply, own_id)) = self.remove(ctx, hub, id, why) {
+                let failed = error(&own_id, code::INTERNAL, why, None);
+                reply.finish(ctx, StatusCode::OK, None, &failed);
+            }
         }
     }
 

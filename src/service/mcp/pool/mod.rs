@@ -25,6 +25,8 @@ use crate::service::child::{code_and_signal, describe};
 use crate::{Context, Principal, SourceId, StatusCode, TimerId};
 
 pub(super) use self::rewrite::server_exited;
+#[cfg(any(test, fuzzing))]
+pub(super) use self::rewrite::{with_subscription, with_unique_ids};
 
 /// Which revisions the program supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

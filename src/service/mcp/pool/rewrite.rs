@@ -22,7 +22,7 @@ pub(super) fn cancellation(id: u64, why: &str) -> String {
 }
 
 /// The message with the unique id in place of the caller's id and progress token.
-pub(super) fn with_unique_ids(
+pub(in crate::service::mcp) fn with_unique_ids(
     text: &str,
     id: &Range<usize>,
     token: Option<&Range<usize>>,
@@ -35,7 +35,7 @@ pub(super) fn with_unique_ids(
 }
 
 /// A notification with the id of a subscription in `params._meta`.
-pub(super) fn with_subscription(envelope: &Envelope<'_>, id: &str) -> String {
+pub(in crate::service::mcp) fn with_subscription(envelope: &Envelope<'_>, id: &str) -> String {
     let text = envelope.text;
     let field = format!(r#""{SUBSCRIPTION_KEY}":{id}"#);
     let inserted = |object: &Range<usize>, field: &str| {
