@@ -18,9 +18,10 @@ Serves PROGRAM, a server of the Model Context Protocol (MCP) on its standard str
 http://127.0.0.1:7070/mcp. MCP clients connect with Streamable HTTP, or with WebSocket on the same
 path.
 
-Requests of revision 2026-07-28 share a pool of PROGRAMs. With the revisions 2025-03-26, 2025-06-18
-and 2025-11-25, each session has a PROGRAM of its own, which ends with the session. A client whose
-connection is cut can come back to its session and misses nothing.
+Requests of revision 2026-07-28 share a pool of processes. With the revisions 2025-03-26, 2025-06-18
+and 2025-11-25, each session has a process of its own, which ends with the session. A client of a
+session whose connection was cut can come back and gets the events that it has missed, up to
+--replay. With 2026-07-28, a closed connection cancels its request.
 ",
     title: "MCP options",
     flags: FLAGS,
@@ -110,7 +111,7 @@ const FLAGS: &[Flag] = &[
         name: "pool",
         takes: Takes::One("N"),
         default: Some("1"),
-        help: "number of processes that all requests of revision 2026-07-28 share",
+        help: "number of processes that answer requests of revision 2026-07-28",
         set: |settings, value| {
             set(
                 |settings| &mut settings.mcp.pool,
@@ -126,7 +127,7 @@ const FLAGS: &[Flag] = &[
         name: "session-idle",
         takes: Takes::One("TIME"),
         default: Some("30m"),
-        help: "end a session, and its process, when its client has neither sent a message nor had a stream open for this time",
+        help: "end a session and its process if its client sends no message and has no stream open for this time",
         set: |settings, value| {
             settings.mcp.session_idle = duration(value)?;
             Ok(())
@@ -139,7 +140,7 @@ const FLAGS: &[Flag] = &[
         name: "max-sessions",
         takes: Takes::One("N"),
         default: Some("256"),
-        help: "maximum sessions, each of which has a process; further ones get 503",
+        help: "maximum sessions and WebSocket clients, each of which has a process; more get 503",
         set: |settings, value| {
             set(
                 |settings| &mut settings.mcp.max_sessions,
@@ -155,7 +156,7 @@ const FLAGS: &[Flag] = &[
         name: "max-sessions-each",
         takes: Takes::One("N"),
         default_note: Some("--max-sessions"),
-        help: "maximum sessions of one principal",
+        help: "maximum sessions and WebSocket clients of one principal",
         set: |settings, value| {
             settings.mcp.max_sessions_each = Some(number(value, COUNT)?);
             Ok(())
@@ -168,7 +169,7 @@ const FLAGS: &[Flag] = &[
         name: "max-requests",
         takes: Takes::One("N"),
         default: Some("1024"),
-        help: "maximum requests that wait for an answer; further ones get 503",
+        help: "maximum requests that wait for an answer; more get 503",
         set: |settings, value| {
             set(
                 |settings| &mut settings.mcp.max_requests,
@@ -197,7 +198,7 @@ const FLAGS: &[Flag] = &[
         name: "replay",
         takes: Takes::One("BYTES"),
         default: Some("256KiB"),
-        help: "events that a session keeps for a client that was cut (Last-Event-ID)",
+        help: "maximum size of the events that a session keeps for a client whose connection was cut (Last-Event-ID); the oldest are dropped first",
         set: |settings, value| {
             set(
                 |settings| &mut settings.mcp.replay,
@@ -213,7 +214,7 @@ const FLAGS: &[Flag] = &[
         name: "max-replay",
         takes: Takes::One("BYTES"),
         default: Some("16MiB"),
-        help: "maximum events that all sessions together keep",
+        help: "maximum size of the kept events of all sessions",
         set: |settings, value| {
             set(
                 |settings| &mut settings.mcp.max_replay,
@@ -229,7 +230,7 @@ const FLAGS: &[Flag] = &[
         name: "max-replay-each",
         takes: Takes::One("BYTES"),
         default_note: Some("--max-replay"),
-        help: "maximum events that all sessions of one principal keep",
+        help: "maximum size of the kept events of all sessions of one principal",
         set: |settings, value| {
             settings.mcp.max_replay_each = Some(size(value, BYTES)?);
             Ok(())
@@ -242,7 +243,7 @@ const FLAGS: &[Flag] = &[
         name: "initialize-timeout",
         takes: Takes::One("TIME"),
         default: Some("30s"),
-        help: "how long the first process may take to say whether it supports revision 2026-07-28, after which only sessions are served; and how long the process of a session may take to answer initialize, after which the session ends",
+        help: "how long the first process may take to say whether it supports revision 2026-07-28 (after that, only sessions are served), and the process of a session to answer initialize (after that, the session ends)",
         set: |settings, value| {
             settings.initialize_timeout = duration(value)?;
             Ok(())
@@ -255,7 +256,7 @@ const FLAGS: &[Flag] = &[
         name: "request-timeout",
         takes: Takes::One("TIME"),
         default: Some("off"),
-        help: "how long a request may wait for its answer; after that, it is cancelled and fails with the error -32603. Subscriptions count, too",
+        help: "how long a request may wait for its answer; after that, it is cancelled and fails with the error -32603. This includes subscriptions/listen",
         set: |settings, value| {
             settings.request_timeout = duration(value)?;
             Ok(())
@@ -265,7 +266,7 @@ const FLAGS: &[Flag] = &[
         ..Flag::BASE
     },
     Flag {
-        help: "how many times a process of the pool may exit within TIME and be restarted; after that, requests of revision 2026-07-28 get 503",
+        help: "how many times a process of the pool may exit within TIME and be restarted; after that, requests of revision 2026-07-28 get 503. A program that exits before it has said what it supports serves only sessions",
         ..RESTART_LIMIT
     },
 ];

@@ -72,7 +72,7 @@ impl<'a> Envelope<'a> {
         if skimmer.peek() != Some(b'{') {
             skimmer.value().and_then(|_| skimmer.end())?;
             let why = if Skimmer::new(text).peek() == Some(b'[') {
-                "batches are not taken"
+                "batches are not supported"
             } else {
                 "not an object"
             };
@@ -467,7 +467,7 @@ mod tests {
         );
         assert_eq!(Envelope::parse(&deep), Err(EnvelopeError::Parse));
 
-        assert_eq!(invalid("[]"), ("batches are not taken", None));
+        assert_eq!(invalid("[]"), ("batches are not supported", None));
         assert_eq!(invalid("7"), ("not an object", None));
         assert_eq!(
             invalid(r#"{"id":1,"method":"x"}"#),

@@ -27,7 +27,7 @@ pub struct McpConfig {
     pub pool: usize,
     /// How often a process of the pool may exit before the pool is given up.
     pub restart_limit: RestartLimit,
-    /// How long a process may take to say which revisions it supports. `None` is no limit.
+    /// How long the first process may take to say which revisions it supports, and the process of a session to answer `initialize`. `None` is no limit.
     pub initialize_timeout: Option<Duration>,
     /// How long a request may wait for its answer. `None` is no limit.
     pub request_timeout: Option<Duration>,

@@ -6,7 +6,7 @@ use std::ops::Range;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 
-use super::problem::Problem;
+use super::http_error::HttpError;
 use super::tools::Tools;
 use crate::Request;
 use crate::service::agent::envelope::member;
@@ -16,7 +16,7 @@ use crate::service::json::unescape;
 pub(super) fn sole_header<'a>(
     request: &Request<'a>,
     name: &str,
-) -> Result<Option<&'a [u8]>, Problem> {
+) -> Result<Option<&'a [u8]>, HttpError> {
     let mut values = request
         .headers()
         .filter(|(field, _)| field.eq_ignore_ascii_case(name))
@@ -24,14 +24,14 @@ pub(super) fn sole_header<'a>(
     let first = values.next();
     if values.next().is_some() {
         let why = format!("Header mismatch: {name} occurs more than once");
-        return Err(Problem::header_mismatch(why));
+        return Err(HttpError::header_mismatch(why));
     }
     Ok(first)
 }
 
 /// The value of a field as text, decoded if it is marked as base64 ("Value Encoding").
-pub(super) fn decode<'a>(name: &str, value: &'a [u8]) -> Result<Cow<'a, str>, Problem> {
-    let wrong = |why| Problem::header_mismatch(format!("Header mismatch: {name} {why}"));
+pub(super) fn decode<'a>(name: &str, value: &'a [u8]) -> Result<Cow<'a, str>, HttpError> {
+    let wrong = |why| HttpError::header_mismatch(format!("Header mismatch: {name} {why}"));
     let is_plain = |byte: &u8| matches!(byte, b'\t' | b' '..=b'~');
     let text = std::str::from_utf8(value)
         .ok()
@@ -57,7 +57,7 @@ pub(super) fn check(
     text: &str,
     params: Option<&Range<usize>>,
     tools: &Tools,
-) -> Result<(), Problem> {
+) -> Result<(), HttpError> {
     let header = sole_header(request, "Mcp-Method")?;
     let header = header.ok_or_else(|| missing("Mcp-Method"))?;
     // Method names are never encoded.
@@ -78,7 +78,7 @@ pub(super) fn check(
     let header = header.ok_or_else(|| missing("Mcp-Name"))?;
     let Some(name) = name else {
         let why = format!("Header mismatch: Mcp-Name is present, but params.{key} is missing");
-        return Err(Problem::header_mismatch(why));
+        return Err(HttpError::header_mismatch(why));
     };
     if decode("Mcp-Name", header)? != name {
         return Err(differs("Mcp-Name", header, &name));
@@ -89,13 +89,13 @@ pub(super) fn check(
     Ok(())
 }
 
-fn missing(name: &str) -> Problem {
-    Problem::header_mismatch(format!("Header mismatch: {name} is missing"))
+fn missing(name: &str) -> HttpError {
+    HttpError::header_mismatch(format!("Header mismatch: {name} is missing"))
 }
 
-fn differs(name: &str, header: &[u8], body: &str) -> Problem {
+fn differs(name: &str, header: &[u8], body: &str) -> HttpError {
     let header = String::from_utf8_lossy(header);
-    Problem::header_mismatch(format!(
+    HttpError::header_mismatch(format!(
         "Header mismatch: {name} is {header:?}, but the body has {body:?}"
     ))
 }

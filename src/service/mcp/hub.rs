@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::problem::Problem;
+use super::http_error::HttpError;
 use super::quota::{Full, Quota};
 use crate::{ClientId, Context, Principal, Time, TimerId};
 
-/// A call that is not completely answered. Values are never reused.
+/// A call whose answer is not complete. Ids are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Call {
     /// The request that the pool knows by this id.
@@ -18,7 +18,7 @@ pub(super) enum Call {
     Session(Uuid, u32),
 }
 
-/// The calls in the order in which a delay ends that is the same for all.
+/// Calls in the order of their deadlines. All have the same delay.
 #[derive(Debug)]
 pub(super) struct Delays {
     delay: Option<Duration>,
@@ -106,16 +106,17 @@ pub(super) struct Hub {
     pub(super) bytes: Quota,
     /// Sessions, with the processes of those that have ended.
     pub(super) sessions: Quota,
-    /// Calls whose stream begins if there is no answer until then.
+    /// Calls that become streams if they are not answered in time ([`ANSWER_TIME`]).
     pub(super) beginnings: Delays,
-    /// Calls that fail if there is no answer until then.
+    /// Calls that fail if they are not answered in time.
     pub(super) timeouts: Delays,
-    /// Sessions that end if their process has not answered `initialize` until then.
+    /// Sessions that end if their process does not answer `initialize` in time.
     pub(super) initializations: Delays,
     pub(super) counts: Counts,
 }
 
-/// How long to wait for an answer, which can be sent without a stream. A client can come back to a stream.
+/// How long a request may take before its response becomes a stream. A faster answer is sent as JSON. Only a stream can be
+/// resumed.
 const ANSWER_TIME: Duration = Duration::from_millis(250);
 
 impl Hub {
@@ -133,7 +134,7 @@ impl Hub {
     }
 
     /// Counts a request that waits for an answer.
-    pub(super) fn take_request(&mut self, principal: &Principal) -> Result<(), Problem> {
+    pub(super) fn take_request(&mut self, principal: &Principal) -> Result<(), HttpError> {
         self.requests
             .take(principal, 1)
             .map_err(|full| too_many("requests", full))?;
@@ -148,8 +149,8 @@ impl Hub {
 }
 
 /// 503 because a limit is reached.
-pub(super) fn too_many(what: &str, full: Full) -> Problem {
-    Problem::unavailable(match full {
+pub(super) fn too_many(what: &str, full: Full) -> HttpError {
+    HttpError::unavailable(match full {
         Full::All => format!("Too many {what}"),
         Full::Principal => format!("Too many {what} of this principal"),
     })

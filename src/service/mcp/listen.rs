@@ -1,4 +1,4 @@
-//! What a caller of `subscriptions/listen` wants to hear.
+//! The filter of a `subscriptions/listen` request.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -17,7 +17,7 @@ pub(super) struct Filter {
 }
 
 impl Filter {
-    /// Reads `params.notifications`. What is malformed is not wanted.
+    /// Reads `params.notifications`. Malformed members are ignored.
     pub(super) fn of(envelope: &Envelope<'_>) -> Self {
         let text = envelope.text;
         let params = envelope.body.as_ref();

@@ -1,16 +1,16 @@
 //! MCP servers on the network: a program that speaks the Model Context Protocol on its standard streams, behind Streamable HTTP.
 //!
-//! Requests of revision 2026-07-28 stand for themselves. A small pool of processes answers them ([`pool`]). The revisions before
+//! Requests of revision 2026-07-28 are independent of each other. A small pool of processes answers them ([`pool`]). The revisions before
 //! have sessions, each with a process of its own ([`session`]). Clients can also use WebSocket on the same path, each with a
 //! process of its own.
 
 mod accept;
 mod config;
 mod headers;
+mod http_error;
 mod hub;
 mod listen;
 mod pool;
-mod problem;
 mod process;
 mod quota;
 mod replay;
@@ -31,14 +31,15 @@ pub(crate) mod fuzzed {
     use crate::Request;
     use crate::service::agent::envelope::{Envelope, MessageKind};
 
+    use super::http_error::HttpError;
     use super::pool::{with_subscription, with_unique_ids};
-    use super::problem::Problem;
     use super::request::Post;
     pub(crate) use super::{replay::EventId, tools::Tools};
 
     /// Whether a POST is a valid request of revision 2026-07-28.
     pub(crate) fn is_stateless_request(request: &Request<'_>, body: &[u8], tools: &Tools) -> bool {
-        let read: Result<Post<'_>, Problem> = super::request::read_post(request, body, Some(tools));
+        let read: Result<Post<'_>, HttpError> =
+            super::request::read_post(request, body, Some(tools));
         matches!(read, Ok(Post::Request(_)))
     }
 

@@ -42,7 +42,7 @@ impl Process {
         self.child.is_timer(timer)
     }
 
-    /// Queues a message. A process that does not read its input gets no more than [`MAX_UNREAD`] bytes and a message.
+    /// Queues a message, unless more than [`MAX_UNREAD`] bytes wait already.
     pub(super) fn send(&mut self, ctx: &mut Context, text: &str) {
         if let Some(stdin) = self.child.stdin()
             && stdin.queued() <= MAX_UNREAD

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use super::quota::Quota;
 use crate::Principal;
 
-/// What an entry costs besides its text.
+/// What an entry costs in addition to its text, in bytes.
 const ENTRY: usize = 64;
 
 /// The id of an event: the stream that it belongs to, and its place in the session.
@@ -77,7 +77,8 @@ impl Replay {
         }
     }
 
-    /// Keeps an event, in place of the oldest ones if there is no room. An event that is too long on its own is not kept.
+    /// Keeps an event, in place of the oldest ones if there is no room. An event longer
+    /// than the limit is not kept.
     pub(super) fn push(
         &mut self,
         quota: &mut Quota,

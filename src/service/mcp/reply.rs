@@ -1,11 +1,11 @@
 //! The answer to a caller: one JSON message, or a stream of server-sent events.
 
 use super::accept::Accepts;
-use super::problem::{EXPOSED, Problem};
+use super::http_error::{EXPOSED, HttpError};
 use super::replay::EventId;
 use crate::{ClientId, Context, Response, StatusCode};
 
-/// What a caller waits for.
+/// The response to a call that is not answered yet.
 #[derive(Debug)]
 pub(super) struct Reply {
     pub(super) caller: ClientId,
@@ -70,7 +70,7 @@ impl Reply {
         let _ = ctx.stream(self.caller, event.as_bytes());
     }
 
-    /// Sends the answer, which ends the call. `status` counts unless a stream has begun.
+    /// Sends the answer, which ends the call. `status` is used only if no stream has begun.
     pub(super) fn finish(
         mut self,
         ctx: &mut Context,
@@ -100,7 +100,7 @@ impl Reply {
     }
 
     /// Rejects the call.
-    pub(super) fn reject(self, ctx: &mut Context, problem: &Problem, is_stateless: bool) {
+    pub(super) fn reject(self, ctx: &mut Context, problem: &HttpError, is_stateless: bool) {
         if self.is_streaming {
             self.finish(ctx, problem.status, None, &problem.to_json(is_stateless));
         } else {

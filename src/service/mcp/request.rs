@@ -2,7 +2,7 @@
 
 use super::accept::{Accepts, has_json_body};
 use super::headers;
-use super::problem::{Problem, code};
+use super::http_error::{HttpError, code};
 use super::tools::Tools;
 use super::versions::{SESSION_VERSIONS, STATELESS};
 use crate::service::agent::envelope::{Envelope, EnvelopeError, MessageKind, member};
@@ -27,7 +27,7 @@ pub(super) enum Post<'a> {
     InSession(Envelope<'a>),
 }
 
-/// The version that the head of a request names.
+/// The version that the head of a request names; `?` if it is not UTF-8.
 pub(super) fn version<'a>(request: &Request<'a>) -> Option<&'a str> {
     let value = request.header("mcp-protocol-version")?;
     Some(std::str::from_utf8(value).unwrap_or("?"))
@@ -42,19 +42,19 @@ pub(super) fn is_stateless(request: &Request<'_>) -> bool {
 pub(super) fn check_version(
     request: &Request<'_>,
     supports_stateless: bool,
-) -> Result<(), Problem> {
+) -> Result<(), HttpError> {
     match version(request) {
         Some(version) if version != STATELESS && !SESSION_VERSIONS.contains(&version) => {
-            Err(Problem::unsupported_version(version, supports_stateless))
+            Err(HttpError::unsupported_version(version, supports_stateless))
         }
         _ => Ok(()),
     }
 }
 
 /// Checks the media types of a POST.
-pub(super) fn check_media_types(request: &Request<'_>) -> Result<Accepts, Problem> {
+pub(super) fn check_media_types(request: &Request<'_>) -> Result<Accepts, HttpError> {
     if !has_json_body(request) {
-        return Err(Problem::new(
+        return Err(HttpError::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             code::INVALID_REQUEST,
             "The Content-Type must be application/json",
@@ -62,10 +62,10 @@ pub(super) fn check_media_types(request: &Request<'_>) -> Result<Accepts, Proble
     }
     let accepts = Accepts::of(request);
     if accepts.is_nothing() {
-        return Err(Problem::new(
+        return Err(HttpError::new(
             StatusCode::NOT_ACCEPTABLE,
             code::INVALID_REQUEST,
-            "Accept must allow application/json and text/event-stream",
+            "Accept allows neither application/json nor text/event-stream",
         ));
     }
     Ok(accepts)
@@ -77,13 +77,13 @@ pub(super) fn read_post<'a>(
     request: &Request<'_>,
     body: &'a [u8],
     tools: Option<&Tools>,
-) -> Result<Post<'a>, Problem> {
-    let parse_error = || Problem::new(StatusCode::BAD_REQUEST, code::PARSE, "Parse error");
+) -> Result<Post<'a>, HttpError> {
+    let parse_error = || HttpError::new(StatusCode::BAD_REQUEST, code::PARSE, "Parse error");
     let text = std::str::from_utf8(body).map_err(|_| parse_error())?;
     let envelope = Envelope::parse(text).map_err(|error| match error {
         EnvelopeError::Parse => parse_error(),
         EnvelopeError::Invalid { why, id } => {
-            let problem = Problem::invalid(format!("Invalid request: {why}"));
+            let problem = HttpError::invalid(format!("Invalid request: {why}"));
             match id {
                 Some(id) if id.len() <= MAX_ID => problem.with_id(&text[id]),
                 _ => problem,
@@ -91,11 +91,11 @@ pub(super) fn read_post<'a>(
         }
     })?;
     if envelope.id().is_some_and(|id| id.len() > MAX_ID) {
-        return Err(Problem::invalid("Invalid request: the id is too long"));
+        return Err(HttpError::invalid("Invalid request: the id is too long"));
     }
     let id = match &envelope.kind {
         MessageKind::Request { id, .. } if &text[id.clone()] == "null" => {
-            return Err(Problem::invalid("Invalid request: the id is null"));
+            return Err(HttpError::invalid("Invalid request: the id is null"));
         }
         MessageKind::Request { id, .. } => Some(id.clone()),
         _ => None,
@@ -110,7 +110,7 @@ fn check_message<'a>(
     request: &Request<'_>,
     envelope: Envelope<'a>,
     tools: Option<&Tools>,
-) -> Result<Post<'a>, Problem> {
+) -> Result<Post<'a>, HttpError> {
     let text = envelope.text;
     let of_meta = |key| {
         let meta = envelope.meta.as_ref()?;
@@ -127,12 +127,12 @@ fn check_message<'a>(
         }
         (_, Some(STATELESS), _) => {}
         (MessageKind::Request { .. }, None, Some(_)) => {
-            return Err(Problem::header_mismatch(
+            return Err(HttpError::header_mismatch(
                 "Header mismatch: MCP-Protocol-Version is missing",
             ));
         }
         (MessageKind::Request { .. }, Some(header), Some(body)) if header != body => {
-            return Err(Problem::header_mismatch(format!(
+            return Err(HttpError::header_mismatch(format!(
                 "Header mismatch: MCP-Protocol-Version is {header:?}, but the body has {body:?}"
             )));
         }
@@ -142,16 +142,16 @@ fn check_message<'a>(
         MessageKind::Request { method, .. } => method.clone(),
         MessageKind::Notification { .. } => return Ok(Post::Notification(envelope)),
         MessageKind::Response { .. } => {
-            return Err(Problem::invalid(
+            return Err(HttpError::invalid(
                 "Invalid request: clients send no responses in this revision",
             ));
         }
     };
     let Some(tools) = tools else {
-        return Err(Problem::unsupported_version(STATELESS, false));
+        return Err(HttpError::unsupported_version(STATELESS, false));
     };
     let missing = |key| {
-        Problem::new(
+        HttpError::new(
             StatusCode::BAD_REQUEST,
             code::INVALID_PARAMS,
             format!("Invalid params: _meta has no valid {key:?}"),
@@ -161,7 +161,7 @@ fn check_message<'a>(
         None => return Err(missing(VERSION_KEY)),
         Some(STATELESS) => {}
         Some(body) => {
-            return Err(Problem::header_mismatch(format!(
+            return Err(HttpError::header_mismatch(format!(
                 "Header mismatch: MCP-Protocol-Version is {STATELESS:?}, but the body has {body:?}"
             )));
         }

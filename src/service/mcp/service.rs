@@ -8,9 +8,9 @@ use uuid::Uuid;
 use super::McpConfig;
 use super::accept::Accepts;
 use super::headers::sole_header;
+use super::http_error::{HttpError, code};
 use super::hub::{Call, Hub, too_many};
 use super::pool::{Pool, PoolChange, Support};
-use super::problem::{Problem, code};
 use super::process::{Input, Process};
 use super::replay::EventId;
 use super::reply::{Reply, accepted};
@@ -38,7 +38,7 @@ enum Owner {
     /// The slot of the pool.
     Pool(usize),
     Session(Uuid),
-    /// Nobody any more.
+    /// No owner: the process is being stopped.
     Stopping(u64),
 }
 
@@ -116,7 +116,7 @@ impl Mcp {
         caller: ClientId,
         request: &Request<'_>,
         body: &[u8],
-    ) -> Result<(), Problem> {
+    ) -> Result<(), HttpError> {
         for name in ["MCP-Protocol-Version", "Mcp-Session-Id", "Last-Event-ID"] {
             sole_header(request, name)?;
         }
@@ -126,14 +126,14 @@ impl Mcp {
                 check_version(request, self.supports_stateless())?;
                 let session = self.session_of(ctx, caller, request)?;
                 if request.method() == "DELETE" {
-                    self.end_session(ctx, session, "its client has deleted it");
+                    self.end_session(ctx, session, "deleted by its client");
                     let response = Response::new(StatusCode::NO_CONTENT, "", b"".as_slice());
                     ctx.respond(caller, &response);
                     return Ok(());
                 }
                 self.listen(ctx, caller, request, session)
             }
-            method => Err(Problem::new(
+            method => Err(HttpError::new(
                 StatusCode::METHOD_NOT_ALLOWED,
                 code::INVALID_REQUEST,
                 format!("Method {method} is not allowed"),
@@ -147,12 +147,12 @@ impl Mcp {
         caller: ClientId,
         request: &Request<'_>,
         body: &[u8],
-    ) -> Result<(), Problem> {
+    ) -> Result<(), HttpError> {
         let accepts = check_media_types(request)?;
         ctx.spend(2 + body.len() / 512);
         let post = read_post(request, body, self.pool.tools())?;
         if ctx.is_stopping() {
-            return Err(Problem::unavailable(SHUTTING_DOWN));
+            return Err(HttpError::unavailable(SHUTTING_DOWN));
         }
         let reply = Reply::new(caller, accepts);
         match post {
@@ -192,9 +192,9 @@ impl Mcp {
         ctx: &Context,
         caller: ClientId,
         request: &Request<'_>,
-    ) -> Result<Uuid, Problem> {
+    ) -> Result<Uuid, HttpError> {
         let Some(id) = request.header("mcp-session-id") else {
-            return Err(Problem::invalid(
+            return Err(HttpError::invalid(
                 "Invalid request: Mcp-Session-Id is missing",
             ));
         };
@@ -207,7 +207,7 @@ impl Mcp {
         let session = session.filter(|session| session.principal == ctx.principal(caller));
         session
             .map(|session| session.id)
-            .ok_or_else(Problem::no_session)
+            .ok_or_else(HttpError::no_session)
     }
 
     /// Begins a session with a process of its own.
@@ -217,7 +217,7 @@ impl Mcp {
         caller: ClientId,
         envelope: &Envelope<'_>,
         reply: Reply,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), HttpError> {
         let request = envelope.id().unwrap_or("null");
         let principal = ctx.principal(caller);
         self.hub
@@ -229,14 +229,16 @@ impl Mcp {
             Err(error) => {
                 log::error!("{error}");
                 self.hub.sessions.give_back(&principal, 1);
-                return Err(Problem::unavailable("The server cannot be started").with_id(request));
+                return Err(
+                    HttpError::unavailable("The MCP server cannot be started").with_id(request)
+                );
             }
         };
         self.hub.counts.processes += 1;
         self.hub.counts.sessions += 1;
         let id = Uuid::new_v4();
         log::info!(
-            "session {} of {caller} begins: principal={principal}",
+            "session {} began: client={caller} principal={principal}",
             short(id)
         );
         let session = Session::new(id, principal, process, self.config.replay, ctx.now());
@@ -270,8 +272,11 @@ impl Mcp {
         id: Uuid,
         envelope: &Envelope<'_>,
         reply: Reply,
-    ) -> Result<(), Problem> {
-        let session = self.sessions.get_mut(&id).ok_or_else(Problem::no_session)?;
+    ) -> Result<(), HttpError> {
+        let session = self
+            .sessions
+            .get_mut(&id)
+            .ok_or_else(HttpError::no_session)?;
         session.touch(ctx.now());
         if !matches!(envelope.kind, MessageKind::Request { .. }) {
             session.notify(ctx, &mut self.hub, envelope)?;
@@ -301,9 +306,9 @@ impl Mcp {
         caller: ClientId,
         request: &Request<'_>,
         id: Uuid,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), HttpError> {
         if !Accepts::of(request).events {
-            return Err(Problem::new(
+            return Err(HttpError::new(
                 StatusCode::NOT_ACCEPTABLE,
                 code::INVALID_REQUEST,
                 "Accept must allow text/event-stream",
@@ -314,13 +319,18 @@ impl Mcp {
             Some(text) => {
                 let text = std::str::from_utf8(text).ok();
                 let id = text.and_then(|text| text.parse::<EventId>().ok());
-                Some(id.ok_or_else(|| Problem::invalid("Unknown Last-Event-ID"))?)
+                Some(id.ok_or_else(|| {
+                    HttpError::invalid("Last-Event-ID is unknown or no longer kept")
+                })?)
             }
         };
         if ctx.is_stopping() {
-            return Err(Problem::unavailable(SHUTTING_DOWN));
+            return Err(HttpError::unavailable(SHUTTING_DOWN));
         }
-        let session = self.sessions.get_mut(&id).ok_or_else(Problem::no_session)?;
+        let session = self
+            .sessions
+            .get_mut(&id)
+            .ok_or_else(HttpError::no_session)?;
         session.touch(ctx.now());
         let accepts = Accepts {
             json: false,
@@ -336,17 +346,17 @@ impl Mcp {
         let Some(session) = self.sessions.remove(&id) else {
             return;
         };
-        log::info!("session {} ends: {why}", short(id));
+        log::info!("session {} ended: {why}", short(id));
         let sources: Vec<SourceId> = session.sources().collect();
         let (principal, process) = session.end(ctx, &mut self.hub);
         match process {
-            Some(process) => self.let_go(process, Some(principal), &sources),
+            Some(process) => self.keep_until_exit(process, Some(principal), &sources),
             None => self.hub.sessions.give_back(&principal, 1),
         }
     }
 
     /// Keeps a process that was told to stop until it has exited.
-    fn let_go(
+    fn keep_until_exit(
         &mut self,
         process: Box<Process>,
         principal: Option<Principal>,
@@ -370,7 +380,7 @@ impl Mcp {
             }
             Some(PoolChange::Stopping(process)) => {
                 let sources: Vec<SourceId> = process.sources().collect();
-                self.let_go(process, None, &sources);
+                self.keep_until_exit(process, None, &sources);
             }
             None => {}
         }
@@ -456,7 +466,7 @@ impl Mcp {
                 let idle = session.idle_since().map(|since| now.since(since));
                 idle.zip(most)
                     .is_some_and(|(idle, most)| idle >= most)
-                    .then_some("it was idle")
+                    .then_some("idle")
             }
         };
         let unused: Vec<(Uuid, &str)> = self
@@ -610,7 +620,7 @@ impl Service for Mcp {
     fn draining(&mut self, ctx: &mut Context) {
         self.pool.drain(ctx, &mut self.hub);
         for session in self.sessions.values_mut() {
-            session.close_main(ctx, &mut self.hub);
+            session.close_get_stream(ctx, &mut self.hub);
         }
         let time = ctx.config().drain_timeout * 3 / 4;
         self.last_call = Some(ctx.set_timer(time));
@@ -719,6 +729,7 @@ impl Service for Mcp {
             "support": support,
             "pool": self.pool.process_count(),
             "sessions": self.sessions.len(),
+            "websockets": self.websocket_clients.len(),
             "pending_requests": self.pending(),
             "kept_bytes": self.hub.bytes.used(),
             "processes": self.process_count(),
@@ -737,7 +748,16 @@ impl Service for Mcp {
             "Programs started.",
             counts.processes + self.websocket.started,
         );
-        out.gauge("outrigger_mcp_sessions", "Sessions.", self.sessions.len());
+        out.gauge(
+            "outrigger_mcp_sessions",
+            "Sessions, without WebSocket clients.",
+            self.sessions.len(),
+        );
+        out.gauge(
+            "outrigger_mcp_websockets",
+            "WebSocket clients, each with a process of its own.",
+            self.websocket_clients.len(),
+        );
         out.gauge(
             "outrigger_mcp_requests_pending",
             "Requests that wait for an answer.",
@@ -751,7 +771,7 @@ impl Service for Mcp {
         for (name, help, value) in [
             (
                 "outrigger_mcp_sessions_total",
-                "Sessions begun.",
+                "Sessions begun, without WebSocket clients.",
                 counts.sessions,
             ),
             (
@@ -761,7 +781,7 @@ impl Service for Mcp {
             ),
             (
                 "outrigger_mcp_cancelled_total",
-                "Requests that a client has cancelled, or whose caller was gone.",
+                "Requests cancelled by their client, or by its disconnection.",
                 counts.cancelled,
             ),
             (
@@ -771,7 +791,7 @@ impl Service for Mcp {
             ),
             (
                 "outrigger_mcp_dropped_total",
-                "Messages of the server that were for nobody.",
+                "Messages of MCP servers dropped because no client was waiting for them.",
                 counts.dropped,
             ),
             (
@@ -791,7 +811,7 @@ impl Service for Mcp {
     fn stopping(&mut self, ctx: &mut Context) {
         let sessions: Vec<Uuid> = self.sessions.keys().copied().collect();
         for id in sessions {
-            self.end_session(ctx, id, "the server stops");
+            self.end_session(ctx, id, "server shutting down");
         }
         self.pool.stop(ctx);
         self.websocket.stopping(ctx);

@@ -1,6 +1,6 @@
 //! A session of revisions 2025-03-26 to 2025-11-25: one client, one process, and the streams between them.
 //!
-//! Each POST with a request opens a stream, and a GET opens the main stream. The events of all streams are kept for a while, so a
+//! Each POST with a request opens a stream, and a GET opens the GET stream. The events of all streams are kept for a while, so a
 //! client that was cut can come back to a stream and misses nothing (`Last-Event-ID`). A cut does not cancel a request.
 
 use std::collections::{BTreeMap, HashMap};
@@ -8,9 +8,9 @@ use std::ops::ControlFlow;
 
 use uuid::Uuid;
 
+use super::http_error::{HttpError, code};
 use super::hub::{Call, Hub};
 use super::pool::server_exited;
-use super::problem::{Problem, code};
 use super::process::{Input, Process};
 use super::replay::{EventId, Replay};
 use super::reply::Reply;
@@ -18,13 +18,13 @@ use super::versions::takes_priming;
 use crate::service::agent::envelope::{Envelope, EnvelopeError, MessageKind, member};
 use crate::service::agent::line_decoder::{AgentLine, start_of};
 use crate::service::agent::recover_id::{IdRecovery, RecoveredId};
-use crate::service::agent::response::error;
 use crate::service::child::{ChildEvent, code_and_signal};
 use crate::service::json::unescape;
+use crate::service::mcp::http_error::error;
 use crate::{ClientId, Context, Principal, SourceId, StatusCode, Time, TimerId};
 
-/// The stream of messages that belong to no request.
-const MAIN: u32 = 0;
+/// The GET stream, for messages that belong to no request.
+const GET_STREAM: u32 = 0;
 
 /// The error code for a request that its client has cancelled.
 const CANCELLED: i32 = -32800;
@@ -40,7 +40,7 @@ struct PendingRequest {
     is_initialize: bool,
 }
 
-/// A stream whose request is not answered, or the main stream.
+/// A stream whose request is not answered, or the GET stream.
 #[derive(Debug, Default)]
 struct Stream {
     /// The caller that reads it. `None` while the client is cut.
@@ -70,7 +70,7 @@ pub(super) struct Session {
     last_active: Time,
 }
 
-/// What follows from an event of the process.
+/// Whether the session goes on after an event of its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Lives,
@@ -94,8 +94,8 @@ impl Session {
             principal,
             process: Some(Box::new(process)),
             pending: HashMap::new(),
-            streams: BTreeMap::from([(MAIN, Stream::default())]),
-            last_stream: MAIN,
+            streams: BTreeMap::from([(GET_STREAM, Stream::default())]),
+            last_stream: GET_STREAM,
             replay: Replay::new(replay),
             version: None,
             is_paused: false,
@@ -147,7 +147,7 @@ impl Session {
 
     /// Whether the request of a stream waits for its answer.
     pub(super) fn is_waiting(&self, stream: u32) -> bool {
-        stream != MAIN && self.streams.contains_key(&stream)
+        stream != GET_STREAM && self.streams.contains_key(&stream)
     }
 
     /// Passes a request on to the process. The caller gets the answer later.
@@ -157,7 +157,7 @@ impl Session {
         hub: &mut Hub,
         envelope: &Envelope<'_>,
         reply: Reply,
-    ) -> Result<Option<Call>, (Reply, Problem)> {
+    ) -> Result<Option<Call>, (Reply, HttpError)> {
         let MessageKind::Request { id, method } = &envelope.kind else {
             return Ok(None);
         };
@@ -166,14 +166,16 @@ impl Session {
         let key = normal(own_id);
         if self.pending.contains_key(&key) {
             let why = "Invalid request: a request with this id waits for its answer";
-            return Err((reply, Problem::invalid(why).with_id(own_id)));
+            return Err((reply, HttpError::invalid(why).with_id(own_id)));
         }
         let is_behind = self
             .process
             .as_mut()
             .is_none_or(|process| process.is_behind());
         let accepted = if is_behind {
-            Err(Problem::unavailable("The server does not read its input"))
+            Err(HttpError::unavailable(
+                "The MCP server does not read its input",
+            ))
         } else {
             hub.take_request(&self.principal)
         };
@@ -209,13 +211,15 @@ impl Session {
         ctx: &mut Context,
         hub: &mut Hub,
         envelope: &Envelope<'_>,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), HttpError> {
         let is_behind = self
             .process
             .as_mut()
             .is_none_or(|process| process.is_behind());
         if is_behind {
-            return Err(Problem::unavailable("The server does not read its input"));
+            return Err(HttpError::unavailable(
+                "The MCP server does not read its input",
+            ));
         }
         self.send(ctx, envelope.text);
         if let MessageKind::Notification { method } = &envelope.kind
@@ -239,23 +243,26 @@ impl Session {
         }
     }
 
-    /// Opens the main stream, or continues the stream of the last event that the client has got.
+    /// Opens the GET stream, or continues the stream of the last event that the client has got.
     pub(super) fn listen(
         &mut self,
         ctx: &mut Context,
         hub: &mut Hub,
         mut reply: Reply,
         last: Option<EventId>,
-    ) -> Result<(), (Reply, Problem)> {
-        let number = last.map_or(MAIN, |last| last.stream);
-        let unknown = || Problem::invalid("Unknown Last-Event-ID");
+    ) -> Result<(), (Reply, HttpError)> {
+        let number = last.map_or(GET_STREAM, |last| last.stream);
+        let unknown = || HttpError::invalid("Last-Event-ID is unknown or no longer kept");
         if last.is_some_and(|last| !self.replay.has_used(last)) {
             return Err((reply, unknown()));
         }
         let is_over = !self.streams.contains_key(&number);
         let after = last.unwrap_or(EventId {
-            stream: MAIN,
-            number: self.streams.get(&MAIN).map_or(0, |stream| stream.sent),
+            stream: GET_STREAM,
+            number: self
+                .streams
+                .get(&GET_STREAM)
+                .map_or(0, |stream| stream.sent),
         });
         if is_over && self.replay.after(after).next().is_none() {
             return Err((reply, unknown()));
@@ -419,7 +426,7 @@ impl Session {
         match recovered {
             Some(RecoveredId::Response(id)) => {
                 if let Some(pending) = self.pending.remove(&normal(&id)) {
-                    let why = format!("the server's answer {why}");
+                    let why = format!("the MCP server's answer {why}");
                     let failed = error(&pending.id, code::INTERNAL, "Internal error", Some(&why));
                     self.finish(ctx, hub, &pending, &failed);
                     return (ControlFlow::Continue(()), pending.is_initialize);
@@ -493,17 +500,17 @@ impl Session {
         (flow, false)
     }
 
-    /// The stream for a message that names no request. It most likely belongs to the last request that waits, unless it reports a
-    /// change and the client reads the main stream.
+    /// The stream for a message that names no request: that of the newest waiting request, because the message most likely belongs
+    /// to it. A change goes to the GET stream if the client reads it.
     fn other_stream(&self, is_change: bool) -> u32 {
         let is_open = |stream: &Stream| stream.reply.as_ref().is_some_and(Reply::takes_events);
-        let main = self.streams.get(&MAIN).is_some_and(is_open);
+        let main = self.streams.get(&GET_STREAM).is_some_and(is_open);
         if is_change && main {
-            return MAIN;
+            return GET_STREAM;
         }
         let mut last_first = self.streams.iter().rev();
-        let open = last_first.find(|(number, stream)| **number != MAIN && is_open(stream));
-        open.map_or(MAIN, |(number, _)| *number)
+        let open = last_first.find(|(number, stream)| **number != GET_STREAM && is_open(stream));
+        open.map_or(GET_STREAM, |(number, _)| *number)
     }
 
     /// Sends a message on a stream, and keeps it for a client that was cut. Returns the caller that it was sent to.
@@ -561,7 +568,7 @@ impl Session {
         hub: &mut Hub,
     ) -> (Principal, Option<Box<Process>>) {
         self.fail_all(ctx, hub, "Session ended");
-        self.close_main(ctx, hub);
+        self.close_get_stream(ctx, hub);
         self.replay.clear(&mut hub.bytes, &self.principal);
         if let Some(process) = &mut self.process {
             process.stop(ctx);
@@ -569,9 +576,9 @@ impl Session {
         (self.principal, self.process)
     }
 
-    /// Ends the main stream.
-    pub(super) fn close_main(&mut self, ctx: &mut Context, hub: &mut Hub) {
-        let main = self.streams.get_mut(&MAIN);
+    /// Ends the GET stream.
+    pub(super) fn close_get_stream(&mut self, ctx: &mut Context, hub: &mut Hub) {
+        let main = self.streams.get_mut(&GET_STREAM);
         if let Some(reply) = main.and_then(|main| main.reply.take()) {
             hub.callers.remove(&reply.caller);
             reply.end(ctx);

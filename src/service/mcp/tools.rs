@@ -7,7 +7,7 @@ use std::ops::Range;
 use serde_json::Value;
 
 use super::headers::{decode, sole_header};
-use super::problem::Problem;
+use super::http_error::HttpError;
 use crate::Request;
 use crate::service::agent::envelope::member;
 use crate::service::json::unescape;
@@ -15,7 +15,7 @@ use crate::service::json::unescape;
 /// The name of the annotation.
 const ANNOTATION: &str = "x-mcp-header";
 
-/// The tools with annotations that are known, and the annotations of each. Further ones are not checked.
+/// The maximum number of tools with annotations, and of annotations of one tool. Others are not checked.
 const MAX_TOOLS: usize = 4096;
 const MAX_PARAMETERS: usize = 64;
 
@@ -67,7 +67,7 @@ impl Tools {
         tool: &str,
         text: &str,
         arguments: Option<&Range<usize>>,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), HttpError> {
         let parameters = self.parameters.get(tool).into_iter().flatten();
         for MirroredParameter { field, path } in parameters {
             let value = arguments.and_then(|arguments| value_at(text, arguments, path));
@@ -78,7 +78,7 @@ impl Tools {
                 (Some(header), Some(value)) => {
                     let header = decode(field, header)?;
                     if !is_equal(&header, value) {
-                        return Err(Problem::header_mismatch(format!(
+                        return Err(HttpError::header_mismatch(format!(
                             "Header mismatch: {field} differs from the argument {:?}",
                             path.join(".")
                         )));
@@ -86,13 +86,13 @@ impl Tools {
                 }
                 (None, Some(_)) => {
                     let argument = path.join(".");
-                    return Err(Problem::header_mismatch(format!(
+                    return Err(HttpError::header_mismatch(format!(
                         "Header mismatch: {field} is missing, but the argument {argument:?} is present"
                     )));
                 }
                 (Some(_), None) => {
                     let argument = path.join(".");
-                    return Err(Problem::header_mismatch(format!(
+                    return Err(HttpError::header_mismatch(format!(
                         "Header mismatch: {field} is present, but the argument {argument:?} is missing"
                     )));
                 }

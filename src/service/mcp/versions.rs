@@ -1,6 +1,6 @@
 //! The revisions of the Model Context Protocol that use Streamable HTTP.
 
-/// The revision without sessions: each request stands for itself.
+/// The revision without sessions: requests are independent of each other.
 pub(super) const STATELESS: &str = "2026-07-28";
 
 /// The revisions with sessions, the newest first.

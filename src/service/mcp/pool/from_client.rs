@@ -5,10 +5,10 @@ use std::ops::Range;
 use super::rewrite::{cancellation, with_unique_ids};
 use super::{PendingRequest, Pool, Purpose, Subscription, Support};
 use crate::service::agent::envelope::{Envelope, MessageKind, member};
-use crate::service::agent::response::error;
+use crate::service::mcp::http_error::error;
+use crate::service::mcp::http_error::{HttpError, code};
 use crate::service::mcp::hub::{Call, Hub};
 use crate::service::mcp::listen::Filter;
-use crate::service::mcp::problem::{Problem, code};
 use crate::service::mcp::process::MAX_UNREAD;
 use crate::service::mcp::reply::Reply;
 use crate::{Context, Principal, StatusCode};
@@ -125,13 +125,13 @@ impl Pool {
         is_subscription: bool,
         reply: &Reply,
         principal: &Principal,
-    ) -> Result<(usize, Option<Range<usize>>), Problem> {
+    ) -> Result<(usize, Option<Range<usize>>), HttpError> {
         // A token that a server could read elsewhere would not be replaced, and could name the request of another caller.
         let token = envelope
             .progress_token()
-            .map_err(|why| Problem::invalid(format!("Invalid request: {why}")))?;
+            .map_err(|why| HttpError::invalid(format!("Invalid request: {why}")))?;
         if is_subscription && !reply.takes_events() {
-            return Err(Problem::new(
+            return Err(HttpError::new(
                 StatusCode::NOT_ACCEPTABLE,
                 code::INVALID_REQUEST,
                 "Accept must allow text/event-stream",
@@ -140,7 +140,7 @@ impl Pool {
         let slot = self
             .knowing(envelope)
             .or_else(|| self.least_busy())
-            .ok_or_else(|| Problem::unavailable("The server is not running"))?;
+            .ok_or_else(|| HttpError::unavailable("The MCP server is not running"))?;
         let is_full = match self.support {
             Support::Unknown => self.held + envelope.text.len() > MAX_UNREAD,
             _ => self.slots[slot]
@@ -149,7 +149,9 @@ impl Pool {
                 .is_none_or(|process| process.is_behind()),
         };
         if is_full {
-            return Err(Problem::unavailable("The server does not read its input"));
+            return Err(HttpError::unavailable(
+                "The MCP server does not read its input",
+            ));
         }
         hub.take_request(principal)?;
         Ok((slot, token))

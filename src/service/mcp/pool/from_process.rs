@@ -9,10 +9,10 @@ use super::{PendingRequest, Pool, PoolChange, Purpose, Support};
 use crate::service::agent::envelope::{Envelope, EnvelopeError, MessageKind, member};
 use crate::service::agent::line_decoder::{AgentLine, start_of};
 use crate::service::agent::recover_id::{IdRecovery, RecoveredId};
-use crate::service::agent::response::error;
 use crate::service::child::ChildEvent;
+use crate::service::mcp::http_error::code;
+use crate::service::mcp::http_error::error;
 use crate::service::mcp::hub::Hub;
-use crate::service::mcp::problem::code;
 use crate::service::mcp::process::Input;
 use crate::service::mcp::splice::splice;
 use crate::{Context, StatusCode};
@@ -78,7 +78,7 @@ impl Pool {
                 let id = id.parse().ok();
                 let taken = id.filter(|id| self.is_of(slot, *id));
                 if let Some((_, purpose)) = taken.and_then(|id| self.take(hub, id)) {
-                    return self.fail(ctx, purpose, &format!("the server's answer {why}"));
+                    return self.fail(ctx, purpose, &format!("the MCP server's answer {why}"));
                 }
             }
             Some(RecoveredId::Request(id)) => answers.push(no_requests(&id)),
@@ -240,7 +240,12 @@ impl Pool {
                     ..
                 }) = self.requests.get_mut(&id)
             {
-                reply.event(ctx, None, &splice(text, &mut [(range, token)]));
+                // The process is shared, so it cannot wait for a slow caller. What is only news is not queued for it.
+                if ctx.is_congested(reply.caller) {
+                    hub.counts.dropped += 1;
+                } else {
+                    reply.event(ctx, None, &splice(text, &mut [(range, token)]));
+                }
                 return;
             }
         } else if method == "notifications/cancelled" {
@@ -287,7 +292,7 @@ impl Pool {
                 return;
             }
         }
-        log::debug!("a notification of the MCP server is for nobody: {method}");
+        log::debug!("dropped a notification of the MCP server that names no request: {method}");
         hub.counts.dropped += 1;
     }
 

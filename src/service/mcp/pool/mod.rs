@@ -13,15 +13,16 @@ use std::process::ExitStatus;
 
 use self::states::States;
 use super::McpConfig;
+use super::http_error::HttpError;
 use super::hub::Hub;
 use super::listen::Filter;
-use super::problem::Problem;
 use super::process::Process;
 use super::reply::Reply;
 use super::tools::Tools;
 use super::versions::STATELESS;
 use crate::service::backoff::Backoff;
 use crate::service::child::{code_and_signal, describe};
+use crate::sys::drop_code;
 use crate::{Context, Principal, SourceId, StatusCode, TimerId};
 
 pub(super) use self::rewrite::server_exited;
@@ -273,6 +274,8 @@ impl Pool {
         if let Some(timer) = self.probe_timer.take() {
             ctx.cancel_timer(timer);
         }
+        // Much of the code so far is needed only at the start.
+        drop_code();
         self.held = 0;
         let waiting = std::mem::take(&mut self.waiting);
         if self.support == Support::Stateless {
@@ -295,7 +298,7 @@ impl Pool {
         log::info!("the MCP server supports only revisions with sessions");
         for id in waiting {
             if let Some((_, Purpose::Call { reply, id, .. })) = self.take(hub, id) {
-                let problem = Problem::unsupported_version(STATELESS, false);
+                let problem = HttpError::unsupported_version(STATELESS, false);
                 reply.reject(ctx, &problem.with_id(&id), true);
             }
         }
@@ -356,10 +359,12 @@ impl Pool {
             if was_asked {
                 self.support = Support::Sessions;
                 log::error!(
-                    "{failure} each time when asked for its revisions; serving only sessions"
+                    "{failure} before it answered server/discover, too often; serving only sessions"
                 );
             } else {
-                log::error!("{failure} too often; the pool is given up");
+                log::error!(
+                    "{failure} too often; not restarting it: requests of revision 2026-07-28 get 503"
+                );
             }
             return;
         };

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use crate::StatusCode;
 use crate::service::agent::envelope::{Envelope, member};
-use crate::service::agent::response::error;
 use crate::service::json::{Skimmer, quote, unescape};
-use crate::service::mcp::problem::code;
+use crate::service::mcp::http_error::code;
+use crate::service::mcp::http_error::error;
 use crate::service::mcp::splice::splice;
 use crate::service::mcp::versions::STATELESS;
 
@@ -66,7 +66,7 @@ pub(super) fn no_requests(id: &str) -> String {
 /// The error for a request whose process has exited. `data` is JSON.
 pub(in crate::service::mcp) fn server_exited(id: &str, data: &str) -> String {
     format!(
-        r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":{},"message":"Server exited","data":{data}}}}}"#,
+        r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":{},"message":"MCP server exited","data":{data}}}}}"#,
         code::INTERNAL
     )
 }

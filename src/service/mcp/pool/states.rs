@@ -6,7 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// The maximum number of states that are remembered. Their calls are answered within minutes or not at all.
+/// The maximum number of states that are remembered.
 const MAX_STATES: usize = 4096;
 
 /// The processes that have issued states. A state that is not known goes to any process.

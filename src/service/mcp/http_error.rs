@@ -26,9 +26,16 @@ pub(super) const EXPOSED: (&str, &str) = (
     "Mcp-Session-Id, Retry-After, WWW-Authenticate",
 );
 
+/// A JSON-RPC error response. `data` is a text for debugging.
+pub(super) fn error(id: &str, code: i32, message: &str, data: Option<&str>) -> String {
+    let data = data.map_or_else(String::new, |data| format!(r#","data":{}"#, quote(data)));
+    let message = quote(message);
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":{code},"message":{message}{data}}}}}"#)
+}
+
 /// Why a request is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Problem {
+pub(super) struct HttpError {
     pub(super) status: StatusCode,
     pub(super) code: i32,
     pub(super) message: Cow<'static, str>,
@@ -38,7 +45,7 @@ pub(super) struct Problem {
     id: Option<String>,
 }
 
-impl Problem {
+impl HttpError {
     pub(super) fn new(
         status: StatusCode,
         code: i32,
