@@ -224,6 +224,16 @@ impl<'a> Envelope<'a> {
     /// The token in `_meta.progressToken`, as written. Rejects a token in a place or under a key that a lenient parser could
     /// read instead.
     pub(crate) fn progress_token(&self) -> Result<Option<Range<usize>>, &'static str> {
+        let holder = if self.has_other_meta {
+            &self.body
+        } else {
+            &self.meta
+        };
+        // Most messages have none, and need no other look at the text.
+        let holder = holder.as_ref().map(|range| &self.text[range.clone()]);
+        if !holder.is_some_and(may_have_progress_token) {
+            return Ok(None);
+        }
         let (mut found, mut count, mut is_spelled) = (None, 0, false);
         self.members_of_meta(|holder, key, value| {
             if is_spelling_of(key, "progressToken") {
@@ -329,6 +339,18 @@ pub(crate) fn is_spelling_of(key: &str, name: &str) -> bool {
         })
     }
     folded(key).eq(folded(name))
+}
+
+/// Whether an object can have a key that [`is_spelling_of`] `progressToken`: false if it lacks a letter of that key. Has no
+/// branch, so that the compiler can check many bytes at once.
+fn may_have_progress_token(object: &str) -> bool {
+    let (mut g, mut k, mut other) = (false, false, false);
+    for byte in object.bytes() {
+        g |= byte | 0x20 == b'g';
+        k |= byte | 0x20 == b'k';
+        other |= byte == b'\\' || byte >= 0x80;
+    }
+    g && k || other
 }
 
 /// Whether a key is `_meta` or one of its spellings in libraries, such as `meta` and `field_meta`.
@@ -442,6 +464,10 @@ mod tests {
             r#"{"meta":{"progressToken":2}}"#,
             r#"{"meta":{"progressToken":2},"_meta":{"progressToken":1}}"#,
             r#"{"field_meta":{"progress-token":2}}"#,
+            r#"{"_meta":{"\u0070rogresstoken":2}}"#,
+            r#"{"_meta":{"PROGRESSTO\u212aEN":2}}"#,
+            r#"{"_meta":{"progre\u017fs_To\u212aen":2}}"#,
+            "{\"_meta\":{\"progressTo\u{212a}en\":2}}",
             r#"{"_meta":{"progressToken":true}}"#,
             r#"{"_meta":{"progressToken":{}}}"#,
         ] {
