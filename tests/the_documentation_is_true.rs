@@ -15,11 +15,12 @@ use common::program::outrigger;
 use rustix::process::Signal;
 
 #[cfg(feature = "deflate")]
-const COMMANDS: [&str; 11] = [
+const COMMANDS: [&str; 12] = [
     "agent",
     "terminal",
     "processes",
     "app",
+    "mcp",
     "pipe",
     "echo",
     "serve",
