@@ -124,6 +124,7 @@ run_mcp() {
   node tests/interop/mcp/conformance.mjs outrigger
   node tests/interop/mcp/access.mjs
   node tests/interop/mcp/clients.mjs
+  node tests/interop/mcp/crossing.mjs outrigger 5000
   "$tools/mcp/bin/python" tests/interop/mcp/clients.py
 }
 
