@@ -8,6 +8,7 @@ Prints a line for each check, and ends with 1 if one failed.
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 import socket
@@ -209,6 +210,21 @@ async def listen_apart(client, url):
         assert type(await anext(subscription)).__name__ == "ToolsListChanged"
 
 
+async def pool_input(client):
+    """The repeated call has to reach the process that asked: its state is sealed with a key of that process."""
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(40):
+            tasks.create_task(elicitation(client))
+
+
+async def pool_listen(client):
+    """A subscription gets the events of both processes."""
+    async with client.listen(tools_list_changed=True) as subscription:
+        for _ in range(6):
+            await client.call_tool("touch", {})
+            assert type(await anext(subscription)).__name__ == "ToolsListChanged"
+
+
 async def with_sdk(url, title, mode):
     async with contextlib.AsyncExitStack() as stack:
         client = None
@@ -276,7 +292,9 @@ async def raw_requests(url):
         async def expect(title, status, code, sent, fields):
             async def one():
                 response = await http.post(url, json=sent, headers=fields)
-                error = response.json().get("error", {}).get("code") if response.content else None
+                # An answer that takes a while may come as an event.
+                data = re.search(r"^(?:data: ?)?(\{.*)$", response.text, re.MULTILINE)
+                error = json.loads(data.group(1)).get("error", {}).get("code") if data else None
                 assert (response.status_code, error) == (status, code), (response.status_code, response.text[:300])
 
             await check(f"raw: {title}", one)
@@ -284,6 +302,7 @@ async def raw_requests(url):
         await expect("a call", 200, None, body(**add), headers(Mcp_Name="add"))
         await expect("no Mcp-Method", 400, -32020, body(**add), {"Accept": accept, "MCP-Protocol-Version": MODERN, "Mcp-Name": "add"})
         await expect("another Mcp-Method", 400, -32020, body(**add), headers("tools/list", Mcp_Name="add"))
+        await expect("two equal versions", 400, -32020, body(**add), [*headers(Mcp_Name="add").items(), ("MCP-Protocol-Version", MODERN)])
         await expect("no Mcp-Name", 400, -32020, body(**add), headers())
         await expect("another Mcp-Name", 400, -32020, body(**add), headers(Mcp_Name="route"))
         await expect("an encoded Mcp-Name", 200, None, body(**add), headers(Mcp_Name="=?base64?YWRk?="))
@@ -318,6 +337,11 @@ async def main():
             await with_fastmcp(url, f"fastmcp, {title}")
             if MODE == "outrigger" or command is PYTHON_SERVER:
                 await raw_requests(url)
+    if MODE == "outrigger":
+        with served(PYTHON_SERVER, "--pool", "2") as url:
+            async with Client(url, elicitation_callback=answer_name) as client:
+                await check("a pool of two: requests that were asked for input", pool_input, client)
+                await check("a pool of two: listen", pool_listen, client)
     print(f"  clients.py: {len(failed)} checks failed" if failed else "  clients.py: all passed")
     sys.exit(1 if failed else 0)
 

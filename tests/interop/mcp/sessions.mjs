@@ -156,6 +156,21 @@ export async function sessions(url, title, own) {
   });
 
   if (!own) return;
+  await it("a request that the server's parser would drop", async () => {
+    const headers = await begin(url);
+    const ping = message("ping", {}, 31);
+    for (const wrong of [{ ...ping, id: 1.5 }, { ...ping, params: "x" }, { ...ping, params: [1] }]) {
+      const response = await post(url, wrong, headers);
+      assert.equal(response.status, 400, JSON.stringify(wrong));
+      assert.ok([-32600, -32602].includes((await response.json()).error.code));
+    }
+    assert.deepEqual((await answer(await post(url, ping, headers))).result, {});
+  });
+
+  await it("initialize with a session that does not exist", async () => {
+    assert.equal((await post(url, initialize(), { "mcp-session-id": "no-such-session" })).status, 404);
+  });
+
   await it("a request of revision 2026-07-28 names the versions that the server has", async () => {
     const prefix = "io.modelcontextprotocol/";
     const _meta = { [prefix + "protocolVersion"]: "2026-07-28", [prefix + "clientCapabilities"]: {} };
