@@ -252,6 +252,30 @@ fn a_progress_token_that_the_server_could_read_elsewhere_is_an_error() {
 }
 
 #[test]
+fn header_fields_are_checked_for_tools_of_every_page() {
+    // The bug: only the first page of the tools was read.
+    let script = r#"
+        while read -r line; do
+            id=${line#*'"id":'}; id=${id%%,*}
+            case "$line" in
+            *server/discover*) result='{"supportedVersions":["2026-07-28"]}';;
+            *'"cursor":"two"'*) result='{"tools":[{"name":"q","inputSchema":{"properties":{"a":{"type":"string","x-mcp-header":"A"}}}}]}';;
+            *tools/list*) result='{"tools":[],"nextCursor":"two"}';;
+            *) result='{}';;
+            esac
+            printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$result"
+        done
+    "#;
+    let server = Program::start(&["mcp", "--", "sh", "-c", script]);
+    let address = server.address();
+    let call = json!({"name": "q", "arguments": {"a": "x"}});
+    eventually("the tools are known", || {
+        let answer = request(address, json!(1), "tools/call", call.clone());
+        answer.status == 400 && answer.json()["error"]["code"] == -32020
+    });
+}
+
+#[test]
 fn bad_input_gets_a_precise_error() {
     let server = example(&[]);
     let address = server.address();
@@ -288,6 +312,41 @@ fn bad_input_gets_a_precise_error() {
             list,
             400,
             -32602,
+        ),
+        (
+            "POST",
+            &[JSON, ANY, own],
+            r#"{"jsonrpc":"2.0","id":1.5,"method":"ping"}"#,
+            400,
+            -32600,
+        ),
+        (
+            "POST",
+            &[JSON, ANY, own],
+            r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":[]}"#,
+            400,
+            -32600,
+        ),
+        (
+            "POST",
+            &[JSON, ANY, own],
+            r#"{"jsonrpc":"2.0","id":1,"method":"ping","x":1}"#,
+            400,
+            -32600,
+        ),
+        (
+            "POST",
+            &[JSON, ANY, own],
+            r#"{"jsonrpc":"2.0","id":1,"method":"initialize"}"#,
+            400,
+            -32600,
+        ),
+        (
+            "POST",
+            &[JSON, ANY, stranger],
+            r#"{"jsonrpc":"2.0","id":1,"method":"initialize"}"#,
+            404,
+            -32001,
         ),
         ("GET", &[ANY], "", 400, -32600),
         ("GET", &[own, "Accept: application/json"], "", 406, -32600),
@@ -328,6 +387,7 @@ fn a_session_has_a_process_that_ends_with_it() {
     let server = script(&[], &format!("echo $$ >> {}", trace.path()));
     let address = server.address();
     let sessions = [Session::begin(address), Session::begin(address)];
+    let mut pids = Vec::new();
     for session in &sessions {
         let accepted =
             session.send(json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
@@ -335,8 +395,8 @@ fn a_session_has_a_process_that_ends_with_it() {
             (accepted.status, accepted.field("Content-Length")),
             (202, Some("0"))
         );
+        pids = trace.pids(pids.len() + 1);
     }
-    let pids = trace.pids(2);
     assert_ne!(pids[0], pids[1]);
     assert_eq!(figure(address, "sessions"), 2);
     for (session, pid) in sessions.iter().zip(pids) {

@@ -4,10 +4,10 @@ use super::accept::{Accepts, has_json_body};
 use super::headers;
 use super::http_error::{HttpError, code};
 use super::tools::Tools;
-use super::versions::{SESSION_VERSIONS, STATELESS};
+use super::versions::{EARLIER_VERSIONS, SESSION_VERSIONS, STATELESS};
 use crate::service::agent::envelope::{Envelope, EnvelopeError, MessageKind, member};
 use crate::service::agent::router::MAX_ID;
-use crate::service::json::unescape;
+use crate::service::json::{Skimmer, unescape};
 use crate::{Request, StatusCode};
 
 /// The keys of `_meta` that every request of revision 2026-07-28 has.
@@ -43,8 +43,13 @@ pub(super) fn check_version(
     request: &Request<'_>,
     supports_stateless: bool,
 ) -> Result<(), HttpError> {
+    let is_known = |version: &str| {
+        version == STATELESS
+            || SESSION_VERSIONS.contains(&version)
+            || EARLIER_VERSIONS.contains(&version)
+    };
     match version(request) {
-        Some(version) if version != STATELESS && !SESSION_VERSIONS.contains(&version) => {
+        Some(version) if !is_known(version) => {
             Err(HttpError::unsupported_version(version, supports_stateless))
         }
         _ => Ok(()),
@@ -94,16 +99,43 @@ pub(super) fn read_post<'a>(
         return Err(HttpError::invalid("Invalid request: the id is too long"));
     }
     let id = match &envelope.kind {
-        MessageKind::Request { id, .. } if &text[id.clone()] == "null" => {
-            return Err(HttpError::invalid("Invalid request: the id is null"));
-        }
         MessageKind::Request { id, .. } => Some(id.clone()),
         _ => None,
     };
-    check_message(request, envelope, tools).map_err(|problem| match id {
-        Some(id) => problem.with_id(&text[id]),
-        None => problem,
-    })
+    if id.as_ref().is_some_and(|id| !is_id(&text[id.clone()])) {
+        let why = "Invalid request: the id is neither a string nor an integer";
+        return Err(HttpError::invalid(why));
+    }
+    check_members(text)
+        .and_then(|()| check_message(request, envelope, tools))
+        .map_err(|error| match id {
+            Some(id) => error.with_id(&text[id]),
+            None => error,
+        })
+}
+
+/// Whether an id is a string, or an integer that every JSON parser can represent.
+fn is_id(raw: &str) -> bool {
+    const SAFE: u64 = (1 << 53) - 1;
+    let is_safe = |number: i64| number.unsigned_abs() <= SAFE;
+    raw.starts_with('"') || (raw != "-0" && raw.parse().is_ok_and(is_safe))
+}
+
+/// Rejects what strict parsers drop without an answer: members that JSON-RPC does not have, and `params` that is not an object.
+fn check_members(text: &str) -> Result<(), HttpError> {
+    let mut why = None;
+    let scanned = Skimmer::new(text).object(|key, value| match &*key {
+        "params" if !text[value.clone()].starts_with('{') => {
+            why = Some("Invalid request: \"params\" is not an object".to_owned());
+        }
+        "jsonrpc" | "id" | "method" | "params" | "result" | "error" => {}
+        other => {
+            let shown: String = other.chars().take(40).collect();
+            why = Some(format!("Invalid request: unknown member {shown:?}"));
+        }
+    });
+    debug_assert!(scanned.is_ok(), "the text has been validated");
+    why.map_or(Ok(()), |why| Err(HttpError::invalid(why)))
 }
 
 fn check_message<'a>(
@@ -124,6 +156,13 @@ fn check_message<'a>(
     match (&envelope.kind, header, body.as_deref()) {
         (MessageKind::Request { method, .. }, _, None) if method == "initialize" => {
             return Ok(Post::Initialize(envelope));
+        }
+        (MessageKind::Request { method, .. }, ..) if method == "initialize" => {
+            return Err(HttpError::new(
+                StatusCode::NOT_FOUND,
+                code::METHOD_NOT_FOUND,
+                "Method not found: revision 2026-07-28 has no initialize",
+            ));
         }
         (_, Some(STATELESS), _) => {}
         (MessageKind::Request { .. }, None, Some(_)) => {
@@ -258,6 +297,22 @@ mod tests {
             (r#"{"id":1,"method":"x"}"#, code::INVALID_REQUEST),
             (
                 r#"{"jsonrpc":"2.0","id":null,"method":"x"}"#,
+                code::INVALID_REQUEST,
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":1.0,"method":"x"}"#,
+                code::INVALID_REQUEST,
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":9007199254740993,"method":"x"}"#,
+                code::INVALID_REQUEST,
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"method":"x","params":[]}"#,
+                code::INVALID_REQUEST,
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"method":"x","more":1}"#,
                 code::INVALID_REQUEST,
             ),
         ] {

@@ -168,6 +168,15 @@ impl Mcp {
                 ctx.respond(caller, &accepted());
             }
             Post::Initialize(envelope) => {
+                if request.header("mcp-session-id").is_some() {
+                    let id = envelope.id().unwrap_or("null");
+                    let known = self.session_of(ctx, caller, request);
+                    let why = "Invalid request: the session is initialized already";
+                    return Err(match known {
+                        Ok(_) => HttpError::invalid(why).with_id(id),
+                        Err(error) => error.with_id(id),
+                    });
+                }
                 return self.initialize(ctx, caller, &envelope, reply);
             }
             Post::InSession(envelope) => {

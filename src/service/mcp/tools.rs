@@ -19,6 +19,9 @@ const ANNOTATION: &str = "x-mcp-header";
 const MAX_TOOLS: usize = 4096;
 const MAX_PARAMETERS: usize = 64;
 
+/// The maximum length of all names and paths that are kept.
+const MAX_BYTES: usize = 1 << 20;
+
 /// The deepest nesting of properties that is searched for annotations.
 const MAX_DEPTH: usize = 16;
 
@@ -35,6 +38,8 @@ struct MirroredParameter {
 #[derive(Debug, Default)]
 pub(crate) struct Tools {
     parameters: HashMap<String, Vec<MirroredParameter>>,
+    /// The length of all names and paths.
+    bytes: usize,
 }
 
 impl Tools {
@@ -52,11 +57,19 @@ impl Tools {
             };
             let mut found = Vec::new();
             collect(&tool["inputSchema"], &mut Vec::new(), &mut found);
-            if found.is_empty() || !is_valid(&found) {
-                self.parameters.remove(name);
-            } else if self.parameters.len() < MAX_TOOLS || self.parameters.contains_key(name) {
-                self.parameters.insert(name.to_owned(), found);
+            if let Some(known) = self.parameters.remove(name) {
+                self.bytes -= cost(name, &known);
             }
+            let cost = cost(name, &found);
+            if found.is_empty() || !is_valid(&found) {
+                continue;
+            }
+            if self.parameters.len() >= MAX_TOOLS || cost > MAX_BYTES - self.bytes {
+                log::warn!("the Mcp-Param fields of further tools are not checked");
+                return;
+            }
+            self.bytes += cost;
+            self.parameters.insert(name.to_owned(), found);
         }
     }
 
@@ -100,6 +113,15 @@ impl Tools {
         }
         Ok(())
     }
+}
+
+/// The length of a tool's names and paths.
+fn cost(name: &str, parameters: &[MirroredParameter]) -> usize {
+    let of_parameter = |parameter: &MirroredParameter| {
+        let path: usize = parameter.path.iter().map(String::len).sum();
+        parameter.field.len() + path
+    };
+    name.len() + parameters.iter().map(of_parameter).sum::<usize>()
 }
 
 /// Collects the annotated properties of a schema that can be reached by `properties` alone.

@@ -5,7 +5,7 @@ use std::ops::{ControlFlow, Range};
 use super::rewrite::{
     SUBSCRIPTION_KEY, cancellation, no_requests, status_of, supports_stateless, with_subscription,
 };
-use super::{PendingRequest, Pool, PoolChange, Purpose, Support};
+use super::{MAX_PAGES, PendingRequest, Pool, PoolChange, Purpose, Support};
 use crate::service::agent::envelope::{Envelope, EnvelopeError, MessageKind, member};
 use crate::service::agent::line_decoder::{AgentLine, start_of};
 use crate::service::agent::recover_id::{IdRecovery, RecoveredId};
@@ -27,14 +27,15 @@ impl Pool {
         input: Input,
     ) -> Option<PoolChange> {
         let mut process = self.slots[slot].process.take()?;
-        let mut answers = Vec::new();
+        self.in_hand = Some(slot);
         let mut was_probe = false;
         let event = process.handle(ctx, input, |ctx, line| {
-            was_probe |= self.handle_line(ctx, hub, slot, line, &mut answers);
+            was_probe |= self.handle_line(ctx, hub, slot, line);
             ControlFlow::Continue(())
         });
-        for answer in &answers {
-            process.send(ctx, answer);
+        self.in_hand = None;
+        for text in self.unsent.drain(..) {
+            process.send(ctx, &text);
         }
         self.slots[slot].process = Some(process);
         if let ChildEvent::Exited(status) = event {
@@ -55,13 +56,12 @@ impl Pool {
         hub: &mut Hub,
         slot: usize,
         line: AgentLine<'_>,
-        answers: &mut Vec<String>,
     ) -> bool {
         let (recovered, why) = match line {
             AgentLine::Nothing => return false,
             AgentLine::Unreadable(recovered, why) => (recovered, why),
             AgentLine::Text(text) => match Envelope::parse(text) {
-                Ok(envelope) => return self.handle_message(ctx, hub, slot, &envelope, answers),
+                Ok(envelope) => return self.handle_message(ctx, hub, slot, &envelope),
                 Err(EnvelopeError::Parse) => {
                     let start = start_of(text.as_bytes());
                     log::warn!("skipped a line of the MCP server that is not JSON: {start:?}");
@@ -81,7 +81,7 @@ impl Pool {
                     return self.fail(ctx, purpose, &format!("the MCP server's answer {why}"));
                 }
             }
-            Some(RecoveredId::Request(id)) => answers.push(no_requests(&id)),
+            Some(RecoveredId::Request(id)) => self.send(ctx, slot, &no_requests(&id)),
             None => {}
         }
         false
@@ -99,7 +99,10 @@ impl Pool {
                 self.support = Support::Sessions;
                 true
             }
-            Purpose::ListTools => false,
+            Purpose::ListTools => {
+                self.listing = None;
+                false
+            }
         }
     }
 
@@ -116,12 +119,11 @@ impl Pool {
         hub: &mut Hub,
         slot: usize,
         envelope: &Envelope<'_>,
-        answers: &mut Vec<String>,
     ) -> bool {
         ctx.spend(2 + envelope.text.len() / 512);
         match &envelope.kind {
             MessageKind::Request { id, .. } => {
-                answers.push(no_requests(&envelope.text[id.clone()]));
+                self.send(ctx, slot, &no_requests(&envelope.text[id.clone()]));
                 false
             }
             MessageKind::Notification { method } => {
@@ -198,16 +200,39 @@ impl Pool {
                 true
             }
             Purpose::ListTools => {
-                if let Some(result) = result {
-                    self.tools.learn(&text[result.clone()]);
-                    let cursor = member(text, result, "nextCursor").map(|range| &text[range]);
-                    if let Some(cursor) = cursor.filter(|cursor| cursor.starts_with('"')) {
-                        let params = format!(r#""cursor":{cursor},"#);
-                        self.ask(ctx, slot, "tools/list", Purpose::ListTools, &params);
-                    }
-                }
+                self.handle_tools(ctx, slot, text, result);
                 false
             }
+        }
+    }
+
+    /// Learns a page of the tools, and asks for the next one.
+    fn handle_tools(
+        &mut self,
+        ctx: &mut Context,
+        slot: usize,
+        text: &str,
+        result: Option<&Range<usize>>,
+    ) {
+        let Some(mut listing) = self.listing.take() else {
+            return;
+        };
+        if let Some(result) = result {
+            listing.tools.learn(&text[result.clone()]);
+            listing.pages += 1;
+            let cursor = member(text, result, "nextCursor").map(|range| &text[range]);
+            if let Some(cursor) = cursor.filter(|cursor| cursor.starts_with('"'))
+                && listing.pages < MAX_PAGES
+            {
+                let params = format!(r#""cursor":{cursor},"#);
+                self.listing = Some(listing);
+                self.ask(ctx, slot, "tools/list", Purpose::ListTools, &params);
+                return;
+            }
+            self.tools = listing.tools;
+        }
+        if listing.is_outdated {
+            self.list_tools(ctx, slot);
         }
     }
 
@@ -286,7 +311,7 @@ impl Pool {
             }
         } else {
             if method == "notifications/tools/list_changed" {
-                self.ask(ctx, slot, "tools/list", Purpose::ListTools, "");
+                self.list_tools(ctx, slot);
             }
             if self.tell_subscribers(ctx, method, envelope) {
                 return;

@@ -91,6 +91,18 @@ impl PendingRequest {
     }
 }
 
+/// The maximum number of pages of a list of tools that are read.
+const MAX_PAGES: usize = 100;
+
+/// A list of tools that is being read.
+#[derive(Debug, Default)]
+struct Listing {
+    tools: Tools,
+    pages: usize,
+    /// Whether the tools have changed since.
+    is_outdated: bool,
+}
+
 /// The place of a process.
 #[derive(Debug)]
 struct Slot {
@@ -111,6 +123,11 @@ pub(super) struct Pool {
     requests: HashMap<u64, PendingRequest>,
     last_id: u64,
     pub(super) tools: Tools,
+    /// The tools that are being listed, page by page.
+    listing: Option<Listing>,
+    /// The slot whose process is handling an event, and the messages for it, which are sent afterwards.
+    in_hand: Option<usize>,
+    unsent: Vec<String>,
     /// The bytes of messages that wait until the first process has said what it supports.
     held: usize,
     /// When the first process must have answered.
@@ -148,6 +165,9 @@ impl Pool {
             requests: HashMap::new(),
             last_id: 0,
             tools: Tools::default(),
+            listing: None,
+            in_hand: None,
+            unsent: Vec::new(),
             held: 0,
             probe_timer: None,
             states: States::default(),
@@ -216,9 +236,7 @@ impl Pool {
         self.slots[slot].process = Some(Box::new(process));
         match self.support {
             Support::Unknown => self.ask(ctx, slot, "server/discover", Purpose::Probe, ""),
-            Support::Stateless if slot == 0 => {
-                self.ask(ctx, slot, "tools/list", Purpose::ListTools, "");
-            }
+            Support::Stateless if slot == 0 => self.list_tools(ctx, slot),
             Support::Stateless | Support::Sessions => {}
         }
         if self.support == Support::Stateless {
@@ -252,14 +270,27 @@ impl Pool {
         self.send(ctx, slot, &message);
     }
 
+    /// Asks a process for its tools. While it is being asked, asks again afterwards.
+    fn list_tools(&mut self, ctx: &mut Context, slot: usize) {
+        match &mut self.listing {
+            Some(listing) => listing.is_outdated = true,
+            None => {
+                self.listing = Some(Listing::default());
+                self.ask(ctx, slot, "tools/list", Purpose::ListTools, "");
+            }
+        }
+    }
+
     fn next_id(&mut self) -> u64 {
         self.last_id += 1;
         self.last_id
     }
 
     fn send(&mut self, ctx: &mut Context, slot: usize, text: &str) {
-        if let Some(process) = &mut self.slots[slot].process {
-            process.send(ctx, text);
+        match &mut self.slots[slot].process {
+            Some(process) => process.send(ctx, text),
+            None if self.in_hand == Some(slot) => self.unsent.push(text.to_owned()),
+            None => {}
         }
     }
 
@@ -280,7 +311,7 @@ impl Pool {
         let waiting = std::mem::take(&mut self.waiting);
         if self.support == Support::Stateless {
             log::info!("the MCP server supports revision {STATELESS}");
-            self.ask(ctx, 0, "tools/list", Purpose::ListTools, "");
+            self.list_tools(ctx, 0);
             for id in waiting {
                 if let Some(PendingRequest {
                     slot,
@@ -346,6 +377,7 @@ impl Pool {
                     reply.finish(ctx, StatusCode::OK, None, &server_exited(&id, &data));
                 }
                 Some((_, Purpose::Probe)) => was_asked = true,
+                Some((_, Purpose::ListTools)) => self.listing = None,
                 _ => {}
             }
         }
