@@ -199,6 +199,34 @@ async function with_websocket(title, url) {
   });
 }
 
+/** A client whose connections are all cut during a call comes back, and misses and repeats nothing. */
+async function with_cuts(title, url, connect) {
+  await check(title, async () => {
+    const sockets = new Set();
+    const proxy = net.createServer((client) => {
+      const upstream = net.connect(new URL(url).port, "127.0.0.1");
+      for (const [from, to] of [[client, upstream], [upstream, client]]) {
+        sockets.add(from);
+        from.on("data", (data) => to.write(data)).on("end", () => to.end()).on("close", () => (sockets.delete(from), to.destroy())).on("error", () => {});
+      }
+    }).listen(0, "127.0.0.1");
+    await once(proxy, "listening");
+    const host = `127.0.0.1:${proxy.address().port}`;
+    const { client } = await connect(url.replace(/127\.0\.0\.1:\d+/, host));
+    const steps = [];
+    const onprogress = ({ progress }) => {
+      steps.push(progress);
+      if (progress === 2 || progress === 5) sockets.forEach((socket) => socket.destroy());
+    };
+    const tool = { name: "count", arguments: { steps: 8, delay: 0.25 } };
+    const result = await (title.includes("1.") ? client.callTool(tool, undefined, { onprogress }) : client.callTool(tool, { onprogress }));
+    assert.equal(text(result), "counted to 8");
+    assert.deepEqual(steps, [1, 2, 3, 4, 5, 6, 7, 8]);
+    await client.close();
+    proxy.close();
+  });
+}
+
 async function with_filesystem(title, connect) {
   await check(`${title}: a file written and read`, async () => {
     const { client } = await connect();
@@ -307,6 +335,10 @@ await started.stop();
 
 const plain = await conformance();
 await sessions(plain.url, "sessions", MODE === "outrigger");
+if (MODE === "outrigger") {
+  await with_cuts("SDK 1.32 with connections that are cut", plain.url, sdk_1);
+  await with_cuts("SDK 2.4 with connections that are cut", plain.url, (url) => sdk_2(url, "legacy"));
+}
 await plain.stop();
 
 if (MODE === "outrigger") {

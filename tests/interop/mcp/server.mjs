@@ -10,11 +10,13 @@ export async function program(command, args, options = {}) {
   const child = spawn(command, args, { stdio, ...rest });
   const exited = once(child, "exit");
   const lines = readline.createInterface(child[from]);
+  const deadline = setTimeout(() => child.kill("SIGKILL"), 30000);
   let url;
   for await (const line of lines) {
     url = known?.(line) ?? /https?:\/\/[^\s'"]+/.exec(line)?.[0];
     if (url) break;
   }
+  clearTimeout(deadline);
   if (!url) throw new Error(`${command} ${args.join(" ")} printed no URL`);
   child[from].resume();
   return {

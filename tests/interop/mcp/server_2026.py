@@ -12,8 +12,9 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.resolve import Elicit, Resolve
 from pydantic import BaseModel, Field
 
-# The tool that fails would print its traceback.
-server = MCPServer("outrigger-2026", version="1.0.0", log_level="CRITICAL")
+HTTP = sys.argv[1:2] == ["--http"]
+# The HTTP server logs its URL. On standard streams the tool that fails would log its traceback.
+server = MCPServer("outrigger-2026", version="1.0.0", log_level="INFO" if HTTP else "CRITICAL")
 cancelled = 0
 
 
@@ -87,7 +88,7 @@ def question(topic: str) -> str:
     return f"What is {topic}?"
 
 
-if sys.argv[1:2] == ["--http"]:
+if HTTP:
     server.run("streamable-http", host="127.0.0.1", port=int(sys.argv[2]))
 else:
     server.run()
