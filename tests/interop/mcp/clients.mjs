@@ -5,7 +5,7 @@
 // env:   OUTRIGGER, TOOLS (see packages.mjs), PYTHON=TOOLS/mcp/bin/python, ONLY=words of the titles to run, VERBOSE
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
-import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { once } from "node:events";
 import net from "node:net";
 import os from "node:os";
@@ -309,19 +309,15 @@ async function with_2026(title, url) {
   await client.close();
 }
 
-async function inspector(title, url) {
+/** `calls` checks the results of `run(METHOD, OPTIONS...)`. */
+async function inspector(title, url, calls) {
   const launcher = path.join(TOOLS, "inspector/node_modules/@modelcontextprotocol/inspector/clients/launcher/build/index.js");
   const env = { ...process.env, HOME: folder, MCP_CATALOG_PATH: path.join(folder, "catalog.json") };
   const run = async (...args) => {
     const { stdout } = await promisify(execFile)(NODE22, [launcher, "--cli", url, "--transport", "http", "--method", ...args], { env });
     return JSON.parse(stdout);
   };
-  await check(`${title}: lists and a call`, async () => {
-    assert.ok((await run("tools/list")).tools.some(({ name }) => name === "echo"));
-    assert.equal(text(await run("tools/call", "--tool-name", "echo", "--tool-arg", "message=hi")), "Echo: hi");
-    assert.ok((await run("resources/list")).resources.length > 0);
-    assert.ok((await run("prompts/list")).prompts.length > 0);
-  });
+  await check(title, () => calls(run));
 }
 
 const started = await everything();
@@ -330,7 +326,12 @@ await with_everything("SDK 1.32", () => sdk_1(url));
 await with_everything("SDK 2.4, legacy", () => sdk_2(url, "legacy"));
 await with_everything("SDK 2.4, auto with an older server", () => sdk_2(url, "auto"));
 if (MODE === "outrigger") await with_websocket("SDK 1.32 over WebSocket", url);
-await inspector("Inspector", url);
+await inspector("Inspector", url, async (run) => {
+  assert.ok((await run("tools/list")).tools.some(({ name }) => name === "echo"));
+  assert.equal(text(await run("tools/call", "--tool-name", "echo", "--tool-arg", "message=hi")), "Echo: hi");
+  assert.ok((await run("resources/list")).resources.length > 0);
+  assert.ok((await run("prompts/list")).prompts.length > 0);
+});
 await started.stop();
 
 const plain = await conformance();
@@ -359,7 +360,29 @@ for (const [name, command] of [
 ]) {
   const modern = await server_2026(command);
   await with_2026(`SDK 2.4, 2026-07-28, ${name} server`, modern.url);
+  await inspector(`Inspector, 2026-07-28, ${name} server`, modern.url, async (run) => {
+    const era = ["--protocol-era", "modern"];
+    assert.ok((await run("tools/list", ...era)).tools.some(({ name }) => name === "route"));
+    const args = ["--tool-name", "route", "--tool-arg", "region=eu", "--tool-arg", "text=hi"];
+    assert.equal(text(await run("tools/call", ...args, ...era)), "eu: hi");
+  });
   await modern.stop();
+}
+if (MODE === "outrigger") {
+  const command = (name) => [process.execPath, path.join(HERE, name)];
+  const config = path.join(folder, "serve.json");
+  const routes = { "/new": { mcp: { command: command("server_2026.mjs") } }, "/plain": { mcp: { command: command("conformance_server.mjs") } } };
+  writeFileSync(config, JSON.stringify({ listen: ["127.0.0.1:0"], "no-auth": true, log: "warn", routes }));
+  const both = await program(process.env.OUTRIGGER ?? "outrigger", ["serve", "--config", config]);
+  await check("two servers of `outrigger serve`", async () => {
+    const clients = await Promise.all(["/new", "/plain"].map((route) => sdk_2(new URL(route, both.url).href, "auto")));
+    assert.deepEqual(clients.map(({ client }) => client.getNegotiatedProtocolVersion()), ["2026-07-28", "2025-11-25"]);
+    for (const { client } of clients) {
+      assert.equal(text(await client.callTool({ name: "count", arguments: { steps: 2, delay: 0.01 } })), "counted to 2");
+      await client.close();
+    }
+  });
+  assert.equal(await both.stop(), 0);
 }
 rmSync(folder, { recursive: true });
 finish("clients.mjs");
