@@ -23,19 +23,25 @@ pub(super) enum Call {
 pub(super) struct Delays {
     delay: Option<Duration>,
     calls: VecDeque<(Time, Call)>,
+    /// The number of calls at which those that do not wait any more are removed.
+    clean_at: usize,
     timer: Option<TimerId>,
 }
+
+/// The number of calls up to which it is not worth looking for those that do not wait any more.
+const FEW_CALLS: usize = 64;
 
 impl Delays {
     fn new(delay: Option<Duration>) -> Self {
         Self {
             delay,
             calls: VecDeque::new(),
+            clean_at: FEW_CALLS,
             timer: None,
         }
     }
 
-    /// Begins the delay of a call. Removes the oldest calls that `is_waiting` does not confirm.
+    /// Begins the delay of a call. Removes calls that `is_waiting` does not confirm.
     pub(super) fn push(
         &mut self,
         ctx: &mut Context,
@@ -47,6 +53,10 @@ impl Delays {
             && !is_waiting(*oldest)
         {
             self.calls.pop_front();
+        }
+        if self.calls.len() >= self.clean_at {
+            self.calls.retain(|(_, call)| is_waiting(*call));
+            self.clean_at = 2 * self.calls.len() + FEW_CALLS;
         }
         self.calls.push_back((ctx.now() + delay, call));
         if self.timer.is_none() {

@@ -107,6 +107,7 @@ pub(super) fn read_post<'a>(
         return Err(HttpError::invalid(why));
     }
     check_members(text)
+        .and_then(|()| check_token(&envelope))
         .and_then(|()| check_message(request, envelope, tools))
         .map_err(|error| match id {
             Some(id) => error.with_id(&text[id]),
@@ -119,6 +120,18 @@ fn is_id(raw: &str) -> bool {
     const SAFE: u64 = (1 << 53) - 1;
     let is_safe = |number: i64| number.unsigned_abs() <= SAFE;
     raw.starts_with('"') || (raw != "-0" && raw.parse().is_ok_and(is_safe))
+}
+
+/// Rejects a progress token that is too long, because it is kept while the request waits.
+fn check_token(envelope: &Envelope<'_>) -> Result<(), HttpError> {
+    let text = envelope.text;
+    let token = envelope.meta.as_ref();
+    let token = token.and_then(|meta| member(text, meta, "progressToken"));
+    if token.is_some_and(|token| token.len() > MAX_ID) {
+        let why = "Invalid request: the progress token is too long";
+        return Err(HttpError::invalid(why));
+    }
+    Ok(())
 }
 
 /// Rejects what strict parsers drop without an answer: members that JSON-RPC does not have, and `params` that is not an object.

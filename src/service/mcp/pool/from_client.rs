@@ -13,6 +13,9 @@ use crate::service::mcp::process::MAX_UNREAD;
 use crate::service::mcp::reply::Reply;
 use crate::{Context, Principal, StatusCode};
 
+/// The maximum length of a `subscriptions/listen` request, which is kept while the subscription lasts.
+const MAX_SUBSCRIPTION: usize = 64 << 10;
+
 impl Pool {
     /// Whether a process has the request, and its stream has not begun.
     pub(in crate::service::mcp) fn may_begin(&self, id: u64) -> bool {
@@ -135,6 +138,13 @@ impl Pool {
                 StatusCode::NOT_ACCEPTABLE,
                 code::INVALID_REQUEST,
                 "Accept must allow text/event-stream",
+            ));
+        }
+        if is_subscription && envelope.text.len() > MAX_SUBSCRIPTION {
+            return Err(HttpError::new(
+                StatusCode::CONTENT_TOO_LARGE,
+                code::INVALID_REQUEST,
+                format!("A subscription may have up to {MAX_SUBSCRIPTION} bytes"),
             ));
         }
         let slot = self

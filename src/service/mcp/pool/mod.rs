@@ -10,6 +10,7 @@ mod states;
 
 use std::collections::HashMap;
 use std::process::ExitStatus;
+use std::time::Duration;
 
 use self::states::States;
 use super::McpConfig;
@@ -132,6 +133,7 @@ pub(super) struct Pool {
     held: usize,
     /// When the first process must have answered.
     probe_timer: Option<TimerId>,
+    probe_timeout: Option<Duration>,
     /// The processes that know the state of calls with several rounds (`requestState`), if there are several.
     states: States,
     /// The requests of callers, in the order of their ids, that wait for the probe.
@@ -170,6 +172,7 @@ impl Pool {
             unsent: Vec::new(),
             held: 0,
             probe_timer: None,
+            probe_timeout: None,
             states: States::default(),
             waiting: Vec::new(),
             is_stopping: false,
@@ -218,11 +221,8 @@ impl Pool {
         hub: &mut Hub,
         config: &McpConfig,
     ) -> std::io::Result<()> {
-        self.start_process(ctx, hub, 0)?;
-        if let Some(timeout) = config.initialize_timeout {
-            self.probe_timer = Some(ctx.set_timer(timeout));
-        }
-        Ok(())
+        self.probe_timeout = config.initialize_timeout;
+        self.start_process(ctx, hub, 0)
     }
 
     fn start_process(
@@ -235,7 +235,10 @@ impl Pool {
         hub.counts.processes += 1;
         self.slots[slot].process = Some(Box::new(process));
         match self.support {
-            Support::Unknown => self.ask(ctx, slot, "server/discover", Purpose::Probe, ""),
+            Support::Unknown => {
+                self.ask(ctx, slot, "server/discover", Purpose::Probe, "");
+                self.probe_timer = self.probe_timeout.map(|timeout| ctx.set_timer(timeout));
+            }
             Support::Stateless if slot == 0 => self.list_tools(ctx, slot),
             Support::Stateless | Support::Sessions => {}
         }
@@ -383,6 +386,9 @@ impl Pool {
         }
         self.waiting.clear();
         self.held = 0;
+        if was_asked && let Some(timer) = self.probe_timer.take() {
+            ctx.cancel_timer(timer);
+        }
         if self.is_stopping {
             return;
         }
