@@ -19,6 +19,7 @@ while read -r line; do
   id=${line#*\"id\":}; id=${id%%[,\}]*}
   case $line in
     *\"initialize\"*) echo '{"jsonrpc":"2.0","id":'$id',"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"sh","version":"1"}}}';;
+    *never*) ;;
     *\"tools/call\"*) echo '{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"working"}}'
       echo '{"jsonrpc":"2.0","id":'$id',"result":{"content":[]}}';;
     *\"id\":*) echo '{"jsonrpc":"2.0","id":'$id',"error":{"code":-32601,"message":"Method not found"}}';;
@@ -31,7 +32,7 @@ def abandon(pipe, port, numbers):
     """Opens sessions and leaves them in every way. Returns how many of each."""
     ways = collections.Counter()
     for number in numbers:
-        way = number % 8
+        way = number % 9
         if way == 7:
             with Connection(port) as connection:
                 # The client leaves before the answer.
@@ -45,6 +46,12 @@ def abandon(pipe, port, numbers):
         assert session.status == 200 and session.id, (session.status, session.messages)
         if way in (0, 1, 2):
             ways["closed"] += 1
+        elif way == 8:
+            call = Connection(port)
+            params = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "never"}}
+            call.send("POST", "/mcp", session.fields, json.dumps(params).encode())
+            call.reset() if number % 2 else call.socket.close()
+            ways["never answered"] += 1
         elif way == 3:
             stream, status = session.get()
             assert status == 200
