@@ -160,6 +160,8 @@ def methods(session):
     yield Case("a page", 406, ANY, fields={**known, "Accept": "text/html"}, body=message)
     yield Case("too large", 413, fields=known, body={**message, "x": "x" * 100_000})
     yield Case("an unknown method", 200, NO_METHOD, fields=known, body={**message, "method": "no/such"}, id=1)
+    begin = {"protocolVersion": VERSION, "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    yield Case("initialize in a session", 400, INVALID, fields=known, body={**message, "method": "initialize", "params": begin}, id=1)
     yield Case("a notification", 202, fields=known, body={"jsonrpc": "2.0", "method": "notifications/x"})
     yield Case("an answer that nobody waits for", 202, fields=known, body={"jsonrpc": "2.0", "id": 77, "result": {}})
     yield Case("another origin", 403, fields={**known, "Origin": "https://evil.example"}, body=message)
