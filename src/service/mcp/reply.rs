@@ -100,11 +100,11 @@ impl Reply {
     }
 
     /// Rejects the call.
-    pub(super) fn reject(self, ctx: &mut Context, problem: &HttpError, is_stateless: bool) {
+    pub(super) fn reject(self, ctx: &mut Context, error: &HttpError, is_stateless: bool) {
         if self.is_streaming {
-            self.finish(ctx, problem.status, None, &problem.to_json(is_stateless));
+            self.finish(ctx, error.status, None, &error.to_json(is_stateless));
         } else {
-            ctx.respond(self.caller, &problem.to_response(is_stateless));
+            ctx.respond(self.caller, &error.to_response(is_stateless));
         }
     }
 }

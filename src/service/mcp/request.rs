@@ -88,10 +88,10 @@ pub(super) fn read_post<'a>(
     let envelope = Envelope::parse(text).map_err(|error| match error {
         EnvelopeError::Parse => parse_error(),
         EnvelopeError::Invalid { why, id } => {
-            let problem = HttpError::invalid(format!("Invalid request: {why}"));
+            let error = HttpError::invalid(format!("Invalid request: {why}"));
             match id {
-                Some(id) if id.len() <= MAX_ID => problem.with_id(&text[id]),
-                _ => problem,
+                Some(id) if id.len() <= MAX_ID => error.with_id(&text[id]),
+                _ => error,
             }
         }
     })?;
@@ -243,7 +243,7 @@ mod tests {
             Ok(Post::Notification(_)) => (0, "notification"),
             Ok(Post::Initialize(_)) => (0, "initialize"),
             Ok(Post::InSession(_)) => (0, "session"),
-            Err(problem) => (problem.code, ""),
+            Err(error) => (error.code, ""),
         }
     }
 

@@ -183,12 +183,12 @@ impl Mcp {
                 let id = envelope
                     .id()
                     .filter(|_| matches!(envelope.kind, MessageKind::Request { .. }));
-                let session =
-                    self.session_of(ctx, caller, request)
-                        .map_err(|problem| match id {
-                            Some(id) => problem.with_id(id),
-                            None => problem,
-                        })?;
+                let session = self
+                    .session_of(ctx, caller, request)
+                    .map_err(|error| match id {
+                        Some(id) => error.with_id(id),
+                        None => error,
+                    })?;
                 return self.send_in_session(ctx, caller, session, &envelope, reply);
             }
         }
@@ -293,7 +293,7 @@ impl Mcp {
             return Ok(());
         }
         let call = session.request(ctx, &mut self.hub, envelope, reply);
-        if let Some(call) = call.map_err(|(_, problem)| problem)? {
+        if let Some(call) = call? {
             let Self {
                 hub,
                 pool,
@@ -345,9 +345,7 @@ impl Mcp {
             json: false,
             events: true,
         };
-        session
-            .listen(ctx, &mut self.hub, Reply::new(caller, accepts), last)
-            .map_err(|(_, problem)| problem)
+        session.listen(ctx, &mut self.hub, Reply::new(caller, accepts), last)
     }
 
     /// Ends a session and stops its process.
@@ -574,13 +572,9 @@ impl Service for Mcp {
     }
 
     fn call(&mut self, ctx: &mut Context, caller: ClientId, request: &Request<'_>, body: &[u8]) {
-        if let Err(problem) = self.handle_call(ctx, caller, request, body) {
-            log::debug!(
-                "{caller} was refused: {} {}",
-                problem.status.0,
-                problem.message
-            );
-            ctx.respond(caller, &problem.to_response(is_stateless(request)));
+        if let Err(error) = self.handle_call(ctx, caller, request, body) {
+            log::debug!("{caller} was refused: {} {}", error.status.0, error.message);
+            ctx.respond(caller, &error.to_response(is_stateless(request)));
         }
     }
 

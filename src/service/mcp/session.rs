@@ -157,7 +157,7 @@ impl Session {
         hub: &mut Hub,
         envelope: &Envelope<'_>,
         reply: Reply,
-    ) -> Result<Option<Call>, (Reply, HttpError)> {
+    ) -> Result<Option<Call>, HttpError> {
         let MessageKind::Request { id, method } = &envelope.kind else {
             return Ok(None);
         };
@@ -166,22 +166,17 @@ impl Session {
         let key = normal(own_id);
         if self.pending.contains_key(&key) {
             let why = "Invalid request: a request with this id waits for its answer";
-            return Err((reply, HttpError::invalid(why).with_id(own_id)));
+            return Err(HttpError::invalid(why).with_id(own_id));
         }
         let is_behind = self
             .process
             .as_mut()
             .is_none_or(|process| process.is_behind());
-        let accepted = if is_behind {
-            Err(HttpError::unavailable(
-                "The MCP server does not read its input",
-            ))
-        } else {
-            hub.take_request(&self.principal)
-        };
-        if let Err(problem) = accepted {
-            return Err((reply, problem.with_id(own_id)));
+        if is_behind {
+            return Err(not_reading().with_id(own_id));
         }
+        hub.take_request(&self.principal)
+            .map_err(|error| error.with_id(own_id))?;
         self.last_stream += 1;
         let stream = self.last_stream;
         let token = envelope.meta.as_ref();
@@ -217,9 +212,7 @@ impl Session {
             .as_mut()
             .is_none_or(|process| process.is_behind());
         if is_behind {
-            return Err(HttpError::unavailable(
-                "The MCP server does not read its input",
-            ));
+            return Err(not_reading());
         }
         self.send(ctx, envelope.text);
         if let MessageKind::Notification { method } = &envelope.kind
@@ -250,11 +243,11 @@ impl Session {
         hub: &mut Hub,
         mut reply: Reply,
         last: Option<EventId>,
-    ) -> Result<(), (Reply, HttpError)> {
+    ) -> Result<(), HttpError> {
         let number = last.map_or(GET_STREAM, |last| last.stream);
         let unknown = || HttpError::invalid("Last-Event-ID is unknown or no longer kept");
         if last.is_some_and(|last| !self.replay.has_used(last)) {
-            return Err((reply, unknown()));
+            return Err(unknown());
         }
         let is_over = !self.streams.contains_key(&number);
         let after = last.unwrap_or(EventId {
@@ -265,7 +258,7 @@ impl Session {
                 .map_or(0, |stream| stream.sent),
         });
         if is_over && self.replay.after(after).next().is_none() {
-            return Err((reply, unknown()));
+            return Err(unknown());
         }
         let caller = reply.caller;
         if !reply.begin(ctx) {
@@ -585,6 +578,11 @@ impl Session {
             self.resume(ctx);
         }
     }
+}
+
+/// 503 because the process has too much unread input.
+fn not_reading() -> HttpError {
+    HttpError::unavailable("The MCP server does not read its input")
 }
 
 /// Whether a notification reports a change, which belongs to no request.

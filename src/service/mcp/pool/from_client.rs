@@ -107,7 +107,7 @@ impl Pool {
                     Call::Session(..) => true,
                 });
             }
-            Err(problem) => reply.reject(ctx, &problem.with_id(own_id), true),
+            Err(error) => reply.reject(ctx, &error.with_id(own_id), true),
         }
     }
 

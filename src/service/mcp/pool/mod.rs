@@ -332,8 +332,8 @@ impl Pool {
         log::info!("the MCP server supports only revisions with sessions");
         for id in waiting {
             if let Some((_, Purpose::Call { reply, id, .. })) = self.take(hub, id) {
-                let problem = HttpError::unsupported_version(STATELESS, false);
-                reply.reject(ctx, &problem.with_id(&id), true);
+                let error = HttpError::unsupported_version(STATELESS, false);
+                reply.reject(ctx, &error.with_id(&id), true);
             }
         }
         let mut process = self.slots[0].process.take()?;
