@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::flags::shared::{FRAMING, RESTART_LIMIT};
+use super::super::flags::shared::{FRAMING, INITIALIZE_TIMEOUT, REQUEST_TIMEOUT, RESTART_LIMIT};
 use super::super::flags::{Flag, Takes, samples};
 use super::super::values::{duration, number};
 use super::{Command, ProgramArg, Serves};
@@ -132,17 +132,8 @@ const FLAGS: &[Flag] = &[
         ..Flag::BASE
     },
     Flag {
-        name: "initialize-timeout",
-        takes: Takes::One("TIME"),
-        default: Some("30s"),
         help: "how long a shared agent may take to answer initialize; after that, the waiting clients get the error -32014",
-        set: |settings, value| {
-            settings.initialize_timeout = duration(value)?;
-            Ok(())
-        },
-        accepts: samples(&["0", "2m"]),
-        rejects: &["soon"],
-        ..Flag::BASE
+        ..INITIALIZE_TIMEOUT
     },
     Flag {
         name: "approvals",
@@ -179,17 +170,8 @@ const FLAGS: &[Flag] = &[
         ..Flag::BASE
     },
     Flag {
-        name: "request-timeout",
-        takes: Takes::One("TIME"),
-        default: Some("off"),
         help: "how long a shared agent may take to answer a request other than session/prompt; after that, the client gets the error -32014",
-        set: |settings, value| {
-            settings.request_timeout = duration(value)?;
-            Ok(())
-        },
-        accepts: samples(&["0", "2m"]),
-        rejects: &["soon"],
-        ..Flag::BASE
+        ..REQUEST_TIMEOUT
     },
     Flag {
         name: "answer-timeout",

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::flags::shared::RESTART_LIMIT;
+use super::super::flags::shared::{INITIALIZE_TIMEOUT, REQUEST_TIMEOUT, RESTART_LIMIT};
 use super::super::flags::{Flag, Takes, samples};
 use super::super::settings::Settings;
 use super::super::values::{duration, number, size};
@@ -240,30 +240,12 @@ const FLAGS: &[Flag] = &[
         ..Flag::BASE
     },
     Flag {
-        name: "initialize-timeout",
-        takes: Takes::One("TIME"),
-        default: Some("30s"),
         help: "how long the first process may take to say whether it supports revision 2026-07-28 (after that, only sessions are served), and the process of a session to answer initialize (after that, the session ends)",
-        set: |settings, value| {
-            settings.initialize_timeout = duration(value)?;
-            Ok(())
-        },
-        accepts: samples(&["0", "2m"]),
-        rejects: &["soon"],
-        ..Flag::BASE
+        ..INITIALIZE_TIMEOUT
     },
     Flag {
-        name: "request-timeout",
-        takes: Takes::One("TIME"),
-        default: Some("off"),
         help: "how long a request may wait for its answer; after that, it is cancelled and fails with the error -32603. This includes subscriptions/listen",
-        set: |settings, value| {
-            settings.request_timeout = duration(value)?;
-            Ok(())
-        },
-        accepts: samples(&["0", "2m"]),
-        rejects: &["soon"],
-        ..Flag::BASE
+        ..REQUEST_TIMEOUT
     },
     Flag {
         help: "how many times a process of the pool may exit within TIME and be restarted; after that, requests of revision 2026-07-28 get 503. A program that exits before it has said what it supports serves only sessions",

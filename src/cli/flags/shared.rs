@@ -68,3 +68,29 @@ pub(in crate::cli) const FRAMING: Flag = Flag {
     rejects: &["json"],
     ..Flag::BASE
 };
+
+pub(in crate::cli) const INITIALIZE_TIMEOUT: Flag = Flag {
+    name: "initialize-timeout",
+    takes: Takes::One("TIME"),
+    default: Some("30s"),
+    set: |settings, value| {
+        settings.initialize_timeout = duration(value)?;
+        Ok(())
+    },
+    accepts: samples(&["0", "2m"]),
+    rejects: &["soon"],
+    ..Flag::BASE
+};
+
+pub(in crate::cli) const REQUEST_TIMEOUT: Flag = Flag {
+    name: "request-timeout",
+    takes: Takes::One("TIME"),
+    default: Some("off"),
+    set: |settings, value| {
+        settings.request_timeout = duration(value)?;
+        Ok(())
+    },
+    accepts: samples(&["0", "2m"]),
+    rejects: &["soon"],
+    ..Flag::BASE
+};

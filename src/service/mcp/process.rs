@@ -3,8 +3,11 @@
 use std::io;
 use std::ops::ControlFlow;
 
-use crate::service::agent::line_decoder::{AgentLine, LineDecoder, push_line};
+use crate::service::agent::envelope::{Envelope, EnvelopeError};
+use crate::service::agent::line_decoder::{AgentLine, LineDecoder, push_line, start_of};
+use crate::service::agent::recover_id::{IdRecovery, RecoveredId};
 use crate::service::child::{Child, ChildEvent};
+use crate::service::lines::Line;
 use crate::{Context, SourceId, TimerId};
 
 /// While a process has more unread input than this, it gets no more requests.
@@ -15,6 +18,39 @@ pub(super) const MAX_UNREAD: usize = 4 << 20;
 pub(super) enum Input {
     Ready(SourceId),
     Timer(TimerId),
+}
+
+/// What a process has sent.
+#[derive(Debug)]
+pub(super) enum Received<'a> {
+    Message(Envelope<'a>),
+    /// A line that is no message, from which an id could be read, and what is wrong with it.
+    Unreadable(RecoveredId, &'static str),
+    /// Nothing that could be answered.
+    Nothing,
+}
+
+impl<'a> Received<'a> {
+    /// Reads a line. Logs a warning if it is no message.
+    fn read(line: AgentLine<'a>) -> Self {
+        let (recovered, why) = match line {
+            AgentLine::Nothing => (None, ""),
+            AgentLine::Unreadable(recovered, why) => (recovered, why),
+            AgentLine::Text(text) => match Envelope::parse(text) {
+                Ok(envelope) => return Self::Message(envelope),
+                Err(EnvelopeError::Parse) => {
+                    let start = start_of(text.as_bytes());
+                    log::warn!("skipped a line of the MCP server that is not JSON: {start:?}");
+                    (IdRecovery::of(text.as_bytes()), "is not JSON")
+                }
+                Err(EnvelopeError::Invalid { why, .. }) => {
+                    log::warn!("skipped a line of the MCP server that is no message: {why}");
+                    (IdRecovery::of(text.as_bytes()), why)
+                }
+            },
+        };
+        recovered.map_or(Self::Nothing, |id| Self::Unreadable(id, why))
+    }
 }
 
 /// A running process.
@@ -59,19 +95,19 @@ impl Process {
         is_cut_off || stdin.is_none_or(|stdin| stdin.queued() > MAX_UNREAD)
     }
 
-    /// Handles an event. Calls `line` with each message; `Break` pauses the output until [`Process::resume`].
+    /// Handles an event. Calls `received` with what arrives; `Break` pauses the output until [`Process::resume`].
     pub(super) fn handle(
         &mut self,
         ctx: &mut Context,
         input: Input,
-        mut line: impl FnMut(&mut Context, AgentLine<'_>) -> ControlFlow<()>,
+        mut received: impl FnMut(&mut Context, Received<'_>) -> ControlFlow<()>,
     ) -> ChildEvent {
         let decoder = &mut self.decoder;
-        let line = |ctx: &mut Context, _: u64, bytes: crate::service::lines::Line<'_>| match decoder
-            .decode(bytes)
-        {
-            AgentLine::Nothing => ControlFlow::Continue(()),
-            decoded => line(ctx, decoded),
+        let line = |ctx: &mut Context, _: u64, line: Line<'_>| match Received::read(
+            decoder.decode(line),
+        ) {
+            Received::Nothing => ControlFlow::Continue(()),
+            message => received(ctx, message),
         };
         let event = match input {
             Input::Ready(source) => self.child.handle_ready(ctx, source, line),

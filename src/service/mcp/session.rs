@@ -11,13 +11,12 @@ use uuid::Uuid;
 use super::http_error::{HttpError, code};
 use super::hub::{Call, Hub};
 use super::pool::server_exited;
-use super::process::{Input, Process};
+use super::process::{Input, Process, Received};
 use super::replay::{EventId, Replay};
 use super::reply::Reply;
 use super::versions::takes_priming;
-use crate::service::agent::envelope::{Envelope, EnvelopeError, MessageKind, member};
-use crate::service::agent::line_decoder::{AgentLine, start_of};
-use crate::service::agent::recover_id::{IdRecovery, RecoveredId};
+use crate::service::agent::envelope::{Envelope, MessageKind, member};
+use crate::service::agent::recover_id::RecoveredId;
 use crate::service::child::{ChildEvent, code_and_signal};
 use crate::service::json::unescape;
 use crate::service::mcp::http_error::error;
@@ -356,8 +355,8 @@ impl Session {
         };
         let mut answers = Vec::new();
         let mut fate = Fate::Lives;
-        let event = process.handle(ctx, input, |ctx, line| {
-            let (flow, is_refused) = self.handle_line(ctx, hub, line, &mut answers);
+        let event = process.handle(ctx, input, |ctx, received| {
+            let (flow, is_refused) = self.handle_received(ctx, hub, received, &mut answers);
             if is_refused {
                 fate = Fate::Refused;
             }
@@ -392,32 +391,17 @@ impl Session {
         }
     }
 
-    /// Handles a message. Returns whether to read on, and whether the process has refused to initialize.
-    fn handle_line(
+    /// Handles what the process has sent. Returns whether to read on, and whether the process has refused to initialize.
+    fn handle_received(
         &mut self,
         ctx: &mut Context,
         hub: &mut Hub,
-        line: AgentLine<'_>,
+        received: Received<'_>,
         answers: &mut Vec<String>,
     ) -> (ControlFlow<()>, bool) {
-        let (recovered, why) = match line {
-            AgentLine::Nothing => return (ControlFlow::Continue(()), false),
-            AgentLine::Unreadable(recovered, why) => (recovered, why),
-            AgentLine::Text(text) => match Envelope::parse(text) {
-                Ok(envelope) => return self.handle_message(ctx, hub, &envelope),
-                Err(EnvelopeError::Parse) => {
-                    let start = start_of(text.as_bytes());
-                    log::warn!("skipped a line of the MCP server that is not JSON: {start:?}");
-                    (IdRecovery::of(text.as_bytes()), "is not JSON")
-                }
-                Err(EnvelopeError::Invalid { why, .. }) => {
-                    log::warn!("skipped a line of the MCP server that is no message: {why}");
-                    (IdRecovery::of(text.as_bytes()), why)
-                }
-            },
-        };
-        match recovered {
-            Some(RecoveredId::Response(id)) => {
+        match received {
+            Received::Message(envelope) => return self.handle_message(ctx, hub, &envelope),
+            Received::Unreadable(RecoveredId::Response(id), why) => {
                 if let Some(pending) = self.pending.remove(&normal(&id)) {
                     let why = format!("the MCP server's answer {why}");
                     let failed = error(&pending.id, code::INTERNAL, "Internal error", Some(&why));
@@ -425,12 +409,12 @@ impl Session {
                     return (ControlFlow::Continue(()), pending.is_initialize);
                 }
             }
-            Some(RecoveredId::Request(id)) => {
+            Received::Unreadable(RecoveredId::Request(id), why) => {
                 let why = format!("the request {why}");
                 let refused = error(&id, code::INVALID_REQUEST, "Invalid request", Some(&why));
                 answers.push(refused);
             }
-            None => {}
+            Received::Nothing => {}
         }
         (ControlFlow::Continue(()), false)
     }

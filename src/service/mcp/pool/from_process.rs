@@ -6,14 +6,13 @@ use super::rewrite::{
     SUBSCRIPTION_KEY, cancellation, no_requests, status_of, supports_stateless, with_subscription,
 };
 use super::{MAX_PAGES, PendingRequest, Pool, PoolChange, Purpose, Support};
-use crate::service::agent::envelope::{Envelope, EnvelopeError, MessageKind, member};
-use crate::service::agent::line_decoder::{AgentLine, start_of};
-use crate::service::agent::recover_id::{IdRecovery, RecoveredId};
+use crate::service::agent::envelope::{Envelope, MessageKind, member};
+use crate::service::agent::recover_id::RecoveredId;
 use crate::service::child::ChildEvent;
 use crate::service::mcp::http_error::code;
 use crate::service::mcp::http_error::error;
 use crate::service::mcp::hub::Hub;
-use crate::service::mcp::process::Input;
+use crate::service::mcp::process::{Input, Received};
 use crate::service::mcp::splice::splice;
 use crate::{Context, StatusCode};
 
@@ -29,8 +28,8 @@ impl Pool {
         let mut process = self.slots[slot].process.take()?;
         self.in_hand = Some(slot);
         let mut was_probe = false;
-        let event = process.handle(ctx, input, |ctx, line| {
-            was_probe |= self.handle_line(ctx, hub, slot, line);
+        let event = process.handle(ctx, input, |ctx, received| {
+            was_probe |= self.handle_received(ctx, hub, slot, received);
             ControlFlow::Continue(())
         });
         self.in_hand = None;
@@ -49,40 +48,29 @@ impl Pool {
         None
     }
 
-    /// Handles a message. Returns whether it was the answer to the probe.
-    fn handle_line(
+    /// Handles what a process has sent. Returns whether it was the answer to the probe.
+    fn handle_received(
         &mut self,
         ctx: &mut Context,
         hub: &mut Hub,
         slot: usize,
-        line: AgentLine<'_>,
+        received: Received<'_>,
     ) -> bool {
-        let (recovered, why) = match line {
-            AgentLine::Nothing => return false,
-            AgentLine::Unreadable(recovered, why) => (recovered, why),
-            AgentLine::Text(text) => match Envelope::parse(text) {
-                Ok(envelope) => return self.handle_message(ctx, hub, slot, &envelope),
-                Err(EnvelopeError::Parse) => {
-                    let start = start_of(text.as_bytes());
-                    log::warn!("skipped a line of the MCP server that is not JSON: {start:?}");
-                    (IdRecovery::of(text.as_bytes()), "is not JSON")
-                }
-                Err(EnvelopeError::Invalid { why, .. }) => {
-                    log::warn!("skipped a line of the MCP server that is no message: {why}");
-                    (IdRecovery::of(text.as_bytes()), why)
-                }
-            },
-        };
-        match recovered {
-            Some(RecoveredId::Response(id)) => {
+        match received {
+            Received::Message(envelope) => {
+                return self.handle_message(ctx, hub, slot, &envelope);
+            }
+            Received::Unreadable(RecoveredId::Response(id), why) => {
                 let id = id.parse().ok();
                 let taken = id.filter(|id| self.is_of(slot, *id));
                 if let Some((_, purpose)) = taken.and_then(|id| self.take(hub, id)) {
                     return self.fail(ctx, purpose, &format!("the MCP server's answer {why}"));
                 }
             }
-            Some(RecoveredId::Request(id)) => self.send(ctx, slot, &no_requests(&id)),
-            None => {}
+            Received::Unreadable(RecoveredId::Request(id), _) => {
+                self.send(ctx, slot, &no_requests(&id));
+            }
+            Received::Nothing => {}
         }
         false
     }

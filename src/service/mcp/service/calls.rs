@@ -1,0 +1,260 @@
+//! HTTP calls for the MCP endpoint.
+
+use uuid::Uuid;
+
+use super::processes::{Owner, short};
+use super::{Mcp, SHUTTING_DOWN, is_waiting, may_begin};
+use crate::service::agent::envelope::{Envelope, MessageKind};
+use crate::service::mcp::accept::Accepts;
+use crate::service::mcp::headers::sole_header;
+use crate::service::mcp::http_error::{HttpError, code};
+use crate::service::mcp::hub::too_many;
+use crate::service::mcp::process::Process;
+use crate::service::mcp::replay::EventId;
+use crate::service::mcp::reply::{Reply, accepted};
+use crate::service::mcp::request::{
+    Post, check_media_types, check_version, is_stateless, read_post,
+};
+use crate::service::mcp::session::Session;
+use crate::{ClientId, Context, Request, Response, StatusCode};
+
+impl Mcp {
+    /// Handles a call, or returns why it is rejected.
+    pub(super) fn handle_call(
+        &mut self,
+        ctx: &mut Context,
+        caller: ClientId,
+        request: &Request<'_>,
+        body: &[u8],
+    ) -> Result<(), HttpError> {
+        for name in ["MCP-Protocol-Version", "Mcp-Session-Id", "Last-Event-ID"] {
+            sole_header(request, name)?;
+        }
+        match request.method() {
+            "POST" => self.handle_post(ctx, caller, request, body),
+            "GET" | "DELETE" if !is_stateless(request) => {
+                check_version(request, self.supports_stateless())?;
+                let session = self.session_of(ctx, caller, request)?;
+                if request.method() == "DELETE" {
+                    self.end_session(ctx, session, "deleted by its client");
+                    let response = Response::new(StatusCode::NO_CONTENT, "", b"".as_slice());
+                    ctx.respond(caller, &response);
+                    return Ok(());
+                }
+                self.listen(ctx, caller, request, session)
+            }
+            method => Err(HttpError::new(
+                StatusCode::METHOD_NOT_ALLOWED,
+                code::INVALID_REQUEST,
+                format!("Method {method} is not allowed"),
+            )),
+        }
+    }
+
+    fn handle_post(
+        &mut self,
+        ctx: &mut Context,
+        caller: ClientId,
+        request: &Request<'_>,
+        body: &[u8],
+    ) -> Result<(), HttpError> {
+        let accepts = check_media_types(request)?;
+        ctx.spend(2 + body.len() / 512);
+        let post = read_post(request, body, self.pool.tools())?;
+        if ctx.is_stopping() {
+            return Err(HttpError::unavailable(SHUTTING_DOWN));
+        }
+        let reply = Reply::new(caller, accepts);
+        match post {
+            Post::Request(envelope) => {
+                let principal = ctx.principal(caller);
+                self.pool
+                    .request(ctx, &mut self.hub, &envelope, reply, principal);
+            }
+            Post::Notification(envelope) => {
+                if let MessageKind::Notification { method } = &envelope.kind {
+                    self.pool.notify(ctx, method, envelope.text);
+                }
+                ctx.respond(caller, &accepted());
+            }
+            Post::Initialize(envelope) => {
+                if request.header("mcp-session-id").is_some() {
+                    let id = envelope.id().unwrap_or("null");
+                    let known = self.session_of(ctx, caller, request);
+                    let why = "Invalid request: the session is initialized already";
+                    return Err(match known {
+                        Ok(_) => HttpError::invalid(why).with_id(id),
+                        Err(error) => error.with_id(id),
+                    });
+                }
+                return self.initialize(ctx, caller, &envelope, reply);
+            }
+            Post::InSession(envelope) => {
+                let id = envelope
+                    .id()
+                    .filter(|_| matches!(envelope.kind, MessageKind::Request { .. }));
+                let session = self
+                    .session_of(ctx, caller, request)
+                    .map_err(|error| match id {
+                        Some(id) => error.with_id(id),
+                        None => error,
+                    })?;
+                return self.send_in_session(ctx, caller, session, &envelope, reply);
+            }
+        }
+        Ok(())
+    }
+
+    /// The session that a request names. It must belong to the caller.
+    fn session_of(
+        &self,
+        ctx: &Context,
+        caller: ClientId,
+        request: &Request<'_>,
+    ) -> Result<Uuid, HttpError> {
+        let Some(id) = request.header("mcp-session-id") else {
+            return Err(HttpError::invalid(
+                "Invalid request: Mcp-Session-Id is missing",
+            ));
+        };
+        // Only the spelling in which ids are given out is accepted.
+        let id = std::str::from_utf8(id).ok().and_then(|text| {
+            let id = Uuid::try_parse(text).ok();
+            id.filter(|id| id.to_string() == text)
+        });
+        let session = id.and_then(|id| self.sessions.get(&id));
+        let session = session.filter(|session| session.principal == ctx.principal(caller));
+        session
+            .map(|session| session.id)
+            .ok_or_else(HttpError::no_session)
+    }
+
+    /// Begins a session with a process of its own.
+    fn initialize(
+        &mut self,
+        ctx: &mut Context,
+        caller: ClientId,
+        envelope: &Envelope<'_>,
+        reply: Reply,
+    ) -> Result<(), HttpError> {
+        let request = envelope.id().unwrap_or("null");
+        let principal = ctx.principal(caller);
+        self.hub
+            .sessions
+            .take(&principal, 1)
+            .map_err(|full| too_many("sessions", full).with_id(request))?;
+        let process = match Process::start(ctx, &self.config.command) {
+            Ok(process) => process,
+            Err(error) => {
+                log::error!("{error}");
+                self.hub.sessions.give_back(&principal, 1);
+                return Err(
+                    HttpError::unavailable("The MCP server cannot be started").with_id(request)
+                );
+            }
+        };
+        self.hub.counts.processes += 1;
+        self.hub.counts.sessions += 1;
+        let id = Uuid::new_v4();
+        log::info!(
+            "session {} began: client={caller} principal={principal}",
+            short(id)
+        );
+        let session = Session::new(id, principal, process, self.config.replay, ctx.now());
+        self.sources
+            .extend(session.sources().map(|source| (source, Owner::Session(id))));
+        self.sessions.insert(id, session);
+        self.begin_sweep(ctx);
+        let reply = reply.with_session(id.to_string());
+        let sent = self.send_in_session(ctx, caller, id, envelope, reply);
+        if let Some(&call) = self.hub.callers.get(&caller) {
+            let Self {
+                hub,
+                pool,
+                sessions,
+                ..
+            } = self;
+            hub.initializations
+                .push(ctx, call, |call| is_waiting(pool, sessions, call));
+        }
+        if sent.is_err() {
+            self.end_session(ctx, id, "its first request was rejected");
+        }
+        sent
+    }
+
+    /// Passes a message on to the process of a session.
+    fn send_in_session(
+        &mut self,
+        ctx: &mut Context,
+        caller: ClientId,
+        id: Uuid,
+        envelope: &Envelope<'_>,
+        reply: Reply,
+    ) -> Result<(), HttpError> {
+        let session = self
+            .sessions
+            .get_mut(&id)
+            .ok_or_else(HttpError::no_session)?;
+        session.touch(ctx.now());
+        if !matches!(envelope.kind, MessageKind::Request { .. }) {
+            session.notify(ctx, &mut self.hub, envelope)?;
+            ctx.respond(caller, &accepted());
+            return Ok(());
+        }
+        let call = session.request(ctx, &mut self.hub, envelope, reply);
+        if let Some(call) = call? {
+            let Self {
+                hub,
+                pool,
+                sessions,
+                ..
+            } = self;
+            hub.beginnings
+                .push(ctx, call, |call| may_begin(pool, sessions, call));
+            hub.timeouts
+                .push(ctx, call, |call| is_waiting(pool, sessions, call));
+        }
+        Ok(())
+    }
+
+    /// Opens a stream of a session.
+    fn listen(
+        &mut self,
+        ctx: &mut Context,
+        caller: ClientId,
+        request: &Request<'_>,
+        id: Uuid,
+    ) -> Result<(), HttpError> {
+        if !Accepts::of(request).events {
+            return Err(HttpError::new(
+                StatusCode::NOT_ACCEPTABLE,
+                code::INVALID_REQUEST,
+                "Accept must allow text/event-stream",
+            ));
+        }
+        let last = match request.header("last-event-id") {
+            None => None,
+            Some(text) => {
+                let text = std::str::from_utf8(text).ok();
+                let id = text.and_then(|text| text.parse::<EventId>().ok());
+                Some(id.ok_or_else(|| {
+                    HttpError::invalid("Last-Event-ID is unknown or no longer kept")
+                })?)
+            }
+        };
+        if ctx.is_stopping() {
+            return Err(HttpError::unavailable(SHUTTING_DOWN));
+        }
+        let session = self
+            .sessions
+            .get_mut(&id)
+            .ok_or_else(HttpError::no_session)?;
+        session.touch(ctx.now());
+        let accepts = Accepts {
+            json: false,
+            events: true,
+        };
+        session.listen(ctx, &mut self.hub, Reply::new(caller, accepts), last)
+    }
+}

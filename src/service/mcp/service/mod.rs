@@ -1,0 +1,406 @@
+//! The service: HTTP calls and WebSocket connections for the MCP endpoint.
+
+mod calls;
+mod processes;
+
+use std::collections::HashMap;
+
+use uuid::Uuid;
+
+use self::processes::{Owner, StoppingProcess};
+use super::McpConfig;
+use super::hub::{Call, Hub};
+use super::pool::{Pool, PoolChange, Support};
+use super::process::Input;
+use super::request::is_stateless;
+use super::session::Session;
+use crate::service::AgentPerClient;
+use crate::service::agent::{AgentConfig, AgentProtocol};
+use crate::{
+    Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Principal, Readiness,
+    Rejection, Request, Route, Service, SourceId, StatusFields, TimerId,
+};
+
+/// Why the requests fail that a stopping server does not wait for any longer.
+const SHUTTING_DOWN: &str = "Server shutting down";
+
+/// A stdio MCP server on the network: Streamable HTTP, and WebSocket on the same path.
+///
+/// ```
+/// use outrigger::service::{Mcp, McpConfig};
+/// use outrigger::{Config, Server};
+///
+/// let mcp = Mcp::new(McpConfig::new("/mcp".parse()?, ["my-mcp-server"]));
+/// let config = Config::builder().listen("127.0.0.1:0".parse()?).build()?;
+/// let server = Server::bind(config, mcp)?;
+/// // `server.run()` starts the MCP server and serves clients at http://127.0.0.1:7070/mcp.
+/// # drop(server);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Mcp {
+    config: McpConfig,
+    hub: Hub,
+    pool: Pool,
+    sessions: HashMap<Uuid, Session>,
+    stopping: HashMap<u64, StoppingProcess>,
+    last_stopping: u64,
+    /// The owner of the process that a source belongs to.
+    sources: HashMap<SourceId, Owner>,
+    /// Looks for sessions that are idle.
+    sweep: Option<TimerId>,
+    /// Fails the requests that still wait when the server has been stopping for a while.
+    last_call: Option<TimerId>,
+    /// Clients that use WebSocket, each with a process of its own.
+    websocket: AgentPerClient,
+    /// The principals of these clients, each of which counts as a session.
+    websocket_clients: HashMap<ClientId, Principal>,
+    failure: Option<String>,
+}
+
+impl Mcp {
+    /// Creates the service. The first process starts with the server.
+    pub fn new(config: McpConfig) -> Self {
+        let websocket = AgentConfig::new(config.endpoint.clone(), config.command.clone())
+            .with_protocol(AgentProtocol::JsonRpc);
+        Self {
+            hub: Hub::new(&config),
+            pool: Pool::new(&config),
+            sessions: HashMap::new(),
+            stopping: HashMap::new(),
+            last_stopping: 0,
+            sources: HashMap::new(),
+            sweep: None,
+            last_call: None,
+            websocket: AgentPerClient::new(websocket),
+            websocket_clients: HashMap::new(),
+            failure: None,
+            config,
+        }
+    }
+
+    fn supports_stateless(&self) -> bool {
+        self.pool.support != Support::Sessions
+    }
+}
+
+fn may_begin(pool: &Pool, sessions: &HashMap<Uuid, Session>, call: Call) -> bool {
+    match call {
+        Call::Pool(id) => pool.may_begin(id),
+        Call::Session(id, stream) => sessions
+            .get(&id)
+            .is_some_and(|session| session.may_begin(stream)),
+    }
+}
+
+fn is_waiting(pool: &Pool, sessions: &HashMap<Uuid, Session>, call: Call) -> bool {
+    match call {
+        Call::Pool(id) => pool.is_waiting(id),
+        Call::Session(id, stream) => sessions
+            .get(&id)
+            .is_some_and(|session| session.is_waiting(stream)),
+    }
+}
+
+impl Service for Mcp {
+    fn started(&mut self, ctx: &mut Context) {
+        match self.pool.start(ctx, &mut self.hub, &self.config) {
+            Ok(()) => self.apply(Some(PoolChange::Started(0))),
+            Err(error) => {
+                self.failure = Some(error.to_string());
+                ctx.stop();
+            }
+        }
+    }
+
+    fn route(&mut self, request: &Request<'_>) -> Result<Route, Rejection> {
+        if !self.config.endpoint.matches(request.path()) {
+            return Err(Rejection::not_found());
+        }
+        Ok(if request.wants_websocket() {
+            Route::WebSocket
+        } else {
+            Route::Http
+        })
+    }
+
+    fn accept(&mut self, ctx: &mut Context, request: &Request<'_>) -> Result<Accept, Rejection> {
+        // A process outlives its client by the few seconds that it gets to exit.
+        let stopping = self.websocket.process_count() - self.websocket_clients.len();
+        if self.hub.sessions.used() + stopping >= self.config.max_sessions {
+            return Err(Rejection::unavailable("too many sessions"));
+        }
+        self.websocket.accept(ctx, request)
+    }
+
+    fn connected(&mut self, ctx: &mut Context, client: ClientId, request: &Request<'_>) {
+        let principal = ctx.principal(client);
+        if self.hub.sessions.take(&principal, 1).is_err() {
+            ctx.close(
+                client,
+                CloseCode(1013),
+                "Too many sessions of this principal",
+            );
+            return;
+        }
+        self.websocket_clients.insert(client, principal);
+        self.websocket.connected(ctx, client, request);
+    }
+
+    fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
+        self.websocket.message(ctx, client, message);
+    }
+
+    fn call(&mut self, ctx: &mut Context, caller: ClientId, request: &Request<'_>, body: &[u8]) {
+        if let Err(error) = self.handle_call(ctx, caller, request, body) {
+            log::debug!("{caller} was refused: {} {}", error.status.0, error.message);
+            ctx.respond(caller, &error.to_response(is_stateless(request)));
+        }
+    }
+
+    fn abandoned(&mut self, ctx: &mut Context, caller: ClientId) {
+        match self.hub.callers.remove(&caller) {
+            Some(Call::Pool(id)) => self.pool.cancel(ctx, &mut self.hub, id),
+            Some(Call::Session(id, stream)) => {
+                if let Some(session) = self.sessions.get_mut(&id) {
+                    session.detach(ctx, stream, caller);
+                    if session.is_unknown() {
+                        self.end_session(ctx, id, "its client has gone before it began");
+                    }
+                }
+            }
+            None => {}
+        }
+    }
+
+    fn drained(&mut self, ctx: &mut Context, client: ClientId) {
+        match self.hub.callers.get(&client) {
+            Some(Call::Session(id, _)) => {
+                if let Some(session) = self.sessions.get_mut(id) {
+                    session.resume(ctx);
+                }
+            }
+            Some(Call::Pool(_)) => {}
+            None => self.websocket.drained(ctx, client),
+        }
+    }
+
+    fn disconnected(&mut self, ctx: &mut Context, client: ClientId, ending: &CloseReason) {
+        if let Some(principal) = self.websocket_clients.remove(&client) {
+            self.hub.sessions.give_back(&principal, 1);
+        }
+        self.websocket.disconnected(ctx, client, ending);
+    }
+
+    fn is_waiting(&self, ctx: &Context, client: ClientId) -> bool {
+        self.hub.callers.contains_key(&client) || self.websocket.is_waiting(ctx, client)
+    }
+
+    fn may_idle(&self, ctx: &Context, client: ClientId) -> bool {
+        self.websocket.may_idle(ctx, client)
+    }
+
+    fn draining(&mut self, ctx: &mut Context) {
+        self.pool.drain(ctx, &mut self.hub);
+        for session in self.sessions.values_mut() {
+            session.close_get_stream(ctx, &mut self.hub);
+        }
+        let time = ctx.config().drain_timeout * 3 / 4;
+        self.last_call = Some(ctx.set_timer(time));
+        self.websocket.draining(ctx);
+    }
+
+    fn is_ready(&self) -> bool {
+        self.pool.is_ready()
+    }
+
+    fn ready(&mut self, ctx: &mut Context, source: SourceId, readiness: Readiness) {
+        match self.sources.get(&source) {
+            Some(&owner) => self.handle_process(ctx, owner, Input::Ready(source)),
+            None => self.websocket.ready(ctx, source, readiness),
+        }
+    }
+
+    fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
+        let Self {
+            hub,
+            pool,
+            sessions,
+            ..
+        } = self;
+        let due = hub
+            .beginnings
+            .expire(ctx, timer, |call| may_begin(pool, sessions, call));
+        if let Some(due) = due {
+            for call in due {
+                match call {
+                    Call::Pool(id) => pool.begin_stream(ctx, id),
+                    Call::Session(id, stream) => {
+                        if let Some(session) = sessions.get_mut(&id) {
+                            session.begin_stream(ctx, stream);
+                        }
+                    }
+                }
+            }
+            return;
+        }
+        let due = hub
+            .timeouts
+            .expire(ctx, timer, |call| is_waiting(pool, sessions, call));
+        if let Some(due) = due {
+            for call in due {
+                match call {
+                    Call::Pool(id) => pool.time_out(ctx, hub, id),
+                    Call::Session(id, stream) => {
+                        if let Some(session) = sessions.get_mut(&id) {
+                            session.time_out(ctx, hub, stream);
+                        }
+                    }
+                }
+            }
+            return;
+        }
+        let due = hub
+            .initializations
+            .expire(ctx, timer, |call| is_waiting(pool, sessions, call));
+        if let Some(due) = due {
+            for call in due {
+                if let Call::Session(id, _) = call {
+                    self.end_session(ctx, id, "its process has not answered initialize in time");
+                }
+            }
+            return;
+        }
+        if self.last_call == Some(timer) {
+            self.last_call = None;
+            pool.fail_all(ctx, hub, SHUTTING_DOWN);
+            for session in sessions.values_mut() {
+                session.fail_all(ctx, hub, SHUTTING_DOWN);
+            }
+            return;
+        }
+        if self.sweep == Some(timer) {
+            self.sweep = None;
+            return self.end_unused(ctx);
+        }
+        let was_known = self.pool.support != Support::Unknown;
+        if let Some(change) = self.pool.handle_timer(ctx, &mut self.hub, timer) {
+            self.apply(change);
+            if !was_known {
+                self.complete_pool(ctx);
+            }
+            return;
+        }
+        match self.owner_of(timer) {
+            Some(owner) => self.handle_process(ctx, owner, Input::Timer(timer)),
+            None => self.websocket.timer(ctx, timer),
+        }
+    }
+
+    fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
+        self.hub.callers.keys().copied().for_each(&mut *visit);
+        self.websocket.clients(visit);
+    }
+
+    fn status(&self) -> StatusFields {
+        let support = match self.pool.support {
+            Support::Unknown => "unknown",
+            Support::Stateless => "stateless",
+            Support::Sessions => "sessions",
+        };
+        StatusFields::from_value(serde_json::json!({
+            "support": support,
+            "pool": self.pool.process_count(),
+            "sessions": self.sessions.len(),
+            "websockets": self.websocket_clients.len(),
+            "pending_requests": self.pending(),
+            "kept_bytes": self.hub.bytes.used(),
+            "processes": self.process_count(),
+        }))
+    }
+
+    fn metrics(&self, out: &mut Metrics) {
+        let counts = self.hub.counts;
+        out.gauge(
+            "outrigger_processes_running",
+            "Running programs, including those that are being stopped.",
+            self.process_count(),
+        );
+        out.counter(
+            "outrigger_processes_started_total",
+            "Programs started.",
+            counts.processes + self.websocket.started,
+        );
+        out.gauge(
+            "outrigger_mcp_sessions",
+            "Sessions, without WebSocket clients.",
+            self.sessions.len(),
+        );
+        out.gauge(
+            "outrigger_mcp_websockets",
+            "WebSocket clients, each with a process of its own.",
+            self.websocket_clients.len(),
+        );
+        out.gauge(
+            "outrigger_mcp_requests_pending",
+            "Requests that wait for an answer.",
+            self.pending(),
+        );
+        out.gauge(
+            "outrigger_mcp_kept_bytes",
+            "Bytes of events that are kept for clients that were cut.",
+            self.hub.bytes.used(),
+        );
+        for (name, help, value) in [
+            (
+                "outrigger_mcp_sessions_total",
+                "Sessions begun, without WebSocket clients.",
+                counts.sessions,
+            ),
+            (
+                "outrigger_mcp_requests_total",
+                "Requests passed on to the server.",
+                counts.requests,
+            ),
+            (
+                "outrigger_mcp_cancelled_total",
+                "Requests cancelled by their client, or by its disconnection.",
+                counts.cancelled,
+            ),
+            (
+                "outrigger_mcp_replayed_total",
+                "Events sent again after a cut.",
+                counts.replayed,
+            ),
+            (
+                "outrigger_mcp_dropped_total",
+                "Messages of MCP servers dropped because no client was waiting for them.",
+                counts.dropped,
+            ),
+            (
+                "outrigger_mcp_restarts_total",
+                "Restarts of processes of the pool.",
+                counts.restarts,
+            ),
+        ] {
+            out.counter(name, help, value);
+        }
+    }
+
+    fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    fn stopping(&mut self, ctx: &mut Context) {
+        let sessions: Vec<Uuid> = self.sessions.keys().copied().collect();
+        for id in sessions {
+            self.end_session(ctx, id, "server shutting down");
+        }
+        self.pool.stop(ctx);
+        self.websocket.stopping(ctx);
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.process_count() == 0
+    }
+}
