@@ -510,6 +510,39 @@ fn a_server_that_exits_fails_its_requests_at_once() {
 }
 
 #[test]
+fn a_program_that_exits_after_its_first_answer_serves_sessions() {
+    // The bug: such a process was started again for the pool, although the program supports only sessions.
+    let script = r#"read -r line; case "$line" in
+        *server/discover*) echo '{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"no"}}'; exit 0;;
+        *) echo '{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25"}}'; read -r line;;
+        esac"#;
+    let server = Program::start(&["mcp", "--", "sh", "-c", script]);
+    let address = server.address();
+    let answer = request(address, json!(1), "tools/list", json!({}));
+    assert_eq!(
+        (answer.status, &answer.json()["error"]["code"]),
+        (400, &json!(-32022))
+    );
+    eventually("the first process is gone", || {
+        figure(address, "processes") == 0
+    });
+    let session = Session::begin(address);
+    assert_eq!(figure(address, "processes"), 1);
+    drop(session);
+}
+
+#[test]
+fn a_websocket_whose_process_has_exited_does_not_keep_others_out() {
+    // The bug: it counted as a client without a process, so that the number of processes to come was negative.
+    let server = Program::start(&["mcp", "--restart-limit", "0/1s", "--", "sh", "-c", "exit 0"]);
+    let address = server.address();
+    let mut first = Wire::connect(address, "/mcp");
+    assert_eq!(first.read_close().0, 1000);
+    let mut second = Wire::connect(address, "/mcp");
+    assert_eq!(second.read_close().0, 1000);
+}
+
+#[test]
 fn unused_and_unknown_sessions_end() {
     let server = script(&["--session-idle", "400ms"], ":");
     let address = server.address();

@@ -36,16 +36,21 @@ impl Pool {
         for text in self.unsent.drain(..) {
             process.send(ctx, &text);
         }
-        self.slots[slot].process = Some(process);
-        if let ChildEvent::Exited(status) = event {
-            self.slots[slot].process = None;
-            self.handle_exit(ctx, hub, slot, status);
-            return None;
-        }
+        let exited = match event {
+            ChildEvent::Exited(status) => Some(status),
+            ChildEvent::NotMine | ChildEvent::Handled => {
+                self.slots[slot].process = Some(process);
+                None
+            }
+        };
+        let mut change = None;
         if was_probe {
-            return self.finish_probe(ctx, hub);
+            change = self.finish_probe(ctx, hub);
         }
-        None
+        if let Some(status) = exited {
+            self.handle_exit(ctx, hub, slot, status);
+        }
+        change
     }
 
     /// Handles what a process has sent. Returns whether it was the answer to the probe.

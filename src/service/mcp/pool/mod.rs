@@ -389,7 +389,7 @@ impl Pool {
         if was_asked && let Some(timer) = self.probe_timer.take() {
             ctx.cancel_timer(timer);
         }
-        if self.is_stopping {
+        if self.is_stopping || self.support == Support::Sessions {
             return;
         }
         let failure = format!("the MCP server {}", describe(status));

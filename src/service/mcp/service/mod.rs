@@ -126,7 +126,8 @@ impl Service for Mcp {
 
     fn accept(&mut self, ctx: &mut Context, request: &Request<'_>) -> Result<Accept, Rejection> {
         // A process outlives its client by the few seconds that it gets to exit.
-        let stopping = self.websocket.process_count() - self.websocket_clients.len();
+        let running = self.websocket_clients.len();
+        let stopping = self.websocket.process_count().saturating_sub(running);
         if self.hub.sessions.used() + stopping >= self.config.max_sessions {
             return Err(Rejection::unavailable("too many sessions"));
         }
