@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use super::super::flags::shared::{INITIALIZE_TIMEOUT, REQUEST_TIMEOUT, RESTART_LIMIT};
-use super::super::flags::{Flag, Takes, samples};
-use super::super::settings::Settings;
+use super::super::flags::{Flag, Takes, put, samples};
 use super::super::values::{duration, number, size};
 use super::{Command, ProgramArg, Serves};
 use crate::service::{Mcp, McpConfig};
@@ -97,28 +96,13 @@ const COUNT: std::ops::RangeInclusive<usize> = 1..=1_000_000;
 /// The range of a limit on kept events, in bytes.
 const BYTES: std::ops::RangeInclusive<usize> = 0..=1 << 40;
 
-fn set(
-    place: fn(&mut Settings) -> &mut usize,
-    settings: &mut Settings,
-    value: Result<usize, String>,
-) -> Result<(), String> {
-    *place(settings) = value?;
-    Ok(())
-}
-
 const FLAGS: &[Flag] = &[
     Flag {
         name: "pool",
         takes: Takes::One("N"),
         default: Some("1"),
         help: "number of processes that answer requests of revision 2026-07-28",
-        set: |settings, value| {
-            set(
-                |settings| &mut settings.mcp.pool,
-                settings,
-                number(value, 1..=64),
-            )
-        },
+        set: |settings, value| put(&mut settings.mcp.pool, number(value, 1..=64)),
         accepts: samples(&["1", "64"]),
         rejects: &["0", "65"],
         ..Flag::BASE
@@ -141,13 +125,7 @@ const FLAGS: &[Flag] = &[
         takes: Takes::One("N"),
         default: Some("256"),
         help: "maximum sessions and WebSocket clients, each of which has a process; more get 503",
-        set: |settings, value| {
-            set(
-                |settings| &mut settings.mcp.max_sessions,
-                settings,
-                number(value, COUNT),
-            )
-        },
+        set: |settings, value| put(&mut settings.mcp.max_sessions, number(value, COUNT)),
         accepts: samples(&["1"]),
         rejects: &["0"],
         ..Flag::BASE
@@ -170,13 +148,7 @@ const FLAGS: &[Flag] = &[
         takes: Takes::One("N"),
         default: Some("1024"),
         help: "maximum requests that wait for an answer; more get 503",
-        set: |settings, value| {
-            set(
-                |settings| &mut settings.mcp.max_requests,
-                settings,
-                number(value, COUNT),
-            )
-        },
+        set: |settings, value| put(&mut settings.mcp.max_requests, number(value, COUNT)),
         accepts: samples(&["1"]),
         rejects: &["0"],
         ..Flag::BASE
@@ -199,13 +171,7 @@ const FLAGS: &[Flag] = &[
         takes: Takes::One("BYTES"),
         default: Some("256KiB"),
         help: "maximum size of the events that a session keeps for a client whose connection was cut (Last-Event-ID); the oldest are dropped first",
-        set: |settings, value| {
-            set(
-                |settings| &mut settings.mcp.replay,
-                settings,
-                size(value, BYTES),
-            )
-        },
+        set: |settings, value| put(&mut settings.mcp.replay, size(value, BYTES)),
         accepts: samples(&["0", "1MiB"]),
         rejects: &["much"],
         ..Flag::BASE
@@ -215,13 +181,7 @@ const FLAGS: &[Flag] = &[
         takes: Takes::One("BYTES"),
         default: Some("16MiB"),
         help: "maximum size of the kept events of all sessions",
-        set: |settings, value| {
-            set(
-                |settings| &mut settings.mcp.max_replay,
-                settings,
-                size(value, BYTES),
-            )
-        },
+        set: |settings, value| put(&mut settings.mcp.max_replay, size(value, BYTES)),
         accepts: samples(&["0", "1GiB"]),
         rejects: &["much"],
         ..Flag::BASE

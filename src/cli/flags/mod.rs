@@ -130,7 +130,7 @@ pub(super) const fn samples(values: &'static [&'static str]) -> &'static [&'stat
 }
 
 /// Stores a parsed value.
-fn put<T>(place: &mut T, value: Result<T, String>) -> Result<(), String> {
+pub(super) fn put<T>(place: &mut T, value: Result<T, String>) -> Result<(), String> {
     *place = value?;
     Ok(())
 }

@@ -196,7 +196,8 @@ impl HttpConnection {
         self.call.unanswered
     }
 
-    /// Records that nobody answers the current call any more, because the caller is gone. Returns whether there was one.
+    /// Records that the caller has disconnected, so that the current call needs no response. Returns whether a call was
+    /// waiting for its response.
     pub fn forget_call(&mut self) -> bool {
         let was_unanswered = std::mem::take(&mut self.call.unanswered);
         self.called |= was_unanswered;

@@ -94,6 +94,25 @@ impl HttpError {
         )
     }
 
+    /// 406: the answer is a stream of events, which the client does not accept.
+    pub(super) fn events_required() -> Self {
+        Self::new(
+            StatusCode::NOT_ACCEPTABLE,
+            code::INVALID_REQUEST,
+            "Accept must allow text/event-stream",
+        )
+    }
+
+    /// The client asks for the events after one that is not known.
+    pub(super) fn unknown_event() -> Self {
+        Self::invalid("Last-Event-ID is unknown or no longer kept")
+    }
+
+    /// 503: the process has too much unread input.
+    pub(super) fn not_reading() -> Self {
+        Self::unavailable("The MCP server does not read its input")
+    }
+
     /// 503: the client should try again.
     pub(super) fn unavailable(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::UNAVAILABLE, code::INTERNAL, message)

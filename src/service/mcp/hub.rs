@@ -101,7 +101,7 @@ pub(super) struct Counts {
     pub(super) restarts: u64,
     pub(super) cancelled: u64,
     pub(super) replayed: u64,
-    /// Messages of processes that are for nobody.
+    /// Messages of processes that have no recipient.
     pub(super) dropped: u64,
 }
 

@@ -151,7 +151,7 @@ impl Router {
         output.to_client(request.client, &splice(text, &mut pieces));
     }
 
-    /// Whether a client's request stays open for notifications, so that nobody waits for its response.
+    /// Whether a client's request stays open only for notifications, so that its client does not wait for the response.
     pub(super) fn is_listening(&self, upstream_id: u64) -> bool {
         let request = self.client_requests.get(&upstream_id);
         request.is_some_and(|request| request.class == RequestClass::Listen)

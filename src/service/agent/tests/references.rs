@@ -213,7 +213,7 @@ fn a_notification_without_a_recipient_goes_to_all_clients_of_the_process() {
         let all = [1, 2, 3].map(|number| (client(number), text.to_owned()));
         assert_eq!(take_received(&mut sim), all);
     }
-    // A reference to a request goes to its client, and to nobody when the request has been answered.
+    // A notification that names a request goes to its client, and is dropped once the request has been answered.
     let about = notification("_vendor/state", &json!({"requestId": id}));
     sim.agent_sends(&about);
     assert_eq!(sim.client_received(2)["params"]["requestId"], 1);

@@ -134,11 +134,7 @@ impl Pool {
             .progress_token()
             .map_err(|why| HttpError::invalid(format!("Invalid request: {why}")))?;
         if is_subscription && !reply.takes_events() {
-            return Err(HttpError::new(
-                StatusCode::NOT_ACCEPTABLE,
-                code::INVALID_REQUEST,
-                "Accept must allow text/event-stream",
-            ));
+            return Err(HttpError::events_required());
         }
         if is_subscription && envelope.text.len() > MAX_SUBSCRIPTION {
             return Err(HttpError::new(
@@ -159,9 +155,7 @@ impl Pool {
                 .is_none_or(|process| process.is_behind()),
         };
         if is_full {
-            return Err(HttpError::unavailable(
-                "The MCP server does not read its input",
-            ));
+            return Err(HttpError::not_reading());
         }
         hub.take_request(principal)?;
         Ok((slot, token))

@@ -1,7 +1,7 @@
 //! The pool: a few processes that answer all requests of revision 2026-07-28.
 //!
 //! Every request gets an id that no other request of the pool has had, also as its progress token. What a process sends back names
-//! this id, so it reaches the caller of that request and nobody else, under the caller's own id and token.
+//! this id, so it reaches only the caller of that request, under the caller's own id and token.
 
 mod from_client;
 mod from_process;

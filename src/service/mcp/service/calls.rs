@@ -168,14 +168,9 @@ impl Mcp {
         let reply = reply.with_session(id.to_string());
         let sent = self.send_in_session(ctx, caller, id, envelope, reply);
         if let Some(&call) = self.hub.callers.get(&caller) {
-            let Self {
-                hub,
-                pool,
-                sessions,
-                ..
-            } = self;
-            hub.initializations
-                .push(ctx, call, |call| is_waiting(pool, sessions, call));
+            let (pool, sessions) = (&self.pool, &self.sessions);
+            let is_waiting = |call| is_waiting(pool, sessions, call);
+            self.hub.initializations.push(ctx, call, is_waiting);
         }
         if sent.is_err() {
             self.end_session(ctx, id, "its first request was rejected");
@@ -204,16 +199,11 @@ impl Mcp {
         }
         let call = session.request(ctx, &mut self.hub, envelope, reply);
         if let Some(call) = call? {
-            let Self {
-                hub,
-                pool,
-                sessions,
-                ..
-            } = self;
-            hub.beginnings
-                .push(ctx, call, |call| may_begin(pool, sessions, call));
-            hub.timeouts
-                .push(ctx, call, |call| is_waiting(pool, sessions, call));
+            let (pool, sessions) = (&self.pool, &self.sessions);
+            let may_begin = |call| may_begin(pool, sessions, call);
+            let is_waiting = |call| is_waiting(pool, sessions, call);
+            self.hub.beginnings.push(ctx, call, may_begin);
+            self.hub.timeouts.push(ctx, call, is_waiting);
         }
         Ok(())
     }
@@ -227,20 +217,14 @@ impl Mcp {
         id: Uuid,
     ) -> Result<(), HttpError> {
         if !Accepts::of(request).events {
-            return Err(HttpError::new(
-                StatusCode::NOT_ACCEPTABLE,
-                code::INVALID_REQUEST,
-                "Accept must allow text/event-stream",
-            ));
+            return Err(HttpError::events_required());
         }
         let last = match request.header("last-event-id") {
             None => None,
             Some(text) => {
                 let text = std::str::from_utf8(text).ok();
                 let id = text.and_then(|text| text.parse::<EventId>().ok());
-                Some(id.ok_or_else(|| {
-                    HttpError::invalid("Last-Event-ID is unknown or no longer kept")
-                })?)
+                Some(id.ok_or_else(HttpError::unknown_event)?)
             }
         };
         if ctx.is_stopping() {
