@@ -80,6 +80,8 @@ mod server;
 #[cfg(feature = "server")]
 pub mod service;
 mod sys;
+#[cfg(feature = "cli")]
+mod web;
 
 pub use protocol::{
     Accept, Cause, CloseCode, CloseReason, Limits, Message, ProtocolError, Rejection, Request,
@@ -88,12 +90,13 @@ pub use protocol::{
 #[cfg(feature = "server")]
 pub use server::{
     Access, AdoptedOrphans, ClientId, ClientStatus, Config, ConfigBuilder, ConfigError, Connect,
-    ConnectError, Context, Credential, Ended, Error, Handle, Histogram, Interest, Listen,
-    ListenAddress, Metrics, OwnedMessage, ParseClientIdError, ParseListenError, ParsePeersError,
-    ParseResourceError, ParseScopeError, ParseSecretError, ParseTargetError, Peers, Principal,
-    ProtectedResource, Proxies, Readiness, Reload, Remote, ResumeConfig, ResumeStatus, Retry,
-    Route, Scope, Secret, SendError, Server, Service, ServiceId, SourceId, Status, StatusFields,
-    StatusValue, Stopped, Target, TimerId, Token, Tokens, TokensError, Traffic,
+    ConnectError, Context, Credential, Ended, Error, Handle, Histogram, Interest, LinkTarget,
+    Listen, ListenAddress, Metrics, OwnedMessage, ParseClientIdError, ParseListenError,
+    ParsePeersError, ParseResourceError, ParseScopeError, ParseSecretError, ParseTargetError,
+    Peers, Principal, ProtectedResource, Proxies, Readiness, Reload, Remote, ResumeConfig,
+    ResumeStatus, Retry, Route, Scope, Secret, SendError, Server, Service, ServiceId, SourceId,
+    Status, StatusFields, StatusValue, Stopped, Target, TimerId, Token, Tokens, TokensError,
+    Traffic,
 };
 #[cfg(feature = "tls")]
 pub use server::{ClientTls, TlsConfig, TlsError, TlsIdentity};

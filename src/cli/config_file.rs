@@ -12,7 +12,7 @@ use super::flags::{Flag, Takes};
 use super::settings::Settings;
 use super::values::missing_feature;
 use crate::ServiceId;
-use crate::server::is_admin_path;
+use crate::server::is_reserved_path;
 use crate::service::Endpoint;
 
 /// The key of the program and its arguments.
@@ -86,7 +86,7 @@ impl ConfigFile {
             let endpoint: Endpoint = path
                 .parse()
                 .map_err(|error| self.error(&place, &format!("{error}")))?;
-            if is_admin_path(endpoint.path()) {
+            if is_reserved_path(endpoint.path()) {
                 return Err(self.error(&place, "this path is reserved for the server"));
             }
             let same = |(_, other): &(&'static Command, Settings)| {

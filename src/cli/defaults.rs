@@ -15,7 +15,7 @@ use super::flags::Flag;
 use super::settings::{ListenFlag, Settings};
 use crate::server::RejectionHints;
 use crate::sys::keep_from_children;
-use crate::{Config, ProtectedResource, Token, Tokens};
+use crate::{Config, Peers, ProtectedResource, Token, Tokens};
 
 /// The number of the first socket that a service manager passes (sd_listen_fds(3)).
 const FIRST_PASSED: i32 = 3;
@@ -118,12 +118,13 @@ impl Settings {
     }
 
     /// Whether no listener needs a token: each one either accepts client certificates instead, or is a unix socket whose mode
-    /// limits who can connect. A proxy behind a socket passes on connections from anywhere.
+    /// limits who can connect. A proxy behind a socket passes on connections from anywhere, and the certificate of a trusted
+    /// proxy does not stand for its clients.
     #[cfg(feature = "tls")]
     fn needs_no_token(&self) -> bool {
+        let has_certificates = self.tls.client_auth && self.server.trusted_proxies.is_empty();
         let is_guarded = |listen: &ListenFlag| {
-            (self.tls.client_auth && self.uses_tls(listen))
-                || (self.server.proxies.is_empty() && is_unix(listen))
+            (has_certificates && self.uses_tls(listen)) || self.is_guarded(listen)
         };
         self.listen.iter().all(is_guarded)
     }
@@ -137,7 +138,13 @@ impl Settings {
     /// connections from anywhere.
     #[cfg(not(feature = "tls"))]
     fn needs_no_token(&self) -> bool {
-        self.server.proxies.is_empty() && self.listen.iter().all(is_unix)
+        self.listen.iter().all(|listen| self.is_guarded(listen))
+    }
+
+    /// Whether it is a unix socket whose mode limits who can connect.
+    fn is_guarded(&self, listen: &ListenFlag) -> bool {
+        let is_shared = self.server.trusted_proxies.contains(&Peers::Unix);
+        self.server.proxies.is_empty() && !is_shared && is_unix(listen)
     }
 
     /// Fills in the token and the host names.
@@ -148,6 +155,15 @@ impl Settings {
         };
         if self.listen.iter().any(is_unspecified) {
             self.server.access.hosts.extend(own_names());
+        }
+        if let Some(header) = &self.server.auth_header {
+            let token_header = self.server.access.token_header.as_deref();
+            let carries_token = |name: &str| name.eq_ignore_ascii_case(header);
+            if carries_token("authorization") || token_header.is_some_and(carries_token) {
+                return Err(format!(
+                    "--auth-header {header}: this header carries the token; use another one for the user"
+                ));
+            }
         }
         if let Some(file) = &self.oauth_resource {
             self.server.access.protected_resource = Some(read_resource(file)?);
@@ -208,6 +224,17 @@ impl Settings {
                 )
             })
         }));
+        for peers in &self.server.trusted_proxies {
+            if let Peers::Network(_, 0) = peers {
+                let user = match &self.server.auth_header {
+                    Some(_) => ", and be any user (--auth-header)",
+                    None => "",
+                };
+                warnings.push(format!(
+                    "--trusted-proxy {peers}: every client can name any address as its own{user}"
+                ));
+            }
+        }
         let all = |list: &[String]| list.iter().any(|one| one == "*");
         if access.tokens.is_empty() && all(&access.origins) && all(&access.hosts) {
             warnings.push(
@@ -245,6 +272,7 @@ impl Settings {
     fn is_local(&self) -> bool {
         let mut listen = self.listen.iter();
         self.server.proxies.is_empty()
+            && self.server.trusted_proxies.is_empty()
             && listen.all(|listen| match listen {
                 ListenFlag::Address(listen) => listen.ip().is_none_or(|ip| ip.is_loopback()),
                 // The address of an inherited socket is not known here.

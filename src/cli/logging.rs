@@ -1,6 +1,7 @@
 //! The log on standard error. Logging never blocks, and each kind of line has a rate limit.
 
 mod limiter;
+mod recent;
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal};
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
 use self::limiter::{Limiter, Rate};
+use self::recent::Recent;
 use super::line_output::LineOutput;
 use crate::sys::{NonblockingFd, is_terminal_raw};
 
@@ -61,6 +63,7 @@ struct State {
     output: LineOutput,
     limiter: Limiter,
     format: LogFormat,
+    recent: Recent,
 }
 
 fn state() -> MutexGuard<'static, State> {
@@ -70,6 +73,7 @@ fn state() -> MutexGuard<'static, State> {
             output: LineOutput::new(NonblockingFd::shared(io::stderr())),
             limiter: Limiter::default(),
             format: LogFormat::Text,
+            recent: Recent::default(),
         })
     });
     // A panic of another thread leaves the state consistent.
@@ -89,6 +93,16 @@ pub(super) fn init(level: Option<LevelFilter>, default: LevelFilter, format: Log
     if log::set_boxed_logger(Box::new(Logger { level })).is_ok() {
         log::set_max_level(level);
     }
+}
+
+/// Keeps the newest lines from now on, for [`recent`].
+pub(super) fn keep_recent() {
+    state().recent.turn_on();
+}
+
+/// The newest lines of the log that follow the line `after`, as a JSON object.
+pub(super) fn recent(after: Option<u64>) -> String {
+    state().recent.to_json(after)
 }
 
 /// A line as a terminal shows it. A terminal in raw mode begins a new line in the same column without a carriage return.
@@ -177,7 +191,9 @@ const PROGRAM: &str = "program";
 impl State {
     fn write(&mut self, level: Level, target: &str, text: String, suppressed: u64) {
         let format = self.format;
-        let line = format.line(level, target, text, suppressed);
+        let time = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
+        self.recent.push(&time, level, target, &text);
+        let line = format.line(&time, level, target, text, suppressed);
         let line = for_terminal(line.into());
         self.output
             .line(line.as_bytes(), |count| format.dropped(count));
@@ -193,8 +209,7 @@ impl State {
 }
 
 impl LogFormat {
-    fn line(self, level: Level, target: &str, text: String, suppressed: u64) -> String {
-        let time = humantime::format_rfc3339_millis(SystemTime::now());
+    fn line(self, time: &str, level: Level, target: &str, text: String, suppressed: u64) -> String {
         let mut line = match self {
             Self::Text => {
                 let program = if target == PROGRAM { "program: " } else { "" };
@@ -209,8 +224,8 @@ impl LogFormat {
             }
             Self::Json => {
                 let mut record = serde_json::json!({
-                    "time": time.to_string(),
-                    "level": level.as_str().to_ascii_lowercase(),
+                    "time": time,
+                    "level": recent::level_name(level),
                     "target": target,
                     "message": text,
                 });
@@ -237,7 +252,8 @@ impl LogFormat {
     /// The line that reports dropped lines.
     fn dropped(self, count: u64) -> Vec<u8> {
         let text = format!("{count} lines of the log were dropped: standard error was blocked");
-        self.line(Level::Warn, env!("CARGO_PKG_NAME"), text, 0)
+        let time = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
+        self.line(&time, Level::Warn, env!("CARGO_PKG_NAME"), text, 0)
             .into_bytes()
     }
 }

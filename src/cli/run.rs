@@ -18,6 +18,7 @@ use crate::TlsConfig;
 use crate::demo;
 use crate::service::Routes;
 use crate::sys::{NonblockingFd, take_descriptor};
+use crate::web::{RoutePage, Site};
 use crate::{Access, Config, Ended, Listen, ListenAddress, Reload, Server, Service, Token, Tokens};
 
 /// How long to wait for room on standard output for the `listening` lines.
@@ -67,6 +68,7 @@ pub(super) fn run(
 /// The services of a command, each at its path.
 fn routes(command: &'static Command, settings: &Settings) -> io::Result<Routes> {
     let mut routes = Routes::builder();
+    let mut pages = Vec::new();
     for (command, own) in settings.services(command) {
         let Serves::One(build) = command.serves else {
             continue;
@@ -80,17 +82,27 @@ fn routes(command: &'static Command, settings: &Settings) -> io::Result<Routes> 
         let service = build(own, params)?;
         // A default idle timeout is for the clients of its own command.
         routes = if command.idle_timeout.is_some() || settings.has_idle_timeout() {
-            routes.add(endpoint, service)
+            routes.add(endpoint.clone(), service)
         } else {
-            routes.add_without_idle_timeout(endpoint, service)
+            routes.add_without_idle_timeout(endpoint.clone(), service)
         };
+        routes = routes.named(command.name);
         if own.no_resume {
             routes = routes.without_resume();
         }
+        // An agent of one client has no sessions that others could watch.
+        let page = match command.page {
+            RoutePage::Agent if own.per_client => RoutePage::None,
+            page => page,
+        };
+        pages.push((endpoint, page));
     }
-    if command.is_demo() {
-        let page: Box<dyn Service> = Box::new(demo::Page);
-        routes = routes.add_without_idle_timeout(settings.endpoint(command), page);
+    if command.has_console || pages.iter().any(|(_, page)| *page != RoutePage::None) {
+        if command.has_console {
+            logging::keep_recent();
+        }
+        let site = Site::new(pages, command.has_console, logging::recent);
+        routes = routes.pages(Box::new(site));
     }
     routes.build().map_err(io::Error::other)
 }
@@ -169,9 +181,9 @@ fn announce(
     addresses: &[ListenAddress],
 ) -> Result<Option<Announcement>, Failure> {
     let services = settings.services(command);
-    let endpoints: Vec<(bool, String)> = services
+    let endpoints: Vec<(&Command, String)> = services
         .iter()
-        .map(|(command, own)| (command.is_http, own.endpoint(command).path().to_owned()))
+        .map(|(command, own)| (*command, own.endpoint(command).path().to_owned()))
         .collect();
     let announcement = match (&settings.announce, addresses.first(), endpoints.first()) {
         (Some(name), Some(address), Some((_, path))) => {
@@ -201,9 +213,27 @@ fn announce(
         text = format!("outrigger: certificate SHA-256 fingerprint {fingerprint}\n");
     }
     for address in &reached {
-        for (is_http, path) in &endpoints {
-            let url = url(address, path, *is_http, settings.generated_token());
+        for (service, path) in &endpoints {
+            let url = url(address, path, service, settings.generated_token());
             let _ = writeln!(text, "outrigger: listening on {url}");
+        }
+    }
+    // Programs that read the lines above expect them first.
+    for address in &reached {
+        for (service, path) in &endpoints {
+            let has_page = service.page == RoutePage::Terminal && cfg!(feature = "web");
+            if has_page && address.tcp().is_some() {
+                let page = page_url(address, path, settings.generated_token());
+                let _ = writeln!(text, "outrigger: page at {page}");
+            }
+        }
+        // The page at the path of the process API is the console.
+        let has_root = endpoints
+            .iter()
+            .any(|(service, path)| path == "/" && service.page != RoutePage::Processes);
+        if command.has_console && !command.is_demo() && !has_root && address.tcp().is_some() {
+            let page = page_url(address, "/", settings.generated_token());
+            let _ = writeln!(text, "outrigger: console at {page}");
         }
     }
     if command.is_demo() {
@@ -241,17 +271,26 @@ fn own_name() -> String {
 fn url(
     address: &ListenAddress,
     path: &str,
-    is_http: bool,
+    command: &Command,
     generated_token: Option<&Token>,
 ) -> String {
     let url = match generated_token.filter(|_| address.asks_for_token()) {
         Some(token) => address.url(&format!("{path}?token={}", token.reveal())),
         None => address.url(path),
     };
-    if is_http {
+    if command.is_http {
         url.replacen("ws", "http", 1)
     } else {
         url
+    }
+}
+
+/// The URL of a page. A generated token is in its fragment, which browsers do not send.
+fn page_url(address: &ListenAddress, path: &str, generated_token: Option<&Token>) -> String {
+    let page = address.url(path).replacen("ws", "http", 1);
+    match generated_token.filter(|_| address.asks_for_token()) {
+        Some(token) => format!("{page}#token={}", token.reveal()),
+        None => page,
     }
 }
 

@@ -1,5 +1,5 @@
-//! The parts of `outrigger demo` that are not services of the library: a web page that shows and tries the services, and
-//! example programs for them, so that the demo needs nothing installed.
+//! The parts of `outrigger demo` that are not services of the library: what it prints, and example programs for the services,
+//! so that the demo needs nothing installed.
 
 mod agent;
 mod app;
@@ -8,51 +8,11 @@ mod mcp;
 
 use std::fmt::Write;
 
-use crate::{
-    ClientId, Context, ListenAddress, Message, Rejection, Request, Response, Route, Service,
-    StatusCode, Token,
-};
+use crate::{ListenAddress, Token};
 pub(crate) use agent::run as run_agent;
 pub(crate) use app::run as run_app;
 #[cfg(feature = "mcp")]
 pub(crate) use mcp::run as run_mcp;
-
-/// The page shows live clients and processes, and has a console. It loads nothing from other hosts.
-const PAGE: &str = include_str!("page.html");
-
-/// Serves the page.
-#[derive(Debug)]
-pub(crate) struct Page;
-
-impl Service for Page {
-    fn route(&mut self, _: &Request<'_>) -> Result<Route, Rejection> {
-        Ok(Route::Http)
-    }
-
-    fn message(&mut self, _: &mut Context, _: ClientId, _: Message<'_>) {}
-
-    fn call(&mut self, ctx: &mut Context, caller: ClientId, request: &Request<'_>, _: &[u8]) {
-        let response = if matches!(request.method(), "GET" | "HEAD") {
-            // The page's URL contains the token, so the browser must not send it to other sites. Output of programs must
-            // not run as a script.
-            Response::new(
-                StatusCode::OK,
-                "text/html; charset=utf-8",
-                PAGE.as_bytes(),
-            )
-            .field("Referrer-Policy", "no-referrer")
-            .field("X-Content-Type-Options", "nosniff")
-            .field(
-                "Content-Security-Policy",
-                "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; \
-                 base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-            )
-        } else {
-            Response::from(&Rejection::method_not_allowed("GET, HEAD"))
-        };
-        ctx.respond(caller, &response);
-    }
-}
 
 /// Describes what to try, with a command to paste for each service. `program` is the name with which this program was started,
 /// `token` is the token if it may be printed, and `needs_token` says whether clients need one. `fingerprint` is that of the
@@ -89,8 +49,18 @@ pub(crate) fn instructions(
             let _ = writeln!(text, "\n  {what}\n    {how}");
         }
     };
-    let page = ws("/").replacen("ws", "http", 1);
-    line("a page that shows the services, with a console", &page);
+    let page = |path: &str| {
+        let fragment = if needs_token {
+            format!("#token={token}")
+        } else {
+            String::new()
+        };
+        http(path) + &fragment
+    };
+    line("the console: a page that shows the services", &page("/"));
+    if cfg!(feature = "web") {
+        line("a terminal in the browser", &page("/terminal"));
+    }
     line(
         "echo: sends every message back",
         &client("connect --no-json", "/echo"),

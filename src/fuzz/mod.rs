@@ -3,7 +3,7 @@
 //!
 //! | Entry point | Input | Checks |
 //! |---|---|---|
-//! | [`handshake`] | a request head | the end of the head does not depend on how it is split; parsing never panics |
+//! | [`handshake`] | a request head | the end of the head does not depend on how it is split; parsing never panics; the fields of proxies have the entries of a naive search |
 //! | [`frame_header`] | a frame header | the parser agrees with a naive one, for every prefix |
 //! | [`proxy_header`] | a PROXY protocol header | the address does not depend on how the header is split |
 //! | [`connection`] | a conversation | events and output depend neither on how it is split nor on thresholds |

@@ -1,25 +1,37 @@
 //! Fuzz entry points of the process services: the readers of a program, control messages, and calls.
 //!
 //! The model of the readers is all output of the program, and what each reader was sent. After each operation, a reader
-//! must have got the output from its start on, in order, with every gap announced. The readers that the code knows must
-//! be those of the model.
+//! must have got the output from its start on, in order, with every gap announced. Before that, it was told its role, the
+//! size of the terminal and the other clients, and it knows the latest of them. The readers that the code knows must be those
+//! of the model.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use crate::service::process::Control;
-use crate::service::process::attach::{Attachments, ReaderOutput, Role};
+use crate::service::process::attach::{Attachments, NewReader, ReaderOutput, Role, Sharing};
 use crate::service::process::calls::{
     Call, read_data, read_exec, read_signal, read_size, read_spawn,
 };
+use crate::service::process::dialect::{ClientMessage, Dialect};
 use crate::service::process::events::Details;
 use crate::service::process::exit::ProgramExit;
 use crate::service::process::scrollback::OutputStream;
-use crate::{ClientId, CloseCode};
+use crate::service::process::{AttachEvent, AttachRole, Control, TerminalSize};
+use crate::{ClientId, CloseCode, Message, Time};
 
 /// A reader in the model.
 #[derive(Debug)]
 struct ReaderModel {
     role: Role,
+    dialect: Dialect,
+    /// Whether it was greeted.
+    greeted: bool,
+    /// The size and the other clients as it was last told, and when it was told of the latter by a later event.
+    size: Option<TerminalSize>,
+    clients: Option<(Option<String>, usize)>,
+    clients_told: Option<Time>,
+    /// Whether it has asked for a pause.
+    paused: bool,
     /// The offset after the last byte that it was sent.
     at: u64,
     /// Whether it was sent the exit.
@@ -45,17 +57,45 @@ struct ReadersModel {
     room: usize,
     sent: BTreeMap<ClientId, usize>,
     exited: bool,
+    sharing: Option<Sharing>,
+    writer: Option<ClientId>,
+    size: Option<TerminalSize>,
+    now: Time,
     /// Whether there is output that has not been sent.
     unsent: bool,
+    /// Whether pauses are ignored.
+    ignores_pauses: bool,
 }
 
 impl ReadersModel {
-    fn reader(&mut self, reader: ClientId, role: Role) -> &mut ReaderModel {
+    fn reader(&mut self, reader: ClientId, dialect: Dialect) -> &mut ReaderModel {
         let seen = self.readers.get_mut(&reader).expect("it was attached");
         assert!(!seen.is_done(), "{reader} gets nothing after its end");
-        assert_eq!(seen.role, role);
+        assert_eq!(seen.dialect, dialect);
         seen
     }
+
+    /// Counts a message, which may be the one that congests the reader.
+    fn count(&mut self, reader: ClientId) {
+        let sent = self.sent.entry(reader).or_default();
+        *sent += 1;
+        if sent.is_multiple_of(self.room) {
+            self.congested.insert(reader);
+        }
+    }
+
+    /// Who is attached: the name of the writer, and the number of viewers.
+    fn clients(&self) -> (Option<String>, usize) {
+        let viewers = self.readers.values();
+        let viewers = viewers.filter(|seen| seen.role == Role::Viewer && !seen.is_done());
+        (self.writer.map(name), viewers.count())
+    }
+}
+
+/// The name of a client's principal. Several clients have the same one.
+fn name(client: ClientId) -> String {
+    let text = client.to_string();
+    text[text.len() - 1..].to_owned()
 }
 
 impl ReaderOutput for ReadersModel {
@@ -63,16 +103,64 @@ impl ReaderOutput for ReadersModel {
         self.congested.contains(&reader)
     }
 
+    fn greet(&mut self, reader: ClientId, dialect: Dialect, events: &[AttachEvent], title: &str) {
+        let (size, clients) = (self.size, self.clients());
+        let is_single = self.sharing != Some(Sharing::Shared);
+        let is_read_only = self.sharing == Some(Sharing::Single { read_only: true });
+        assert_eq!(title, "title");
+        let seen = self.reader(reader, dialect);
+        assert!(!std::mem::replace(&mut seen.greeted, true), "once");
+        let role = match seen.role {
+            Role::Writer if !is_read_only => AttachRole::Writer,
+            _ => AttachRole::Viewer,
+        };
+        let mut expected = vec![AttachEvent::Role(role)];
+        expected.extend(size.map(AttachEvent::Size));
+        if !is_single {
+            let (writer, viewers) = clients.clone();
+            expected.push(AttachEvent::Clients { writer, viewers });
+        }
+        assert_eq!(events, expected);
+        (seen.size, seen.clients) = (size, Some(clients));
+    }
+
+    fn tell(&mut self, reader: ClientId, dialect: Dialect, event: &AttachEvent) {
+        assert!(!self.congested.contains(&reader), "{reader} is congested");
+        let (now, exited) = (self.now, self.exited);
+        let (size, clients) = (self.size, self.clients());
+        let is_shared = self.sharing == Some(Sharing::Shared);
+        let seen = self.reader(reader, dialect);
+        assert!(seen.greeted);
+        match event {
+            AttachEvent::Size(new) => {
+                assert_eq!(Some(*new), size);
+                assert_ne!(seen.size.replace(*new), size, "only a change is told");
+            }
+            AttachEvent::Clients { writer, viewers } => {
+                assert!(is_shared && !exited);
+                assert_eq!((writer.clone(), *viewers), clients);
+                let last = seen.clients_told.replace(now);
+                assert!(last.is_none_or(|last| now.since(last) >= Duration::from_secs(1)));
+                seen.clients = Some(clients);
+            }
+            other => panic!("{other:?}"),
+        }
+        self.count(reader);
+    }
+
     fn output(
         &mut self,
         reader: ClientId,
-        role: Role,
+        dialect: Dialect,
         stream: OutputStream,
         bytes: &[u8],
         end: u64,
     ) {
         assert!(!self.congested.contains(&reader), "{reader} is congested");
-        let from = self.reader(reader, role).at;
+        let ignores_pauses = self.ignores_pauses;
+        let seen = self.reader(reader, dialect);
+        assert!(seen.greeted && (!seen.paused || ignores_pauses));
+        let from = seen.at;
         let to = from + bytes.len() as u64;
         assert!(!bytes.is_empty() && to == end);
         let whole = &self.written[from as usize..to as usize];
@@ -81,38 +169,38 @@ impl ReaderOutput for ReadersModel {
                 && whole.iter().all(|(_, of)| *of == stream),
             "{reader} gets the output from {from} on"
         );
-        self.reader(reader, role).at = to;
-        let sent = self.sent.entry(reader).or_default();
-        *sent += 1;
-        if sent.is_multiple_of(self.room) {
-            self.congested.insert(reader);
-        }
+        self.reader(reader, dialect).at = to;
+        self.count(reader);
     }
 
-    fn gap(&mut self, reader: ClientId, role: Role, from: u64, to: u64) {
+    fn gap(&mut self, reader: ClientId, dialect: Dialect, from: u64, to: u64) {
         assert!(from < to && to <= self.written.len() as u64);
-        let seen = self.reader(reader, role);
+        let seen = self.reader(reader, dialect);
         assert_eq!(seen.at, from, "a gap begins at the position of {reader}");
+        assert!(seen.greeted);
         seen.at = to;
     }
 
-    fn exit(&mut self, reader: ClientId, role: Role, _: ProgramExit) {
+    fn exit(&mut self, reader: ClientId, dialect: Dialect, _: ProgramExit) {
         let all = self.written.len() as u64;
         let exited = self.exited;
-        let seen = self.reader(reader, role);
+        let seen = self.reader(reader, dialect);
         assert!(
-            exited && seen.at == all,
+            exited && seen.greeted && seen.at == all,
             "the exit comes after the last byte"
         );
         seen.exit = true;
+        self.writer = self.writer.filter(|writer| *writer != reader);
     }
 
     fn cut_off(&mut self, reader: ClientId) {
-        self.reader(reader, Role::Viewer).ended = true;
+        let seen = self.readers.get_mut(&reader).expect("it was attached");
+        assert!(!seen.is_done() && seen.role == Role::Viewer);
+        seen.ended = true;
     }
 
     fn close(&mut self, reader: ClientId, code: CloseCode, _: &str) {
-        assert_eq!(code, CloseCode(4001));
+        assert_eq!(code, CloseCode::TAKEN_OVER);
         if let Some(seen) = self.readers.get_mut(&reader) {
             assert_eq!(seen.role, Role::Writer);
             // A writer that was sent the exit is being closed already.
@@ -121,12 +209,22 @@ impl ReaderOutput for ReadersModel {
     }
 }
 
-/// Applies any operations to the readers of a program: attach, output, exit, detach, takeover, congestion.
+/// Applies any operations to the readers of a program: attach, output, exit, detach, takeover, congestion, pause, resize,
+/// passing time.
 pub fn attachments(data: &[u8]) {
     let [options, plan @ ..] = data else { return };
-    let mut attachments = Attachments::new(4096 + usize::from(options >> 4) * 100);
+    let sharing = match options & 0x18 {
+        0 => Sharing::Single { read_only: true },
+        8 => Sharing::Single { read_only: false },
+        _ => Sharing::Shared,
+    };
+    let size = (options & 0x20 == 0).then(TerminalSize::default);
+    let capacity = 4096 + usize::from(options >> 4) * 100;
+    let mut attachments = Attachments::new(capacity, sharing, size);
     let mut model = ReadersModel {
         room: 1 + usize::from(options & 7),
+        sharing: Some(sharing),
+        size,
         ..ReadersModel::default()
     };
     let mut next = 1;
@@ -162,26 +260,52 @@ pub fn attachments(data: &[u8]) {
                 }
             }
             (3 | 4, _) => {
-                let role = [Role::Writer, Role::Viewer, Role::Listener(Details::All)][argument % 3];
+                let role = [Role::Writer, Role::Viewer, Role::Listener][argument % 3];
                 let taken = attachments.writer().is_some();
                 // Without a takeover, a second writer is rejected before it is attached.
                 if role == Role::Writer && taken && operation & 0x40 == 0 {
                     continue;
                 }
+                let dialect = match role {
+                    Role::Listener => Dialect::EventStream(Details::All),
+                    _ => [Dialect::Json, Dialect::Text, Dialect::Tty][argument / 3 % 3],
+                };
                 let client: ClientId = format!("c{next}").parse().expect("an id");
                 next += 1;
                 let end = attachments.end();
                 let since = end.min(argument as u64 * 50);
                 let seen = ReaderModel {
                     role,
+                    dialect,
+                    greeted: false,
+                    size: None,
+                    clients: None,
+                    clients_told: None,
+                    paused: false,
                     at: since,
                     exit: false,
                     ended: false,
                 };
                 model.readers.insert(client, seen);
-                attachments.attach(client, role, since, &mut model);
                 if role == Role::Writer {
-                    assert_eq!(attachments.writer(), Some(client));
+                    model.writer = Some(client);
+                }
+                let new = NewReader {
+                    client,
+                    role,
+                    dialect,
+                    since,
+                    name: &name(client),
+                    title: "title",
+                };
+                attachments.attach(new, &mut model);
+                assert_eq!(attachments.writer(), model.writer);
+                let takes_input = sharing != Sharing::Single { read_only: true };
+                for other in model.readers.keys() {
+                    let expected = takes_input && model.writer == Some(*other);
+                    assert_eq!(attachments.takes_input_of(*other), expected);
+                }
+                if role == Role::Writer {
                     writer_began = attachments.output().start();
                 }
             }
@@ -189,24 +313,53 @@ pub fn attachments(data: &[u8]) {
                 attachments.detach(client);
                 model.readers.remove(&client);
                 model.congested.remove(&client);
-                assert_ne!(attachments.writer(), Some(client));
+                model.writer = model.writer.filter(|writer| *writer != client);
+                assert_eq!(attachments.writer(), model.writer);
+            }
+            (2, Some(_)) if argument & 1 == 0 => {
+                let size = TerminalSize {
+                    rows: 1 + argument as u16 / 64,
+                    cols: 80,
+                };
+                model.size = Some(size);
+                attachments.resize(size, &mut model);
+            }
+            (2, Some(client)) => {
+                let paused = argument & 2 == 0;
+                attachments.set_paused(client, paused);
+                if let Some(seen) = model.readers.get_mut(&client) {
+                    seen.paused = paused;
+                }
+                if !paused {
+                    attachments.pump(client, &mut model);
+                }
             }
             (6, Some(client)) if model.congested.remove(&client) => {
                 attachments.pump(client, &mut model);
             }
             (7, _) if argument > 250 && !model.exited => {
                 model.exited = true;
+                model.ignores_pauses = true;
                 let exit = ProgramExit {
                     code: 7,
                     signal: None,
                 };
                 attachments.handle_exit(exit, &mut model);
             }
+            (7, _) if argument > 240 => {
+                model.ignores_pauses = true;
+                attachments.end_pauses(&mut model);
+                model.unsent = false;
+            }
+            (7, _) => {
+                model.now = model.now + Duration::from_millis(argument as u64 * 20);
+                attachments.tell_clients(model.now, &mut model);
+            }
             _ => {}
         }
         check(&attachments, &model, writer_began);
         ended_streams.extend(attachments.take_ended_streams());
-        let listeners = |seen: &ReaderModel| matches!(seen.role, Role::Listener(_)) && seen.exit;
+        let listeners = |seen: &ReaderModel| seen.role == Role::Listener && seen.exit;
         let missing = model
             .readers
             .iter()
@@ -218,17 +371,32 @@ pub fn attachments(data: &[u8]) {
             "only listeners that were sent the exit"
         );
     }
-    // Readers that read everything get to the end.
+    // Readers that read everything get to the end, and know who is attached.
     attachments.pump_all(&mut model);
     for client in model.readers.keys().copied().collect::<Vec<_>>() {
+        attachments.set_paused(client, false);
+        if let Some(seen) = model.readers.get_mut(&client) {
+            seen.paused = false;
+        }
+        model.congested.insert(client);
         while model.congested.remove(&client) {
             attachments.pump(client, &mut model);
         }
         let seen = &model.readers[&client];
         assert!(seen.ended || seen.at == model.written.len() as u64);
         assert_eq!(seen.exit, model.exited && !seen.ended);
-        attachments.detach(client);
     }
+    model.now = model.now + Duration::from_secs(2);
+    attachments.tell_clients(model.now, &mut model);
+    model.congested.clear();
+    model.now = model.now + Duration::from_secs(2);
+    attachments.tell_clients(model.now, &mut model);
+    assert_eq!(attachments.deadline(), None);
+    check(&attachments, &model, writer_began);
+    for client in model.readers.keys() {
+        attachments.detach(*client);
+    }
+    assert_eq!(attachments.deadline(), None, "nobody has to be told");
     assert_eq!(
         (attachments.writer(), attachments.reader_count()),
         (None, 0)
@@ -241,8 +409,23 @@ fn check(attachments: &Attachments, model: &ReadersModel, writer_began: u64) {
     for (client, seen) in &model.readers {
         let waits = !seen.is_done() && (seen.at < end || model.exited);
         assert!(
-            !waits || model.unsent || model.congested.contains(client),
+            !waits
+                || model.unsent
+                || model.congested.contains(client)
+                || (seen.paused && !model.ignores_pauses),
             "{client} is not congested and gets all output"
+        );
+        assert!(
+            seen.is_done() || model.congested.contains(client) || seen.size == model.size,
+            "{client} knows the size"
+        );
+        let knows_clients = seen.is_done() || seen.clients == Some(model.clients());
+        assert!(
+            knows_clients
+                || model.exited
+                || model.sharing != Some(Sharing::Shared)
+                || attachments.deadline().is_some(),
+            "{client} knows or will learn who is attached"
         );
     }
     if let Some(seen) = attachments
@@ -269,8 +452,35 @@ fn check(attachments: &Attachments, model: &ReadersModel, writer_began: u64) {
     );
 }
 
-/// Parses any text as a control message. A resize must survive a round trip.
+/// Reads any bytes as a message of a client of each dialect, as binary and as text.
+fn client_messages(data: &[u8]) {
+    let text = std::str::from_utf8(data).ok();
+    for dialect in [Dialect::Json, Dialect::Text, Dialect::Tty] {
+        let binary = dialect.read(Message::Binary(data));
+        let input = match dialect {
+            Dialect::Tty => data.strip_prefix(b"0"),
+            _ => Some(data),
+        };
+        let is_input = matches!(binary, Ok(ClientMessage::Input(_)));
+        assert_eq!(is_input, input.is_some());
+        if let Ok(ClientMessage::Input(read)) = binary {
+            assert_eq!(Some(read), input);
+        }
+        let Some(text) = text else { continue };
+        let read = dialect.read(Message::Text(text));
+        match dialect {
+            Dialect::Json => assert!(!matches!(read, Ok(ClientMessage::Input(_)))),
+            _ => assert_eq!(read, binary, "text and binary are the same"),
+        }
+        if let Ok(ClientMessage::Resize(size)) = read {
+            assert!(size.rows > 0 && size.cols > 0);
+        }
+    }
+}
+
+/// Reads any bytes as a message of a client. A resize must survive a round trip.
 pub fn control(data: &[u8]) {
+    client_messages(data);
     let Ok(text) = std::str::from_utf8(data) else {
         return;
     };
@@ -327,6 +537,9 @@ mod tests {
         let mut random = Random::new(73);
         for good in [
             &br#"{"type":"resize","rows":24,"cols":80}"#[..],
+            br#"{"AuthToken":"T","columns":80,"rows":24}"#,
+            br#"1{"columns":80,"rows":24}"#,
+            b"0ls",
             br#"/spawn                                                      {"command":"sh","args":["a"],"env":{"A":"b"},"cwd":"/","rows":1}"#,
         ] {
             for _ in 0..3000 {

@@ -1,6 +1,8 @@
 //! The fuzz targets for single parsers of the protocol, and helpers for frames.
 
-use crate::protocol::http::find_end;
+use std::net::{IpAddr, SocketAddr};
+
+use crate::protocol::http::{find_end, forwarded, x_forwarded_for};
 use crate::protocol::{
     Accept, FrameHeader, HttpConnection, HttpEvent, Input, Limits, ProtocolError, Request, Role,
     Time, apply_mask,
@@ -32,6 +34,7 @@ pub fn handshake(data: &[u8]) {
     let Ok(request) = Request::parse(head) else {
         return;
     };
+    check_forwarded(&request);
     let mut out = Vec::new();
     match request.upgrade() {
         Ok(upgrade) => {
@@ -49,6 +52,75 @@ pub fn handshake(data: &[u8]) {
         Ok(true),
         "the response head is well formed"
     );
+}
+
+/// The fields of proxies: their entries are those that a naive search finds in one long list, from the left.
+fn check_forwarded(request: &Request<'_>) {
+    let values = |name: &str| {
+        let fields = request.headers();
+        let fields = fields.filter(|(field, _)| field.eq_ignore_ascii_case(name));
+        fields.map(|(_, value)| value).collect::<Vec<_>>()
+    };
+    let list = values("x-forwarded-for");
+    let text = String::from_utf8_lossy(&list.join(&b","[..])).into_owned();
+    let entries = text.split(',').map(|entry| entry.trim_matches([' ', '\t']));
+    let mut naive: Vec<_> = entries
+        .filter(|entry| !entry.is_empty())
+        .map(naive_address)
+        .collect();
+    naive.reverse();
+    assert_eq!(
+        x_forwarded_for(&list).collect::<Vec<_>>(),
+        naive,
+        "{text:?}"
+    );
+
+    let standard = values("forwarded");
+    let hops: Vec<_> = forwarded(&standard).collect();
+    let commas = standard.iter().flat_map(|value| *value);
+    let commas = commas.filter(|byte| **byte == b',').count();
+    assert!(hops.len() <= standard.len() + commas);
+    // Each value is read by itself.
+    let singly = standard.iter().rev();
+    let singly: Vec<_> = singly
+        .flat_map(|value| forwarded(&[value]).collect::<Vec<_>>())
+        .collect();
+    assert_eq!(hops, singly);
+    // A value of plain elements alone agrees with a list of their addresses.
+    for value in &standard {
+        let Some(plain) = std::str::from_utf8(value).ok().and_then(|value| {
+            let elements = value
+                .split(',')
+                .map(|element| element.trim_matches([' ', '\t']));
+            let nodes = elements.map(|element| element.strip_prefix("for="));
+            let is_plain = |node: &str| node.parse::<std::net::Ipv4Addr>().is_ok();
+            nodes
+                .map(|node| node.filter(|node| is_plain(node)))
+                .collect::<Option<Vec<_>>>()
+        }) else {
+            continue;
+        };
+        let plain = plain.join(",");
+        let expected = x_forwarded_for(&[plain.as_bytes()]).collect::<Vec<_>>();
+        assert_eq!(forwarded(&[value]).collect::<Vec<_>>(), expected);
+    }
+}
+
+/// The address of an entry of `X-Forwarded-For`.
+fn naive_address(entry: &str) -> Option<SocketAddr> {
+    let ip: Option<IpAddr> = entry.parse().ok();
+    let bracketed = || format!("{entry}:0").parse().ok();
+    // The standard library also accepts a zone in brackets, and a port with leading zeros.
+    let is_plain =
+        !entry.contains('%') && entry.rsplit(':').next().is_none_or(|port| port.len() <= 5);
+    let with_port = || entry.parse().ok().filter(|_| is_plain);
+    match ip {
+        Some(ip) => Some(SocketAddr::new(ip, 0)),
+        None if entry.starts_with('[') && entry.ends_with(']') => {
+            bracketed().filter(|_| !entry.contains('%'))
+        }
+        None => with_port(),
+    }
 }
 
 /// Any bytes as a frame header: every prefix gives the same result, which is that of a naive parser.
@@ -229,6 +301,40 @@ mod tests {
             }
             handshake(&data);
             handshake(&random.bytes(200));
+        }
+    }
+
+    #[test]
+    fn generated_fields_of_proxies() {
+        let mut random = Random::new(90);
+        let pieces = [
+            "1.2.3.4",
+            "[2001:db8::1]",
+            "::1",
+            ":80",
+            ":",
+            ",",
+            ", ",
+            ";",
+            "for=",
+            "\"",
+            "\\",
+            "_x",
+            "unknown",
+            "=",
+            "\r\nForwarded: ",
+            "\r\nX-Forwarded-For: ",
+            " ",
+            "%1",
+            "0",
+            "\u{e9}",
+        ];
+        for _ in 0..5000 {
+            let mut head = "GET / HTTP/1.1\r\nHost: h\r\nX-Forwarded-For: ".to_owned();
+            for _ in 0..random.below(14) {
+                head += pieces[random.below(pieces.len())];
+            }
+            handshake((head + "\r\n\r\n").as_bytes());
         }
     }
 

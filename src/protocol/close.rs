@@ -33,6 +33,8 @@ impl CloseCode {
     pub const INTERNAL: Self = Self(1011);
     /// Another connection of the same client has taken over. For private use, RFC 6455 section 7.4.2.
     pub const TAKEN_OVER: Self = Self(4001);
+    /// Another client has what this one asked for, such as the input of a process. For private use, RFC 6455 section 7.4.2.
+    pub const CONFLICT: Self = Self(4009);
 
     /// Whether a CLOSE frame may carry the code: the codes that RFC 6455 and the IANA registry define for it, those for
     /// libraries and frameworks (3000 to 3999), and those for private use (4000 to 4999).
@@ -73,6 +75,8 @@ pub enum Cause {
     NotResumed,
     /// The token that the peer presented is no longer accepted.
     Revoked,
+    /// An operator disconnected the client.
+    Operator,
     /// The service closed it.
     Service,
     /// The server stops.
@@ -81,7 +85,7 @@ pub enum Cause {
 
 impl Cause {
     /// Every cause, for tables of counters.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::PeerClose,
         Self::Eof,
         Self::ReadError,
@@ -93,6 +97,7 @@ impl Cause {
         Self::RateLimit,
         Self::NotResumed,
         Self::Revoked,
+        Self::Operator,
         Self::Service,
         Self::Shutdown,
     ];
@@ -105,6 +110,7 @@ impl Cause {
             | Self::SlowConsumer
             | Self::RateLimit
             | Self::Revoked
+            | Self::Operator
             | Self::Service
             | Self::Shutdown => true,
             Self::PeerClose
@@ -130,6 +136,7 @@ impl Cause {
             Self::RateLimit => "rate_limit",
             Self::NotResumed => "not_resumed",
             Self::Revoked => "revoked",
+            Self::Operator => "operator",
             Self::Service => "service",
             Self::Shutdown => "shutdown",
         }
@@ -251,6 +258,20 @@ impl CloseReason {
     pub fn revoked(credential: &str) -> Self {
         let reason = format!("the {credential} was revoked");
         Self::new(Cause::Revoked, CloseCode::POLICY, reason)
+    }
+
+    /// The link that the peer presented has expired.
+    pub fn link_expired() -> Self {
+        Self::new(Cause::Revoked, CloseCode::POLICY, "the link has expired")
+    }
+
+    /// An operator disconnected the client.
+    pub fn by_operator() -> Self {
+        Self::new(
+            Cause::Operator,
+            CloseCode::POLICY,
+            "disconnected by an operator",
+        )
     }
 
     /// The service closed the connection with a code and a reason.

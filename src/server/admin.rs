@@ -3,7 +3,8 @@
 use super::context::Context;
 use super::id::ClientId;
 use super::metrics;
-use super::policy::ProtectedResource;
+use super::operator;
+use super::policy::{ProtectedResource, Scope};
 use super::service::Service;
 use crate::protocol::http::Framing;
 use crate::protocol::{Rejection, Request, Response, StatusCode};
@@ -19,8 +20,17 @@ const STATUS: &str = "/status";
 const METRICS: &str = "/metrics";
 
 /// Whether the server itself answers calls to a path. A service cannot answer them.
-pub(crate) fn is_admin_path(path: &str) -> bool {
-    [HEALTH, READINESS, STATUS, METRICS].contains(&path) || is_metadata_path(path)
+pub(super) fn is_admin_path(path: &str) -> bool {
+    [HEALTH, READINESS, STATUS, METRICS].contains(&path)
+        || is_metadata_path(path)
+        || operator::is_operator_path(path)
+}
+
+/// Whether no route can be at a path, because requests would not reach its service.
+#[cfg(feature = "cli")]
+pub(crate) fn is_reserved_path(path: &str) -> bool {
+    let is_below = |prefix: &str| path.starts_with(prefix) || path == prefix.trim_end_matches('/');
+    is_admin_path(path) || is_below(operator::PREFIX)
 }
 
 /// Whether the metadata of the protected resource are at a path. Clients append the path of the resource.
@@ -44,16 +54,20 @@ pub(super) fn is_open(request: &Request<'_>) -> bool {
     is_for(request) && matches!(request.path(), HEALTH | READINESS) && !request.is_preflight()
 }
 
-/// Rejects methods and bodies that these paths do not accept, before the body has arrived.
-pub(super) fn check(request: &Request<'_>) -> Result<(), Rejection> {
+/// The scope that a request needs. Rejects methods and bodies that these paths do not accept, before the body has arrived.
+pub(super) fn check(request: &Request<'_>) -> Result<Scope, Rejection> {
+    if operator::is_operator_path(request.path()) {
+        return operator::check(request);
+    }
     if !matches!(request.method(), "GET" | "HEAD") {
         return Err(Rejection::method_not_allowed("GET, HEAD"));
     }
-    expect_no_body(request)
+    expect_no_body(request)?;
+    Ok(Scope::Metrics)
 }
 
 /// Rejects a request with a body, before the body has arrived.
-pub(super) fn expect_no_body(request: &Request<'_>) -> Result<(), Rejection> {
+pub(crate) fn expect_no_body(request: &Request<'_>) -> Result<(), Rejection> {
     if request.framing()? == Framing::Length(0) {
         return Ok(());
     }
@@ -64,9 +78,18 @@ pub(super) fn expect_no_body(request: &Request<'_>) -> Result<(), Rejection> {
 /// The maximum number of clients in one answer to `/status`.
 const MAX_PAGE: usize = 1000;
 
-/// Answers a request for one of these paths.
-pub(super) fn answer<S: Service>(ctx: &Context, service: &S, request: &Request<'_>) -> Response {
+/// Answers a complete call to one of these paths.
+pub(super) fn answer<S: Service>(
+    ctx: &mut Context,
+    service: &mut S,
+    caller: ClientId,
+    request: &Request<'_>,
+    body: &[u8],
+) -> Response {
     match request.path() {
+        path if operator::is_operator_path(path) => {
+            operator::answer(ctx, service, caller, request, body)
+        }
         // The loop itself answers, so the answer shows that it runs.
         HEALTH => Response::json(StatusCode::OK, r#"{"status":"ok"}"#),
         READINESS if ctx.is_stopping() => (&Rejection::unavailable("stopping")).into(),

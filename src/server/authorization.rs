@@ -1,6 +1,7 @@
 //! What clients may do: determines principals and scopes, counts wrong tokens, and handles revoked tokens.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::address::ListenAddress;
@@ -8,10 +9,14 @@ use super::client::Remote;
 use super::core::{Core, Env};
 use super::event_loop::Reload;
 use super::id::ClientId;
-use super::policy::{Access, CredentialId, Failures, Principal, REJECTION_DELAY, Scope};
+use super::operator;
+use super::policy::{
+    Access, Credential, CredentialId, Failures, Link, LinkTarget, Links, Principal,
+    REJECTION_DELAY, Scope, Token,
+};
 #[cfg(feature = "tls")]
 use super::tls::TlsConfig;
-use crate::protocol::{Rejection, StatusCode};
+use crate::protocol::{CloseReason, Rejection, Request, StatusCode};
 
 impl Core {
     /// The authenticated owner of a client's connection.
@@ -19,31 +24,152 @@ impl Core {
         let Some(client) = self.registry.get(id) else {
             return Principal::Nobody;
         };
+        if let Some(user) = client.forwarded_user() {
+            return Principal::Proxied(Arc::clone(user));
+        }
         if let Some(user) = client.remote.user() {
             return Principal::User(user);
         }
-        if let Some(name) = client.certificate_name() {
+        // The certificate of a trusted proxy does not stand for its clients.
+        if !client.is_from_trusted_proxy()
+            && let Some(name) = client.certificate_name()
+        {
             return Principal::Certificate(name);
         }
-        let tokens = &self.env.config.access.tokens;
-        let credential = client.credential.and_then(|one| tokens.get(one));
-        credential.map_or(Principal::Nobody, |one| one.principal())
+        let Some(credential) = client.credential else {
+            return Principal::Nobody;
+        };
+        if let Some(link) = self.env.links.get(credential) {
+            return Principal::Link(link.id);
+        }
+        let credential = self.env.config.access.tokens.get(credential);
+        credential.map_or(Principal::Nobody, Credential::principal)
     }
 
-    /// The scope of the token of a client's last request. A client that needs no token may do everything.
+    /// The link whose token a client has presented.
+    pub(super) fn link(&self, id: ClientId) -> Option<&Link> {
+        self.env.links.get(self.registry.get(id)?.credential?)
+    }
+
+    /// The scope of the token of a client's last request, or of the users of trusted proxies. Any other client that needs no
+    /// token may do everything. One that should have presented a token, and has sent a request that needs none, may do the
+    /// least.
     pub(super) fn scope(&self, id: ClientId) -> Scope {
-        let client = self.registry.get(id);
-        let Some(credential) = client.and_then(|client| client.credential) else {
-            return Scope::All;
+        let Some(client) = self.registry.get(id) else {
+            return Scope::Metrics;
         };
-        let tokens = &self.env.config.access.tokens;
-        tokens
-            .get(credential)
-            .map_or(Scope::Metrics, |one| one.scope())
+        if client.forwarded_user().is_some() {
+            return self.env.config.auth_scope;
+        }
+        let Some(credential) = client.credential else {
+            let config = &self.env.config;
+            let needs_none = config.access.tokens.is_empty() || client.needs_no_token(&self.env);
+            return if needs_none {
+                Scope::All
+            } else {
+                Scope::Metrics
+            };
+        };
+        if self.env.links.get(credential).is_some() {
+            return Scope::Watch;
+        }
+        let credential = self.env.config.access.tokens.get(credential);
+        credential.map_or(Scope::Metrics, Credential::scope)
+    }
+
+    /// Rejects a request for anything but what the link of a client shows. Does nothing if the client has presented no link.
+    pub(super) fn check_link(&self, id: ClientId, request: &Request<'_>) -> Result<(), Rejection> {
+        let Some(link) = self.link(id) else {
+            return Ok(());
+        };
+        let path = link.target.path();
+        if request.path() == path || operator::is_for_everyone(request) {
+            return Ok(());
+        }
+        let why = format!("this link permits requests to {path} only");
+        Err(Rejection::new(StatusCode::FORBIDDEN, why).because("scope"))
+    }
+
+    /// Rejects another client of a link that has too many.
+    pub(super) fn check_link_clients(&self, id: ClientId) -> Result<(), Rejection> {
+        if self.link(id).is_none() {
+            return Ok(());
+        }
+        let credential = self.registry.get(id).and_then(|client| client.credential);
+        let clients = self.registry.iter().filter(|client| client.was_open());
+        let same = clients.filter(|client| client.credential == credential);
+        if same.count() < Links::MOST_CLIENTS {
+            return Ok(());
+        }
+        let why = format!("{} clients use this link", Links::MOST_CLIENTS);
+        Err(Rejection::unavailable(why).because("links"))
+    }
+
+    /// Issues a link on behalf of a caller. Returns its number and its token.
+    pub(super) fn issue_link(
+        &mut self,
+        caller: ClientId,
+        target: LinkTarget,
+        lasts: Duration,
+    ) -> Result<(u64, Token), Rejection> {
+        let issuer = self.principal(caller);
+        let client = self.registry.get(caller);
+        let credential = client.and_then(|client| {
+            let tokens = &self.env.config.access.tokens;
+            tokens.get(client.credential?).cloned()
+        });
+        let expires = self.env.now + lasts;
+        let issued = self.env.links.issue(target, issuer, credential, expires);
+        self.plan_chores();
+        issued.ok_or_else(|| {
+            let why = format!("there are {} links: revoke one first", Links::MOST);
+            Rejection::unavailable(why).because("links")
+        })
+    }
+
+    /// Revokes links, and closes the connections that use them. Returns the number of links.
+    pub(super) fn revoke_links(&mut self, is_revoked: impl FnMut(&Link) -> bool) -> usize {
+        self.end_links(is_revoked, &CloseReason::revoked("link"))
+    }
+
+    fn end_links(&mut self, is_over: impl FnMut(&Link) -> bool, reason: &CloseReason) -> usize {
+        let Self { registry, env, .. } = self;
+        let removed = env.links.remove(is_over);
+        for client in registry.iter_mut() {
+            if client.credential.is_some_and(|one| removed.contains(&one)) {
+                client.credential = Some(CredentialId::REVOKED);
+                client.revoke(env, reason.clone());
+            }
+        }
+        removed.len()
+    }
+
+    /// Revokes the links that have expired.
+    pub(super) fn expire_links(&mut self) {
+        let now = self.env.now;
+        if self.env.links.next_expiry().is_some_and(|at| at <= now) {
+            let expired = self.end_links(|link| link.expires <= now, &CloseReason::link_expired());
+            log::info!("links expired: {expired}");
+        }
+    }
+
+    /// Disconnects a WebSocket client at the request of an operator. Returns false if it is gone.
+    pub(super) fn close_by_operator(&mut self, id: ClientId) -> bool {
+        let found = self.with(id, |client, env| {
+            let was_open = client.was_open();
+            if was_open {
+                client.close(env, CloseReason::by_operator());
+            }
+            was_open
+        });
+        found == Some(true)
     }
 
     /// Whether no client of another principal can connect, by the settings.
     pub(super) fn is_sole_principal(&self, id: ClientId) -> bool {
+        if self.env.config.auth_header.is_some() {
+            return false;
+        }
         // A token of the scope `metrics` reaches no service.
         let tokens = self.env.config.access.tokens.iter();
         let tokens = tokens.filter(|one| one.scope() >= Scope::Watch);
@@ -105,14 +231,20 @@ impl Core {
             let Some(credential) = client.credential else {
                 continue;
             };
+            if env.links.get(credential).is_some() {
+                continue;
+            }
             let known = earlier.tokens.get(credential);
             let successor = known.and_then(|one| env.config.access.tokens.successor(one));
             client.credential = Some(successor.unwrap_or(CredentialId::REVOKED));
             if successor.is_none() {
-                client.revoke(env, "token");
+                client.revoke(env, CloseReason::revoked("token"));
                 revoked += 1;
             }
         }
+        let tokens = self.env.config.access.tokens.clone();
+        let is_revoked = |one: &Credential| tokens.successor(one).is_none();
+        self.revoke_links(|link| link.credential().is_some_and(is_revoked));
         revoked
     }
 }
@@ -137,7 +269,7 @@ pub(super) fn handle_wrong_token(env: &mut Env, remote: Remote) -> Option<Durati
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::Cause;
+    use crate::protocol::{Cause, CloseCode};
     use crate::server::simulation::{HEAD, World};
 
     impl World {
@@ -253,6 +385,97 @@ mod tests {
         world.pass_and_check(Duration::from_secs(60));
         let endings = world.server.service.endings.values();
         assert!(endings.clone().count() == 2 && endings.clone().all(|one| one.0 == Cause::Revoked));
+        world.finish();
+    }
+
+    #[test]
+    fn only_who_may_see_the_console_can_leave_requests_out_of_its_figures() {
+        // The bug: a peer without a token could hide how long turns of the loop take.
+        let mut world = World::with_tokens("ada all one");
+        for (token, status, is_left_out) in [
+            ("", "401 Unauthorized", false),
+            ("?token=wrong", "401 Unauthorized", false),
+            ("?token=one", "200 OK", true),
+        ] {
+            world.open(201);
+            let id = *world.old.last().expect("just opened");
+            let fields = "Host: localhost\r\nOutrigger-Console: 1\r\n";
+            let head = format!("GET /status{token} HTTP/1.1\r\n{fields}\r\n");
+            world.give(id, head.as_bytes());
+            world.event(id, true, true, false);
+            assert_eq!(world.status(id), format!("HTTP/1.1 {status}"));
+            let flag = &mut world.server.ctx.core.env.serves_console;
+            assert_eq!(std::mem::take(flag), is_left_out, "{token}");
+        }
+        world.finish();
+    }
+
+    /// Issues a link to `/fuzz`, on behalf of a client that may do everything.
+    fn issue(world: &mut World, caller: ClientId, seconds: u64) -> String {
+        let lasts = Duration::from_secs(seconds);
+        let target = LinkTarget::new("/fuzz");
+        let core = &mut world.server.ctx.core;
+        let (_, token) = core.issue_link(caller, target, lasts).expect("room");
+        token.reveal().to_owned()
+    }
+
+    /// Whether the server has closed a connection with this reason.
+    fn was_told(world: &World, id: ClientId, reason: &str) -> bool {
+        let written = world.stream(id).wire().from_server.clone();
+        let code = 1008_u16.to_be_bytes();
+        let frame = [
+            &[0x88, reason.len() as u8 + 2],
+            &code[..],
+            reason.as_bytes(),
+        ]
+        .concat();
+        written.ends_with(&frame)
+    }
+
+    #[test]
+    fn a_link_expires_on_time_and_its_slot_is_not_mistaken_for_another_link() {
+        let mut world = World::with_tokens("ada all one");
+        let ada = world.request("GET /later?token=one");
+        let (short, long) = (issue(&mut world, ada, 60), issue(&mut world, ada, 90));
+        // The loop does not sleep longer than the first link lasts.
+        let wakes = world.server.timeout().expect("a link expires");
+        assert!(wakes <= Duration::from_secs(60), "{wakes:?}");
+        let view = |token: &str| format!("GET /fuzz?mode=viewer&token={token}");
+        let first = world.request(&view(&short));
+        let second = world.request(&view(&long));
+        for id in [first, second] {
+            assert_eq!(world.status(id), "HTTP/1.1 101 Switching Protocols");
+            assert_eq!(world.server.ctx.scope(id), Scope::Watch);
+        }
+        for line in ["GET /fuzz?token=", "GET /later?mode=viewer&token="] {
+            let rejected = world.request(&format!("{line}{short}"));
+            assert_eq!(world.status(rejected), "HTTP/1.1 403 Forbidden");
+        }
+        world.pass_and_check(Duration::from_secs(59));
+        assert!(world.server.ctx.clients().contains(&first));
+        world.pass_and_check(Duration::from_secs(1));
+        assert!(was_told(&world, first, "the link has expired"));
+        assert!(world.server.ctx.clients().contains(&second));
+        let late = world.request(&view(&short));
+        assert_eq!(world.status(late), "HTTP/1.1 401 Unauthorized");
+
+        // The next link has the slot of the first one. A client that has not answered CLOSE does not become its holder.
+        let third = issue(&mut world, ada, 600);
+        assert_eq!(world.server.ctx.principal(first), Principal::Nobody);
+        let holder = world.request(&view(&third));
+        assert_eq!(world.server.ctx.principal(holder), Principal::Link(3));
+        world.pass_and_check(Duration::from_secs(31));
+        assert!(was_told(&world, second, "the link has expired"));
+        assert!(world.server.ctx.clients().contains(&holder));
+        assert_eq!(world.server.ctx.core.revoke_links(|link| link.id == 3), 1);
+        world.take_turn();
+        assert!(was_told(&world, holder, "the link was revoked"));
+        assert!(world.server.ctx.core.env.links.is_empty());
+        world.pass_and_check(Duration::from_secs(60));
+        let endings = &world.server.service.endings;
+        for id in [first, second, holder] {
+            assert_eq!(endings.get(&id), Some(&(Cause::Revoked, CloseCode::POLICY)));
+        }
         world.finish();
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 pub use self::builder::ConfigBuilder;
 use super::address::Listen;
 use super::id::MAX_SLOTS;
-use super::policy::{Access, Peers};
+use super::policy::{Access, Peers, Scope};
 use super::stream::Stream;
 #[cfg(feature = "tls")]
 use super::tls::TlsConfig;
@@ -51,6 +51,22 @@ pub struct Config {
     /// Proxies that must begin each connection with a PROXY protocol header, version 1 or 2. The server accepts the
     /// header from no other peer.
     pub proxies: Vec<Peers>,
+    /// HTTP proxies that say for which client a request is, with `X-Forwarded-For` or `Forwarded` (RFC 7239). The list is read from
+    /// the right, and the first address that is not of a trusted proxy is that of the client. It replaces the address of the
+    /// connection in [`Context::remote`](crate::Context::remote), logs and limits, for this request. If the two fields name
+    /// different clients, neither is used.
+    ///
+    /// A proxy is recognized by the address of its connection. One whose connection begins with a PROXY protocol header is not
+    /// trusted, because such a proxy does not look at requests. Neither the user of a proxy's unix socket nor the certificate
+    /// of a proxy stands for its clients.
+    pub trusted_proxies: Vec<Peers>,
+    /// The request header in which a trusted proxy names the user that it has authenticated, in up to 255 bytes. The client is
+    /// then [`Principal::Proxied`](crate::Principal::Proxied), and needs no token. A value that is empty, repeated or not plain
+    /// text gets 400. The header of any other peer is ignored, but a service finds it in the request: take the user from
+    /// [`Context::principal`](crate::Context::principal). Requires [`Config::trusted_proxies`].
+    pub auth_header: Option<String>,
+    /// What the users of [`Config::auth_header`] may do.
+    pub auth_scope: Scope,
     /// Which clients may connect.
     pub access: Access,
     /// The maximum number of connected clients, at most 1,048,575. Further handshakes get 503. As many connections
@@ -136,6 +152,21 @@ impl Config {
         if self.max_clients_per_address == Some(0) {
             return wrong("max_clients_per_address", "must be at least 1");
         }
+        let is_field_name = |name: &str| !name.is_empty() && name.bytes().all(is_token_byte);
+        if !self.auth_header.as_deref().is_none_or(is_field_name) {
+            return wrong("auth_header", "must be the name of a header");
+        }
+        if self.auth_header.is_some() && self.trusted_proxies.is_empty() {
+            return wrong("auth_header", "requires trusted_proxies");
+        }
+        let is_token_header = |name: &String| {
+            let token_header = self.access.token_header.as_ref();
+            token_header.is_some_and(|token| token.eq_ignore_ascii_case(name))
+                || name.eq_ignore_ascii_case("authorization")
+        };
+        if self.auth_header.as_ref().is_some_and(is_token_header) {
+            return wrong("auth_header", "is a header that carries the token");
+        }
         if self.limits.max_headers > MAX_HEADERS {
             return wrong("limits.max_headers", "exceeds the maximum of the parser");
         }
@@ -161,6 +192,11 @@ impl Config {
             return wrong("affinity_cookie", "must have the form NAME=VALUE");
         }
         Ok(())
+    }
+
+    /// Whether proxies pass on the requests of others through unix sockets.
+    pub(super) fn has_shared_sockets(&self) -> bool {
+        self.proxies.contains(&Peers::Unix) || self.trusted_proxies.contains(&Peers::Unix)
     }
 
     /// Whether there is a certificate for TLS.
@@ -223,6 +259,9 @@ impl Default for Config {
             listen: vec![(Ipv4Addr::LOCALHOST, 7070).into()],
             reuse_port: false,
             proxies: Vec::new(),
+            trusted_proxies: Vec::new(),
+            auth_header: None,
+            auth_scope: Scope::All,
             access: Access::default(),
             max_clients: Self::MAX_CLIENTS,
             max_clients_per_address: None,
@@ -272,6 +311,11 @@ impl Default for ResumeConfig {
             memory: 256 << 20,
         }
     }
+}
+
+/// Whether a byte can be part of a header's name (RFC 9110 section 5.6.2).
+fn is_token_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-_.!#$%&'*+^`|~".contains(&byte)
 }
 
 /// A setting of a [`Config`] that is not valid.

@@ -11,7 +11,7 @@ use super::core::Core;
 use super::error::SendError;
 use super::id::{ClientId, ServiceId, SourceId, TimerId};
 use super::interest::Interest;
-use super::policy::{Principal, Scope};
+use super::policy::{LinkTarget, Principal, Scope};
 use super::service::Readiness;
 use super::status::Status;
 use crate::protocol::{CloseCode, Message, Response, Time};
@@ -149,6 +149,16 @@ impl Context {
     /// The scope of the token of a client's last request.
     pub fn scope(&self, id: ClientId) -> Scope {
         self.core.scope(id)
+    }
+
+    /// What the link permits that a client has presented. `None` without a link.
+    pub fn link_target(&self, id: ClientId) -> Option<&LinkTarget> {
+        self.core.link(id).map(|link| &link.target)
+    }
+
+    /// Who asked for the link that a client has presented. `None` without a link.
+    pub fn link_issuer(&self, id: ClientId) -> Option<&Principal> {
+        self.core.link(id).map(|link| &link.issuer)
     }
 
     /// Whether a client's connection can be resumed after a cut.

@@ -15,7 +15,7 @@ use super::connector::Resolver;
 use super::counters::Counters;
 use super::id::{ClientId, ServiceId, SourceId, TimerId};
 use super::interest::Interest;
-use super::policy::{Addresses, Failures, Peers, too_many_of_address};
+use super::policy::{Addresses, Failures, Links, is_one_of, too_many_of_address};
 use super::registry::Registry;
 use super::run_queue::RunQueue;
 use super::shutdown::Shutdown;
@@ -55,10 +55,14 @@ pub(super) struct Env {
     pub(super) addresses: Addresses,
     /// The addresses that have presented wrong tokens.
     pub(super) failures: Failures,
+    /// The links that the server has issued.
+    pub(super) links: Links,
     /// The number of calls that services have not completely answered.
     pub(super) calls: usize,
     /// The services that take no messages, one bit for each.
     paused: u64,
+    /// Whether the current turn has answered a request of the console.
+    pub(super) serves_console: bool,
     /// The number of the current turn of the loop, counted from 1.
     pub(super) turn: u64,
     /// The memory of all messages kept for resumable clients, in bytes.
@@ -159,8 +163,10 @@ impl Core {
                 counters: Counters::default(),
                 addresses: Addresses::new(config.max_clients_per_address.is_some()),
                 failures: Failures::default(),
+                links: Links::default(),
                 calls: 0,
                 paused: 0,
+                serves_console: false,
                 turn: 0,
                 kept_memory: 0,
                 config,
@@ -269,8 +275,15 @@ impl Core {
         remote: Remote,
         tls: bool,
     ) -> Option<ClientId> {
-        let is_proxy = |proxies: &Peers| proxies.contain(remote);
-        let is_proxied = self.env.config.proxies.iter().any(is_proxy);
+        let is_proxied = is_one_of(&self.env.config.proxies, remote);
+        let is_trusted = !is_proxied && is_one_of(&self.env.config.trusted_proxies, remote);
+        // A proxy passes on the requests of others, whose user is unknown.
+        let is_shared = is_trusted && remote.is_unix();
+        let remote = if is_shared {
+            Remote::SHARED_UNIX
+        } else {
+            remote
+        };
         let encrypted = if tls {
             self.env.config.encrypt(stream, is_proxied)
         } else {
@@ -298,6 +311,9 @@ impl Core {
         };
         if is_proxied {
             self.with(id, |client, _| client.expect_proxy_header());
+        } else if is_trusted {
+            // The connections of a proxy have many clients, so they are not limited as those of one address.
+            self.with(id, |client, _| client.expect_forwarded_requests());
         } else {
             self.count_connection(id);
         }
@@ -431,12 +447,14 @@ impl Core {
         if self.certificate_check.is_some_and(|at| now >= at) {
             self.check_certificate();
         }
+        self.expire_links();
         self.plan_chores();
     }
 
     /// Sets the time of the next chore.
     pub(super) fn plan_chores(&mut self) {
-        self.chores_at = earlier(self.trim_at, self.certificate_check);
+        let expiry = self.env.links.next_expiry();
+        self.chores_at = earlier(earlier(self.trim_at, self.certificate_check), expiry);
     }
 
     /// Whether work is left over for the next turn, so that the loop must not sleep.
@@ -506,11 +524,17 @@ impl Core {
                 resume: client.resume_status(self.env.now),
             });
         }
+        let mut totals = self.env.counters.ended_clients;
+        let present = self.registry.iter().filter(|client| client.was_open());
+        present.for_each(|client| totals.add(client.traffic));
         Status {
             client_count: self.client_count(),
             detached: self.detached_count(),
             connections: self.registry.len(),
             calls: self.env.calls,
+            totals,
+            total_calls: self.env.counters.service_calls,
+            turns: self.env.counters.turns,
             has_more: clients.peek().is_some(),
             running: !self.shutdown.is_stopping(),
             uptime: self.env.now.since(Time::default()),

@@ -50,6 +50,10 @@ pub(super) struct Counters {
     pub(super) turn_accepts: u64,
     /// The traffic of ended connections.
     pub(super) ended: Traffic,
+    /// The traffic of ended WebSocket connections.
+    pub(super) ended_clients: Traffic,
+    /// Calls that services have received, except those of the console.
+    pub(super) service_calls: u64,
     /// Clients whose connection was cut and that could resume it.
     pub(super) detaches: u64,
     /// Connections that clients have resumed.
@@ -58,7 +62,7 @@ pub(super) struct Counters {
     pub(super) takeovers: u64,
     /// TLS handshakes by outcome, in the order of [`TLS_OUTCOMES`].
     pub(super) tls_handshakes: [u64; TLS_OUTCOMES.len()],
-    /// The durations of turns of the loop, without waiting.
+    /// The durations of turns of the loop, without waiting. Turns that have answered a request of the console are left out.
     pub(super) turns: Histogram,
 }
 
@@ -103,6 +107,9 @@ impl Counters {
     /// Counts the end of a connection of any kind.
     pub(super) fn ended(&mut self, traffic: Traffic, outcome: Outcome) {
         self.ended.add(traffic);
+        if outcome == Outcome::WebSocket {
+            self.ended_clients.add(traffic);
+        }
         self.outcomes[outcome as usize] += 1;
     }
 }

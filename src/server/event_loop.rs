@@ -186,7 +186,9 @@ impl<S: Service> Server<S> {
             }
             self.take_turn();
             let took = monotonic_nanos().saturating_sub(began);
-            self.ctx.core.env.counters.turns.observe_nanos(took);
+            if !std::mem::take(&mut self.ctx.core.env.serves_console) {
+                self.ctx.core.env.counters.turns.observe_nanos(took);
+            }
         }
         Ok((self.service, ended))
     }

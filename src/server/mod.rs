@@ -28,6 +28,7 @@ mod deadlines;
 mod drain_schedule;
 mod error;
 mod event_loop;
+mod forwarding;
 mod handle;
 mod histogram;
 mod id;
@@ -36,6 +37,7 @@ mod listener;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod memory_stream;
 mod metrics;
+mod operator;
 mod policy;
 mod reading;
 mod registry;
@@ -64,7 +66,7 @@ mod tls;
 pub(crate) use address::split_security;
 pub use address::{Listen, ListenAddress, ParseListenError};
 #[cfg(feature = "cli")]
-pub(crate) use admin::is_admin_path;
+pub(crate) use admin::{expect_no_body, is_reserved_path};
 pub use client::{Remote, Traffic};
 pub use config::{Config, ConfigBuilder, ConfigError, ResumeConfig};
 pub use connector::{Connect, ConnectError, ParseTargetError, Proxies, Retry, Target};
@@ -77,8 +79,9 @@ pub use id::{ClientId, ParseClientIdError, ServiceId, SourceId, TimerId};
 pub use interest::Interest;
 pub use metrics::Metrics;
 pub use policy::{
-    Access, Credential, ParsePeersError, ParseResourceError, ParseScopeError, ParseSecretError,
-    Peers, Principal, ProtectedResource, Scope, Secret, Token, Tokens, TokensError,
+    Access, Credential, LinkTarget, ParsePeersError, ParseResourceError, ParseScopeError,
+    ParseSecretError, Peers, Principal, ProtectedResource, Scope, Secret, Token, Tokens,
+    TokensError,
 };
 #[cfg(feature = "cli")]
 pub(crate) use policy::{RejectionHints, words};

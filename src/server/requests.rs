@@ -2,9 +2,11 @@
 
 use super::admin;
 use super::authorization::handle_wrong_token;
+use super::client::Client;
 use super::context::Context;
 use super::core::Core;
 use super::id::{ClientId, ServiceId};
+use super::operator;
 use super::policy::{RequestSource, too_many_clients, too_many_of_address};
 use super::resumption::{self, Ask, ResumeToken};
 use super::service::{Route, Service};
@@ -14,6 +16,9 @@ use crate::protocol::{CloseReason, Rejection, Request, Response, StatusCode};
 
 /// The subprotocol that clients can offer beside their token. It does not change the messages.
 const OWN_PROTOCOL: &str = "outrigger";
+
+/// The field with which the console marks its own requests, so that the figures that it shows do not include them.
+const CONSOLE: &str = "outrigger-console";
 
 /// The maximum length of a client's path in bytes. The server keeps the path while the client is connected.
 const MAX_PATH: usize = 1024;
@@ -26,6 +31,7 @@ pub(super) fn handle_http<S: Service>(
     id: ClientId,
     event: HttpEvent<'_>,
 ) {
+    ctx.core.begin_forwarded_request(id);
     let rejected = match event {
         HttpEvent::Head(head) => return handle_head(ctx, service, id, &head),
         HttpEvent::Call { head, body } => match Request::parse(&head) {
@@ -58,6 +64,7 @@ fn route<S: Service>(
     request: &Request<'_>,
     head: &[u8],
 ) -> Result<(), Rejection> {
+    ctx.core.forward(id, request)?;
     let is_stopping = ctx.is_stopping();
     ctx.core.service_id = if admin::is_for(request) {
         ServiceId::ALL
@@ -80,16 +87,29 @@ fn route<S: Service>(
     let is_user = client.remote.user().is_some();
     let from = RequestSource {
         listen,
+        links: &env.links,
         is_guarded: is_user,
         is_encrypted: client.tls().is_some(),
     };
     let origin = access.known_origin(request, from);
     // A stopping server answers one request on each connection and then closes it.
     client.begin_request(request, origin.as_deref(), is_stopping);
-    let needs_no_token = client.needs_no_token(&env.config);
-    client.credential = access.credential(request).filter(|_| !is_user);
-    let is_authenticated =
-        needs_no_token || client.credential.is_some() || admin::needs_no_token(request);
+    let needs_no_token = client.needs_no_token(env);
+    let is_named = is_user || client.forwarded_user().is_some();
+    let is_public = if admin::is_for(request) {
+        admin::needs_no_token(request) || admin::is_open(request)
+    } else {
+        service.is_public(request)
+    };
+    // The answer to a request that needs no token must not show whether its token is right.
+    let credential = if is_named || is_public {
+        None
+    } else {
+        let link = || access.link(request, &env.links);
+        access.credential(request).or_else(link)
+    };
+    client.credential = credential;
+    let is_authenticated = needs_no_token || client.credential.is_some() || is_public;
     if !admin::is_open(request)
         && let Err(rejection) = access.check(request, from, is_authenticated)
     {
@@ -105,12 +125,14 @@ fn route<S: Service>(
     }
     let needs_token = !access.tokens.is_empty() && !needs_no_token;
     client.set_trusted(!needs_token || client.credential.is_some());
+    ctx.core.check_link(id, request)?;
     let route = if request.is_preflight() {
         // The server keeps no memory for a peer without a token.
         admin::expect_no_body(request)?;
         Route::Http
     } else if admin::is_for(request) {
-        admin::check(request)?;
+        let needed = admin::check(request)?;
+        ctx.core.check_scope(id, needed)?;
         Route::Http
     } else if is_stopping && !is_new {
         return Err(Rejection::unavailable("stopping").because("stopping"));
@@ -121,7 +143,11 @@ fn route<S: Service>(
     if route == Route::WebSocket {
         return upgrade(ctx, service, id, request);
     }
-    let max_body = service.max_body(request);
+    let max_body = if admin::is_for(request) {
+        operator::MAX_BODY
+    } else {
+        service.max_body(request)
+    };
     let begun = ctx.core.with(id, |client, env| {
         client.begin_call(env, request, head, max_body)
     });
@@ -187,6 +213,7 @@ fn upgrade<S: Service>(
             return Err(rejection);
         }
     }
+    ctx.core.check_link_clients(id)?;
     let mut accept = service.accept(ctx, request)?;
     if let Some(leaver) = leaver {
         ctx.core.make_way(leaver);
@@ -235,16 +262,22 @@ fn handle_call<S: Service>(
     let has_too_many = ctx
         .remote(id)
         .is_some_and(|remote| ctx.core.has_too_many(remote));
+    let is_trusted = ctx.core.registry.get(id).is_some_and(Client::is_trusted);
+    let is_of_console = is_trusted && request.header(CONSOLE).is_some();
+    // An operator needs the console when the server is full. Its pages take no memory of a connection.
+    let is_for_pages = service.service_id(request) == ServiceId::PAGES;
+    ctx.core.env.serves_console |= is_of_console;
     ctx.core.with(id, |client, env| client.count_call(env));
     if request.is_preflight() {
         ctx.respond(id, &Response::preflight());
     } else if admin::is_for(request) {
         ctx.core.service_id = ServiceId::ALL;
-        let response = admin::answer(ctx, service, request);
+        let response = admin::answer(ctx, service, id, request, body);
+        ctx.core.service_id = ServiceId::ALL;
         // Listing clients takes more time than the length of the response accounts for.
         ctx.spend(response.body_len() / 80);
         ctx.respond(id, &response);
-    } else if is_full || has_too_many {
+    } else if (is_full || has_too_many) && !is_for_pages {
         let rejection = if is_full {
             too_many_clients()
         } else {
@@ -253,6 +286,9 @@ fn handle_call<S: Service>(
         ctx.core.env.counters.counted(&rejection);
         ctx.respond(id, &Response::from(&rejection));
     } else {
+        if !is_of_console && !is_for_pages {
+            ctx.core.env.counters.service_calls += 1;
+        }
         service.call(ctx, id, request, body);
     }
 }

@@ -238,6 +238,8 @@ pub(super) fn check(
             && client.service_id == core.service_id
             && client.path() == request.path()
             && core.principal(target) == core.principal(id)
+            // A token of the same name that permits less must not continue, for example, the writer of a terminal.
+            && core.scope(id) >= core.scope(target)
     });
     let Some(client) = client else {
         log::info!("{id} cannot resume: the token is unknown or has expired");

@@ -6,7 +6,7 @@ use super::connector::ConnectError;
 use super::context::Context;
 use super::id::{ClientId, ServiceId, SourceId, TimerId};
 use super::metrics::Metrics;
-use super::policy::Scope;
+use super::policy::{LinkTarget, Scope};
 use super::status::StatusFields;
 use crate::protocol::client::ResponseHead;
 use crate::protocol::{Accept, CloseReason, Message, Rejection, Request, Response, StatusCode};
@@ -164,6 +164,26 @@ pub trait Service {
     /// A connection that was [cut](Service::cut) continues.
     fn resumed(&mut self, ctx: &mut Context, client: ClientId) {
         let _ = (ctx, client);
+    }
+
+    /// Whether a request needs no token, because its answer holds nothing secret, such as a page. Host and Origin are checked.
+    fn is_public(&self, request: &Request<'_>) -> bool {
+        let _ = request;
+        false
+    }
+
+    /// Whether a link to `target` may be issued for a caller: a token with which others watch the target. Rejects it unless
+    /// the target exists and the caller may let others watch it. The service checks later that a client watches nothing else
+    /// than the [target of its link](Context::link_target).
+    fn share(
+        &mut self,
+        ctx: &mut Context,
+        caller: ClientId,
+        target: &LinkTarget,
+    ) -> Result<(), Rejection> {
+        let _ = (ctx, caller, target);
+        let why = "nothing at this path can be watched";
+        Err(Rejection::new(StatusCode::NOT_FOUND, why))
     }
 
     /// A complete HTTP call has arrived. The service must answer it, now or later, with [`Context::respond`] or

@@ -21,7 +21,8 @@ use super::stream::Stream;
 #[cfg(feature = "tls")]
 use super::tls::{self, simulation::Peer};
 use super::{
-    ClientId, Config, ConnectError, Context, Ended, Remote, ResumeConfig, Route, Server, Service,
+    ClientId, Config, ConnectError, Context, Ended, Peers, Remote, ResumeConfig, Route, Scope,
+    Server, Service,
 };
 use crate::fuzz::protocol::check_server_frames;
 use crate::protocol::client::ResponseHead;
@@ -47,7 +48,7 @@ pub(crate) struct Witness {
 
 impl Witness {
     /// Continues every call: begins or continues a stream, ends a stream, or answers the call.
-    fn answer(&mut self, ctx: &mut Context, with_stream: bool) {
+    pub(super) fn answer(&mut self, ctx: &mut Context, with_stream: bool) {
         for (caller, begun) in std::mem::take(&mut self.calling) {
             let answered = match (begun, with_stream) {
                 (false, true) => ctx.begin_stream(caller, &[]),
@@ -77,6 +78,13 @@ impl Service for Witness {
         match request.path() {
             "/fuzz" => Ok(Route::WebSocket),
             _ => Ok(Route::Http),
+        }
+    }
+
+    fn scope(&self, request: &Request<'_>) -> Scope {
+        match request.parameters("mode").next().as_deref() {
+            Some("viewer") => Scope::Watch,
+            _ => Scope::Use,
         }
     }
 
@@ -266,6 +274,10 @@ impl World {
             max_clients: 2 + usize::from(options % 8),
             // The limit is never reached, but clients are counted.
             max_clients_per_address: (options & 0x20 != 0).then_some(1000),
+            trusted_proxies: (options & 0x24 == 0x24)
+                .then_some(Peers::Network([127, 0, 0, 1].into(), 32))
+                .into_iter()
+                .collect(),
             limits: Limits {
                 max_head: 400,
                 max_headers: 16,
@@ -304,7 +316,8 @@ impl World {
         };
         if argument & 7 == 7 {
             let calls: [&[u8]; 4] = [
-                b"GET /now HTTP/1.1\r\nHost: localhost\r\n\r\nGET /later HTTP/1.1\r\nHost: localhost\r\n\r\nGET /now",
+                b"GET /now HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-For: 192.0.2.1\r\n\r\n\
+                    GET /later HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-For: 192.0.2.2\r\n\r\nGET /now",
                 b"POST /later HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\nbodyGET",
                 b"POST /later HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\nbo",
                 b"GET /later HTTP/1.0\r\nHost: localhost\r\n\r\n",
@@ -525,9 +538,17 @@ impl World {
         let ours = |id: &&ClientId| self.server.service.ours.is_ours(**id);
         let admitted = present.iter().filter(|id| !ours(id)).count();
         assert!(admitted <= ctx.config().max_clients);
-        let local = std::net::IpAddr::from([127, 0, 0, 1]);
-        let counted = ctx.core.env.addresses.clients(local);
-        assert!(counted == 0 || counted == admitted + calling.len());
+        let mut uses = BTreeMap::new();
+        for client in ctx.core.registry.iter() {
+            let is_admitted = client.was_open() && !client.is_ours();
+            let count = usize::from(is_admitted) + usize::from(client.is_unanswered());
+            *uses.entry(client.remote.ip()).or_default() += count;
+        }
+        assert_eq!(uses.values().sum::<usize>(), admitted + calling.len());
+        let is_limited = ctx.config().max_clients_per_address.is_some();
+        for (ip, count) in uses.into_iter().filter(|_| is_limited) {
+            assert_eq!(ctx.core.env.addresses.clients(ip), count, "{ip}");
+        }
         let kept: usize = ctx.core.registry.iter().map(|one| one.kept_memory()).sum();
         assert_eq!(ctx.core.env.kept_memory, kept);
         for id in self.streams.keys() {
@@ -567,6 +588,10 @@ impl World {
             self.server.ctx.core.registry.len(),
             0,
             "no connection is left"
+        );
+        assert!(
+            self.server.ctx.core.env.addresses.is_empty(),
+            "no address is counted"
         );
         assert_eq!(
             self.server.ctx.core.timers.next(),

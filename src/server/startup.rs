@@ -5,6 +5,7 @@ use std::io;
 use mio::Poll;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
+use super::Reload;
 use super::address::ListenAddress;
 use super::clock::Clock;
 use super::config::Config;
@@ -18,7 +19,6 @@ use super::id::{CHILDREN, RELOAD, SIGNALS};
 use super::listener::Listener;
 use super::service::Service;
 use super::signals::Signals;
-use super::{Peers, Reload};
 use crate::sys::{Reaper, become_subreaper, kill_orphans, raise_descriptor_limit};
 
 /// The descriptors that the process needs besides those of clients: standard streams, the loop, listeners, and pipes of
@@ -78,7 +78,7 @@ impl<S: Service> Server<S> {
                 source,
             })?;
             listeners.push(listener);
-            if config.proxies.contains(&Peers::Unix) {
+            if config.has_shared_sockets() {
                 address.share();
             }
             addresses.push(address);

@@ -50,6 +50,12 @@ pub struct Status {
     pub clients: Vec<ClientStatus>,
     /// Whether more clients follow those of this page.
     pub(super) has_more: bool,
+    /// The traffic of all WebSocket clients since the start, including those that have disconnected.
+    pub totals: Traffic,
+    /// The calls that services have received since the start.
+    pub total_calls: u64,
+    /// The durations of turns of the loop, without waiting.
+    pub turns: Histogram,
     /// The fields that the service adds.
     pub service: StatusFields,
 }
@@ -112,6 +118,14 @@ impl Status {
             "detached": self.detached,
             "connections": self.connections,
             "calls": self.calls,
+            "totals": {
+                "messages_in": self.totals.messages_in,
+                "messages_out": self.totals.messages_out,
+                "bytes_in": self.totals.bytes_in,
+                "bytes_out": self.totals.bytes_out,
+                "calls": self.total_calls,
+            },
+            "turns": self.turns.to_value(),
             "clients": clients,
         });
         if self.has_more {

@@ -48,4 +48,6 @@ pub use framing::{Framing, ParseFramingError};
 pub use mcp::{Mcp, McpConfig};
 pub use pipe_program::{PipeConfig, PipePerClient, PipeShared};
 pub use process::{Processes, ProcessesConfig, Terminal, TerminalConfig};
+#[cfg(feature = "cli")]
+pub(crate) use routes::Pages;
 pub use routes::{Routes, RoutesBuilder, RoutesError};

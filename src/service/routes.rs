@@ -3,13 +3,13 @@
 use std::fmt;
 use std::time::Duration;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::Endpoint;
 use crate::protocol::client::ResponseHead;
 use crate::{
-    Accept, ClientId, CloseReason, ConnectError, Context, Message, Metrics, Readiness, Rejection,
-    Request, Route, Scope, Service, ServiceId, SourceId, StatusFields, TimerId,
+    Accept, ClientId, CloseReason, ConnectError, Context, LinkTarget, Message, Metrics, Readiness,
+    Rejection, Request, Route, Scope, Service, ServiceId, SourceId, StatusFields, TimerId,
 };
 
 /// A service that combines others. A request goes to the service at its path. All other events go to the service that
@@ -35,11 +35,20 @@ use crate::{
 /// ```
 pub struct Routes {
     services: Vec<Mounted>,
+    pages: Option<Box<dyn Pages>>,
+}
+
+/// A service that answers requests of browsers, also at the paths of other services.
+pub(crate) trait Pages: Service {
+    /// Whether it answers a request. `route` is the index of the service at the path, in the order of the routes.
+    fn answers(&self, request: &Request<'_>, route: Option<usize>) -> bool;
 }
 
 struct Mounted {
     endpoint: Endpoint,
     service: Box<dyn Service>,
+    /// What kind of service it is, for the status.
+    kind: &'static str,
     /// Whether the idle timeout of the server applies to this service's clients.
     has_idle_timeout: bool,
     /// Whether clients can resume their connections.
@@ -62,6 +71,7 @@ fn fmt_endpoints(services: &[Mounted], f: &mut fmt::Formatter<'_>) -> fmt::Resul
 #[must_use]
 pub struct RoutesBuilder {
     services: Vec<Mounted>,
+    pages: Option<Box<dyn Pages>>,
 }
 
 impl fmt::Debug for RoutesBuilder {
@@ -76,6 +86,7 @@ impl RoutesBuilder {
         self.push(Mounted {
             endpoint,
             service,
+            kind: "",
             has_idle_timeout: true,
             is_resumable: true,
         })
@@ -86,6 +97,7 @@ impl RoutesBuilder {
         self.push(Mounted {
             endpoint,
             service,
+            kind: "",
             has_idle_timeout: false,
             is_resumable: true,
         })
@@ -96,6 +108,21 @@ impl RoutesBuilder {
         if let Some(last) = self.services.last_mut() {
             last.is_resumable = false;
         }
+        self
+    }
+
+    /// Names the kind of the service that was added last. `/status` lists the services with their kinds.
+    pub fn named(mut self, kind: &'static str) -> Self {
+        if let Some(last) = self.services.last_mut() {
+            last.kind = kind;
+        }
+        self
+    }
+
+    /// Adds the service that answers requests of browsers.
+    #[cfg_attr(not(feature = "cli"), expect(dead_code))]
+    pub(crate) fn pages(mut self, pages: Box<dyn Pages>) -> Self {
+        self.pages = Some(pages);
         self
     }
 
@@ -122,6 +149,7 @@ impl RoutesBuilder {
         }
         Ok(Routes {
             services: self.services,
+            pages: self.pages,
         })
     }
 }
@@ -155,11 +183,32 @@ impl Routes {
         RoutesBuilder::default()
     }
 
-    /// The index of the service at a path.
+    /// The service that handles a request.
+    fn service_for(&self, request: &Request<'_>) -> Option<&dyn Service> {
+        if let Some(pages) = self.pages_for(request) {
+            return Some(pages);
+        }
+        let mounted = &self.services[self.find(request.path())?];
+        Some(&*mounted.service)
+    }
+
+    /// The pages, if they answer a request.
+    fn pages_for(&self, request: &Request<'_>) -> Option<&dyn Service> {
+        let pages = self.pages.as_deref()?;
+        let is_theirs = || pages.answers(request, self.find_exactly(request.path()));
+        (!request.wants_websocket() && is_theirs()).then_some(pages as &dyn Service)
+    }
+
+    /// The index of the service at a path. A single service gets every request.
     fn find(&self, path: &str) -> Option<usize> {
         if self.services.len() == 1 {
             return Some(0);
         }
+        self.find_exactly(path)
+    }
+
+    /// The index of the service whose endpoint matches a path.
+    fn find_exactly(&self, path: &str) -> Option<usize> {
         let matching = self.services.iter().enumerate();
         matching
             .filter(|(_, mounted)| mounted.endpoint.matches(path))
@@ -168,11 +217,15 @@ impl Routes {
     }
 
     /// The service that owns the current event.
-    fn at(&mut self, ctx: &Context) -> Option<&mut Box<dyn Service>> {
+    fn at(&mut self, ctx: &Context) -> Option<&mut dyn Service> {
         let index = ctx.service_id().index().unwrap_or(0);
-        self.services
-            .get_mut(index)
-            .map(|mounted| &mut mounted.service)
+        match self.services.get_mut(index) {
+            Some(mounted) => Some(&mut *mounted.service),
+            None => self
+                .pages
+                .as_deref_mut()
+                .map(|pages| pages as &mut dyn Service),
+        }
     }
 
     /// Calls `act` with each service, after making it the current service of the context.
@@ -199,27 +252,50 @@ impl Service for Routes {
     }
 
     fn service_id(&self, request: &Request<'_>) -> ServiceId {
+        if self.pages_for(request).is_some() {
+            return ServiceId::PAGES;
+        }
         let alone = self.services.len() == 1;
         self.find(request.path())
             .map_or(ServiceId::ALL, |index| service_id(index, alone))
     }
 
+    fn is_public(&self, request: &Request<'_>) -> bool {
+        let service = self.service_for(request);
+        service.is_some_and(|service| service.is_public(request))
+    }
+
+    fn share(
+        &mut self,
+        ctx: &mut Context,
+        caller: ClientId,
+        target: &LinkTarget,
+    ) -> Result<(), Rejection> {
+        let index = self.find(target.path()).ok_or_else(Rejection::not_found)?;
+        let alone = self.services.len() == 1;
+        ctx.set_service_id(service_id(index, alone));
+        self.services[index].service.share(ctx, caller, target)
+    }
+
     fn route(&mut self, request: &Request<'_>) -> Result<Route, Rejection> {
+        if self.pages_for(request).is_some()
+            && let Some(pages) = self.pages.as_deref_mut()
+        {
+            return pages.route(request);
+        }
         let index = self.find(request.path()).ok_or_else(Rejection::not_found)?;
         self.services[index].service.route(request)
     }
 
     fn scope(&self, request: &Request<'_>) -> Scope {
         // Nothing is at any other path, which `route` says.
-        self.find(request.path()).map_or(Scope::Watch, |index| {
-            self.services[index].service.scope(request)
-        })
+        let service = self.service_for(request);
+        service.map_or(Scope::Watch, |service| service.scope(request))
     }
 
     fn max_body(&self, request: &Request<'_>) -> usize {
-        self.find(request.path()).map_or(usize::MAX, |index| {
-            self.services[index].service.max_body(request)
-        })
+        let service = self.service_for(request);
+        service.map_or(usize::MAX, |service| service.max_body(request))
     }
 
     fn is_resumable(&self, request: &Request<'_>) -> bool {
@@ -367,6 +443,16 @@ impl Service for Routes {
         if self.services.len() > 1 {
             all.insert("routes".to_owned(), routes.into());
         }
+        let named = self
+            .services
+            .iter()
+            .filter(|mounted| !mounted.kind.is_empty());
+        let named =
+            named.map(|mounted| json!({"path": mounted.endpoint.path(), "service": mounted.kind}));
+        let named: Vec<Value> = named.collect();
+        if !named.is_empty() {
+            all.insert("services".to_owned(), named.into());
+        }
         StatusFields(all)
     }
 
@@ -417,8 +503,6 @@ fn add_up(all: &mut Map<String, Value>, more: Map<String, Value>) {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     struct Nothing;

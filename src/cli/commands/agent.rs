@@ -8,6 +8,7 @@ use super::super::values::{duration, number};
 use super::{Command, ProgramArg, Serves};
 use crate::service::agent::{AgentProtocol, Approvals, UnknownSessions};
 use crate::service::{Agent, AgentConfig, AgentPerClient, Framing};
+use crate::web::RoutePage;
 
 pub(super) static AGENT: Command = Command {
     name: "agent",
@@ -37,6 +38,7 @@ unchanged. For MCP servers, use '--mode per-client --protocol jsonrpc'.
             Err("--framing raw is not supported by agent; use lines or content-length".to_owned())
         }
     },
+    page: RoutePage::Agent,
     serves: Serves::One(|settings, params| {
         let config = AgentConfig {
             endpoint: params.endpoint,

@@ -24,6 +24,7 @@ use super::flags::Flag;
 use super::run::Failure;
 use super::settings::Settings;
 use crate::service::Endpoint;
+use crate::web::RoutePage;
 use crate::{Service, Token};
 
 /// A command of the program. Start its definition from [`Command::BASE`].
@@ -52,6 +53,10 @@ pub(crate) struct Command {
     pub(super) runs_programs: bool,
     /// Whether most clients use HTTP, so that its URL begins with `http`.
     pub(super) is_http: bool,
+    /// What a browser sees at its path.
+    pub(super) page: RoutePage,
+    /// Whether the console is at `/`, unless a route is there.
+    pub(super) has_console: bool,
     /// Checks its flags against each other.
     pub(super) check: fn(&Settings) -> Result<(), String>,
     pub(super) serves: Serves,
@@ -125,6 +130,8 @@ impl Command {
         idle_timeout: None,
         runs_programs: true,
         is_http: false,
+        page: RoutePage::None,
+        has_console: false,
         check: |_| Ok(()),
         serves: Serves::Routes,
         usage_outcome: Outcome::Usage,

@@ -5,6 +5,7 @@ use super::super::flags::{Flag, Takes, samples};
 use super::super::values::{duration, number, size};
 use super::{Command, Serves};
 use crate::service::{Processes, ProcessesConfig};
+use crate::web::RoutePage;
 
 pub(super) static PROCESSES: Command = Command {
     name: "processes",
@@ -16,18 +17,22 @@ outlives its client. Its output is read and kept while no client is attached.
   POST /process/spawn         {\"command\",\"args\",\"cwd\",\"env\",\"as_user\",\"as_root\",\"allocate_tty\",
                               \"rows\",\"cols\",\"timeout_sec\"}
   POST /process/exec          the same; answers when the process has exited, with all of its output
-  GET  /process               all processes
+  GET  /process               all processes; ?usage=1 adds their use of processor and memory
   GET  /process/ID/status     its state, exit code, and use of processor and memory
   POST /process/ID/stdin      {\"data_b64\"}
   POST /process/ID/kill       {\"signal\":\"TERM\"} or KILL, INT, HUP, to its whole process group
   POST /process/ID/resize     {\"rows\",\"cols\"}
   GET  /process/ID/stdout/stream   its output as server-sent events; ?since=OFFSET
   GET  /process/ID/attach     its terminal as a WebSocket; ?since=OFFSET, ?mode=viewer, ?takeover=1
+
+In a browser, / and /process are a console, and /process/ID/attach is a terminal (feature web).
 ",
     title: "Process options",
     flags: FLAGS,
     default_path: "/process/...",
     serves_subtree: true,
+    page: RoutePage::Processes,
+    has_console: true,
     serves: Serves::One(|settings, params| {
         Ok(Box::new(Processes::new(ProcessesConfig {
             endpoint: params.endpoint,

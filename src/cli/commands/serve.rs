@@ -22,7 +22,10 @@ Serves several of the other commands behind one listener, each at a path. The fi
 The settings of a route are the options of its command by their names. The longest path that matches
 a request wins, and '/...' at the end of a path includes all paths below it. If one of the programs
 fails for good, the server stops.
+
+In a browser, / is a console that shows what the routes do, unless a route is there.
 ",
+    has_console: true,
     serves: Serves::Routes,
     ..Command::BASE
 };

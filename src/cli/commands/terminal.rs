@@ -4,6 +4,7 @@ use super::super::flags::shared::{LINGER, PASS_ENV};
 use super::super::flags::{Flag, Takes, samples};
 use super::{Command, ProgramArg, Serves};
 use crate::service::{Terminal, TerminalConfig};
+use crate::web::RoutePage;
 
 pub(super) static TERMINAL: Command = Command {
     name: "terminal",
@@ -15,15 +16,18 @@ one second later and KILL after five. Binary messages carry terminal input and o
 carry control:
 
 To the terminal:    {\"type\":\"resize\",\"rows\":24,\"cols\":80}
-From the terminal:  {\"type\":\"exit\",\"exitCode\":0} after the last byte of output, with \"signal\" if it
+From the terminal:  {\"type\":\"role\",\"role\":\"writer\"} and {\"type\":\"size\",\"rows\":24,\"cols\":80} first;
+                    {\"type\":\"exit\",\"exitCode\":0} after the last byte of output, with \"signal\" if it
                     was killed; {\"type\":\"error\",\"message\"} if it cannot be started
 
-The request sets the first size: /terminal?rows=24&cols=80.
+The request sets the first size: /terminal?rows=24&cols=80. With ?input=text, text messages are
+input. ttyd's subprotocol 'tty' works, too. In a browser, the address is a page (feature web).
 ",
     title: "Terminal options",
     flags: FLAGS,
     program: ProgramArg::Required,
     default_path: "/terminal",
+    page: RoutePage::Terminal,
     serves: Serves::One(|settings, params| {
         let terminal = Terminal::new(TerminalConfig {
             endpoint: params.endpoint,

@@ -21,16 +21,43 @@ pub(super) const FLAGS: &[Flag] = &[
         takes: Takes::One("NAME"),
         help: "an additional request header that may carry the token",
         set: |settings, value| {
-            let token =
-                |byte: u8| byte.is_ascii_alphanumeric() || b"-_.!#$%&'*+^`|~".contains(&byte);
-            if value.is_empty() || !value.bytes().all(token) {
-                return Err(format!("'{value}' is not a header name"));
-            }
-            settings.server.access.token_header = Some(value.to_owned());
-            Ok(())
+            put(
+                &mut settings.server.access.token_header,
+                header_name(value).map(Some),
+            )
         },
         accepts: samples(&["X-Auth"]),
         rejects: &["", "X Auth", "X-Auth:"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "auth-header",
+        takes: Takes::One("NAME"),
+        help: "request header in which a proxy of --trusted-proxy names the user that it has authenticated; such a request needs no token",
+        requires: Some("trusted-proxy"),
+        set: |settings, value| {
+            put(
+                &mut settings.server.auth_header,
+                header_name(value).map(Some),
+            )
+        },
+        accepts: samples(&["X-Remote-User"]),
+        rejects: &["", "X Auth", "X-Auth:"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "auth-scope",
+        takes: Takes::One("SCOPE"),
+        default: Some("all"),
+        help: "what the users of --auth-header may do: all, use, watch or metrics",
+        requires: Some("auth-header"),
+        set: |settings, value| {
+            let scope = value.parse();
+            let scope = scope.map_err(|error| format!("'{value}' is {error}"));
+            put(&mut settings.server.auth_scope, scope)
+        },
+        accepts: samples(&["all", "use", "watch", "metrics"]),
+        rejects: &["", "ALL", "none"],
         ..Flag::BASE
     },
     Flag {
@@ -97,3 +124,12 @@ pub(super) const FLAGS: &[Flag] = &[
         ..Flag::BASE
     },
 ];
+
+/// Parses the name of a header.
+fn header_name(value: &str) -> Result<String, String> {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.!#$%&'*+^`|~".contains(&byte);
+    if value.is_empty() || !value.bytes().all(is_token) {
+        return Err(format!("'{value}' is not a header name"));
+    }
+    Ok(value.to_owned())
+}

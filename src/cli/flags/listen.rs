@@ -2,6 +2,19 @@
 
 use super::super::values::{listen, port_range};
 use super::{Flag, Takes, put, samples, turn_on};
+use crate::Peers;
+
+/// Values of flags that take peers.
+const PEERS: &[&str] = samples(&[
+    "unix",
+    "10.0.0.1",
+    "10.0.0.0/8",
+    "::1/128",
+    "::ffff:10.0.0.0/104",
+]);
+
+/// Values that are not peers.
+const NO_PEERS: &[&str] = &["", "10.0.0.0/33", "proxy", "::ffff:10.0.0.0/8"];
 
 pub(super) const FLAGS: &[Flag] = &[
     Flag {
@@ -61,20 +74,23 @@ pub(super) const FLAGS: &[Flag] = &[
         takes: Takes::Many("PEERS"),
         help: "proxies that must begin each connection with a PROXY protocol header (version 1 or 2): an address, a network such as 10.0.0.0/8, or unix",
         set: |settings, value| {
-            let peers = value
-                .parse()
-                .map_err(|error| format!("'{value}' is {error}"))?;
-            settings.server.proxies.push(peers);
+            settings.server.proxies.push(peers(value)?);
             Ok(())
         },
-        accepts: samples(&[
-            "unix",
-            "10.0.0.1",
-            "10.0.0.0/8",
-            "::1/128",
-            "::ffff:10.0.0.0/104",
-        ]),
-        rejects: &["", "10.0.0.0/33", "proxy", "::ffff:10.0.0.0/8"],
+        accepts: PEERS,
+        rejects: NO_PEERS,
+        ..Flag::BASE
+    },
+    Flag {
+        name: "trusted-proxy",
+        takes: Takes::Many("PEERS"),
+        help: "HTTP proxies whose X-Forwarded-For or Forwarded field (RFC 7239) names the client's address: an address, a network such as 10.0.0.0/8, or unix",
+        set: |settings, value| {
+            settings.server.trusted_proxies.push(peers(value)?);
+            Ok(())
+        },
+        accepts: PEERS,
+        rejects: NO_PEERS,
         ..Flag::BASE
     },
     Flag {
@@ -103,3 +119,9 @@ pub(super) const FLAGS: &[Flag] = &[
         ..Flag::BASE
     },
 ];
+
+/// Parses the peers of a proxy.
+fn peers(value: &str) -> Result<Peers, String> {
+    let peers = value.parse();
+    peers.map_err(|error| format!("'{value}' is {error}"))
+}

@@ -136,6 +136,22 @@ impl HttpConnection {
         self.end_call(now);
     }
 
+    /// Answers a call, but leaves out a body that is long and part of the program. Returns such a body, which must follow
+    /// `out`.
+    #[must_use]
+    pub fn respond_until_static_body(
+        &mut self,
+        now: Time,
+        date: &str,
+        response: &Response,
+        out: &mut Vec<u8>,
+    ) -> Option<&'static [u8]> {
+        debug_assert_eq!(self.state, HttpState::Answering);
+        let rest = response.write_until_static_body(self.terms(date), out);
+        self.end_call(now);
+        rest
+    }
+
     /// Begins to answer a call with a stream of events. If the method is HEAD, the response has no body and ends here.
     ///
     /// `date` is the current time as an HTTP date. `fields` describe the stream.

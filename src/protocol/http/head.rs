@@ -249,6 +249,35 @@ impl<'a> Request<'a> {
             .map(|(_, value)| percent_decode(value))
     }
 
+    /// Rejects a request whose head does not announce a JSON body. A browser sends the type `application/json` to another origin
+    /// only after a CORS preflight request.
+    ///
+    /// # Errors
+    ///
+    /// 400 without a body, and 415 for any other type.
+    pub fn expect_json_body(&self) -> Result<(), Rejection> {
+        let length = self.header("content-length").unwrap_or(b"0");
+        let is_empty = length.iter().all(|digit| *digit == b'0');
+        if is_empty && self.header("transfer-encoding").is_none() {
+            let why = "a JSON body is required";
+            return Err(Rejection::new(StatusCode::BAD_REQUEST, why));
+        }
+        let media_type = self
+            .header("content-type")
+            .and_then(|value| value.split(|byte| *byte == b';').next())
+            .unwrap_or_default();
+        if media_type
+            .trim_ascii()
+            .eq_ignore_ascii_case(b"application/json")
+        {
+            return Ok(());
+        }
+        Err(Rejection::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "the Content-Type must be application/json",
+        ))
+    }
+
     /// How the body is delimited.
     ///
     /// # Errors

@@ -8,12 +8,14 @@
 mod body;
 mod calls;
 mod connection;
+mod forwarded;
 mod head;
 mod json;
 mod response;
 
 pub use body::Body;
 pub use connection::{HttpConnection, HttpEvent, HttpState};
+pub use forwarded::{forwarded, x_forwarded_for};
 pub use head::{Framing, MAX_HEADERS, Request, find_end};
 pub use response::{Rejection, Response, StatusCode};
 

@@ -19,6 +19,10 @@ impl StatusCode {
     pub const ACCEPTED: Self = Self(202);
     /// 204: success, without a body.
     pub const NO_CONTENT: Self = Self(204);
+    /// 303: the answer is at another address.
+    pub const SEE_OTHER: Self = Self(303);
+    /// 304: the caller's copy is still valid.
+    pub const NOT_MODIFIED: Self = Self(304);
     /// 400: the request is malformed.
     pub const BAD_REQUEST: Self = Self(400);
     /// 401: credentials are missing or wrong.
@@ -65,6 +69,8 @@ impl StatusCode {
             200 => "OK",
             202 => "Accepted",
             204 => "No Content",
+            303 => "See Other",
+            304 => "Not Modified",
             400 => "Bad Request",
             401 => "Unauthorized",
             403 => "Forbidden",
@@ -242,6 +248,9 @@ impl From<&Rejection> for Response {
     }
 }
 
+/// A body that is part of the program is copied if it is shorter than this.
+const LONG_BODY: usize = 4096;
+
 /// A field of a response: its name and its value.
 type Field = (&'static str, Cow<'static, str>);
 
@@ -329,8 +338,27 @@ impl Response {
         self.body.len()
     }
 
+    /// The body, if it is long and part of the program, so that it need not be copied.
+    pub(crate) fn long_static_body(&self) -> Option<&'static [u8]> {
+        match self.body {
+            Cow::Borrowed(body) if body.len() >= LONG_BODY => Some(body),
+            _ => None,
+        }
+    }
+
     /// Appends the response.
     pub(in crate::protocol) fn write(&self, terms: Terms<'_>, out: &mut Vec<u8>) {
+        let rest = self.write_until_static_body(terms, out);
+        out.extend_from_slice(rest.unwrap_or_default());
+    }
+
+    /// Appends the response, except for a body that is long and part of the program. Returns such a body.
+    #[must_use]
+    pub(in crate::protocol) fn write_until_static_body(
+        &self,
+        terms: Terms<'_>,
+        out: &mut Vec<u8>,
+    ) -> Option<&'static [u8]> {
         write_beginning(self.status, terms, out);
         let upgrades = self.status == StatusCode::UPGRADE_REQUIRED;
         match (terms.after, upgrades) {
@@ -350,15 +378,23 @@ impl Response {
             }
             write_field("Content-Length", &self.body.len().to_string(), out);
         }
-        // A response is valid only for this request.
-        write_field("Cache-Control", "no-store", out);
+        // Usually, a response is valid only for this request.
+        let caching = self.fields.iter().any(|(name, _)| *name == "Cache-Control");
+        if !caching {
+            write_field("Cache-Control", "no-store", out);
+        }
         for (name, value) in &self.fields {
             write_service_field(name, value, out);
         }
         out.extend_from_slice(b"\r\n");
-        if !terms.head_only && !bodiless {
+        if terms.head_only || bodiless {
+            return None;
+        }
+        let rest = self.long_static_body();
+        if rest.is_none() {
             out.extend_from_slice(&self.body);
         }
+        rest
     }
 }
 

@@ -5,6 +5,7 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::forwarding::Forwarding;
 use super::resumable::Resumable;
 use super::takeover::Join;
 use crate::protocol::Time;
@@ -23,6 +24,8 @@ const BLOCKS_PER_WRITE: usize = 16;
 enum Block {
     Own(Vec<u8>),
     Shared(Arc<[u8]>),
+    /// A part of the program, such as a page.
+    Static(&'static [u8]),
     /// A message that is compressed when the socket has room for it.
     Squeeze(Squeeze),
 }
@@ -32,6 +35,7 @@ impl Block {
         match self {
             Self::Own(bytes) => bytes,
             Self::Shared(bytes) => bytes,
+            Self::Static(bytes) => bytes,
             Self::Squeeze(_) => &[],
         }
     }
@@ -45,7 +49,8 @@ impl Block {
     }
 }
 
-/// The waiting output and input of a client. A client has a backlog only while something waits, or if it is resumable.
+/// The waiting output and input of a client. A client has a backlog only while something waits, or if it is resumable
+/// or comes from a trusted proxy.
 ///
 /// ```text
 ///  blocks: [ written | waiting ] [ waiting ] ... [ waiting, may grow ]
@@ -75,6 +80,8 @@ pub(in crate::server) struct Backlog {
     pub(in crate::server) unread: Vec<u8>,
     /// The state of a client that can resume its connection.
     pub(super) resumable: Option<Box<Resumable>>,
+    /// The state of a connection from a trusted proxy. The loop keeps it until the connection, or its client, ends.
+    pub(super) forwarding: Option<Box<Forwarding>>,
     /// Set while this connection is about to continue another client.
     pub(super) join: Option<Join>,
 }
@@ -108,7 +115,7 @@ impl Backlog {
 
     /// Whether neither output nor input waits, and nothing is kept for the client.
     pub(in crate::server) fn is_empty(&self) -> bool {
-        let keeps = self.resumable.is_some() || self.join.is_some();
+        let keeps = self.resumable.is_some() || self.forwarding.is_some() || self.join.is_some();
         self.queued == 0 && self.unread.is_empty() && !keeps
     }
 
@@ -116,6 +123,7 @@ impl Backlog {
     pub(super) fn forget_wire(&mut self) {
         *self = Self {
             resumable: self.resumable.take(),
+            forwarding: self.forwarding.take(),
             ..Self::default()
         };
     }
@@ -143,6 +151,17 @@ impl Backlog {
             skip -= skipped;
             block.extend_from_slice(&part[skipped..]);
         }
+        self.check();
+    }
+
+    /// Appends bytes that are part of the program. They take no memory of the connection.
+    pub(in crate::server) fn push_static(&mut self, bytes: &'static [u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        self.queued += bytes.len();
+        self.largest = self.largest.max(bytes.len());
+        self.blocks.push_back(Block::Static(bytes));
         self.check();
     }
 

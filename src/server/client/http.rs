@@ -48,6 +48,11 @@ impl Client {
         matches!(&self.connection, Connection::Http(http) if http.is_unanswered())
     }
 
+    /// Whether a request head is arriving, or is being handled.
+    pub(in crate::server) fn awaits_head(&self) -> bool {
+        self.http_state() == Some(HttpState::Head)
+    }
+
     /// Whether a request, or its body, is arriving.
     pub(in crate::server) fn is_requesting(&self) -> bool {
         matches!(self.http_state(), Some(HttpState::Head | HttpState::Body))
@@ -166,11 +171,23 @@ impl Client {
         self.uncount_call(env);
         env.counters.responded(response.status());
         env.budget.spend(CALL + response.body_len() / 256);
-        self.transmit_http(env, |http, now, out| {
-            http.respond(now, &date(), response, out)
-        });
+        match response.long_static_body() {
+            Some(_) => self.respond_statically(env, response),
+            None => self.transmit_http(env, |http, now, out| {
+                http.respond(now, &date(), response, out);
+            }),
+        }
         self.read_on(env);
         Ok(())
+    }
+
+    /// Answers a call with a body that is part of the program.
+    fn respond_statically(&mut self, env: &mut Env, response: &Response) {
+        if let Connection::Http(http) = &mut self.connection {
+            let mut head = Vec::new();
+            let body = http.respond_until_static_body(env.now, &date(), response, &mut head);
+            self.transmit_static(env, &head, body.unwrap_or_default());
+        }
     }
 
     /// Begins to answer a call with an event stream. `fields` are added to the head.

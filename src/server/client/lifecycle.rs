@@ -77,10 +77,8 @@ impl Client {
         self.disconnect(env);
     }
 
-    /// Closes the connection because its `credential`, a token or a certificate, is no longer accepted. A pending call is
-    /// not answered.
-    pub(in crate::server) fn revoke(&mut self, env: &mut Env, credential: &str) {
-        let reason = CloseReason::revoked(credential);
+    /// Closes the connection because its token, link or certificate is no longer accepted. A pending call is not answered.
+    pub(in crate::server) fn revoke(&mut self, env: &mut Env, reason: CloseReason) {
         if self.was_open() {
             self.close(env, reason);
         } else {

@@ -6,6 +6,7 @@
 
 mod backlog;
 mod broadcast;
+mod forwarding;
 mod http;
 mod inbound;
 mod keeping;
@@ -28,7 +29,6 @@ pub(super) use self::outbound::WRITE_BUFFER;
 pub use self::remote::Remote;
 use self::resumable::Detached;
 pub(super) use self::takeover::WrongCount;
-use super::config::Config;
 use super::connector::Outgoing;
 use super::core::Env;
 use super::id::{ClientId, ServiceId};
@@ -45,7 +45,7 @@ use crate::protocol::{Time, WebSocket};
 pub(super) struct Client {
     pub(super) id: ClientId,
     connection: Connection,
-    /// Output that waits for the socket, and input that waits for the service.
+    /// Output that waits for the socket, input that waits for the service, and rarely used state.
     backlog: Option<Box<Backlog>>,
     /// The path of the handshake. Clients with the same path share the text.
     pub(super) path: Option<Arc<Box<str>>>,
@@ -236,6 +236,11 @@ impl Client {
         !self.flags.has(Flag::Trusted) && !http.is_unanswered()
     }
 
+    /// Whether the last request of the client has presented a token, or needed none.
+    pub(super) fn is_trusted(&self) -> bool {
+        self.flags.has(Flag::Trusted)
+    }
+
     /// The TLS stream, if the connection uses TLS.
     pub(super) fn tls(&self) -> Option<&TlsStream> {
         self.stream.tls()
@@ -253,8 +258,13 @@ impl Client {
         name.or_else(kept).cloned()
     }
 
-    /// Whether the client needs no token: the mode of a unix socket has admitted it, or its certificate.
-    pub(super) fn needs_no_token(&self, config: &Config) -> bool {
+    /// Whether the client needs no token: the mode of a unix socket has admitted it, or its certificate, or a trusted proxy names
+    /// its user.
+    pub(super) fn needs_no_token(&self, env: &Env) -> bool {
+        if self.is_from_trusted_proxy() {
+            return self.forwarded_user().is_some();
+        }
+        let config = &env.config;
         let has_certificate = || self.tls().is_some_and(|tls| tls.peer().is_some());
         self.remote.user().is_some() || (config.is_client_auth_enough() && has_certificate())
     }

@@ -266,6 +266,17 @@ impl Client {
         self.rearm(env);
     }
 
+    /// Sends bytes that are followed by others which are part of the program.
+    pub(super) fn transmit_static(&mut self, env: &mut Env, head: &[u8], body: &'static [u8]) {
+        self.write_output(env);
+        self.enqueue(env, |backlog| {
+            backlog.push(&[head], 0);
+            backlog.push_static(body);
+        });
+        self.settle(env);
+        self.rearm(env);
+    }
+
     /// Writes the replies to one read.
     #[inline(never)]
     pub(in crate::server) fn write_output(&mut self, env: &mut Env) {

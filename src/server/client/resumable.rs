@@ -103,6 +103,7 @@ fn is_cut(reason: &CloseReason, peer_close: Option<CloseCode>) -> bool {
         | Cause::RateLimit
         | Cause::NotResumed
         | Cause::Revoked
+        | Cause::Operator
         | Cause::Shutdown => false,
     }
 }

@@ -60,6 +60,7 @@ pub(super) fn is_cut_by_server(reason: &CloseReason, peer_close: Option<CloseCod
         | Cause::RateLimit
         | Cause::NotResumed
         | Cause::Revoked
+        | Cause::Operator
         | Cause::Shutdown => false,
     }
 }

@@ -7,7 +7,7 @@ use super::{Config, ConfigError, ResumeConfig};
 #[cfg(feature = "deflate")]
 use crate::protocol::deflate::DeflateConfig;
 use crate::protocol::{Limits, Timeouts};
-use crate::server::{Access, Listen, Peers, ProtectedResource};
+use crate::server::{Access, Listen, Peers, ProtectedResource, Scope};
 
 /// Builds a [`Config`]. Settings that are not given have their defaults.
 #[derive(Clone, Debug, Default)]
@@ -34,6 +34,20 @@ impl ConfigBuilder {
     /// Adds proxies that use the PROXY protocol: [`Config::proxies`].
     pub fn proxy(mut self, peers: Peers) -> Self {
         self.config.proxies.push(peers);
+        self
+    }
+
+    /// Adds proxies that say for which client a request is: [`Config::trusted_proxies`].
+    pub fn trusted_proxy(mut self, peers: Peers) -> Self {
+        self.config.trusted_proxies.push(peers);
+        self
+    }
+
+    /// Sets the header in which trusted proxies name the user, and what users may do: [`Config::auth_header`] and
+    /// [`Config::auth_scope`].
+    pub fn auth_header(mut self, name: impl Into<String>, scope: Scope) -> Self {
+        self.config.auth_header = Some(name.into());
+        self.config.auth_scope = scope;
         self
     }
 

@@ -10,12 +10,28 @@ fn the_default_is_valid() {
 #[test]
 fn a_setting_that_is_not_valid_is_named() {
     type Spoil = fn(&mut Config);
-    let cases: [(&str, Spoil); 8] = [
+    let cases: [(&str, Spoil); 12] = [
         ("listen", |config| config.listen.clear()),
         ("max_clients", |config| config.max_clients = 0),
         ("max_clients", |config| config.max_clients = 1 << 20),
         ("max_clients_per_address", |config| {
             config.max_clients_per_address = Some(0);
+        }),
+        ("auth_header", |config| {
+            config.auth_header = Some("X-User".to_owned());
+        }),
+        ("auth_header", |config| {
+            config.trusted_proxies.push(Peers::Unix);
+            config.auth_header = Some("X User".to_owned());
+        }),
+        ("auth_header", |config| {
+            config.trusted_proxies.push(Peers::Unix);
+            config.auth_header = Some("Authorization".to_owned());
+        }),
+        ("auth_header", |config| {
+            config.trusted_proxies.push(Peers::Unix);
+            config.access.token_header = Some("X-User".to_owned());
+            config.auth_header = Some("x-user".to_owned());
         }),
         ("soft_outbound", |config| config.max_outbound = 1024),
         ("turn_bytes", |config| config.turn_bytes = 0),

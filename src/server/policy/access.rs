@@ -16,6 +16,8 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
+use super::credential::Secret;
+use super::links::Links;
 use super::protected_resource::ProtectedResource;
 use super::token::TOKEN_PROTOCOL;
 use super::tokens::{CredentialId, Tokens};
@@ -69,6 +71,8 @@ pub(crate) struct RejectionHints {
 pub(in crate::server) struct RequestSource<'a> {
     /// Where the server listens.
     pub(in crate::server) listen: &'a [ListenAddress],
+    /// The links that the server has issued. Their tokens are secret, too.
+    pub(in crate::server) links: &'a Links,
     /// Whether it came through a unix socket whose mode limits who can connect.
     pub(in crate::server) is_guarded: bool,
     /// Whether it came over TLS.
@@ -85,7 +89,7 @@ impl Access {
         is_authenticated: bool,
     ) -> Result<(), Rejection> {
         self.check_source(request, from)?;
-        if self.tokens.are_in_path(request.path()) {
+        if self.tokens.are_in_path(request.path()) || from.links.are_revealed_by(request.path()) {
             // The path is logged and passed on.
             let why = "the path must not contain the token";
             return Err(Rejection::new(StatusCode::BAD_REQUEST, why));
@@ -109,7 +113,7 @@ impl Access {
             let message = format!("this Host is not accepted{}", self.hints.host);
             return Err(Rejection::new(StatusCode::FORBIDDEN, message)
                 .because("host")
-                .detail(self.shown(host.as_bytes())));
+                .detail(self.shown(host.as_bytes(), from.links)));
         }
         if let Some(origin) = request.header("origin")
             && self.known_origin(request, from).is_none()
@@ -117,7 +121,7 @@ impl Access {
             let message = format!("this Origin is not accepted{}", self.hints.origin);
             return Err(Rejection::new(StatusCode::FORBIDDEN, message)
                 .because("origin")
-                .detail(self.shown(origin)));
+                .detail(self.shown(origin, from.links)));
         }
         Ok(())
     }
@@ -226,12 +230,25 @@ impl Access {
             .find_map(|presented| self.tokens.presented(&presented))
     }
 
+    /// The credential of the link whose token a request presents.
+    pub(in crate::server) fn link(
+        &self,
+        request: &Request<'_>,
+        links: &Links,
+    ) -> Option<CredentialId> {
+        if links.is_empty() {
+            return None;
+        }
+        self.presented(request)
+            .find_map(|presented| links.presented(&Secret::digest_of(&presented)))
+    }
+
     /// A header value for the log: truncated, and with unprintable characters escaped.
-    fn shown(&self, value: &[u8]) -> String {
+    fn shown(&self, value: &[u8], links: &Links) -> String {
         /// Longer than any host name.
         const MAX_SHOWN: usize = 256;
         let shown = String::from_utf8_lossy(&value[..value.len().min(MAX_SHOWN)]);
-        if self.reveals(&shown) {
+        if self.reveals(&shown) || links.are_revealed_by(&shown) {
             return "(not shown: it contains the token)".to_owned();
         }
         format!("{shown:?}")
@@ -305,8 +322,10 @@ mod tests {
         let listen = [ListenAddress::of_tcp(
             "10.1.2.3:7070".parse().expect("an address"),
         )];
+        let links = Links::default();
         let from = RequestSource {
             listen: &listen,
+            links: &links,
             is_guarded: unix,
             is_encrypted: false,
         };

@@ -24,6 +24,12 @@ impl Addresses {
         Self(is_limited.then(HashMap::new))
     }
 
+    /// Whether no address is counted.
+    #[cfg(any(test, fuzzing))]
+    pub(in crate::server) fn is_empty(&self) -> bool {
+        self.0.as_ref().is_none_or(HashMap::is_empty)
+    }
+
     /// The number of clients and pending calls of an address.
     pub(in crate::server) fn clients(&self, ip: IpAddr) -> usize {
         let uses = self.0.as_ref().and_then(|counts| counts.get(&ip));

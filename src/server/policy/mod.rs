@@ -1,10 +1,12 @@
 //! Decides which clients may connect, and what they may do. Checks the token, Host and Origin of requests, says where
-//! clients get tokens, lists trusted proxies, counts connections and wrong tokens by address, and determines the principal of a connection.
+//! clients get tokens, lists trusted proxies and reads what they say about a client, counts connections and wrong tokens by address, and determines the principal of a connection.
 
 mod access;
 mod addresses;
 mod credential;
 mod failures;
+mod forwarding;
+mod links;
 mod peers;
 mod principal;
 mod protected_resource;
@@ -19,7 +21,14 @@ pub(crate) use access::percent_decode;
 pub(in crate::server) use addresses::{Addresses, too_many_clients, too_many_of_address};
 pub use credential::{Credential, ParseSecretError, Secret};
 pub(in crate::server) use failures::{Failures, REJECTION_DELAY};
+pub(in crate::server) use forwarding::{
+    client as forwarded_client, is_one_of, user as forwarded_user,
+};
+pub use links::LinkTarget;
+pub(in crate::server) use links::{Link, Links};
 pub use peers::{ParsePeersError, Peers};
+#[cfg(feature = "tls")]
+pub(in crate::server) use principal::is_plain_name;
 pub use principal::{ParseScopeError, Principal, Scope};
 pub use protected_resource::{ParseResourceError, ProtectedResource};
 pub use token::Token;

@@ -29,8 +29,12 @@ pub enum Principal {
     /// A client that has presented a certificate over TLS. The name is the first subject alternative name, or else the common
     /// name of the subject, or else `sha256:` and the fingerprint of the certificate.
     Certificate(Arc<str>),
+    /// A user that a trusted proxy has authenticated: the name in the header field [`Config::auth_header`](crate::Config::auth_header).
+    Proxied(Arc<str>),
     /// The user of this machine with this id, connected through a unix socket that the server created.
     User(u32),
+    /// The holder of the link of this number, who may watch one thing. Anyone may have got the link.
+    Link(u64),
 }
 
 impl Principal {
@@ -44,21 +48,37 @@ impl Principal {
     /// a name.
     #[must_use]
     pub fn is_person(&self) -> bool {
-        matches!(self, Self::Named(_) | Self::Certificate(_) | Self::User(_))
+        match self {
+            Self::Named(_) | Self::Certificate(_) | Self::Proxied(_) | Self::User(_) => true,
+            Self::Nobody | Self::Token | Self::Link(_) => false,
+        }
     }
 }
 
 impl fmt::Display for Principal {
-    /// Writes `nobody`, `default` for the token without a name, the name of the token, `cert:NAME`, or `uid:NUMBER`.
+    /// Writes `nobody`, `default` for the token without a name, the name of the token, `cert:NAME`, `user:NAME`, `uid:NUMBER` or
+    /// `link:NUMBER`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Nobody => f.write_str("nobody"),
             Self::Token => f.write_str("default"),
             Self::Named(name) => f.write_str(name),
             Self::Certificate(name) => write!(f, "cert:{name}"),
+            Self::Proxied(name) => write!(f, "user:{name}"),
             Self::User(id) => write!(f, "uid:{id}"),
+            Self::Link(id) => write!(f, "link:{id}"),
         }
     }
+}
+
+/// Whether a name can be shown: it has 1 to 255 bytes. Invisible characters would make two names look the same, and a space with
+/// an equals sign could imitate a field of the log.
+pub(in crate::server) fn is_plain_name(name: &str) -> bool {
+    /// Longer than a host name or an email address.
+    const MAX_NAME: usize = 255;
+    let is_plain = |one: char| one.is_alphanumeric() || one.is_ascii_graphic() || one == ' ';
+    let is_like_field = name.contains(' ') && name.contains('=');
+    (1..=MAX_NAME).contains(&name.len()) && name.chars().all(is_plain) && !is_like_field
 }
 
 /// What the holder of a token may do.
@@ -142,9 +162,9 @@ mod tests {
         let ada = Principal::Named("ada".into());
         for (remote, presented, principal, scope) in [
             (Remote::unix(1000), "", Principal::User(1000), Scope::All),
-            (Remote::SHARED_UNIX, "", Principal::Nobody, Scope::All),
+            (Remote::SHARED_UNIX, "", Principal::Nobody, Scope::Metrics),
             (Remote::SHARED_UNIX, "two", Principal::Token, Scope::Use),
-            (tcp.into(), "", Principal::Nobody, Scope::All),
+            (tcp.into(), "", Principal::Nobody, Scope::Metrics),
             (tcp.into(), "one", ada, Scope::Watch),
             (tcp.into(), "two", Principal::Token, Scope::Use),
         ] {

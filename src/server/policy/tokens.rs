@@ -1,27 +1,49 @@
 //! The tokens that a server accepts, and the text of the token file.
 
 use std::fmt;
-use std::num::NonZeroU8;
+use std::num::NonZeroU16;
 use std::str::FromStr;
 
 use super::Token;
 use super::access::percent_decode;
 use super::credential::{Credential, ParseSecretError, Secret};
+use super::links::Links;
 
 /// The minimum length of a token that is looked for in paths. A shorter one, such as `shell`, may be there by chance.
 const LONG_TOKEN: usize = 16;
 
-/// The position of a credential in [`Tokens`], counted from 1, so that an `Option` of it is one byte.
+/// Which credential a client has presented: the position of a token in [`Tokens`], counted from 1, or a link. An `Option` of it
+/// takes two bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::server) struct CredentialId(NonZeroU8);
+pub(in crate::server) struct CredentialId(NonZeroU16);
+
+/// The number of the first link. Tokens have lower numbers.
+const FIRST_LINK: usize = 1 << 8;
+
+const _: () = assert!(Tokens::MOST < FIRST_LINK && FIRST_LINK + Links::MOST < u16::MAX as usize);
 
 impl CredentialId {
-    /// A credential that is no longer accepted. No position has this number.
-    pub(in crate::server) const REVOKED: Self = Self(NonZeroU8::MAX);
+    /// A credential that is no longer accepted. No token or link has this number.
+    pub(in crate::server) const REVOKED: Self = Self(NonZeroU16::MAX);
 
-    fn new(index: usize) -> Option<Self> {
-        let number = u8::try_from(index + 1).ok().and_then(NonZeroU8::new);
+    fn new(number: usize) -> Option<Self> {
+        let number = u16::try_from(number).ok().and_then(NonZeroU16::new);
         number.map(Self)
+    }
+
+    fn of_token(index: usize) -> Option<Self> {
+        Self::new(index + 1)
+    }
+
+    /// The credential of the link in a slot of [`Links`].
+    pub(super) fn of_link(slot: usize) -> Option<Self> {
+        Self::new(FIRST_LINK + slot)
+    }
+
+    /// The slot of a link.
+    pub(super) fn link(self) -> Option<usize> {
+        let slot = usize::from(self.0.get()).checked_sub(FIRST_LINK);
+        slot.filter(|_| self != Self::REVOKED)
     }
 }
 
@@ -108,7 +130,7 @@ impl Tokens {
             let is_equal = *one.secret() == presented;
             found |= (index + 1) * usize::from(is_equal);
         }
-        CredentialId::new(found.checked_sub(1)?)
+        CredentialId::of_token(found.checked_sub(1)?)
     }
 
     /// The credential at a position.
@@ -122,7 +144,7 @@ impl Tokens {
             (one.name(), one.secret()) == (earlier.name(), earlier.secret())
                 && one.scope() >= earlier.scope()
         })?;
-        CredentialId::new(index)
+        CredentialId::of_token(index)
     }
 
     /// Whether a text contains one of the tokens: one whose text is known, in any letter case or percent-encoded, or the
@@ -142,18 +164,13 @@ impl Tokens {
             return false;
         }
         let decoded = percent_decode(text);
-        let has = |text: &[u8], token: &[u8]| {
-            let mut windows = text.windows(token.len());
-            windows.any(|window| window.eq_ignore_ascii_case(token))
-        };
         let mut has_digests = false;
         for one in &self.0 {
             let Some(token) = one.secret().token() else {
                 has_digests = true;
                 continue;
             };
-            let token = token.reveal().as_bytes();
-            if token.len() >= least && (has(text.as_bytes(), token) || has(&decoded, token)) {
+            if token.reveal().len() >= least && contains_token(text, token) {
                 return true;
             }
         }
@@ -163,6 +180,16 @@ impl Tokens {
                 .split(separates)
                 .any(|word| word.len() >= LONG_TOKEN && self.presented(word).is_some())
     }
+}
+
+/// Whether a text contains a token, in any letter case or percent-encoded.
+fn contains_token(text: &str, token: &Token) -> bool {
+    let token = token.reveal().as_bytes();
+    let has = |text: &[u8]| {
+        let mut windows = text.windows(token.len());
+        windows.any(|window| window.eq_ignore_ascii_case(token))
+    };
+    has(text.as_bytes()) || has(&percent_decode(text))
 }
 
 impl From<Token> for Tokens {

@@ -7,6 +7,7 @@ use rustls::pki_types::CertificateDer;
 use super::config::TlsConfig;
 use super::identity::fingerprint;
 use super::x509;
+use crate::server::policy::is_plain_name;
 
 /// The certificate of a peer, which outlasts its connection.
 #[derive(Debug)]
@@ -37,20 +38,9 @@ const FINGERPRINT: &str = "sha256:";
 
 /// The name of a peer: that in its certificate, or the certificate's fingerprint if it has no name that can be shown.
 pub(super) fn peer_name(certificate: &[u8]) -> Arc<str> {
-    /// Longer than a host name or an email address.
-    const MAX_NAME: usize = 255;
     let parsed = x509::Certificate::parse(certificate);
     let name = parsed.as_ref().and_then(x509::Certificate::name);
-    let is_shown = |name: &&String| {
-        // Invisible characters would make two names look the same, and fields of the log could be imitated.
-        let is_plain = |one: char| one.is_alphanumeric() || one.is_ascii_graphic() || one == ' ';
-        let is_like_field = name.contains(' ') && name.contains('=');
-        !name.is_empty()
-            && name.len() <= MAX_NAME
-            && name.chars().all(is_plain)
-            && !is_like_field
-            && !name.starts_with(FINGERPRINT)
-    };
+    let is_shown = |name: &&String| is_plain_name(name) && !name.starts_with(FINGERPRINT);
     match name.filter(is_shown) {
         Some(name) => name.as_str().into(),
         None => format!("{FINGERPRINT}{}", fingerprint(certificate)).into(),

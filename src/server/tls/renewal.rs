@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::config::TlsConfig;
+use crate::protocol::CloseReason;
 use crate::server::core::Core;
 
 /// A certificate that expires within this many days is warned about.
@@ -48,7 +49,7 @@ impl Core {
                 (None, None) => true,
             };
             if !accepted {
-                client.revoke(&mut self.env, "certificate");
+                client.revoke(&mut self.env, CloseReason::revoked("certificate"));
                 revoked += 1;
             }
         }

@@ -4,6 +4,9 @@ use super::process::AgentProcess;
 use super::router::Router;
 use crate::{Metrics, StatusFields};
 
+/// The maximum number of sessions that the status lists.
+const MAX_LISTED: usize = 200;
+
 /// The fields of `/status`. `ended_restarts` are the restarts of processes that were stopped.
 pub(super) fn status(
     router: &Router,
@@ -25,6 +28,26 @@ pub(super) fn status(
             })
         })
         .collect();
+    let sessions: Vec<_> = router
+        .session_figures(MAX_LISTED)
+        .iter()
+        .map(|session| {
+            let waits = session.waiting > 0;
+            let state = match session.client {
+                Some(_) if waits => "active",
+                Some(_) => "idle",
+                None => "gone",
+            };
+            serde_json::json!({
+                "id": &*session.id,
+                "owner": session.owner.to_string(),
+                "state": state,
+                "client": session.client.map(|client| client.to_string()),
+                "waiting": session.waiting,
+                "observers": session.observers,
+            })
+        })
+        .collect();
     let status = serde_json::json!({
         "sessions": router.session_count(),
         "ended_sessions": router.ended_count(),
@@ -33,6 +56,7 @@ pub(super) fn status(
             "running": is_running(processes),
             "restarts": restarts(processes, ended_restarts),
             "processes": list,
+            "session_list": sessions,
             "waiting": router.client_request_count(),
             "asked": router.agent_request_count(),
             "calls": {

@@ -23,6 +23,8 @@ pub use self::per_client::AgentPerClient;
 pub use self::shared::Agent;
 pub use super::backoff::RestartLimit;
 
+/// The query parameter with the session that a client only watches.
+const WATCH: &str = "watch";
 /// Clients are not read while an agent has more unread input than this, in bytes.
 const HIGH_WATER: usize = 1 << 20;
 /// Clients are read again when an agent's unread input is down to this.

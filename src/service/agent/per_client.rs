@@ -7,7 +7,7 @@ use super::line_decoder::{AgentLine, LineDecoder, push_line, start_of};
 use super::recover_id::{IdRecovery, RecoveredId};
 use super::response::{code, error, invalid_message_error};
 use super::router::MAX_ID;
-use super::{AgentConfig, AgentProtocol, HIGH_WATER, LOW_WATER, MAX_UNREAD};
+use super::{AgentConfig, AgentProtocol, HIGH_WATER, LOW_WATER, MAX_UNREAD, WATCH};
 use crate::service::Framing;
 use crate::service::child::{Child, ChildEvent, describe};
 use crate::service::framing::Decoder;
@@ -15,7 +15,7 @@ use crate::service::json::unescape;
 use crate::service::lines::Line;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Readiness, Rejection,
-    Request, Route, Service, SourceId, StatusFields, TimerId,
+    Request, Route, Service, SourceId, StatusCode, StatusFields, TimerId,
 };
 use std::ops::ControlFlow;
 
@@ -250,6 +250,10 @@ impl Service for AgentPerClient {
         // A process may outlive its client by the few seconds that it gets to exit.
         if self.process_count() >= ctx.config().max_clients {
             return Err(Rejection::unavailable("too many processes"));
+        }
+        if request.parameters(WATCH).next().is_some() {
+            let why = "only a session of a shared agent can be watched";
+            return Err(Rejection::new(StatusCode::BAD_REQUEST, why));
         }
         self.config.accept(request)
     }

@@ -7,12 +7,13 @@ use super::figures;
 use super::line_decoder::{AgentLine, push_line};
 use super::process::{AgentProcess, ProcessState};
 use super::router::{ProcessChange, Router, RouterLimits, RouterOutput};
-use super::{AgentConfig, AgentProtocol, HIGH_WATER, LOW_WATER, MAX_UNREAD};
+use super::{AgentConfig, AgentProtocol, HIGH_WATER, LOW_WATER, MAX_UNREAD, WATCH};
 use crate::service::child::{Child, ChildEvent, code_and_signal, describe};
 use crate::service::lines::Line;
 use crate::{
-    Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Readiness, Rejection,
-    Request, Route, Scope, Service, SourceId, StatusFields, Time, TimerId,
+    Accept, ClientId, CloseCode, CloseReason, Context, LinkTarget, Message, Metrics, Principal,
+    Readiness, Rejection, Request, Route, Scope, Service, SourceId, StatusCode, StatusFields, Time,
+    TimerId,
 };
 use std::ops::ControlFlow;
 use std::process::ExitStatus;
@@ -126,6 +127,9 @@ impl Agent {
         }
         for (client, notice) in self.router.take_notices() {
             ctx.send(client, Message::Text(&notice));
+            if self.router.has_nothing_to_watch(client) {
+                ctx.close(client, CloseCode::NORMAL, "the session has ended");
+            }
         }
         for (index, process) in self.processes.iter_mut().enumerate() {
             if let Some(process) = process {
@@ -338,6 +342,34 @@ impl Agent {
             }
         }
     }
+
+    /// Adds a client that only watches a session, or closes it with the reason why it may not.
+    fn add_watcher(
+        &mut self,
+        ctx: &mut Context,
+        client: ClientId,
+        principal: Principal,
+        session: Option<&str>,
+    ) {
+        let permitted = ctx.link_target(client).map(LinkTarget::item);
+        if permitted.is_some_and(|item| item != session) {
+            return ctx.close(
+                client,
+                CloseCode::POLICY,
+                "this link is for another session",
+            );
+        }
+        let owner = ctx.link_issuer(client).cloned();
+        let session = session.unwrap_or_default().to_owned();
+        let mut refused = None;
+        self.route(ctx, |router, output| {
+            let added = router.handle_watcher(client, principal, owner.as_ref(), &session, output);
+            refused = added.err();
+        });
+        if let Some(why) = refused {
+            ctx.close(client, CloseCode::POLICY, why);
+        }
+    }
 }
 
 /// Sends the router's messages to the agents' input and to clients.
@@ -428,8 +460,29 @@ impl Service for Agent {
         self.config.accept(request)
     }
 
-    fn connected(&mut self, ctx: &mut Context, client: ClientId, _: &Request<'_>) {
+    fn share(
+        &mut self,
+        ctx: &mut Context,
+        caller: ClientId,
+        target: &LinkTarget,
+    ) -> Result<(), Rejection> {
+        if !self.config.endpoint.matches(target.path()) {
+            return Err(Rejection::not_found());
+        }
+        let Some(session) = target.item() else {
+            let why = "\"session\" is missing: a link is for one session";
+            return Err(Rejection::new(StatusCode::BAD_REQUEST, why));
+        };
+        let shared = self.router.check_share(&ctx.principal(caller), session);
+        shared.map_err(|why| Rejection::new(StatusCode::FORBIDDEN, why))
+    }
+
+    fn connected(&mut self, ctx: &mut Context, client: ClientId, request: &Request<'_>) {
         let principal = ctx.principal(client);
+        let session = request.parameters(WATCH).last();
+        if session.is_some() || ctx.link_target(client).is_some() {
+            return self.add_watcher(ctx, client, principal, session.as_deref());
+        }
         let is_sole = ctx.is_sole_principal(client);
         self.router.handle_connected(client, principal, is_sole);
     }

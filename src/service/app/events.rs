@@ -69,6 +69,11 @@ impl Events {
                     continue;
                 }
             }
+            // The principal is the user that a trusted proxy names. The field of any other peer may be forged.
+            let names_user = ctx.config().auth_header.as_deref();
+            if names_user.is_some_and(|header| name.eq_ignore_ascii_case(header)) {
+                continue;
+            }
             let asks_to_resume = name.eq_ignore_ascii_case("outrigger-resume");
             if access.reveals(&value) || (is_resumable && asks_to_resume) {
                 continue;

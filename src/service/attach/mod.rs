@@ -27,7 +27,7 @@ use self::escape::EscapeParser;
 use self::keyboard::{InputState, Keyboard, Request};
 use self::signals::TerminalSignals;
 use super::pipe::PipeState;
-use super::process::{AttachEvent, Control};
+use super::process::{AttachEvent, AttachRole, Control};
 use super::text::printable;
 use crate::protocol::client::ResponseHead;
 use crate::sys::{RawMode, TerminalSize, terminal_size};
@@ -114,8 +114,10 @@ pub(crate) struct Attach {
     redraw: Option<TimerId>,
     /// The timer of the next attempt to attach to a process again.
     retry: Option<TimerId>,
-    /// The number of unstable connections in a row. They were cut before a message arrived.
+    /// The number of unstable connections in a row. They were cut before output arrived.
     unstable: u32,
+    /// Whether the user was told that the server ignores input.
+    is_ignored: bool,
     /// The timer of the next end of file, and its delay. Standard input has ended.
     end_of_file: Option<(Option<TimerId>, Duration)>,
 }
@@ -138,6 +140,7 @@ impl Attach {
             redraw: None,
             retry: None,
             unstable: 0,
+            is_ignored: false,
             end_of_file: None,
         };
         (this, ending)
@@ -407,6 +410,11 @@ impl Attach {
 
     fn handle_event(&mut self, ctx: &mut Context, event: AttachEvent) {
         match event {
+            AttachEvent::Role(AttachRole::Viewer) if !self.config.viewer && !self.is_ignored => {
+                self.is_ignored = true;
+                self.notice(&["watching: the server ignores the keys".to_owned()]);
+            }
+            AttachEvent::Role(_) | AttachEvent::Size(_) | AttachEvent::Clients { .. } => {}
             AttachEvent::Exit { code, signal } => {
                 let code = u8::try_from(code).unwrap_or(FAILED);
                 let message = signal.map_or(String::new(), |signal| {
@@ -502,9 +510,9 @@ impl Service for Attach {
         if self.phase == Phase::Ended {
             return;
         }
-        self.unstable = 0;
         match message {
             Message::Binary(output) => {
+                self.unstable = 0;
                 if let Some(display) = &mut self.display {
                     display.show(ctx, output);
                 }
@@ -528,6 +536,10 @@ impl Service for Attach {
             _ if self.phase == Phase::Ended => {}
             CloseCode::ABNORMAL => self.lose(ctx, reason),
             CloseCode::TAKEN_OVER => self.fail(ctx, "another client has taken over"),
+            CloseCode::CONFLICT => {
+                let message = format!("another client is the writer{}", advice(Some(409)));
+                self.fail(ctx, message);
+            }
             code => {
                 let reason = printable(reason.reason.as_bytes());
                 let message = format!("the connection was closed: {code} {reason}");

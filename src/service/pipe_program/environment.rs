@@ -1,6 +1,7 @@
 //! The environment of a client's program: the variables of the Common Gateway Interface (RFC 3875), from the request.
 //!
-//! Secrets are left out: tokens, cookies, and what a client needs to resume its connection. So is the field Proxy, because
+//! The header in which a trusted proxy names the user is left out, because that of any other peer may be forged: the user is in
+//! REMOTE_USER. Secrets are left out, too: tokens, cookies, and what a client needs to resume its connection. So is the field Proxy, because
 //! many programs read HTTP_PROXY as the address of their own proxy.
 
 use std::ffi::{OsStr, OsString};
@@ -83,6 +84,7 @@ struct Origin<'a> {
     principal: Principal,
     is_encrypted: bool,
     access: &'a Access,
+    auth_header: Option<&'a str>,
 }
 
 /// The variables that describe a request.
@@ -102,6 +104,7 @@ impl Environment {
             principal: ctx.principal(client),
             is_encrypted: ctx.is_encrypted(client),
             access: &ctx.config().access,
+            auth_header: ctx.config().auth_header.as_deref(),
         };
         Self::of(&origin, endpoint, request)
     }
@@ -109,7 +112,7 @@ impl Environment {
     fn of(origin: &Origin<'_>, endpoint: &Endpoint, request: &Request<'_>) -> Self {
         let mut environment = Self(Vec::new());
         environment.add_request(origin, endpoint, request);
-        environment.add_fields(origin.access, request);
+        environment.add_fields(origin, request);
         environment
     }
 
@@ -169,7 +172,8 @@ impl Environment {
     }
 
     /// Adds the header fields. Fields of one name are one list (RFC 9110 section 5.3).
-    fn add_fields(&mut self, access: &Access, request: &Request<'_>) {
+    fn add_fields(&mut self, origin: &Origin<'_>, request: &Request<'_>) {
+        let access = origin.access;
         let first = self.0.len();
         for (name, value) in request.headers() {
             // Another character could make two names the same variable.
@@ -179,6 +183,7 @@ impl Environment {
             let is = |other: &str| name.eq_ignore_ascii_case(other);
             let is_hidden = HIDDEN_FIELDS.iter().any(|hidden| is(hidden))
                 || access.token_header.as_deref().is_some_and(is)
+                || origin.auth_header.is_some_and(is)
                 || access.reveals(&String::from_utf8_lossy(value));
             let mut value = value.to_vec();
             if is("sec-websocket-protocol") {
@@ -266,6 +271,7 @@ mod tests {
             principal: Principal::Named(Arc::from("ada")),
             is_encrypted: true,
             access,
+            auth_header: Some("X-User"),
         }
     }
 
@@ -313,6 +319,7 @@ mod tests {
             principal: Principal::Token,
             is_encrypted: false,
             access: &access,
+            auth_header: None,
         };
         let found = variables(&from, "/...", "GET /x HTTP/1.1\r\nHost: [::1]");
         let get = |name: &str| found.get(name).map(String::as_str);
@@ -345,7 +352,7 @@ mod tests {
         let head = "GET /?a=1&token=s3cret-token-0123&%74oken=x&resume=new&received=3&notice=1&b=s3cret%2Dtoken-0123&c HTTP/1.1\r\n\
              Host: h\r\nAuthorization: Bearer q1\r\nPROXY: q2\r\nProxy-Authorization: q3\r\nCookie: q4\r\n\
              Set-Cookie: q5\r\nOutrigger-Resume: q6\r\nSec-WebSocket-Key: q7\r\nX-Key: q8\r\nX-Other: s3cret-token-0123\r\n\
-             Sec-WebSocket-Protocol: chat, outrigger.token.q9\r\nX_Under: q0\r\nX-Forwarded-For: 198.51.100.1";
+             Sec-WebSocket-Protocol: chat, outrigger.token.q9\r\nX_Under: q0\r\nx-user: q\r\nX-Forwarded-For: 198.51.100.1";
         let found = variables(&origin(&access), "/...", head);
         let fields: Vec<_> = found
             .keys()

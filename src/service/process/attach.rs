@@ -6,13 +6,18 @@
 //! * The exit of the program comes after the last byte, and nothing comes after the exit.
 //! * There is at most one writer, from the time it attaches until it detaches or another one takes over.
 //! * The writer misses no output: while it is far behind, the program's output is not read.
+//! * A reader is told its role, the terminal's size and the other clients before anything else. Later changes of the size
+//!   and of the clients reach every reader, the latter at most once in each interval.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use super::events::Details;
+use super::dialect::Dialect;
 use super::exit::ProgramExit;
+use super::messages::{AttachEvent, AttachRole};
 use super::scrollback::{OutputStream, Scrollback};
-use crate::{ClientId, CloseCode};
+use crate::sys::TerminalSize;
+use crate::{ClientId, CloseCode, Time};
 
 /// The maximum number of bytes of output in one message.
 const MAX_MESSAGE: usize = 64 << 10;
@@ -20,8 +25,9 @@ const MAX_MESSAGE: usize = 64 << 10;
 /// Output that arrives quickly is collected up to this size before it is sent.
 const BATCH: usize = 32 << 10;
 
-/// The close code of a writer when another one takes over.
-const TAKEN_OVER: CloseCode = CloseCode(4001);
+/// The shortest time between two [`AttachEvent::Clients`] to all readers. Many clients that attach at once would otherwise
+/// cause a message to each of them for each other one.
+const CLIENTS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The kind of a reader, which decides what happens when it does not keep up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,26 +37,53 @@ pub(crate) enum Role {
     /// A WebSocket client that only watches. It is disconnected.
     Viewer,
     /// The caller of a stream of server-sent events. It gets a gap event.
-    Listener(Details),
+    Listener,
+}
+
+/// How clients share a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sharing {
+    /// The program of one client, whose input it gets unless it is read-only.
+    Single { read_only: bool },
+    /// A writer and any number of viewers and listeners, who are told of each other.
+    Shared,
+}
+
+/// A reader that attaches.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewReader<'a> {
+    pub(crate) client: ClientId,
+    pub(crate) role: Role,
+    pub(crate) dialect: Dialect,
+    /// The offset up to which it has seen the output.
+    pub(crate) since: u64,
+    /// The name of its principal.
+    pub(crate) name: &'a str,
+    /// The title of its window, for [`Dialect::Tty`].
+    pub(crate) title: &'a str,
 }
 
 /// Where the messages to readers go.
 pub(crate) trait ReaderOutput {
     /// Whether a reader has enough unread output for now.
     fn is_congested(&self, reader: ClientId) -> bool;
+    /// Greets a reader that has attached, with its first events and the title of its window.
+    fn greet(&mut self, reader: ClientId, dialect: Dialect, events: &[AttachEvent], title: &str);
+    /// Tells a reader of a change.
+    fn tell(&mut self, reader: ClientId, dialect: Dialect, event: &AttachEvent);
     /// Sends output; `end` is the offset after its last byte.
     fn output(
         &mut self,
         reader: ClientId,
-        role: Role,
+        dialect: Dialect,
         stream: OutputStream,
         bytes: &[u8],
         end: u64,
     );
     /// Announces that the output between two offsets is no longer kept.
-    fn gap(&mut self, reader: ClientId, role: Role, from: u64, to: u64);
+    fn gap(&mut self, reader: ClientId, dialect: Dialect, from: u64, to: u64);
     /// Announces the exit of the program, after all its output, and ends the reader's connection or stream.
-    fn exit(&mut self, reader: ClientId, role: Role, exit: ProgramExit);
+    fn exit(&mut self, reader: ClientId, dialect: Dialect, exit: ProgramExit);
     /// Disconnects a reader that does not keep up.
     fn cut_off(&mut self, reader: ClientId);
     /// Closes a writer when another one takes over.
@@ -60,8 +93,15 @@ pub(crate) trait ReaderOutput {
 #[derive(Debug)]
 struct Reader {
     role: Role,
+    dialect: Dialect,
     /// The offset of the next byte to send.
     next: u64,
+    /// The size that it was told.
+    size: Option<TerminalSize>,
+    /// The value of `Attachments::clients_version` that it was told.
+    clients_version: u64,
+    /// Whether it has asked for a pause of its output.
+    paused: bool,
 }
 
 /// The output of a program and its readers.
@@ -70,18 +110,41 @@ pub(crate) struct Attachments {
     output: Scrollback,
     readers: BTreeMap<ClientId, Reader>,
     writer: Option<ClientId>,
+    sharing: Sharing,
+    /// The size of the program's terminal, if it has one.
+    size: Option<TerminalSize>,
+    /// The name of the writer's principal.
+    writer_name: Option<String>,
+    viewers: usize,
+    /// Incremented when `writer_name` or `viewers` changes.
+    clients_version: u64,
+    /// Whether readers have to be told who is attached.
+    clients_changed: bool,
+    /// When all readers were last told who is attached.
+    clients_told: Time,
+    /// Whether the output goes on to readers that have asked for a pause.
+    ignores_pauses: bool,
     /// Listeners whose streams have ended since the last [`Attachments::take_ended_streams`].
     ended_streams: Vec<ClientId>,
     exit: Option<ProgramExit>,
 }
 
 impl Attachments {
-    /// Starts without readers. Keeps the last `scrollback` bytes of output for readers that attach later.
-    pub(crate) fn new(scrollback: usize) -> Self {
+    /// Starts without readers. Keeps the last `scrollback` bytes of output for readers that attach later. `size` is that of
+    /// the program's terminal.
+    pub(crate) fn new(scrollback: usize, sharing: Sharing, size: Option<TerminalSize>) -> Self {
         Self {
             output: Scrollback::new(scrollback),
             readers: BTreeMap::new(),
             writer: None,
+            sharing,
+            size,
+            writer_name: None,
+            viewers: 0,
+            clients_version: 0,
+            clients_changed: false,
+            clients_told: Time::default(),
+            ignores_pauses: false,
             ended_streams: Vec::new(),
             exit: None,
         }
@@ -109,9 +172,19 @@ impl Attachments {
         self.output.end()
     }
 
-    /// The client whose input goes to the program.
+    /// The client whose input goes to the program, unless the program is read-only.
     pub(crate) fn writer(&self) -> Option<ClientId> {
         self.writer
+    }
+
+    /// Whether the input of a client goes to the program.
+    pub(crate) fn takes_input_of(&self, client: ClientId) -> bool {
+        self.writer == Some(client) && self.sharing != Sharing::Single { read_only: true }
+    }
+
+    /// The dialect of a reader that has not been told the exit.
+    pub(crate) fn dialect(&self, client: ClientId) -> Option<Dialect> {
+        self.readers.get(&client).map(|reader| reader.dialect)
     }
 
     /// Whether a client is a reader that has not been told the exit.
@@ -150,34 +223,146 @@ impl Attachments {
         writer.map_or(0, |writer| (self.output.end() - writer.next) as usize)
     }
 
-    /// Attaches a reader that has seen the output up to the offset `since`. A writer replaces the current one.
-    pub(crate) fn attach(
-        &mut self,
-        client: ClientId,
-        role: Role,
-        since: u64,
-        out: &mut impl ReaderOutput,
-    ) {
-        if role == Role::Writer
-            && let Some(other) = self.writer.replace(client)
-        {
-            self.readers.remove(&other);
-            out.close(other, TAKEN_OVER, "Taken over");
+    /// Attaches a reader. A writer replaces the current one.
+    pub(crate) fn attach(&mut self, new: NewReader<'_>, out: &mut impl ReaderOutput) {
+        let NewReader {
+            client,
+            role,
+            dialect,
+            since,
+            name,
+            title,
+        } = new;
+        match role {
+            Role::Writer => {
+                let other = self.writer.replace(client);
+                if let Some(other) = other {
+                    self.remove(other);
+                    out.close(other, CloseCode::TAKEN_OVER, "Taken over");
+                }
+                if self.writer_name.as_deref() != Some(name) {
+                    self.writer_name = Some(name.to_owned());
+                    self.clients_change();
+                }
+            }
+            Role::Viewer => {
+                self.viewers += 1;
+                self.clients_change();
+            }
+            Role::Listener => {}
         }
+        let role_told = match (role, self.sharing) {
+            (Role::Writer, Sharing::Shared | Sharing::Single { read_only: false }) => {
+                AttachRole::Writer
+            }
+            _ => AttachRole::Viewer,
+        };
+        let mut events = vec![AttachEvent::Role(role_told)];
+        events.extend(self.size.map(AttachEvent::Size));
+        if self.sharing == Sharing::Shared {
+            events.push(self.clients_event());
+        }
+        out.greet(client, dialect, &events, title);
         let start = self.output.start();
         if since < start {
-            out.gap(client, role, since, start);
+            out.gap(client, dialect, since, start);
         }
-        let next = since.max(start).min(self.output.end());
-        self.readers.insert(client, Reader { role, next });
+        let reader = Reader {
+            role,
+            dialect,
+            next: since.max(start).min(self.output.end()),
+            size: self.size,
+            clients_version: self.clients_version,
+            paused: false,
+        };
+        self.readers.insert(client, reader);
         self.pump(client, out);
     }
 
     /// Removes a reader.
     pub(crate) fn detach(&mut self, client: ClientId) {
-        self.readers.remove(&client);
+        self.remove(client);
         if self.writer == Some(client) {
             self.writer = None;
+            self.writer_name = None;
+            self.clients_change();
+        }
+    }
+
+    /// Removes a reader that has been told the exit, has been cut off or is gone.
+    fn remove(&mut self, client: ClientId) {
+        let reader = self.readers.remove(&client);
+        if reader.is_some_and(|reader| reader.role == Role::Viewer) {
+            self.viewers -= 1;
+            self.clients_change();
+        }
+        self.clients_changed &= !self.readers.is_empty();
+    }
+
+    /// Sets the size of the terminal and tells the readers.
+    pub(crate) fn resize(&mut self, size: TerminalSize, out: &mut impl ReaderOutput) {
+        self.size = Some(size);
+        for (client, reader) in &mut self.readers {
+            if !out.is_congested(*client) {
+                reader.tell_size(*client, self.size, out);
+            }
+        }
+    }
+
+    /// Stops the output to a reader, or lets it continue. A writer that has paused makes the program wait.
+    pub(crate) fn set_paused(&mut self, client: ClientId, paused: bool) {
+        if let Some(reader) = self.readers.get_mut(&client) {
+            reader.paused = paused;
+        }
+    }
+
+    /// Ends all pauses, and ignores later ones: the program has exited, so it cannot be made to wait. The rest of its output
+    /// could otherwise be held for any time.
+    pub(crate) fn end_pauses(&mut self, out: &mut impl ReaderOutput) {
+        self.ignores_pauses = true;
+        self.pump_all(out);
+    }
+
+    /// Who is attached.
+    fn clients_event(&self) -> AttachEvent {
+        AttachEvent::Clients {
+            writer: self.writer_name.clone(),
+            viewers: self.viewers,
+        }
+    }
+
+    /// `writer_name` or `viewers` has changed: the other readers have to be told, if there are any.
+    fn clients_change(&mut self) {
+        self.clients_version += 1;
+        self.clients_changed =
+            self.sharing == Sharing::Shared && self.exit.is_none() && !self.readers.is_empty();
+    }
+
+    /// When to call [`Attachments::tell_clients`], if at all.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        self.clients_changed
+            .then(|| self.clients_told + CLIENTS_INTERVAL)
+    }
+
+    /// Tells all readers who is attached, if that has changed and the deadline has passed. A congested reader is told after
+    /// the next interval.
+    pub(crate) fn tell_clients(&mut self, now: Time, out: &mut impl ReaderOutput) {
+        if self.deadline().is_none_or(|deadline| now < deadline) {
+            return;
+        }
+        self.clients_told = now;
+        self.clients_changed = false;
+        let event = self.clients_event();
+        for (client, reader) in &mut self.readers {
+            if reader.clients_version == self.clients_version {
+                continue;
+            }
+            if out.is_congested(*client) {
+                self.clients_changed = true;
+                continue;
+            }
+            reader.clients_version = self.clients_version;
+            out.tell(*client, reader.dialect, &event);
         }
     }
 
@@ -195,32 +380,38 @@ impl Attachments {
             return;
         };
         let start = self.output.start();
+        if reader.next < start && reader.role == Role::Viewer {
+            out.cut_off(client);
+            return self.remove(client);
+        }
+        if reader.size != self.size && !out.is_congested(client) {
+            reader.tell_size(client, self.size, out);
+        }
+        if reader.paused && !self.ignores_pauses {
+            return;
+        }
         if reader.next < start {
-            if reader.role == Role::Viewer {
-                out.cut_off(client);
-                self.readers.remove(&client);
-                return;
-            }
             if out.is_congested(client) {
                 return;
             }
-            out.gap(client, reader.role, reader.next, start);
+            out.gap(client, reader.dialect, reader.next, start);
             reader.next = start;
         }
         while !out.is_congested(client) {
             let (stream, bytes) = self.output.piece(reader.next, MAX_MESSAGE);
             if bytes.is_empty() {
                 if let Some(exit) = self.exit {
-                    out.exit(client, reader.role, exit);
-                    if matches!(reader.role, Role::Listener(_)) {
+                    out.exit(client, reader.dialect, exit);
+                    if reader.role == Role::Listener {
                         self.ended_streams.push(client);
                     }
-                    self.readers.remove(&client);
+                    // A client that comes later for the output and the exit may have any role.
+                    self.detach(client);
                 }
                 return;
             }
             reader.next += bytes.len() as u64;
-            out.output(client, reader.role, stream, bytes, reader.next);
+            out.output(client, reader.dialect, stream, bytes, reader.next);
         }
     }
 
@@ -228,7 +419,26 @@ impl Attachments {
     pub(crate) fn handle_exit(&mut self, exit: ProgramExit, out: &mut impl ReaderOutput) {
         debug_assert!(self.exit.is_none());
         self.exit = Some(exit);
+        self.clients_changed = false;
+        self.ignores_pauses = true;
         self.output.seal();
         self.pump_all(out);
+    }
+}
+
+impl Reader {
+    /// Tells the reader the size of the terminal, if it was told another one.
+    fn tell_size(
+        &mut self,
+        client: ClientId,
+        size: Option<TerminalSize>,
+        out: &mut impl ReaderOutput,
+    ) {
+        if self.size != size
+            && let Some(size) = size
+        {
+            self.size = Some(size);
+            out.tell(client, self.dialect, &AttachEvent::Size(size));
+        }
     }
 }

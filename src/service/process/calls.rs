@@ -100,30 +100,6 @@ pub(crate) fn no_process() -> Rejection {
     Rejection::new(StatusCode::NOT_FOUND, "process not found")
 }
 
-/// Rejects a request whose head does not announce a JSON body.
-pub(crate) fn check_content_type(request: &Request<'_>) -> Result<(), Rejection> {
-    let length = request.header("content-length").unwrap_or(b"0");
-    if length.iter().all(|digit| *digit == b'0') && request.header("transfer-encoding").is_none() {
-        return Err(bad_request("a JSON body is required"));
-    }
-    // A browser sends this type to another origin only after a CORS preflight.
-    let media_type = request
-        .header("content-type")
-        .and_then(|value| value.split(|byte| *byte == b';').next())
-        .unwrap_or_default();
-    if media_type
-        .trim_ascii()
-        .eq_ignore_ascii_case(b"application/json")
-    {
-        Ok(())
-    } else {
-        Err(Rejection::new(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "the Content-Type must be application/json",
-        ))
-    }
-}
-
 /// The program that a call starts.
 #[derive(Clone, Debug)]
 pub(crate) struct RunRequest {

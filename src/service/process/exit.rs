@@ -34,6 +34,21 @@ impl From<Option<ExitStatus>> for ProgramExit {
     }
 }
 
+impl ProgramExit {
+    /// The code as a byte; 255 if it does not fit.
+    pub(crate) fn code_byte(self) -> u8 {
+        u8::try_from(self.code).unwrap_or(u8::MAX)
+    }
+
+    /// The reason of a CLOSE frame: `exited with code 3`, or `killed by SIGTERM`.
+    pub(crate) fn reason(self) -> String {
+        match self.signal {
+            Some(signal) => format!("killed by {signal}"),
+            None => self.to_string(),
+        }
+    }
+}
+
 impl From<ProgramExit> for AttachEvent {
     fn from(exit: ProgramExit) -> Self {
         Self::Exit {

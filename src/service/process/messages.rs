@@ -3,6 +3,12 @@
 //! A client of [`Terminal`](super::Terminal), or one that attaches to a process of [`Processes`](super::Processes),
 //! sends the program's input as binary messages and receives its output as binary messages. Text messages are JSON: a
 //! client sends a [`Control`], and the server sends an [`AttachEvent`]. Both sides ignore text that they do not know.
+//!
+//! A client that attaches first gets its [role](AttachEvent::Role), the [size](AttachEvent::Size) of the terminal and, for a
+//! process, who else is attached ([`AttachEvent::Clients`]). Output follows.
+//!
+//! There are two other dialects. With `?input=text` in the URL, all messages of the client are input, and the server sends
+//! no events: it closes the connection with 4300 plus the exit code. With the subprotocol `tty`, clients of ttyd can attach.
 
 use serde_json::{Value, json};
 
@@ -36,10 +42,7 @@ impl Control {
         }
         let message: Value = serde_json::from_str(text).ok()?;
         match message.get("type")?.as_str()? {
-            "resize" => Some(Self::Resize(TerminalSize {
-                rows: dimension(message.get("rows")?.as_u64()?)?,
-                cols: dimension(message.get("cols")?.as_u64()?)?,
-            })),
+            "resize" => Some(Self::Resize(size(&message)?)),
             _ => None,
         }
     }
@@ -50,6 +53,25 @@ impl Control {
             Self::Resize(TerminalSize { rows, cols }) => {
                 format!(r#"{{"type":"resize","rows":{rows},"cols":{cols}}}"#)
             }
+        }
+    }
+}
+
+/// What an attached client may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttachRole {
+    /// Its input goes to the program, and it sets the size of the terminal.
+    Writer,
+    /// It watches. Its input is ignored.
+    Viewer,
+}
+
+impl AttachRole {
+    /// The name in messages.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Writer => "writer",
+            Self::Viewer => "viewer",
         }
     }
 }
@@ -68,6 +90,19 @@ impl Control {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AttachEvent {
+    /// The role of the client: `{"type":"role","role":"viewer"}`. It is the first message.
+    Role(AttachRole),
+    /// The size of the terminal: `{"type":"size","rows":24,"cols":80}`. It follows the role, and is sent again whenever the
+    /// size has changed.
+    Size(TerminalSize),
+    /// Who is attached to a process: `{"type":"clients","writer":"ada","viewers":2}`. It follows the size, and is sent again
+    /// when it has changed, at most once a second. A [`Terminal`](super::Terminal) does not send it.
+    Clients {
+        /// The name of the principal whose input goes to the program. `None` if there is no writer.
+        writer: Option<String>,
+        /// The number of clients that watch.
+        viewers: usize,
+    },
     /// The program has exited, and all its output has been sent. CLOSE 1000 follows.
     Exit {
         /// The exit code, or 128 plus the number of the signal that killed the program. 255 if it is unknown.
@@ -96,6 +131,19 @@ impl AttachEvent {
         let text = |name| Some(message.get(name)?.as_str()?.to_owned());
         let offset = |name| message.get(name)?.as_u64();
         match message.get("type")?.as_str()? {
+            "role" => match message.get("role")?.as_str()? {
+                "writer" => Some(Self::Role(AttachRole::Writer)),
+                "viewer" => Some(Self::Role(AttachRole::Viewer)),
+                _ => None,
+            },
+            "size" => Some(Self::Size(size(&message)?)),
+            "clients" => Some(Self::Clients {
+                writer: match message.get("writer")? {
+                    Value::Null => None,
+                    writer => Some(writer.as_str()?.to_owned()),
+                },
+                viewers: usize::try_from(offset("viewers")?).ok()?,
+            }),
             "exit" => Some(Self::Exit {
                 code: i32::try_from(message.get("exitCode")?.as_i64()?).ok()?,
                 signal: text("signal"),
@@ -114,6 +162,14 @@ impl AttachEvent {
     /// The message as JSON.
     pub fn to_json(&self) -> String {
         match self {
+            Self::Role(role) => format!(r#"{{"type":"role","role":"{}"}}"#, role.name()),
+            Self::Size(TerminalSize { rows, cols }) => {
+                format!(r#"{{"type":"size","rows":{rows},"cols":{cols}}}"#)
+            }
+            Self::Clients { writer, viewers } => {
+                let writer = Value::from(writer.as_deref());
+                format!(r#"{{"type":"clients","writer":{writer},"viewers":{viewers}}}"#)
+            }
             Self::Exit { code, signal: None } => format!(r#"{{"type":"exit","exitCode":{code}}}"#),
             Self::Exit {
                 code,
@@ -126,6 +182,15 @@ impl AttachEvent {
             Self::Error { message } => json!({"type": "error", "message": message}).to_string(),
         }
     }
+}
+
+/// The size in a message with `rows` and `cols`.
+fn size(message: &Value) -> Option<TerminalSize> {
+    let read = |name| dimension(message.get(name)?.as_u64()?);
+    Some(TerminalSize {
+        rows: read("rows")?,
+        cols: read("cols")?,
+    })
 }
 
 /// The number of rows or columns of a terminal: 1 to 65535.
@@ -171,7 +236,34 @@ mod tests {
     #[test]
     fn each_event_is_parsed_from_its_own_json() {
         let signal = Some("SIGKILL".to_owned());
+        let clients = |writer: Option<&str>, viewers| AttachEvent::Clients {
+            writer: writer.map(str::to_owned),
+            viewers,
+        };
         for (event, json) in [
+            (
+                AttachEvent::Role(AttachRole::Writer),
+                r#"{"type":"role","role":"writer"}"#,
+            ),
+            (
+                AttachEvent::Role(AttachRole::Viewer),
+                r#"{"type":"role","role":"viewer"}"#,
+            ),
+            (
+                AttachEvent::Size(TerminalSize {
+                    rows: 1,
+                    cols: 65535,
+                }),
+                r#"{"type":"size","rows":1,"cols":65535}"#,
+            ),
+            (
+                clients(Some("a \"b\""), 1000),
+                r#"{"type":"clients","writer":"a \"b\"","viewers":1000}"#,
+            ),
+            (
+                clients(None, 0),
+                r#"{"type":"clients","writer":null,"viewers":0}"#,
+            ),
             (
                 AttachEvent::Exit { code: 137, signal },
                 r#"{"type":"exit","exitCode":137,"signal":"SIGKILL"}"#,
@@ -190,7 +282,16 @@ mod tests {
             assert_eq!(event.to_json(), json);
             assert_eq!(AttachEvent::parse(json), Some(event));
         }
-        for bad in ["", "[]", r#"{"type":"exit"}"#, r#"{"type":"gap","from":1}"#] {
+        for bad in [
+            "",
+            "[]",
+            r#"{"type":"exit"}"#,
+            r#"{"type":"gap","from":1}"#,
+            r#"{"type":"role","role":"owner"}"#,
+            r#"{"type":"size","rows":0,"cols":80}"#,
+            r#"{"type":"clients","viewers":1}"#,
+            r#"{"type":"clients","writer":1,"viewers":1}"#,
+        ] {
             assert_eq!(AttachEvent::parse(bad), None, "{bad}");
         }
     }

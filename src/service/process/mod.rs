@@ -9,10 +9,12 @@
 //! ```
 //!
 //! [`Control`] and [`AttachEvent`] are the text messages between an attached client and the server; see [`messages`].
+//! Clients that know other messages select another `Dialect`.
 
 pub(crate) mod attach;
 mod body;
 pub(crate) mod calls;
+pub(crate) mod dialect;
 pub(crate) mod events;
 mod exec;
 pub(crate) mod exit;
@@ -25,7 +27,7 @@ pub(crate) mod scrollback;
 mod sink;
 mod terminal;
 
-pub use self::messages::{AttachEvent, Control};
+pub use self::messages::{AttachEvent, AttachRole, Control};
 pub use self::processes::{Processes, ProcessesConfig};
 pub use self::terminal::{Terminal, TerminalConfig};
 pub use crate::sys::TerminalSize;

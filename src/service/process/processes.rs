@@ -6,12 +6,13 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::attach::{Attachments, Role};
+use super::attach::{Attachments, Role, Sharing};
 use super::body::bad_request;
 use super::calls::{
-    AttachQuery, Call, RunRequest, check_content_type, no_process, read_data, read_exec,
-    read_signal, read_size, read_spawn, since,
+    AttachQuery, Call, RunRequest, no_process, read_data, read_exec, read_signal, read_size,
+    read_spawn, since,
 };
+use super::dialect::Dialect;
 use super::events::Details;
 use super::exec::ExecCalls;
 use super::program::{Launch, Program};
@@ -20,8 +21,9 @@ use super::responses::{spawned, status, summary};
 use super::sink::Sink;
 use crate::service::Endpoint;
 use crate::{
-    Accept, ClientId, CloseReason, Context, Message, Metrics, Readiness, Rejection, Request,
-    Response, Route, Scope, Service, SourceId, StatusCode, StatusFields, TimerId,
+    Accept, ClientId, CloseCode, CloseReason, Context, LinkTarget, Message, Metrics, Readiness,
+    Rejection, Request, Response, Route, Scope, Service, SourceId, StatusCode, StatusFields,
+    TimerId,
 };
 
 /// The header field that names the content type of a stream's events.
@@ -29,6 +31,9 @@ const EVENTS_ARE_JSON: (&str, &str) = ("X-SSE-Content-Type", "application/json")
 
 /// How long a client that has half-closed its connection is kept while it has unread output and takes nothing.
 const CATCHING_UP: Duration = Duration::from_secs(5);
+
+/// The work of reading the use of processor time and memory of one process, in the units of [`Context::spend`].
+const USAGE: usize = 20;
 
 /// The maximum number of processes that are kept, as a multiple of the maximum number of running ones.
 const EXITED_PER_RUNNING: usize = 4;
@@ -97,6 +102,7 @@ struct Start {
 struct AttachRequest {
     id: Uuid,
     query: AttachQuery,
+    dialect: Dialect,
     since: u64,
 }
 
@@ -151,7 +157,7 @@ impl Processes {
     ) -> Result<Option<Response>, Rejection> {
         let ok = || Response::json(StatusCode::OK, json!({"ok": true}).to_string());
         Ok(Some(match call {
-            Call::List => self.list(ctx),
+            Call::List => self.list(ctx, reads_usage(request)?),
             Call::Spawn => {
                 let start = Start {
                     caller,
@@ -186,19 +192,19 @@ impl Processes {
                 if !program.has_terminal() {
                     return Err(bad_request("process is not PTY-backed"));
                 }
-                program.resize(size).map_err(|error| {
+                self.programs.resize(ctx, id, size).map_err(|error| {
                     Rejection::new(StatusCode::INTERNAL, format!("resizing failed: {error}"))
                 })?;
                 ok()
             }
             Call::Stream(id) => {
                 let since = since(request, self.output_end(id))?;
-                let role = Role::Listener(Details::of(request)?);
+                let kind = (Role::Listener, Dialect::EventStream(Details::of(request)?));
                 let begun = ctx.begin_stream(caller, &[EVENTS_ARE_JSON]);
                 if begun.is_err() || request.method() == "HEAD" {
                     return Ok(None);
                 }
-                self.programs.attach(ctx, id, caller, role, since);
+                self.programs.attach(ctx, id, caller, kind, since);
                 return Ok(None);
             }
             Call::Attach(_) => return Err(Rejection::not_found()),
@@ -255,9 +261,14 @@ impl Processes {
             timeout: request.timeout,
             linger: self.config.linger,
         };
+        let size = launch.terminal;
         let sink = match exec {
             Some((limit, details)) => self.exec_calls.sink(caller, limit, details),
-            None => Sink::Shared(Attachments::new(self.config.scrollback)),
+            None => Sink::Shared(Attachments::new(
+                self.config.scrollback,
+                Sharing::Shared,
+                size,
+            )),
         };
         let answer = match self.programs.start(ctx, launch, sink) {
             Ok(id) => {
@@ -297,15 +308,19 @@ impl Processes {
         }
     }
 
-    fn list(&mut self, ctx: &Context) -> Response {
+    fn list(&mut self, ctx: &mut Context, with_usage: bool) -> Response {
         let now = ctx.now();
         let visible = |program: &&mut Program| is_shared(program);
         let mut programs: Vec<&mut Program> = self.programs.iter_mut().filter(visible).collect();
         programs.sort_by_key(|program| program.started);
         let programs: Vec<Value> = programs
             .into_iter()
-            .map(|program| summary(program, now))
+            .map(|program| summary(program, now, with_usage))
             .collect();
+        if with_usage {
+            // Reading the use of one process from the system takes about this time.
+            ctx.spend(programs.len() * USAGE);
+        }
         Response::json(StatusCode::OK, json!({"processes": programs}).to_string())
     }
 
@@ -350,8 +365,17 @@ impl Processes {
         Ok(AttachRequest {
             id,
             query: AttachQuery::read(request)?,
+            dialect: Dialect::of(request)?,
             since: since(request, program.output_end())?,
         })
+    }
+
+    /// Whether a client would be a second writer of its process.
+    fn is_refused(&self, attach: &AttachRequest) -> bool {
+        let program = self.programs.get(attach.id);
+        attach.query.role == Role::Writer
+            && !attach.query.takeover
+            && program.is_some_and(|program| program.sink.writer().is_some())
     }
 
     /// Handles the processes that have finished: answers their `exec` calls, and lets the others expire.
@@ -368,9 +392,27 @@ impl Processes {
     }
 }
 
+/// Whether a list of processes has their use of processor time and memory: `?usage=1`.
+fn reads_usage(request: &Request<'_>) -> Result<bool, Rejection> {
+    match request.parameters("usage").last().as_deref() {
+        None | Some("0" | "false") => Ok(false),
+        Some("1" | "true") => Ok(true),
+        Some(_) => Err(bad_request("'usage' is not 0 or 1")),
+    }
+}
+
 /// Whether a process is visible to all clients: it was not started by `exec`.
 fn is_shared(program: &Program) -> bool {
     matches!(program.sink, Sink::Shared(_))
+}
+
+/// Whether a client asks for a connection that can be resumed, rather than to resume one.
+fn asks_for_new_connection(request: &Request<'_>) -> bool {
+    let field = request.header("outrigger-resume");
+    let parameter = request.parameters("resume").next();
+    field.map_or(parameter.as_deref() == Some("new"), |field| {
+        field.trim_ascii().starts_with(b"new")
+    })
 }
 
 impl Service for Processes {
@@ -382,7 +424,7 @@ impl Service for Processes {
             }
             call => {
                 if call.has_body() {
-                    check_content_type(request)?;
+                    request.expect_json_body()?;
                 }
                 Ok(Route::Http)
             }
@@ -395,6 +437,35 @@ impl Service for Processes {
             Ok(Call::Attach(_)) => Scope::Use,
             _ => Scope::All,
         }
+    }
+
+    /// Processes that have a terminal can be watched.
+    fn share(
+        &mut self,
+        _: &mut Context,
+        _: ClientId,
+        target: &LinkTarget,
+    ) -> Result<(), Rejection> {
+        let below = self.config.endpoint.below(target.path());
+        let call = Call::read("GET", below.ok_or_else(Rejection::not_found)?)?;
+        let (Call::Attach(id), None) = (call, target.item()) else {
+            return Err(Rejection::not_found());
+        };
+        let program = self.programs.get(id).filter(|program| is_shared(program));
+        if program.ok_or_else(no_process)?.has_terminal() {
+            return Ok(());
+        }
+        Err(bad_request("process is not PTY-backed"))
+    }
+
+    /// A client that is refused leaves no connection that could be resumed. A client that comes back is not refused, because
+    /// the connection that it resumes is still attached.
+    fn is_resumable(&self, request: &Request<'_>) -> bool {
+        let is_refused = || {
+            let attach = self.read_attach(request);
+            attach.is_ok_and(|attach| self.is_refused(&attach))
+        };
+        !(asks_for_new_connection(request) && is_refused())
     }
 
     fn max_body(&self, request: &Request<'_>) -> usize {
@@ -434,32 +505,42 @@ impl Service for Processes {
             return Err(Rejection::unavailable("stopping").because("stopping"));
         }
         let attach = self.read_attach(request)?;
-        let writer = self
-            .programs
-            .get_mut(attach.id)
-            .and_then(|program| program.sink.attachments()?.writer());
-        if attach.query.role == Role::Writer && !attach.query.takeover && writer.is_some() {
+        // A page cannot see the status of a failed handshake. It gets CLOSE instead, from `connected`.
+        if self.is_refused(&attach) && request.header("origin").is_none() {
             let why = "process already has an active attach session";
             return Err(Rejection::new(StatusCode::CONFLICT, why));
         }
-        Ok(Accept::default())
+        Ok(attach.dialect.accept())
     }
 
     fn connected(&mut self, ctx: &mut Context, client: ClientId, request: &Request<'_>) {
-        if let Ok(AttachRequest { id, query, since }) = self.read_attach(request) {
-            if let (Role::Writer, Some(size), Some(program)) =
-                (query.role, query.size, self.programs.get(id))
-                && let Err(error) = program.resize(size)
-            {
-                log::debug!("resizing the terminal of {client} failed: {error}");
+        match self.read_attach(request) {
+            Ok(attach) if self.is_refused(&attach) => {
+                let why = "another client is the writer";
+                ctx.close(client, CloseCode::CONFLICT, why);
             }
-            self.programs.attach(ctx, id, client, query.role, since);
+            Ok(attach) => {
+                let AttachRequest {
+                    id,
+                    query,
+                    dialect,
+                    since,
+                } = attach;
+                if let (Role::Writer, Some(size)) = (query.role, query.size)
+                    && let Err(error) = self.programs.resize(ctx, id, size)
+                {
+                    log::debug!("resizing the terminal of {client} failed: {error}");
+                }
+                let kind = (query.role, dialect);
+                self.programs.attach(ctx, id, client, kind, since);
+            }
+            Err(_) => {}
         }
         self.follow_up(ctx);
     }
 
     fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
-        self.programs.message(ctx, client, message, false);
+        self.programs.message(ctx, client, message);
         self.follow_up(ctx);
     }
 

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::attach::Role;
-use super::messages::Control;
+use super::attach::{NewReader, Role};
+use super::dialect::{ClientMessage, Dialect};
 use super::program::{Launch, MARK, Program};
 use super::sink::{ContextOutput, Sink};
-use crate::sys::{ProcessTrees, SystemProcessTable};
+use crate::sys::{ProcessTrees, SystemProcessTable, TerminalSize};
 use crate::{ClientId, Context, Message, Readiness, SourceId, Time, TimerId};
 
 /// The maximum number of programs that are started in one turn of the loop. Starting one blocks until the new process
@@ -279,22 +279,47 @@ impl Programs {
         program.is_some_and(|program| program.sink.is_read_by(client))
     }
 
+    /// Sets the size of a program's terminal and tells its readers.
+    pub(crate) fn resize(
+        &mut self,
+        ctx: &mut Context,
+        id: Uuid,
+        size: TerminalSize,
+    ) -> io::Result<()> {
+        let mut resized = Ok(());
+        self.with(ctx, id, |program, ctx| resized = program.resize(ctx, size));
+        resized
+    }
+
     // Readers.
 
+    /// Attaches a client that has seen the output of a program up to the offset `since`.
     pub(crate) fn attach(
         &mut self,
         ctx: &mut Context,
         id: Uuid,
         client: ClientId,
-        role: Role,
+        (role, dialect): (Role, Dialect),
         since: u64,
     ) {
         if self.entries.contains_key(&id) {
             self.readers.insert(client, id);
         }
         self.with(ctx, id, |program, ctx| {
+            let title = match dialect {
+                Dialect::Tty => program.title(),
+                Dialect::Json | Dialect::Text | Dialect::EventStream(_) => String::new(),
+            };
             if let Some(attachments) = program.sink.attachments() {
-                attachments.attach(client, role, since, &mut ContextOutput(ctx));
+                let new = NewReader {
+                    client,
+                    role,
+                    dialect,
+                    since,
+                    name: &ctx.principal(client).to_string(),
+                    title: &title,
+                };
+                attachments.attach(new, &mut ContextOutput(ctx));
             }
             program.read_all(ctx);
         });
@@ -314,58 +339,48 @@ impl Programs {
 
     /// Sends more output to a client whose earlier output has drained.
     pub(crate) fn drained(&mut self, ctx: &mut Context, client: ClientId) {
-        let Some(id) = self.read_by(client) else {
-            return;
-        };
-        self.with(ctx, id, |program, ctx| {
-            if let Some(attachments) = program.sink.attachments() {
-                attachments.pump(client, &mut ContextOutput(ctx));
-            }
-            program.read_all(ctx);
-        });
+        if let Some(id) = self.read_by(client) {
+            self.with(ctx, id, |program, ctx| program.catch_up(ctx, client));
+        }
     }
 
-    /// Handles a message of an attached client: binary is input, text is a [`Control`] message.
-    pub(crate) fn message(
-        &mut self,
-        ctx: &mut Context,
-        client: ClientId,
-        message: Message<'_>,
-        read_only: bool,
-    ) {
+    /// Handles a message of an attached client.
+    pub(crate) fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
         let Some(id) = self.read_by(client) else {
             return;
         };
         self.with(ctx, id, |program, ctx| {
-            let writes = program
-                .sink
-                .attachments()
-                .is_some_and(|attachments| attachments.writer() == Some(client));
-            match message {
-                Message::Binary(_) if read_only || !writes => {
-                    log::debug!("{client} is not the writer: input ignored");
-                }
-                Message::Binary(bytes) => {
+            let Some(attachments) = program.sink.attachments() else {
+                return;
+            };
+            // A client that has been told the exit is being closed.
+            let Some(dialect) = attachments.dialect(client) else {
+                return;
+            };
+            let writes = attachments.writer() == Some(client);
+            match dialect.read(message) {
+                Ok(ClientMessage::Input(bytes)) if attachments.takes_input_of(client) => {
                     // While much input waits the client is not read, so the queue is bounded.
                     program.push_input(ctx, bytes);
                 }
-                Message::Text(text) => match Control::parse(text) {
-                    Some(Control::Resize(size)) if writes => {
-                        if let Err(error) = program.resize(size) {
-                            log::debug!("resizing the terminal of {client} failed: {error}");
-                        }
+                Ok(ClientMessage::Input(_)) => {
+                    log::debug!("{client} is not the writer: input ignored");
+                }
+                Ok(ClientMessage::Resize(size)) if writes => {
+                    if let Err(error) = program.resize(ctx, size) {
+                        log::debug!("resizing the terminal of {client} failed: {error}");
                     }
-                    Some(Control::Resize(_)) => {
-                        log::debug!("{client} is not the writer: resize ignored");
-                    }
-                    None => {
-                        // The text is not logged because it may be typed input, such as a password.
-                        log::warn!(
-                            "{client} sent a text message of {} bytes that is not a control message: ignored",
-                            text.len()
-                        );
-                    }
-                },
+                }
+                Ok(ClientMessage::Resize(_)) => {
+                    log::debug!("{client} is not the writer: resize ignored");
+                }
+                Ok(ClientMessage::Pause) => attachments.set_paused(client, true),
+                Ok(ClientMessage::Resume) => {
+                    attachments.set_paused(client, false);
+                    program.catch_up(ctx, client);
+                }
+                Ok(ClientMessage::Greeting) => {}
+                Err(ignored) => ignored.log(client),
             }
         });
     }

@@ -12,8 +12,19 @@ use super::sink::CollectedOutput;
 use crate::sys::usage;
 use crate::{Response, StatusCode, Time};
 
-/// An entry of the list of processes.
-pub(crate) fn summary(program: &mut Program, now: Time) -> Value {
+/// An entry of the list of processes. `with_usage` adds its use of processor time and memory.
+pub(crate) fn summary(program: &mut Program, now: Time, with_usage: bool) -> Value {
+    let mut summary = fields(program, now);
+    if with_usage {
+        let used = program.exit().is_none().then(|| usage(program.pid()));
+        let (cpu, memory) = used.flatten().unwrap_or_default();
+        summary["cpu_s"] = cpu.as_secs_f64().into();
+        summary["mem_bytes"] = memory.into();
+    }
+    summary
+}
+
+fn fields(program: &mut Program, now: Time) -> Value {
     let exit = program.exit();
     let attached = program
         .sink

@@ -3,12 +3,20 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::attach::{Attachments, ReaderOutput, Role};
+use super::attach::{Attachments, ReaderOutput};
+use super::dialect::Dialect;
 use super::events::{self, Details};
 use super::exit::ProgramExit;
 use super::messages::AttachEvent;
 use super::scrollback::OutputStream;
-use crate::{ClientId, CloseCode, Context, Message};
+use crate::sys::TerminalSize;
+use crate::{ClientId, CloseCode, Context, Message, Time};
+
+/// The close code of a client with [`Dialect::Text`] when its program exits with code 0. Code 1 is one more, and so on to 255.
+const EXITED: u16 = 4300;
+
+/// The maximum length in bytes of a window's title.
+const MAX_TITLE: usize = 1000;
 
 /// Bytes of space offered at a time for collected output.
 const STEP: usize = 16 << 10;
@@ -181,6 +189,37 @@ impl Sink {
         }
     }
 
+    /// When to call [`Sink::handle_timeout`], if at all.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        match self {
+            Self::Shared(attachments) => attachments.deadline(),
+            Self::Collected(_) => None,
+        }
+    }
+
+    /// Tells the readers what is due.
+    pub(crate) fn handle_timeout(&mut self, ctx: &mut Context) {
+        if let Self::Shared(attachments) = self {
+            attachments.tell_clients(ctx.now(), &mut ContextOutput(ctx));
+        }
+    }
+
+    /// The terminal has a new size.
+    pub(crate) fn resize(&mut self, ctx: &mut Context, size: TerminalSize) {
+        if let Self::Shared(attachments) = self {
+            // The sender of a resize message causes a message to every reader.
+            ctx.spend(attachments.reader_count());
+            attachments.resize(size, &mut ContextOutput(ctx));
+        }
+    }
+
+    /// Sends output to readers that have asked for a pause, too.
+    pub(crate) fn end_pauses(&mut self, ctx: &mut Context) {
+        if let Self::Shared(attachments) = self {
+            attachments.end_pauses(&mut ContextOutput(ctx));
+        }
+    }
+
     /// Whether output or the exit is not sent yet.
     pub(crate) fn is_read(&self) -> bool {
         match self {
@@ -215,6 +254,14 @@ impl Sink {
         }
     }
 
+    /// The client whose input goes to the program.
+    pub(crate) fn writer(&self) -> Option<ClientId> {
+        match self {
+            Self::Shared(attachments) => attachments.writer(),
+            Self::Collected(_) => None,
+        }
+    }
+
     /// The readers, unless the output is collected.
     pub(crate) fn attachments(&mut self) -> Option<&mut Attachments> {
         match self {
@@ -224,49 +271,105 @@ impl Sink {
     }
 }
 
-/// Sends the messages to readers through the [`Context`]. Messages to readers that are gone are dropped.
+/// Sends the messages to readers through the [`Context`], each in the reader's [`Dialect`]. Messages to readers that are
+/// gone are dropped.
 pub(crate) struct ContextOutput<'a>(pub(crate) &'a mut Context);
+
+impl ContextOutput<'_> {
+    /// Tells a client that its program could not be started, and closes the connection.
+    pub(crate) fn fail(&mut self, client: ClientId, dialect: Dialect, why: String) {
+        match dialect {
+            Dialect::Json => {
+                let event = AttachEvent::Error { message: why }.to_json();
+                self.0.send(client, Message::Text(&event));
+                let reason = "failed to start process";
+                self.0.close(client, CloseCode::INTERNAL, reason);
+            }
+            Dialect::Text | Dialect::Tty | Dialect::EventStream(_) => {
+                self.0.close(client, CloseCode::INTERNAL, why);
+            }
+        }
+    }
+}
 
 impl ReaderOutput for ContextOutput<'_> {
     fn is_congested(&self, reader: ClientId) -> bool {
         self.0.is_congested(reader)
     }
 
+    fn greet(&mut self, reader: ClientId, dialect: Dialect, events: &[AttachEvent], title: &str) {
+        match dialect {
+            Dialect::Json => {
+                for event in events {
+                    self.tell(reader, dialect, event);
+                }
+            }
+            Dialect::Tty => {
+                let title = &title[..title.floor_char_boundary(MAX_TITLE)];
+                let title = format!("1{title}");
+                self.0.send(reader, Message::Binary(title.as_bytes()));
+                self.0.send(reader, Message::Binary(b"2{}"));
+            }
+            Dialect::Text | Dialect::EventStream(_) => {}
+        }
+    }
+
+    fn tell(&mut self, reader: ClientId, dialect: Dialect, event: &AttachEvent) {
+        match dialect {
+            Dialect::Json => self.0.send(reader, Message::Text(&event.to_json())),
+            Dialect::Text | Dialect::Tty | Dialect::EventStream(_) => {}
+        }
+    }
+
     fn output(
         &mut self,
         reader: ClientId,
-        role: Role,
+        dialect: Dialect,
         stream: OutputStream,
         bytes: &[u8],
         end: u64,
     ) {
-        if let Role::Listener(_) = role {
-            let event = events::output(stream, bytes, end);
-            let _ = self.0.stream(reader, event.as_bytes());
-        } else {
-            self.0.send(reader, Message::Binary(bytes));
+        match dialect {
+            Dialect::Json | Dialect::Text => self.0.send(reader, Message::Binary(bytes)),
+            Dialect::Tty => {
+                let message = [b"0", bytes].concat();
+                self.0.send(reader, Message::Binary(&message));
+            }
+            Dialect::EventStream(_) => {
+                let event = events::output(stream, bytes, end);
+                let _ = self.0.stream(reader, event.as_bytes());
+            }
         }
     }
 
-    fn gap(&mut self, reader: ClientId, role: Role, from: u64, to: u64) {
-        if let Role::Listener(details) = role {
-            let event = events::gap(details, from, to);
-            let _ = self.0.stream(reader, event.as_bytes());
-        } else {
-            let event = AttachEvent::Gap { from, to }.to_json();
-            self.0.send(reader, Message::Text(&event));
+    fn gap(&mut self, reader: ClientId, dialect: Dialect, from: u64, to: u64) {
+        match dialect {
+            Dialect::Json | Dialect::Text | Dialect::Tty => {
+                self.tell(reader, dialect, &AttachEvent::Gap { from, to });
+            }
+            Dialect::EventStream(details) => {
+                let event = events::gap(details, from, to);
+                let _ = self.0.stream(reader, event.as_bytes());
+            }
         }
     }
 
-    fn exit(&mut self, reader: ClientId, role: Role, exit: ProgramExit) {
-        if let Role::Listener(details) = role {
-            let event = events::exit(details, exit);
-            let _ = self.0.stream(reader, event.as_bytes());
-            let _ = self.0.end_stream(reader);
-        } else {
-            let event = AttachEvent::from(exit).to_json();
-            self.0.send(reader, Message::Text(&event));
-            self.0.close(reader, CloseCode::NORMAL, "Process exited");
+    fn exit(&mut self, reader: ClientId, dialect: Dialect, exit: ProgramExit) {
+        match dialect {
+            Dialect::Json => {
+                self.tell(reader, dialect, &exit.into());
+                self.0.close(reader, CloseCode::NORMAL, "Process exited");
+            }
+            Dialect::Text => {
+                let code = CloseCode(EXITED + u16::from(exit.code_byte()));
+                self.0.close(reader, code, exit.reason());
+            }
+            Dialect::Tty => self.0.close(reader, CloseCode::NORMAL, exit.reason()),
+            Dialect::EventStream(details) => {
+                let event = events::exit(details, exit);
+                let _ = self.0.stream(reader, event.as_bytes());
+                let _ = self.0.end_stream(reader);
+            }
         }
     }
 

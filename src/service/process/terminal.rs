@@ -7,17 +7,17 @@ use std::time::Duration;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::attach::{Attachments, Role};
+use super::attach::{Attachments, Role, Sharing};
 use super::calls::{find_account, size_of};
-use super::messages::AttachEvent;
+use super::dialect::Dialect;
 use super::program::{Launch, MARK};
 use super::programs::Programs;
-use super::sink::Sink;
+use super::sink::{ContextOutput, Sink};
 use crate::service::Endpoint;
 use crate::sys::{Account, TerminalSize};
 use crate::{
-    Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Readiness, Rejection,
-    Request, Route, Service, SourceId, StatusFields, TimerId,
+    Accept, ClientId, CloseReason, Context, Message, Metrics, Readiness, Rejection, Request, Route,
+    Service, SourceId, StatusFields, TimerId,
 };
 
 /// The output that is kept for a client that is behind. A terminal has no other readers.
@@ -77,13 +77,21 @@ pub struct Terminal {
     /// The account that the programs run as; `None` for the server's own.
     account: Option<Account>,
     programs: Programs,
-    /// Clients whose programs are started in later turns, in the order of arrival, with the sizes of their terminals.
-    waiting: VecDeque<(ClientId, TerminalSize)>,
+    /// Clients whose programs are started in later turns, in the order of arrival.
+    waiting: VecDeque<Waiting>,
     /// Whether a client has connected.
     used: bool,
     started: u64,
     /// Whether the server stops, so that no more programs are started.
     draining: bool,
+}
+
+/// A client whose program is not started yet.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    client: ClientId,
+    dialect: Dialect,
+    size: TerminalSize,
 }
 
 impl Terminal {
@@ -132,31 +140,38 @@ impl Terminal {
     /// Starts programs of waiting clients, up to the limit of one turn.
     fn start_waiting(&mut self, ctx: &mut Context) {
         while !self.waiting.is_empty() && self.programs.may_start(ctx) {
-            if let Some((client, size)) = self.waiting.pop_front() {
-                ctx.set_held(client, false);
-                self.start(ctx, client, size);
+            if let Some(waiting) = self.waiting.pop_front() {
+                ctx.set_held(waiting.client, false);
+                self.start(ctx, waiting);
             }
         }
     }
 
     /// Starts a client's program.
-    fn start(&mut self, ctx: &mut Context, client: ClientId, size: TerminalSize) {
-        let sink = Sink::Shared(Attachments::new(SCROLLBACK));
+    fn start(&mut self, ctx: &mut Context, waiting: Waiting) {
+        let Waiting {
+            client,
+            dialect,
+            size,
+        } = waiting;
+        let sharing = Sharing::Single {
+            read_only: self.config.read_only,
+        };
+        let sink = Sink::Shared(Attachments::new(SCROLLBACK, sharing, Some(size)));
         let started = self.programs.start(ctx, self.launch(size), sink);
         match started {
             Ok(id) => {
                 self.started += 1;
-                self.programs.attach(ctx, id, client, Role::Writer, 0);
+                let kind = (Role::Writer, dialect);
+                self.programs.attach(ctx, id, client, kind, 0);
             }
             Err(error) => {
                 log::error!(
                     "cannot start {:?} for {client}: {error}",
                     self.config.command[0]
                 );
-                let message = format!("failed to start process: {error}");
-                let event = AttachEvent::Error { message }.to_json();
-                ctx.send(client, Message::Text(&event));
-                ctx.close(client, CloseCode::INTERNAL, "failed to start process");
+                let why = format!("failed to start process: {error}");
+                ContextOutput(ctx).fail(client, dialect, why);
             }
         }
     }
@@ -176,6 +191,7 @@ impl Service for Terminal {
 
     fn accept(&mut self, ctx: &mut Context, request: &Request<'_>) -> Result<Accept, Rejection> {
         size_of(request)?;
+        let dialect = Dialect::of(request)?;
         if self.used && self.config.once {
             return Err(Rejection::unavailable(
                 "this terminal accepts one client only",
@@ -188,21 +204,24 @@ impl Service for Terminal {
         if self.programs.len() + self.waiting.len() >= ctx.config().max_clients {
             return Err(Rejection::unavailable("too many terminals"));
         }
-        Ok(Accept::default())
+        Ok(dialect.accept())
     }
 
     fn connected(&mut self, ctx: &mut Context, client: ClientId, request: &Request<'_>) {
         self.used = true;
         // Input waits until the program runs.
         ctx.set_held(client, true);
-        let size = size_of(request).unwrap_or_default();
-        self.waiting.push_back((client, size));
+        self.waiting.push_back(Waiting {
+            client,
+            // `accept` has checked both.
+            dialect: Dialect::of(request).unwrap_or(Dialect::Json),
+            size: size_of(request).unwrap_or_default(),
+        });
         self.start_waiting(ctx);
     }
 
     fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
-        self.programs
-            .message(ctx, client, message, self.config.read_only);
+        self.programs.message(ctx, client, message);
     }
 
     fn drained(&mut self, ctx: &mut Context, client: ClientId) {
@@ -224,7 +243,7 @@ impl Service for Terminal {
         if let Some(id) = self.programs.detach(ctx, client) {
             self.programs.stop(ctx, id);
         } else {
-            self.waiting.retain(|(waiting, _)| *waiting != client);
+            self.waiting.retain(|waiting| waiting.client != client);
         }
         self.remove_gone(ctx);
         if self.config.once {
@@ -234,7 +253,9 @@ impl Service for Terminal {
 
     fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
         self.programs.clients(visit);
-        self.waiting.iter().for_each(|(client, _)| visit(*client));
+        self.waiting
+            .iter()
+            .for_each(|waiting| visit(waiting.client));
     }
 
     fn ready(&mut self, ctx: &mut Context, source: SourceId, readiness: Readiness) {
@@ -283,8 +304,8 @@ impl Service for Terminal {
     /// Stops all programs. Their clients get the rest of the output and the exit.
     fn draining(&mut self, ctx: &mut Context) {
         self.draining = true;
-        for (client, _) in std::mem::take(&mut self.waiting) {
-            ctx.set_held(client, false);
+        for waiting in std::mem::take(&mut self.waiting) {
+            ctx.set_held(waiting.client, false);
         }
         self.programs.stop_all(ctx);
     }

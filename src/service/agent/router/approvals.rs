@@ -11,7 +11,9 @@ use crate::service::json::{quote, unescape};
 impl Router {
     /// Whether a client may answer permission requests of the sessions that it observes.
     fn may_approve(&self, client: ClientId, output: &impl RouterOutput) -> bool {
-        self.limits.approvals == Approvals::Any && !Self::only_watches(client, output)
+        self.limits.approvals == Approvals::Any
+            && !Self::only_watches(client, output)
+            && !self.is_watcher(client)
     }
 
     /// Sends the observers of a session a permission request that the session's client has received. `sent` is the
@@ -66,10 +68,9 @@ impl Router {
     pub(super) fn send_pending(
         &mut self,
         client: ClientId,
-        envelope: &Envelope<'_>,
+        session: Option<&str>,
         output: &mut impl RouterOutput,
     ) {
-        let session = envelope.session.as_deref();
         let pending = self.agent_requests.iter();
         let pending = pending.filter(|(_, request)| request.session.as_deref() == session);
         let pending =

@@ -10,6 +10,26 @@ use crate::service::agent::response::client_gone;
 use crate::service::json::quote;
 use crate::{ClientId, Principal, Time};
 
+impl ClientState {
+    /// The state of a client that has sent nothing.
+    pub(super) fn new(principal: Principal) -> Self {
+        Self {
+            principal,
+            initialized: false,
+            is_watcher: false,
+            process: None,
+            capabilities: Capabilities::default(),
+            client_requests: Vec::new(),
+            agent_requests: Vec::new(),
+            sessions: Vec::new(),
+            watching: Vec::new(),
+            name: "{}".into(),
+            unread_tokens: Vec::new(),
+            elicitations: VecDeque::new(),
+        }
+    }
+}
+
 impl Router {
     /// Adds a client. `is_sole` says that no client of another principal can connect.
     pub(crate) fn handle_connected(
@@ -25,17 +45,9 @@ impl Router {
         self.clients.insert(
             client,
             ClientState {
-                principal,
                 initialized: !self.limits.acp,
                 process: (!self.limits.acp).then_some(0),
-                capabilities: Capabilities::default(),
-                client_requests: Vec::new(),
-                agent_requests: Vec::new(),
-                sessions: Vec::new(),
-                watching: Vec::new(),
-                name: "{}".into(),
-                unread_tokens: Vec::new(),
-                elicitations: VecDeque::new(),
+                ..ClientState::new(principal)
             },
         );
     }

@@ -35,6 +35,9 @@ impl Router {
         text: &str,
         output: &mut impl RouterOutput,
     ) {
+        if self.is_watcher(client) {
+            return log::debug!("{client} only watches: a message was ignored");
+        }
         self.confirm_tokens(client);
         let is_first = self
             .clients

@@ -27,6 +27,7 @@ mod sessions;
 mod timeouts;
 mod turns;
 mod watch;
+mod watchers;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
@@ -118,6 +119,8 @@ struct ClientState {
     principal: Principal,
     /// Whether the client has sent `initialize`. Always true for protocols other than ACP.
     initialized: bool,
+    /// Whether the client does nothing but watch one session. Its messages are ignored.
+    is_watcher: bool,
     /// The agent process of its kind. `None` before `initialize`, and after it was rejected.
     process: Option<usize>,
     capabilities: Capabilities,

@@ -15,7 +15,7 @@ use crate::service::json::{Skimmer, quote};
 use crate::{ClientId, Scope};
 
 /// The maximum number of observers of a session.
-const MAX_OBSERVERS: usize = 64;
+pub(super) const MAX_OBSERVERS: usize = 64;
 /// The maximum length of a client's name and version, as JSON.
 const MAX_NAME: usize = 256;
 /// Tells an observer that its session has ended.
@@ -86,7 +86,7 @@ impl Router {
                 ];
                 output.to_client(client, &parts);
                 if method == "session/attach" && !result.contains(r#""historyPolicy":"none""#) {
-                    self.send_pending(client, envelope, output);
+                    self.send_pending(client, envelope.session.as_deref(), output);
                 }
             }
             Err(refused) => {
@@ -347,7 +347,7 @@ fn named_session<'a>(envelope: &'a Envelope<'_>) -> Result<&'a str, SessionError
 }
 
 /// A client with its role, as JSON.
-fn described(name: &str, role: &str) -> String {
+pub(super) fn described(name: &str, role: &str) -> String {
     let comma = if name.len() > 2 { "," } else { "" };
     format!(r#"{}{comma}"role":"{role}"}}"#, &name[..name.len() - 1])
 }

@@ -18,11 +18,11 @@ pub(crate) use self::launch::{Launch, MARK};
 use self::streams::{InputPipe, OutputPipe, watch_terminal};
 use super::exit::ProgramExit;
 use super::scrollback::OutputStream;
-use super::sink::Sink;
+use super::sink::{ContextOutput, Sink};
 use crate::service::child::{Escalation, StopPlan, Supervisor};
 use crate::service::pipe::PipeState;
 use crate::sys::{TerminalSize, set_terminal_size};
-use crate::{Context, Readiness, SourceId, Time};
+use crate::{ClientId, Context, Readiness, SourceId, Time};
 
 /// The maximum number of bytes of output that are read in one turn of the loop. They become one message.
 const READ_PER_TURN: usize = 64 << 10;
@@ -145,6 +145,13 @@ impl Program {
         self.has_terminal
     }
 
+    /// The title of a window that shows the program: its command line and the name of the host.
+    pub(crate) fn title(&self) -> String {
+        let system = rustix::system::uname();
+        let host = system.nodename().to_string_lossy();
+        format!("{} ({host})", self.command.join(" "))
+    }
+
     /// The offset after the last byte of its output.
     pub(crate) fn output_end(&self) -> u64 {
         self.sink.end()
@@ -198,7 +205,8 @@ impl Program {
             Linger::Until(until) => Some(until),
             Linger::NotStarted | Linger::Draining(_) | Linger::Done => None,
         };
-        [self.supervisor.deadline(), self.send_at, linger]
+        let sink = self.sink.deadline();
+        [self.supervisor.deadline(), self.send_at, linger, sink]
             .into_iter()
             .flatten()
             .min()
@@ -248,6 +256,7 @@ impl Program {
             self.send(ctx);
             self.read_all(ctx);
         }
+        self.sink.handle_timeout(ctx);
         match self.supervisor.escalate(now) {
             Some(Escalation::TimedOut) => {
                 log::info!("process {} ran longer than its timeout: KILL", self.id);
@@ -278,6 +287,7 @@ impl Program {
         if let Some(input) = self.input.take() {
             self.release(ctx, input.source);
         }
+        self.sink.end_pauses(ctx);
         // The program's own output is in the pipes now. Processes that hold them open may write more.
         self.linger = Linger::Until(ctx.now() + self.linger_for);
         self.read_rest(ctx);
@@ -315,6 +325,14 @@ impl Program {
                 self.read_output(ctx, at);
             }
         }
+    }
+
+    /// Sends a reader the output that it has not seen, and continues to read.
+    pub(crate) fn catch_up(&mut self, ctx: &mut Context, reader: ClientId) {
+        if let Some(attachments) = self.sink.attachments() {
+            attachments.pump(reader, &mut ContextOutput(ctx));
+        }
+        self.read_all(ctx);
     }
 
     /// Reads all outputs, even if no event has reported output.
@@ -418,12 +436,13 @@ impl Program {
         }
     }
 
-    /// Sets the size of the terminal, if the program has one.
-    pub(crate) fn resize(&self, size: TerminalSize) -> io::Result<()> {
-        match &self.terminal {
-            Some(terminal) => set_terminal_size(terminal.as_fd(), size),
-            None => Ok(()),
+    /// Sets the size of the terminal, if the program has one, and tells the readers.
+    pub(crate) fn resize(&mut self, ctx: &mut Context, size: TerminalSize) -> io::Result<()> {
+        if let Some(terminal) = &self.terminal {
+            set_terminal_size(terminal.as_fd(), size)?;
+            self.sink.resize(ctx, size);
         }
+        Ok(())
     }
 
     /// Sends a signal to the process group.

@@ -32,6 +32,7 @@ mod access;
 mod claims;
 mod takeover;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::ended_sessions::SessionRecord;
@@ -152,7 +153,45 @@ impl Session {
     }
 }
 
+/// What the status shows of a session.
+#[derive(Debug)]
+pub(crate) struct SessionFigures {
+    pub(crate) id: Arc<str>,
+    pub(crate) owner: Principal,
+    /// The client that controls it.
+    pub(crate) client: Option<ClientId>,
+    /// Requests for it that the agent has not answered.
+    pub(crate) waiting: usize,
+    pub(crate) observers: usize,
+}
+
 impl Router {
+    /// The sessions that a client controls or can still resume: at most `most`, in the order of their ids.
+    pub(crate) fn session_figures(&self, most: usize) -> Vec<SessionFigures> {
+        let mut names: Vec<&Arc<str>> = self.sessions.keys().collect();
+        if names.len() > most {
+            names.select_nth_unstable(most);
+            names.truncate(most);
+        }
+        names.sort_unstable();
+        let mut waiting: HashMap<&Arc<str>, usize> = HashMap::new();
+        let requests = self.client_requests.values();
+        for session in requests.filter_map(|request| request.session.as_ref()) {
+            *waiting.entry(session).or_default() += 1;
+        }
+        let figures = names.into_iter().filter_map(|name| {
+            let bound = self.sessions.get(name)?;
+            Some(SessionFigures {
+                id: Arc::clone(name),
+                owner: bound.principal.clone(),
+                client: bound.controller(),
+                waiting: waiting.get(name).copied().unwrap_or_default(),
+                observers: bound.observers.len(),
+            })
+        });
+        figures.collect()
+    }
+
     /// The client that gets the session's messages.
     pub(super) fn controller_of(&self, session: &str) -> Option<ClientId> {
         self.sessions.get(session).and_then(Session::controller)

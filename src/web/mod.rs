@@ -1,0 +1,208 @@
+//! The pages for browsers: a terminal, a session of an agent, and the console.
+//!
+//! The pages and their files hold nothing secret, so they need no token. A page gets its token from the fragment of its address
+//! or from its user, and presents it with each request that it makes.
+
+mod files;
+
+use crate::server::expect_no_body;
+use crate::service::{Endpoint, Pages};
+use crate::{ClientId, Context, Rejection, Request, Response, Route, Scope, Service, StatusCode};
+
+/// The prefix of the paths of the pages' files, and of what only the pages use.
+const PREFIX: &str = "/.outrigger/";
+
+/// The path of the log.
+const LOG: &str = "/.outrigger/log";
+
+/// The prefix of the paths of files.
+const FILES: &str = "/.outrigger/web/";
+
+/// What a page may load and do: only from this server, and in no other page's frame. xterm.js sets styles.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; \
+     img-src 'self' data:; font-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// What a browser sees at the path of a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RoutePage {
+    /// No page.
+    None,
+    /// A terminal.
+    Terminal,
+    /// The console, and a terminal for each process.
+    Processes,
+    /// A session of an agent.
+    Agent,
+}
+
+/// Answers the requests of browsers for pages, and those of the console for the log.
+#[derive(Debug)]
+pub(crate) struct Site {
+    /// The routes of the server.
+    routes: Vec<(Endpoint, RoutePage)>,
+    /// Whether the console is at `/`, unless a route is there.
+    has_console: bool,
+    /// The lines of the log after a number, as JSON.
+    log: fn(after: Option<u64>) -> String,
+}
+
+impl Site {
+    pub(crate) fn new(
+        routes: Vec<(Endpoint, RoutePage)>,
+        has_console: bool,
+        log: fn(Option<u64>) -> String,
+    ) -> Self {
+        Self {
+            routes,
+            has_console,
+            log,
+        }
+    }
+
+    /// The name of the page that a request asks for. `route` is the index of the route at the path.
+    fn page(&self, request: &Request<'_>, route: Option<usize>) -> Option<&'static str> {
+        if !is_read(request) {
+            return None;
+        }
+        let Some(index) = route else {
+            return (self.has_console && request.path() == "/").then_some("console.html");
+        };
+        let (endpoint, page) = self.routes.get(index)?;
+        if !accepts_html(request) {
+            return None;
+        }
+        match page {
+            RoutePage::None => None,
+            RoutePage::Terminal => Some("terminal.html"),
+            RoutePage::Agent => Some("session.html"),
+            RoutePage::Processes => match endpoint.below(request.path())? {
+                "" | "/" => Some("console.html"),
+                below if below.ends_with("/attach") => Some("terminal.html"),
+                _ => None,
+            },
+        }
+    }
+
+    /// The route at a path, as [`Routes`](crate::service::Routes) finds it.
+    fn route_at(&self, path: &str) -> Option<usize> {
+        let routes = self.routes.iter().enumerate();
+        let matching = routes.filter(|(_, (endpoint, _))| endpoint.matches(path));
+        matching
+            .max_by_key(|(_, (endpoint, _))| endpoint.path().len())
+            .map(|(index, _)| index)
+    }
+
+    fn answer(&self, request: &Request<'_>) -> Result<Response, Rejection> {
+        let path = request.path();
+        if !is_read(request) {
+            return Err(Rejection::method_not_allowed("GET, HEAD"));
+        }
+        if path == LOG {
+            let after = request.parameters("after").next();
+            let after = after.map(|after| after.parse()).transpose();
+            let after = after.map_err(|_| {
+                let why = "'after' is not a number";
+                Rejection::new(StatusCode::BAD_REQUEST, why)
+            })?;
+            return Ok(Response::json(StatusCode::OK, (self.log)(after)));
+        }
+        let file_name = path.strip_prefix(FILES);
+        let name = match file_name {
+            Some(name) => name,
+            None => self
+                .page(request, self.route_at(path))
+                .ok_or_else(Rejection::not_found)?,
+        };
+        let file = files::find(name).ok_or_else(Rejection::not_found)?;
+        if !accepts_gzip(request) {
+            let why = "the pages are compressed with gzip, which this request does not accept";
+            return Err(Rejection::new(StatusCode::NOT_ACCEPTABLE, why));
+        }
+        let mut known = request.list("if-none-match");
+        let response = if known.any(|tag| tag.trim_start_matches("W/") == file.entity_tag) {
+            Response::new(StatusCode::NOT_MODIFIED, "", b"".as_slice())
+        } else {
+            file.response()
+        };
+        // Programs get something else at the path of a page.
+        let vary = match file_name {
+            Some(_) => "Accept-Encoding",
+            None => "Accept, Accept-Encoding",
+        };
+        Ok(response
+            .field("Cache-Control", "no-cache")
+            .field("ETag", file.entity_tag)
+            .field("Vary", vary)
+            .field("Referrer-Policy", "no-referrer")
+            .field("X-Content-Type-Options", "nosniff")
+            .field("Content-Security-Policy", POLICY))
+    }
+}
+
+/// Whether a request only reads.
+fn is_read(request: &Request<'_>) -> bool {
+    matches!(request.method(), "GET" | "HEAD")
+}
+
+/// Whether the caller is a browser that opens an address: it accepts HTML by name, and sends no token in a header. Some
+/// libraries for programs accept HTML by name, too.
+fn accepts_html(request: &Request<'_>) -> bool {
+    accepts(request, "accept", "text/html") && request.header("authorization").is_none()
+}
+
+/// Whether the caller accepts gzip. It does if it names no encodings (RFC 9110 section 12.5.3).
+fn accepts_gzip(request: &Request<'_>) -> bool {
+    const FIELD: &str = "accept-encoding";
+    request.header(FIELD).is_none()
+        || accepts(request, FIELD, "gzip")
+        || accepts(request, FIELD, "*")
+}
+
+/// Whether a field names something that the caller accepts. The weight 0 means that it does not (RFC 9110 section 12.4.2).
+fn accepts(request: &Request<'_>, field: &str, name: &str) -> bool {
+    let mut accepted = request.list(field);
+    accepted.any(|one| {
+        let mut parts = one.split(';').map(str::trim);
+        let is_named = parts
+            .next()
+            .is_some_and(|one| one.eq_ignore_ascii_case(name));
+        let is_zero = |weight: &str| weight.parse() == Ok(0.0_f32);
+        is_named && !parts.any(|part| part.strip_prefix("q=").is_some_and(is_zero))
+    })
+}
+
+impl Pages for Site {
+    fn answers(&self, request: &Request<'_>, route: Option<usize>) -> bool {
+        request.path().starts_with(PREFIX) || self.page(request, route).is_some()
+    }
+}
+
+impl Service for Site {
+    fn route(&mut self, request: &Request<'_>) -> Result<Route, Rejection> {
+        // Anyone may ask, so the server waits for no body.
+        expect_no_body(request)?;
+        Ok(Route::Http)
+    }
+
+    fn is_public(&self, request: &Request<'_>) -> bool {
+        request.path() != LOG
+    }
+
+    fn scope(&self, request: &Request<'_>) -> Scope {
+        if request.path() == LOG {
+            Scope::All
+        } else {
+            Scope::Metrics
+        }
+    }
+
+    fn max_body(&self, _: &Request<'_>) -> usize {
+        0
+    }
+
+    fn call(&mut self, ctx: &mut Context, caller: ClientId, request: &Request<'_>, _: &[u8]) {
+        let answer = self.answer(request);
+        let response = answer.unwrap_or_else(|rejection| Response::from(&rejection));
+        ctx.respond(caller, &response);
+    }
+}

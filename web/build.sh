@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Installs the npm packages that package-lock.json names, and copies their published modules and style sheets to web/dist,
+# from where the cargo feature `web` compresses them into the program. Runs no script of a package.
+#
+# usage: web/build.sh
+set -euo pipefail
+cd "$(dirname "$0")"
+
+command -v npm >/dev/null || {
+  echo "web/build.sh: npm is missing; install Node.js 20 or later, which includes it" >&2
+  exit 1
+}
+npm ci --ignore-scripts --no-audit --no-fund --loglevel=error >/dev/null
+
+rm -rf dist.new
+mkdir dist.new
+# $1: the published file. Its source map is not served, so the comment that names it is left out.
+take() {
+  sed 's,^//# sourceMappingURL=.*$,,' "node_modules/@xterm/$1" >"dist.new/$(basename "$1")"
+}
+take xterm/lib/xterm.mjs
+take xterm/css/xterm.css
+for addon in fit search serialize unicode11 web-links webgl; do
+  take "addon-$addon/lib/addon-$addon.mjs"
+done
+
+# The notices at the top of each module, and the package's LICENSE. One package has no such file.
+{
+  echo "The terminal page contains these npm packages, all under the MIT license."
+  for package in node_modules/@xterm/*/; do
+    name=$(basename "$package")
+    printf '\n%s\n@xterm/%s %s\n\n' "$(printf '=%.0s' {1..78})" "$name" \
+      "$(sed -n 's/^  "version": "\(.*\)",$/\1/p' "$package/package.json")"
+    sed '/^\/\?[ *]/!q' "dist.new/$name.mjs" | grep '^/\?[ *]'
+    echo
+    if [ -f "$package/LICENSE" ]; then cat "$package/LICENSE"; else echo "The license is that of @xterm/xterm below."; fi
+  done
+} >dist.new/LICENSES.txt
+rm -rf dist
+mv dist.new dist

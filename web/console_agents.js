@@ -1,0 +1,105 @@
+// The section "Agents": shows the agents' processes and sessions. A session can be watched here, or by others with a link.
+
+import { element } from "./common.js";
+import { offerLink } from "./console_links.js";
+import { $, openTab, setEmpty, showSection } from "./console_page.js";
+import { agentRoutes, identity, may } from "./console_state.js";
+import { fillActions, fillState, formatCount, plain, plural, setHidden, setText, Table } from "./view.js";
+
+const agentsTable = new Table($("agents-table"), 520, ({ key }) => key, [
+  { name: "Agent process", kind: "main mono", text: ({ path, index, count }) => (count > 1 ? `${path} (${index + 1})` : path) },
+  {
+    name: "State",
+    kind: "tight",
+    fill: (cell, { running }) => fillState(cell, running ? "good" : "bad", running ? "running" : "not running"),
+  },
+  {
+    name: "Protocol",
+    kind: "tight",
+    text: ({ version }) => (version === undefined || version === null ? "" : `version ${version}`),
+  },
+  { name: "Clients", kind: "number", text: ({ clients }) => formatCount(clients ?? 0) },
+  { name: "Sessions", kind: "number", text: ({ sessions }) => formatCount(sessions ?? 0) },
+  { name: "Restarts", kind: "number", text: ({ restarts }) => formatCount(restarts ?? 0) },
+]);
+
+const SESSION_STATES = {
+  active: ["good", "active"],
+  idle: ["", "idle"],
+  detached: ["warn", "client cut"],
+  gone: ["", "no client"],
+};
+
+/** Whether this page may watch a session: it must have the same owner. Without tokens, sessions have none. */
+const mayWatch = ({ owner }) => identity.auth && may("watch") && owner === identity.principal;
+
+const sessionsTable = new Table($("sessions-table"), 640, ({ path, id }) => `${path} ${id}`, [
+  { name: "Session", kind: "main text mono", text: ({ id }) => plain(id) },
+  {
+    name: "State",
+    kind: "tight",
+    fill: (cell, { state }) => fillState(cell, ...(SESSION_STATES[state] ?? ["", String(state)])),
+  },
+  { name: "Owner", kind: "text", text: ({ owner }) => (owner === null || owner === undefined ? "nobody" : plain(owner)) },
+  { name: "Client", kind: "tight", text: ({ client }) => client ?? "" },
+  { name: "Waiting requests", kind: "number", text: ({ waiting }) => formatCount(waiting ?? 0) },
+  { name: "Observers", kind: "number", text: ({ observers }) => formatCount(observers ?? 0) },
+  {
+    name: "Actions",
+    kind: "actions",
+    fill: (cell, item, row) => {
+      fillActions(cell, () => {
+        const name = plain(item.id);
+        const watch = () => openTab(row.item.path, { session: row.item.id });
+        const offer = () => offerLink(name, row.item.path, row.item.id);
+        return [
+          element("button", { "aria-label": `Watch session ${name}`, onclick: watch }, "Watch"),
+          element("button", { "aria-label": `Link: watch-only link for session ${name}`, onclick: offer }, "Link"),
+        ];
+      });
+      const [watch, link] = cell.firstElementChild.children;
+      setHidden(watch, !mayWatch(item));
+      setHidden(link, !mayWatch(item) || !may("all"));
+    },
+  },
+]);
+
+export function showAgents() {
+  const routes = agentRoutes();
+  if (!routes.length) return showSection("agents", false);
+  const running = [];
+  const list = [];
+  const sums = { waiting: 0, asked: 0, denied: 0, timed_out: 0, observers: 0 };
+  let sessions = 0;
+  for (const { path, fields } of routes) {
+    fields.agent?.processes?.forEach((process, index, { length }) =>
+      running.push({ ...process, path, index, count: length, key: `${path} ${index}` }),
+    );
+    for (const session of fields.agent?.session_list ?? []) list.push({ path, ...session });
+    sessions += fields.sessions ?? 0;
+    for (const name of Object.keys(sums)) sums[name] += fields.agent?.[name] ?? fields[name] ?? 0;
+  }
+  agentsTable.show(running);
+  const perClient = routes.length - new Set(running.map(({ path }) => path)).size;
+  setText(
+    $("agents-empty"),
+    [
+      sums.waiting + sums.asked === 0
+        ? "No request waits for an answer"
+        : `${plural(sums.waiting, "request")} of clients and ${plural(sums.asked, "request")} of agents wait for an answer`,
+      sums.observers && plural(sums.observers, "observer"),
+      sums.denied && `${formatCount(sums.denied)} denied`,
+      sums.timed_out && `${formatCount(sums.timed_out)} timed out`,
+      perClient && "agents with one process for each client are not listed",
+    ]
+      .filter(Boolean)
+      .join(", ") + ".",
+  );
+  setHidden($("agents-empty"), false);
+  const shown = list.slice(0, sessionsTable.limit);
+  sessionsTable.show(shown);
+  setHidden($("sessions-title"), false);
+  setEmpty($("sessions-empty"), sessionsTable, shown.length, Math.max(list.length, sessions), "No sessions.");
+  showSection("agents", true, sessions);
+  return undefined;
+}
