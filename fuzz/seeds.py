@@ -32,6 +32,8 @@ def handshakes():
         yield b"\r\n".join(lines[:at] + [lines[at]] + lines[at:])
     for old, new in [(b"GET", b"POST"), (b"1.1", b"1.0"), (b": 13", b": 8"), (b"/chat", b"http://h/"), (b"\r\n", b"\n")]:
         yield HEAD.replace(old, new)
+    for field in [b"X-Forwarded-For: 192.0.2.1, [2001:db8::1]:80, unknown", b'Forwarded: for=192.0.2.1;proto=https, for="[2001:db8::1]:_p"']:
+        yield HEAD.replace(b"Origin: http://localhost", field)
     yield HEAD + b"\x81\x85\x37\xfa\x21\x3d\x7f\x9f\x4d\x51\x58"
     yield b"\x16\x03\x01\x02\x00"
 
@@ -161,11 +163,11 @@ def calls():
 
 def attachments():
     source = random.Random(41)
-    for options in [0x00, 0x07, 0xF3]:
+    for options in [0x00, 0x0F, 0xF3]:
         for _ in range(12):
             plan = bytes([3, 0, 3, 1, 3, 2])
             for _ in range(source.randrange(20, 150)):
-                plan += bytes([source.choice([0, 0, 1, 3, 5, 6, 6, 6, 0x43, 0x80]), source.randrange(256)])
+                plan += bytes([source.choice([0, 0, 1, 2, 3, 5, 6, 6, 6, 7, 0x43, 0x80]), source.randrange(256)])
             yield bytes([options]) + plan + bytes([7, 255, 6, 0, 6, 1, 6, 2])
 
 
@@ -198,7 +200,16 @@ def process_calls():
 
 write("calls", calls())
 write("attachments", attachments())
-write("control", [b'{"type":"resize","rows":24,"cols":80}', b'{"cols":1,"rows":65535,"type":"resize"}'])
+write(
+    "control",
+    [
+        b'{"type":"resize","rows":24,"cols":80}',
+        b'{"cols":1,"rows":65535,"type":"resize"}',
+        b'{"AuthToken":"","columns":80,"rows":24}',
+        b'1{"columns":80,"rows":24}',
+        b"0ls",
+    ],
+)
 write("process_calls", process_calls())
 write("envelope", envelopes())
 write("framing", framed())

@@ -373,6 +373,17 @@ fn a_process_has_one_writer_and_any_number_of_viewers() {
 }
 
 /// Waits until the terminal is in raw mode: it differs from `before`.
+#[test]
+fn the_user_is_told_once_that_a_terminal_is_read_only() {
+    let server = terminal(&["--read-only"], "sleep 0.2; echo end; exit 4");
+    let url = url(server.address(), "/terminal");
+    let output = attach_piped(&[], &url, "typed\n");
+    assert_eq!(text(&output.stdout), "end\r\n");
+    let told = text(&output.stderr);
+    assert_eq!(told, "outrigger: watching: the server ignores the keys\n");
+    assert_eq!(output.status.code(), Some(4));
+}
+
 fn expect_raw(client: &OnTerminal, before: &str) {
     eventually("the terminal is raw", || client.attributes() != before);
 }

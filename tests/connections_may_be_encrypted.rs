@@ -268,6 +268,56 @@ fn the_certificate_of_a_client_is_its_principal() {
 }
 
 #[test]
+fn the_certificate_of_a_trusted_proxy_does_not_stand_for_its_clients() {
+    // The bug: every client of the proxy had the rights of the proxy's certificate.
+    let folder = Folder::new("trusted");
+    let authority = Authority::new();
+    let ca = folder.write("ca.pem", &authority.pem());
+    let token = folder.write("token", "0123456789abcdef");
+    let proxy = authority.client(Some(&authority.sign(&["proxy.example"], "proxy")));
+    let args = [
+        "--tls-client-ca",
+        &ca,
+        "--tls-client-auth",
+        "--trusted-proxy",
+        "127.0.0.1",
+        "--auth-header",
+        "X-User",
+        "--token-file",
+        &token,
+    ];
+    let mut server = serve(&folder, &authority, &args);
+    let address = server.address();
+    for (fields, status) in [
+        ("", 401),
+        ("X-Forwarded-For: 192.0.2.1\r\n", 401),
+        ("X-Forwarded-For: 192.0.2.1\r\nX-User: ada\r\n", 101),
+        ("Authorization: Bearer 0123456789abcdef\r\n", 101),
+    ] {
+        let mut tls = connect(address, &proxy);
+        let head = upgrade(&mut tls, fields);
+        assert!(
+            head.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{fields} {head}"
+        );
+    }
+    server.signal(Signal::TERM);
+    let (_, log) = server.wait_and_read_log();
+    assert!(
+        log.contains("remote=192.0.2.1:0 principal=user:ada\n"),
+        "{log}"
+    );
+    assert!(
+        log.contains("principal=default\n") && !log.contains("cert:"),
+        "{log}"
+    );
+    // So a token is required, although the server accepts certificates.
+    let server = serve(&folder, &authority, &args[..args.len() - 2]);
+    let line = server.line();
+    assert!(line.contains("?token="), "{line}");
+}
+
+#[test]
 fn a_hangup_replaces_the_certificate_and_a_bad_one_changes_nothing() {
     let folder = Folder::new("reload");
     let (first, second) = (Authority::new(), Authority::new());

@@ -114,7 +114,9 @@ class Terminal(Client):
     async def use(self, sizes, total):
         link, sent, back, ready = self.link, 0, 0, b""
         while len(ready) < 6:
-            ready += (await link.receive())[1]
+            opcode, got = await link.receive()
+            # The text messages are the greeting.
+            ready += got if opcode == BINARY else b""
         assert ready == b"ready\n", ready
         while back < total:
             while sent < total and (sent - back < WINDOW or back == sent):

@@ -192,6 +192,30 @@ fn each_scope_reaches_what_it_names_and_nothing_else() {
 }
 
 #[test]
+fn a_token_that_permits_less_cannot_resume_the_connection_of_its_name() {
+    // The bug: a token of the scope `watch` came back as the writer that a token of the scope `all` had opened.
+    let file = tokens(
+        "resume-scope",
+        "ada all all-0123456789abcdef\nada watch watch-0123456789abcdef\n",
+    );
+    let (_server, address) = serve(&TraceFile::new("resume-scope-config"), &file, "/dev/null");
+    let body = json!({"command": "cat", "allocate_tty": true}).to_string();
+    let mut wire = send(address, "POST /process/spawn", &secret("all"), &body);
+    let process = wire.read_response().1["process_id"].clone();
+    let attach = format!("ws /process/{}/attach", process.as_str().expect("an id"));
+    let mut writer = send(address, &format!("{attach}?resume=new"), &secret("all"), "");
+    let head = writer.read_head();
+    let token = head
+        .lines()
+        .find_map(|line| line.strip_prefix("Outrigger-Resume: "));
+    let resume = format!("resume={}&received=0", token.expect("a token"));
+    writer.reset();
+    let viewer = format!("{attach}?mode=viewer&{resume}");
+    assert_eq!(status(address, &viewer, &secret("watch")), 410);
+    assert_eq!(status(address, &viewer, &secret("all")), 101);
+}
+
+#[test]
 fn a_viewer_with_the_scope_watch_changes_nothing() {
     let file = tokens("viewer", TEAM);
     let (_server, address) = serve(&TraceFile::new("viewer-config"), &file, "/dev/null");
@@ -208,6 +232,15 @@ fn a_viewer_with_the_scope_watch_changes_nothing() {
     let mut writer = connect(address, &target, &secret("ursula"));
     let viewed = format!("{target}?mode=viewer&takeover=1&rows=99&cols=99");
     let mut viewer = connect(address, &viewed, &secret("walter"));
+    let greeting = viewer.read_greeting(&viewed);
+    assert_eq!(
+        greeting,
+        [
+            json!({"type": "role", "role": "viewer"}),
+            json!({"type": "size", "rows": 10, "cols": 20}),
+            json!({"type": "clients", "writer": "ursula", "viewers": 1}),
+        ]
+    );
     let mut seen = Vec::new();
     while !seen.ends_with(b"ready\r\n") {
         seen.extend(viewer.read_frame().payload);

@@ -156,7 +156,7 @@ fn a_given_token_is_required_and_hidden_from_the_program() {
     );
     let (address, told) = listening(&server.line());
     assert_eq!(told, None);
-    let mut wire = Wire::connect(address, "/terminal?token=from-outside");
+    let mut wire = Wire::attach(address, "/terminal?token=from-outside");
     assert_eq!(wire.read_frame().payload, b"unset\r\n");
 }
 

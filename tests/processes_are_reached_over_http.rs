@@ -41,7 +41,7 @@ fn spawn(address: SocketAddr, body: Value) -> (String, Pid) {
 }
 
 fn attach(address: SocketAddr, id: &str, query: &str) -> Wire {
-    Wire::connect(address, &format!("/process/{id}/attach{query}"))
+    Wire::attach(address, &format!("/process/{id}/attach{query}"))
 }
 
 /// The answer to an attach request that is rejected.
@@ -57,13 +57,14 @@ fn rejected(address: SocketAddr, id: &str, query: &str) -> (String, Value) {
     (head[9..12].to_owned(), body["message"].clone())
 }
 
-/// Reads until CLOSE: the output, the events and the close code.
+/// Reads until CLOSE: the output, the events except those about other clients, and the close code.
 fn read_all(wire: &mut Wire) -> (Vec<u8>, Vec<String>, u16) {
     let (mut output, mut events) = (Vec::new(), Vec::new());
     loop {
         let frame = wire.read_frame();
         match frame.opcode {
             BINARY => output.extend(frame.payload),
+            TEXT if frame.payload.starts_with(br#"{"type":"clients""#) => {}
             TEXT => events.push(String::from_utf8(frame.payload).expect("UTF-8")),
             CLOSE => {
                 let code = u16::from_be_bytes([frame.payload[0], frame.payload[1]]);

@@ -85,7 +85,7 @@ fn each_route_has_its_own_clients_and_sees_no_others() {
     echo.send_frame(TEXT, b"still mine");
     assert_eq!(echo.read_frame().payload, b"still mine");
 
-    let mut shell = Wire::connect(address, "/shell");
+    let mut shell = Wire::attach(address, "/shell");
     assert_eq!(shell.read_frame().payload, b"out");
     let exit: Value = serde_json::from_slice(&shell.read_frame().payload).expect("JSON");
     assert_eq!(exit, json!({"type": "exit", "exitCode": 3}));
@@ -134,7 +134,7 @@ fn a_program_that_does_not_read_does_not_delay_other_services() {
     let mut echo = Wire::connect(address, "/echo");
     echo.send_frame(TEXT, b"still here");
     assert_eq!(echo.read_frame().payload, b"still here");
-    let mut shell = Wire::connect(address, "/shell");
+    let mut shell = Wire::attach(address, "/shell");
     shell.send_frame(BINARY, b"typed\n");
     assert!(shell.read_frame().payload.starts_with(b"typed"));
 }

@@ -148,7 +148,9 @@ class Reader:
                 self.closed = int.from_bytes(payload[:2])
                 self.send(frame(8, payload[:2]))
             elif opcode == 1 and self.kind == "terminal":
-                self.events.append(json.loads(payload))
+                event = json.loads(payload)
+                if event["type"] not in ("role", "size"):
+                    self.events.append(event)
             elif opcode in (1, 2):
                 if self.events:
                     raise Wrong("there is output after the exit code")

@@ -42,6 +42,9 @@ while True:
 """
 
 
+# The events that tell a client what it attaches to.
+GREETING = ("role", "size", "clients")
+
 PATIENCE = 60  # seconds, the deadline of every wait
 
 
@@ -89,7 +92,9 @@ async def read_all(url, slowly):
             while True:
                 message = await asyncio.wait_for(socket.recv(), PATIENCE)
                 if isinstance(message, str):
-                    events.append(json.loads(message))
+                    event = json.loads(message)
+                    if event["type"] not in GREETING:
+                        events.append(event)
                 else:
                     assert not events, "output after the end"
                     output.append(message)
@@ -151,6 +156,8 @@ async def cut_and_return(url, cuts):
             message = await socket.recv()
             if isinstance(message, str):
                 gap = json.loads(message)
+                if gap["type"] in GREETING:
+                    continue
                 assert gap["type"] == "gap" and gap["from"] == offset, (gap, offset)
                 missing += gap["to"] - offset
                 offset = gap["to"]

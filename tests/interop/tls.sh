@@ -59,7 +59,7 @@ echo "  npm ws over wss:"
 NODE_EXTRA_CA_CERTS=$certificate node tests/interop/node_client.js
 echo "  Chromium over wss and https:"
 NODE_EXTRA_CA_CERTS=$certificate node tests/interop/browser.js
-NODE_EXTRA_CA_CERTS=$certificate node tests/interop/demo.js
+NODE_EXTRA_CA_CERTS=$certificate node tests/interop/web_console.js
 echo "  proxies that encrypt again:"
 TLS_CERTIFICATE=$certificate tests/interop/deploy.sh
 

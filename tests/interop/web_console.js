@@ -1,0 +1,589 @@
+// The console and the session page in headless Chromium, on `outrigger demo` and on servers whose tokens have scopes.
+//
+// env: OUTRIGGER; PICTURES, a directory for screenshots
+const assert = require("node:assert/strict");
+const { spawn } = require("node:child_process");
+const { once } = require("node:events");
+const fs = require("node:fs");
+const os = require("node:os");
+const path = require("node:path");
+const { chromium } = require("playwright-core");
+const { tls, trust } = require("./server.js");
+
+const ARGS = [
+  "--no-sandbox",
+  "--disable-gpu",
+  "--disable-quic",
+  "--no-first-run",
+  "--disable-sync",
+  "--disable-background-networking",
+  "--disable-component-update",
+];
+const AXE = require.resolve("axe-core/axe.min.js");
+const WAIT = { timeout: 30_000 };
+
+/** Starts a server, waits until its output contains `ready`, and returns the output and how to stop it. */
+async function run(ready, ...args) {
+  const child = spawn(process.env.OUTRIGGER, [...args, ...tls], {
+    stdio: ["ignore", "pipe", "inherit"],
+    env: { ...process.env, SHELL: "/bin/sh", PS1: "$ " },
+  });
+  const exited = once(child, "exit");
+  const kill = () => child.kill("SIGKILL");
+  process.on("exit", kill);
+  let told = "";
+  child.stdout.on("data", (data) => {
+    told += data;
+  });
+  while (!told.includes(ready)) await once(child.stdout, "data");
+  return {
+    told,
+    async stop() {
+      child.kill("SIGTERM");
+      const [code] = await exited;
+      process.off("exit", kill);
+      assert.equal(code, 0);
+    },
+  };
+}
+
+/** The errors of a page: exceptions, and what the browser writes to its console. Failed requests count if `requests` is true. */
+function errorsOf(page, requests = true) {
+  const errors = [];
+  page.on("pageerror", (error) => errors.push(error.message));
+  page.on("console", (message) => {
+    if (message.type() === "error" && (requests || !/^Failed to load resource/.test(message.text())))
+      errors.push(`${message.text()} ${new URL(message.location().url || "about:blank").pathname}`);
+  });
+  return errors;
+}
+
+async function picture(page, name) {
+  if (process.env.PICTURES) await page.screenshot({ path: path.join(process.env.PICTURES, `${name}.png`), fullPage: true });
+}
+
+/** The serious findings of axe-core, in light and in dark. */
+async function checkAccess(page, what) {
+  await page.addScriptTag({ path: AXE });
+  for (const colorScheme of ["light", "dark"]) {
+    await page.emulateMedia({ colorScheme, reducedMotion: "reduce" });
+    const found = await page.evaluate(async () => {
+      const { violations } = await globalThis.axe.run(document, { resultTypes: ["violations"] });
+      return violations
+        .filter(({ impact }) => impact === "serious" || impact === "critical")
+        .map(
+          ({ id, nodes }) =>
+            `${id}: ${nodes
+              .slice(0, 3)
+              .map(({ html, failureSummary }) => `${html} ${failureSummary}`)
+              .join("; ")}`,
+        );
+    });
+    assert.deepEqual(found, [], `${what}, ${colorScheme}`);
+    await picture(page, `${what}-${colorScheme}`);
+  }
+  await page.emulateMedia({ colorScheme: "light" });
+}
+
+/** Waits until the page fits its width. A table becomes a list of cards some time after the width has changed. */
+const fits = (page) => page.waitForFunction(() => document.documentElement.scrollWidth <= innerWidth, null, WAIT);
+
+async function main() {
+  const server = await run("^C ends", "demo", "--listen", "127.0.0.1:0", "--log", "info");
+  const link = server.told.match(/https?:\/\/\S+\/[#?]token=\w+/)[0].replace("?token", "#token");
+  const origin = new URL(link).origin;
+  const browser = await chromium.launch({
+    executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
+    args: [...ARGS, ...trust],
+  });
+  // The check for accessibility is a script that the page's own policy would not let in.
+  const context = await browser.newContext({ viewport: { width: 1440, height: 900 }, bypassCSP: true });
+  try {
+    await context.grantPermissions(["clipboard-read", "clipboard-write"]);
+    const page = await context.newPage();
+    const errors = errorsOf(page);
+    await page.goto(link);
+    await page.getByText(/^process \d+, up/).waitFor(WAIT);
+    assert.doesNotMatch(page.url(), /token/, "the token does not stay in the address");
+    await page.getByText("default, scope all").waitFor(WAIT);
+    await page.reload();
+    await page.getByText(/^process \d+, up/).waitFor(WAIT);
+    assert.doesNotMatch(await page.content(), new RegExp(link.match(/token=(\w+)/)[1]), "the token is not in the page");
+    console.log("  the token, and a reload ok");
+
+    await messages(page);
+    await processes(context, page, origin);
+    await clients(page);
+    await figures(page);
+    const id = await sessions(context, page);
+
+    await page.reload();
+    await page.locator("#log-lines p").first().waitFor(WAIT);
+    await page.waitForFunction(
+      () => {
+        const box = document.querySelector("#log-lines");
+        return box.scrollHeight > box.clientHeight && box.scrollTop + box.clientHeight > box.scrollHeight - 24;
+      },
+      null,
+      WAIT,
+    ); // the log shows its end
+    await page.setViewportSize({ width: 360, height: 740 });
+    await fits(page); // on a narrow screen
+    await picture(page, "console-narrow");
+    await page.setViewportSize({ width: 1440, height: 900 });
+    await fits(page);
+    await checkAccess(page, "console");
+    assert.match(errors.shift(), /status of 500/, "the program that does not exist");
+    // The question whether the program has the terminal page.
+    assert.deepEqual(errors.filter((error) => !error.endsWith("/xterm.mjs")), []);
+    console.log("  widths and accessibility ok");
+
+    await tokens(browser, origin, link.match(/token=(\w+)/)[1], id);
+    await restart(browser);
+    await scopes(browser);
+  } finally {
+    await browser.close();
+  }
+  await server.stop();
+}
+
+/** The messages panel reaches the services. */
+async function messages(page) {
+  const shows = (text) => page.locator("#try-lines").filter({ hasText: text }).waitFor(WAIT);
+  const say = async (text) => {
+    await page.fill("#try-text", text);
+    await page.press("#try-text", "Enter");
+  };
+  const connect = async (service) => {
+    if ((await page.textContent("#try-connect")) === "Disconnect") {
+      await page.click("#try-connect");
+      await shows("disconnected: 1000");
+    }
+    await page.selectOption("#try-path", service);
+    await page.click("#try-connect");
+    await shows(`connected to ${service}`);
+  };
+  await connect("/echo");
+  await say("hello κόσμε");
+  await shows("< hello κόσμε");
+  await page.getByRole("cell", { name: "/echo", exact: true }).nth(1).waitFor(WAIT);
+
+  await connect("/app");
+  await shows("You are guest 1.");
+  await say("anybody there?");
+  await shows("< guest 1: anybody there?");
+
+  await connect("/acp");
+  for (const [name, answer] of [
+    ["initialize", '"protocolVersion":1'],
+    ["session/new", '"sessionId":"'],
+    ["session/prompt", '"stopReason":"end_turn"'],
+  ]) {
+    await page.getByRole("button", { name, exact: true }).click();
+    assert.doesNotMatch(await page.inputValue("#try-text"), /SESSION/, "the session is filled in");
+    await page.press("#try-text", "Enter");
+    await shows(answer);
+  }
+  await page
+    .locator("#figures div")
+    .filter({ hasText: /agent sessions\s*1/ })
+    .waitFor(WAIT);
+  console.log("  messages to echo, app and agent ok");
+}
+
+/** Processes: spawn, exit code, signal, attach in a tab, watch-only link. */
+async function processes(context, page, origin) {
+  const row = (text) => page.locator("#processes-table tbody tr").filter({ hasText: text });
+  const run = async (line) => {
+    await page.fill("#spawn-command", line);
+    await page.press("#spawn-command", "Enter");
+  };
+  await run("sh -c 'exit 3'");
+  await row("sh -c 'exit 3'").getByText("exited with 3").waitFor(WAIT);
+  await run("sh -c 'not closed");
+  await page.getByText("The quote ' is not closed.").waitFor(WAIT);
+  await run("/no/such/program");
+  await page.locator("#spawn-error").filter({ hasText: "failed to start process" }).waitFor(WAIT);
+
+  await run("sleep 1000");
+  await row("sleep 1000").getByText("running").waitFor(WAIT);
+  await row("sleep 1000").getByRole("button", { name: "Signal" }).click();
+  await page.getByRole("button", { name: /^TERM/ }).click();
+  await row("sleep 1000").getByText("killed by SIGTERM").waitFor(WAIT);
+  await run("sleep 2000");
+  await row("sleep 2000").getByRole("button", { name: "Signal" }).click();
+  await page.getByRole("button", { name: /^KILL/ }).click();
+  await page.getByRole("button", { name: "Kill", exact: true }).click();
+  await row("sleep 2000").getByText("killed by SIGKILL").waitFor(WAIT);
+
+  await run("cat -v");
+  await row("cat -v").getByText("running").waitFor(WAIT);
+  await row("cat -v")
+    .getByText(/^[\d.]+ [kM]B$/)
+    .waitFor(WAIT);
+  const [tab] = await Promise.all([
+    context.waitForEvent("page"),
+    row("cat -v").getByRole("button", { name: "Attach" }).click(),
+  ]);
+  await tab.waitForLoadState();
+  assert.match(tab.url(), /\/process\/[0-9a-f-]+\/attach/);
+  const hasTerminal = (await fetchStatus(page, "/.outrigger/web/xterm.mjs")) === 200;
+  if (hasTerminal) {
+    await row("cat -v").getByText("writer").waitFor(WAIT);
+    assert.doesNotMatch(tab.url(), /token/);
+  }
+
+  await row("cat -v").getByRole("button", { name: "link" }).click();
+  await page.getByText("The link is in your clipboard.").waitFor(WAIT);
+  const first = await page.evaluate(() => navigator.clipboard.readText());
+  await picture(page, "console-link");
+  // Another expiry makes another link and revokes the first.
+  await page.getByRole("radio", { name: "1 day" }).check();
+  await page.waitForFunction((first) => document.querySelector("dialog .address").value !== first, first, WAIT);
+  const url = await page.inputValue("dialog .address");
+  await page.getByRole("button", { name: "Done" }).click();
+  assert.equal(new URL(url).origin, origin);
+  assert.match(url, /#(.*&)?mode=viewer/);
+  const links = page.locator("#links-table tbody tr");
+  await links.filter({ hasText: "23 h" }).getByText("cat -v").waitFor(WAIT);
+  await page.waitForFunction(() => document.querySelectorAll("#links-table tbody tr").length === 1, null, WAIT);
+
+  const stranger = await page.context().browser().newContext();
+  const watcher = await stranger.newPage();
+  await watcher.goto(url);
+  const token = new URLSearchParams(new URL(url).hash.slice(1)).get("token");
+  const ask = (where) =>
+    watcher.evaluate(
+      async ([where, token]) => {
+        const response = await fetch(where, { headers: { Authorization: `Bearer ${token}`, Accept: "application/json" } });
+        return { status: response.status, body: await response.json() };
+      },
+      [where, token],
+    );
+  const who = await ask("/.outrigger/session");
+  assert.equal(who.body.scope, "watch");
+  assert.equal(who.body.only.path, new URL(url).pathname);
+  assert.equal((await ask("/status")).status, 403);
+  assert.equal((await ask("/process")).status, 403);
+  assert.equal((await ask("/.outrigger/log")).status, 403);
+  if (hasTerminal) {
+    await row("cat -v").getByText("writer, 1 viewer").waitFor(WAIT);
+    await links.getByRole("cell", { name: "1", exact: true }).waitFor(WAIT);
+    console.log("  attaching in a tab, and watching with a link ok");
+  } else console.log("  (the program was built without the feature web: the terminal page is not checked)");
+
+  await links.getByRole("button", { name: "Revoke" }).click();
+  if (hasTerminal) await page.getByRole("button", { name: "Revoke", exact: true }).last().click();
+  await page.getByText("No links.").waitFor(WAIT);
+  assert.equal((await ask("/.outrigger/session")).status, 401, "a revoked link opens nothing");
+  await stranger.close();
+  await tab.close();
+  await row("cat -v").getByRole("button", { name: "Signal" }).click();
+  await page.getByRole("button", { name: /^HUP/ }).click();
+  await row("cat -v").getByText("killed by SIGHUP").waitFor(WAIT);
+  console.log("  processes, signals and links ok");
+}
+
+/** The status of a GET without a token. */
+const fetchStatus = (page, where) => page.evaluate(async (where) => (await fetch(where, { method: "HEAD" })).status, where);
+
+/** A client can be disconnected. */
+async function clients(page) {
+  const row = page.locator("#clients-table tbody tr").filter({ hasText: "/acp" });
+  await row.getByRole("button", { name: /^Disconnect client/ }).click();
+  await page.getByRole("button", { name: "Disconnect", exact: true }).last().click();
+  await page.locator("#try-lines").filter({ hasText: "disconnected: 1008 Disconnected by an operator" }).waitFor(WAIT);
+  await row.waitFor({ ...WAIT, state: "detached" });
+  console.log("  disconnecting a client ok");
+}
+
+/** Log lines and charts. */
+async function figures(page) {
+  const lines = page.locator("#log-lines p");
+  await lines.filter({ hasText: "started" }).first().waitFor(WAIT);
+  await page.fill("#log-filter", "no line contains this");
+  await page.waitForFunction(() => document.querySelectorAll("#log-lines p").length === 0, null, WAIT);
+  await page.fill("#log-filter", "");
+  await page.selectOption("#log-level", "error");
+  await page.waitForFunction(
+    () => [...document.querySelectorAll("#log-lines .level")].every((one) => one.textContent === "error"),
+    null,
+    WAIT,
+  );
+  await page.selectOption("#log-level", "trace");
+  await lines.first().waitFor(WAIT);
+
+  for (const title of ["Messages per second", "Bytes per second", "Latency of the event loop", "Agents' answer times"]) {
+    const chart = page.getByRole("group", { name: title });
+    await chart
+      .locator("path.one")
+      .first()
+      .waitFor({ ...WAIT, state: "attached" });
+    // The keyboard reads out a moment.
+    await chart.focus();
+    await page.keyboard.press("ArrowLeft");
+    await chart.locator(".when").filter({ hasText: /\d/ }).waitFor(WAIT);
+  }
+  // While nothing but this page asks, nothing is counted.
+  const idle = () =>
+    page
+      .getByRole("group", { name: "Messages per second" })
+      .locator(".legend")
+      .filter({ hasText: /in 0\s*out 0/ });
+  await page.evaluate(() => document.activeElement.blur());
+  await idle().waitFor(WAIT);
+  await page
+    .getByRole("group", { name: "Bytes per second" })
+    .locator(".legend")
+    .filter({ hasText: /in 0 B\s*out 0 B/ })
+    .waitFor(WAIT);
+  console.log("  log and charts ok");
+}
+
+/** The session page shows a turn. Returns the id of the session. */
+async function sessions(context, page) {
+  await page.selectOption("#try-path", "/acp");
+  await page.click("#try-connect");
+  const shows = (text) => page.locator("#try-lines").filter({ hasText: text }).waitFor(WAIT);
+  const send = async (name) => {
+    await page.getByRole("button", { name, exact: true }).click();
+    await page.press("#try-text", "Enter");
+  };
+  await shows("connected to /acp");
+  await send("initialize");
+  await shows('"protocolVersion":1');
+  await send("session/new");
+  await shows('"sessionId":"');
+  const row = page.locator("#sessions-table tbody tr").filter({ hasNotText: "no client" });
+  const [watcher] = await Promise.all([
+    context.waitForEvent("page"),
+    row.getByRole("button", { name: /^Watch session/ }).click(WAIT),
+  ]);
+  const errors = errorsOf(watcher);
+  await watcher.getByText("watching", { exact: true }).waitFor(WAIT);
+  assert.doesNotMatch(watcher.url(), /token/);
+  const id = await row.getByRole("cell").first().textContent();
+  assert.match(watcher.url(), new RegExp(`#session=${id}$`));
+  await row.getByRole("cell", { name: "1", exact: true }).waitFor(WAIT);
+
+  await send("session/prompt");
+  const transcript = watcher.locator("#transcript");
+  await transcript.getByText("hello", { exact: true }).waitFor(WAIT);
+  await transcript.getByText("This is prompt 1 of this session").waitFor(WAIT);
+  await transcript.getByText("the turn has ended").waitFor(WAIT);
+  await page.getByRole("button", { name: "session/prompt", exact: true }).click();
+  await page.fill("#try-text", (await page.inputValue("#try-text")).replace("hello", "/permission"));
+  await page.press("#try-text", "Enter");
+  await transcript.getByText("Permission: Do nothing at all").waitFor(WAIT);
+  await transcript.getByText("waiting for an answer").waitFor(WAIT);
+  const asked = page.locator("#try-lines p").filter({ hasText: "session/request_permission" });
+  const request = JSON.parse((await asked.textContent()).slice(2));
+  await page.fill(
+    "#try-text",
+    JSON.stringify({ jsonrpc: "2.0", id: request.id, result: { outcome: { outcome: "selected", optionId: "yes" } } }),
+  );
+  await page.press("#try-text", "Enter");
+  await transcript.getByText("answered: Do it").waitFor(WAIT);
+  await transcript.getByText("You allowed it, and nothing was done.").waitFor(WAIT);
+
+  // A reload watches on. It shows nothing of before.
+  await watcher.reload();
+  await watcher.getByText("Nothing has happened since this page was opened.").waitFor(WAIT);
+  await send("session/prompt");
+  await transcript.getByText("This is prompt 3 of this session").waitFor(WAIT);
+  await transcript.getByText("the turn has ended").waitFor(WAIT);
+  await checkAccess(watcher, "session");
+  await watcher.setViewportSize({ width: 360, height: 740 });
+  await fits(watcher);
+  assert.deepEqual(errors, []);
+  await watcher.close();
+
+  // Without a session, the page asks for one.
+  const [empty] = await Promise.all([
+    context.waitForEvent("page"),
+    page.getByRole("link", { name: "Watch a session" }).click(),
+  ]);
+  await empty.fill("#ask-id", id);
+  await empty.press("#ask-id", "Enter");
+  await empty.getByText("watching", { exact: true }).waitFor(WAIT);
+  await empty.close();
+
+  // With a link, somebody else watches until the link is revoked.
+  await row.getByRole("button", { name: /^Link/ }).click();
+  await page.getByText("The link is in your clipboard.").waitFor(WAIT);
+  const url = await page.inputValue("dialog .address");
+  await page.getByRole("button", { name: "Done" }).click();
+  const stranger = await page.context().browser().newContext();
+  const guest = await stranger.newPage();
+  await guest.goto(url);
+  await guest.getByText("watching", { exact: true }).waitFor(WAIT);
+  assert.doesNotMatch(guest.url(), /token/);
+  await page.click("#try-connect");
+  await guest.getByText("the session's client has left").waitFor(WAIT);
+  const link = page.locator("#links-table tbody tr").filter({ hasText: id });
+  await link.getByRole("cell", { name: "1", exact: true }).waitFor(WAIT);
+  await link.getByRole("button", { name: /^Revoke/ }).click();
+  await page.getByRole("button", { name: "Revoke", exact: true }).last().click();
+  await guest.getByText("disconnected: the link was revoked").waitFor(WAIT);
+  await stranger.close();
+  console.log("  the session page ok");
+  return id;
+}
+
+/** A page without a token, or with a wrong one, asks for it. */
+async function tokens(browser, origin, token, id) {
+  for (const where of ["/", `/acp#session=${id}`, "/#token=wrong"]) {
+    const context = await browser.newContext({ bypassCSP: true });
+    const page = await context.newPage();
+    const errors = errorsOf(page, false);
+    await page.goto(origin + where);
+    await page.locator("dialog.token").waitFor(WAIT);
+    await page.fill("dialog.token input", "wrong-again");
+    await page.press("dialog.token input", "Enter");
+    await page.getByText("The server does not accept this token.").waitFor(WAIT);
+    if (where === "/") await checkAccess(page, "token");
+    await page.fill("dialog.token input", token);
+    await page.press("dialog.token input", "Enter");
+    await page.getByText(where.startsWith("/acp") ? "watching" : "default, scope all", { exact: true }).waitFor(WAIT);
+    assert.deepEqual(errors, []);
+    await context.close();
+  }
+  console.log("  asking for the token ok");
+}
+
+/** The console goes on when its server is back. */
+async function restart(browser) {
+  const begin = (listen) => run("listening", "processes", "--listen", listen, "--no-auth", "--log", "warn");
+  let server = await begin("127.0.0.1:0");
+  const url = new URL(server.told.match(/wss?:\/\/\S+/)[0].replace(/^ws/, "http"));
+  const context = await browser.newContext();
+  const page = await context.newPage();
+  const errors = errorsOf(page, false);
+  await page.goto(`${url.origin}/`);
+  await page.getByText("no token required").waitFor(WAIT);
+  await page.fill("#spawn-command", "cat");
+  await page.press("#spawn-command", "Enter");
+  const row = page.locator("#processes-table tbody tr").filter({ hasText: "cat" });
+  await row.getByText("running").waitFor(WAIT);
+  // Without tokens, a link to watch is the page itself.
+  await row.getByRole("button", { name: /^Link/ }).click();
+  await page.locator("dialog .address").waitFor(WAIT);
+  assert.match(await page.inputValue("dialog .address"), /\/process\/[0-9a-f-]+\/attach#mode=viewer$/);
+  await page.getByRole("button", { name: "Done" }).click();
+  const before = await page.textContent("#about");
+  await server.stop();
+  await page.getByText(/^the server does not answer since .*, trying again$/).waitFor(WAIT);
+  server = await begin(url.host);
+  await page.getByText("connected", { exact: true }).waitFor(WAIT);
+  await row.waitFor({ ...WAIT, state: "detached" });
+  assert.notEqual((await page.textContent("#about")).match(/process \d+/)[0], before.match(/process \d+/)[0]);
+  assert.deepEqual(errors, []);
+  await context.close();
+  await server.stop();
+  console.log("  a restart of the server ok");
+}
+
+/** What a scope forbids is not shown. */
+async function scopes(browser) {
+  const folder = fs.mkdtempSync(path.join(os.tmpdir(), "outrigger-"));
+  const secrets = Object.fromEntries(["all", "use", "watch", "metrics"].map((scope) => [scope, `${scope}-0123456789abcdef`]));
+  fs.writeFileSync(
+    path.join(folder, "tokens"),
+    Object.entries(secrets)
+      .map(([scope, secret]) => `my-${scope} ${scope} ${secret}\n`)
+      .join(""),
+    { mode: 0o600 },
+  );
+  const routes = {
+    "/process": { processes: {} },
+    "/terminal": { terminal: { command: ["cat"] } },
+    "/agent": { agent: { command: [process.env.OUTRIGGER, "example-agent"], grace: "500ms" } },
+    "/echo": { echo: {} },
+  };
+  fs.writeFileSync(path.join(folder, "config.json"), JSON.stringify({ routes }));
+  const server = await run(
+    "/echo",
+    "serve",
+    "--config",
+    path.join(folder, "config.json"),
+    "--listen",
+    "127.0.0.1:0",
+    "--log",
+    "warn",
+    "--token-file",
+    path.join(folder, "tokens"),
+  );
+  const { origin } = new URL(server.told.match(/wss?:\/\/\S+/)[0].replace(/^ws/, "http"));
+  const shown = {
+    all: ["overview", "services", "processes", "clients", "agents", "links", "log", "try"],
+    use: ["overview", "services", "clients", "agents", "try"],
+    watch: ["overview", "services", "clients", "agents"],
+    metrics: ["overview", "services", "clients", "agents"],
+  };
+  const open = {
+    all: ["Open a terminal", "Watch a session"],
+    use: ["Open a terminal", "Watch a session"],
+    watch: ["Watch a session"],
+    metrics: [],
+  };
+  // A client that everybody sees and only `all` may disconnect.
+  const holder = await browser.newContext();
+  const talk = await holder.newPage();
+  await talk.goto(`${origin}/#token=${secrets.all}`);
+  await talk.selectOption("#try-path", "/echo", WAIT);
+  await talk.click("#try-connect");
+  await talk.getByText("connected to /echo").first().waitFor(WAIT);
+  for (const [scope, secret] of Object.entries(secrets)) {
+    const context = await browser.newContext({ viewport: { width: 1200, height: 900 } });
+    const page = await context.newPage();
+    // A request that the scope forbids would be an error in the browser's console.
+    const errors = errorsOf(page);
+    await page.goto(`${origin}/#token=${secret}`);
+    await page.getByText(`my-${scope}, scope ${scope}`).waitFor(WAIT);
+    await page.locator("#clients-table tbody tr").first().waitFor(WAIT);
+    if (scope === "all") await page.locator("#log").waitFor(WAIT);
+    if (scope === "all") await page.locator("#links").waitFor(WAIT);
+    if (scope === "all") await page.locator("#processes").waitFor(WAIT);
+    const sections = await page.$$eval("main section", (all) => all.filter((one) => one.checkVisibility()).map(({ id }) => id));
+    assert.deepEqual(sections, shown[scope], scope);
+    assert.deepEqual(await page.locator("#sections a:visible").count(), shown[scope].length, scope);
+    assert.deepEqual((await page.locator("#services-table a[target]").allTextContents()).sort(), open[scope], scope);
+    assert.equal(await page.getByRole("button", { name: /^Disconnect client/ }).count(), scope === "all" ? 1 : 0, scope);
+    assert.equal(await page.locator("#allows").isVisible(), scope !== "all", scope);
+    await picture(page, `scope-${scope}`);
+    assert.deepEqual(errors, [], scope);
+    await context.close();
+  }
+
+  // The session page says that a session has ended.
+  await talk.click("#try-connect");
+  await talk.selectOption("#try-path", "/agent");
+  await talk.click("#try-connect");
+  await talk.getByText("connected to /agent").first().waitFor(WAIT);
+  for (const [name, answer] of [
+    ["initialize", '"protocolVersion":1'],
+    ["session/new", '"sessionId":"'],
+  ]) {
+    await talk.getByRole("button", { name, exact: true }).click();
+    await talk.press("#try-text", "Enter");
+    await talk.locator("#try-lines").filter({ hasText: answer }).waitFor(WAIT);
+  }
+  const row = talk.locator("#sessions-table tbody tr");
+  const [watcher] = await Promise.all([
+    holder.waitForEvent("page"),
+    row.getByRole("button", { name: /^Watch session/ }).click(WAIT),
+  ]);
+  await watcher.getByText("watching", { exact: true }).waitFor(WAIT);
+  await talk.click("#try-connect");
+  await watcher.locator("#connection").getByText("the session has ended").waitFor(WAIT);
+
+  await holder.close();
+  await server.stop();
+  fs.rmSync(folder, { recursive: true });
+  console.log("  scopes, and the end of a session ok");
+}
+
+main().catch((error) => {
+  console.error(error);
+  process.exit(1);
+});
