@@ -56,7 +56,7 @@ async def attach(url):
                 event = json.loads(message)
                 if event["type"] == "exit":
                     code = event["exitCode"]
-                else:
+                elif event["type"] in ("gap", "error"):
                     print(f"\r\n[{message}]\r", file=sys.stderr)
         finally:
             sending.cancel()
