@@ -70,6 +70,8 @@ pub mod cli;
 mod demo;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+#[cfg(feature = "server")]
+mod log_event;
 pub mod protocol;
 #[cfg(test)]
 mod random;

@@ -12,7 +12,10 @@ pub(super) struct LineOutput {
     fd: Option<NonblockingFd>,
     /// The rest of a line that was written in part.
     rest: Vec<u8>,
+    /// The number of dropped lines that were not reported yet.
     dropped: u64,
+    /// The number of dropped lines that were reported.
+    reported: u64,
     /// Whether the last write failed for another reason than a lack of room.
     failed: bool,
 }
@@ -23,8 +26,14 @@ impl LineOutput {
             fd: fd.ok(),
             rest: Vec::new(),
             dropped: 0,
+            reported: 0,
             failed: false,
         }
+    }
+
+    /// The number of dropped lines since the start.
+    pub(super) fn dropped_in_total(&self) -> u64 {
+        self.reported + self.dropped
     }
 
     /// Writes a whole line or drops it. `notice` makes the line that reports how many lines were dropped.
@@ -66,7 +75,7 @@ impl LineOutput {
             if !self.begin(&notice(self.dropped)) {
                 return false;
             }
-            self.dropped = 0;
+            self.reported += std::mem::take(&mut self.dropped);
         }
         self.rest.is_empty()
     }
@@ -162,6 +171,7 @@ mod tests {
             let whole = text[..end - last.len()].split_inclusive(|byte| *byte == b'\n');
             assert!(whole.clone().all(|whole| whole == line.as_bytes()));
             assert_eq!(whole.count(), sent - 5);
+            assert_eq!(output.dropped_in_total(), 6);
         }
     }
 

@@ -1,5 +1,6 @@
 //! The log on standard error. Logging never blocks, and each kind of line has a rate limit.
 
+mod json;
 mod limiter;
 mod recent;
 
@@ -10,10 +11,12 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
+use serde_json::{Map, Value};
 
 use self::limiter::{Limiter, Rate};
 use self::recent::Recent;
 use super::line_output::LineOutput;
+use crate::Metrics;
 use crate::sys::{NonblockingFd, is_terminal_raw};
 
 /// The maximum length of a line in bytes. On Linux, a pipe accepts a write of this length entirely or not at all.
@@ -42,7 +45,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_millis(500);
 pub(super) enum LogFormat {
     /// `2026-01-31T12:00:00.000Z INFO  text`
     Text,
-    /// `{"time":…,"level":…,"target":…,"message":…}`
+    /// `{"time":…,"level":…,"target":…,"message":…}` and the fields of the record.
     Json,
 }
 
@@ -64,6 +67,8 @@ struct State {
     limiter: Limiter,
     format: LogFormat,
     recent: Recent,
+    /// The number of lines over the rate limit of their kind.
+    suppressed: u64,
 }
 
 fn state() -> MutexGuard<'static, State> {
@@ -74,6 +79,7 @@ fn state() -> MutexGuard<'static, State> {
             limiter: Limiter::default(),
             format: LogFormat::Text,
             recent: Recent::default(),
+            suppressed: 0,
         })
     });
     // A panic of another thread leaves the state consistent.
@@ -103,6 +109,21 @@ pub(super) fn keep_recent() {
 /// The newest lines of the log that follow the line `after`, as a JSON object.
 pub(super) fn recent(after: Option<u64>) -> String {
     state().recent.to_json(after)
+}
+
+/// Adds the metrics of the log.
+pub(super) fn metrics(out: &mut Metrics) {
+    let state = state();
+    out.counter(
+        "outrigger_log_lines_suppressed_total",
+        "Lines of the log over the rate limit of their kind.",
+        state.suppressed,
+    );
+    out.counter(
+        "outrigger_log_lines_dropped_total",
+        "Lines of the log that were not written because standard error was blocked.",
+        state.output.dropped_in_total(),
+    );
 }
 
 /// A line as a terminal shows it. A terminal in raw mode begins a new line in the same column without a carriage return.
@@ -172,14 +193,28 @@ impl Log for Logger {
             };
             match state.limiter.admit(origin, rate, now) {
                 Some(count) => suppressed = count,
-                None => return,
+                None => {
+                    state.suppressed += 1;
+                    return;
+                }
             }
         }
         let text = record.args().to_string();
         if limited {
             state.limiter.logged(origin, &text);
         }
-        state.write(record.level(), record.target(), text, suppressed);
+        let fields = match state.format {
+            LogFormat::Text => Map::new(),
+            LogFormat::Json => json::fields(record),
+        };
+        let line = Line {
+            level: record.level(),
+            target: record.target(),
+            text,
+            fields,
+            suppressed,
+        };
+        state.write(line);
     }
 
     fn flush(&self) {}
@@ -189,12 +224,11 @@ impl Log for Logger {
 const PROGRAM: &str = "program";
 
 impl State {
-    fn write(&mut self, level: Level, target: &str, text: String, suppressed: u64) {
-        let format = self.format;
+    fn write(&mut self, line: Line<'_>) {
         let time = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
-        self.recent.push(&time, level, target, &text);
-        let line = format.line(&time, level, target, text, suppressed);
-        let line = for_terminal(line.into());
+        self.recent.push(&time, line.level, line.target, &line.text);
+        let line = for_terminal(self.format.line(&time, line).into());
+        let format = self.format;
         self.output
             .line(line.as_bytes(), |count| format.dropped(count));
     }
@@ -203,47 +237,40 @@ impl State {
     fn report_suppressed(&mut self, now: Option<Instant>) {
         while let Some((count, shown)) = self.limiter.overdue(now) {
             let text = format!("suppressed {count} lines like: {shown}");
-            self.write(Level::Warn, env!("CARGO_PKG_NAME"), text, 0);
+            self.write(Line::about_log(text));
+        }
+    }
+}
+
+/// A line that is not formatted yet.
+struct Line<'a> {
+    level: Level,
+    target: &'a str,
+    text: String,
+    /// The fields of the record; only in JSON.
+    fields: Map<String, Value>,
+    /// How many lines of its kind were suppressed before it.
+    suppressed: u64,
+}
+
+impl Line<'_> {
+    /// A line that concerns the log itself.
+    fn about_log(text: String) -> Self {
+        Self {
+            level: Level::Warn,
+            target: env!("CARGO_PKG_NAME"),
+            text,
+            fields: Map::new(),
+            suppressed: 0,
         }
     }
 }
 
 impl LogFormat {
-    fn line(self, time: &str, level: Level, target: &str, text: String, suppressed: u64) -> String {
+    fn line(self, time: &str, line: Line<'_>) -> String {
         let mut line = match self {
-            Self::Text => {
-                let program = if target == PROGRAM { "program: " } else { "" };
-                let mut line = cut(
-                    format!("{time} {level:<5} {program}{text}"),
-                    MAX_LINE - MARGIN,
-                );
-                if suppressed > 0 {
-                    line.push_str(&format!(" ({suppressed} similar lines were suppressed)"));
-                }
-                line
-            }
-            Self::Json => {
-                let mut record = serde_json::json!({
-                    "time": time,
-                    "level": recent::level_name(level),
-                    "target": target,
-                    "message": text,
-                });
-                if suppressed > 0 {
-                    record["suppressed"] = suppressed.into();
-                }
-                // JSON can escape one byte as six.
-                let mut most = MAX_LINE;
-                loop {
-                    let line = record.to_string();
-                    if line.len() < MAX_LINE {
-                        break line;
-                    }
-                    most /= 2;
-                    let text = record["message"].as_str().unwrap_or_default();
-                    record["message"] = cut(text.to_owned(), most).into();
-                }
-            }
+            Self::Text => text_line(time, line),
+            Self::Json => json::line(time, line),
         };
         line.push('\n');
         line
@@ -253,9 +280,27 @@ impl LogFormat {
     fn dropped(self, count: u64) -> Vec<u8> {
         let text = format!("{count} lines of the log were dropped: standard error was blocked");
         let time = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
-        self.line(&time, Level::Warn, env!("CARGO_PKG_NAME"), text, 0)
-            .into_bytes()
+        self.line(&time, Line::about_log(text)).into_bytes()
     }
+}
+
+fn text_line(time: &str, line: Line<'_>) -> String {
+    let Line {
+        level,
+        target,
+        text,
+        suppressed,
+        ..
+    } = line;
+    let program = if target == PROGRAM { "program: " } else { "" };
+    let mut line = cut(
+        format!("{time} {level:<5} {program}{text}"),
+        MAX_LINE - MARGIN,
+    );
+    if suppressed > 0 {
+        line.push_str(&format!(" ({suppressed} similar lines were suppressed)"));
+    }
+    line
 }
 
 fn cut(mut line: String, most: usize) -> String {

@@ -115,6 +115,7 @@ fn serve(
 ) -> Result<Outcome, Failure> {
     let config = Config {
         listen: take_sockets(&settings.listen)?,
+        extra_metrics: Some(logging::metrics),
         ..std::mem::take(&mut settings.server)
     };
     let kept = Config {

@@ -260,6 +260,7 @@ pub(super) fn handle_wrong_token(env: &mut Env, remote: Remote) -> Option<Durati
     let wrong = env.failures.record(ip, env.now);
     if Failures::is_first_delayed(wrong) {
         log::warn!(
+            event = "wrong tokens", remote:% = ip, wrong_tokens = wrong;
             "{ip} has presented {wrong} wrong tokens within a minute: delaying further rejections by {REJECTION_DELAY:?}"
         );
     }

@@ -12,6 +12,7 @@ use std::time::Duration;
 pub use self::builder::ConfigBuilder;
 use super::address::Listen;
 use super::id::MAX_SLOTS;
+use super::metrics::Metrics;
 use super::policy::{Access, Peers, Scope};
 use super::stream::Stream;
 #[cfg(feature = "tls")]
@@ -106,6 +107,8 @@ pub struct Config {
     pub tls: Option<TlsConfig>,
     /// How long a stopping server waits for the CLOSE of its clients, and then again for its service.
     pub drain_timeout: Duration,
+    /// Adds metrics of the program around the server to the answer of `/metrics`.
+    pub extra_metrics: Option<fn(&mut Metrics)>,
 }
 
 impl Config {
@@ -279,6 +282,7 @@ impl Default for Config {
             #[cfg(feature = "tls")]
             tls: None,
             drain_timeout: Duration::from_secs(10),
+            extra_metrics: None,
         }
     }
 }

@@ -228,7 +228,14 @@ impl Core {
     /// Makes the client's service the current service.
     pub(super) fn enter(&mut self, id: ClientId) {
         let client = self.registry.get(id);
-        self.service_id = client.map_or(ServiceId::ALL, |client| client.service_id);
+        self.enter_service(client.map_or(ServiceId::ALL, |client| client.service_id));
+    }
+
+    /// Makes a service the current one, and counts the time from now on as its own.
+    #[inline]
+    pub(super) fn enter_service(&mut self, service_id: ServiceId) {
+        self.service_id = service_id;
+        self.env.counters.services.enter(service_id);
     }
 
     /// Checks a client out of its slot so that it can be read. Returns whether the client exists.
@@ -237,7 +244,8 @@ impl Core {
             return false;
         };
         client.set_reading(true);
-        self.service_id = client.service_id;
+        let service_id = client.service_id;
+        self.enter_service(service_id);
         self.env.begin_share();
         true
     }

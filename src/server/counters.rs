@@ -1,9 +1,11 @@
 //! Counts what the server does. `metrics.rs` writes the counts.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::client::Traffic;
 use super::histogram::Histogram;
+use super::service_times::ServiceTimes;
 use crate::protocol::{Cause, CloseReason, Rejection, StatusCode};
 
 /// The names of [`Outcome`]s, in their order.
@@ -40,6 +42,8 @@ pub(super) struct Counters {
     pub(super) outcomes: [u64; OUTCOMES.len()],
     /// Disconnected clients, in the order of [`Cause::ALL`].
     pub(super) disconnects: [u64; Cause::ALL.len()],
+    /// How long clients were connected, in the order of [`Cause::ALL`].
+    pub(super) durations: [Histogram; Cause::ALL.len()],
     /// Clients that violated the protocol, by close code.
     pub(super) violations: BTreeMap<u16, u64>,
     /// Clients that did not complete the closing handshake in time.
@@ -64,6 +68,8 @@ pub(super) struct Counters {
     pub(super) tls_handshakes: [u64; TLS_OUTCOMES.len()],
     /// The durations of turns of the loop, without waiting. Turns that have answered a request of the console are left out.
     pub(super) turns: Histogram,
+    /// The parts of these turns that each service has taken.
+    pub(super) services: ServiceTimes,
 }
 
 impl Counters {
@@ -93,11 +99,12 @@ impl Counters {
         *self.rejections.entry(rejection.reason()).or_default() += 1;
     }
 
-    /// Counts the end of a client.
-    pub(super) fn disconnected(&mut self, reason: &CloseReason) {
+    /// Counts the end of a client that was connected for `duration`.
+    pub(super) fn disconnected(&mut self, reason: &CloseReason, duration: Duration) {
         let mut causes = Cause::ALL.iter();
         if let Some(at) = causes.position(|cause| *cause == reason.cause) {
             self.disconnects[at] += 1;
+            self.durations[at].observe(duration);
         }
         if reason.cause == Cause::ProtocolError {
             *self.violations.entry(reason.code.0).or_default() += 1;

@@ -8,6 +8,7 @@ use super::event_loop::{Server, Task};
 use super::id::ClientId;
 use super::service::Service;
 use super::tls::TlsStream;
+use crate::log_event::{log_event, word};
 use crate::protocol::{CloseReason, Rejection, Time, Timeout};
 
 impl<S: Service> Server<S> {
@@ -48,7 +49,12 @@ impl<S: Service> Server<S> {
             // once.
             self.ctx.core.with(id, |client, env| {
                 if client.tls().is_some_and(TlsStream::is_inside_handshake) {
-                    log::info!("{id} TLS handshake timed out: remote={}", client.remote);
+                    log_event!(
+                        Info,
+                        client = id,
+                        "TLS handshake timed out",
+                        remote = word(&client.remote),
+                    );
                 }
                 client.end(env, CloseReason::eof());
             });

@@ -29,6 +29,7 @@ use super::timers::Due;
 #[cfg(feature = "tls")]
 use super::tls::TlsConfig;
 use super::tls::TlsStream;
+use crate::log_event::{log_event, word};
 use crate::protocol::{CloseReason, Rejection, Time};
 use crate::sys::{Reaper, monotonic_nanos};
 
@@ -180,15 +181,19 @@ impl<S: Service> Server<S> {
             }
             let began = monotonic_nanos();
             self.ctx.core.begin_turn(self.clock.at(began));
+            self.ctx.core.env.counters.services.begin_turn(began);
             self.handle_jump(before, timeout);
             for event in &events {
                 self.handle_event(event, &mut ended);
             }
             self.take_turn();
-            let took = monotonic_nanos().saturating_sub(began);
-            if !std::mem::take(&mut self.ctx.core.env.serves_console) {
-                self.ctx.core.env.counters.turns.observe_nanos(took);
+            let ended_at = monotonic_nanos();
+            let counted = !std::mem::take(&mut self.ctx.core.env.serves_console);
+            let counters = &mut self.ctx.core.env.counters;
+            if counted {
+                counters.turns.observe_nanos(ended_at.saturating_sub(began));
             }
+            counters.services.end_turn(ended_at, counted);
         }
         Ok((self.service, ended))
     }
@@ -321,12 +326,12 @@ impl<S: Service> Server<S> {
             }
             Task::Timer(Due::Client(id)) => self.handle_deadline(id),
             Task::Timer(Due::Service(timer, service_id)) => {
-                self.ctx.core.service_id = service_id;
+                self.ctx.core.enter_service(service_id);
                 self.service.timer(&mut self.ctx, timer);
             }
             Task::Source(source, readiness) => {
                 if let Some(service_id) = self.ctx.core.sources.service_id(source) {
-                    self.ctx.core.service_id = service_id;
+                    self.ctx.core.enter_service(service_id);
                     self.service.ready(&mut self.ctx, source, readiness);
                 }
             }
@@ -490,7 +495,7 @@ impl<S: Service> Server<S> {
         client.hang_up(&mut core.env, &core.poll);
         core.env.kept_memory -= client.kept_memory();
         core.env.counters.ended(client.traffic, client.outcome());
-        core.service_id = client.service_id;
+        core.enter_service(client.service_id);
         let remote = client.remote;
         if client.is_counted() {
             core.env.addresses.remove_connection(remote.ip());
@@ -509,18 +514,26 @@ impl<S: Service> Server<S> {
                 core.env.addresses.remove_client(remote.ip());
             }
             let path = client.path.take();
+            let duration = client.open_for(core.env.now);
+            let trace = client.trace_ids();
             let reason = client.into_close_reason().unwrap_or_else(CloseReason::eof);
-            core.env.counters.disconnected(&reason);
-            log::info!(
-                "{id} disconnected: cause={} code={} reason={:?} path={:?} remote={remote}",
-                reason.cause,
-                reason.code,
-                reason.reason,
-                path.as_ref().map_or("", |path| path),
+            core.env.counters.disconnected(&reason, duration);
+            log_event!(
+                Info,
+                client = id,
+                "disconnected",
+                cause = word(&reason.cause),
+                code = reason.code.0,
+                reason = &*reason.reason,
+                path = path.as_ref().map_or("", |path| path),
+                remote = word(&remote),
+                duration = duration,
+                trace_id = trace.as_ref().map(|(trace_id, _)| word(trace_id)),
+                span_id = trace.as_ref().map(|(_, span_id)| word(span_id)),
             );
             self.service.disconnected(&mut self.ctx, id, &reason);
         } else {
-            log::debug!("{id} left: remote={remote}");
+            log_event!(Debug, client = id, "left", remote = word(&remote));
             if client.forget_call(&mut core.env) {
                 self.service.abandoned(&mut self.ctx, id);
             }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 /// The upper bounds of the buckets, in microseconds. A longer duration counts only in the sum and the total.
-const BOUNDS: [u64; 13] = [
+const BOUNDS: [u64; 15] = [
     100,
     1000,
     5000,
@@ -19,9 +19,11 @@ const BOUNDS: [u64; 13] = [
     60_000_000,
     300_000_000,
     1_800_000_000,
+    10_800_000_000,
+    86_400_000_000,
 ];
 
-/// Counts durations in buckets from a tenth of a millisecond to half an hour.
+/// Counts durations in buckets from a tenth of a millisecond to a day.
 ///
 /// ```
 /// use std::time::Duration;

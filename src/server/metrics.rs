@@ -7,6 +7,7 @@ use super::counters::OUTCOMES;
 #[cfg(feature = "tls")]
 use super::counters::TLS_OUTCOMES;
 use super::histogram::Histogram;
+use super::id::ServiceId;
 use super::service::Service;
 use crate::protocol::deflate::Compression;
 use crate::protocol::{Cause, OpCode, Time};
@@ -108,13 +109,21 @@ impl Metrics {
     /// Adds a histogram of durations in seconds. Its name ends in `_seconds`.
     pub fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
         let mut family = self.begin(name, help, "histogram");
-        for (bound, count) in histogram.buckets() {
-            let bound = label("le", &bound.as_secs_f64().to_string());
-            family.sample("_bucket", &bound, count);
+        family.histogram("", histogram);
+    }
+
+    /// Adds a histogram of durations in seconds for each value of a label.
+    pub fn histograms<'h>(
+        &mut self,
+        name: &str,
+        help: &str,
+        by: &str,
+        values: impl IntoIterator<Item = (impl Display, &'h Histogram)>,
+    ) {
+        let mut family = self.begin(name, help, "histogram");
+        for (of, histogram) in values {
+            family.histogram(&label(by, &of.to_string()), histogram);
         }
-        family.sample("_bucket", &label("le", "+Inf"), histogram.count());
-        family.sample("_sum", "", histogram.sum().as_secs_f64());
-        family.sample("_count", "", histogram.count());
     }
 
     fn begin(&mut self, name: &str, help: &str, kind: &str) -> Samples<'_> {
@@ -152,6 +161,20 @@ struct Samples<'a> {
 }
 
 impl Samples<'_> {
+    /// Adds the samples of a histogram. `of` is a label of its own, or empty.
+    fn histogram(&mut self, of: &str, histogram: &Histogram) {
+        let comma = if of.is_empty() { "" } else { "," };
+        let finite = histogram
+            .buckets()
+            .map(|(bound, count)| (bound.as_secs_f64().to_string(), count));
+        for (bound, count) in finite.chain([("+Inf".to_owned(), histogram.count())]) {
+            let bound = label("le", &bound);
+            self.sample("_bucket", &[of, comma, &bound].concat(), count);
+        }
+        self.sample("_sum", of, histogram.sum().as_secs_f64());
+        self.sample("_count", of, histogram.count());
+    }
+
     fn sample(&mut self, suffix: &str, label: &str, value: impl Display) {
         let Family { name, samples, .. } = &mut *self.family;
         let comma = if label.is_empty() || self.label.is_empty() {
@@ -250,6 +273,13 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
         "Disconnected clients by cause.",
         "cause",
         Cause::ALL.iter().zip(counters.disconnects),
+    );
+    let durations = Cause::ALL.iter().zip(&counters.durations);
+    out.histograms(
+        "outrigger_connection_duration_seconds",
+        "How long clients were connected, by the cause of the end; a resumed connection continues. Causes that have not occurred are left out.",
+        "cause",
+        durations.filter(|(_, durations)| durations.count() > 0),
     );
     out.counters(
         "outrigger_protocol_errors_total",
@@ -427,6 +457,18 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
         "Durations of turns of the event loop, without waiting.",
         &counters.turns,
     );
+    out.histograms(
+        "outrigger_service_turn_seconds",
+        "The part of each turn of the event loop that went to a service and its clients, of the turns that handled its events.",
+        "route",
+        counters.services.iter().map(|(id, times)| {
+            let name = service.name(id).unwrap_or(if id == ServiceId::PAGES { "pages" } else { "server" });
+            (name, times)
+        }),
+    );
+    if let Some(add) = ctx.config().extra_metrics {
+        add(&mut out);
+    }
     if let Some((cpu, memory)) = sys::usage(std::process::id()) {
         out.counter(
             "process_cpu_seconds_total",

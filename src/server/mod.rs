@@ -45,6 +45,7 @@ mod requests;
 mod resumption;
 mod run_queue;
 mod service;
+mod service_times;
 mod shutdown;
 mod signals;
 #[cfg(any(test, fuzzing))]

@@ -126,7 +126,11 @@ pub(super) fn answer<S: Service>(
         Call::CloseClient(id) => {
             read_body(body, &[])?;
             if ctx.core.close_by_operator(id) {
-                log::info!("{id} is disconnected by {}", ctx.principal(caller));
+                let principal = ctx.principal(caller);
+                log::info!(
+                    event = "disconnected by an operator", client:% = id, principal:% = principal;
+                    "{id} is disconnected by {principal}"
+                );
                 Ok(ok())
             } else {
                 Err(no_client())
@@ -230,10 +234,10 @@ fn issue_link<S: Service>(
     service.share(ctx, caller, &target)?;
     let lasts = Duration::from_secs(seconds);
     let (id, token) = ctx.core.issue_link(caller, target.clone(), lasts)?;
+    let (path, principal) = (target.path(), ctx.principal(caller));
     log::info!(
-        "link {id} permits watching {:?} for {seconds} s: issued by {}",
-        target.path(),
-        ctx.principal(caller)
+        event = "link issued", link:% = id, path = path, principal:% = principal, seconds = seconds;
+        "link {id} permits watching {path:?} for {seconds} s: issued by {principal}"
     );
     let link = json!({
         "id": id.to_string(),

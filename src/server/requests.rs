@@ -10,6 +10,7 @@ use super::operator;
 use super::policy::{RequestSource, too_many_clients, too_many_of_address};
 use super::resumption::{self, Ask, ResumeToken};
 use super::service::{Route, Service};
+use crate::log_event::{log_event, word};
 use crate::protocol::deflate::Offer;
 use crate::protocol::http::HttpEvent;
 use crate::protocol::{CloseReason, Rejection, Request, Response, StatusCode};
@@ -66,11 +67,12 @@ fn route<S: Service>(
 ) -> Result<(), Rejection> {
     ctx.core.forward(id, request)?;
     let is_stopping = ctx.is_stopping();
-    ctx.core.service_id = if admin::is_for(request) {
+    let service_id = if admin::is_for(request) {
         ServiceId::ALL
     } else {
         service.service_id(request)
     };
+    ctx.core.enter_service(service_id);
     let Core {
         registry,
         env,
@@ -82,6 +84,7 @@ fn route<S: Service>(
         return Ok(());
     };
     client.service_id = *service_id;
+    client.set_trace(request.trace_parent());
     let is_new = client.is_new();
     let access = &env.config.access;
     let is_user = client.remote.user().is_some();
@@ -237,9 +240,16 @@ fn upgrade<S: Service>(
         }
     });
     let principal = ctx.principal(id);
-    log::info!(
-        "{id} connected: path={:?} remote={remote} principal={principal}",
-        request.path()
+    let trace = ctx.core.registry.get(id).and_then(Client::trace_ids);
+    log_event!(
+        Info,
+        client = id,
+        "connected",
+        path = request.path(),
+        remote = word(&remote),
+        principal = word(&principal),
+        trace_id = trace.as_ref().map(|(trace_id, _)| word(trace_id)),
+        span_id = trace.as_ref().map(|(_, span_id)| word(span_id)),
     );
     service.connected(ctx, id, request);
     if ctx.is_stopping() {
@@ -257,7 +267,13 @@ fn handle_call<S: Service>(
     request: &Request<'_>,
     body: &[u8],
 ) {
-    log::debug!("{id} {} {:?}", request.method(), request.path());
+    log_event!(
+        Debug,
+        client = id,
+        "calls",
+        method = word(&request.method()),
+        path = request.path(),
+    );
     let is_full = ctx.core.is_full();
     let has_too_many = ctx
         .remote(id)

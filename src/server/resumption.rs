@@ -17,6 +17,7 @@ use super::core::Core;
 use super::event_loop::Server;
 use super::id::ClientId;
 use super::service::Service;
+use crate::log_event::{Field, log_event, word};
 use crate::protocol::deflate::{Codec, Offer};
 use crate::protocol::handshake::Upgrade;
 use crate::protocol::{Accept, Cause, CloseCode, CloseReason, Rejection, Request, StatusCode};
@@ -242,14 +243,26 @@ pub(super) fn check(
             && core.scope(id) >= core.scope(target)
     });
     let Some(client) = client else {
-        log::info!("{id} cannot resume: the token is unknown or has expired");
+        let why = "the token is unknown or has expired";
+        log_event!(
+            Info,
+            client = id,
+            "cannot resume",
+            reason = Field::Bare(&why)
+        );
         return Err(gone());
     };
     match client.check_received(received) {
         Ok(()) => Ok(()),
         Err(WrongCount::TooFew) => {
             let lacking = received + 1;
-            log::info!("{id} cannot resume {target}: message {lacking} is no longer kept");
+            let why = format!("message {lacking} of {target} is no longer kept");
+            log_event!(
+                Info,
+                client = id,
+                "cannot resume",
+                reason = Field::Bare(&why)
+            );
             Err(gone())
         }
         Err(WrongCount::TooMany) => {
@@ -303,13 +316,18 @@ impl Core {
         let env = &mut self.env;
         env.counters.resumes += 1;
         env.counters.takeovers += u64::from(away.is_none());
-        log::info!(
-            "{target} resumed: remote={} received={received} kept={}{}",
-            client.remote,
-            client.kept(),
-            away.map_or(" (taken over)".to_owned(), |away| format!(
-                " away={away:.1?}"
-            )),
+        let trace = client.trace_ids();
+        log_event!(
+            Info,
+            client = target,
+            "resumed",
+            remote = word(&client.remote),
+            received = received,
+            kept = client.kept(),
+            away = away,
+            takeover = away.is_none().then_some(true),
+            trace_id = trace.as_ref().map(|(trace_id, _)| word(trace_id)),
+            span_id = trace.as_ref().map(|(_, span_id)| word(span_id)),
         );
     }
 
@@ -331,7 +349,7 @@ impl Core {
 
     /// Ends a detached client, because a new client needs its place.
     pub(super) fn make_way(&mut self, id: ClientId) {
-        log::info!("{id} makes way for another client");
+        log_event!(Info, client = id, "makes way for another client");
         self.with(id, |client, env| {
             let reason = "made way for another client";
             client.end(
@@ -383,14 +401,19 @@ impl<S: Service> Server<S> {
             ..
         } = &mut self.ctx.core;
         if let Some(client) = registry.get_mut(id) {
-            log::info!(
-                "{id} detached: cause={} code={} reason={:?} path={:?} remote={} kept={}",
-                cut.cause,
-                cut.code,
-                cut.reason,
-                client.path(),
-                client.remote,
-                client.kept(),
+            let trace = client.trace_ids();
+            log_event!(
+                Info,
+                client = id,
+                "detached",
+                cause = word(&cut.cause),
+                code = cut.code.0,
+                reason = &*cut.reason,
+                path = client.path(),
+                remote = word(&client.remote),
+                kept = client.kept(),
+                trace_id = trace.as_ref().map(|(trace_id, _)| word(trace_id)),
+                span_id = trace.as_ref().map(|(_, span_id)| word(span_id)),
             );
             env.counters.detaches += 1;
             let is_ours = client.is_ours();

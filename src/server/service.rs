@@ -51,6 +51,12 @@ pub trait Service {
         ServiceId::ALL
     }
 
+    /// The name of one of several services in the metrics, such as its path.
+    fn name(&self, id: ServiceId) -> Option<&str> {
+        let _ = id;
+        None
+    }
+
     /// Returns how a request is handled, or rejects it, usually with [`Rejection::not_found`]. The loop calls this
     /// method when the head has arrived, so that it can reject a request without waiting for its body.
     fn route(&mut self, request: &Request<'_>) -> Result<Route, Rejection> {

@@ -260,6 +260,15 @@ impl Service for Routes {
             .map_or(ServiceId::ALL, |index| service_id(index, alone))
     }
 
+    fn name(&self, id: ServiceId) -> Option<&str> {
+        let mounted = match id.index() {
+            Some(index) => self.services.get(index),
+            // The only service has no index.
+            None => self.services.first().filter(|_| self.services.len() == 1),
+        };
+        mounted.map(|mounted| mounted.endpoint.path())
+    }
+
     fn is_public(&self, request: &Request<'_>) -> bool {
         let service = self.service_for(request);
         service.is_some_and(|service| service.is_public(request))

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use super::response::{Rejection, StatusCode};
+use super::trace::TraceParent;
 
 /// The upper bound of [`Limits::max_headers`](crate::Limits::max_headers).
 pub const MAX_HEADERS: usize = 128;
@@ -180,6 +181,15 @@ impl<'a> Request<'a> {
         self.headers()
             .find(|(field, _)| field.eq_ignore_ascii_case(name))
             .map(|(_, value)| value)
+    }
+
+    /// The position of the request in a distributed trace. A request with several `traceparent` fields has none.
+    pub fn trace_parent(&self) -> Option<TraceParent> {
+        let mut fields = self
+            .headers()
+            .filter(|(name, _)| name.eq_ignore_ascii_case("traceparent"));
+        let (_, value) = fields.next()?;
+        TraceParent::parse(value).filter(|_| fields.next().is_none())
     }
 
     /// The elements of all fields with this name, for a field whose value is a list (RFC 9110 section 5.6.1).

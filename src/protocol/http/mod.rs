@@ -12,11 +12,13 @@ mod forwarded;
 mod head;
 mod json;
 mod response;
+mod trace;
 
 pub use body::Body;
 pub use connection::{HttpConnection, HttpEvent, HttpState};
 pub use forwarded::{forwarded, x_forwarded_for};
 pub use head::{Framing, MAX_HEADERS, Request, find_end};
 pub use response::{Rejection, Response, StatusCode};
+pub use trace::TraceParent;
 
 pub(super) use response::write_field;

@@ -10,6 +10,7 @@ use super::resumable::Resumable;
 use super::takeover::Join;
 use crate::protocol::Time;
 use crate::protocol::deflate::{Codec, Compression, CompressionFailed, Squeeze};
+use crate::protocol::http::TraceParent;
 use crate::server::stream::Stream;
 use crate::server::tls::Scratch;
 
@@ -82,6 +83,8 @@ pub(in crate::server) struct Backlog {
     pub(super) resumable: Option<Box<Resumable>>,
     /// The state of a connection from a trusted proxy. The loop keeps it until the connection, or its client, ends.
     pub(super) forwarding: Option<Box<Forwarding>>,
+    /// The trace of the last request of the connection.
+    pub(super) trace: Option<Box<TraceParent>>,
     /// Set while this connection is about to continue another client.
     pub(super) join: Option<Join>,
 }
@@ -115,7 +118,10 @@ impl Backlog {
 
     /// Whether neither output nor input waits, and nothing is kept for the client.
     pub(in crate::server) fn is_empty(&self) -> bool {
-        let keeps = self.resumable.is_some() || self.forwarding.is_some() || self.join.is_some();
+        let keeps = self.resumable.is_some()
+            || self.forwarding.is_some()
+            || self.trace.is_some()
+            || self.join.is_some();
         self.queued == 0 && self.unread.is_empty() && !keeps
     }
 
@@ -124,6 +130,7 @@ impl Backlog {
         *self = Self {
             resumable: self.resumable.take(),
             forwarding: self.forwarding.take(),
+            trace: self.trace.take(),
             ..Self::default()
         };
     }

@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use super::{Client, Connection, Flag};
+use crate::log_event::{Field, log_event, word};
 use crate::protocol::http::{HttpConnection, HttpState};
 use crate::protocol::{CloseReason, Rejection, Request, Response, StatusCode, Time};
 use crate::server::budget::CALL;
@@ -126,7 +127,19 @@ impl Client {
 
     /// Answers a request with an error and then closes the connection.
     pub(in crate::server) fn reject(&mut self, env: &mut Env, rejection: &Rejection) {
-        log::info!("{} refused: {rejection} remote={}", self.id, self.remote);
+        let reason = rejection.to_string();
+        let reason = reason.split_once(' ').map_or("", |(_, reason)| reason);
+        let trace = self.trace_ids();
+        log_event!(
+            Info,
+            client = self.id,
+            "refused",
+            status = Field::BareNumber(rejection.status.0.into()),
+            reason = Field::Bare(&reason),
+            remote = word(&self.remote),
+            trace_id = trace.as_ref().map(|(trace_id, _)| word(trace_id)),
+            span_id = trace.as_ref().map(|(_, span_id)| word(span_id)),
+        );
         env.counters.refused(rejection);
         self.transmit_http(env, |http, now, out| {
             http.reject(now, &date(), rejection, out)

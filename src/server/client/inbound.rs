@@ -3,6 +3,7 @@
 use std::io;
 
 use super::{Client, Connection, Flag};
+use crate::log_event::{Field, log_event, word};
 use crate::protocol::client::ClientEvent;
 use crate::protocol::http::{HttpEvent, HttpState};
 use crate::protocol::{CloseReason, Message, Payload, Rejection, StatusCode};
@@ -309,8 +310,14 @@ impl Client {
             Ok(0) => {
                 let is_begun = self.tls().is_some_and(TlsStream::is_inside_handshake);
                 if is_begun && self.is_tls_handshaking() && !self.is_outgoing() {
-                    let (id, remote) = (self.id, self.remote);
-                    log::info!("{id} TLS handshake failed: the peer disconnected remote={remote}");
+                    let why = "the peer disconnected";
+                    log_event!(
+                        Info,
+                        client = self.id,
+                        "TLS handshake failed",
+                        reason = Field::Bare(&why),
+                        remote = word(&self.remote),
+                    );
                 }
                 self.handle_end()
             }
@@ -340,8 +347,13 @@ impl Client {
                 if error.kind() == io::ErrorKind::InvalidData
                     && self.tls().is_some_and(TlsStream::has_failed_handshake) =>
             {
-                let (id, remote) = (self.id, self.remote);
-                log::info!("{id} TLS handshake failed: {error} remote={remote}");
+                log_event!(
+                    Info,
+                    client = self.id,
+                    "TLS handshake failed",
+                    reason = Field::Bare(&error),
+                    remote = word(&self.remote),
+                );
                 // Output that waited for the handshake cannot be written.
                 if let Some(backlog) = self.backlog.as_deref_mut() {
                     backlog.drop_unbegun();

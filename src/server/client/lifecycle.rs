@@ -32,6 +32,7 @@ impl Client {
     ) {
         debug_assert!(!self.was_open());
         self.path = Some(path);
+        self.set_opened(env.now);
         env.addresses.add_client(self.remote.ip());
         env.counters.responded(StatusCode::SWITCHING_PROTOCOLS);
         self.transmit(env, |connection, now, out| {

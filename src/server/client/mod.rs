@@ -37,7 +37,7 @@ use super::run_queue::News;
 use super::stream::Stream;
 use super::timers::Link;
 use super::tls::{PeerCertificate, TlsStream};
-use crate::protocol::http::HttpConnection;
+use crate::protocol::http::{HttpConnection, TraceParent};
 use crate::protocol::{Time, WebSocket};
 
 /// The state of a client. Rarely used state is behind a pointer, which is `None` while the client is idle.
@@ -61,6 +61,8 @@ pub(super) struct Client {
     flags: Flags,
     /// The low bits of [`Client::delivered`] when progress was last measured.
     delivered_mark: u32,
+    /// When the WebSocket was opened, in hundredths of a second since the loop started. They last 497 days.
+    opened: u32,
 }
 
 /// The protocol of a connection.
@@ -74,6 +76,11 @@ enum Connection {
     Outgoing(Box<Outgoing>),
     /// None: the connection was cut, and the client may resume it.
     Detached(Box<Detached>),
+}
+
+/// A point in time in hundredths of a second, modulo 2^32.
+fn hundredths(time: Time) -> u32 {
+    (time.as_millis() / 10) as u32
 }
 
 /// A set of [`Flag`]s.
@@ -159,7 +166,38 @@ impl Client {
             service_id: ServiceId::ALL,
             flags: Flags::default(),
             delivered_mark: 0,
+            opened: 0,
         }
+    }
+
+    /// Records that the WebSocket is open.
+    fn set_opened(&mut self, now: Time) {
+        self.opened = hundredths(now);
+    }
+
+    /// How long the WebSocket has been open, without the time before the upgrade.
+    pub(super) fn open_for(&self, now: Time) -> Duration {
+        Duration::from_millis(u64::from(hundredths(now).wrapping_sub(self.opened)) * 10)
+    }
+
+    /// Keeps the trace of a request until the next one.
+    pub(super) fn set_trace(&mut self, trace: Option<TraceParent>) {
+        if let Some(trace) = trace {
+            self.backlog.get_or_insert_default().trace = Some(Box::new(trace));
+        } else if let Some(backlog) = &mut self.backlog {
+            backlog.trace = None;
+        }
+    }
+
+    /// The trace of the last request.
+    pub(super) fn trace(&self) -> Option<&TraceParent> {
+        self.backlog.as_ref()?.trace.as_deref()
+    }
+
+    /// The ids of the trace of the last request, for the log: of the trace, and of the span that made the request.
+    pub(super) fn trace_ids(&self) -> Option<(String, String)> {
+        let trace = self.trace()?;
+        Some((trace.trace_id(), trace.parent_id()))
     }
 
     /// The path of the handshake. Empty before the upgrade.

@@ -168,6 +168,7 @@ impl Client {
         match std::mem::replace(&mut self.connection, open) {
             Connection::Outgoing(outgoing) => {
                 self.path = Some(path);
+                self.set_opened(env.now);
                 self.rearm(env);
                 Some(outgoing)
             }

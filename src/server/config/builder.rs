@@ -7,7 +7,7 @@ use super::{Config, ConfigError, ResumeConfig};
 #[cfg(feature = "deflate")]
 use crate::protocol::deflate::DeflateConfig;
 use crate::protocol::{Limits, Timeouts};
-use crate::server::{Access, Listen, Peers, ProtectedResource, Scope};
+use crate::server::{Access, Listen, Metrics, Peers, ProtectedResource, Scope};
 
 /// Builds a [`Config`]. Settings that are not given have their defaults.
 #[derive(Clone, Debug, Default)]
@@ -61,6 +61,12 @@ impl ConfigBuilder {
     /// [`ConfigBuilder::access`].
     pub fn protected_resource(mut self, resource: impl Into<Option<ProtectedResource>>) -> Self {
         self.config.access.protected_resource = resource.into();
+        self
+    }
+
+    /// Adds metrics to the answer of `/metrics`: [`Config::extra_metrics`].
+    pub fn extra_metrics(mut self, add: fn(&mut Metrics)) -> Self {
+        self.config.extra_metrics = Some(add);
         self
     }
 

@@ -2,6 +2,7 @@
 //! continue on it.
 
 use super::ConnectError;
+use crate::log_event::{log_event, word};
 use crate::protocol::Input;
 use crate::protocol::client::{ClientEvent, HandshakeError, ResponseHead};
 use crate::server::client::{Client, Remote};
@@ -81,9 +82,12 @@ pub(in crate::server) fn handle_answer<S: Service>(
                         }
                     });
                     let remote = ctx.remote(id).unwrap_or(Remote::SHARED_UNIX);
-                    log::info!(
-                        "{id} opened: remote={remote} resumable={}",
-                        ctx.is_resumable(id)
+                    log_event!(
+                        Info,
+                        client = id,
+                        "opened",
+                        remote = word(&remote),
+                        resumable = ctx.is_resumable(id),
                     );
                     service.connect_opened(ctx, id, &response);
                 }

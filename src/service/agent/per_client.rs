@@ -224,7 +224,10 @@ impl AgentPerClient {
                 self.stopping.remove(&client);
                 self.sources.retain(|_, owner| *owner != client);
                 let clean = status.is_some_and(|status| status.success());
-                log::info!("the agent of {client} {}", describe(status));
+                log::info!(
+                    event = "agent exited", client:% = client, exit_code = status.and_then(|status| status.code());
+                    "the agent of {client} {}", describe(status)
+                );
                 let code = if clean {
                     CloseCode::NORMAL
                 } else {

@@ -96,6 +96,7 @@ impl Events {
             "resumable": is_resumable,
             "origin": request.header("origin").map(String::from_utf8_lossy),
             "protocol": protocol,
+            "traceparent": request.trace_parent().map(|trace| trace.to_string()),
             "headers": headers,
         });
         self.push("connect", &event);

@@ -166,9 +166,10 @@ impl Terminal {
                 self.programs.attach(ctx, id, client, kind, 0);
             }
             Err(error) => {
+                let name = &self.config.command[0];
                 log::error!(
-                    "cannot start {:?} for {client}: {error}",
-                    self.config.command[0]
+                    event = "cannot start", client:% = client, program = name.as_str(), error:% = error;
+                    "cannot start {name:?} for {client}: {error}"
                 );
                 let why = format!("failed to start process: {error}");
                 ContextOutput(ctx).fail(client, dialect, why);

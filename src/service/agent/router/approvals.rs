@@ -98,11 +98,13 @@ impl Router {
         let option = option_of(answer);
         let state = self.clients.get(&client);
         let principal = state.map(|state| state.principal.to_string());
+        let principal = principal.unwrap_or_default();
+        let shown_option = option.as_deref().map_or("no option".into(), shortened);
+        let shown_call = tool_call.as_deref().map_or("null".into(), shortened);
         log::info!(
-            "permission request answered by {} ({client}): {} for the tool call {}",
-            principal.unwrap_or_default(),
-            option.as_deref().map_or("no option".into(), shortened),
-            tool_call.as_deref().map_or("null".into(), shortened),
+            event = "permission request answered", client:% = client, principal = principal, option:% = shown_option,
+            tool_call:% = shown_call;
+            "permission request answered by {principal} ({client}): {shown_option} for the tool call {shown_call}"
         );
         self.revoke(upstream_id, request, Some(client), output);
         let observed = self.sessions.get(session);

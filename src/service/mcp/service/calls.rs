@@ -4,6 +4,7 @@ use uuid::Uuid;
 
 use super::processes::{Owner, short};
 use super::{Mcp, SHUTTING_DOWN, is_waiting, may_begin};
+use crate::log_event::{log_event, word};
 use crate::service::agent::envelope::{Envelope, MessageKind};
 use crate::service::mcp::accept::Accepts;
 use crate::service::mcp::headers::sole_header;
@@ -156,9 +157,12 @@ impl Mcp {
         self.hub.counts.processes += 1;
         self.hub.counts.sessions += 1;
         let id = Uuid::new_v4();
-        log::info!(
-            "session {} began: client={caller} principal={principal}",
-            short(id)
+        log_event!(
+            Info,
+            session = short(id),
+            "began",
+            client = word(&caller),
+            principal = word(&principal),
         );
         let session = Session::new(id, principal, process, self.config.replay, ctx.now());
         self.sources

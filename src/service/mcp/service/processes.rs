@@ -6,6 +6,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::Mcp;
+use crate::log_event::{Field, log_event};
 use crate::service::child::ChildEvent;
 use crate::service::mcp::pool::{PoolChange, Support};
 use crate::service::mcp::process::{Input, Process};
@@ -39,7 +40,12 @@ impl Mcp {
         let Some(session) = self.sessions.remove(&id) else {
             return;
         };
-        log::info!("session {} ended: {why}", short(id));
+        log_event!(
+            Info,
+            session = short(id),
+            "ended",
+            reason = Field::Bare(&why)
+        );
         let sources: Vec<SourceId> = session.sources().collect();
         let (principal, process) = session.end(ctx, &mut self.hub);
         match process {

@@ -19,6 +19,7 @@ use self::streams::{InputPipe, OutputPipe, watch_terminal};
 use super::exit::ProgramExit;
 use super::scrollback::OutputStream;
 use super::sink::{ContextOutput, Sink};
+use crate::log_event::log_event;
 use crate::service::child::{Escalation, StopPlan, Supervisor};
 use crate::service::pipe::PipeState;
 use crate::sys::{TerminalSize, set_terminal_size};
@@ -103,11 +104,10 @@ impl Program {
             program.unwatch(ctx);
             return Err(error);
         }
+        let (name, pid, id) = (&program.command[0], program.pid(), program.id);
         log::info!(
-            "started {:?}, pid {}, id {}",
-            program.command[0],
-            program.pid(),
-            program.id
+            event = "started", process:% = id, program = name.as_str(), pid = pid;
+            "started {name:?}, pid {pid}, id {id}"
         );
         Ok(program)
     }
@@ -259,10 +259,14 @@ impl Program {
         self.sink.handle_timeout(ctx);
         match self.supervisor.escalate(now) {
             Some(Escalation::TimedOut) => {
-                log::info!("process {} ran longer than its timeout: KILL", self.id);
+                log_event!(Info, process = self.id, "ran longer than its timeout: KILL");
             }
             Some(Escalation::Killed) => {
-                log::info!("process {} did not exit after HUP and TERM: KILL", self.id);
+                log_event!(
+                    Info,
+                    process = self.id,
+                    "did not exit after HUP and TERM: KILL"
+                );
             }
             Some(Escalation::Terminated) | None => {}
         }
@@ -282,7 +286,10 @@ impl Program {
 
     fn handle_exit(&mut self, ctx: &mut Context) {
         if let Some(exit) = self.exit() {
-            log::info!("process {} {exit}", self.id);
+            log::info!(
+                event = "exited", process:% = self.id, exit_code = exit.code, signal = exit.signal;
+                "process {} {exit}", self.id
+            );
         }
         if let Some(input) = self.input.take() {
             self.release(ctx, input.source);
@@ -377,7 +384,7 @@ impl Program {
             }
         }
         if self.sink.is_over_limit() && self.supervisor.exit().is_none() {
-            log::info!("process {} exceeded its output limit: KILL", self.id);
+            log_event!(Info, process = self.id, "exceeded its output limit: KILL");
             self.supervisor.signal(Signal::KILL);
         }
         let now = ctx.now();

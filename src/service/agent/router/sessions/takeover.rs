@@ -32,7 +32,10 @@ impl Router {
         new: ClientId,
         output: &mut impl RouterOutput,
     ) {
-        log::info!("{new} has taken over a session from {old}");
+        log::info!(
+            event = "session taken over", client:% = new, from:% = old;
+            "{new} has taken over a session from {old}"
+        );
         self.hand_over(session, old, new, output);
         if let Some(state) = self.clients.get_mut(&old) {
             remove(&mut state.sessions, session);
