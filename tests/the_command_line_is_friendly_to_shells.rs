@@ -434,7 +434,7 @@ fn the_log_is_text_or_json_and_cannot_be_forged() {
                 && record["message"].is_string()
         );
     }
-    assert!(log.contains("cause=close code=1000"), "{log}");
+    assert!(log.contains("\"code\":1000"), "{log}");
 }
 
 #[test]

@@ -1,0 +1,232 @@
+//! The log as JSON, and what `/metrics` says about ended connections, services and the log itself.
+
+mod common;
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+use common::Wire;
+use common::program::Program;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+/// A handshake for a path with further fields.
+fn handshake(path: &str, fields: &str) -> Vec<u8> {
+    let request = String::from_utf8(common::request(path)).expect("text");
+    request
+        .replacen("\r\n", &format!("\r\n{fields}"), 1)
+        .into_bytes()
+}
+
+fn connect(address: SocketAddr, path: &str, fields: &str) -> Wire {
+    let mut wire = Wire::open(address);
+    wire.send(&handshake(path, fields));
+    let head = wire.read_head();
+    assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+    wire
+}
+
+fn records(log: &str) -> Vec<Value> {
+    let lines = log.lines();
+    lines
+        .map(|line| line.parse().expect("each line is JSON"))
+        .collect()
+}
+
+/// The values of metrics, by their names with labels.
+fn metrics(address: SocketAddr) -> HashMap<String, f64> {
+    let mut wire = Wire::open(address);
+    wire.send(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    let head = wire.read_head();
+    let length = head
+        .lines()
+        .find_map(|line| line.strip_prefix("Content-Length: "))
+        .expect("a length");
+    let body = wire.read_exact(length.parse().expect("a number"));
+    let text = String::from_utf8(body).expect("text");
+    let samples = text.lines().filter(|line| !line.starts_with('#'));
+    samples
+        .map(|line| {
+            let (name, value) = line.rsplit_once(' ').expect("a value");
+            (name.to_owned(), value.parse().expect("a number"))
+        })
+        .collect()
+}
+
+#[test]
+fn each_fact_of_an_event_is_a_field() {
+    // The bug: a record was one text with everything inside, so a query could not select by client, path or cause.
+    let mut program = Program::start(&[
+        "echo",
+        "--no-auth",
+        "--log-format",
+        "json",
+        "--path",
+        "/a/...",
+    ]);
+    let address = program.address();
+    let mut wire = connect(address, "/a/b", &format!("traceparent: {TRACE}\r\n"));
+    wire.send_frame(8, b"\x03\xe8two\nlines");
+    wire.read_close();
+    drop(wire);
+    let mut wire = Wire::open(address);
+    wire.send(&handshake("/nowhere", &format!("Traceparent: {TRACE}\r\n")));
+    assert!(wire.read_head().starts_with("HTTP/1.1 404 "));
+    // Two fields are as good as none, and so is one that is malformed.
+    drop(connect(
+        address,
+        "/a/c",
+        &format!("traceparent: {TRACE}\r\ntraceparent: {TRACE}\r\n"),
+    ));
+    drop(connect(
+        address,
+        "/a/c",
+        &format!("traceparent: {}\r\n", &TRACE[1..]),
+    ));
+    program.signal(Signal::TERM);
+    let (_, log) = program.wait_and_read_log();
+    let records = records(&log);
+    let of = |message: &str, path: &str| {
+        let mut found = records
+            .iter()
+            .filter(|record| record["message"] == message && record["path"] == path);
+        found
+            .next()
+            .unwrap_or_else(|| panic!("{message} {path}: {log}"))
+            .clone()
+    };
+    let connected = of("connected", "/a/b");
+    assert_eq!(connected["level"], "info");
+    assert_eq!(connected["target"], "outrigger::server::requests");
+    assert_eq!(connected["trace_id"], TRACE[3..35]);
+    assert_eq!(connected["span_id"], TRACE[36..52]);
+    let disconnected = of("disconnected", "/a/b");
+    assert_eq!(disconnected["client"], connected["client"]);
+    assert_eq!(disconnected["remote"], connected["remote"]);
+    assert_eq!(disconnected["cause"], "close");
+    assert_eq!(disconnected["code"], 1000);
+    assert_eq!(disconnected["reason"], "two\nlines");
+    assert_eq!(disconnected["trace_id"], TRACE[3..35]);
+    assert!(disconnected["duration"].is_f64(), "{disconnected}");
+    let refused = records.iter().find(|record| record["message"] == "refused");
+    let refused = refused.unwrap_or_else(|| panic!("{log}"));
+    assert_eq!(refused["status"], 404);
+    assert_eq!(refused["trace_id"], TRACE[3..35]);
+    assert!(refused["reason"].is_string(), "{refused}");
+    let untraced = records
+        .iter()
+        .filter(|record| record["path"] == "/a/c" && record["message"] == "connected");
+    let traces: Vec<_> = untraced.map(|record| record.get("trace_id")).collect();
+    assert_eq!(traces, [None, None]);
+}
+
+#[test]
+fn the_text_has_the_same_facts() {
+    let mut program = Program::start(&["echo", "--no-auth"]);
+    let address = program.address();
+    let mut wire = connect(address, "/", &format!("traceparent: {TRACE}\r\n"));
+    wire.send_close(1000);
+    wire.read_close();
+    program.signal(Signal::TERM);
+    let (_, log) = program.wait_and_read_log();
+    let line = |event: &str| {
+        let found = log.lines().find(|line| line.contains(event));
+        found.unwrap_or_else(|| panic!("{event}: {log}"))
+    };
+    let ids = format!("trace_id={} span_id={}", &TRACE[3..35], &TRACE[36..52]);
+    assert!(
+        line(" connected: path=\"/\" remote=127.0.0.1:").ends_with(&ids),
+        "{log}"
+    );
+    let disconnected =
+        line(" disconnected: cause=close code=1000 reason=\"\" path=\"/\" remote=127.0.0.1:");
+    assert!(
+        disconnected.contains(" duration=") && disconnected.ends_with(&ids),
+        "{log}"
+    );
+}
+
+#[test]
+fn an_app_learns_the_trace_of_a_handshake() {
+    let mut program = Program::start(&["app", "--no-auth"]);
+    let address = program.address_of_event();
+    for (field, expected) in [
+        (format!("traceparent: {TRACE}\r\n"), json!(TRACE)),
+        ("traceparent: 00-0\r\n".to_owned(), Value::Null),
+        (String::new(), Value::Null),
+    ] {
+        let mut wire = Wire::open(address);
+        wire.send(&handshake("/", &field));
+        assert!(wire.read_head().starts_with("HTTP/1.1 101 "));
+        assert_eq!(program.event_of("connect")["traceparent"], expected);
+    }
+    program.end_input();
+    program.wait();
+}
+
+#[test]
+fn metrics_have_durations_by_cause_and_the_time_of_each_service() {
+    let routes = json!({"routes": {"/one": {"echo": {}}, "/two": {"echo": {}}}});
+    let folder = std::env::temp_dir().join(format!("outrigger-metrics-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let file = folder.join("config.json");
+    std::fs::write(&file, routes.to_string()).expect("written");
+    let mut program = Program::start(&[
+        "serve",
+        "--no-auth",
+        "--config",
+        file.to_str().expect("text"),
+    ]);
+    let address = program.address();
+    std::fs::remove_dir_all(&folder).expect("removed");
+    let mut wire = connect(address, "/one", "");
+    wire.send_frame(1, b"x");
+    wire.read_frame();
+    wire.send_close(1000);
+    wire.read_close();
+    wire.expect_end();
+    let values = metrics(address);
+    let value = |name: &str| {
+        *values
+            .get(name)
+            .unwrap_or_else(|| panic!("{name}: {values:?}"))
+    };
+    assert_eq!(
+        value("outrigger_connection_duration_seconds_count{cause=\"close\"}"),
+        1.0
+    );
+    assert_eq!(
+        value("outrigger_connection_duration_seconds_bucket{cause=\"close\",le=\"+Inf\"}"),
+        1.0
+    );
+    assert!(!values.contains_key("outrigger_connection_duration_seconds_count{cause=\"eof\"}"));
+    assert!(value("outrigger_service_turn_seconds_count{route=\"/one\"}") >= 1.0);
+    assert!(value("outrigger_service_turn_seconds_count{route=\"server\"}") >= 1.0);
+    assert!(!values.contains_key("outrigger_service_turn_seconds_count{route=\"/two\"}"));
+    assert_eq!(value("outrigger_log_lines_suppressed_total"), 0.0);
+    assert_eq!(value("outrigger_log_lines_dropped_total"), 0.0);
+    program.signal(Signal::TERM);
+    program.wait();
+}
+
+#[test]
+fn suppressed_lines_are_counted() {
+    let mut program = Program::start(&["echo", "--no-auth", "--path", "/there"]);
+    let address = program.address();
+    for _ in 0..400 {
+        let mut wire = Wire::open(address);
+        wire.send(&common::request("/nowhere"));
+        assert!(wire.read_head().starts_with("HTTP/1.1 404 "));
+    }
+    let suppressed = metrics(address)["outrigger_log_lines_suppressed_total"];
+    program.signal(Signal::TERM);
+    let (_, log) = program.wait_and_read_log();
+    let written = log.matches("refused: 404").count() - log.matches("suppressed").count();
+    // Each notice of suppressed lines has an example of them.
+    assert!(
+        suppressed > 0.0 && written as f64 + suppressed <= 400.0,
+        "{suppressed} of 400: {log}"
+    );
+}
