@@ -235,7 +235,7 @@ impl Core {
     #[inline]
     pub(super) fn enter_service(&mut self, service_id: ServiceId) {
         self.service_id = service_id;
-        self.env.counters.services.enter(service_id);
+        self.env.counters.turns.enter(service_id);
     }
 
     /// Checks a client out of its slot so that it can be read. Returns whether the client exists.
@@ -542,7 +542,7 @@ impl Core {
             calls: self.env.calls,
             totals,
             total_calls: self.env.counters.service_calls,
-            turns: self.env.counters.turns,
+            turns: self.env.counters.turns.turns(),
             has_more: clients.peek().is_some(),
             running: !self.shutdown.is_stopping(),
             uptime: self.env.now.since(Time::default()),

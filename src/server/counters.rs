@@ -66,10 +66,9 @@ pub(super) struct Counters {
     pub(super) takeovers: u64,
     /// TLS handshakes by outcome, in the order of [`TLS_OUTCOMES`].
     pub(super) tls_handshakes: [u64; TLS_OUTCOMES.len()],
-    /// The durations of turns of the loop, without waiting. Turns that have answered a request of the console are left out.
-    pub(super) turns: Histogram,
-    /// The parts of these turns that each service has taken.
-    pub(super) services: ServiceTimes,
+    /// The durations of turns of the loop, without waiting, and the parts of them that services have taken. Turns that have
+    /// answered a request of the console are left out.
+    pub(super) turns: ServiceTimes,
 }
 
 impl Counters {

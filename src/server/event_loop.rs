@@ -181,7 +181,7 @@ impl<S: Service> Server<S> {
             }
             let began = monotonic_nanos();
             self.ctx.core.begin_turn(self.clock.at(began));
-            self.ctx.core.env.counters.services.begin_turn(began);
+            self.ctx.core.env.counters.turns.begin_turn(began);
             self.handle_jump(before, timeout);
             for event in &events {
                 self.handle_event(event, &mut ended);
@@ -189,11 +189,7 @@ impl<S: Service> Server<S> {
             self.take_turn();
             let ended_at = monotonic_nanos();
             let counted = !std::mem::take(&mut self.ctx.core.env.serves_console);
-            let counters = &mut self.ctx.core.env.counters;
-            if counted {
-                counters.turns.observe_nanos(ended_at.saturating_sub(began));
-            }
-            counters.services.end_turn(ended_at, counted);
+            self.ctx.core.env.counters.turns.end_turn(ended_at, counted);
         }
         Ok((self.service, ended))
     }

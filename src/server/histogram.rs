@@ -57,6 +57,15 @@ impl Histogram {
         self.sum_nanos += nanos;
     }
 
+    /// Adds the counts of another histogram.
+    pub(super) fn merge(&mut self, other: &Self) {
+        for (bucket, more) in self.buckets.iter_mut().zip(other.buckets) {
+            *bucket += more;
+        }
+        self.count += other.count;
+        self.sum_nanos += other.sum_nanos;
+    }
+
     /// The number of durations.
     pub fn count(&self) -> u64 {
         self.count

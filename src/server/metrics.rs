@@ -455,15 +455,16 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
     out.histogram(
         "outrigger_loop_turn_seconds",
         "Durations of turns of the event loop, without waiting.",
-        &counters.turns,
+        &counters.turns.turns(),
     );
+    let services = counters.turns.services();
     out.histograms(
         "outrigger_service_turn_seconds",
         "The part of each turn of the event loop that went to a service and its clients, of the turns that handled its events.",
         "route",
-        counters.services.iter().map(|(id, times)| {
-            let name = service.name(id).unwrap_or(if id == ServiceId::PAGES { "pages" } else { "server" });
-            (name, times)
+        services.iter().map(|(id, times)| {
+            let unnamed = if *id == ServiceId::PAGES { "pages" } else { "server" };
+            (service.name(*id).unwrap_or(unnamed), times)
         }),
     );
     if let Some(add) = ctx.config().extra_metrics {

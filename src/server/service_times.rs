@@ -7,15 +7,19 @@ use super::histogram::Histogram;
 use super::id::ServiceId;
 use crate::sys::monotonic_nanos;
 
-/// The time that each service has taken, and the account of the current turn.
+/// The durations of turns, the time that each service has taken in them, and the account of the current turn.
 ///
-/// Call [`ServiceTimes::enter`] when the work for a service begins, and [`ServiceTimes::end_turn`] at the end of each turn.
-/// The work for a service includes reading and writing for its clients. The time of a turn before its first event goes to the
-/// service of that event.
+/// Call [`ServiceTimes::begin_turn`] first, [`ServiceTimes::enter`] when the work for a service begins, and
+/// [`ServiceTimes::end_turn`] at the end of the turn. The work for a service includes reading and writing for its clients. The
+/// time of a turn before its first event goes to the service of that event.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ServiceTimes {
-    /// The histograms of the services, in the order in which they first worked.
-    histograms: Vec<(ServiceId, Histogram)>,
+    /// The turns in which only this service worked.
+    alone: Histograms,
+    /// The turns in which several services worked, or none.
+    mixed: Histogram,
+    /// The parts of the turns in which several services worked.
+    parts: Histograms,
     /// The service that works now; `None` until the turn handles an event of a service.
     current: Option<ServiceId>,
     /// When the current service began, if it was not the first one in this turn, in nanoseconds.
@@ -24,6 +28,22 @@ pub(super) struct ServiceTimes {
     turn_began: u64,
     /// The times of services that worked earlier in this turn, in nanoseconds.
     earlier: Vec<(ServiceId, u64)>,
+}
+
+/// A histogram for each service that has worked, in the order in which they first did.
+#[derive(Clone, Debug, Default)]
+struct Histograms(Vec<(ServiceId, Histogram)>);
+
+impl Histograms {
+    #[inline]
+    fn of(&mut self, service: ServiceId) -> &mut Histogram {
+        let known = self.0.iter().position(|(id, _)| *id == service);
+        let at = known.unwrap_or_else(|| {
+            self.0.push((service, Histogram::default()));
+            self.0.len() - 1
+        });
+        &mut self.0[at].1
+    }
 }
 
 impl ServiceTimes {
@@ -61,45 +81,48 @@ impl ServiceTimes {
         }
     }
 
-    /// Ends a turn. Its times do not count if it is not `counted`.
+    /// Ends a turn. A turn that is not `counted` leaves no trace.
     #[inline]
     pub(super) fn end_turn(&mut self, ended: u64, counted: bool) {
-        let Some(service) = self.current.take() else {
-            return;
-        };
-        if self.since.is_none() {
-            if counted {
-                self.observe(service, ended.saturating_sub(self.turn_began));
+        match self.current {
+            Some(service) if self.since.is_none() && counted => {
+                let took = ended.saturating_sub(self.turn_began);
+                self.alone.of(service).observe_nanos(took);
             }
-            return;
-        }
-        self.add(service, ended);
-        let mut earlier = std::mem::take(&mut self.earlier);
-        for (service, took) in earlier.drain(..) {
-            if counted {
-                self.observe(service, took);
-            }
-        }
-        self.earlier = earlier;
-    }
-
-    #[inline]
-    fn observe(&mut self, service: ServiceId, nanos: u64) {
-        match self.histograms.iter_mut().find(|(id, _)| *id == service) {
-            Some((_, histogram)) => histogram.observe_nanos(nanos),
-            None => {
-                let mut histogram = Histogram::default();
-                histogram.observe_nanos(nanos);
-                self.histograms.push((service, histogram));
-            }
+            _ => self.end_mixed_turn(ended, counted),
         }
     }
 
-    /// The services that have worked, with the times of each turn in which they did.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (ServiceId, &Histogram)> {
-        self.histograms
-            .iter()
-            .map(|(id, histogram)| (*id, histogram))
+    #[inline(never)]
+    fn end_mixed_turn(&mut self, ended: u64, counted: bool) {
+        if let Some(service) = self.current.filter(|_| self.since.is_some()) {
+            self.add(service, ended);
+        }
+        for (service, took) in self.earlier.drain(..).filter(|_| counted) {
+            self.parts.of(service).observe_nanos(took);
+        }
+        if counted {
+            let took = ended.saturating_sub(self.turn_began);
+            self.mixed.observe_nanos(took);
+        }
+    }
+
+    /// The durations of all turns.
+    pub(super) fn turns(&self) -> Histogram {
+        let mut turns = self.mixed;
+        for (_, alone) in &self.alone.0 {
+            turns.merge(alone);
+        }
+        turns
+    }
+
+    /// The services that have worked, each with its part of the turns in which it did.
+    pub(super) fn services(&self) -> Vec<(ServiceId, Histogram)> {
+        let mut services = self.alone.clone();
+        for (service, parts) in &self.parts.0 {
+            services.of(*service).merge(parts);
+        }
+        services.0
     }
 }
 
@@ -128,7 +151,7 @@ mod tests {
         times.enter(one);
         times.end_turn(5000, true);
         assert_eq!(counts(&times), [(one, 1)]);
-        assert_eq!(times.iter().next().expect("one").1.sum().as_nanos(), 4000);
+        assert_eq!(times.services()[0].1.sum().as_nanos(), 4000);
         // The services alternate. Each turn counts once for each of them, and nothing is lost.
         let began = monotonic_nanos();
         times.begin_turn(began);
@@ -139,8 +162,15 @@ mod tests {
         let ended = monotonic_nanos();
         times.end_turn(ended, true);
         assert_eq!(counts(&times), [(one, 2), (other, 1)]);
-        let sum: u128 = times.iter().map(|(_, times)| times.sum().as_nanos()).sum();
+        let services = times.services();
+        let sum: u128 = services
+            .iter()
+            .map(|(_, times)| times.sum().as_nanos())
+            .sum();
         assert_eq!(sum, u128::from(ended - began) + 4000);
+        // The first turn, in which nothing worked, took 1000.
+        assert_eq!(times.turns().count(), 3);
+        assert_eq!(times.turns().sum().as_nanos(), sum + 1000);
         // A turn of the console does not count, also not in the next one.
         times.begin_turn(0);
         times.enter(one);
@@ -149,5 +179,6 @@ mod tests {
         times.begin_turn(0);
         times.end_turn(9, true);
         assert_eq!(counts(&times), [(one, 2), (other, 1)]);
+        assert_eq!(times.turns().count(), 4);
     }
 }
