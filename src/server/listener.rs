@@ -11,8 +11,6 @@ use std::time::Duration;
 
 use mio::net::{TcpListener, UnixListener, UnixStream};
 use mio::{Interest, Registry};
-#[cfg(target_os = "linux")]
-use rustix::net::sockopt::socket_peercred;
 use uuid::Uuid;
 
 use super::address::{Listen, ListenAddress, Place};
@@ -208,13 +206,14 @@ impl Drop for Listener {
 /// The user that connected to a unix socket.
 #[cfg(target_os = "linux")]
 fn peer_user(stream: &UnixStream) -> io::Result<u32> {
-    Ok(socket_peercred(stream)?.uid.as_raw())
+    Ok(rustix::net::sockopt::socket_peercred(stream)?.uid.as_raw())
 }
 
-/// Only the server's user can connect, because of the socket's mode.
+/// The user that connected to a unix socket.
 #[cfg(not(target_os = "linux"))]
-fn peer_user(_: &UnixStream) -> io::Result<u32> {
-    Ok(rustix::process::geteuid().as_raw())
+fn peer_user(stream: &UnixStream) -> io::Result<u32> {
+    let (user, _group) = nix::unistd::getpeereid(stream)?;
+    Ok(user.as_raw())
 }
 
 fn tcp(fd: OwnedFd) -> Socket {

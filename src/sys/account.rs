@@ -1,9 +1,9 @@
 //! User accounts that programs can run as.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::io;
 
-use nix::unistd::{self, User, getgrouplist};
+use nix::unistd::{self, User};
 use rustix::process::{Gid, Uid, getegid, geteuid};
 
 /// The default search paths for programs, those of login(1): for root, and for other users.
@@ -47,7 +47,7 @@ impl Account {
             return Ok(None);
         };
         let gid = group.map_or(user.gid, unistd::Gid::from_raw);
-        let groups = getgrouplist(&CString::new(user.name.as_str())?, gid)?;
+        let groups = groups_of(&CString::new(user.name.as_str())?, gid)?;
         let shell = user.shell.to_string_lossy().into_owned();
         Ok(Some(Self {
             home: user.dir.to_string_lossy().into_owned(),
@@ -90,6 +90,75 @@ impl Account {
     /// Whether this process may switch to another account.
     pub(crate) fn may_change() -> bool {
         geteuid().is_root()
+    }
+
+    /// Switches this process, a child that has one thread, to the account. It only makes system calls, so it may run
+    /// between fork and exec.
+    #[cfg(target_os = "linux")]
+    pub(super) fn switch_to(&self) -> io::Result<()> {
+        use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+        set_thread_groups(&self.groups)?;
+        set_thread_res_gid(self.gid, self.gid, self.gid)?;
+        Ok(set_thread_res_uid(self.uid, self.uid, self.uid)?)
+    }
+
+    /// Switches this process, a child, to the account with its first 16 groups, which is the maximum of macOS. It only
+    /// makes system calls, so it may run between fork and exec.
+    #[cfg(not(target_os = "linux"))]
+    pub(super) fn switch_to(&self) -> io::Result<()> {
+        use nix::errno::Errno;
+        use nix::libc::{c_int, setgroups};
+        /// `NGROUPS_MAX`.
+        const MOST_GROUPS: usize = 16;
+        let mut groups = [0; MOST_GROUPS];
+        let count = self.groups.len().min(MOST_GROUPS);
+        for (raw, group) in groups.iter_mut().zip(&self.groups) {
+            *raw = group.as_raw();
+        }
+        // SAFETY: the call reads the first `count` numbers of the array, which has at least as many.
+        #[allow(unsafe_code)]
+        Errno::result(unsafe { setgroups(count as c_int, groups.as_ptr()) })?;
+        // Only root gets here, as only root may set groups. For root, each call sets the real, effective and saved id.
+        unistd::setgid(unistd::Gid::from_raw(self.gid.as_raw()))?;
+        Ok(unistd::setuid(unistd::Uid::from_raw(self.uid.as_raw()))?)
+    }
+}
+
+/// The groups of a user, beginning with `gid`.
+#[cfg(not(target_vendor = "apple"))]
+fn groups_of(user: &CStr, gid: unistd::Gid) -> io::Result<Vec<unistd::Gid>> {
+    Ok(unistd::getgrouplist(user, gid)?)
+}
+
+/// The groups of a user, beginning with `gid`. The system does not tell how many there are, so the buffer grows until they
+/// fit.
+#[cfg(target_vendor = "apple")]
+fn groups_of(user: &CStr, gid: unistd::Gid) -> io::Result<Vec<unistd::Gid>> {
+    use nix::libc::{c_int, getgrouplist};
+    const FIRST_SIZE: usize = 64;
+    const MOST: usize = 1 << 16;
+    let mut groups: Vec<c_int> = vec![0; FIRST_SIZE];
+    loop {
+        let mut count = groups.len() as c_int;
+        // SAFETY: the name ends with a zero byte. The call writes at most `count` numbers to the buffer, which has as many.
+        #[allow(unsafe_code)]
+        let result = unsafe {
+            getgrouplist(
+                user.as_ptr(),
+                gid.as_raw() as c_int,
+                groups.as_mut_ptr(),
+                &raw mut count,
+            )
+        };
+        if result >= 0 {
+            groups.truncate(usize::try_from(count).unwrap_or_default());
+            let gids = groups.into_iter().map(|gid| gid as u32);
+            return Ok(gids.map(unistd::Gid::from_raw).collect());
+        }
+        if groups.len() >= MOST {
+            return Err(io::Error::other("the user has too many groups"));
+        }
+        groups.resize(groups.len() * 2, 0);
     }
 }
 

@@ -10,10 +10,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nix::sys::signal::{SigHandler, Signal as NixSignal, signal};
 use rustix::process::{
-    Pid, Resource, Signal, WaitId, WaitIdOptions, chdir, getpid, getppid, ioctl_tiocsctty,
+    Pid, Resource, Signal, WaitId, WaitIdOptions, chdir, getpid, ioctl_tiocsctty,
     kill_process_group, setrlimit, setsid, waitid,
 };
-use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 use super::account::Account;
 use super::descriptors::{close_on_exec_from, original_descriptor_limit};
@@ -137,9 +136,7 @@ impl ChildProcess {
                 }
             }
             if let Some(account) = &options.account {
-                set_thread_groups(&account.groups)?;
-                set_thread_res_gid(account.gid, account.gid, account.gid)?;
-                set_thread_res_uid(account.uid, account.uid, account.uid)?;
+                account.switch_to()?;
             }
             if let Some(cwd) = &options.cwd {
                 chdir(cwd)?;
@@ -212,7 +209,7 @@ impl Drop for ChildProcess {
 #[cfg(target_os = "linux")]
 fn die_with(parent: Pid) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-    if getppid() == Some(parent) {
+    if rustix::process::getppid() == Some(parent) {
         Ok(())
     } else {
         // The parent exited before the signal was set.
@@ -223,7 +220,6 @@ fn die_with(parent: Pid) -> io::Result<()> {
 /// This system has no such signal.
 #[cfg(not(target_os = "linux"))]
 fn die_with(_parent: Pid) -> io::Result<()> {
-    let _ = getppid;
     Ok(())
 }
 

@@ -196,9 +196,7 @@ impl NonblockingFd {
     /// [`io::ErrorKind::WouldBlock`] if there is no room, and any other error of the system call.
     pub(crate) fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         let written = match self.guard {
-            BlockingGuard::EachCall => {
-                send(&self.fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
-            }
+            BlockingGuard::EachCall => send(&self.fd, bytes, SendFlags::DONTWAIT | NO_SIGNAL),
             BlockingGuard::Poll(most) => self
                 .check_ready(PollFlags::OUT)
                 .and_then(|()| rustix::io::write(&self.fd, &bytes[..bytes.len().min(most)])),
@@ -249,6 +247,14 @@ impl AsFd for NonblockingFd {
         self.fd.as_fd()
     }
 }
+
+/// Has a write to a socket that its peer has closed fail without SIGPIPE.
+#[cfg(not(target_vendor = "apple"))]
+const NO_SIGNAL: SendFlags = SendFlags::NOSIGNAL;
+
+/// This system has no such flag. The standard library has the process ignore SIGPIPE.
+#[cfg(target_vendor = "apple")]
+const NO_SIGNAL: SendFlags = SendFlags::empty();
 
 /// The number of bytes that a pipe takes atomically (at least 512 in POSIX, 4096 on Linux).
 const PIPE_BUF: usize = 4096;

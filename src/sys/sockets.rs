@@ -10,10 +10,10 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 #[cfg(feature = "cli")]
 use rustix::io::fcntl_getfd;
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
-use rustix::net::sockopt::{
-    set_socket_reuseaddr, set_socket_reuseport, socket_acceptconn, socket_domain, socket_type,
+use rustix::net::sockopt::{set_socket_reuseaddr, set_socket_reuseport, socket_type};
+use rustix::net::{
+    AddressFamily, SocketFlags, SocketType, bind, getpeername, getsockname, listen, socket_with,
 };
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getpeername, listen, socket_with};
 use rustix::process::umask;
 
 /// The maximum number of connections that wait in the kernel to be accepted. The kernel may apply a lower limit.
@@ -60,7 +60,7 @@ pub(crate) fn inherited_listener(socket: OwnedFd) -> io::Result<ListeningSocket>
     expect_listening(socket.as_fd())?;
     fcntl_setfd(&socket, FdFlags::CLOEXEC)?;
     fcntl_setfl(&socket, fcntl_getfl(&socket)? | OFlags::NONBLOCK)?;
-    match socket_domain(&socket)? {
+    match getsockname(&socket)?.address_family() {
         AddressFamily::INET | AddressFamily::INET6 => Ok(ListeningSocket::Tcp(socket)),
         AddressFamily::UNIX => Ok(ListeningSocket::Unix(socket)),
         _ => Err(invalid("it is neither a TCP nor a unix socket")),
@@ -68,13 +68,32 @@ pub(crate) fn inherited_listener(socket: OwnedFd) -> io::Result<ListeningSocket>
 }
 
 fn expect_listening(socket: BorrowedFd<'_>) -> io::Result<()> {
-    if !socket_acceptconn(socket).unwrap_or(false) {
+    if !is_listening(socket) {
         return Err(invalid("it is not a listening socket"));
     }
     if socket_type(socket)? != SocketType::STREAM {
         return Err(invalid("it is not a stream socket"));
     }
     Ok(())
+}
+
+#[cfg(not(target_vendor = "apple"))]
+fn is_listening(socket: BorrowedFd<'_>) -> bool {
+    rustix::net::sockopt::socket_acceptconn(socket).unwrap_or(false)
+}
+
+/// This system does not report whether a socket listens. A socket that is bound and not connected can listen, so it is told
+/// to; if it listens already, this changes nothing but the maximum number of waiting connections.
+#[cfg(target_vendor = "apple")]
+fn is_listening(socket: BorrowedFd<'_>) -> bool {
+    use rustix::net::{SocketAddrAny, SocketAddrUnix};
+    let is_bound = |address: SocketAddrAny| match SocketAddr::try_from(address.clone()) {
+        Ok(address) => address.port() != 0,
+        Err(_) => SocketAddrUnix::try_from(address).is_ok_and(|unix| unix.path().is_some()),
+    };
+    getsockname(socket).is_ok_and(is_bound)
+        && matches!(getpeername(socket), Err(Errno::NOTCONN))
+        && listen(socket, BACKLOG).is_ok()
 }
 
 fn invalid(why: &'static str) -> io::Error {

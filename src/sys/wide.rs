@@ -1,6 +1,7 @@
 //! XOR in the widest vector registers of the processor, which are chosen at run time.
 
 /// The minimum number of words for which the call of the AVX2 version pays off.
+#[cfg(target_arch = "x86_64")]
 const WORTH_A_CALL: usize = 16;
 
 /// XORs each of `words` with `word`, in the widest registers of this processor.
