@@ -10,6 +10,8 @@ It starts examples/cluster/run.sh, lets members of several rooms join through HA
 * restart.sh restarts the three processes, one after the other;
 * each process is killed with SIGKILL.
 
+Then it stops a process with SIGSTOP, and HAProxy must send its clients to another one.
+
 While a process runs, the cookie must lead its members back to it, and a connection can be resumed there and at no other process.
 
 With --without, the test must fail. It runs a copy of examples/cluster that lacks one of the parts in PARTS.
@@ -48,8 +50,6 @@ PARTS = {
     "joining": ("chat.py", r" and client not in room.joining:", ":"),
     # HAProxy does not repeat a handshake that a process has refused.
     "retries": ("haproxy.cfg", r"(?m)^  (retries .*|option redispatch.*|retry-on .*)$", "  retries 0"),
-    # HAProxy does not know which process is up.
-    "checks": ("haproxy.cfg", r"default-server check", "default-server"),
     # HAProxy does not look at the cookie.
     "cookie": ("haproxy.cfg", r"(?m)^  cookie node .*$", ""),
 }
@@ -237,6 +237,20 @@ async def check_resumption(cluster):
     assert status == 410, status
 
 
+async def check_hang(cluster, node):
+    """While a process hangs, its clients go to another one."""
+    pid = cluster.pid(node)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        await until(lambda: cluster.statistics("outrigger", node)["status"] == "DOWN", f"HAProxy notices that {node} hangs")
+        async with websockets.connect(cluster.url, additional_headers={"Cookie": f"node={node}"}) as socket:
+            served = socket.response.headers["Set-Cookie"].partition(";")[0]
+            assert served != f"node={node}", served
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    await cluster.run("wait_up.sh", node)
+
+
 def check_messages(members):
     """Every message was stored once, and every member of its room has it once, in order."""
     total = 0
@@ -328,6 +342,8 @@ async def main(cluster):
           f" {backend['wredis']} at another process")
     await check_resumption(cluster)
     print("  connections were resumed at their process, and only there")
+    await check_hang(cluster, NODES[0])
+    print("  while a process was stopped, another one served its clients")
 
 
 def run():

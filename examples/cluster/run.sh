@@ -2,7 +2,7 @@
 # Starts NATS, three Outrigger processes with chat.py, and HAProxy in front of them, on free ports, until ^C.
 #
 # usage: run.sh [STATE]      STATE is a directory for the log files and the messages; by default a new one, removed at the end
-# env:   OUTRIGGER (outrigger), PYTHON (python3) with the package nats-py
+# env:   OUTRIGGER (outrigger), PYTHON (python3) with the package nats-py, NODES (one two three) to start fewer processes
 #
 # Needs nats-server, haproxy, curl and openssl.
 set -euo pipefail
@@ -35,6 +35,7 @@ PY
 )
 umask 077
 openssl rand -hex 32 >"$state/token"
+# NATS would read a number if its token began with a digit.
 cat >"$state/env" <<ENV
 OUTRIGGER='$OUTRIGGER'
 PYTHON='$PYTHON'
@@ -53,9 +54,10 @@ set -a
 source "$state/env"
 set +a
 nats-server -c "$here/nats.conf" </dev/null >"$state/nats.log" 2>&1 &
-for name in one two three; do "$here/node.sh" "$state" "$name" </dev/null & done
+read -ra nodes <<<"${NODES:-one two three}"
+for name in "${nodes[@]}"; do "$here/node.sh" "$state" "$name" </dev/null & done
 haproxy -f "$here/haproxy.cfg" </dev/null >"$state/haproxy.log" 2>&1 &
-for name in one two three; do "$here/wait_up.sh" "$state" "$name"; done
+for name in "${nodes[@]}"; do "$here/wait_up.sh" "$state" "$name"; done
 echo "state in $state"
 echo "members connect to ws://$WEB/rooms?token=$(cat "$state/token")"
 wait
