@@ -3,6 +3,8 @@
 //! ```sh
 //! cargo run --example autobahn_client -- ws://127.0.0.1:9001
 //! ```
+//!
+//! With the feature `tls`, the URL can begin with `wss:`. The second argument is then the certificate of the server, in PEM.
 
 use std::error::Error;
 use std::time::Duration;
@@ -28,6 +30,8 @@ enum Step {
 #[derive(Debug)]
 struct Cases {
     url: String,
+    #[cfg(feature = "tls")]
+    tls: outrigger::ClientTls,
     step: Step,
     count: u32,
     failed: Option<String>,
@@ -45,6 +49,8 @@ impl Cases {
         // The fuzzing server may not be ready yet.
         let retry = Retry::default().with_give_up(Duration::from_secs(30));
         let connect = Connect::new(target).with_deflate(true).with_retry(retry);
+        #[cfg(feature = "tls")]
+        let connect = connect.with_tls(self.tls.clone());
         if let Err(error) = ctx.connect(connect) {
             println!("{error}");
             ctx.stop();
@@ -94,9 +100,14 @@ impl Service for Cases {
 fn main() -> Result<(), Box<dyn Error>> {
     let url = std::env::args()
         .nth(1)
-        .ok_or("usage: autobahn_client URL")?;
+        .ok_or("usage: autobahn_client URL [CERTIFICATE.pem]")?;
     let cases = Cases {
         url: url.trim_end_matches('/').to_owned(),
+        #[cfg(feature = "tls")]
+        tls: match std::env::args().nth(2) {
+            Some(path) => outrigger::ClientTls::new().with_ca_pem(&std::fs::read(path)?)?,
+            None => outrigger::ClientTls::new(),
+        },
         step: Step::Count,
         count: 0,
         failed: None,

@@ -7,6 +7,7 @@
 #        CASES='1.* 2.*'                     only these; by default all except compression
 #        OPTIONS=--deflate                   more options; CASES='12.* 13.*' need this one
 #        TLS=1                               over wss, with a self-signed certificate
+#        REPORT=FILE                         a copy of the suite's report, index.json
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 outrigger=${OUTRIGGER:-target/release/outrigger}
@@ -34,4 +35,5 @@ if os.environ.get("CASES"):
 json.dump(spec, open(f"{work}/spec.json", "w"))
 PY
 (wstest=$(realpath "$wstest") && cd "$work" && "$wstest" -m fuzzingclient -s spec.json >wstest.log 2>&1) || { tail -20 "$work/wstest.log"; exit 1; }
+[ -z "${REPORT:-}" ] || cp "$work/reports/index.json" "$REPORT"
 python3 tests/autobahn/check.py "$work/reports/index.json" ${CASES:+--partial}
