@@ -131,10 +131,8 @@ mod tests {
     use super::*;
 
     fn counts(times: &ServiceTimes) -> Vec<(ServiceId, u64)> {
-        times
-            .iter()
-            .map(|(id, times)| (id, times.count()))
-            .collect()
+        let services = times.services().into_iter();
+        services.map(|(id, times)| (id, times.count())).collect()
     }
 
     #[test]
