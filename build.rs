@@ -1,10 +1,124 @@
-//! Compresses the files of the pages for browsers into the program. With the feature `web`, these include the published files of
-//! xterm.js, which `web/build.sh` has fetched from npm.
+//! Compresses the files of the pages for browsers into the program, and tells the program its commit. With the feature `web`, the
+//! files include the published ones of xterm.js, which `web/build.sh` has fetched from npm.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     #[cfg(feature = "cli")]
-    pages::compress();
+    {
+        pages::compress();
+        commit::find();
+    }
+}
+
+/// The commit that the program is built from, and the date of its manual page. Both depend on the sources alone, so that the same
+/// sources make the same program.
+#[cfg(feature = "cli")]
+mod commit {
+    use std::path::Path;
+    use std::process::Command;
+    use std::{env, fs};
+
+    /// The sources of the program. A change of these is what `modified` means.
+    const SOURCES: [&str; 5] = ["src", "web", "build.rs", "Cargo.toml", "Cargo.lock"];
+
+    /// The file that cargo puts into a package.
+    const PACKAGE: &str = ".cargo_vcs_info.json";
+
+    /// The characters of a commit that are shown.
+    const SHORT: usize = 12;
+
+    /// The variable with which packagers name the commit.
+    const VARIABLE: &str = "OUTRIGGER_COMMIT";
+
+    /// The date for reproducible builds, in seconds since 1970.
+    const DATE: &str = "SOURCE_DATE_EPOCH";
+
+    /// Sets `OUTRIGGER_COMMIT` and `OUTRIGGER_DATE` for the compiler, to nothing if they are not known.
+    pub(crate) fn find() {
+        for name in [VARIABLE, DATE] {
+            println!("cargo::rerun-if-env-changed={name}");
+        }
+        let package = fs::read_to_string(PACKAGE).ok();
+        let is_repository = package.is_none() && is_repository();
+        if is_repository {
+            watch();
+        }
+        let commit = match (env::var(VARIABLE), package) {
+            (Ok(given), _) => given,
+            (Err(_), Some(text)) => from_package(&text),
+            (Err(_), None) if is_repository => from_git(),
+            (Err(_), None) => String::new(),
+        };
+        let is_word = |byte: u8| byte.is_ascii_alphanumeric() || b" ,.+_-".contains(&byte);
+        if !commit.bytes().all(is_word) {
+            println!("cargo::error={VARIABLE}: {commit:?} is not the name of a commit");
+        }
+        let date = env::var(DATE).ok().or_else(|| {
+            let show = || git(&["log", "-1", "--format=%ct", "HEAD"]);
+            is_repository.then(show).flatten()
+        });
+        let date = date.unwrap_or_default();
+        println!("cargo::rustc-env={VARIABLE}={commit}");
+        println!("cargo::rustc-env=OUTRIGGER_DATE={date}");
+    }
+
+    /// Whether this folder is a repository of its own, and not a part of another one.
+    fn is_repository() -> bool {
+        git(&["rev-parse", "--show-prefix"]).is_some_and(|prefix| prefix.is_empty())
+    }
+
+    /// Runs this script again when another commit is checked out or the sources change.
+    fn watch() {
+        // Cargo takes a file that does not exist for one that has changed.
+        let existing = |file: &str| {
+            let path = git(&["rev-parse", "--git-path", file])?;
+            Path::new(&path).exists().then_some(path)
+        };
+        // The log of HEAD changes with every commit and checkout, but not every repository has it.
+        let watched: Vec<String> = match existing("logs/HEAD") {
+            Some(log) => vec![log],
+            None => {
+                let branch = git(&["symbolic-ref", "--quiet", "HEAD"]);
+                let files = ["HEAD", "packed-refs"].into_iter();
+                let files = files.chain(branch.as_deref());
+                files.filter_map(existing).collect()
+            }
+        };
+        for file in watched.iter().map(String::as_str).chain(SOURCES) {
+            println!("cargo::rerun-if-changed={file}");
+        }
+    }
+
+    fn from_git() -> String {
+        let Some(commit) = git(&["rev-parse", "HEAD"]) else {
+            return String::new();
+        };
+        let status = ["--no-optional-locks", "status", "--porcelain", "--"];
+        let changes = git(&[&status[..], &SOURCES].concat());
+        described(&commit, changes.is_some_and(|changes| !changes.is_empty()))
+    }
+
+    /// The commit in the file of a package: `{"git":{"sha1":"…","dirty":true}}`.
+    fn from_package(text: &str) -> String {
+        let commit = text.split("\"sha1\"").nth(1);
+        let commit = commit.and_then(|rest| rest.split('"').nth(1));
+        let is_dirty = text.split("\"dirty\":").nth(1);
+        let is_dirty = is_dirty.is_some_and(|rest| rest.trim_start().starts_with("true"));
+        described(commit.unwrap_or_default(), is_dirty)
+    }
+
+    fn described(commit: &str, is_modified: bool) -> String {
+        let commit = commit.get(..SHORT).unwrap_or(commit);
+        let modified = if is_modified { ", modified" } else { "" };
+        format!("{commit}{modified}")
+    }
+
+    /// The output of a git command, unless it fails or git is not installed.
+    fn git(args: &[&str]) -> Option<String> {
+        let output = Command::new("git").args(args).output().ok()?;
+        let text = String::from_utf8(output.stdout).ok()?;
+        output.status.success().then(|| text.trim().to_owned())
+    }
 }
 
 #[cfg(feature = "cli")]

@@ -1,4 +1,4 @@
-//! Tests of exit codes, one-line errors, help, the `listening` line, signals and the log.
+//! Tests of exit codes, one-line errors, help, completions, the `listening` line, signals and the log.
 
 mod common;
 
@@ -27,7 +27,12 @@ fn help_and_version_go_to_standard_output_with_exit_code_0() {
         &["help", "token"],
         &["token", "--help"],
         &["token", "add", "-h"],
+        &["help", "example-agent"],
         &["--version"],
+        &["man"],
+        &["completions", "bash"],
+        &["completions", "zsh"],
+        &["completions", "fish"],
     ] {
         let output = outrigger(args);
         assert_eq!(output.status.code(), Some(0), "{args:?}");
@@ -94,7 +99,19 @@ fn wrong_usage_is_one_line_and_exit_code_2() {
         ),
         (&["connect", "ws://x/", "--header", "X"], "NAME: VALUE"),
         (&["echo", "--listen"], "--listen"),
-        (&["echo", "--listen", "7070"], "not HOST:PORT"),
+        (&["echo", "--listen", "localhost"], "not HOST:PORT"),
+        (&["echo", "--port", "70000"], "not a number from 0 to 65535"),
+        (
+            &["echo", "-p", "1", "--listen", "0.0.0.0:1"],
+            "--port cannot be combined with --listen: write the port after the host",
+        ),
+        (&["echo", "-x"], "-x"),
+        (&["ehco"], "(did you mean 'echo'?)"),
+        (&["help", "ehco"], "(did you mean 'echo'?)"),
+        (&["echo", "--prot", "1"], "(did you mean '--port'?)"),
+        (&["completions"], "missing shell"),
+        (&["completions", "tcsh"], "not one of bash, zsh, fish"),
+        (&["man", "echo"], "unexpected argument 'echo'"),
         (&["echo", "--max-clients", "0"], "not a number from 1"),
         (&["echo", "--max-message", "lots"], "number of bytes"),
         (&["echo", "--ping-interval", "soon"], "not a time"),
@@ -266,6 +283,232 @@ fn signals_that_arrive_together_count_as_one() {
     assert_eq!(program.wait().code(), Some(0));
 }
 
+/// The standard output of a program that succeeds.
+fn output_of(command: &mut Command) -> String {
+    let output = command.stdin(Stdio::null()).output().expect("it starts");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {error}");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+fn program() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_outrigger"))
+}
+
+#[test]
+fn the_version_names_the_commit_and_the_features() {
+    let text = output_of(program().arg("--version"));
+    let (version, features) = text.trim_end().split_once('\n').expect("two lines");
+    let commit = version.strip_prefix(concat!("outrigger ", env!("CARGO_PKG_VERSION")));
+    let commit = commit.expect(version);
+    let features = features.strip_prefix("features: ").expect(features);
+    let has = |name: &str| features.split(' ').any(|feature| feature == name);
+    assert!(has("cli") && has("server"), "{features}");
+    assert_eq!(has("tls"), cfg!(feature = "tls"), "{features}");
+    // Packagers name another commit, and a package is no repository.
+    let git = |args: &[&str]| {
+        let output = Command::new("git").args(args).output().ok()?;
+        let text = String::from_utf8(output.stdout).ok()?;
+        output.status.success().then(|| text.trim().to_owned())
+    };
+    let is_own = git(&["rev-parse", "--show-prefix"]).is_some_and(|prefix| prefix.is_empty());
+    if is_own && std::env::var_os("OUTRIGGER_COMMIT").is_none() {
+        let head = git(&["rev-parse", "HEAD"]).expect("a commit");
+        let expected = format!(" ({}", &head[..12]);
+        let rest = commit.strip_prefix(&*expected).expect(commit);
+        assert!([")", ", modified)"].contains(&rest), "{commit}");
+    }
+}
+
+/// The commands of the overview.
+fn commands() -> Vec<String> {
+    let overview = output_of(program().arg("help"));
+    let lines = overview.lines().filter(|line| line.starts_with("  "));
+    let names = lines.filter_map(|line| line.split_ascii_whitespace().next());
+    let names = names.filter(|name| !name.starts_with('-'));
+    names.map(str::to_owned).collect()
+}
+
+#[test]
+fn help_of_a_command_is_the_same_in_both_forms() {
+    let commands = commands();
+    assert!(commands.len() > 10, "{commands:?}");
+    for command in commands {
+        let help = output_of(program().args([&*command, "--help"]));
+        assert_eq!(help, output_of(program().args(["help", &command])));
+        assert!(help.contains("\nExamples:\n"), "{help}");
+        for line in help.lines() {
+            assert!(line.chars().count() <= 100, "the line is too long: {line}");
+        }
+    }
+}
+
+#[test]
+fn every_example_in_the_help_works() {
+    let folder = std::env::temp_dir().join(format!("outrigger-examples-{}", std::process::id()));
+    fs::create_dir(&folder).expect("a folder");
+    let private = fs::Permissions::from_mode(0o600);
+    fs::write(folder.join("tokens"), "admin all 0123456789abcdef\n").expect("a file");
+    fs::set_permissions(folder.join("tokens"), private).expect("a file");
+    fs::write(
+        folder.join("outrigger.json"),
+        r#"{"routes":{"/":{"echo":{}}}}"#,
+    )
+    .expect("a file");
+    // The programs of the examples, which may not be installed.
+    for name in ["bash", "top", "tail", "cat"] {
+        let file = folder.join(name);
+        fs::write(&file, "#!/bin/sh\n").expect("a file");
+        fs::set_permissions(file, fs::Permissions::from_mode(0o755)).expect("a file");
+    }
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_outrigger"), folder.join("outrigger"))
+        .expect("a link");
+    let mut tried = 0;
+    for command in commands() {
+        let help = output_of(program().args(["help", &command]));
+        let examples = help.split("\nExamples:\n").nth(1).unwrap_or_default();
+        let examples = examples.split("\n\n").next().unwrap_or_default();
+        for line in examples.lines().filter(|line| !line.starts_with("  # ")) {
+            // What surrounds the command is for the reader's shell.
+            let line = line.trim().trim_start_matches("source <(");
+            let line = line.split([')', '|', '>']).next().unwrap_or_default();
+            let line = match &*command {
+                "connect" | "attach" => continue,
+                "token" | "completions" | "man" | "help" => line.to_owned(),
+                _ => match line.split_once(" -- ") {
+                    Some((options, program)) => format!("{options} --check -- {program}"),
+                    None => format!("{line} --check"),
+                },
+            };
+            let mut shell = Command::new("/bin/sh");
+            shell.args(["-c", &line]).current_dir(&folder);
+            output_of(shell.env("PATH", &folder).env_remove("OUTRIGGER_TOKEN"));
+            tried += 1;
+        }
+    }
+    assert!(tried > 20, "{tried}");
+    fs::remove_dir_all(folder).expect("its own folder");
+}
+
+#[test]
+fn bash_completes_commands_options_values_and_the_program() {
+    // `.ci/run shells` has the other shells, and more cases.
+    if Command::new("bash").arg("--version").output().is_err() {
+        eprintln!("bash is not installed: its completions were not tested");
+        return;
+    }
+    let script = r#"source <("$1" completions bash); COMP_WORDS=("${@:2}"); COMP_CWORD=$(($# - 2))
+        _outrigger; printf '%s\n' "${COMPREPLY[@]}""#;
+    for (words, offered) in [
+        (&["ec"][..], "echo"),
+        (&["echo", "--log", "d"], "debug"),
+        (&["echo", "--log", "=", "d"], "debug"),
+        (&["echo", "--por"], "--port\n--port-range"),
+        (&["token", "r"], "revoke"),
+        (&["completions", ""], "bash\nzsh\nfish"),
+        (&["echo", "--max-clients", ""], ""),
+        (&["echo", "--config", "Cargo.t"], "Cargo.toml"),
+        (&["terminal", "--", "cat", "Cargo.t"], "Cargo.toml"),
+    ] {
+        let mut bash = Command::new("bash");
+        bash.args([
+            "--norc",
+            "-c",
+            script,
+            "bash",
+            env!("CARGO_BIN_EXE_outrigger"),
+        ]);
+        let found = output_of(bash.arg("outrigger").args(words));
+        assert_eq!(found.trim_end(), offered, "{words:?}");
+    }
+}
+
+#[test]
+fn a_port_is_one_of_127_0_0_1_and_overrides_the_file() {
+    let file = TraceFile::new("port");
+    fs::write(file.path(), r#"{"listen": "[::1]:0"}"#).expect("a file");
+    let path = file.path();
+    for args in [
+        &["-p", "0"][..],
+        &["--port", "0", "--config", &path],
+        &["--listen", ":0"],
+        &["--listen", "0"],
+    ] {
+        let server = Program::spawn(program().arg("echo").args(args));
+        let address = server.address();
+        assert_eq!(address.ip().to_string(), "127.0.0.1", "{args:?}");
+        Wire::connect(address, "/");
+    }
+    fs::write(file.path(), r#"{"port": 0}"#).expect("a file");
+    let server = Program::spawn(program().args(["echo", "--config", &path]));
+    assert_eq!(server.address().ip().to_string(), "127.0.0.1");
+    let mut command = program();
+    command.args(["echo", "--config", &path, "--listen", "[::1]:0"]);
+    let server = Program::spawn(&mut command);
+    assert_eq!(server.address().ip().to_string(), "::1");
+}
+
+/// A terminal: its master, and its slave.
+fn open_terminal() -> (fs::File, fs::File) {
+    let master = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
+    rustix::pty::unlockpt(&master).expect("a terminal");
+    let name = rustix::pty::ptsname(&master, Vec::new()).expect("a name");
+    let name = name.into_string().expect("UTF-8");
+    let slave = fs::File::options().read(true).write(true).open(name);
+    (master.into(), slave.expect("a terminal"))
+}
+
+#[test]
+fn terminals_get_colors_and_files_do_not() {
+    let help = |variables: &[(&str, &str)]| {
+        let mut command = program();
+        command.env_remove("NO_COLOR").env_remove("CLICOLOR_FORCE");
+        output_of(
+            command
+                .args(["echo", "--help"])
+                .envs(variables.iter().copied()),
+        )
+    };
+    let plain = help(&[("TERM", "xterm")]);
+    assert!(
+        !plain.contains('\x1b') && plain.contains("\nUsage: "),
+        "{plain}"
+    );
+    let forced = help(&[("CLICOLOR_FORCE", "1")]);
+    assert!(forced.contains("\x1b[1mUsage:\x1b[0m"), "{forced}");
+    assert_eq!(help(&[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")]), plain);
+
+    let (master, slave) = open_terminal();
+    let lines = lines_of(master);
+    let run = |args: &[&str], variables: &[(&str, &str)]| {
+        let mut command = program();
+        command.env_remove("NO_COLOR").env_remove("CLICOLOR_FORCE");
+        command.env("TERM", "xterm").envs(variables.iter().copied());
+        let stderr = slave.try_clone().expect("a second handle");
+        command
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
+        command.stderr(stderr).status().expect("it starts");
+        lines.recv_timeout(PATIENCE).expect("a line")
+    };
+    let error = "unknown command 'dance'; see 'outrigger --help'";
+    let colored = format!("\x1b[1;31moutrigger:\x1b[0m {error}");
+    assert_eq!(run(&["dance"], &[]), colored);
+    for off in [("NO_COLOR", "1"), ("TERM", "dumb")] {
+        assert_eq!(run(&["dance"], &[off]), format!("outrigger: {error}"));
+    }
+    // A weak setting is logged, and the address is not one of this machine.
+    let args = ["echo", "--no-auth", "--listen", "192.0.2.1:0"];
+    let line = run(&args, &[]);
+    assert!(line.contains(" \x1b[33mWARN \x1b[0m "), "{line}");
+    lines.recv_timeout(PATIENCE).expect("why it fails");
+    let json = [&args[..], &["--log-format", "json"]].concat();
+    let line = run(&json, &[]);
+    let record: serde_json::Value = serde_json::from_str(&line).expect(&line);
+    assert_eq!(record["level"], "warn", "{line}");
+}
+
 /// Starts `echo` with this standard error. Returns it and its address.
 fn logging_to(stderr: impl Into<Stdio>) -> (Child, SocketAddr) {
     let mut server = Command::new(env!("CARGO_BIN_EXE_outrigger"))
@@ -346,18 +589,9 @@ fn a_log_without_a_reader_does_not_block_the_server() {
 #[test]
 fn a_stopped_terminal_does_not_block_the_server() {
     // The bug: ^S in the terminal of the log blocked the server.
-    let master = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
-    rustix::pty::unlockpt(&master).expect("a terminal");
-    let name = rustix::pty::ptsname(&master, Vec::new()).expect("a name");
-    let name = name.into_string().expect("UTF-8");
-    let slave = fs::File::options()
-        .read(true)
-        .write(true)
-        .open(name)
-        .expect("a terminal");
-    let lines = lines_of(fs::File::from(master.try_clone().expect("a second handle")));
+    let (mut master, slave) = open_terminal();
+    let lines = lines_of(master.try_clone().expect("a second handle"));
     let (mut server, address) = logging_to(slave.try_clone().expect("a second handle"));
-    let mut master = fs::File::from(master);
     let mut press = |key: &[u8], goes: bool| {
         master.write_all(key).expect("a terminal");
         eventually("the terminal stops or continues", || {

@@ -18,7 +18,7 @@ use common::traces::TraceFile;
 use rustix::process::Signal;
 
 #[cfg(feature = "deflate")]
-const COMMANDS: [&str; 12] = [
+const COMMANDS: [&str; 15] = [
     "agent",
     "terminal",
     "processes",
@@ -31,6 +31,9 @@ const COMMANDS: [&str; 12] = [
     "connect",
     "attach",
     "token",
+    "completions",
+    "man",
+    "help",
 ];
 
 /// Every option of all commands, with its defaults in the help. They can differ between commands.
@@ -41,7 +44,12 @@ fn options() -> BTreeMap<String, BTreeSet<String>> {
         let help = String::from_utf8(outrigger(&[command, "--help"]).stdout).expect("UTF-8");
         let mut entries: Vec<String> = Vec::new();
         for line in help.lines() {
-            match line.strip_prefix("  --") {
+            // A letter precedes the names of some options.
+            let name = line.strip_prefix("  --").or_else(|| {
+                let (_, name) = line.strip_prefix("  -")?.split_once(", --")?;
+                Some(name)
+            });
+            match name {
                 Some(entry) => entries.push(entry.to_owned()),
                 None if line.starts_with("          ") && !entries.is_empty() => {
                     let last = entries.last_mut().expect("not empty");
@@ -91,7 +99,11 @@ fn every_option_is_in_the_reference_with_its_default() {
     }
     for word in reference.split('`').filter(|word| word.starts_with("--")) {
         let name = word[2..].split([' ', '=']).next().unwrap_or_default();
-        assert!(options.contains_key(name), "there is no --{name}");
+        // The separator is no option.
+        assert!(
+            word == "--" || options.contains_key(name),
+            "there is no --{name}"
+        );
     }
 }
 

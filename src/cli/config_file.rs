@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use super::commands::{Command, ProgramArg, Serves};
 use super::flags::{Flag, Takes};
 use super::settings::Settings;
+use super::suggest;
 use super::values::missing_feature;
 use crate::ServiceId;
 use crate::server::is_reserved_path;
@@ -44,12 +45,12 @@ impl ConfigFile {
         }
     }
 
-    /// Applies the file, except for the flags that were `given` on the command line.
+    /// Applies the file, except for the flags that the command line overrides.
     pub(super) fn apply(
         &self,
         command: &'static Command,
         settings: &mut Settings,
-        given: impl Fn(&str) -> bool,
+        is_overridden: impl Fn(&Flag) -> bool,
     ) -> Result<(), String> {
         for (key, value) in &self.fields {
             if matches!(command.serves, Serves::Routes) && key == ROUTES {
@@ -58,13 +59,14 @@ impl ConfigFile {
             }
             // A value that a flag overrides must still be valid.
             let mut unused = Settings::new();
-            let settings = if given(key) {
+            let flag = Flag::find(key, command);
+            let settings = if flag.is_some_and(&is_overridden) {
                 &mut unused
             } else {
                 &mut *settings
             };
             let place = [key.as_str()];
-            self.set(&place, command, Flag::find, settings, value)?;
+            self.set(&place, command, Flag::of(command), settings, value)?;
         }
         Ok(())
     }
@@ -127,7 +129,8 @@ impl ConfigFile {
         let mut settings = Settings::new();
         for (key, value) in fields {
             let place = [ROUTES, path, name, key];
-            self.set(&place, command, Flag::find_in_route, &mut settings, value)?;
+            let flags = Flag::of_route(command);
+            self.set(&place, command, flags, &mut settings, value)?;
         }
         // Several routes cannot share the server's own standard streams.
         if command.program != ProgramArg::None && settings.program.is_empty() {
@@ -141,7 +144,7 @@ impl ConfigFile {
         &self,
         place: &[&str],
         command: &'static Command,
-        find: impl Fn(&str, &'static Command) -> Option<&'static Flag>,
+        flags: Vec<&'static Flag>,
         settings: &mut Settings,
         value: &Value,
     ) -> Result<(), String> {
@@ -154,13 +157,11 @@ impl ConfigFile {
             settings.program = words(value).map_err(wrong)?;
             return Ok(());
         }
-        let flag = find(key, command).filter(|flag| flag.in_file);
-        let flag = flag.ok_or_else(|| {
-            wrong(match missing_feature(key) {
-                Some(why) => why.to_owned(),
-                None => format!("'{}' has no such setting", command.name),
-            })
-        })?;
+        let mut flags = flags.into_iter().filter(|flag| flag.in_file);
+        let Some(flag) = flags.clone().find(|flag| flag.name == key) else {
+            let why = unknown_setting(key, flags.by_ref().map(|flag| flag.name).collect(), command);
+            return Err(wrong(why));
+        };
         for value in values(flag, value).map_err(wrong)? {
             flag.apply(settings, &value).map_err(wrong)?;
         }
@@ -179,6 +180,17 @@ impl ConfigFile {
         let key = Value::from(place.last().copied().unwrap_or_default());
         format!("{}, line {line}: {key}: {why}", self.name)
     }
+}
+
+/// The error for a key that is not one of these settings of a command.
+fn unknown_setting(key: &str, mut names: Vec<&str>, command: &Command) -> String {
+    if let Some(why) = missing_feature(key) {
+        return why.to_owned();
+    }
+    names.extend((command.program != ProgramArg::None).then_some(PROGRAM));
+    names.extend(matches!(command.serves, Serves::Routes).then_some(ROUTES));
+    let hint = suggest::hint(key, &names, "\"", "\"");
+    format!("'{}' has no such setting{hint}", command.name)
 }
 
 /// The values of a setting, as they would be written on the command line.

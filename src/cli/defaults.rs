@@ -45,10 +45,17 @@ impl Settings {
             return Err("missing --config FILE.json with the routes to serve".to_owned());
         }
         for name in &self.given {
-            if let Some(required) = Flag::find(name, command).and_then(|flag| flag.requires)
+            let Some(flag) = Flag::find(name, command) else {
+                continue;
+            };
+            if let Some(required) = flag.requires
                 && !self.given.contains(required)
             {
                 return Err(format!("--{name} has no effect without --{required}"));
+            }
+            let mut excluded = flag.excludes.iter();
+            if let Some((other, why)) = excluded.find(|(other, _)| self.given.contains(other)) {
+                return Err(format!("--{name} cannot be combined with --{other}: {why}"));
             }
         }
         for (one, own) in self.services(command) {

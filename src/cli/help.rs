@@ -1,7 +1,11 @@
 //! The text of `--help`, made from the tables of commands and flags.
 
+use std::iter;
+
+use super::colors::Colors;
 use super::commands::{Command, Serves};
-use super::flags::{Flag, Takes};
+use super::examples;
+use super::flags::{Flag, Group};
 
 /// The columns of a line.
 const WIDTH: usize = 100;
@@ -9,24 +13,29 @@ const WIDTH: usize = 100;
 /// The column at which the description of a flag begins.
 const INDENT: usize = 34;
 
+/// The column at which the description of a command begins.
+const NAMES: usize = 17;
+
 /// The help of the program.
-pub(super) fn overview() -> String {
-    let mut text = "Outrigger makes programs available over WebSocket.\n\nUsage:\n".to_owned();
-    for Command {
-        name,
-        usage,
-        summary,
-        ..
-    } in Command::ALL
-    {
-        text.push_str(&format!("  outrigger {name:9} {usage:32}  {summary}\n"));
+pub(super) fn overview(colors: Colors) -> String {
+    let mut text = format!(
+        "Outrigger makes programs available over WebSocket.\n\n{} outrigger COMMAND [OPTIONS] [-- PROGRAM [ARGS...]]\n",
+        colors.heading("Usage:")
+    );
+    for (title, is_listed) in Command::KINDS {
+        text.push_str(&format!("\n{}\n", colors.heading(&format!("{title}:"))));
+        for command in Command::ALL.iter().filter(|command| is_listed(command)) {
+            let about = command.summary;
+            describe(command.name, about, NAMES, colors, &mut text);
+        }
     }
+    text.push_str(&format!("\n{}\n", colors.heading("Options:")));
+    let help = "the options of a command and examples, after its name";
+    describe("-h, --help", help, NAMES, colors, &mut text);
+    let version = "the version, the commit and the features of this program";
+    describe("-V, --version", version, NAMES, colors, &mut text);
     text.push_str(
-        "  outrigger token     add|list|revoke                   edit the tokens that clients present
-
-  outrigger COMMAND --help    the options of a command
-  outrigger --version         the version
-
+        "
 A server prints 'outrigger: listening on URL' once clients can connect. Exit codes: 0 stopped as
 requested, 1 failed while running, 2 wrong usage; 'attach' ends with the program's exit code, or 255
 if it fails.
@@ -36,22 +45,33 @@ if it fails.
 }
 
 /// The help of a command.
-pub(super) fn of(command: &Command) -> String {
-    let Command { name, usage, .. } = command;
-    let mut text = format!("{}\nUsage: outrigger {name} {usage}\n", command.about);
-    if !command.flags.is_empty() {
-        text.push_str(&format!("\n{}:\n", command.title));
-        for flag in command.flags {
-            describe(flag, &mut text);
+pub(super) fn of(command: &Command, colors: Colors) -> String {
+    let mut text = command.about.to_owned();
+    for (index, usage) in usages(command).iter().enumerate() {
+        let heading = match index {
+            0 => format!("\n{}", colors.heading("Usage:")),
+            _ => " ".repeat("Usage:".len()),
+        };
+        text.push_str(&format!("{heading} {usage}\n"));
+    }
+    text.push_str(&format!("\n{}\n", colors.heading("Examples:")));
+    for (what, example) in command.examples {
+        text.push_str(&format!("  # {what}\n  {}\n", colors.name(example)));
+    }
+    for (title, flags) in groups(command) {
+        text.push_str(&format!("\n{}\n", colors.heading(&format!("{title}:"))));
+        for flag in flags {
+            describe(
+                &flag.usage(),
+                &flag.description(),
+                INDENT,
+                colors,
+                &mut text,
+            );
         }
     }
-    text.push_str(if command.is_client() {
-        "\nConnection options:\n"
-    } else {
-        "\nServer options:\n"
-    });
-    for flag in Flag::general(command) {
-        describe(flag, &mut text);
+    if matches!(command.serves, Serves::Tool(_)) {
+        return text;
     }
     text.push_str("\nTimes are written 500ms, 20s or 5m, sizes 65536, 64KiB or 16MiB.");
     if matches!(command.serves, Serves::One(_)) {
@@ -61,78 +81,70 @@ pub(super) fn of(command: &Command) -> String {
     text
 }
 
-/// The help of `outrigger token`.
-pub(super) fn token() -> String {
-    "\
-Edits a token file. A server that uses it with --token-file reloads it on SIGHUP and closes the
-connections of revoked tokens.
+/// The usage lines of a command.
+pub(super) fn usages(command: &Command) -> Vec<String> {
+    let mut usages: Vec<String> = command.usage.lines().map(str::to_owned).collect();
+    if usages.is_empty() {
+        usages.push(String::new());
+    }
+    for usage in &mut usages {
+        *usage = format!("outrigger {} {usage}", command.name);
+        usage.truncate(usage.trim_end().len());
+    }
+    usages
+}
 
-Usage: outrigger token add NAME [--scope SCOPE] --token-file FILE
-       outrigger token list --token-file FILE
-       outrigger token revoke NAME --token-file FILE
-
-  add       generates a token, prints it once, and writes its SHA-256 digest to FILE. A file with
-            one word becomes a file with lines, in which the word is the token 'default'
-  list      prints the name and the scope of each token
-  revoke    removes a token. The last one cannot be removed, because a server needs one
-
-Options:
-  --scope SCOPE                   for 'add': metrics allows /status and /metrics; watch also allows
-                                  viewers and observers; use also allows connections to services;
-                                  all also allows the calls of the process API [all]
-  --token-file FILE               the file to edit; 'add' creates it with mode 0600
-"
-    .to_owned()
+/// The flags of a command under their titles.
+fn groups(command: &Command) -> Vec<(&'static str, Vec<&'static Flag>)> {
+    let own = Group {
+        title: command.title,
+        flags: command.flags,
+    };
+    let mut groups = Vec::new();
+    for group in iter::once(&own).chain(Flag::general_groups(command)) {
+        let flags = group.flags.iter().filter(|flag| flag.is_for(command));
+        let flags: Vec<_> = flags.collect();
+        if !flags.is_empty() {
+            groups.push((group.title, flags));
+        }
+    }
+    groups
 }
 
 /// The help of the demo's programs.
-pub(super) fn examples() -> String {
-    let (mcp, mcp_line) = if cfg!(feature = "mcp") {
-        (
-            "  outrigger example-mcp      a server of the Model Context Protocol with three tools\n",
-            "  outrigger mcp -- outrigger example-mcp\n",
-        )
-    } else {
-        ("", "")
-    };
-    format!(
-        "\
+pub(super) fn examples(colors: Colors) -> String {
+    let mut text = "\
 The programs that 'outrigger demo' runs. They use their standard streams and take no arguments.
 
-  outrigger example-agent    an agent of the Agent Client Protocol: keeps sessions, streams its
-                             answers, asks for permission, can be cancelled. It uses no model
-  outrigger example-app      a chat room for 'outrigger app'
-{mcp}
-  outrigger agent -- outrigger example-agent
-  outrigger app -- outrigger example-app
-{mcp_line}"
-    )
+"
+    .to_owned();
+    for example in examples::ALL {
+        describe(example.name, example.about, NAMES, colors, &mut text);
+    }
+    text.push_str(&format!("\n{}\n", colors.heading("Examples:")));
+    for examples::Example { name, command, .. } in examples::ALL {
+        let line = format!("outrigger {command} -- outrigger {name}");
+        text.push_str(&format!("  {}\n", colors.name(&line)));
+    }
+    text
 }
 
-/// Writes a flag with its description, wrapped to the width of a screen.
-fn describe(flag: &Flag, text: &mut String) {
-    let name = match flag.takes {
-        Takes::Nothing => format!("  --{}", flag.name),
-        Takes::One(value) | Takes::Many(value) => format!("  --{} {value}", flag.name),
-    };
-    let mut description = flag.help.to_owned();
-    if matches!(flag.takes, Takes::Many(_)) {
-        description.push_str(" (repeatable)");
-    }
-    let default: Vec<&str> = flag.default.into_iter().chain(flag.default_note).collect();
-    if !default.is_empty() {
-        description.push_str(&format!(" [{}]", default.join("; ")));
-    }
-    let mut line = format!("{name:INDENT$}");
+/// Writes a name with its description, wrapped to the width of a screen.
+fn describe(name: &str, description: &str, indent: usize, colors: Colors, text: &mut String) {
+    let width = name.len() + 2;
+    let padding = indent.saturating_sub(width).max(2);
+    text.push_str(&format!("  {}{}", colors.name(name), " ".repeat(padding)));
+    let mut column = width + padding;
+    let mut gap = "";
     for word in description.split(' ') {
-        if line.len() + word.len() > WIDTH {
-            text.push_str(line.trim_end());
-            text.push('\n');
-            line = " ".repeat(INDENT);
+        if column + gap.len() + word.len() > WIDTH {
+            text.push_str(&format!("\n{}", " ".repeat(indent)));
+            (column, gap) = (indent, "");
         }
-        line.push_str(word);
-        line.push(' ');
+        text.push_str(gap);
+        text.push_str(word);
+        column += gap.len() + word.len();
+        gap = " ";
     }
-    text.push_str(line.trim_end());
     text.push('\n');
 }

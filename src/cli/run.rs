@@ -11,8 +11,9 @@ use super::addresses::reached_at;
 use super::announce::Announcement;
 use super::commands::{Command, ProgramArg, Serves, ServiceParams};
 use super::line_output::LineOutput;
+use super::parser::parse;
 use super::settings::{ListenFlag, Settings};
-use super::{Action, Outcome, fail, logging, parse, print};
+use super::{Action, Outcome, fail, logging, print};
 #[cfg(feature = "tls")]
 use crate::TlsConfig;
 use crate::demo;

@@ -21,7 +21,7 @@ use super::tls::TlsFlags;
 use crate::protocol::deflate::DeflateConfig;
 use crate::service::agent::{AgentProtocol, Approvals, RestartLimit, UnknownSessions};
 use crate::service::{Endpoint, Framing};
-use crate::{Config, Listen, Token};
+use crate::{Config, Listen, Scope, Token};
 
 /// The settings of a command, or of one route.
 #[derive(Debug)]
@@ -54,6 +54,8 @@ pub(crate) struct Settings {
     pub(crate) program: Vec<String>,
     /// The argument of a command that requires one besides flags.
     pub(crate) operand: Option<String>,
+    /// The scope of a new token.
+    pub(crate) token_scope: Option<Scope>,
     /// The settings of a command that connects to a server.
     #[cfg(feature = "client")]
     pub(crate) client: ClientSettings,
@@ -125,6 +127,7 @@ impl Settings {
             routes: Vec::new(),
             program: Vec::new(),
             operand: None,
+            token_scope: None,
             #[cfg(feature = "client")]
             client: ClientSettings::default(),
             #[cfg(feature = "client")]

@@ -1,19 +1,21 @@
 //! `outrigger token`: lists and edits the tokens of a file.
 
-use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use lexopt::{Arg, Parser, ValueExt};
 use rustix::fs::{FlockOperation, fchown, flock};
 use rustix::process::{Gid, Uid};
 use uuid::Uuid;
 
-use super::{Action, Outcome, fail, help, logging, print};
+use super::settings::Settings;
+use super::{Action, Outcome, fail, logging, print, suggest};
 use crate::server::words;
 use crate::{Credential, Scope, Secret, Token, Tokens};
+
+/// The names of the operations.
+pub(super) const OPERATIONS: [&str; 3] = ["add", "list", "revoke"];
 
 /// The arguments of `outrigger token`.
 #[derive(Debug)]
@@ -29,47 +31,27 @@ enum Operation {
     Revoke(String),
 }
 
-/// Parses the arguments after `token`.
-pub(super) fn parse(parser: &mut Parser) -> Result<Action, String> {
-    let hint = |error: String| format!("{error}; see 'outrigger token --help'");
-    parse_command(parser).map_err(hint)
-}
-
-fn parse_command(parser: &mut Parser) -> Result<Action, String> {
-    let mut words: Vec<OsString> = Vec::new();
-    let (mut scope, mut file) = (None, None);
-    while let Some(arg) = parser.next().map_err(|error| error.to_string())? {
-        match arg {
-            Arg::Long("help") | Arg::Short('h') => return Ok(Action::Print(help::token())),
-            Arg::Value(word) => words.push(word),
-            Arg::Long("scope") => {
-                let value = parser.value().and_then(|value| value.parse::<Scope>());
-                scope = Some(value.map_err(|error| format!("--scope: {error}"))?);
-            }
-            Arg::Long("token-file") => {
-                let value = parser.value().map_err(|error| error.to_string())?;
-                file = Some(PathBuf::from(value));
-            }
-            Arg::Long(name) => return Err(format!("unknown option '--{name}'")),
-            Arg::Short(_) => return Err(arg.unexpected().to_string()),
-        }
-    }
-    let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
-    let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
+/// The action of a command line: its flags, and the words that are not flags.
+pub(super) fn action(settings: Settings, words: &[String]) -> Result<Action, String> {
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let operation = match words.as_slice() {
-        ["add", name] => Operation::Add((*name).to_owned(), scope.unwrap_or_default()),
+        ["add", name] => {
+            Operation::Add((*name).to_owned(), settings.token_scope.unwrap_or_default())
+        }
         ["list"] => Operation::List,
         ["revoke", name] => Operation::Revoke((*name).to_owned()),
         ["add" | "revoke"] => return Err("missing NAME".to_owned()),
-        ["add" | "revoke", _, word, ..] | ["list", word, ..] => {
-            return Err(format!("unexpected argument '{word}'"));
+        ["list", word, ..] => return Err(format!("unexpected argument '{word}'")),
+        _ => {
+            let word = words.first().copied().unwrap_or_default();
+            let hint = suggest::hint(word, &OPERATIONS, "'", "'");
+            return Err(format!("expected 'add', 'list' or 'revoke'{hint}"));
         }
-        _ => return Err("expected 'add', 'list' or 'revoke'".to_owned()),
     };
-    if scope.is_some() && !matches!(operation, Operation::Add(..)) {
+    if settings.token_scope.is_some() && !matches!(operation, Operation::Add(..)) {
         return Err("--scope has no effect without 'add'".to_owned());
     }
-    let file = file.ok_or("missing --token-file FILE")?;
+    let file = settings.token_file.ok_or("missing --token-file FILE")?;
     Ok(Action::Token(TokenCommand { operation, file }))
 }
 

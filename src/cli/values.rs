@@ -1,6 +1,6 @@
 //! Parsers for the values of flags.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ pub(super) fn missing_feature(name: &str) -> Option<&'static str> {
     (!cfg!(feature = "tls") && concerns_tls).then_some(NO_TLS)
 }
 
-/// Parses `HOST:PORT`, `unix:PATH` or `fd:NUMBER`, which may follow `tls:` or `plain:`. A host name stands for all of its
-/// addresses.
+/// Parses `HOST:PORT`, `PORT`, `:PORT`, `unix:PATH` or `fd:NUMBER`, which may follow `tls:` or `plain:`. A host name stands for
+/// all of its addresses. A port alone is a port of 127.0.0.1, so that a server listens on all interfaces only if its user says so.
 pub(super) fn listen(text: &str) -> Result<Vec<ListenFlag>, String> {
     let (tls, text) = split_security(text);
     if tls == Some(true) && !cfg!(feature = "tls") {
@@ -47,6 +47,11 @@ pub(super) fn listen(text: &str) -> Result<Vec<ListenFlag>, String> {
         .collect())
 }
 
+/// A port of 127.0.0.1.
+pub(super) fn loopback(port: u16) -> ListenFlag {
+    ListenFlag::Address(Listen::tcp((Ipv4Addr::LOCALHOST, port)))
+}
+
 /// Parses `A-B`.
 pub(super) fn port_range(text: &str) -> Result<RangeInclusive<u16>, String> {
     let range = text.split_once('-').and_then(|(first, last)| {
@@ -57,11 +62,19 @@ pub(super) fn port_range(text: &str) -> Result<RangeInclusive<u16>, String> {
 }
 
 fn addresses(text: &str) -> Result<Vec<SocketAddr>, String> {
+    let port = text.strip_prefix(':').unwrap_or(text);
+    if port.bytes().all(|byte| byte.is_ascii_digit())
+        && let Ok(port) = port.parse()
+    {
+        return Ok(vec![(Ipv4Addr::LOCALHOST, port).into()]);
+    }
     if text
         .rsplit_once(':')
         .is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err())
     {
-        return Err(format!("'{text}' is not HOST:PORT, unix:PATH or fd:NUMBER"));
+        return Err(format!(
+            "'{text}' is not HOST:PORT, PORT, unix:PATH or fd:NUMBER"
+        ));
     }
     let addresses: Vec<_> = text
         .to_socket_addrs()
@@ -162,13 +175,27 @@ mod tests {
     }
 
     #[test]
-    fn an_address_requires_a_host_and_a_port() {
+    fn an_address_is_a_host_and_a_port_or_a_port_of_the_loopback_interface() {
         assert_eq!(
             addresses("127.0.0.1:0"),
             Ok(vec![SocketAddr::from(([127, 0, 0, 1], 0))])
         );
         assert_eq!(addresses("[::1]:80").map(|list| list.len()), Ok(1));
-        for bad in ["", "7070", ":7070", "127.0.0.1", "127.0.0.1:99999", "::1"] {
+        for (text, port) in [("7070", 7070), (":7070", 7070), ("0", 0), (":0", 0)] {
+            let loopback = SocketAddr::from(([127, 0, 0, 1], port));
+            assert_eq!(addresses(text), Ok(vec![loopback]));
+        }
+        for bad in [
+            "",
+            ":",
+            "99999",
+            ":99999",
+            "+80",
+            ":-1",
+            "127.0.0.1",
+            "127.0.0.1:99999",
+            "::1",
+        ] {
             assert!(addresses(bad).is_err(), "{bad}");
         }
     }

@@ -23,6 +23,20 @@ connection at a time. There is one agent process for each protocol version and s
 With --mode per-client, each connection gets a PROGRAM of its own, and messages pass through
 unchanged. For MCP servers, use '--mode per-client --protocol jsonrpc'.
 ",
+    examples: &[
+        (
+            "share the example agent between clients",
+            "outrigger agent -- outrigger example-agent",
+        ),
+        (
+            "give each client a server of the Model Context Protocol",
+            "outrigger agent --mode per-client --protocol jsonrpc -- outrigger example-mcp",
+        ),
+        (
+            "let observers answer permission requests, if their token allows it",
+            "outrigger agent --approvals any --token-file tokens -- outrigger example-agent",
+        ),
+    ],
     title: "Agent options",
     flags: FLAGS,
     program: ProgramArg::Required,
@@ -68,6 +82,7 @@ const FLAGS: &[Flag] = &[
     Flag {
         name: "mode",
         takes: Takes::One("MODE"),
+        words: &["shared", "per-client"],
         default: Some("shared"),
         help: "shared: one agent for each kind of client; per-client: one agent for each connection",
         set: |settings, value| {
@@ -85,6 +100,7 @@ const FLAGS: &[Flag] = &[
     Flag {
         name: "protocol",
         takes: Takes::One("PROTOCOL"),
+        words: &["acp", "jsonrpc"],
         default: Some("acp"),
         help: "acp: clients must send initialize first, and sessions have owners; jsonrpc: neither, for MCP servers and others",
         set: |settings, value| {
@@ -100,6 +116,7 @@ const FLAGS: &[Flag] = &[
         ..Flag::BASE
     },
     Flag {
+        words: &["lines", "content-length"],
         help: "with --mode per-client: lines, or content-length for an agent that writes a header with the length of each message",
         ..FRAMING
     },
@@ -140,6 +157,7 @@ const FLAGS: &[Flag] = &[
     Flag {
         name: "approvals",
         takes: Takes::One("WHO"),
+        words: &["owner", "any"],
         default: Some("owner"),
         help: "who may answer a session's permission requests. owner: only its client; any: also observers whose token has the scope 'use' or 'all', and the first answer counts",
         set: |settings, value| {
@@ -157,6 +175,7 @@ const FLAGS: &[Flag] = &[
     Flag {
         name: "unknown-sessions",
         takes: Takes::One("RULE"),
+        words: &["allow", "deny"],
         default_note: Some("allow if there is one principal, otherwise deny"),
         help: "allow or deny: whether clients may load sessions that the server has never seen, such as those in the agent's own history",
         set: |settings, value| {

@@ -25,6 +25,16 @@ Commands:  {\"cmd\":\"send\",\"client\",\"text\"} or \"binary\" in base64
            {\"cmd\":\"close\",\"client\",\"code\",\"reason\"}
            {\"cmd\":\"status\",\"id\"}    {\"cmd\":\"shutdown\"}
 ",
+    examples: &[
+        (
+            "run the example chat room",
+            "outrigger app -- outrigger example-app",
+        ),
+        (
+            "restart it when it fails, and serve one path",
+            "outrigger app --restart --path /chat -- outrigger example-app",
+        ),
+    ],
     title: "App options",
     flags: FLAGS,
     program: ProgramArg::Optional,

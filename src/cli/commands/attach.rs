@@ -40,9 +40,20 @@ After a cut the connection comes back, and no output is lost. These escapes work
 
 If standard input is not a terminal, it is sent as it is, and then an end of file (^D).
 ",
+    examples: &[
+        (
+            "use a terminal of a server",
+            "outrigger attach ws://127.0.0.1:7070/terminal",
+        ),
+        (
+            "watch a process",
+            "outrigger attach --viewer ws://127.0.0.1:7070/process/ID/attach",
+        ),
+    ],
     title: "Attach options",
     flags: FLAGS,
     operand: Some("URL"),
+    max_words: 1,
     serves: Serves::Client(run),
     usage_outcome: FAILED,
     ..Command::BASE
@@ -149,7 +160,9 @@ fn run(mut settings: Settings) -> Result<Outcome, Failure> {
     Ok(if message.is_empty() {
         outcome
     } else {
-        fail(&message, outcome)
+        // It need not be an error, so it has no color.
+        logging::write_line(&format!("outrigger: {message}\n"));
+        outcome
     })
 }
 

@@ -30,9 +30,25 @@ Exit codes: 0 standard input has ended, or the server has closed the connection 
 1 the connection was refused, could not be opened or was taken over, or messages may be undelivered;
 2 wrong usage.
 ",
+    examples: &[
+        (
+            "use an agent that runs elsewhere",
+            "outrigger connect ws://127.0.0.1:7070/acp",
+        ),
+        (
+            "exchange lines with any server",
+            "outrigger connect --no-json ws://127.0.0.1:7070/echo",
+        ),
+        #[cfg(feature = "tls")]
+        (
+            "present a token over TLS",
+            "outrigger connect --token-file token wss://example.com/acp",
+        ),
+    ],
     title: "Connect options",
     flags: FLAGS,
     operand: Some("URL"),
+    max_words: 1,
     check: |settings| match settings.framing {
         Framing::Lines | Framing::ContentLength => Ok(()),
         Framing::Raw => {
@@ -45,6 +61,7 @@ Exit codes: 0 standard input has ended, or the server has closed the connection 
 
 const FLAGS: &[Flag] = &[
     Flag {
+        words: &["lines", "content-length"],
         help: "lines, or content-length: a header with the length precedes each message, as between editors and language servers",
         ..FRAMING
     },

@@ -9,13 +9,18 @@ pub(super) static DEMO: Command = Command {
     summary: "run several services and print links to try",
     about: "\
 Serves several commands at once: echo at /echo, your shell at /terminal, processes at /process, a
-chat room at /app, an agent at /acp and, with the feature mcp, an MCP server at /mcp. The console at /
-is a page for browsers that shows and controls them. The chat room, the agent and the MCP server are
-part of outrigger: 'outrigger example-app', 'outrigger example-agent' and 'outrigger example-mcp'.
+chat room at /app, an agent at /acp and, with the feature mcp, an MCP server at /mcp. The console at
+/ is a page for browsers that shows and controls them. The chat room, the agent and the MCP server
+are part of outrigger: 'outrigger example-app', 'outrigger example-agent' and
+'outrigger example-mcp'.
 
 The demo prints a line to paste for each. Every holder of the token in these lines can use your
 shell.
 ",
+    examples: &[
+        ("start the demo and try what it prints", "outrigger demo"),
+        ("use another port", "outrigger demo -p 8080"),
+    ],
     has_console: true,
     serves: Serves::Demo,
     ..Command::BASE

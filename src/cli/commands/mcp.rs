@@ -22,6 +22,16 @@ and 2025-11-25, each session has a process of its own, which ends with the sessi
 session whose connection was cut can come back and gets the events that it has missed, up to
 --replay. With 2026-07-28, a closed connection cancels its request.
 ",
+    examples: &[
+        (
+            "serve the example server at http://127.0.0.1:7070/mcp",
+            "outrigger mcp -- outrigger example-mcp",
+        ),
+        (
+            "use four processes, and accept the tokens of a file",
+            "outrigger mcp --pool 4 --token-file tokens -- outrigger example-mcp",
+        ),
+    ],
     title: "MCP options",
     flags: FLAGS,
     program: ProgramArg::Required,

@@ -4,25 +4,29 @@ mod agent;
 mod app;
 #[cfg(feature = "client")]
 mod attach;
+mod completions;
 #[cfg(feature = "client")]
 mod connect;
 mod demo;
 mod echo;
+mod help;
+mod man;
 #[cfg(feature = "mcp")]
 mod mcp;
 mod pipe;
 mod processes;
 mod serve;
 mod terminal;
+mod token;
 
 use std::io;
 use std::time::Duration;
 
-use super::Outcome;
 use super::flags::Flag;
 #[cfg(feature = "client")]
 use super::run::Failure;
 use super::settings::Settings;
+use super::{Action, Outcome};
 use crate::service::Endpoint;
 use crate::web::RoutePage;
 use crate::{Service, Token};
@@ -31,17 +35,23 @@ use crate::{Service, Token};
 #[derive(Debug)]
 pub(crate) struct Command {
     pub(super) name: &'static str,
-    /// Its arguments, for the usage line.
+    /// Its arguments, for the usage line. It can have several lines.
     pub(super) usage: &'static str,
     /// What it does, in one line of the overview.
     pub(super) summary: &'static str,
     /// The text of its help above the usage line.
     pub(super) about: &'static str,
+    /// What to try, each with its command line. A test parses them.
+    pub(super) examples: &'static [(&'static str, &'static str)],
     /// The title of its own flags in the help.
     pub(super) title: &'static str,
     pub(super) flags: &'static [Flag],
     /// The argument that it requires besides flags, by its name in the usage line.
     pub(super) operand: Option<&'static str>,
+    /// How many arguments it takes besides flags.
+    pub(super) max_words: usize,
+    /// What its first argument can be, for completions.
+    pub(super) words: fn() -> Vec<&'static str>,
     pub(super) program: ProgramArg,
     /// The path that it serves without `--path`.
     pub(super) default_path: &'static str,
@@ -64,6 +74,9 @@ pub(crate) struct Command {
     pub(super) usage_outcome: Outcome,
 }
 
+/// The title of a kind of commands, and whether a command is of this kind.
+type Kind = (&'static str, fn(&Command) -> bool);
+
 /// Whether a command takes a program after `--`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProgramArg {
@@ -85,6 +98,8 @@ pub(super) enum Serves {
     /// Nothing. The command is a client: it connects to a server, and this function runs it.
     #[cfg(feature = "client")]
     Client(fn(Settings) -> Result<Outcome, Failure>),
+    /// Nothing. The command prints something or edits a file. The function checks its arguments.
+    Tool(fn(Settings, &[String]) -> Result<Action, String>),
 }
 
 /// What a service needs besides its own settings.
@@ -113,6 +128,20 @@ impl Command {
         &connect::CONNECT,
         #[cfg(feature = "client")]
         &attach::ATTACH,
+        &token::TOKEN,
+        &completions::COMPLETIONS,
+        &man::MAN,
+        &help::HELP,
+    ];
+
+    /// The kinds of commands, by their titles in the help.
+    pub(super) const KINDS: &'static [Kind] = &[
+        ("Servers", Self::is_server),
+        #[cfg(feature = "client")]
+        ("Clients", Self::is_client),
+        ("Other commands", |command| {
+            matches!(command.serves, Serves::Tool(_))
+        }),
     ];
 
     /// A command without flags, program or routes.
@@ -121,9 +150,12 @@ impl Command {
         usage: "[OPTIONS]",
         summary: "",
         about: "",
+        examples: &[],
         title: "",
         flags: &[],
         operand: None,
+        max_words: 0,
+        words: Vec::new,
         program: ProgramArg::None,
         default_path: "/",
         serves_subtree: false,
@@ -156,7 +188,11 @@ impl Command {
 
     /// Whether the command connects to a server instead of being one.
     pub(super) fn is_client(&self) -> bool {
-        !matches!(self.serves, Serves::One(_) | Serves::Routes | Serves::Demo)
+        !self.is_server() && !matches!(self.serves, Serves::Tool(_))
+    }
+
+    pub(super) fn is_server(&self) -> bool {
+        matches!(self.serves, Serves::One(_) | Serves::Routes | Serves::Demo)
     }
 
     pub(super) fn is_demo(&self) -> bool {

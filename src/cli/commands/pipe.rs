@@ -10,9 +10,10 @@ pub(super) static PIPE: Command = Command {
     usage: "[OPTIONS] -- PROGRAM [ARGS...]",
     summary: "make PROGRAM's input and output the messages",
     about: "\
-Runs PROGRAM for each client. A message of the client becomes a line on PROGRAM's standard input, and
-a line on its standard output becomes a message. Its standard error goes to the log. Its environment
-has the variables of CGI, such as REMOTE_ADDR, PATH_INFO, QUERY_STRING and HTTP_USER_AGENT.
+Runs PROGRAM for each client. A message of the client becomes a line on PROGRAM's standard input,
+and a line on its standard output becomes a message. Its standard error goes to the log. Its
+environment has the variables of CGI, such as REMOTE_ADDR, PATH_INFO, QUERY_STRING and
+HTTP_USER_AGENT.
 
 With --shared, one PROGRAM serves all clients: each line that it writes goes to every client, and a
 line of any client goes to it.
@@ -23,6 +24,16 @@ When a client disconnects, PROGRAM reads the end of its input, and gets TERM two
 KILL five seconds after that. When PROGRAM exits, its client gets the rest of the output and CLOSE
 1000 for exit code 0, or CLOSE 1011 with the reason.
 ",
+    examples: &[
+        (
+            "number the lines that a client sends",
+            "outrigger pipe -- cat -n",
+        ),
+        (
+            "send each line of a log to all clients",
+            "outrigger pipe --shared -- tail -F app.log",
+        ),
+    ],
     title: "Pipe options",
     flags: FLAGS,
     program: ProgramArg::Required,

@@ -27,6 +27,16 @@ outlives its client. Its output is read and kept while no client is attached.
 
 In a browser, / and /process are a console, and /process/ID/attach is a terminal (feature web).
 ",
+    examples: &[
+        (
+            "keep more output of each process, and keep it longer",
+            "outrigger processes --scrollback 16MiB --retention 1h",
+        ),
+        (
+            "let only your own programs connect, without a token",
+            "outrigger processes --listen unix:/tmp/processes.sock",
+        ),
+    ],
     title: "Process options",
     flags: FLAGS,
     default_path: "/process/...",

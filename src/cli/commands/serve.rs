@@ -25,6 +25,16 @@ fails for good, the server stops.
 
 In a browser, / is a console that shows what the routes do, unless a route is there.
 ",
+    examples: &[
+        (
+            "serve the routes of a file",
+            "outrigger serve --config outrigger.json",
+        ),
+        (
+            "check the file and look up its programs",
+            "outrigger serve --config outrigger.json --check",
+        ),
+    ],
     has_console: true,
     serves: Serves::Routes,
     ..Command::BASE

@@ -23,6 +23,21 @@ From the terminal:  {\"type\":\"role\",\"role\":\"writer\"} and {\"type\":\"size
 The request sets the first size: /terminal?rows=24&cols=80. With ?input=text, text messages are
 input. ttyd's subprotocol 'tty' works, too. In a browser, the address is a page (feature web).
 ",
+    examples: &[
+        (
+            "give each client a shell",
+            "outrigger terminal -p 8080 -- bash -l",
+        ),
+        (
+            "show all users of this machine what runs on it",
+            "outrigger terminal --read-only --no-auth -- top",
+        ),
+        #[cfg(feature = "tls")]
+        (
+            "give clients on the network a shell, over TLS",
+            "outrigger terminal --listen 0.0.0.0:7443 --tls-self-signed -- bash",
+        ),
+    ],
     title: "Terminal options",
     flags: FLAGS,
     program: ProgramArg::Required,

@@ -19,7 +19,7 @@ fn error(command: &str, text: &str) -> String {
 #[test]
 fn every_flag_can_be_set_in_a_file_by_its_name() {
     for command in Command::ALL {
-        for flag in command.flags.iter().chain(Flag::general(command)) {
+        for flag in Flag::of(command) {
             let value = match (flag.takes, flag.accepts.first()) {
                 (Takes::Nothing, _) => Value::Bool(true),
                 (Takes::One(_), Some(value)) => Value::from(*value),
@@ -60,7 +60,7 @@ fn a_flag_on_the_command_line_overrides_the_file() {
     let apply = |text: &str| {
         let file = ConfigFile::parse("outrigger.json".to_owned(), text.to_owned())?;
         let mut settings = Settings::new();
-        file.apply(command, &mut settings, |name| name == "allow-host")?;
+        file.apply(command, &mut settings, |flag| flag.name == "allow-host")?;
         Ok::<_, String>(settings)
     };
     let settings = apply(r#"{"allow-host":["a"]}"#).expect("it is valid");

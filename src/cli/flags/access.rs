@@ -2,7 +2,7 @@
 
 use super::{Flag, Takes, put, samples, turn_on};
 
-pub(super) const TOKEN_FILE: Flag = Flag {
+pub(in crate::cli) const TOKEN_FILE: Flag = Flag {
     name: "token-file",
     takes: Takes::One("FILE"),
     default_note: Some(
@@ -48,6 +48,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "auth-scope",
         takes: Takes::One("SCOPE"),
+        words: &["all", "use", "watch", "metrics"],
         default: Some("all"),
         help: "what the users of --auth-header may do: all, use, watch or metrics",
         requires: Some("auth-header"),

@@ -1,6 +1,6 @@
 //! Flags for the addresses to listen on and for the file of `--announce`.
 
-use super::super::values::{listen, port_range};
+use super::super::values::{listen, loopback, number, port_range};
 use super::{Flag, Takes, put, samples, turn_on};
 use crate::Peers;
 
@@ -23,9 +23,9 @@ pub(super) const FLAGS: &[Flag] = &[
         default: Some("127.0.0.1:7070"),
         default_note: Some("the sockets of LISTEN_FDS if there are any"),
         help: if cfg!(feature = "tls") {
-            "HOST:PORT, where port 0 takes a free port, unix:PATH, or fd:NUMBER for a listening socket that is already open; tls: or plain: in front turns TLS on or off for this address"
+            "HOST:PORT, or PORT on 127.0.0.1, where port 0 takes a free port; unix:PATH, or fd:NUMBER for a listening socket that is already open; tls: or plain: in front turns TLS on or off for this address"
         } else {
-            "HOST:PORT, where port 0 takes a free port, unix:PATH, or fd:NUMBER for a listening socket that is already open"
+            "HOST:PORT, or PORT on 127.0.0.1, where port 0 takes a free port; unix:PATH, or fd:NUMBER for a listening socket that is already open"
         },
         set: |settings, value| {
             settings.listen.extend(listen(value)?);
@@ -33,6 +33,10 @@ pub(super) const FLAGS: &[Flag] = &[
         },
         accepts: samples(&[
             "127.0.0.1:0",
+            "7070",
+            ":7070",
+            "0",
+            "plain:7070",
             "[::1]:7070",
             "localhost:0",
             "unix:/tmp/x.sock",
@@ -42,8 +46,10 @@ pub(super) const FLAGS: &[Flag] = &[
             "plain:fd:3",
         ]),
         rejects: &[
-            "7070",
-            ":7070",
+            "70700",
+            ":",
+            "+80",
+            ":-1",
             "127.0.0.1",
             "127.0.0.1:99999",
             "unix:",
@@ -52,6 +58,27 @@ pub(super) const FLAGS: &[Flag] = &[
             "plain:tls:fd:3",
             "",
         ],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "port",
+        short: Some('p'),
+        takes: Takes::One("N"),
+        help: "listen on this port of 127.0.0.1, as --listen 127.0.0.1:N does; 0 takes a free port",
+        excludes: &[
+            (
+                "listen",
+                "write the port after the host, as in --listen 0.0.0.0:8080",
+            ),
+            ("port-range", "which replaces the port"),
+        ],
+        set: |settings, value| {
+            let port = number(value, 0..=u16::MAX.into())? as u16;
+            settings.listen = vec![loopback(port)];
+            Ok(())
+        },
+        accepts: samples(&["0", "7070", "65535"]),
+        rejects: &["", "65536", "-1", ":80", "http"],
         ..Flag::BASE
     },
     Flag {

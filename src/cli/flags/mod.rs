@@ -1,10 +1,10 @@
 //! The table of command-line flags. A row is the whole definition of a flag: its name, value, default, help and parser,
-//! its key in the configuration file, and values that its test accepts and rejects.
+//! its key in the configuration file, its completion, and values that its test accepts and rejects.
 //!
 //! The flags of all servers, and those of all clients, are in the files below. A command's own flags are in the command's
 //! file.
 
-mod access;
+pub(super) mod access;
 #[cfg(feature = "client")]
 mod client;
 mod limits;
@@ -12,19 +12,26 @@ mod listen;
 mod program;
 mod resume;
 pub(super) mod shared;
+#[cfg(test)]
+mod tests;
 mod timeouts;
 #[cfg(feature = "tls")]
 mod tls;
 
-use super::commands::Command;
+use super::commands::{Command, Serves};
 use super::settings::Settings;
+use super::suggest;
 
 /// One flag. Start a row from [`Flag::BASE`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flag {
     /// The name without dashes. It is also the key in the configuration file.
     pub(super) name: &'static str,
+    /// Its letter on the command line.
+    pub(super) short: Option<char>,
     pub(super) takes: Takes,
+    /// The words that it takes, if its values are a fixed set.
+    pub(super) words: &'static [&'static str],
     /// The default, written as a user would write it. A test checks that it is the default of the settings.
     pub(super) default: Option<&'static str>,
     /// A default that is not a single value. The help shows it after `default`.
@@ -38,6 +45,9 @@ pub(super) struct Flag {
     pub(super) for_routes: bool,
     /// The flag without which this one has no effect.
     pub(super) requires: Option<&'static str>,
+    /// The flags with which it cannot be combined, each with what to do instead. On the command line, it overrides these in the
+    /// configuration file, and they override it.
+    pub(super) excludes: &'static [(&'static str, &'static str)],
     /// Parses a value into the settings. The value of a switch is empty.
     pub(super) set: fn(&mut Settings, &str) -> Result<(), String>,
     /// Values that [`Flag::set`] must accept, for the test.
@@ -59,29 +69,71 @@ pub(super) enum Takes {
     Many(&'static str),
 }
 
+/// What a value completes to in a shell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Completion {
+    /// One of these words, or nothing.
+    Words(&'static [&'static str]),
+    Files,
+    Folders,
+}
+
+/// Flags under a title of the help.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Group {
+    pub(super) title: &'static str,
+    pub(super) flags: &'static [Flag],
+}
+
 /// The flags that every server takes, in the order of the help.
-const SERVER: &[&[Flag]] = &[
-    listen::FLAGS,
+const SERVER: &[Group] = &[
+    Group {
+        title: "Address options",
+        flags: listen::FLAGS,
+    },
     #[cfg(feature = "tls")]
-    tls::FLAGS,
-    access::FLAGS,
-    limits::FLAGS,
-    timeouts::FLAGS,
-    resume::FLAGS,
-    program::FLAGS,
+    Group {
+        title: "TLS options",
+        flags: tls::FLAGS,
+    },
+    Group {
+        title: "Access options",
+        flags: access::FLAGS,
+    },
+    Group {
+        title: "Limit options",
+        flags: limits::FLAGS,
+    },
+    Group {
+        title: "Time limit options",
+        flags: timeouts::FLAGS,
+    },
+    Group {
+        title: "Resumption options",
+        flags: resume::FLAGS,
+    },
+    Group {
+        title: "Configuration and log options",
+        flags: program::FLAGS,
+    },
 ];
 
 /// The flags of every command that connects to a server.
-const CLIENT: &[&[Flag]] = &[
+const CLIENT: &[Group] = &[
     #[cfg(feature = "client")]
-    client::FLAGS,
+    Group {
+        title: "Connection options",
+        flags: client::FLAGS,
+    },
 ];
 
 impl Flag {
     /// The defaults of the fields of a row.
     pub(super) const BASE: Self = Self {
         name: "",
+        short: None,
         takes: Takes::Nothing,
+        words: &[],
         default: None,
         default_note: None,
         help: "",
@@ -89,6 +141,7 @@ impl Flag {
         for_one_path: false,
         for_routes: false,
         requires: None,
+        excludes: &[],
         set: |_, _| Ok(()),
         accepts: &[],
         rejects: &[],
@@ -96,29 +149,91 @@ impl Flag {
 
     /// The flag of this name, if the command takes it.
     pub(super) fn find(name: &str, command: &Command) -> Option<&'static Self> {
-        let mut flags = command.flags.iter().chain(Self::general(command));
-        flags.find(|flag| flag.name == name)
+        let flags = Self::of(command);
+        flags.into_iter().find(|flag| flag.name == name)
     }
 
-    /// The setting of this name, if a route with the command has it.
-    pub(super) fn find_in_route(name: &str, command: &'static Command) -> Option<&'static Self> {
-        let general = SERVER.iter().copied().flatten();
+    /// The settings of a route with the command.
+    pub(super) fn of_route(command: &Command) -> Vec<&'static Self> {
+        let general = SERVER.iter().flat_map(|group| group.flags);
         let general = general.filter(|flag| flag.for_routes);
-        let mut flags = command.flags.iter().chain(general);
-        flags.find(|flag| flag.name == name)
+        command.flags.iter().chain(general).collect()
+    }
+
+    /// All flags of a command.
+    pub(super) fn of(command: &Command) -> Vec<&'static Self> {
+        let mut flags: Vec<_> = command.flags.iter().collect();
+        flags.extend(Self::general(command));
+        flags
     }
 
     /// The flags that a command takes because it is a server or a client.
-    pub(super) fn general(command: &Command) -> impl Iterator<Item = &'static Self> {
-        let serves_routes = command.serves_routes();
-        let tables = if command.is_client() { CLIENT } else { SERVER };
-        let flags = tables.iter().copied().flatten();
-        flags.filter(move |flag| !(serves_routes && flag.for_one_path))
+    pub(super) fn general(command: &Command) -> Vec<&'static Self> {
+        let groups = Self::general_groups(command).iter();
+        let flags = groups.flat_map(|group| group.flags);
+        flags.filter(|flag| flag.is_for(command)).collect()
+    }
+
+    /// Whether a command of its kind takes it.
+    pub(super) fn is_for(&self, command: &Command) -> bool {
+        !(self.for_one_path && command.serves_routes())
+    }
+
+    /// The groups of these flags. Not every command takes all of them.
+    pub(super) fn general_groups(command: &Command) -> &'static [Group] {
+        match command.serves {
+            Serves::Tool(_) => &[],
+            _ if command.is_client() => CLIENT,
+            _ => SERVER,
+        }
+    }
+
+    /// The names of the flags as a user writes them, such as `-p, --port N`.
+    pub(super) fn usage(&self) -> String {
+        let short = self.short.map_or(String::new(), |one| format!("-{one}, "));
+        match self.takes {
+            Takes::Nothing => format!("{short}--{}", self.name),
+            Takes::One(value) | Takes::Many(value) => format!("{short}--{} {value}", self.name),
+        }
+    }
+
+    /// The help, with what the table says about repetition and the default.
+    pub(super) fn description(&self) -> String {
+        let mut text = self.help.to_owned();
+        if matches!(self.takes, Takes::Many(_)) {
+            text.push_str(" (repeatable)");
+        }
+        let default: Vec<&str> = self.default.into_iter().chain(self.default_note).collect();
+        if !default.is_empty() {
+            text.push_str(&format!(" [{}]", default.join("; ")));
+        }
+        text
+    }
+
+    /// What its value completes to.
+    pub(super) fn completion(&self) -> Completion {
+        match self.takes {
+            Takes::One("FILE" | "FILE.json") => Completion::Files,
+            Takes::One("DIR") => Completion::Folders,
+            _ => Completion::Words(self.words),
+        }
+    }
+
+    /// Why it cannot be combined with a flag, if so.
+    pub(super) fn excludes(&self, other: &Self) -> Option<&'static str> {
+        let of = |one: &Self, other: &Self| {
+            let mut excluded = one.excludes.iter();
+            excluded.find(|(name, _)| *name == other.name)
+        };
+        of(self, other)
+            .or_else(|| of(other, self))
+            .map(|(_, why)| *why)
     }
 
     /// Parses a value into the settings and records that the flag was given.
     pub(super) fn apply(&'static self, settings: &mut Settings, value: &str) -> Result<(), String> {
-        (self.set)(settings, value)?;
+        (self.set)(settings, value)
+            .map_err(|error| error + &suggest::hint(value, self.words, "'", "'"))?;
         settings.given.insert(self.name);
         Ok(())
     }
@@ -139,80 +254,4 @@ pub(super) fn put<T>(place: &mut T, value: Result<T, String>) -> Result<(), Stri
 fn turn_on(place: &mut bool) -> Result<(), String> {
     *place = true;
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Every flag with each command that takes it.
-    fn all() -> impl Iterator<Item = (&'static Command, &'static Flag)> {
-        Command::ALL.iter().copied().flat_map(|command| {
-            let flags = command.flags.iter().chain(Flag::general(command));
-            flags.map(move |flag| (command, flag))
-        })
-    }
-
-    #[test]
-    fn a_default_in_the_help_is_the_default_of_the_settings() {
-        for (command, flag) in all() {
-            let Some(default) = flag.default else {
-                continue;
-            };
-            let mut settings = Settings::new();
-            // `--listen` adds to a list that is empty until all flags are read.
-            if flag.name == "listen" {
-                settings.complete_listen().expect("the default is valid");
-                let complete = format!("{settings:?}");
-                settings = Settings::new();
-                (flag.set)(&mut settings, default).expect("the default is valid");
-                assert_eq!(format!("{settings:?}"), complete);
-                continue;
-            }
-            let before = format!("{settings:?}");
-            let set = (flag.set)(&mut settings, default);
-            assert_eq!(set, Ok(()), "{} --{}", command.name, flag.name);
-            assert_eq!(format!("{settings:?}"), before, "--{}", flag.name);
-        }
-    }
-
-    #[test]
-    fn a_flag_accepts_and_rejects_the_values_of_its_row() {
-        for (_, flag) in all() {
-            for value in flag.accepts {
-                let accepted = (flag.set)(&mut Settings::new(), value);
-                assert_eq!(accepted, Ok(()), "--{} {value}", flag.name);
-            }
-            for value in flag.rejects {
-                let rejected = (flag.set)(&mut Settings::new(), value);
-                let error = rejected.expect_err(&format!("--{} {value}", flag.name));
-                assert!(!error.contains('\n') && !error.ends_with('.'), "{error}");
-            }
-            let takes_value = flag.takes != Takes::Nothing;
-            assert!(
-                !takes_value || !flag.accepts.is_empty(),
-                "--{} has no test",
-                flag.name
-            );
-        }
-    }
-
-    #[test]
-    fn a_name_is_used_once_and_what_a_flag_requires_exists() {
-        for (command, flag) in all() {
-            let mut flags = command.flags.iter().chain(Flag::general(command));
-            assert_eq!(
-                flags
-                    .find(|other| other.name == flag.name)
-                    .map(|other| other.help),
-                Some(flag.help)
-            );
-            let same = all()
-                .filter(|(other, found)| other.name == command.name && found.name == flag.name);
-            assert_eq!(same.count(), 1, "--{}", flag.name);
-            if let Some(required) = flag.requires {
-                assert!(Flag::find(required, command).is_some(), "--{required}");
-            }
-        }
-    }
 }

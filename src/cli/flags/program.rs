@@ -5,6 +5,7 @@ use super::{Flag, Takes, put, samples, turn_on};
 pub(super) const LOG: Flag = Flag {
     name: "log",
     takes: Takes::One("LEVEL"),
+    words: &["off", "error", "warn", "info", "debug", "trace"],
     default_note: Some("info"),
     help: "off, error, warn, info, debug or trace; without it, RUST_LOG sets the level",
     set: |settings, value| {
@@ -22,6 +23,7 @@ pub(super) const LOG: Flag = Flag {
 pub(super) const LOG_FORMAT: Flag = Flag {
     name: "log-format",
     takes: Takes::One("FORMAT"),
+    words: &["text", "json"],
     default: Some("text"),
     help: "text or json; the log goes to standard error",
     set: |settings, value| put(&mut settings.log_format, value.parse()),

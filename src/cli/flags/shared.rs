@@ -56,6 +56,7 @@ pub(in crate::cli) const RESTART_LIMIT: Flag = Flag {
 pub(in crate::cli) const FRAMING: Flag = Flag {
     name: "framing",
     takes: Takes::One("FRAMING"),
+    words: &["lines", "raw", "content-length"],
     default: Some("lines"),
     set: |settings, value| {
         let wrong = |_| format!("'{value}' is none of lines, raw and content-length");
