@@ -15,6 +15,7 @@ use serde_json::{Map, Value};
 
 use self::limiter::{Limiter, Rate};
 use self::recent::Recent;
+use super::colors::Colors;
 use super::line_output::LineOutput;
 use crate::Metrics;
 use crate::sys::{NonblockingFd, is_terminal_raw};
@@ -293,10 +294,8 @@ fn text_line(time: &str, line: Line<'_>) -> String {
         ..
     } = line;
     let program = if target == PROGRAM { "program: " } else { "" };
-    let mut line = cut(
-        format!("{time} {level:<5} {program}{text}"),
-        MAX_LINE - MARGIN,
-    );
+    let level = Colors::stderr().level(level);
+    let mut line = cut(format!("{time} {level} {program}{text}"), MAX_LINE - MARGIN);
     if suppressed > 0 {
         line.push_str(&format!(" ({suppressed} similar lines were suppressed)"));
     }
