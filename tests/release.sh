@@ -50,4 +50,56 @@ rejects "has no text for $version" packaging/check_release.sh "v$version"
 # The project's own changelog has text for the next release.
 unset CHANGELOG
 packaging/release_notes.sh Unreleased >/dev/null || packaging/release_notes.sh "$version" >/dev/null
+
+# A repository of packages: a first version, the same again, and a second one.
+published() { git --git-dir "$work/tap.git" show "main:$1"; }
+git init --quiet --bare --initial-branch main "$work/tap.git"
+git clone --quiet "$work/tap.git" "$work/first" 2>/dev/null
+git -C "$work/first" -c user.name=t -c user.email=t@localhost commit --quiet --allow-empty -m first
+git -C "$work/first" push --quiet origin HEAD:main
+echo one >"$work/new file"
+publish() { packaging/publish_to_git.sh "$work/tap.git" "$1" "$work/new file=Formula/outrigger.rb"; }
+expect "a first version is pushed" "publish_to_git: pushed: Version 1" "$(publish "Version 1")"
+expect "the published file" one "$(published Formula/outrigger.rb)"
+expect "the same version is not pushed" "publish_to_git: nothing has changed" "$(publish "Version 1")"
+echo two >"$work/new file"
+expect "a second version is pushed" "publish_to_git: pushed: Version 2" "$(publish "Version 2")"
+expect "the new file" two "$(published Formula/outrigger.rb)"
+expect "the commits" "Version 2 Version 1 first" "$(git --git-dir "$work/tap.git" log --format=%s main | xargs)"
+rejects "usage: " packaging/publish_to_git.sh "$work/tap.git" message
+
+# Files of several jobs. Those that registries get are not among the files of the release.
+mkdir -p "$work/artifacts/binary-a" "$work/artifacts/packages/deb" "$work/artifacts/packages/npm"
+echo a >"$work/artifacts/binary-a/outrigger-1-a.tar.gz"
+echo b >"$work/artifacts/packages/deb/outrigger_1_amd64.deb"
+echo c >"$work/artifacts/packages/npm/outrigger-1.tgz"
+expect "two files" "collect: 2 files" "$(packaging/collect.sh "$work/artifacts" "$work/files")"
+expect "their names" "SHA256SUMS outrigger-1-a.tar.gz outrigger_1_amd64.deb" "$(cd "$work/files" && echo *)"
+expect "their checksums" "outrigger-1-a.tar.gz: OK outrigger_1_amd64.deb: OK" "$(cd "$work/files" && sha256sum --check SHA256SUMS | xargs)"
+cp "$work/artifacts/binary-a/outrigger-1-a.tar.gz" "$work/artifacts/packages"
+rejects "two files outrigger-1-a.tar.gz" packaging/collect.sh "$work/artifacts" "$work/again"
+mkdir "$work/empty"
+rejects "no files below" packaging/collect.sh "$work/empty" "$work/none"
+
+# npm packages: what others depend on comes first, and what is published already is left out. A program in the place of npm
+# writes down its arguments.
+pack() { # NAME MORE
+  mkdir -p "$work/npm/package"
+  echo "{\"name\":\"$1\",\"version\":\"1.0.0\"$2}" >"$work/npm/package/package.json"
+  tar -czf "$work/npm/$(basename "$1").tgz" -C "$work/npm" package
+}
+pack a-main ',"optionalDependencies":{"@x/linux":"1.0.0"}'
+pack @x/linux ''
+pack @x/darwin ''
+cat >"$work/npm.sh" <<END
+#!/bin/sh
+case "\$1 \$2" in "view @x/darwin@1.0.0") echo 1.0.0 ;; view*) exit 1 ;; publish*) echo "\$*" >>"$work/calls" ;; esac
+END
+chmod +x "$work/npm.sh"
+expect "what is published" \
+  $'publish_npm: @x/darwin@1.0.0 is published already\npublish_npm: published @x/linux@1.0.0\npublish_npm: published a-main@1.0.0' \
+  "$(NPM=$work/npm.sh packaging/publish_npm.sh "$work/npm")"
+flags="publish --provenance --access public"
+expect "the calls of npm" "$flags $work/npm/linux.tgz $flags $work/npm/a-main.tgz" "$(xargs <"$work/calls")"
+rejects "no packages below" packaging/publish_npm.sh "$work/empty"
 echo "release: ok"

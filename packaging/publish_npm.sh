@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Publishes npm packages with a statement of where they were built: first those with a program, and then those that depend on them.
+# Leaves out versions that are published already, so a run that failed can be repeated.
+#
+# usage: packaging/publish_npm.sh FOLDER        with packages as npm pack writes them (*.tgz), at any depth
+# env:   NPM='npm --dry-run'                    the command
+set -euo pipefail
+[ $# -eq 1 ] || { sed -n 's/^# usage: /usage: /p' "$0" >&2; exit 2; }
+read -ra npm <<<"${NPM:-npm}"
+
+# Lines of "depends, or not", name@version, and file. In the C locale, 0 comes before 1.
+list=$(find "$1" -name '*.tgz' -print0 | while IFS= read -r -d '' file; do
+  tar -xzOf "$file" package/package.json | python3 -c '
+import json, sys
+package = json.load(sys.stdin)
+print(int("optionalDependencies" in package), package["name"] + "@" + package["version"], sys.argv[1])' "$file"
+done | LC_ALL=C sort)
+[ -n "$list" ] || { echo "publish_npm: there are no packages below $1" >&2; exit 1; }
+while read -r _ package file; do
+  if [ -n "$("${npm[@]}" view "$package" version 2>/dev/null || true)" ]; then
+    echo "publish_npm: $package is published already"
+  else
+    "${npm[@]}" publish --provenance --access public "$(realpath "$file")" </dev/null
+    echo "publish_npm: published $package"
+  fi
+done <<<"$list"
