@@ -485,6 +485,7 @@ fn messages_wait_while_nobody_reads_them_and_none_is_lost() {
 }
 
 #[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "reads /proc")]
 fn a_token_is_presented_and_not_shown() {
     let secret = "0123456789abcdef0123456789abcdef";
     let file = TraceFile::new("client-token");

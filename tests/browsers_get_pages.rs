@@ -492,6 +492,7 @@ fn a_stranger_cannot_send_a_body() {
 /// Without the terminal page, no file is long enough to wait in the server.
 #[cfg(feature = "web")]
 #[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "reads /proc")]
 fn readers_that_do_not_read_cost_no_memory() {
     const COUNT: usize = 150;
     /// The bytes that wait for each reader.

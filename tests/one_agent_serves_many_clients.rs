@@ -504,6 +504,7 @@ fn a_signal_stops_all_agent_processes() {
 }
 
 #[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "reads /proc")]
 fn responses_to_an_agent_that_does_not_read_take_bounded_memory() {
     // The bug: each of its requests got an error response, and the queue of responses grew without limit: 1.5 GB in 6 s.
     let done = TraceFile::new("agent-asks");

@@ -52,6 +52,7 @@ fn status(address: SocketAddr, target: &str, fields: &str) -> String {
 }
 
 #[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "reads /proc")]
 fn a_command_that_runs_programs_generates_a_token_and_prints_it_once() {
     let mut server = run(&[
         "terminal",

@@ -763,6 +763,7 @@ fn a_waiting_call_is_dropped_when_its_caller_disconnects() {
 /// The bug: programs inherited the server's own inherited descriptors and its raised descriptor limit, and did not get
 /// `OUTRIGGER_TOKEN` even if the call set it.
 #[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "reads /proc")]
 fn a_process_inherits_only_its_streams_and_the_original_limit() {
     let script = "exec 7</dev/null 9>/dev/null; ulimit -Sn 300; \
         OUTRIGGER_TOKEN=secret-of-the-server exec \"$0\" processes --listen 127.0.0.1:0";

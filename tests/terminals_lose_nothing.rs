@@ -195,6 +195,7 @@ fn a_slow_reader_gets_every_byte() {
 }
 
 #[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "orphans are ended on Linux only")]
 fn no_process_is_left_when_the_client_disconnects() {
     let pids = TraceFile::new("terminal-left");
     // Processes that ignore HUP and TERM, leave the session, stop themselves, or hide their origin, and a background job.
@@ -248,6 +249,7 @@ fn unread_input_does_not_delay_the_exit_or_the_disconnect() {
 }
 
 #[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "reads /proc")]
 fn programs_do_not_inherit_ignored_signals() {
     let script = "trap '' HUP INT QUIT; exec \"$0\" terminal --listen 127.0.0.1:0 --no-auth -- sh -c 'grep SigIgn /proc/self/status'";
     let mut command = std::process::Command::new("sh");
@@ -263,6 +265,7 @@ fn programs_do_not_inherit_ignored_signals() {
 }
 
 #[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "orphans are ended on Linux only")]
 fn no_process_is_left_when_the_server_stops() {
     let pids = TraceFile::new("terminal-stop");
     let script = format!(
@@ -412,6 +415,7 @@ fn clients_that_connect_at_once_each_get_a_program_and_lose_no_input() {
 /// The bug: each closed terminal walked the process table by itself, and a process whose name is not UTF-8 counted as
 /// exited.
 #[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "orphans are ended on Linux only")]
 fn no_process_is_left_when_many_clients_disconnect_at_once() {
     let pids = TraceFile::new("terminal-crowd");
     let script = format!(
@@ -433,6 +437,7 @@ fn no_process_is_left_when_many_clients_disconnect_at_once() {
 }
 
 #[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "orphans are ended on Linux only")]
 fn a_process_whose_name_is_not_utf8_does_not_outlive_its_terminal() {
     let pids = TraceFile::new("terminal-name");
     // The name of a process is the start of its file name, which may be any bytes.

@@ -73,6 +73,13 @@ pub(super) fn reached_at(address: &ListenAddress) -> Vec<ListenAddress> {
 }
 
 /// Whether an IPv6 listener accepts IPv4 connections, too.
+#[cfg(target_vendor = "apple")]
+fn accepts_ipv4() -> bool {
+    true
+}
+
+/// Whether an IPv6 listener accepts IPv4 connections, too.
+#[cfg(not(target_vendor = "apple"))]
 fn accepts_ipv4() -> bool {
     let only = std::fs::read_to_string("/proc/sys/net/ipv6/bindv6only");
     only.is_ok_and(|only| only.trim() == "0")

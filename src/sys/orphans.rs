@@ -301,7 +301,10 @@ mod tests {
         assert_eq!(stat(b"zombie", &rest("Z", 1)), (false, 1));
         assert_eq!(stat(b"threads", &rest("Z", 3)), alive(3));
         assert!(Stat::parse(b"77").is_none() && Stat::parse(b"").is_none());
-        let ourselves = Stat::read(getpid()).expect("this process");
-        assert!(ourselves.is_alive() && ourselves.started > 0);
+        // Elsewhere, there is no such file.
+        if cfg!(target_os = "linux") {
+            let ourselves = Stat::read(getpid()).expect("this process");
+            assert!(ourselves.is_alive() && ourselves.started > 0);
+        }
     }
 }

@@ -24,6 +24,23 @@ pub struct OnTerminal {
     shown: Arc<Mutex<Vec<u8>>>,
 }
 
+/// A command that runs the command after it in a session of its own, whose terminal is standard input.
+fn on_stdin_terminal() -> Command {
+    // Only Linux has the program setsid.
+    let python = "import fcntl, os, sys, termios
+os.setsid()
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execvp(sys.argv[1], sys.argv[1:])";
+    let words: &[&str] = if cfg!(target_os = "linux") {
+        &["setsid", "--ctty"]
+    } else {
+        &["python3", "-c", python]
+    };
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]);
+    command
+}
+
 impl OnTerminal {
     /// Starts a command on a new terminal with 24 rows and 80 columns.
     pub fn start(command: &[&str]) -> Self {
@@ -35,14 +52,13 @@ impl OnTerminal {
         let theirs = rustix::fs::open(name, flags, rustix::fs::Mode::empty()).expect("a terminal");
         resize(&ours, 24, 80);
         let stream = || Stdio::from(theirs.try_clone().expect("a descriptor"));
-        let child = Command::new("setsid")
-            .arg("--ctty")
+        let child = on_stdin_terminal()
             .args(command)
             .stdin(stream())
             .stdout(stream())
             .stderr(stream())
             .spawn()
-            .expect("setsid is installed");
+            .expect("setsid or python3 is installed");
         let ours = File::from(ours);
         let shown = Arc::<Mutex<Vec<u8>>>::default();
         let (mut output, all) = (ours.try_clone().expect("a descriptor"), Arc::clone(&shown));
