@@ -5,10 +5,11 @@ usage: benches/cluster.py OUTRIGGER [ROUNDS] [SECONDS]      3 rounds of 3 second
 
 * echo: CONNECTIONS connections to processes that share a port (--reuse-port) send DEPTH messages of 100 bytes at once, and wait
   for their echoes;
-* rooms: through HAProxy, MEMBERS members of ROOMS rooms. A talker in each room sends its next message when the last is stored.
+* rooms: through HAProxy, MEMBERS members of ROOMS rooms. Each of TALKERS talkers in each room sends its next message when its
+  last one is stored.
 
-Prints messages per second, and CPU time of each program for each message (in rooms: for each message that reaches a member). The
-load takes CPU time of the same machine. So compare the ratios of one run. Needs the packages nats-py and websockets, and
+Prints messages per second, CPU time of each program for each message, and the memory of its largest process. In rooms, each
+message that reaches a member counts. The load takes CPU time of the same machine. So compare the ratios of one run. Needs the packages nats-py and websockets, and
 nats-server, haproxy, curl and openssl.
 """
 
@@ -29,8 +30,8 @@ import time
 import websockets
 
 CLUSTER = pathlib.Path(__file__).resolve().parent.parent / "examples/cluster"
-CONNECTIONS, DEPTH, SIZE = 48, 64, 100
-ROOMS, MEMBERS = 6, 240
+CONNECTIONS, DEPTH, SIZE = 48, 16, 100
+ROOMS, MEMBERS, TALKERS = 6, 240, 4
 NODES = ("one", "two", "three")
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -39,6 +40,12 @@ def cpu(pid):
     """Seconds of CPU time that a process has used."""
     fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def memory(pid):
+    """Megabytes of resident memory."""
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) / 1000
 
 
 def handshake(port, path, head=""):
@@ -165,7 +172,9 @@ def rooms(outrigger, count, seconds):
             assert arrived == stored * MEMBERS // ROOMS, (arrived, stored)
             for link in links:
                 link.close()
-            return {"per_s": arrived / (last - first), **{name: value / arrived * 1e6 for name, value in used.items()}}
+            sizes = {f"{name} MB": max(map(memory, pids)) for name, pids in found.items()}
+            costs = {name: value / arrived * 1e6 for name, value in used.items()}
+            return {"per_s": arrived / (last - first), "stored_per_s": stored / (last - first), **costs, **sizes}
         finally:
             run.terminate()
             run.wait()
@@ -182,11 +191,12 @@ def main(outrigger, rounds=3, seconds=3):
         middle = {key: statistics.median(result[key] for result in results) for key in results[0]}
         times = ", ".join(f"{key} {value:.2f}" for key, value in middle.items() if key != "per_s")
         ratio = statistics.median(result["per_s"] / one["per_s"] for result, one in zip(results, rows[name, 1]))
-        print(f"{name} with {count}: {middle['per_s']:,.0f} messages/s, {ratio:.2f} times one; CPU us for each: {times}")
+        print(f"{name} with {count}: {middle['per_s']:,.0f} messages/s, {ratio:.2f} times one; CPU us for each and more: {times}")
 
 
 async def talk_everywhere(url, seconds):
-    print(sum(await asyncio.gather(*(talk(url, f"room-{number}", float(seconds)) for number in range(ROOMS)))))
+    talkers = [talk(url, f"room-{number}", float(seconds)) for number in range(ROOMS) for _ in range(TALKERS)]
+    print(sum(await asyncio.gather(*talkers)))
 
 
 if __name__ == "__main__":

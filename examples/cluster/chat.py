@@ -87,6 +87,10 @@ def message_of(name, seq, data):
     return json.dumps({"room": name, "seq": seq, **json.loads(data)})
 
 
+async def report(error):
+    print(f"NATS: {error!r}", file=sys.stderr)
+
+
 async def insist(request):
     """Repeats a request until NATS answers it."""
     while True:
@@ -95,7 +99,7 @@ async def insist(request):
         except NotFoundError:
             raise
         except Error as error:
-            print(f"NATS does not answer: {error!r}", file=sys.stderr)
+            await report(error)
             await asyncio.sleep(RETRY)
 
 
@@ -188,11 +192,12 @@ async def serve(js, member, room_left):
 
 
 async def main():
-    # The first member waits until NATS can be reached.
+    # Members wait until NATS can be reached.
     connection = await nats.connect(
         os.environ.get("NATS_URL", "nats://127.0.0.1:4222"),
         token=os.environ.get("NATS_TOKEN"),
         name=NODE,
+        error_cb=report,
         max_reconnect_attempts=-1,
         reconnect_time_wait=RETRY,
     )
