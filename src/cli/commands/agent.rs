@@ -28,6 +28,7 @@ unchanged. For MCP servers, use '--mode per-client --protocol jsonrpc'.
             "share the example agent between clients",
             "outrigger agent -- outrigger example-agent",
         ),
+        #[cfg(feature = "mcp")]
         (
             "give each client a server of the Model Context Protocol",
             "outrigger agent --mode per-client --protocol jsonrpc -- outrigger example-mcp",

@@ -79,6 +79,14 @@ fn an_error_names_the_key_and_its_line() {
             "{\n\"dance\":1}",
             "line 2: \"dance\": 'echo' has no such setting",
         ),
+        (
+            "echo",
+            "{\"max-cleints\":1}",
+            "'echo' has no such setting (did you mean \"max-clients\"?)",
+        ),
+        ("app", "{\"comand\":[\"x\"]}", "(did you mean \"command\"?)"),
+        ("serve", "{\"rotues\":{}}", "(did you mean \"routes\"?)"),
+        ("echo", "{\"log\":\"wran\"}", "(did you mean 'warn'?)"),
         ("echo", "{\"command\":[\"x\"]}", "'echo' takes no program"),
         ("echo", "{\"config\":\"x\"}", "'echo' has no such setting"),
         (

@@ -5,7 +5,7 @@ mod roff;
 use std::fmt::Write;
 
 use self::roff::{begin_paragraph, bold, item, paragraphs, preformatted, text};
-use super::commands::Command;
+use super::commands::{Command, Serves};
 use super::flags::{Flag, Takes};
 use super::{examples, help, version};
 
@@ -174,11 +174,17 @@ pub(super) fn page() -> String {
 /// A command with its own options.
 fn command(command: &Command, page: &mut String) {
     let _ = writeln!(page, ".SS outrigger {}", text(command.name));
-    for usage in help::usages(command) {
-        begin_paragraph(page);
-        let _ = writeln!(page, "{}", bold(&usage));
-    }
+    begin_paragraph(page);
+    let usages: Vec<_> = help::usages(command)
+        .iter()
+        .map(|usage| bold(usage))
+        .collect();
+    let _ = writeln!(page, "{}", usages.join("\n.br\n"));
     paragraphs(command.about, page);
+    if let Serves::One(_) = command.serves {
+        let path = format!("The default path is '{}'.", command.default_path);
+        paragraphs(&path, page);
+    }
     if !command.flags.is_empty() {
         options(command.flags, page);
     }
