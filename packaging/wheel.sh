@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Builds the Python wheel for a target. After packaging/binary.sh for the same target, little has to be compiled.
+#
+# usage: packaging/wheel.sh TARGET [FOLDER]      the targets of binary.sh; FOLDER is by default target/packages/python
+#
+# Needs maturin (pip install maturin). A wheel for musl has the tag musllinux, one for glibc the tag manylinux.
+set -euo pipefail
+[ $# -ge 1 ] || { sed -n 's/^# usage: /usage: /p' "$0" >&2; exit 2; }
+folder=$(realpath -m "${2:-$(dirname "$0")/../target/packages/python}")
+cd "$(dirname "$0")/.."
+# shellcheck source=packaging/flags.sh
+. packaging/flags.sh "$1"
+options=()
+case $1 in
+  *-static) options=(--compatibility manylinux2014) ;;
+  *-musl) options=(--zig --compatibility musllinux_1_1) ;;
+  *-linux-*) options=(--zig --compatibility manylinux_2_28) ;;
+esac
+cd packaging/python
+maturin build --release --target "$triple" "${options[@]}" --out "$folder"
