@@ -25,6 +25,9 @@ const REAPED_PER_TURN: usize = 32;
 /// The maximum time that [`kill_orphans`] waits.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The interval between checks for the exit of a process where the system does not report it.
+const EXIT_POLL: Duration = Duration::from_millis(10);
+
 /// The program that each orphan belongs to, for the orphans whose environment has been read. The pid of an orphan is not
 /// reused until the orphan is reaped here, so an entry stays valid until then.
 static MARKS: Mutex<Option<HashMap<Pid, Option<Uuid>>>> = Mutex::new(None);
@@ -235,12 +238,13 @@ impl Stat {
     }
 }
 
-/// Waits until a process has exited, for `most` at most.
+/// Waits until a process has exited, for `most` at most. Where the system does not report it, waits a moment.
 fn wait_for_exit(pid: Pid, most: Duration) {
-    if let Ok(Some(fd)) = exit_descriptor(pid.as_raw_pid() as u32) {
-        let timeout = Timespec::try_from(most).ok();
-        let _ = poll(&mut [PollFd::new(&fd, PollFlags::IN)], timeout.as_ref());
-    }
+    let wait = |fds: &mut [PollFd<'_>], most| poll(fds, Timespec::try_from(most).ok().as_ref());
+    let _ = match exit_descriptor(pid.as_raw_pid() as u32) {
+        Ok(Some(fd)) => wait(&mut [PollFd::new(&fd, PollFlags::IN)], most),
+        _ => wait(&mut [], most.min(EXIT_POLL)),
+    };
 }
 
 /// Sends a signal to every orphan and its descendants.
