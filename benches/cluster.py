@@ -9,8 +9,8 @@ usage: benches/cluster.py OUTRIGGER [ROUNDS] [SECONDS]      3 rounds of 3 second
   last one is stored.
 
 Prints messages per second, CPU time of each program for each message, and the memory of its largest process. In rooms, each
-message that reaches a member counts. The load takes CPU time of the same machine. So compare the ratios of one run. Needs the packages nats-py and websockets, and
-nats-server, haproxy, curl and openssl.
+message that reaches a member counts. The load takes CPU time of the same machine, so compare the ratios of one run. Needs the
+packages nats-py and websockets, and nats-server, haproxy, curl and openssl.
 """
 
 import asyncio

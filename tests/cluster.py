@@ -95,13 +95,13 @@ class Cluster:
         self.unsettled = set()  # those that are being stopped
         environment = {**os.environ, "OUTRIGGER": outrigger, "PYTHON": sys.executable}
         self.process = subprocess.Popen([CLUSTER / "run.sh", state], stdout=subprocess.PIPE, env=environment, text=True)
-        lines = []
-        for line in self.process.stdout:
-            lines.append(line)
-            if line.startswith("members connect to"):
-                break
-        assert lines and "members connect to" in lines[-1], lines
-        self.url = re.search(r"ws://\S+", lines[-1])[0]
+        self.url = None
+
+    def wait(self):
+        """Waits until members can connect."""
+        lines = [self.process.stdout.readline() for _ in range(2)]
+        assert lines[1].startswith("members connect to"), lines
+        self.url = re.search(r"ws://\S+", lines[1])[0]
         self.env = dict(line.split("=", 1) for line in (self.state / "env").read_text().splitlines())
 
     def pid(self, node):
@@ -198,6 +198,7 @@ async def talk(talker, over):
         # The server may have received the message, or not.
         if len(talker.said) % 40 == 0:
             talker.cut()
+        await until(lambda: len(talker.unstored) < 20, "messages are stored")
         await asyncio.sleep(PACE)
 
 
@@ -349,6 +350,7 @@ async def main(cluster):
 def run():
     cluster = Cluster(os.path.abspath(ARGUMENTS.outrigger), STATE.name)
     try:
+        cluster.wait()
         asyncio.run(main(cluster))
     except BaseException:
         for log in sorted(pathlib.Path(STATE.name).glob("*.log")):

@@ -27,9 +27,17 @@ trap stop EXIT
 trap 'exit 0' INT TERM
 
 "$PYTHON" -c 'import nats' || { echo "run.sh: $PYTHON has no package nats-py" >&2; exit 1; }
+# Ports below the range that the system takes for outgoing connections: each process must get its port again after a restart.
 mapfile -t port < <("$PYTHON" - <<'PY'
-import socket
-sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(6)]
+import random, socket
+sockets = []
+for port in random.sample(range(20000, 32000), 200):
+    try:
+        sockets.append(socket.create_server(("127.0.0.1", port)))
+    except OSError:
+        continue
+    if len(sockets) == 6:
+        break
 print(*(server.getsockname()[1] for server in sockets), sep="\n")
 PY
 )
