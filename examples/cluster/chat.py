@@ -20,7 +20,7 @@ The numbers of a room grow, with gaps, because the rooms share a stream. A membe
 the last number that it has received. It sends messages without `stored` again, with the same ids. Then every message is stored
 once, and reaches every member once and in order. Ids must be unique and hard to guess, such as a random word and a number.
 
-Environment: NATS_URL, NATS_TOKEN, REPLICAS (of the stream; 1), NODE (the name of this process).
+Environment: NATS_URL (one or more, with commas), NATS_TOKEN, REPLICAS (of the stream; 1), NODE (the name of this process).
 """
 
 import asyncio
@@ -194,7 +194,7 @@ async def serve(js, member, room_left):
 async def main():
     # Members wait until NATS can be reached.
     connection = await nats.connect(
-        os.environ.get("NATS_URL", "nats://127.0.0.1:4222"),
+        os.environ.get("NATS_URL", "nats://127.0.0.1:4222").split(","),
         token=os.environ.get("NATS_TOKEN"),
         name=NODE,
         error_cb=report,
