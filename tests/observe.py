@@ -3,9 +3,10 @@
 
 * promtool accepts the configuration, the alerts, their tests, and the output of /metrics;
 * every expression of the dashboard has a result, and every alert can be evaluated;
-* every metric that they select exists, and every metric of the server is on the dashboard.
+* every metric that they select exists, and every metric of the server is on the dashboard and in the README's tables;
+* every query of the README with jq finds lines in the log of the server.
 
-usage: tests/observe.py      OUTRIGGER=target/release/outrigger; needs prometheus and promtool
+usage: tests/observe.py      OUTRIGGER=target/release/outrigger; needs prometheus, promtool and jq
 """
 
 import contextlib
@@ -27,6 +28,7 @@ OUTRIGGER = os.path.abspath(os.environ.get("OUTRIGGER", "target/release/outrigge
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples/observe"
 PATIENCE = 60  # seconds, the deadline of every wait
 METRICS_TOKEN, USER_TOKEN = "metrics-0123456789abcdef", "user-0123456789abcdef"
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"  # as in the README
 IGNORE_INPUT = ["sh", "-c", "cat >/dev/null"]
 ROUTES = {
     "/acp": {"agent": {"command": IGNORE_INPUT}},
@@ -123,6 +125,7 @@ def connect(port, path, *fields):
         "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
         "Sec-WebSocket-Version: 13",
         f"Authorization: Bearer {USER_TOKEN}",
+        f"traceparent: 00-{TRACE}-00f067aa0ba902b7-01",
         *fields,
     ]
     connection.sendall("".join(field + "\r\n" for field in [*fields, ""]).encode())
@@ -258,9 +261,21 @@ def check_dashboard(dashboard):
     return expressions
 
 
+def check_log_queries(readme, folder):
+    """Runs the README's queries with jq on the log of the server."""
+    queries = re.findall(r"(?m)^jq .* outrigger\.log$", readme)
+    assert queries, "the README has queries with jq"
+    shutil.copy(folder / "log", folder / "outrigger.log")
+    for query in queries:
+        done = subprocess.run(query, shell=True, cwd=folder, capture_output=True, text=True)
+        assert done.returncode == 0 and done.stdout.strip() not in ["", "[]", "null"], f"{query}: {done.stdout}{done.stderr}"
+    print(f"{len(queries)} queries with jq: ok")
+
+
 def main():
-    for program in ["prometheus", "promtool"]:
-        assert shutil.which(program), f"there is no {program}: install Debian's package prometheus"
+    for program in ["prometheus", "promtool", "jq"]:
+        assert shutil.which(program), f"there is no {program}: install Debian's packages prometheus and jq"
+    readme = (EXAMPLES / "README.md").read_text()
     dashboard = json.loads((EXAMPLES / "dashboard.json").read_text())
     expressions = check_dashboard(dashboard)
     promtool("check", "rules", EXAMPLES / "alerts.yml")
@@ -304,8 +319,12 @@ def main():
         shown = set()
         for _, expression in expressions:
             shown.update(metric for metric, _ in selectors(expression))
-        missing = {family for family in families if not shown & {family, *(family + end for end in ["_bucket", "_sum", "_count"])}}
+        shown |= {re.sub("_(bucket|sum|count)$", "", metric) for metric in shown}
+        missing = families - shown
         assert not missing, f"the dashboard does not show {missing}"
+
+        listed = set(re.findall(r"(?m)^\| `(\w+)` \| (?:counter|gauge|histogram) ", readme))
+        assert listed == families, f"the tables of README.md and the metrics of the server differ: {listed ^ families}"
 
         for job in ["outrigger", "outrigger-tls"]:
             wait_for(f"scrape of {job}", lambda: prometheus.query(f'up{{job="{job}"}} == 1'))
@@ -313,6 +332,7 @@ def main():
                 wait_for(cause, lambda: prometheus.query(f'outrigger_disconnects_total{{job="{job}", cause="{cause}"}} > 0'))
         for metric in ["outrigger_resumes_total", "outrigger_wrong_tokens_total", 'outrigger_refusals_total{reason="scope"}']:
             wait_for(metric, lambda: prometheus.query(f"{metric} > 0"))
+        check_log_queries(readme, folder)
         # Rates need two scrapes.
         for title, expression in expressions:
             wait_for(f"result of {title}: {expression}", lambda: prometheus.query(expression))
@@ -322,7 +342,7 @@ def main():
                 selected = metric + matchers
                 wait_for(f"result of {name}: {selected}", lambda: prometheus.query(selected))
         panels = sum(panel["type"] != "row" for panel in dashboard["panels"])
-        print(f"{len(expressions)} expressions of {panels} panels, {len(alerts)} alerts, {len(used)} metrics of {len(families)} families: ok")
+        print(f"{len(expressions)} expressions of {panels} panels and {len(alerts)} alerts use {len(used)} metrics: ok")
 
 
 if __name__ == "__main__":
