@@ -10,9 +10,10 @@ The load of each server:
 - Other clients end in every way: CLOSE, FIN, RST, a protocol error, no answer to a PING, an operator, a program that exits or is
   killed, a handshake that is not completed, and a resumable client that does not come back.
 - Callers of an MCP server complete and abandon calls and sessions.
-- The agent is killed in each tenth of the run.
+- The agent is killed before each stop of the load.
 
-The load stops after each tenth of the run, until all clients have left. Then the run fails
+The load stops after each tenth of the run, or in a run of less than 3 minutes after 1, 4, 7 and 10 tenths, until all clients have left.
+Then the run fails
 
 - if a message or a byte was lost, doubled or changed, or an answer did not come, which the clients and the programs check;
 - if an ending was told twice or never: each client id has one `connected` and one `disconnected` line in the log, the causes in
@@ -47,9 +48,10 @@ import mcp_http
 from cutting import BINARY, CLOSE, KIB, MIB, PATIENCE, TEXT, Ended, Link, Proxy, content, drain, reset
 
 ALLOWED = MIB  # of memory, for fragments of the allocator
-GRACE = 20  # seconds, --resume-grace
+GRACE = 15  # seconds, --resume-grace
+PERIOD = 18  # seconds, the shortest time of load but the first: a client that does not come back needs it
 RETENTION = 10  # seconds, how long an ended process is kept. A client that resumes later gets 404
-PINGS = 4  # seconds, --ping-interval and --ping-timeout
+PINGS = 11  # seconds, --ping-interval and --ping-timeout
 LASTING = 3  # programs that last as long as the server: agent, app and MCP server
 WINDOW = 128 * KIB  # maximum bytes that a client has in flight
 SHIFT = 12  # seconds, the longest shift of a client
@@ -163,7 +165,7 @@ class Load:
             "/killed": {"pipe": {"command": ["sh", "-c", "read line; kill -9 $$"]}},
             "/mcp": {"mcp": {"command": mcp_http.SERVER, "restart-limit": "1000/60s"}},
         }
-        options = ["--log", "info", "--ping-interval", "1s", "--ping-timeout", "3s", "--handshake-timeout", "2s"]
+        options = ["--log", "info", "--ping-interval", "1s", "--ping-timeout", "10s", "--handshake-timeout", "10s"]
         options += ["--close-timeout", "1s", "--resume-grace", f"{GRACE}s"]
         self.server = cuts.Server(routes, *options, tls=tls)
         self.shifts, self.ends, self.figures = 0, collections.Counter(), collections.Counter()
@@ -243,12 +245,13 @@ class Load:
     async def end_clients(self):
         ways = {
             self.close: 5, self.fin: 5, self.rst: 5, self.protocol_error: 3, self.operator: 2, self.program_ends: 2, self.leave_terminal: 1,
-            self.handshake: 3, self.silent: 1, self.abandon: 1,
+            self.handshake: 3, self.unfinished: 1, self.silent: 1, self.abandon: 1,
         }
+        # Each way at least once, the slow ones first.
+        missing = sorted(ways, key=ways.get, reverse=True)
         while self.goes_on():
-            (way,) = self.random.choices(list(ways), ways.values())
-            needs = {self.silent: PINGS + 2, self.abandon: GRACE + 5}.get(way, 0)
-            if self.goes_on(needs):
+            way = missing.pop() if missing else self.random.choices(list(ways), ways.values())[0]
+            if self.goes_on({self.silent: PINGS, self.unfinished: PINGS, self.abandon: GRACE}.get(way, 0)):
                 self.ends[way.__name__] += 1
                 await asyncio.wait_for(way(), PATIENCE)
             await asyncio.sleep(self.random.random() * 0.05)
@@ -321,11 +324,19 @@ class Load:
         reset(writer)
 
     async def handshake(self):
+        _, writer = await self.begin()
+        reset(writer)
+
+    async def unfinished(self):
+        reader, writer = await self.begin()
+        assert (await reader.read()).startswith(b"HTTP/1.1 408 ")
+        writer.close()
+
+    async def begin(self):
+        """Sends the beginning of a request."""
         reader, writer = await self.dial()
         writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n"[: self.random.randrange(1, 30)])
-        if self.random.random() < 0.2 and self.goes_on(3):
-            assert (await reader.read()).startswith(b"HTTP/1.1 408 ")
-        reset(writer)
+        return reader, writer
 
     async def silent(self):
         """Answers no PING."""
@@ -409,6 +420,7 @@ class Load:
             cause: int(count) for cause, count in re.findall(r'disconnects_total\{cause="(\w+)"\} (\d+)', self.server.get("/metrics"))
         }
         assert sum(causes.values()) == len(connected), (causes, len(connected))
+        assert all(self.ends.values()), self.ends
         for way, cause in ("operator", "operator"), ("protocol_error", "protocol_error"), ("abandon", "not_resumed"):
             assert causes[cause] == self.ends[way], f"{self.name}: {way}: {self.ends[way]}, {cause}: {causes[cause]}"
         for way, cause in ("close", "close"), ("silent", "ping_timeout"), ("program_ends", "service"):
@@ -437,18 +449,16 @@ async def soak(loads, seconds):
     for load in loads:
         await load.start()
     began = time.monotonic()
-    for tenth in range(10):
-        until = began + seconds * (tenth + 1) / 10
-        share = max(1.0, until - time.monotonic())
+    for tenth in range(1, 11) if seconds / 10 >= PERIOD else (1, 4, 7, 10):
+        share = max(1.0, began + seconds * tenth / 10 - time.monotonic())
         async with asyncio.TaskGroup() as group:
             for load in loads:
                 group.create_task(load.carry(share))
         for load in loads:
-            # In a thread, because the report needs an event loop of its own.
+            # In a thread, because it waits.
             await asyncio.to_thread(load.check_held)
-            if tenth in (0, 9) or len(loads) and seconds > 300:
-                memory, descriptors, processes = load.tenths[-1]
-                print(f"  {tenth + 1}/10 {load.name}: {memory // KIB} KiB, {descriptors} descriptors, {processes} processes", flush=True)
+            memory, descriptors, processes = load.tenths[-1]
+            print(f"  {tenth}/10 {load.name}: {memory // KIB} KiB, {descriptors} descriptors, {processes} processes", flush=True)
     return time.monotonic() - began
 
 
