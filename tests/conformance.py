@@ -154,7 +154,7 @@ class Acp(Part):
     def figures(self):
         unit = (RESULTS / "acp-unit.log").read_text()
         tests = sum(int(count) for count in re.findall(r"^test result: ok\. (\d+) passed", unit, re.MULTILINE))
-        assert "who_may_do_what" in unit or re.search(r"agent::tests::table::\w+ \.\.\. ok", unit), "the test of the table did not run"
+        assert re.search(r"agent::tests::table::\w+ \.\.\. ok", unit), "the test of the table did not run"
         source = (ROOT / "src/service/agent/tests/table.rs").read_text()
         callers = re.findall(r'"([^"]*)"', re.search(r"const CALLERS: .*?= \[(.*?)\];", source, re.DOTALL)[1])
         rows = re.findall(r'\("([^"]+)", \[([^\]]*)\]\)', re.search(r"const TABLE: .*?= \[(.*?)\n\];", source, re.DOTALL)[1])

@@ -66,6 +66,7 @@ run_acp() {
   node_modules
   TOOLS=$tools node tests/interop/acp.mjs
   TOOLS=$tools node tests/interop/acp_versions.mjs
+  TOOLS=$tools node tests/interop/acp_methods.mjs
 }
 run_terminal() {
   node_modules
