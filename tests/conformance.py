@@ -296,11 +296,12 @@ def made(kept, *names):
     """Says with which command, on which commit and when the figures of these parts were made."""
     lines = []
     for name in names:
+        command = f"`tests/conformance.py --write {name}`"
         if name in kept:
-            lines.append(f"`tests/conformance.py --write {name}` on commit `{kept[name]['commit']}`, {kept[name]['date']}")
+            lines.append(f"made by {command} on commit `{kept[name]['commit']}`, {kept[name]['date']}")
         else:
-            lines.append(f"`tests/conformance.py --write {name}` has not been run yet")
-    return f"Made by {lines[0]}." if len(lines) == 1 else "Made by\n\n" + "\n".join(f"* {line}" for line in lines)
+            lines.append(f"not made yet: {command} makes it")
+    return f"{lines[0][0].upper()}{lines[0][1:]}." if len(lines) == 1 else "\n".join(f"* {line}" for line in lines)
 
 
 def table(head, rows, numbers=0):
@@ -325,7 +326,7 @@ def render_autobahn(kept):
         "The [Autobahn test suite](https://github.com/crossbario/autobahn-testsuite) tests the protocol of RFC 6455 and its compression\n"
         "(RFC 7692). It has 517 cases: groups 1 to 7, 9, 10, 12 and 13. Group 8 has no case, and group 11 does not exist. The server is\n"
         "`outrigger echo --deflate`. The client is `examples/autobahn_client.rs`, which uses the client of `outrigger connect`.",
-        table(["role", "cases", "OK", "informational", "non-strict", "unimplemented", "failed", "unclean closes"], rows, 7),
+        *([table(["role", "cases", "OK", "informational", "non-strict", "unimplemented", "failed", "unclean closes"], rows, 7)] if rows else []),
         "Informational cases have no right answer: 7.1.6, 7.13.1 and 7.13.2. A non-strict case is permitted by the RFC, but is not what the\n"
         "suite prefers. An unimplemented case is one of compression with parameters that the peer did not accept.",
     ]
