@@ -370,13 +370,14 @@ def render_acp(kept):
         callers = list(next(iter(figures["sessions"].values())))
         rows = [[state, *(", ".join(names[letter] for letter in cells[caller]) for caller in callers)] for state, cells in figures["sessions"].items()]
         text += [
-            "What another client than the session's own may do with a session, by its relation to that client. The unit test\n"
-            "`service::agent::tests::table` tries every cell:",
-            table(["the session is", *callers], rows),
-            "Each method of the SDK, sent by a client that has the session, or by the agent. `tests/interop/acp_methods.mjs` sends each one\n"
-            "through the program, with two clients, and prints what arrives where:",
+            "A client that does not control a session may do the following with it. A column is for clients that have the session's resume\n"
+            "token, or that belong to this principal. The unit test `service::agent::tests::table` tries every cell:",
+            table(["the session is", *(caller.replace("nobody", "anyone, with `--no-auth`") for caller in callers)], rows),
+            "`tests/interop/acp_methods.mjs` sends each method of the SDK through the program: from the client that controls a session, from\n"
+            "another client that names this session, and from the agent. The last columns say what the message reaches, or what its sender\n"
+            "gets. -32010 is `Access denied`:",
             table(
-                ["version", "method", "from", "arrives at", "another client that sends it gets"],
+                ["version", "method", "from", "arrives at", "the same from another client"],
                 [[version, f"`{method}`", sender, at.replace("_", " "), other.replace("_", " ")] for version, method, sender, at, other in figures["methods"]],
             ),
             f"Clients and agents written with version {figures['sdk']} of the SDK:",
@@ -457,9 +458,10 @@ def render_soak(kept):
 def render(kept):
     sections = [
         "# Conformance and endurance",
-        "The results of the suites and long tests that show that Outrigger does what the standards say, and keeps doing it.\n"
+        "The results of the suites and long tests that show that Outrigger does what the standards say, and that it runs for a long time without\n"
+        "losing or leaking anything.\n"
         "`tests/conformance.py` makes this page from [conformance.json](conformance.json), and fails if a figure got worse. Each part can\n"
-        "be run on its own. It belongs to the commit that last changed the program before the part was run.",
+        "be run on its own. The commit of a part is the last one that changed the program before the part was run.",
     ]
     for part in (render_autobahn, render_mcp, render_acp, render_sslyze, render_fuzz, render_coverage, render_soak):
         sections += part(kept)
