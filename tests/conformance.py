@@ -436,7 +436,7 @@ def render_soak(kept):
         "cuts their connections at random bytes, clients that end in every way, MCP calls and sessions, and an agent that is killed. After\n"
         "each tenth of the run, the load stops until all clients have left. The run fails if a message or a byte was lost, doubled or changed,\n"
         "if an ending was told twice or never, or if, after the first tenth, a server has more descriptors or processes than then, or over\n"
-        "1 MiB more anonymous memory.",
+        "2 MiB more anonymous memory.",
     ]
     if figures := figures_of(kept, "soak"):
         servers = {name: value for name, value in figures.items() if name != "minutes"}

@@ -49,7 +49,7 @@ import cuts
 import mcp_http
 from cutting import BINARY, CLOSE, KIB, MIB, PATIENCE, TEXT, Ended, Link, Proxy, content, drain, reset
 
-ALLOWED = MIB  # of memory, for fragments of the allocator
+ALLOWED = 2 * MIB  # of memory, for tables that fill up to their limits, and fragments of the allocator
 GRACE = 15  # seconds, --resume-grace
 PERIOD = 18  # seconds, the shortest time of load: a client that does not come back needs it
 RETENTION = 10  # seconds, how long an ended process is kept. A client that resumes later gets 404
