@@ -204,7 +204,7 @@ class Load:
                 for number in range(2):
                     group.create_task(asyncio.to_thread(self.call_mcp, number))
             group.create_task(self.kill_the_agent())
-            if self.broken in ("client", "descriptor", "process"):
+            if self.broken in ("memory", "client", "descriptor", "process"):
                 group.create_task(self.leave())
         while self.proxy.connections:
             await asyncio.wait(self.proxy.connections, timeout=PATIENCE)
@@ -236,6 +236,8 @@ class Load:
                 self.left.append(asyncio.create_task(link.receive()))
             elif self.broken == "descriptor":
                 self.left.append(asyncio.create_task(self.call_again_and_again()))
+            elif self.broken == "memory":
+                self.server.spawn(command="head", args=["-c", "200000", "/dev/zero"])
             else:
                 self.server.spawn(command="sleep", args=["3600"])
             await asyncio.sleep(1)
@@ -511,7 +513,7 @@ def main():
         seconds = asyncio.run(soak(loads, arguments.minutes * 60))
         summaries = {}
         for load in loads:
-            summaries[load.name] = summary(load, *load.check_endings(seconds))
+            summaries[load.name] = summary(load, *load.check_endings(arguments.minutes * 60))
     except BaseException:
         for load in loads:
             print(f"the end of the log of the server, {load.name}:\n{load.server.log_tail()[-1500:]}", file=sys.stderr)
