@@ -132,7 +132,7 @@ class Mcp(Part):
             for name, passed, failed in re.findall(r"^  (?:ok  |FAIL) (\S+): (\d+) passed, (\d+) failed$", text, re.MULTILINE)
         }
         package = json.loads((ROOT / "target/interop/node_modules/@modelcontextprotocol/conformance/package.json").read_text())
-        others = [line.strip() for line in text.splitlines() if line.startswith("  ") and line.endswith(" ok")]
+        others = [line for line in re.findall(r"^  ok   (.*)$", text, re.MULTILINE) if not re.search(r": \d+ passed, \d+ failed$", line)]
         return {"suite": package["version"], "scenarios": scenarios, "others": others}
 
     def worse(self, now, kept):
@@ -140,7 +140,8 @@ class Mcp(Part):
         for name, (passed, _) in (kept or {"scenarios": {}})["scenarios"].items():
             if passed > now["scenarios"].get(name, [0])[0]:
                 worse.append(f"{name}: fewer checks passed")
-        return worse + ([] if now["scenarios"] else ["no scenario ran"])
+        worse += [f"a check is gone: {check}" for check in (kept or {"others": []})["others"] if check not in now["others"]]
+        return worse + ([] if now["scenarios"] and now["others"] else ["no scenario or no other check ran"])
 
 
 class Acp(Part):
@@ -354,8 +355,12 @@ def render_mcp(kept):
         passed, failed = (sum(count[at] for count in scenarios.values()) for at in (0, 1))
         text[1] += f" In version {figures['suite']},\n{len(scenarios)} scenarios have {passed} passed and {failed} failed checks."
         text.append(table(["scenario", "passed", "failed"], [[f"`{name}`", *counts] for name, counts in scenarios.items()], 2))
-        text.append("The same run has other clients and checks:")
-        text.append("\n".join(f"* {line.removesuffix(' ok')}" for line in figures["others"]))
+        text.append("A scenario without checks reports what it sees. The same run has other clients and servers:")
+        clients = collections.defaultdict(list)
+        for line in figures["others"]:
+            client, _, check = line.partition(": ")
+            clients[client].append(check)
+        text.append("\n".join(f"* {client}" + (f": {'; '.join(checks)}" if all(checks) else "") for client, checks in clients.items()))
     return [*text, made(kept, "mcp")]
 
 
