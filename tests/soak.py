@@ -237,7 +237,8 @@ class Load:
             elif self.broken == "descriptor":
                 self.left.append(asyncio.create_task(self.call_again_and_again()))
             elif self.broken == "memory":
-                self.server.spawn(command="head", args=["-c", "200000", "/dev/zero"])
+                for _ in range(10):
+                    self.server.spawn(command="head", args=["-c", "200000", "/dev/zero"])
             else:
                 self.server.spawn(command="sleep", args=["3600"])
             await asyncio.sleep(1)
