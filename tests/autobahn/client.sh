@@ -15,9 +15,9 @@ fi
 wstest=$(realpath "$wstest")
 cargo build --quiet --locked --release --example autobahn_client
 work=$(mktemp -d)
-scheme=ws certificate=() server_options=()
+scheme=ws certificate=()
 if [ -n "${TLS:-}" ]; then
-  scheme=wss certificate=("$work/certificate.pem") server_options=(-k key.pem -c certificate.pem)
+  scheme=wss certificate=("$work/certificate.pem")
   openssl req -x509 -newkey rsa:2048 -nodes -keyout "$work/key.pem" -out "$work/certificate.pem" -days 2 -subj /CN=localhost \
     -addext subjectAltName=IP:127.0.0.1 2>"$work/openssl.log" || { cat "$work/openssl.log"; exit 1; }
 fi
@@ -30,12 +30,14 @@ with socket.socket() as free:
 cases = os.environ.get("CASES") or " ".join(json.load(open("tests/autobahn/spec.json"))["cases"])
 spec = {"url": f"{scheme}://127.0.0.1:{port}", "outdir": f"{work}/reports", "cases": cases.split(),
         "exclude-cases": [], "exclude-agent-cases": {}}
+if scheme == "wss":
+    spec |= {"key": f"{work}/key.pem", "cert": f"{work}/certificate.pem"}
 json.dump(spec, open(f"{work}/spec.json", "w"))
 print(port)
 PY
 )
 # The suite runs in a process group of its own, because it may start other processes. Without -u 0, it also listens on port 8080.
-setsid bash -c 'cd "$0" && exec "$@" -m fuzzingserver -s spec.json -u 0' "$work" "$wstest" "${server_options[@]}" >"$work/log" 2>&1 &
+setsid bash -c 'cd "$0" && exec "$1" -m fuzzingserver -s spec.json -u 0' "$work" "$wstest" >"$work/log" 2>&1 &
 server=$!
 trap 'kill -- -"$server" 2>/dev/null || true; wait "$server" 2>/dev/null || true; rm -rf "$work"' EXIT
 deadline=$((SECONDS + 120))
