@@ -198,8 +198,8 @@ class Load:
         async with asyncio.TaskGroup() as group:
             for number in range(self.clients):
                 group.create_task(self.work_in_shifts(KINDS[number % len(KINDS)]))
-            for _ in range(4):
-                group.create_task(self.end_clients())
+            for number in range(4):
+                group.create_task(self.end_clients(number))
             if not self.server.tls:
                 for number in range(2):
                     group.create_task(asyncio.to_thread(self.call_mcp, number))
@@ -264,13 +264,13 @@ class Load:
         assert head.startswith(b"HTTP/1.1 101 "), head
         return reader, writer
 
-    async def end_clients(self):
+    async def end_clients(self, number):
         ways = {
             self.close: 5, self.fin: 5, self.rst: 5, self.protocol_error: 3, self.operator: 2, self.program_ends: 2, self.leave_terminal: 1,
             self.handshake: 3, self.unfinished: 1, self.silent: 1, self.abandon: 1,
         }
-        # Each way at least once, the slow ones first.
-        missing = sorted(ways, key=ways.get, reverse=True)
+        # The four tasks share the ways, so that each way comes at least once. The slow ones are the rare ones, and come first.
+        missing = sorted(ways, key=ways.get, reverse=True)[number::4]
         while self.goes_on():
             way = missing.pop() if missing else self.random.choices(list(ways), ways.values())[0]
             if self.goes_on({self.silent: PINGS, self.unfinished: PINGS, self.abandon: GRACE}.get(way, 0)):
