@@ -16,7 +16,8 @@ mounts=()
 cleanup() {
   local mount
   for mount in "${mounts[@]}"; do umount -l "$mount" 2>/dev/null || true; done
-  rm -rf "$work"
+  # Whatever is still mounted stays.
+  rm -rf --one-file-system "$work"
 }
 trap cleanup EXIT
 # The newest archive or package whose name matches.
