@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # The flags of the compiler for a target of binary.sh. To be read by a shell: . packaging/flags.sh TARGET
 #
 # Sets `triple`, the target that rustc knows, and exports RUSTFLAGS.

@@ -155,7 +155,10 @@ deb() {
   kill "$server"
   wait "$server" || true
   bare "$(type -P chroot)" "$root" env PATH=/usr/sbin:/usr/bin:/sbin:/bin dpkg --purge outrigger >/dev/null
-  [ ! -e "$root/usr/bin/outrigger" ] && [ ! -e "$root/etc/outrigger" ] || { echo "try: purging left files" >&2; return 1; }
+  if [ -e "$root/usr/bin/outrigger" ] || [ -e "$root/etc/outrigger" ]; then
+    echo "try: purging left files" >&2
+    return 1
+  fi
 }
 
 image() {

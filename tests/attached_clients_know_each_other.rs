@@ -11,7 +11,11 @@ use common::{BINARY, CLOSE, PING, PONG, TEXT, Wire, call, request};
 use serde_json::{Value, json};
 
 fn processes() -> (Program, SocketAddr) {
-    let server = Program::start(&["processes"]);
+    processes_with(&[])
+}
+
+fn processes_with(options: &[&str]) -> (Program, SocketAddr) {
+    let server = Program::start(&[&["processes"], options].concat());
     let line = server.line();
     let at = line.find("127.0.0.1:").expect("the listening line");
     let end = line[at..].find('/').map_or(line.len(), |end| at + end);
@@ -210,6 +214,54 @@ fn a_writer_that_was_cut_comes_back_and_others_are_refused_until_then() {
     assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
     writer.send_frame(BINARY, b"still here\n");
     assert_eq!(writer.read_frame().payload, b"got:still here\r\n");
+}
+
+#[test]
+fn a_client_that_was_cut_gets_the_exit_of_a_process_that_was_removed_meanwhile() {
+    // The bug: the handshake was answered with 404, and the last output and the exit were lost.
+    let (_server, address) = processes_with(&["--retention", "100ms"]);
+    let path = spawn(
+        address,
+        "stty -echo; echo ready; read line; echo last; exit 7",
+    );
+    let (mut writer, head) = from_page(address, &format!("{path}?resume=new"));
+    let token = head
+        .lines()
+        .find_map(|line| line.strip_prefix("Outrigger-Resume: "))
+        .expect("a token")
+        .to_owned();
+    writer.read_greeting(&path);
+    assert_eq!(writer.read_frame().payload, b"ready\r\n");
+    writer.send_frame(BINARY, b"go\n");
+    writer.reset();
+    eventually("the process is removed", || {
+        call(address, "GET", &path.replace("attach", "status"), None).0 == 404
+    });
+    let wrong = format!("{path}?resume=anything&received=4");
+    assert_eq!(from_page_rejected(address, &wrong), 410);
+    assert_eq!(from_page_rejected(address, &path), 404);
+    let back = format!("{path}?resume={token}&received=4");
+    let (mut writer, head) = from_page(address, &back);
+    assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+    let mut output = Vec::new();
+    let exit = loop {
+        let frame = writer.read_frame();
+        match frame.opcode {
+            BINARY => output.extend(frame.payload),
+            _ if frame.payload.starts_with(br#"{"type":"exit""#) => break frame.payload,
+            _ => {}
+        }
+    };
+    assert_eq!(output, b"last\r\n");
+    let exit: Value = serde_json::from_slice(&exit).expect("JSON");
+    assert_eq!(exit["exitCode"], 7);
+    assert_eq!(writer.read_close().0, 1000);
+}
+
+/// The status with which a handshake is rejected.
+fn from_page_rejected(address: SocketAddr, path: &str) -> u16 {
+    let (_, head) = from_page(address, path);
+    head[9..12].parse().expect("a status")
 }
 
 #[test]

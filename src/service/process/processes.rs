@@ -415,8 +415,19 @@ fn asks_for_new_connection(request: &Request<'_>) -> bool {
     })
 }
 
+/// Whether a client asks to come back after a cut. The server knows the client by its token.
+fn asks_to_come_back(request: &Request<'_>) -> bool {
+    let is_resume = request.header("outrigger-resume").is_some()
+        || request.parameters("resume").next().is_some();
+    is_resume && !asks_for_new_connection(request)
+}
+
 impl Service for Processes {
     fn route(&mut self, request: &Request<'_>) -> Result<Route, Rejection> {
+        // The process of a client that comes back may have been removed, and its last output still waits for the client.
+        if asks_to_come_back(request) && matches!(self.parse_call(request)?, Call::Attach(_)) {
+            return Ok(Route::WebSocket);
+        }
         match self.read_call(request)? {
             Call::Attach(_) => {
                 self.read_attach(request)?;
