@@ -168,7 +168,8 @@ image() {
   mount_devices "$work/scratch"
   talk -- "$(type -P chroot)" --userspec=65534:65534 "$work/scratch" /outrigger
   make_root
-  cp -a "$work/root" "$work/debian"
+  # Without what is mounted there.
+  cp -ax "$work/root" "$work/debian"
   python3 packaging/container/run_steps.py "$out/image/debian.Dockerfile" "$work/debian" "$arch"
   mount_devices "$work/debian"
   talk --shell /bin/bash -- "$(type -P chroot)" --userspec=10000:10000 "$work/debian" /usr/local/bin/outrigger
