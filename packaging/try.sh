@@ -142,8 +142,10 @@ deb() {
   local command
   command=$(sed -n 's/^ExecStart=//p' "$root/lib/systemd/system/outrigger.service")
   port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+  # Not in a function, so that the process that is stopped below becomes the server.
   # shellcheck disable=SC2086
-  bare systemd-socket-activate --listen="127.0.0.1:$port" /usr/sbin/chroot --userspec=outrigger "$root" $command 2>"$work/socket" &
+  env -i PATH=/usr/bin:/bin systemd-socket-activate --listen="127.0.0.1:$port" /usr/sbin/chroot --userspec=outrigger "$root" $command \
+    >"$work/socket" 2>&1 &
   server=$!
   until grep -q "Listening on" "$work/socket"; do kill -0 "$server" && sleep 0.1; done
   if talk --connect "$port" /echo "$token"; then
