@@ -123,9 +123,10 @@ mount_devices() { # ROOT
 }
 
 deb() {
-  local file root=$work/root token port server
+  local file root=$work/installed token port server
   file=$(only "outrigger_*_$(dpkg --print-architecture).deb")
   make_root
+  cp -a "$work/root" "$root"
   mount_devices "$root"
   cp "$file" "$root/tmp/outrigger.deb"
   # The root has the packages, but dpkg's records of them are left out.
@@ -170,8 +171,7 @@ image() {
   mount_devices "$work/scratch"
   talk -- "$(type -P chroot)" --userspec=65534:65534 "$work/scratch" /outrigger
   make_root
-  # Without what is mounted there.
-  cp -ax "$work/root" "$work/debian"
+  cp -a "$work/root" "$work/debian"
   python3 packaging/container/run_steps.py "$out/image/debian.Dockerfile" "$work/debian" "$arch"
   mount_devices "$work/debian"
   talk --shell /bin/bash -- "$(type -P chroot)" --userspec=10000:10000 "$work/debian" /usr/local/bin/outrigger
