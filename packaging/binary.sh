@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Builds the program for a target, with the pages for browsers, and packs it into an archive with its completions, manual page,
-# licences and documentation.
+# licenses and documentation.
 #
 # usage: packaging/binary.sh TARGET [FOLDER]     FOLDER is by default target/dist
 #
 # Prints the name of the archive: FOLDER/outrigger-VERSION-TARGET.tar.gz. The same sources and tools give the same archive.
 #
-# TARGET is one that rustc knows and that this machine can run, or ARCH-unknown-linux-gnu-static: a program that contains glibc.
+# TARGET is a target of rustc whose programs this machine can run, or ARCH-unknown-linux-gnu-static: a program that contains glibc.
 # Other targets of Linux need cargo-zigbuild (pip install cargo-zigbuild ziglang), which links with musl or with an old version of
 # glibc. Targets of macOS need a Mac. The standard library of the target has to be there (rustup target add TARGET).
 # Needs npm, and cargo-bundle-licenses (cargo install cargo-bundle-licenses).
@@ -41,7 +41,7 @@ cp -R docs "$content/docs"
 "$content/outrigger" completions zsh >"$content/completions/_outrigger"
 "$content/outrigger" completions fish >"$content/completions/outrigger.fish"
 "$content/outrigger" man >"$content/man/outrigger.1"
-packaging/licences.py "$triple" >"$content/THIRD-PARTY-LICENCES"
+packaging/licences.py "$triple" >"$content/THIRD-PARTY-LICENSES"
 # BSD's tar, that of macOS, has other names for these options.
 owner=(--owner=0 --group=0 --numeric-owner --sort=name)
 tar --version | grep -q GNU || owner=(--uid=0 --gid=0)

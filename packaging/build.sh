@@ -4,9 +4,9 @@
 # usage: packaging/build.sh [KIND...]     KIND is deb, npm, image, homebrew or aur; all of them by default
 # env:   DIST=target/dist                 the folder of the archives
 #        OUT=target/packages              where the packages go, in a folder for each kind
-#        ALLOW_MISSING=                   set it to make recipes although archives that they name are missing
+#        ALLOW_MISSING=                   if set, recipes may name archives that are missing
 #
-# Of a processor, the archive for musl is packed, or else the one that ends in -gnu-static: such a program runs on every Linux.
+# For each processor, packs the archive for musl or, if there is none, for -gnu-static. Both run on every Linux.
 # deb needs cargo-deb (cargo install cargo-deb), npm needs npm.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -65,7 +65,7 @@ npm() {
     [ -n "$file" ] || continue
     unpack "$file" "$work/archive"
     mkdir "$work/$platform"
-    cp "$work/archive"/{outrigger,LICENSE-MIT,LICENSE-APACHE,THIRD-PARTY-LICENCES} "$work/$platform"
+    cp "$work/archive"/{outrigger,LICENSE-MIT,LICENSE-APACHE,THIRD-PARTY-LICENSES} "$work/$platform"
     cat >"$work/$platform/package.json" <<END
 {
   "name": "@outrigger/$platform",

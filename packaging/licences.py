@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the licences of everything that is compiled into the program for a target: each crate with its licence texts, and
+"""Prints the licenses of everything that is compiled into the program for a target: each crate with its license texts, and
 xterm.js. Fails if a text is missing.
 
 usage: packaging/licences.py TARGET        needs cargo-bundle-licenses, and web/dist (web/build.sh)
@@ -33,15 +33,15 @@ def main():
         found = json.load(file)["third_party_libraries"]
     crates = {(one["package_name"], one["package_version"]): one for one in found}
     if missing := sorted(wanted - crates.keys()):
-        sys.exit(f"licences: nothing is known about {missing}")
-    print("Outrigger contains these packages, under the licences that follow their names.")
+        sys.exit(f"licenses: nothing is known about {missing}")
+    print("Outrigger contains these packages, under the licenses that follow their names.")
     for key in sorted(wanted):
         crate = crates[key]
         texts = [one["text"].strip() for one in crate["licenses"]]
-        # Of licences to choose from, one is enough.
+        # Of licenses to choose from, one is enough.
         texts = [text for text in texts if text and text != "NOT FOUND"]
         if not texts:
-            sys.exit(f"licences: no text for {' '.join(key)}, which is under {crate['license']}")
+            sys.exit(f"licenses: no text for {' '.join(key)}, which is under {crate['license']}")
         print(f"\n{RULE}\n{' '.join(key)}    {crate['license']}\n{crate['repository'] or ''}\n")
         print("\n\n".join(texts))
     print(f"\n{RULE}")

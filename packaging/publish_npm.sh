@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Publishes npm packages with a statement of where they were built: first those with a program, and then those that depend on them.
-# Leaves out versions that are published already, so a run that failed can be repeated.
+# Publishes npm packages with provenance: first the packages with a program, and then those that depend on them.
+# Skips versions that are already published, so a run that failed can be repeated.
 #
 # usage: packaging/publish_npm.sh FOLDER        with packages as npm pack writes them (*.tgz), at any depth
 # env:   NPM='npm --dry-run'                    the command

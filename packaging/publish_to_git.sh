@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Publishes files to the default branch of a git repository, as a Homebrew tap and the AUR want it: clones it, replaces the files,
+# Publishes files to the default branch of a git repository, such as a Homebrew tap or the AUR: clones it, replaces the files,
 # commits and pushes. Does nothing if nothing has changed.
 #
 # usage: packaging/publish_to_git.sh REPOSITORY MESSAGE FILE=PATH...

@@ -16,7 +16,7 @@ mounts=()
 cleanup() {
   local mount
   for mount in "${mounts[@]}"; do umount -l "$mount" 2>/dev/null || true; done
-  # Whatever is still mounted stays.
+  # Do not delete through what is still mounted.
   rm -rf --one-file-system "$work"
 }
 trap cleanup EXIT
@@ -44,7 +44,7 @@ archive() {
   tar -xzf "$file" -C "$work"
   local content=$work/${file##*/}
   content=${content%.tar.gz}
-  # ldd has two ways to say it, and its status differs.
+  # ldd reports a static program with one of two texts, and with different exit statuses.
   ldd "$content/outrigger" >"$work/ldd" 2>&1 || true
   grep -q "statically linked\|not a dynamic executable" "$work/ldd" || {
     echo "try: the program is not static:" >&2
@@ -52,7 +52,7 @@ archive() {
     return 1
   }
   local name
-  for name in completions/outrigger.bash completions/_outrigger completions/outrigger.fish man/outrigger.1 THIRD-PARTY-LICENCES \
+  for name in completions/outrigger.bash completions/_outrigger completions/outrigger.fish man/outrigger.1 THIRD-PARTY-LICENSES \
     LICENSE-MIT LICENSE-APACHE docs/configuration.md; do
     [ -s "$content/$name" ] || { echo "try: $name is missing in $file" >&2; return 1; }
   done

@@ -4,7 +4,7 @@
 FROM debian:bookworm-slim
 ARG TARGETARCH=amd64
 COPY ${TARGETARCH}/outrigger /usr/local/bin/outrigger
-COPY ${TARGETARCH}/THIRD-PARTY-LICENCES ${TARGETARCH}/LICENSE-MIT ${TARGETARCH}/LICENSE-APACHE /usr/local/share/doc/outrigger/
+COPY ${TARGETARCH}/THIRD-PARTY-LICENSES ${TARGETARCH}/LICENSE-MIT ${TARGETARCH}/LICENSE-APACHE /usr/local/share/doc/outrigger/
 RUN useradd --create-home --uid 10000 --shell /bin/bash outrigger
 USER outrigger
 WORKDIR /home/outrigger

@@ -33,7 +33,7 @@ class Outrigger < Formula
     bash_completion.install "completions/outrigger.bash" => "outrigger"
     zsh_completion.install "completions/_outrigger"
     fish_completion.install "completions/outrigger.fish"
-    doc.install Dir["docs/*"], "THIRD-PARTY-LICENCES"
+    doc.install Dir["docs/*"], "THIRD-PARTY-LICENSES"
   end
 
   test do
