@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn an_event_has_the_same_fields_in_its_text_and_as_pairs() {
-        // The bug: the JSON log had one message with everything inside, which a query cannot select by.
+        // The bug: the JSON log had all facts in one message, so queries could not select by them.
         let event = Event {
             name: "disconnected",
             subject: Some(("client", &"c7.1")),

@@ -27,7 +27,7 @@ impl Colors {
         *COLORS.get_or_init(|| Self::of(io::stderr().is_terminal(), |name| std::env::var_os(name)))
     }
 
-    /// `NO_COLOR` turns colors off and `CLICOLOR_FORCE` turns them on. Otherwise only a terminal that knows them gets them.
+    /// `NO_COLOR` turns colors off and `CLICOLOR_FORCE` turns them on. Otherwise, only a terminal that supports colors has them.
     fn of(is_terminal: bool, variable: impl Fn(&str) -> Option<OsString>) -> Self {
         let given = |name: &str| variable(name).filter(|value| !value.is_empty());
         let is_forced = given("CLICOLOR_FORCE").is_some_and(|value| value != "0");

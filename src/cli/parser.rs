@@ -279,7 +279,7 @@ mod tests {
                 assert!(!what.is_empty() && !what.ends_with('.'), "{what}");
                 let line = line.replace(['\'', '"'], "");
                 let result = parsed(&line);
-                // Files of the reader are not there, which is the only thing that may be wrong.
+                // The only permitted error: files that the example names do not exist here.
                 let error = result.err().filter(|error| !error.contains("(os error 2)"));
                 assert_eq!(error, None, "{example}");
             }

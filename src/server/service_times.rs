@@ -1,7 +1,7 @@
 //! Measures how much of each turn of the loop goes to each service.
 //!
-//! The clock is read only when one turn handles events of several services. So a server with one service, or a turn with the
-//! events of one, costs nothing.
+//! The additional clock reads happen only in turns that handle events of several services. A turn with the events of one service
+//! needs none.
 
 use super::histogram::Histogram;
 use super::id::ServiceId;
@@ -140,7 +140,7 @@ mod tests {
         let (one, other) = (ServiceId::new(0), ServiceId::new(1));
         let (one, other) = (one.expect("an id"), other.expect("an id"));
         let mut times = ServiceTimes::default();
-        // Nothing works in this turn.
+        // No service works in this turn.
         times.begin_turn(1000);
         times.end_turn(2000, true);
         assert_eq!(counts(&times), []);
@@ -166,7 +166,7 @@ mod tests {
             .map(|(_, times)| times.sum().as_nanos())
             .sum();
         assert_eq!(sum, u128::from(ended - began) + 4000);
-        // The first turn, in which nothing worked, took 1000.
+        // The first turn, in which no service worked, took 1000.
         assert_eq!(times.turns().count(), 3);
         assert_eq!(times.turns().sum().as_nanos(), sum + 1000);
         // A turn of the console does not count, also not in the next one.

@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_long_line_is_cut_where_it_is_longest() {
-        // The bug: only the message was cut, so a line with a long path would have been cut for ever.
+        // The bug: only the message was cut, so cutting a line with a long path never ended.
         let path = "\u{1}".repeat(5000);
         let pairs = [
             ("path", path.as_str()),

@@ -20,7 +20,7 @@ pub struct TraceParent {
 }
 
 impl TraceParent {
-    /// Parses the value of the field. Of a version after 00, only the part is read that version 00 has too (section 4.3).
+    /// Parses the value of the field. Of a later version than 00, only the part that version 00 has is read (section 4.3).
     /// Returns `None` if the value is malformed, or an id is zero.
     #[must_use]
     pub fn parse(value: &[u8]) -> Option<Self> {
