@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks what no schema can say about examples/cluster/kubernetes: names refer to something, times fit, settings are valid.
+"""Checks examples/cluster/kubernetes beyond what a schema can: references between manifests, time limits, and valid settings.
 
 usage: tests/cluster_manifests.py OUTRIGGER
 

@@ -301,7 +301,7 @@ def made(kept, *names):
         if name in kept:
             lines.append(f"made by {command} on commit `{kept[name]['commit']}`, {kept[name]['date']}")
         else:
-            lines.append(f"not made yet: {command} makes it")
+            lines.append(f"no results yet; {command} makes them")
     return f"{lines[0][0].upper()}{lines[0][1:]}." if len(lines) == 1 else "\n".join(f"* {line}" for line in lines)
 
 
@@ -328,8 +328,8 @@ def render_autobahn(kept):
         "(RFC 7692). It has 517 cases: groups 1 to 7, 9, 10, 12 and 13. Group 8 has no case, and group 11 does not exist. The server is\n"
         "`outrigger echo --deflate`. The client is `examples/autobahn_client.rs`, which uses the client of `outrigger connect`.",
         *([table(["role", "cases", "OK", "informational", "non-strict", "unimplemented", "failed", "unclean closes"], rows, 7)] if rows else []),
-        "Informational cases have no right answer: 7.1.6, 7.13.1 and 7.13.2. A non-strict case is permitted by the RFC, but is not what the\n"
-        "suite prefers. An unimplemented case is one of compression with parameters that the peer did not accept.",
+        "The informational cases 7.1.6, 7.13.1 and 7.13.2 accept any behavior. In a non-strict case, the RFC permits the behavior, but the\n"
+        "suite prefers another one. In an unimplemented case, the peer did not accept the parameters of the compression.",
     ]
     for part, figures in found:
         if figures and figures["other"]:
@@ -355,7 +355,7 @@ def render_mcp(kept):
         passed, failed = (sum(count[at] for count in scenarios.values()) for at in (0, 1))
         text[1] += f" In version {figures['suite']},\n{len(scenarios)} scenarios have {passed} passed and {failed} failed checks."
         text.append(table(["scenario", "passed", "failed"], [[f"`{name}`", *counts] for name, counts in scenarios.items()], 2))
-        text.append("A scenario without checks reports what it sees. The same run has other clients and servers:")
+        text.append("A scenario with 0 checks only reports what it observes. The same run tests these clients, servers and rules, too:")
         clients = collections.defaultdict(list)
         for line in figures["others"]:
             client, _, check = line.partition(": ")
@@ -379,8 +379,8 @@ def render_acp(kept):
             "token, or that belong to this principal. The unit test `service::agent::tests::table` tries every cell:",
             table(["the session is", *(caller.replace("nobody", "anyone, with `--no-auth`") for caller in callers)], rows),
             "`tests/interop/acp_methods.mjs` sends each method of the SDK through the program: from the client that controls a session, from\n"
-            "another client that names this session, and from the agent. The last columns say what the message reaches, or what its sender\n"
-            "gets. -32010 is `Access denied`:",
+            "another client that names this session, and from the agent. The last two columns have the receiver of the message, or the\n"
+            "error that its sender gets. -32010 is `Access denied`:",
             table(
                 ["version", "method", "from", "arrives at", "the same from another client"],
                 [[version, f"`{method}`", sender, at.replace("_", " "), other.replace("_", " ")] for version, method, sender, at, other in figures["methods"]],
@@ -422,8 +422,8 @@ def render_fuzz(kept):
 def render_coverage(kept):
     text = [
         "## Line coverage",
-        "`cargo llvm-cov` runs `cargo test` on an instrumented build. The tests start the program, and the lines of these processes are\n"
-        "counted, too, also if they are killed. Test code is not counted. The Python, Node.js and fuzz tests are not part of this run, so the\n"
+        "`cargo llvm-cov` runs `cargo test` on an instrumented build. The tests start the program, and the lines that these processes\n"
+        "execute are counted, too, even if a test kills them. Test code is not counted. The Python, Node.js and fuzz tests are not part of this run, so the\n"
         "code that only they reach is counted as not covered.",
     ]
     if figures := figures_of(kept, "coverage"):
@@ -439,9 +439,9 @@ def render_soak(kept):
         "## Soak",
         "`tests/soak.py MINUTES` puts a mixed load on two servers, one of them over TLS: resumable clients of every service behind a proxy that\n"
         "cuts their connections at random bytes, clients that end in every way, MCP calls and sessions, and an agent that is killed. After\n"
-        "each tenth of the run, the load stops until all clients have left. The run fails if a message or a byte was lost, doubled or changed,\n"
-        "if an ending was told twice or never, or if, after the first tenth, a server has more descriptors or processes than then, or over\n"
-        "2 MiB more anonymous memory.",
+        "each tenth of the run, the load stops until all clients have left. The run fails if a message or a byte was lost, duplicated or\n"
+        "changed, or if a service was told twice or never that a client has ended. It also fails if a server has more descriptors or processes\n"
+        "at a later stop than at the first one, or over 2 MiB more anonymous memory.",
     ]
     if figures := figures_of(kept, "soak"):
         servers = {name: value for name, value in figures.items() if name != "minutes"}
@@ -463,8 +463,8 @@ def render_soak(kept):
 def render(kept):
     sections = [
         "# Conformance and endurance",
-        "The results of the suites and long tests that show that Outrigger does what the standards say, and that it runs for a long time without\n"
-        "losing or leaking anything.\n"
+        "This page has the results of conformance suites and long tests. The suites show that Outrigger follows the standards. The long\n"
+        "tests show that it loses and leaks nothing.\n\n"
         "`tests/conformance.py` makes this page from [conformance.json](conformance.json), and fails if a figure got worse. Each part can\n"
         "be run on its own. The commit of a part is the last one that changed the program before the part was run.",
     ]
