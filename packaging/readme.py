@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Runs the first two blocks of the README below "Try it", as they are written: the one for machines without Rust, and the one for
-machines with Rust. The environment makes the package managers take the packages of this clone, which no registry has yet.
+"""Runs the first two blocks of the README below "Try it", unchanged: the one for machines without Rust, and the one for machines
+with Rust. The environment makes the package managers take the packages of this clone, because no registry has them yet.
 
 Each block starts the demo on port 7070, in a network of its own, and is used through it. Needs root for the network, uv, and the wheel
 of packaging/wheel.sh.

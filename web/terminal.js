@@ -450,7 +450,7 @@ const QUIET = 200;
 const LONGEST_REPLAY = 10_000;
 
 /**
- * Output from before the connection may have questions of programs to the terminal, such as for its colours. They were answered
+ * Output from before the connection may have questions of programs to the terminal, such as for its colors. They were answered
  * then, or nobody waits any more, and whatever runs now would read an answer as input. So the terminal answers nothing until
  * that output has been shown.
  */

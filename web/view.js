@@ -164,7 +164,7 @@ export class Table {
   }
 }
 
-/** A cell with a coloured dot and a text. */
+/** A cell with a colored dot and a text. */
 export function fillState(cell, kind, text, title = "") {
   cell.firstElementChild ?? cell.append(element("span"));
   const mark = cell.firstElementChild;

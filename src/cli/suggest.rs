@@ -2,7 +2,7 @@
 
 use strsim::osa_distance;
 
-/// The shortest beginning of a word that is taken for an abbreviation.
+/// The minimum length of an abbreviation.
 const SHORTEST_BEGINNING: usize = 3;
 
 /// ` (did you mean 'X'?)` with the word that is most similar to `given`, between these marks. Empty if none is similar.
@@ -19,7 +19,7 @@ fn similar<'a>(given: &str, words: &[&'a str]) -> Option<&'a str> {
     let mut nearest = None;
     for word in words {
         let is_beginning = length >= SHORTEST_BEGINNING && word.starts_with(given);
-        // The distance to a very long text is not worth its time.
+        // The distance to a very long text takes too long to compute.
         if !is_beginning && word.len().abs_diff(length) * 3 > length {
             continue;
         }

@@ -31,7 +31,7 @@ pub struct Readiness {
     pub writable: bool,
 }
 
-/// The behaviour of a server. Every method has a default, so implement only the methods that you need.
+/// The behavior of a server. Every method has a default, so implement only the methods that you need.
 ///
 /// The loop calls all methods on its own thread, one at a time, so keep them short. Methods act on clients through the
 /// [`Context`]. The server removes a closed or failed client only after the method has returned.

@@ -55,7 +55,7 @@ impl ServiceTimes {
         self.turn_began = began;
     }
 
-    /// From now on, the time goes to this service.
+    /// Attributes the time from now on to this service.
     #[inline]
     pub(super) fn enter(&mut self, service: ServiceId) {
         if self.current != Some(service) {
@@ -72,7 +72,7 @@ impl ServiceTimes {
         }
     }
 
-    /// Adds the time until `now` to what the service has taken in this turn.
+    /// Adds the time until `now` to the time of the service in this turn.
     fn add(&mut self, service: ServiceId, now: u64) {
         let took = now.saturating_sub(self.since.unwrap_or(self.turn_began));
         match self.earlier.iter_mut().find(|(id, _)| *id == service) {

@@ -19,7 +19,7 @@ pub(crate) fn mask_arguments(secrets: impl Fn(&[u8]) -> Vec<Range<usize>>) -> io
     let arguments = fs::read("/proc/self/cmdline")?;
     let stat = fs::read_to_string("/proc/self/stat")?;
     let start = arguments_start(&stat).ok_or(io::ErrorKind::Unsupported)?;
-    // The kernel checks the address of each write, so a wrong one fails and causes no undefined behaviour. No Rust value
+    // The kernel checks the address of each write, so a wrong one fails and causes no undefined behavior. No Rust value
     // lives in this memory: the kernel has written it, and the standard library only copies from it. Bytes are replaced by
     // bytes that are not zero, so every argument stays a C string of the same length.
     let memory = File::options().write(true).open("/proc/self/mem")?;

@@ -12,7 +12,7 @@ pub(crate) fn trim_heap() {
 }
 
 /// Drops the pages of the program's code from resident memory. The kernel maps them again from the page cache when they are
-/// executed. Starting a program touches much more code than it needs later, and the system maps the neighbourhood of each page.
+/// executed. Starting a program touches much more code than it needs later, and the system maps the neighborhood of each page.
 pub(crate) fn drop_code() {
     #[cfg(target_os = "linux")]
     for (start, length) in

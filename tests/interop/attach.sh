@@ -94,7 +94,7 @@ keys 'cat hello.txt' Enter
 shown '^one two three four$'
 echo "  vim is the same after a new size and two cuts"
 
-# htop redraws by itself, in colours and with the new size.
+# htop redraws by itself, in colors and with the new size.
 keys 'clear; htop -d 5' Enter
 shown 'PID.*USER'
 shown 'F10'

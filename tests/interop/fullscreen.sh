@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Uses vim, less and top on a terminal behind Outrigger through examples/attach.py in tmux: keys, colours, a new size.
+# Uses vim, less and top on a terminal behind Outrigger through examples/attach.py in tmux: keys, colors, a new size.
 #
 # usage: tests/interop/fullscreen.sh
 # env:   OUTRIGGER=target/release/outrigger, PYTHON=python3 (with the package websockets)
@@ -18,7 +18,7 @@ cleanup() {
 }
 trap cleanup EXIT
 
-# Waits until the screen, with its colour codes, matches a pattern.
+# Waits until the screen, with its color codes, matches a pattern.
 shown() {
   local deadline=$((SECONDS + 30))
   until "${tmux[@]}" capture-pane -pe | grep -qP -- "$1"; do
@@ -41,7 +41,7 @@ url=$(sed 's/.*\(ws:.*\)/\1/' "$work/out")
 "${tmux[@]}" new-session -d -x 100 -y 30 "${PYTHON:-python3} examples/attach.py $url; echo left with \$?; cat"
 shown 'ready\$'
 
-# vim: typing and saving, colours, a size that changes while it runs.
+# vim: typing and saving, colors, a size that changes while it runs.
 keys 'vim -N -u NONE -c "syntax on | set ft=c" hello.c' Enter
 shown '~'
 keys i 'int main(void) { return 42; }' Escape

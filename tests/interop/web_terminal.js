@@ -190,7 +190,7 @@ async function call(server, way, body) {
 }
 
 const parts = {
-  /** Typing, the address without the token, the title, colours, links, search, copy, resizing, vim and htop. */
+  /** Typing, the address without the token, the title, colors, links, search, copy, resizing, vim and htop. */
   async programs(browser) {
     const server = await bash();
     const page = await Page.open(browser, `${server.base}${server.path}#token=${TOKEN}`, { permissions: ["clipboard-read", "clipboard-write"] });

@@ -9,8 +9,8 @@ pub(super) static COMPLETIONS: Command = Command {
     usage: "bash|zsh|fish",
     summary: "print completions for a shell",
     about: "\
-Prints a script with which a shell completes the commands of outrigger, their options and the values
-of these. After '--', the shell completes the words of the program.
+Prints a script that makes a shell complete the commands of outrigger, their options and the
+values of options. After '--', the shell completes the words of the program.
 ",
     examples: &[
         (

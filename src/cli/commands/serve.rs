@@ -23,7 +23,7 @@ The settings of a route are the options of its command by their names. The longe
 a request wins, and '/...' at the end of a path includes all paths below it. If one of the programs
 fails for good, the server stops.
 
-In a browser, / is a console that shows what the routes do, unless a route is there.
+In a browser, / is a console that shows the activity of the routes, unless / is itself a route.
 ",
     examples: &[
         (

@@ -29,7 +29,7 @@ input. ttyd's subprotocol 'tty' works, too. In a browser, the address is a page 
             "outrigger terminal -p 8080 -- bash -l",
         ),
         (
-            "show all users of this machine what runs on it",
+            "show the processes of this machine to all its users",
             "outrigger terminal --read-only --no-auth -- top",
         ),
         #[cfg(feature = "tls")]

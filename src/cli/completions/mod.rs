@@ -68,7 +68,7 @@ impl Shared {
         }
     }
 
-    /// The name of the variable or function that stands for it.
+    /// The name of the variable or function with these flags.
     fn name(self) -> &'static str {
         match self {
             Self::Servers => "server",
@@ -107,7 +107,7 @@ fn brief(text: &str) -> &str {
     &text[..end.min().unwrap_or(text.len())]
 }
 
-/// What a shell says about a flag. The help of a fixed set explains each word.
+/// The description of a flag in a shell. The help of a fixed set explains each word.
 fn about(flag: &Flag) -> &'static str {
     if flag.words.is_empty() {
         brief(flag.help)

@@ -120,7 +120,7 @@ fn argument(flag: &Flag) -> String {
     }
 }
 
-/// Escapes what has a meaning in a specification.
+/// Escapes the characters that a specification interprets.
 fn escaped(text: &str) -> String {
     let mut escaped = String::new();
     for one in text.chars() {

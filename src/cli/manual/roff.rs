@@ -69,7 +69,7 @@ pub(super) fn bold(words: &str) -> String {
     format!("\\fB{}\\fR", text(words))
 }
 
-/// Escapes what has a meaning in roff, and characters that it replaces by typographic ones.
+/// Escapes the characters that roff interprets or replaces by typographic ones.
 pub(super) fn text(plain: &str) -> String {
     let mut escaped = String::with_capacity(plain.len());
     if plain.starts_with(['.', '\'']) {

@@ -289,7 +289,7 @@ mod tests {
             assert!(confirmed + outbox.unsent() as usize <= model.len());
             let capacity: usize = outbox.blocks.iter().map(Vec::capacity).sum();
             assert_eq!(outbox.memory(), capacity);
-            // Two neighbouring blocks hold more than one block's worth of messages.
+            // Two neighboring blocks hold more than one block's worth of messages.
             assert!(outbox.memory() <= 2 * outbox.len() + 3 * BLOCK.max(outbox.largest()));
         }
         outbox.resume_after(sent);

@@ -17,7 +17,7 @@ const FIRST_DELAY: Duration = Duration::from_millis(100);
 /// The longest delay, unless the server asks for more with Retry-After.
 const LONGEST_DELAY: Duration = Duration::from_secs(10);
 
-/// The longest Retry-After that is honoured.
+/// The longest Retry-After that is honored.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(300);
 
 /// The step of an attempt.

@@ -13,7 +13,7 @@ const HIGH: usize = 64 << 10;
 /// They continue when this much is left.
 const LOW: usize = 16 << 10;
 
-/// Leaves the alternate screen, and turns off what full-screen programs turn on: colours, a hidden cursor, the
+/// Leaves the alternate screen, and turns off what full-screen programs turn on: colors, a hidden cursor, the
 /// application's keypad and cursor keys, reports of the mouse, of the focus and of pastes.
 const RESET: &[u8] = b"\x1b[m\x1b[?25h\x1b[?1l\x1b>\x1b[?1000;1002;1003;1004;1006;2004l\x1b[?1049l";
 
