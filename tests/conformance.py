@@ -10,7 +10,8 @@ usage: tests/conformance.py [--write] [PART...]     runs these parts, or all of 
 env:   OUTRIGGER=target/release/outrigger           the program; if it is not set, the program is built first
        SOAK_MINUTES=30, FUZZ_SECONDS=60 for each target
 
-All parts together take about two hours. Run the long ones one by one. A figure belongs to the commit that last changed the program.
+All parts together take about two hours. Run the long ones one by one. A figure belongs to the commit that last changed the
+program.
 """
 
 import argparse
@@ -324,12 +325,14 @@ def render_autobahn(kept):
     ]
     text = [
         "## WebSocket: Autobahn",
-        "The [Autobahn test suite](https://github.com/crossbario/autobahn-testsuite) tests the protocol of RFC 6455 and its compression\n"
-        "(RFC 7692). It has 517 cases: groups 1 to 7, 9, 10, 12 and 13. Group 8 has no case, and group 11 does not exist. The server is\n"
-        "`outrigger echo --deflate`. The client is `examples/autobahn_client.rs`, which uses the client of `outrigger connect`.",
+        "The [Autobahn test suite](https://github.com/crossbario/autobahn-testsuite) tests the protocol of RFC 6455 and its\n"
+        "compression (RFC 7692). It has 517 cases: groups 1 to 7, 9, 10, 12 and 13. Group 8 has no case, and group 11 does not\n"
+        "exist. The server is `outrigger echo --deflate`. The client is `examples/autobahn_client.rs`, which uses the client of\n"
+        "`outrigger connect`.",
         *([table(["role", "cases", "OK", "informational", "non-strict", "unimplemented", "failed", "unclean closes"], rows, 7)] if rows else []),
-        "The informational cases 7.1.6, 7.13.1 and 7.13.2 accept any behavior. In a non-strict case, the RFC permits the behavior, but the\n"
-        "suite prefers another one. In an unimplemented case, the peer did not accept the parameters of the compression.",
+        "The informational cases 7.1.6, 7.13.1 and 7.13.2 accept any behavior. In a non-strict case, the RFC permits the\n"
+        "behavior, but the suite prefers another one. In an unimplemented case, the peer did not accept the parameters of the\n"
+        "compression.",
     ]
     for part, figures in found:
         if figures and figures["other"]:
@@ -347,8 +350,8 @@ def render_autobahn(kept):
 def render_mcp(kept):
     text = [
         "## MCP: the conformance suite",
-        "The [MCP conformance suite](https://github.com/modelcontextprotocol/conformance) tests a server over Streamable HTTP. The server is\n"
-        "`tests/interop/mcp/conformance_server.mjs`, written with the MCP SDK, behind `outrigger mcp`.",
+        "The [MCP conformance suite](https://github.com/modelcontextprotocol/conformance) tests a server over Streamable HTTP.\n"
+        "The server is `tests/interop/mcp/conformance_server.mjs`, written with the MCP SDK, behind `outrigger mcp`.",
     ]
     if figures := figures_of(kept, "mcp"):
         scenarios = figures["scenarios"]
@@ -367,20 +370,21 @@ def render_mcp(kept):
 def render_acp(kept):
     text = [
         "## ACP: sessions and methods",
-        "`outrigger agent` lets many clients use one agent of the [Agent Client Protocol](https://agentclientprotocol.com), in versions 1 and 2.\n"
-        "[protocols.md](protocols.md#agent) has the rules.",
+        "`outrigger agent` lets many clients use one agent of the [Agent Client Protocol](https://agentclientprotocol.com), in\n"
+        "versions 1 and 2. [protocols.md](protocols.md#agent) has the rules.",
     ]
     if figures := figures_of(kept, "acp"):
         names = {"i": "list", "l": "load", "r": "resume", "t": "take over"}
         callers = list(next(iter(figures["sessions"].values())))
         rows = [[state, *(", ".join(names[letter] for letter in cells[caller]) for caller in callers)] for state, cells in figures["sessions"].items()]
         text += [
-            "A client that does not control a session may do the following with it. A column is for clients that have the session's resume\n"
-            "token, or that belong to this principal. The unit test `service::agent::tests::table` tries every cell:",
+            "A client that does not control a session may do the following with it. A column is for clients that have the\n"
+            "session's resume token, or that belong to this principal. The unit test `service::agent::tests::table` tries every\n"
+            "cell:",
             table(["the session is", *(caller.replace("nobody", "anyone, with `--no-auth`") for caller in callers)], rows),
-            "`tests/interop/acp_methods.mjs` sends each method of the SDK through the program: from the client that controls a session, from\n"
-            "another client that names this session, and from the agent. The last two columns have the receiver of the message, or the\n"
-            "error that its sender gets. -32010 is `Access denied`:",
+            "`tests/interop/acp_methods.mjs` sends each method of the SDK through the program: from the client that controls a\n"
+            "session, from another client that names this session, and from the agent. The last two columns have the receiver\n"
+            "of the message, or the error that its sender gets. -32010 is `Access denied`:",
             table(
                 ["version", "method", "from", "arrives at", "the same from another client"],
                 [[version, f"`{method}`", sender, at.replace("_", " "), other.replace("_", " ")] for version, method, sender, at, other in figures["methods"]],
@@ -395,9 +399,10 @@ def render_acp(kept):
 def render_sslyze(kept):
     text = [
         "## TLS: sslyze",
-        "[sslyze](https://github.com/nabla-c0d3/sslyze) 6.3.1 scans a server with a certificate of its own. The run fails if the server accepts a\n"
-        "version before TLS 1.2, or a cipher suite without forward secrecy and authenticated encryption, or if it has compression,\n"
-        "renegotiation by the client, early data, or one of the weaknesses that sslyze knows (Heartbleed, ROBOT, CCS injection).",
+        "[sslyze](https://github.com/nabla-c0d3/sslyze) 6.3.1 scans a server with a certificate of its own. The run fails if\n"
+        "the server accepts a version before TLS 1.2, or a cipher suite without forward secrecy and authenticated encryption,\n"
+        "or if it has compression, renegotiation by the client, early data, or one of the weaknesses that sslyze knows\n"
+        "(Heartbleed, ROBOT, CCS injection).",
     ]
     if figures := figures_of(kept, "sslyze"):
         text.append(table(["", "accepted"], [*([version.replace("_", " ", 1).replace("_", "."), ", ".join(f"`{name}`" for name in names)] for version, names in figures["suites"].items()), ["curves", ", ".join(figures["curves"])]]))
@@ -407,8 +412,9 @@ def render_sslyze(kept):
 def render_fuzz(kept):
     text = [
         "## Fuzzing",
-        "The targets of `fuzz/` run with libFuzzer and AddressSanitizer, from the seeds of `fuzz/seeds.py`. The table in `src/fuzz/mod.rs` says\n"
-        "what each one checks. A finding fails the run. [fuzz/oss-fuzz](../fuzz/oss-fuzz) is a project folder for OSS-Fuzz.",
+        "The targets of `fuzz/` run with libFuzzer and AddressSanitizer, from the seeds of `fuzz/seeds.py`. The table in\n"
+        "`src/fuzz/mod.rs` says what each one checks. A finding fails the run. [fuzz/oss-fuzz](../fuzz/oss-fuzz) is a project\n"
+        "folder for OSS-Fuzz.",
     ]
     if figures := figures_of(kept, "fuzz"):
         targets = figures["targets"]
@@ -422,9 +428,9 @@ def render_fuzz(kept):
 def render_coverage(kept):
     text = [
         "## Line coverage",
-        "`cargo llvm-cov` runs `cargo test` on an instrumented build. The tests start the program, and the lines that these processes\n"
-        "execute are counted, too, even if a test kills them. Test code is not counted. The Python, Node.js and fuzz tests are not part of this run, so the\n"
-        "code that only they reach is counted as not covered.",
+        "`cargo llvm-cov` runs `cargo test` on an instrumented build. The tests start the program, and the lines that these\n"
+        "processes execute are counted, too, even if a test kills them. Test code is not counted. The Python, Node.js and fuzz\n"
+        "tests are not part of this run, so the code that only they reach is counted as not covered.",
     ]
     if figures := figures_of(kept, "coverage"):
         modules = figures["modules"]
@@ -437,11 +443,12 @@ def render_coverage(kept):
 def render_soak(kept):
     text = [
         "## Soak",
-        "`tests/soak.py MINUTES` puts a mixed load on two servers, one of them over TLS: resumable clients of every service behind a proxy that\n"
-        "cuts their connections at random bytes, clients that end in every way, MCP calls and sessions, and an agent that is killed. After\n"
-        "each tenth of the run, the load stops until all clients have left. The run fails if a message or a byte was lost, duplicated or\n"
-        "changed, or if a service was told twice or never that a client has ended. It also fails if a server has more descriptors or processes\n"
-        "at a later stop than at the first one, or over 2 MiB more anonymous memory.",
+        "`tests/soak.py MINUTES` puts a mixed load on two servers, one of them over TLS: resumable clients of every service\n"
+        "behind a proxy that cuts their connections at random bytes, clients that end in every way, MCP calls and sessions, and\n"
+        "an agent that is killed. After each tenth of the run, the load stops until all clients have left. The run fails if a\n"
+        "message or a byte was lost, duplicated or changed, or if a service was told twice or never that a client has ended. It\n"
+        "also fails if a server has more descriptors or processes at a later stop than at the first one, or over 2 MiB more\n"
+        "anonymous memory.",
     ]
     if figures := figures_of(kept, "soak"):
         servers = {name: value for name, value in figures.items() if name != "minutes"}
@@ -463,10 +470,11 @@ def render_soak(kept):
 def render(kept):
     sections = [
         "# Conformance and endurance",
-        "This page has the results of conformance suites and long tests. The suites show that Outrigger follows the standards. The long\n"
-        "tests show that it loses and leaks nothing.\n\n"
-        "`tests/conformance.py` makes this page from [conformance.json](conformance.json), and fails if a figure got worse. Each part can\n"
-        "be run on its own. The commit of a part is the last one that changed the program before the part was run.",
+        "This page has the results of conformance suites and long tests. The suites show that Outrigger follows the standards.\n"
+        "The long tests show that it loses and leaks nothing.\n\n"
+        "`tests/conformance.py` makes this page from [conformance.json](conformance.json), and fails if a figure got worse.\n"
+        "Each part can be run on its own. The commit of a part is the last one that changed the program before the part was\n"
+        "run.",
     ]
     for part in (render_autobahn, render_mcp, render_acp, render_sslyze, render_fuzz, render_coverage, render_soak):
         sections += part(kept)

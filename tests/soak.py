@@ -16,11 +16,12 @@ The load stops after each tenth of the run, until all clients have left. In a ru
 count as the first tenth, and two more times. Then the run fails
 
 - if a message or a byte was lost, duplicated or changed, or an answer did not come, which the clients and the programs check;
-- if the end of a client was reported twice or never: no client id has two `connected` or `disconnected` lines in the log, the causes in `/metrics`
-  add up to at least as many, each way of ending has its cause, and the app got one `disconnect` for each `connect`;
-- if, at a later stop, the server has more descriptors or processes than at the first stop, or more anonymous memory than then plus
-  ALLOWED. The servers are idle at a stop, so these figures do not depend on the load. The allocator of glibc is set to return
-  freed memory, because what it would keep depends on the largest messages so far.
+- if the end of a client was reported twice or never: no client id has two `connected` or `disconnected` lines in the log, the
+  causes in `/metrics` add up to at least as many, each way of ending has its cause, and the app got one `disconnect` for each
+  `connect`;
+- if, at a later stop, the server has more descriptors or processes than at the first stop, or more anonymous memory than then
+  plus ALLOWED. The servers are idle at a stop, so these figures do not depend on the load. The allocator of glibc is set to
+  return freed memory, because what it would keep depends on the largest messages so far.
 
 --break makes the run fail, to show that each check works: `byte` changes a byte on its way, `message` drops a message, `untold`
 hides a `disconnect` from the app, `twice` repeats one, `memory` makes the server keep the output of ended processes, `client` leaves
