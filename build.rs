@@ -18,7 +18,7 @@ mod commit {
     use std::process::Command;
     use std::{env, fs};
 
-    /// The sources of the program. A change of these is what `modified` means.
+    /// The sources of the program. The version says `modified` if one of them has changed.
     const SOURCES: [&str; 5] = ["src", "web", "build.rs", "Cargo.toml", "Cargo.lock"];
 
     /// The file that cargo puts into a package.

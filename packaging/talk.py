@@ -3,9 +3,9 @@
 
 usage: packaging/talk.py [--shell SHELL] [--connect PORT PATH TOKEN] -- PROGRAM [ARGS...]
 
-PROGRAM is the command that starts outrigger, such as `npx outrigger` or `chroot ROOT /usr/bin/outrigger`. Without --shell, the terminal
-runs the program itself. --in-place is the path of the program as its terminal sees it, by default the last word of PROGRAM.
-With --connect, it only exchanges messages with the echo service of a server that already runs.
+PROGRAM is the command that starts outrigger, such as `npx outrigger` or `chroot ROOT /usr/bin/outrigger`. Without --shell, the
+terminal runs the program itself. --in-place is the path of the program as its terminal sees it, by default the last word of
+PROGRAM. With --connect, it only exchanges messages with the echo service of a server that already runs.
 """
 
 import argparse
