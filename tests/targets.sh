@@ -13,7 +13,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 targets=("$@")
-[ $# -gt 0 ] || targets=(aarch64-unknown-linux-gnu x86_64-unknown-linux-musl aarch64-unknown-linux-musl aarch64-apple-darwin)
+[ $# -gt 0 ] || targets=(aarch64-unknown-linux-gnu x86_64-unknown-linux-musl aarch64-apple-darwin)
 # The default features, and for macOS, which differs most, also the smallest program and the library alone.
 feature_sets=("--lib --bins" "--lib --bins --no-default-features --features cli" "--lib --no-default-features --features server")
 
