@@ -159,17 +159,26 @@ impl kv::Source for Event<'_> {
 /// Logs an event with fields, if its level is enabled: the level, the subject, the name of the event, and the fields.
 ///
 /// ```text
-/// log_event!(Info, client = id, "disconnected", code = reason.code.0, remote = word(&remote));
+/// log_event!(Info, client = id, "disconnected", code = reason.code.0, remote = word(&remote); trace = trace);
 /// ```
+///
+/// `trace` has the ids of the trace and of the span, if there are any. They are the fields `trace_id` and `span_id`.
 macro_rules! log_event {
-    ($level:ident, $($subject:ident = $id:expr,)? $name:literal $(, $key:ident = $value:expr)* $(,)?) => {
+    (
+        $level:ident, $($subject:ident = $id:expr,)? $name:literal $(, $key:ident = $value:expr)* $(,)?
+        $(; trace = $trace:expr)?
+    ) => {
         if log::Level::$level <= log::STATIC_MAX_LEVEL && log::Level::$level <= log::max_level() {
             let subject: [Option<(&'static str, &dyn std::fmt::Display)>; 1] =
                 [$crate::log_event::subject!($($subject, $id)?)];
             $crate::log_event::Event {
                 name: $name,
                 subject: subject[0],
-                fields: &[$((stringify!($key), $crate::log_event::Field::from($value))),*],
+                fields: &[
+                    $((stringify!($key), $crate::log_event::Field::from($value)),)*
+                    $(("trace_id", $trace.as_ref().map(|(id, _)| $crate::log_event::word(id)).into()),
+                    ("span_id", $trace.as_ref().map(|(_, id)| $crate::log_event::word(id)).into()),)?
+                ],
             }
             .log(log::Level::$level, module_path!(), line!());
         }

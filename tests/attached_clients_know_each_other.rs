@@ -49,6 +49,13 @@ fn from_page(address: SocketAddr, path: &str) -> (Wire, String) {
     (wire, head)
 }
 
+/// The token in the answer to a handshake with which the client can come back.
+fn resume_token(head: &str) -> String {
+    let mut lines = head.lines();
+    let token = lines.find_map(|line| line.strip_prefix("Outrigger-Resume: "));
+    token.expect("a token").to_owned()
+}
+
 fn role(name: &str) -> Value {
     json!({"type": "role", "role": name})
 }
@@ -196,11 +203,7 @@ fn a_writer_that_was_cut_comes_back_and_others_are_refused_until_then() {
         "stty -echo; echo ready; read line; echo \"got:$line\"",
     );
     let (mut writer, head) = from_page(address, &format!("{path}?resume=new"));
-    let token = head
-        .lines()
-        .find_map(|line| line.strip_prefix("Outrigger-Resume: "))
-        .expect("a token")
-        .to_owned();
+    let token = resume_token(&head);
     writer.read_greeting(&path);
     assert_eq!(writer.read_frame().payload, b"ready\r\n");
     writer.reset();
@@ -225,11 +228,7 @@ fn a_client_that_was_cut_gets_the_exit_of_a_process_that_was_removed_meanwhile()
         "stty -echo; echo ready; read line; echo last; exit 7",
     );
     let (mut writer, head) = from_page(address, &format!("{path}?resume=new"));
-    let token = head
-        .lines()
-        .find_map(|line| line.strip_prefix("Outrigger-Resume: "))
-        .expect("a token")
-        .to_owned();
+    let token = resume_token(&head);
     writer.read_greeting(&path);
     assert_eq!(writer.read_frame().payload, b"ready\r\n");
     writer.send_frame(BINARY, b"go\n");

@@ -523,9 +523,8 @@ impl<S: Service> Server<S> {
                 reason = &*reason.reason,
                 path = path.as_ref().map_or("", |path| path),
                 remote = word(&remote),
-                duration = duration,
-                trace_id = trace.as_ref().map(|(trace_id, _)| word(trace_id)),
-                span_id = trace.as_ref().map(|(_, span_id)| word(span_id)),
+                duration = duration;
+                trace = trace
             );
             self.service.disconnected(&mut self.ctx, id, &reason);
         } else {

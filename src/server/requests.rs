@@ -247,9 +247,8 @@ fn upgrade<S: Service>(
         "connected",
         path = request.path(),
         remote = word(&remote),
-        principal = word(&principal),
-        trace_id = trace.as_ref().map(|(trace_id, _)| word(trace_id)),
-        span_id = trace.as_ref().map(|(_, span_id)| word(span_id)),
+        principal = word(&principal);
+        trace = trace
     );
     service.connected(ctx, id, request);
     if ctx.is_stopping() {

@@ -325,9 +325,8 @@ impl Core {
             received = received,
             kept = client.kept(),
             away = away,
-            takeover = away.is_none().then_some(true),
-            trace_id = trace.as_ref().map(|(trace_id, _)| word(trace_id)),
-            span_id = trace.as_ref().map(|(_, span_id)| word(span_id)),
+            takeover = away.is_none().then_some(true);
+            trace = trace
         );
     }
 
@@ -411,9 +410,8 @@ impl<S: Service> Server<S> {
                 reason = &*cut.reason,
                 path = client.path(),
                 remote = word(&client.remote),
-                kept = client.kept(),
-                trace_id = trace.as_ref().map(|(trace_id, _)| word(trace_id)),
-                span_id = trace.as_ref().map(|(_, span_id)| word(span_id)),
+                kept = client.kept();
+                trace = trace
             );
             env.counters.detaches += 1;
             let is_ours = client.is_ours();

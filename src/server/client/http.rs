@@ -136,9 +136,8 @@ impl Client {
             "refused",
             status = Field::BareNumber(rejection.status.0.into()),
             reason = Field::Bare(&reason),
-            remote = word(&self.remote),
-            trace_id = trace.as_ref().map(|(trace_id, _)| word(trace_id)),
-            span_id = trace.as_ref().map(|(_, span_id)| word(span_id)),
+            remote = word(&self.remote);
+            trace = trace
         );
         env.counters.refused(rejection);
         self.transmit_http(env, |http, now, out| {
