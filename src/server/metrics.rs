@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Display, Write};
 
+use super::admin;
 use super::context::Context;
 use super::counters::OUTCOMES;
 #[cfg(feature = "tls")]
@@ -224,6 +225,11 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
         "outrigger_uptime_seconds",
         "Time since the loop started.",
         ctx.now().since(Time::default()).as_secs_f64(),
+    );
+    out.gauge(
+        "outrigger_ready",
+        "Whether GET /readyz answers 200.",
+        u8::from(admin::expect_ready(ctx, service).is_ok()),
     );
     out.gauge(
         "outrigger_clients",

@@ -93,13 +93,16 @@ defaults
 userlist users
   user ada insecure-password one
   user bob insecure-password two
-frontend direct
+frontend clients
   bind 127.0.0.1:{haproxy}
+  bind 127.0.0.1:{haproxy_outer}
   http-request auth unless {{ http_auth(users) }}
   http-request set-header X-User %[http_auth_user]
   http-request del-header forwarded
   option forwardfor
+  use_backend inner if {{ dst_port {haproxy_outer} }}
   default_backend outrigger
+backend outrigger
 frontend outer
   bind 127.0.0.1:{haproxy_outer}
   http-request auth unless {{ http_auth(users) }}
