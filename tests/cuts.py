@@ -306,7 +306,7 @@ class Server:
         return json.loads(self.get("/status"))
 
     def metric(self, name):
-        return int(re.search(rf"^{name} (\d+)$", self.get("/metrics"), re.MULTILINE)[1])
+        return int(re.search(rf"^{re.escape(name)} (\d+)$", self.get("/metrics"), re.MULTILINE)[1])
 
     def children(self):
         with open(f"/proc/{self.process.pid}/task/{self.process.pid}/children") as file:

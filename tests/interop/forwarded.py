@@ -103,14 +103,6 @@ frontend clients
   use_backend inner if {{ dst_port {haproxy_outer} }}
   default_backend outrigger
 backend outrigger
-frontend outer
-  bind 127.0.0.1:{haproxy_outer}
-  http-request auth unless {{ http_auth(users) }}
-  http-request set-header X-User %[http_auth_user]
-  http-request del-header forwarded
-  option forwardfor
-  default_backend inner
-backend outrigger
   http-request set-header Host localhost
   http-reuse always
   server one 127.0.0.1:{outrigger}
