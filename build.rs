@@ -52,12 +52,17 @@ mod commit {
         let is_word = |byte: u8| byte.is_ascii_alphanumeric() || b" ,.+_-".contains(&byte);
         if !commit.bytes().all(is_word) {
             println!("cargo::error={VARIABLE}: {commit:?} is not the name of a commit");
+            return;
         }
         let date = env::var(DATE).ok().or_else(|| {
             let show = || git(&["log", "-1", "--format=%ct", "HEAD"]);
             is_repository.then(show).flatten()
         });
         let date = date.unwrap_or_default();
+        if !date.bytes().all(|byte| byte.is_ascii_digit()) {
+            println!("cargo::error={DATE}: {date:?} is not a number of seconds");
+            return;
+        }
         println!("cargo::rustc-env={VARIABLE}={commit}");
         println!("cargo::rustc-env=OUTRIGGER_DATE={date}");
     }

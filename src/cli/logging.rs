@@ -202,7 +202,10 @@ impl Log for Logger {
         }
         let text = record.args().to_string();
         if limited {
-            state.limiter.logged(origin, &text);
+            // What is over the limit of a line is not logged.
+            state
+                .limiter
+                .logged(origin, &text[..text.floor_char_boundary(MAX_LINE)]);
         }
         let fields = match state.format {
             LogFormat::Text => Map::new(),

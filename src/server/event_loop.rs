@@ -520,7 +520,7 @@ impl<S: Service> Server<S> {
                 "disconnected",
                 cause = word(&reason.cause),
                 code = reason.code.0,
-                reason = &*reason.reason,
+                reason = core.without_secrets(&reason.reason),
                 path = path.as_ref().map_or("", |path| path),
                 remote = word(&remote),
                 duration = duration;

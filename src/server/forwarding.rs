@@ -6,13 +6,14 @@ use super::policy::{forwarded_client, forwarded_user};
 use crate::protocol::{Rejection, Request};
 
 impl Core {
-    /// Begins to handle a request: the connection has the address of its peer until the request names another one.
-    pub(super) fn begin_forwarded_request(&mut self, id: ClientId) {
+    /// Begins to handle a request: the connection has the address of its peer, and no trace, until the request names others.
+    pub(super) fn begin_head(&mut self, id: ClientId) {
         let client = self.registry.get_mut(id);
-        if let Some(client) = client.filter(|client| client.awaits_head())
-            && let Some(peer) = client.begin_forwarded_request()
-        {
-            client.remote = peer;
+        if let Some(client) = client.filter(|client| client.awaits_head()) {
+            client.set_trace(None);
+            if let Some(peer) = client.begin_forwarded_request() {
+                client.remote = peer;
+            }
         }
     }
 
@@ -229,12 +230,18 @@ mod tests {
     fn a_malformed_request_is_not_logged_for_the_client_before() {
         let mut world = World::behind_proxy();
         let id = world.connection();
-        world.call(id, "X-Forwarded-For: 192.0.2.1\r\nX-User: ada\r\n");
+        const TRACE: &str =
+            "traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\r\n";
+        let fields = format!("X-Forwarded-For: 192.0.2.1\r\nX-User: ada\r\n{TRACE}");
+        world.call(id, &fields);
         world.answer_all();
+        let trace = |world: &World| world.server.ctx.core.registry.get(id)?.trace_ids();
+        assert!(trace(&world).is_some());
         world.give(id, b"GET /\r\n\r\n");
         world.event(id, true, true, false);
         assert!(world.has_answered(id, "400"));
         assert_eq!(world.identity(id).0, PEER);
+        assert_eq!(trace(&world), None);
         // The body of a request belongs to the client that its head names.
         let id = world.connection();
         world.call(

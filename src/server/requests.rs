@@ -7,7 +7,7 @@ use super::context::Context;
 use super::core::Core;
 use super::id::{ClientId, ServiceId};
 use super::operator;
-use super::policy::{RequestSource, too_many_clients, too_many_of_address};
+use super::policy::{RequestSource, Scope, too_many_clients, too_many_of_address};
 use super::resumption::{self, Ask, ResumeToken};
 use super::service::{Route, Service};
 use crate::log_event::{log_event, word};
@@ -32,7 +32,7 @@ pub(super) fn handle_http<S: Service>(
     id: ClientId,
     event: HttpEvent<'_>,
 ) {
-    ctx.core.begin_forwarded_request(id);
+    ctx.core.begin_head(id);
     let rejected = match event {
         HttpEvent::Head(head) => return handle_head(ctx, service, id, &head),
         HttpEvent::Call { head, body } => match Request::parse(&head) {
@@ -277,8 +277,7 @@ fn handle_call<S: Service>(
     let has_too_many = ctx
         .remote(id)
         .is_some_and(|remote| ctx.core.has_too_many(remote));
-    let is_trusted = ctx.core.registry.get(id).is_some_and(Client::is_trusted);
-    let is_of_console = is_trusted && request.header(CONSOLE).is_some();
+    let is_of_console = request.header(CONSOLE).is_some() && ctx.core.scope(id) >= Scope::All;
     // An operator needs the console when the server is full. Its pages take no memory of a connection.
     let is_for_pages = service.service_id(request) == ServiceId::PAGES;
     ctx.core.env.serves_console |= is_of_console;

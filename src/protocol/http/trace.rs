@@ -19,8 +19,12 @@ pub struct TraceParent {
     flags: u8,
 }
 
+/// The only flag of version 00 (section 3.2.2.5). The others are sent as zero.
+const SAMPLED: u8 = 0x01;
+
 impl TraceParent {
-    /// Parses the value of the field. Of a later version than 00, only the part that version 00 has is read (section 4.3).
+    /// Parses the value of the field. Of a later version than 00, only the part that version 00 has is read (section 4.3), and
+    /// flags that version 00 does not have are left out.
     /// Returns `None` if the value is malformed, or an id is zero.
     #[must_use]
     pub fn parse(value: &[u8]) -> Option<Self> {
@@ -38,7 +42,7 @@ impl TraceParent {
         let parent = Self {
             trace_id: hex(&known[3..35])?,
             parent_id: hex(&known[36..52])? as u64,
-            flags: hex(&known[53..])? as u8,
+            flags: hex(&known[53..])? as u8 & SAMPLED,
         };
         (parent.trace_id != 0 && parent.parent_id != 0).then_some(parent)
     }
@@ -92,6 +96,8 @@ mod tests {
             |text: &str| TraceParent::parse(text.as_bytes()).map(|parent| parent.to_string());
         assert_eq!(parse(VALID).as_deref(), Some(VALID));
         assert_eq!(parse(&format!(" {VALID}\t")).as_deref(), Some(VALID));
+        let flagged = VALID.replace("-01", "-ff");
+        assert_eq!(parse(&flagged).as_deref(), Some(VALID));
         let later = VALID.replacen("00", "cc", 1);
         assert_eq!(parse(&later).as_deref(), Some(VALID));
         assert_eq!(parse(&format!("{later}-more")).as_deref(), Some(VALID));

@@ -274,11 +274,6 @@ impl Client {
         !self.flags.has(Flag::Trusted) && !http.is_unanswered()
     }
 
-    /// Whether the last request of the client has presented a token, or needed none.
-    pub(super) fn is_trusted(&self) -> bool {
-        self.flags.has(Flag::Trusted)
-    }
-
     /// The TLS stream, if the connection uses TLS.
     pub(super) fn tls(&self) -> Option<&TlsStream> {
         self.stream.tls()

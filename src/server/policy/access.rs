@@ -27,6 +27,9 @@ use crate::server::ListenAddress;
 /// The maximum number of tokens that are looked up for one request. Clients normally present one.
 const MAX_PRESENTED: usize = 8;
 
+/// What the log shows in place of a text that contains a token.
+const HIDDEN: &str = "(not shown: it contains the token)";
+
 /// Which clients may connect.
 ///
 /// By default a server requires no token. It accepts programs that are not browsers, and pages of its own origin, under
@@ -248,10 +251,19 @@ impl Access {
         /// Longer than any host name.
         const MAX_SHOWN: usize = 256;
         let shown = String::from_utf8_lossy(&value[..value.len().min(MAX_SHOWN)]);
-        if self.reveals(&shown) || links.are_revealed_by(&shown) {
-            return "(not shown: it contains the token)".to_owned();
+        match self.without_secrets(&shown, links) {
+            HIDDEN => HIDDEN.to_owned(),
+            shown => format!("{shown:?}"),
         }
-        format!("{shown:?}")
+    }
+
+    /// The text for the log, or a note in its place if it contains a token.
+    pub(in crate::server) fn without_secrets<'a>(&self, text: &'a str, links: &Links) -> &'a str {
+        if self.reveals(text) || links.are_revealed_by(text) {
+            HIDDEN
+        } else {
+            text
+        }
     }
 
     /// Whether a text contains one of the tokens, in any letter case or percent-encoded.

@@ -12,6 +12,9 @@ use crate::protocol::Time;
 /// The length of a token that the server generates: hexadecimal digits.
 const TOKEN: usize = 64;
 
+/// The maximum number of places of a text at which a token is looked for.
+const MAX_CANDIDATES: usize = 256;
+
 /// What a link shows.
 ///
 /// ```
@@ -153,15 +156,18 @@ impl Links {
         self.links.iter().map(|(_, link)| link.expires).min()
     }
 
-    /// Whether a text contains the token of a link as a whole word, in any letter case or percent-encoded. A stranger may send
-    /// the text, so its cost depends little on the number of links.
+    /// Whether a text contains the token of a link, in any letter case or percent-encoded. A stranger may send the text, so its
+    /// cost depends little on the number of links, and it is limited.
     pub(in crate::server) fn are_revealed_by(&self, text: &str) -> bool {
         if self.links.is_empty() {
             return false;
         }
         let decoded = percent_decode(text).to_ascii_lowercase();
-        let mut words = decoded.split(|byte| !byte.is_ascii_hexdigit());
-        words.any(|word| word.len() == TOKEN && self.presented(&Secret::digest_of(word)).is_some())
+        let words = decoded.split(|byte| !byte.is_ascii_hexdigit());
+        let mut candidates = words
+            .flat_map(|word| word.windows(TOKEN))
+            .take(MAX_CANDIDATES);
+        candidates.any(|one| self.presented(&Secret::digest_of(one)).is_some())
     }
 
     /// Whether there are none.
@@ -201,7 +207,11 @@ mod tests {
         assert_eq!(links.get(held).map(|link| link.id), Some(first));
         assert!(links.presented(&Token::generate().into()).is_none());
         let shown = one.reveal().to_ascii_uppercase().replacen('A', "%41", 1);
-        assert!(links.are_revealed_by(&format!("/x{shown}")) && !links.are_revealed_by("/x"));
+        assert!(
+            links.are_revealed_by(&format!("/x{shown}"))
+                && links.are_revealed_by(&format!("/a{shown}b"))
+                && !links.are_revealed_by("/x")
+        );
         assert_eq!(
             links.next_expiry(),
             Some(Time::default() + Duration::from_secs(5))

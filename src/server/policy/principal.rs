@@ -76,7 +76,10 @@ impl fmt::Display for Principal {
 pub(in crate::server) fn is_plain_name(name: &str) -> bool {
     /// Longer than a host name or an email address.
     const MAX_NAME: usize = 255;
-    let is_plain = |one: char| one.is_alphanumeric() || one.is_ascii_graphic() || one == ' ';
+    /// Letters without a glyph: the fillers of Hangul.
+    const FILLERS: [char; 4] = ['\u{115f}', '\u{1160}', '\u{3164}', '\u{ffa0}'];
+    let is_letter = |one: char| one.is_alphanumeric() && !FILLERS.contains(&one);
+    let is_plain = |one: char| is_letter(one) || one.is_ascii_graphic() || one == ' ';
     let is_like_field = name.contains(' ') && name.contains('=');
     (1..=MAX_NAME).contains(&name.len()) && name.chars().all(is_plain) && !is_like_field
 }

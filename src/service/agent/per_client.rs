@@ -9,7 +9,7 @@ use super::response::{code, error, invalid_message_error};
 use super::router::MAX_ID;
 use super::{AgentConfig, AgentProtocol, HIGH_WATER, LOW_WATER, MAX_UNREAD, WATCH};
 use crate::service::Framing;
-use crate::service::child::{Child, ChildEvent, describe};
+use crate::service::child::{Child, ChildEvent, code_and_signal, describe};
 use crate::service::framing::Decoder;
 use crate::service::json::unescape;
 use crate::service::lines::Line;
@@ -224,8 +224,9 @@ impl AgentPerClient {
                 self.stopping.remove(&client);
                 self.sources.retain(|_, owner| *owner != client);
                 let clean = status.is_some_and(|status| status.success());
+                let (exit_code, signal) = code_and_signal(status);
                 log::info!(
-                    event = "agent exited", client:% = client, exit_code = status.and_then(|status| status.code());
+                    event = "agent exited", client:% = client, exit_code = exit_code, signal = signal;
                     "the agent of {client} {}", describe(status)
                 );
                 let code = if clean {

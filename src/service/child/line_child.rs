@@ -4,15 +4,13 @@ use std::io;
 use std::ops::ControlFlow;
 use std::process::{Command, ExitStatus, Stdio};
 
-use signal_hook::low_level::signal_name;
-
-use super::exit_status::describe;
+use super::exit_status::{code_and_signal, describe};
 use super::supervisor::{Escalation, StopPlan, Supervisor};
 use crate::service::framing::{Decoder, Framing};
 use crate::service::lines::Line;
 use crate::service::pipe::{LineReader, PipeState, Writer};
 use crate::service::text::printable;
-use crate::sys::{NonblockingFd, StartOptions, code_or_signal};
+use crate::sys::{NonblockingFd, StartOptions};
 use crate::{Context, SourceId, Time, TimerId};
 
 /// The maximum number of bytes of a line of standard error that are logged.
@@ -236,9 +234,7 @@ impl Child {
         }
         self.unwatch(ctx);
         let status = self.supervisor.exit().and_then(|exit| exit.status);
-        let how = status.map(code_or_signal);
-        let exit_code = how.and_then(Result::ok);
-        let signal = how.and_then(Result::err).and_then(signal_name);
+        let (exit_code, signal) = code_and_signal(status);
         log::info!(
             event = "exited", program = self.name.as_str(), exit_code = exit_code, signal = signal;
             "{:?} {}", self.name, describe(status)

@@ -309,11 +309,11 @@ impl Attachments {
         }
     }
 
-    /// Stops the output to a reader, or lets it continue. A writer that has paused makes the program wait.
-    pub(crate) fn set_paused(&mut self, client: ClientId, paused: bool) {
-        if let Some(reader) = self.readers.get_mut(&client) {
-            reader.paused = paused;
-        }
+    /// Stops the output to a reader, or lets it continue. A writer that has paused makes the program wait. Returns whether this
+    /// changes anything.
+    pub(crate) fn set_paused(&mut self, client: ClientId, paused: bool) -> bool {
+        let reader = self.readers.get_mut(&client);
+        reader.is_some_and(|reader| std::mem::replace(&mut reader.paused, paused) != paused)
     }
 
     /// Ends all pauses, and ignores later ones: the program has exited, so it cannot be made to wait. The rest of its output

@@ -23,6 +23,9 @@ const STARTS_PER_TURN: usize = 1;
 /// The maximum number of processes that one turn of the loop inspects. Each takes about 100 microseconds.
 const VISITS_PER_TURN: usize = 24;
 
+/// The cost of ending a pause, in units of [`Context::spend`]: a read and a write.
+const RESUME: usize = 20;
+
 /// The shortest timer: until the next turn of the loop.
 const NEXT_TURN: Duration = Duration::from_millis(1);
 
@@ -307,7 +310,7 @@ impl Programs {
         }
         self.with(ctx, id, |program, ctx| {
             let title = match dialect {
-                Dialect::Tty => program.title(),
+                Dialect::Tty => program.title(role),
                 Dialect::Json | Dialect::Text | Dialect::EventStream(_) => String::new(),
             };
             if let Some(attachments) = program.sink.attachments() {
@@ -374,10 +377,15 @@ impl Programs {
                 Ok(ClientMessage::Resize(_)) => {
                     log::debug!("{client} is not the writer: resize ignored");
                 }
-                Ok(ClientMessage::Pause) => attachments.set_paused(client, true),
+                Ok(ClientMessage::Pause) => {
+                    attachments.set_paused(client, true);
+                }
                 Ok(ClientMessage::Resume) => {
-                    attachments.set_paused(client, false);
-                    program.catch_up(ctx, client);
+                    // A few bytes cause a write, and for the writer reads, too.
+                    if attachments.set_paused(client, false) {
+                        ctx.spend(RESUME);
+                        program.catch_up(ctx, client);
+                    }
                 }
                 Ok(ClientMessage::Greeting) => {}
                 Err(ignored) => ignored.log(client),

@@ -16,6 +16,7 @@ use uuid::Uuid;
 use self::launch::PreparedLaunch;
 pub(crate) use self::launch::{Launch, MARK};
 use self::streams::{InputPipe, OutputPipe, watch_terminal};
+use super::attach::Role;
 use super::exit::ProgramExit;
 use super::scrollback::OutputStream;
 use super::sink::{ContextOutput, Sink};
@@ -145,11 +146,16 @@ impl Program {
         self.has_terminal
     }
 
-    /// The title of a window that shows the program: its command line and the name of the host.
-    pub(crate) fn title(&self) -> String {
+    /// The title of a window that shows the program: its command line and the name of the host. Viewers get the first word
+    /// without the arguments, which may contain secrets.
+    pub(crate) fn title(&self, role: Role) -> String {
         let system = rustix::system::uname();
         let host = system.nodename().to_string_lossy();
-        format!("{} ({host})", self.command.join(" "))
+        let shown = match role {
+            Role::Writer => self.command.join(" "),
+            Role::Viewer | Role::Listener => self.command.first().cloned().unwrap_or_default(),
+        };
+        format!("{shown} ({host})")
     }
 
     /// The offset after the last byte of its output.
