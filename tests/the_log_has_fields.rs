@@ -193,9 +193,9 @@ fn an_app_learns_the_trace_of_a_handshake() {
 fn metrics_have_durations_by_cause_and_the_time_of_each_service() {
     let routes = json!({"routes": {"/one": {"echo": {}}, "/two": {"echo": {}}}});
     let folder = std::env::temp_dir().join(format!("outrigger-metrics-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("a folder");
+    fs::create_dir_all(&folder).expect("a folder");
     let file = folder.join("config.json");
-    std::fs::write(&file, routes.to_string()).expect("written");
+    fs::write(&file, routes.to_string()).expect("written");
     let mut program = Program::start(&[
         "serve",
         "--no-auth",
@@ -203,7 +203,7 @@ fn metrics_have_durations_by_cause_and_the_time_of_each_service() {
         file.to_str().expect("text"),
     ]);
     let address = program.address();
-    std::fs::remove_dir_all(&folder).expect("removed");
+    fs::remove_dir_all(&folder).expect("removed");
     let mut wire = connect(address, "/one", "");
     wire.send_frame(1, b"x");
     wire.read_frame();
