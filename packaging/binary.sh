@@ -13,6 +13,8 @@
 set -euo pipefail
 [ $# -ge 1 ] || { sed -n 's/^# usage: /usage: /p' "$0" >&2; exit 2; }
 target=$1
+# The modes are in the archive.
+umask 022
 mkdir -p "${2:-$(dirname "$0")/../target/dist}"
 folder=$(cd "${2:-$(dirname "$0")/../target/dist}" && pwd)
 cd "$(dirname "$0")/.."
@@ -45,6 +47,7 @@ packaging/licences.py "$triple" >"$content/THIRD-PARTY-LICENSES"
 # BSD's tar, that of macOS, has other names for these options.
 owner=(--owner=0 --group=0 --numeric-owner --sort=name)
 tar --version | grep -q GNU || owner=(--uid=0 --gid=0)
+export TZ=UTC
 find "$content" -exec touch -h -t 202001010000 {} +
-TZ=UTC tar -c "${owner[@]}" -C "$work" "$name" | gzip -n -9 >"$folder/$name.tar.gz"
+tar -c "${owner[@]}" -C "$work" "$name" | gzip -n -9 >"$folder/$name.tar.gz"
 echo "$folder/$name.tar.gz"

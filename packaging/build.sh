@@ -40,12 +40,12 @@ deb() {
   for cpu in x86_64 aarch64; do
     file=$(for_linux "$cpu")
     [ -n "$file" ] || continue
-    unpack "$file" target/package
+    unpack "$file" target/deb
     mkdir -p "$out/deb"
     cargo deb --quiet --no-build --no-strip --target "$cpu-unknown-linux-gnu" --output "$out/deb/"
     count=$((count + 1))
   done
-  rm -rf target/package
+  rm -rf target/deb
   [ "$count" -gt 0 ] || { echo "build: there is no archive for Linux in $dist" >&2; return 1; }
 }
 

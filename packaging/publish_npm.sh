@@ -16,8 +16,20 @@ package = json.load(sys.stdin)
 print(int("optionalDependencies" in package), package["name"] + "@" + package["version"], sys.argv[1])' "$file"
 done | LC_ALL=C sort)
 [ -n "$list" ] || { echo "publish_npm: there are no packages below $1" >&2; exit 1; }
+answer=$(mktemp)
+trap 'rm -f "$answer"' EXIT
 while read -r _ package file; do
-  if [ -n "$("${npm[@]}" view "$package" version 2>/dev/null || true)" ]; then
+  if "${npm[@]}" view "$package" version >"$answer" 2>&1 </dev/null; then
+    published=$(<"$answer")
+  elif grep -q E404 "$answer"; then
+    published=
+  else
+    echo "publish_npm: cannot ask for $package:" >&2
+    cat "$answer" >&2
+    exit 1
+  fi
+  # For a version that is missing in a package that exists, npm prints nothing.
+  if [ -n "$published" ]; then
     echo "publish_npm: $package is published already"
   else
     "${npm[@]}" publish --provenance --access public "$(realpath "$file")" </dev/null

@@ -12,9 +12,10 @@ out=$(realpath "${OUT:-target/packages}")
 here=$PWD
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
 work=$(mktemp -d)
-mounts=()
+mounts=() servers=()
 cleanup() {
-  local mount
+  local mount server
+  for server in "${servers[@]}"; do kill -KILL "$server" 2>/dev/null || true; done
   for mount in "${mounts[@]}"; do umount -l "$mount" 2>/dev/null || true; done
   # Do not delete through what is still mounted.
   rm -rf --one-file-system "$work"
@@ -100,12 +101,12 @@ make_root() {
   for package in "${packages[@]}"; do
     compgen -G "target/debs/${package}_*.deb" >/dev/null || missing+=("$package")
   done
-  [ -z "${missing[*]:-}" ] || (cd target/debs && chmod a+rwx . && apt-get download -qq "${missing[@]}")
+  [ -z "${missing[*]:-}" ] || (cd target/debs && apt-get -o APT::Sandbox::User=root download -qq "${missing[@]}")
   for package in target/debs/*.deb; do dpkg-deb --fsys-tarfile "$package" | tar -x --keep-directory-symlink -C "$work/root"; done
   : >"$work/root/var/lib/dpkg/status"
   cp "$work/root/usr/share/base-passwd/passwd.master" "$work/root/etc/passwd"
   cp "$work/root/usr/share/base-passwd/group.master" "$work/root/etc/group"
-  chroot "$work/root" sh -c 'ln -sf bash /bin/sh.tmp && rm /bin/sh.tmp; pwconv; ldconfig'
+  chroot "$work/root" sh -c 'pwconv; ldconfig'
 }
 mount_devices() { # ROOT
   mkdir -p "$1/dev/pts" "$1/proc" "$1/tmp"
@@ -139,7 +140,10 @@ deb() {
   systemd-analyze security --offline=yes --root="$root" --threshold=25 outrigger.service | tail -n 1
   # What systemd does: it holds the socket, and starts the program of ExecStart as the user of the unit.
   token=$(chroot "$root" /usr/bin/outrigger token add me --token-file /etc/outrigger/tokens)
-  [ "$(stat -c %U:%G:%a --dereference "$root/etc/outrigger/tokens" | cut -d: -f3)" = 640 ] || { echo "try: the token file has another mode" >&2; return 1; }
+  [ "$(chroot "$root" stat -c %U:%G:%a /etc/outrigger/tokens)" = root:outrigger:640 ] || {
+    echo "try: the token file has another owner or mode" >&2
+    return 1
+  }
   local command
   command=$(sed -n 's/^ExecStart=//p' "$root/lib/systemd/system/outrigger.service")
   port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
@@ -148,7 +152,11 @@ deb() {
   env -i PATH=/usr/bin:/bin systemd-socket-activate --listen="127.0.0.1:$port" /usr/sbin/chroot --userspec=outrigger "$root" $command \
     >"$work/socket" 2>&1 &
   server=$!
-  until grep -q "Listening on" "$work/socket"; do kill -0 "$server" && sleep 0.1; done
+  servers+=("$server")
+  until grep -q "Listening on" "$work/socket"; do
+    kill -0 "$server" || { cat "$work/socket" >&2; return 1; }
+    sleep 0.1
+  done
   if talk --connect "$port" /echo "$token"; then
     echo "  the socket-activated service works"
   else
@@ -157,6 +165,7 @@ deb() {
   fi
   kill "$server"
   wait "$server" || true
+  servers=()
   bare "$(type -P chroot)" "$root" env PATH=/usr/sbin:/usr/bin:/sbin:/bin dpkg --purge outrigger >/dev/null
   if [ -e "$root/usr/bin/outrigger" ] || [ -e "$root/etc/outrigger" ]; then
     echo "try: purging left files" >&2

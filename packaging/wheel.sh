@@ -6,7 +6,9 @@
 # Needs maturin (pip install maturin). A wheel for musl has the tag musllinux, one for glibc the tag manylinux.
 set -euo pipefail
 [ $# -ge 1 ] || { sed -n 's/^# usage: /usage: /p' "$0" >&2; exit 2; }
-folder=$(realpath -m "${2:-$(dirname "$0")/../target/packages/python}")
+folder=${2:-$(dirname "$0")/../target/packages/python}
+mkdir -p "$folder"
+folder=$(cd "$folder" && pwd)
 cd "$(dirname "$0")/.."
 # shellcheck source=packaging/flags.sh
 . packaging/flags.sh "$1"
@@ -17,4 +19,5 @@ case $1 in
   *-linux-*) options=(--zig --compatibility manylinux_2_28) ;;
 esac
 cd packaging/python
-maturin build --release --target "$triple" "${options[@]}" --out "$folder"
+# The bash of macOS takes an empty array for an unbound variable.
+maturin build --release --target "$triple" ${options[@]+"${options[@]}"} --out "$folder"

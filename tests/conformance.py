@@ -274,7 +274,9 @@ class Coverage(Part):
     def worse(self, now, kept):
         worse = []
         for module, (covered, lines) in (kept or {"modules": {}})["modules"].items():
-            if module in now["modules"]:
+            if module not in now["modules"]:
+                worse.append(f"{module} is missing")
+            else:
                 was, is_now = 100 * covered / lines, 100 * now["modules"][module][0] / now["modules"][module][1]
                 if is_now < was - COVERAGE_TOLERANCE:
                     worse.append(f"{module}: {is_now:.1f} % instead of {was:.1f} %")

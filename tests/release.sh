@@ -93,7 +93,7 @@ pack @x/linux ''
 pack @x/darwin ''
 cat >"$work/npm.sh" <<END
 #!/bin/sh
-case "\$1 \$2" in "view @x/darwin@1.0.0") echo 1.0.0 ;; view*) exit 1 ;; publish*) echo "\$*" >>"$work/calls" ;; esac
+case "\$1 \$2" in "view @x/darwin@1.0.0") echo 1.0.0 ;; view*) echo "npm error code \${E:-E404}" >&2; exit 1 ;; publish*) echo "\$*" >>"$work/calls" ;; esac
 END
 chmod +x "$work/npm.sh"
 expect "what is published" \
@@ -101,5 +101,6 @@ expect "what is published" \
   "$(NPM=$work/npm.sh packaging/publish_npm.sh "$work/npm")"
 flags="publish --provenance --access public"
 expect "the calls of npm" "$flags $work/npm/linux.tgz $flags $work/npm/a-main.tgz" "$(xargs <"$work/calls")"
+rejects "cannot ask for @x/linux@1.0.0" env E=E401 NPM="$work/npm.sh" packaging/publish_npm.sh "$work/npm"
 rejects "no packages below" packaging/publish_npm.sh "$work/empty"
 echo "release: ok"

@@ -437,6 +437,7 @@ class Load:
                 if found := re.match(r"\S+ \S+ +(c[\d.]+) (connected|disconnected):", line):
                     counts[found[2]][found[1]] += 1
         connected, disconnected = counts["connected"], counts["disconnected"]
+        assert connected and disconnected, f"{self.name}: no line of the log names a client"
         wrong = {id: (connected[id], disconnected[id]) for id in connected | disconnected if max(connected[id], disconnected[id]) > 1}
         assert not wrong, f"{self.name}: clients with their numbers of beginnings and endings: {list(wrong.items())[:9]}"
         causes = {

@@ -3,7 +3,8 @@
 # The context is a folder with the unpacked archive of each processor: amd64/ and arm64/ (packaging/build.sh image).
 FROM debian:bookworm-slim
 ARG TARGETARCH=amd64
-COPY ${TARGETARCH}/outrigger /usr/local/bin/outrigger
+# Artifacts of a workflow do not keep modes.
+COPY --chmod=755 ${TARGETARCH}/outrigger /usr/local/bin/outrigger
 COPY ${TARGETARCH}/THIRD-PARTY-LICENSES ${TARGETARCH}/LICENSE-MIT ${TARGETARCH}/LICENSE-APACHE /usr/local/share/doc/outrigger/
 RUN useradd --create-home --uid 10000 --shell /bin/bash outrigger
 USER outrigger

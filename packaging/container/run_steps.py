@@ -26,6 +26,9 @@ def steps(text):
 
 
 def copy(context, root, words):
+    mode = None
+    if words[0].startswith("--chmod="):
+        mode = int(words.pop(0).removeprefix("--chmod="), 8)
     *sources, target = words
     target_path = root / target.lstrip("/")
     if target.endswith("/") or len(sources) > 1:
@@ -33,13 +36,16 @@ def copy(context, root, words):
     else:
         target_path.parent.mkdir(parents=True, exist_ok=True)
     for source in sources:
-        shutil.copy(context / source, target_path)
+        copied = pathlib.Path(shutil.copy(context / source, target_path))
+        if mode is not None:
+            copied.chmod(mode)
 
 
 def main():
     if len(sys.argv) != 4:
         sys.exit(__doc__.split("usage: ")[1].splitlines()[0])
     dockerfile, root, architecture = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), sys.argv[3]
+    assert root.resolve() != pathlib.Path("/"), "ROOT is the system itself"
     variables = {}
     for instruction, rest in steps(dockerfile.read_text()):
         expanded = re.sub(r"\$\{(\w+)\}", lambda found: variables[found[1]], rest)
