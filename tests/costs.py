@@ -253,7 +253,7 @@ def main():
         ]:
             was = kept.setdefault(name, {}).get(what)
             # If the client is slow for a moment, its messages arrive in more pieces, which is not a cost of the server.
-            for _ in range(3):
+            for _ in range(6):
                 (before, few), (after, many) = (measure(conversation, rounds) for rounds in (fewer, more))
                 each = round((after - before) / (many - few), digits or None)
                 change = each / was - 1 if was else 0.0
