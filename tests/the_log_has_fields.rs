@@ -250,9 +250,7 @@ fn suppressed_lines_are_counted() {
     let most = log.matches("refused: 404").count();
     let least = most - log.matches("suppressed").count();
     assert!(
-        suppressed > 0.0
-            && most as f64 + suppressed >= 400.0
-            && least as f64 + suppressed <= 400.0,
+        suppressed > 0.0 && most as f64 + suppressed >= 400.0 && least as f64 + suppressed <= 400.0,
         "{suppressed} of 400: {log}"
     );
 }
