@@ -155,18 +155,22 @@ def ttyd_client(url):
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 99, 0, 0))
     shown, deadline = b"", time.monotonic() + PATIENCE
 
-    def until(pattern):
+    def until(pattern, line=b""):
+        """Types a line until the pattern is shown."""
         nonlocal shown
+        os.write(terminal, line)
         while not re.search(pattern, shown):
-            assert select.select([terminal], [], [], max(0, deadline - time.monotonic()))[0], shown
-            shown += os.read(terminal, 65536)
+            assert time.monotonic() < deadline, shown
+            if select.select([terminal], [], [], 3)[0]:
+                shown += os.read(terminal, 65536)
+            else:
+                os.write(terminal, line)
 
     try:
         until(rb"prompt>")
-        # The client drops what is typed before it has seen output, and sends the size of its terminal first or last.
+        # The client drops what is typed before it has handled output, and sends the size of its terminal first or last.
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 44, 111, 0, 0))
-        os.write(terminal, b"until [ \"$(stty size)\" = '44 111' ]; do sleep 0.1; done; echo size-$((6*7))\r")
-        until(rb"size-42")
+        until(rb"size-42", b"until [ \"$(stty size)\" = '44 111' ]; do sleep 0.1; done; echo size-$((6*7))\r")
         os.write(terminal, b"exit\r")
         assert os.waitpid(pid, 0)[1] == 0, shown
         pid = None
