@@ -13,7 +13,7 @@
 set -euo pipefail
 [ $# -ge 1 ] || { sed -n 's/^# usage: /usage: /p' "$0" >&2; exit 2; }
 target=$1
-# The modes are in the archive.
+# The archive records file modes, which must not depend on the umask of the caller.
 umask 022
 mkdir -p "${2:-$(dirname "$0")/../target/dist}"
 folder=$(cd "${2:-$(dirname "$0")/../target/dist}" && pwd)

@@ -19,5 +19,5 @@ case $1 in
   *-linux-*) options=(--zig --compatibility manylinux_2_28) ;;
 esac
 cd packaging/python
-# The bash of macOS takes an empty array for an unbound variable.
+# Bash 3.2, which macOS has, treats an empty array as an unbound variable.
 maturin build --release --target "$triple" ${options[@]+"${options[@]}"} --out "$folder"

@@ -457,8 +457,8 @@ def render_soak(kept):
         "`tests/soak.py MINUTES` puts a mixed load on two servers, one of them over TLS: resumable clients of every service\n"
         "behind a proxy that cuts their connections at random bytes, clients that end in every way, MCP calls and sessions, and\n"
         "an agent that is killed. After each tenth of the run, the load stops until all clients have left. The run fails if a\n"
-        "message or a byte was lost, duplicated or changed, or if a service was told twice or never that a client has ended. It\n"
-        "also fails if a server has more descriptors or processes at a later stop than at the first one, or over 2 MiB more\n"
+        "message or a byte was lost, duplicated or changed, or if the end of a client was reported twice or not at all. It also\n"
+        "fails if a server has more descriptors or processes at a later stop than at the first one, or over 2 MiB more\n"
         "anonymous memory.",
     ]
     if figures := figures_of(kept, "soak"):

@@ -384,7 +384,7 @@ fn metrics_count_events() {
     drop(stays);
 }
 
-/// A service whose program does not run.
+/// A service that is never ready.
 struct NotReady;
 
 impl Service for NotReady {

@@ -3,7 +3,7 @@
 # The context is a folder with the unpacked archive of each processor: amd64/ and arm64/ (packaging/build.sh image).
 FROM debian:bookworm-slim
 ARG TARGETARCH=amd64
-# Artifacts of a workflow do not keep modes.
+# The release workflow passes the program on as an artifact, which loses its file mode.
 COPY --chmod=755 ${TARGETARCH}/outrigger /usr/local/bin/outrigger
 COPY ${TARGETARCH}/THIRD-PARTY-LICENSES ${TARGETARCH}/LICENSE-MIT ${TARGETARCH}/LICENSE-APACHE /usr/local/share/doc/outrigger/
 RUN useradd --create-home --uid 10000 --shell /bin/bash outrigger

@@ -202,7 +202,7 @@ impl Log for Logger {
         }
         let text = record.args().to_string();
         if limited {
-            // What is over the limit of a line is not logged.
+            // The line is cut later, so a longer text must not use up more of the rate.
             state
                 .limiter
                 .logged(origin, &text[..text.floor_char_boundary(MAX_LINE)]);

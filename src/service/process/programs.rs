@@ -381,10 +381,14 @@ impl Programs {
                     attachments.set_paused(client, true);
                 }
                 Ok(ClientMessage::Resume) => {
-                    // A few bytes cause a write, and for the writer reads, too.
                     if attachments.set_paused(client, false) {
                         ctx.spend(RESUME);
-                        program.catch_up(ctx, client);
+                        if writes {
+                            program.catch_up(ctx, client);
+                        } else {
+                            // The program has not waited for a viewer, so there is nothing to read.
+                            attachments.pump(client, &mut ContextOutput(ctx));
+                        }
                     }
                 }
                 Ok(ClientMessage::Greeting) => {}
