@@ -260,14 +260,14 @@ def pipeline(pipe, port, request, connections, seconds):
     return came
 
 
-def exchange(pipe, port, path, messages, connections, seconds):
-    """Sends messages on `connections` connections and reads the echoes. Returns the number of bytes read."""
+def exchange(pipe, port, path, messages, connections, seconds, fields=AUTHORIZATION):
+    """Sends messages on `connections` connections and reads what comes. Returns the number of bytes read."""
     frames = [memoryview(message) for message in messages]
     came, states = 0, {}
     deadline = time.monotonic() + seconds
     with selectors.DefaultSelector() as selector:
         for number in range(connections):
-            connection = open_client(port, path)
+            connection = open_client(port, path, fields)
             connection.setblocking(False)
             states[connection] = [number, frames[number % len(frames)]]
             selector.register(connection, selectors.EVENT_READ | selectors.EVENT_WRITE)
@@ -810,6 +810,30 @@ def stuck_program(run):
     flood.hear()
 
 
+def tty_resumes(run):
+    """the writer and 16 viewers of a program that prints without end pause and resume it at full speed, as ttyd's page can"""
+    port = run.serve({"/process/...": {"processes": {}}})
+    spawned = json.dumps({"command": "yes", "args": ["x" * 100], "allocate_tty": True}).encode()
+    with connect(port) as caller:
+        caller.sendall(post("/process/spawn", spawned))
+        answer = b""
+        while b"}" not in answer:
+            answer += caller.recv(4096)
+    process = json.loads(answer.partition(b"\r\n\r\n")[2])["process_id"]
+    path = f"/process/{process}/attach"
+    subprotocol = b"Sec-WebSocket-Protocol: tty\r\n"
+    run.allowed = allowed(18, held=17 * (MAX_OUTBOUND + TURN_BYTES), programs=2 * MIB)
+    run.begin()
+    # "2" pauses and "3" resumes. Most have no effect: they resume what is not paused.
+    some, pairs = frame(2, b"3") * 20_000, (frame(2, b"2") + frame(2, b"3")) * 10_000
+    workers = []
+    for mode, count in [("writer", 1), ("viewer", 16)]:
+        workers.append(Worker(exchange, port, f"{path}?mode={mode}", [some, pairs], count, 4, AUTHORIZATION + subprotocol))
+    came = results(workers)
+    run.note(f"the writer read {came[0] / MIB:.0f} MiB, the viewers {came[1] / MIB:.0f} MiB")
+    run.check(came[0] and came[1], "nothing was read")
+
+
 def idle_after_storm(run):
     """8 clients echo messages of 16 MiB; the server returns the memory when no client is left"""
     port = run.serve({"/process/...": {"processes": {}}})
@@ -843,6 +867,7 @@ ATTACKS = [
     log_flood_token,
     stray_print,
     stuck_program,
+    tty_resumes,
     long_paths,
     handshake_hoarding,
     idle_after_storm,

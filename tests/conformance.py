@@ -44,7 +44,9 @@ COVERAGE_TOLERANCE = 1.0  # percentage points: some lines depend on timing
 
 def run(command, name, **environment):
     """Runs a command in the root folder and keeps its output. Returns it, or exits if the command has failed."""
-    print(f"  {' '.join(f'{key}={value!r}' for key, value in environment.items())} {' '.join(command)}", flush=True)
+    # Names that begin with underscores are between cargo-llvm-cov and itself.
+    shown = [f"{key}={value!r}" for key, value in environment.items() if not key.startswith("_")]
+    print(f"  {' '.join(shown + command)}", flush=True)
     log = RESULTS / f"{name}.log"
     with open(log, "w") as file:
         code = subprocess.run(

@@ -84,9 +84,9 @@ def read_head(connection):
     return head
 
 
-def open_client(port, path="/echo", **options):
+def open_client(port, path="/echo", fields=AUTHORIZATION, **options):
     connection = connect(port, **options)
-    connection.sendall(upgrade(path))
+    connection.sendall(upgrade(path, fields))
     head = read_head(connection)
     assert head.startswith(b"HTTP/1.1 101 "), head
     return connection
