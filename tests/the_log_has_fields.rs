@@ -117,6 +117,7 @@ fn each_fact_of_an_event_is_a_field() {
     let refused = records.iter().find(|record| record["message"] == "refused");
     let refused = refused.unwrap_or_else(|| panic!("{log}"));
     assert_eq!(refused["status"], 404);
+    assert_eq!(refused["path"], "/nowhere");
     assert_eq!(refused["trace_id"], TRACE[3..35]);
     assert!(refused["reason"].is_string(), "{refused}");
     let untraced = records
@@ -143,6 +144,46 @@ fn the_reason_of_a_peer_does_not_bring_a_token_into_the_log() {
     let (_, log) = program.wait_and_read_log();
     assert!(log.contains("(not shown: it contains the token)"), "{log}");
     assert!(!log.contains(token), "{log}");
+}
+
+#[test]
+fn a_refused_path_is_in_the_log_without_a_token() {
+    let token = "0123456789abcdef";
+    let file = TraceFile::new("log-path");
+    fs::write(file.path(), token).expect("a file");
+    fs::set_permissions(file.path(), fs::Permissions::from_mode(0o600)).expect("a file");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_outrigger"));
+    command.args(["echo", "--listen", "127.0.0.1:0", "--token-file"]);
+    let mut program = Program::spawn(command.arg(file.path()));
+    let address = program.address();
+    let refuse = |path: &str, fields: &str| {
+        let mut wire = Wire::open(address);
+        wire.send(&handshake(path, fields));
+        wire.read_head()
+    };
+    let long = format!("/{}", "x".repeat(1000));
+    let split = format!("/{}{token}", "y".repeat(247));
+    for (path, fields, status) in [
+        ("/missing", "", "401"),
+        (
+            "/wrong",
+            "Authorization: Bearer fedcba9876543210\r\n",
+            "401",
+        ),
+        (&*long, "", "401"),
+        (&*split, "", "400"),
+        ("/0123456789abcde%66", "Origin: http://elsewhere\r\n", "403"),
+    ] {
+        let head = refuse(path, fields);
+        assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{head}");
+    }
+    program.signal(Signal::TERM);
+    let (_, log) = program.wait_and_read_log();
+    for path in ["/missing", "/wrong", &long[..256]] {
+        assert!(log.contains(&format!(" path=\"{path}\" ")), "{path}: {log}");
+    }
+    assert_eq!(log.matches(" path=\"(not shown").count(), 2, "{log}");
+    assert!(!log.contains(&token[..8]), "{log}");
 }
 
 #[test]

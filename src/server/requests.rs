@@ -4,7 +4,7 @@ use super::admin;
 use super::authorization::handle_wrong_token;
 use super::client::Client;
 use super::context::Context;
-use super::core::Core;
+use super::core::{Core, Env};
 use super::id::{ClientId, ServiceId};
 use super::operator;
 use super::policy::{RequestSource, Scope, too_many_clients, too_many_of_address};
@@ -23,6 +23,9 @@ const CONSOLE: &str = "outrigger-console";
 
 /// The maximum length of a client's path in bytes. The server keeps the path while the client is connected.
 const MAX_PATH: usize = 1024;
+
+/// The maximum length of the path in the log line of a rejection. It is kept while the rejection is delayed.
+const MAX_REJECTED_PATH: usize = 256;
 
 /// Handles an HTTP event of a connection that is not upgraded.
 #[inline(never)]
@@ -49,12 +52,23 @@ pub(super) fn handle_http<S: Service>(
 /// Answers a request head, or waits for the request's body.
 fn handle_head<S: Service>(ctx: &mut Context, service: &mut S, id: ClientId, head: &[u8]) {
     let max_headers = ctx.config().limits.max_headers;
-    let answered = Request::parse_within(head, max_headers)
-        .and_then(|request| route(ctx, service, id, &request, head));
+    let answered = Request::parse_within(head, max_headers).and_then(|request| {
+        route(ctx, service, id, &request, head)
+            .map_err(|rejection| with_path(rejection, &request, &ctx.core.env))
+    });
     if let Err(rejection) = answered {
         ctx.core
             .with(id, |client, env| client.reject(env, &rejection));
     }
+}
+
+/// Records the beginning of a request's path in its rejection, unless the path contains a token.
+fn with_path(rejection: Rejection, request: &Request<'_>, env: &Env) -> Rejection {
+    let path = request.path();
+    // More is searched than shown, so that a token that is cut off at the end is found.
+    let searched = &path[..path.floor_char_boundary(MAX_PATH)];
+    let shown = env.config.access.without_secrets(searched, &env.links);
+    rejection.at(&shown[..shown.floor_char_boundary(MAX_REJECTED_PATH)])
 }
 
 /// Checks access, selects the service, and upgrades or answers the request, or waits for its body.
@@ -121,6 +135,7 @@ fn route<S: Service>(
             && access.presents_token(request)
             && let Some(delay) = handle_wrong_token(env, client.remote)
         {
+            let rejection = with_path(rejection, request, env);
             client.reject_later(env, rejection, delay);
             return Ok(());
         }

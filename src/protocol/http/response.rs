@@ -142,6 +142,8 @@ pub struct Rejection {
     fields: Vec<Field>,
     /// The value of the metric label `reason`.
     reason: &'static str,
+    /// The path of the request, for the log.
+    path: Option<Box<str>>,
 }
 
 impl Rejection {
@@ -153,6 +155,7 @@ impl Rejection {
             detail: None,
             fields: Vec::new(),
             reason: status.reason_label(),
+            path: None,
         }
     }
 
@@ -196,6 +199,17 @@ impl Rejection {
     pub fn detail(mut self, detail: impl Into<String>) -> Self {
         self.detail = Some(detail.into());
         self
+    }
+
+    /// Records the path of the request, for the log.
+    pub(crate) fn at(mut self, path: &str) -> Self {
+        self.path = Some(path.into());
+        self
+    }
+
+    /// The path of the request, if it was recorded.
+    pub(crate) fn path(&self) -> Option<&str> {
+        self.path.as_deref()
     }
 
     /// Adds a field to the response, such as `Allow`. It replaces an earlier field with the same name. A field with a

@@ -136,6 +136,7 @@ impl Client {
             "refused",
             status = Field::BareNumber(rejection.status.0.into()),
             reason = Field::Bare(&reason),
+            path = rejection.path(),
             remote = word(&self.remote);
             trace = trace
         );
