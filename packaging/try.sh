@@ -7,6 +7,8 @@
 # deb and image need root, because they change into a folder (chroot) with a minimal Debian, which they make from Debian's packages.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# In a namespace of its own, the mounts below end with the last process, whatever ends it.
+if [ "$(id -u)" = 0 ] && [ -z "${TRY_IN_NAMESPACE:-}" ]; then TRY_IN_NAMESPACE=1 exec unshare --mount packaging/try.sh "$@"; fi
 dist=$(realpath "${DIST:-target/dist}")
 out=$(realpath "${OUT:-target/packages}")
 here=$PWD
@@ -87,6 +89,26 @@ npm() {
     export BARE_PATH=$work/node:/usr/bin:/bin
     bare npm install --silent --no-audit --no-fund --offline --omit=optional "$main" "$platform"
     talk --shell /bin/sh --in-place "$PWD/node_modules/.bin/outrigger" -- npx --offline outrigger
+    # A signal to the command alone ends the program, too, and its exit status is the command's.
+    local command program status=0
+    env -i PATH="$BARE_PATH" node node_modules/.bin/outrigger echo --listen 127.0.0.1:0 --no-auth >"$work/echo" 2>&1 &
+    command=$!
+    until grep -q "listening on" "$work/echo"; do
+      kill -0 "$command" || { cat "$work/echo" >&2; exit 1; }
+      sleep 0.1
+    done
+    # With a recent Node.js, the program has taken the place of the command.
+    program=$(pgrep -P "$command" || echo "$command")
+    kill -TERM "$command"
+    wait "$command" || status=$?
+    if kill -0 "$program" 2>/dev/null; then
+      kill -KILL "$program"
+      echo "try: the program did not end with npm's command" >&2
+      exit 1
+    elif [ "$status" != 0 ]; then
+      echo "try: after SIGTERM, npm's command ended with $status: $(cat "$work/echo")" >&2
+      exit 1
+    fi
   )
 }
 
