@@ -157,7 +157,8 @@ def calls():
     for kind in [0x00, 0x01, 0x0E, 0x20, 0x40, 0x41]:
         yield bytes([kind]) + step(kind, b"a body of some length") + step(1, b"") + step(kind ^ 1, b"x" * 200)
     for raw in [b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n5;a=b\r\nhello\r\n0\r\nT: x\r\n\r\n",
-                b"POST /stream HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\nabc", HEAD[:250]]:
+                b"POST /stream HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\nabc",
+                b"HEAD /stream HTTP/1.1\r\nHost: h\r\n\r\nGET /stream HTTP/1.1\r\nHost: h\r\n\r\n", HEAD[:250]]:
         yield bytes([7]) + step(0xF0, raw) + step(1, b"after")
 
 

@@ -237,8 +237,11 @@ fn answer_head(
         transcript.events.push(format!("call {}", request.path()));
         if request.path() == "/stream" {
             http.begin_stream(NOW, DATE, &[("Content-Type", "text/event-stream")], out);
-            http.stream(NOW, b"data: x\n\n", out);
-            http.end_stream(NOW, out);
+            // The answer to HEAD ends after its head.
+            if http.state() == HttpState::Streaming {
+                http.stream(NOW, b"data: x\n\n", out);
+                http.end_stream(NOW, out);
+            }
         } else {
             http.respond(NOW, DATE, &ok(), out);
         }
@@ -360,6 +363,13 @@ mod tests {
         for _ in 0..3000 {
             calls(&random.bytes(500));
         }
+    }
+
+    #[test]
+    fn an_answer_to_head_is_not_streamed() {
+        let request = b"HEAD /stream HTTP/1.1\r\nHost: h\r\n\r\n";
+        let data = [&[7, 0xf0, request.len() as u8], &request[..]].concat();
+        calls(&data);
     }
 
     #[test]
