@@ -201,14 +201,14 @@ impl Rejection {
         self
     }
 
-    /// Records the path of the request, for the log.
-    pub(crate) fn at(mut self, path: &str) -> Self {
+    /// Records the path of the request, for the log. The response does not have it.
+    pub fn at(mut self, path: &str) -> Self {
         self.path = Some(path.into());
         self
     }
 
     /// The path of the request, if it was recorded.
-    pub(crate) fn path(&self) -> Option<&str> {
+    pub fn path(&self) -> Option<&str> {
         self.path.as_deref()
     }
 
