@@ -88,8 +88,8 @@ pub struct AgentConfig {
     pub request_timeout: Option<Duration>,
     /// How long a client may take to answer a request of a shared agent. By default there is no limit.
     pub answer_timeout: Option<Duration>,
-    /// Whether the idle timeout is suspended for clients that have or observe a session, or have a process of their own. If false, only a
-    /// pending request suspends it.
+    /// Whether the idle timeout is suspended for clients that have or observe a session, or have a process of their own.
+    /// If false, only a pending request suspends it.
     pub sessions_may_idle: bool,
 }
 

@@ -9,7 +9,7 @@ use super::response::{code, error, invalid_message_error};
 use super::router::MAX_ID;
 use super::{AgentConfig, AgentProtocol, HIGH_WATER, LOW_WATER, MAX_UNREAD, WATCH};
 use crate::service::Framing;
-use crate::service::child::{Child, ChildEvent, code_and_signal, describe};
+use crate::service::child::{Child, ChildEvent, START_COST, code_and_signal, describe};
 use crate::service::framing::Decoder;
 use crate::service::json::unescape;
 use crate::service::lines::Line;
@@ -263,6 +263,7 @@ impl Service for AgentPerClient {
     }
 
     fn connected(&mut self, ctx: &mut Context, client: ClientId, _: &Request<'_>) {
+        ctx.spend(START_COST);
         let decoder = Decoder::new(self.config.framing, ctx.config().limits.max_message);
         match Child::spawn_with(ctx, &self.config.command, decoder, |_| {}) {
             Ok(child) => {

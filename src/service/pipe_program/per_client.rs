@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::environment::{Environment, check_size};
 use super::{HIGH_WATER, LOW_WATER, PipeConfig, TurnOutput, ending, line_too_long, to_message};
-use crate::service::child::{Child, ChildEvent, describe};
+use crate::service::child::{Child, ChildEvent, START_COST, describe};
 use crate::service::framing::Decoder;
 use crate::service::lines::Line;
 use crate::{
@@ -19,9 +19,6 @@ use crate::{
 /// How long a client that has half-closed its connection is kept while it takes no output. Its program has exited by
 /// then.
 const LAST_OUTPUT: Duration = Duration::from_secs(10);
-
-/// What starting a program costs, in microseconds.
-const START_COST: usize = 1000;
 
 /// The program of one client.
 #[derive(Debug)]
