@@ -16,6 +16,8 @@ struct Source {
     fd: RawFd,
     serial: u64,
     service_id: ServiceId,
+    /// The readiness to report when `ready` is called again, if it is to be called.
+    again: Option<Readiness>,
 }
 
 /// Every file descriptor that a service watches.
@@ -23,8 +25,9 @@ struct Source {
 pub(super) struct Sources {
     sources: Slab<Source>,
     last_serial: u64,
-    /// The sources for which to call `ready` again, with the readiness to report.
-    again: Vec<(SourceId, Readiness)>,
+    /// The sources for which to call `ready` again. Each is here at most once, so that a service that asks many times
+    /// in a turn does not multiply its work.
+    again: Vec<SourceId>,
 }
 
 impl Sources {
@@ -44,6 +47,7 @@ impl Sources {
             fd,
             serial: id.serial(),
             service_id,
+            again: None,
         });
         Ok(id)
     }
@@ -59,18 +63,39 @@ impl Sources {
 
     /// The service that watches a source. `None` if the source is no longer watched: a late event can have its id.
     pub(super) fn service_id(&self, id: SourceId) -> Option<ServiceId> {
-        self.sources
-            .get(id.slot())
-            .filter(|source| source.serial == id.serial())
-            .map(|source| source.service_id)
+        let source = self.sources.get(id.slot());
+        let source = source.filter(|source| source.serial == id.serial());
+        source.map(|source| source.service_id)
     }
 
+    fn get_mut(&mut self, id: SourceId) -> Option<&mut Source> {
+        let source = self.sources.get_mut(id.slot());
+        source.filter(|source| source.serial == id.serial())
+    }
+
+    /// Asks for another call of `ready`. The readiness is added to that of an earlier request. Does nothing if the source
+    /// is not watched.
     pub(super) fn again(&mut self, id: SourceId, readiness: Readiness) {
-        self.again.push((id, readiness));
+        let Some(source) = self.get_mut(id) else {
+            return;
+        };
+        match &mut source.again {
+            Some(asked) => {
+                asked.readable |= readiness.readable;
+                asked.writable |= readiness.writable;
+            }
+            None => {
+                source.again = Some(readiness);
+                self.again.push(id);
+            }
+        }
     }
 
+    /// The sources for which to call `ready` again, with the readiness to report.
     pub(super) fn take_again(&mut self) -> Vec<(SourceId, Readiness)> {
-        std::mem::take(&mut self.again)
+        let ids = std::mem::take(&mut self.again);
+        let take = |id| Some((id, self.get_mut(id)?.again.take()?));
+        ids.into_iter().filter_map(take).collect()
     }
 
     /// Whether `ready` must be called again for a source.

@@ -23,7 +23,7 @@ const STARTS_PER_TURN: usize = 1;
 /// The maximum number of processes that one turn of the loop inspects. Each takes about 100 microseconds.
 const VISITS_PER_TURN: usize = 24;
 
-/// The cost of ending a pause, in units of [`Context::spend`]: a read and a write.
+/// The cost of ending a pause, in units of [`Context::spend`]: a write.
 const RESUME: usize = 20;
 
 /// The shortest timer: until the next turn of the loop.
@@ -383,12 +383,7 @@ impl Programs {
                 Ok(ClientMessage::Resume) => {
                     if attachments.set_paused(client, false) {
                         ctx.spend(RESUME);
-                        if writes {
-                            program.catch_up(ctx, client);
-                        } else {
-                            // The program has not waited for a viewer, so there is nothing to read.
-                            attachments.pump(client, &mut ContextOutput(ctx));
-                        }
+                        program.catch_up(ctx, client);
                     }
                 }
                 Ok(ClientMessage::Greeting) => {}

@@ -340,12 +340,16 @@ impl Program {
         }
     }
 
-    /// Sends a reader the output that it has not seen, and continues to read.
+    /// Sends a reader the output that it has not seen. Further output is read in its turn, because a client may cause many
+    /// calls.
     pub(crate) fn catch_up(&mut self, ctx: &mut Context, reader: ClientId) {
         if let Some(attachments) = self.sink.attachments() {
             attachments.pump(reader, &mut ContextOutput(ctx));
         }
-        self.read_all(ctx);
+        if self.sink.wants_output() {
+            let readable = self.outputs.iter().filter(|output| output.readable);
+            readable.for_each(|output| output.read_again(ctx));
+        }
     }
 
     /// Reads all outputs, even if no event has reported output.
@@ -404,11 +408,7 @@ impl Program {
             self.release(ctx, output.source);
             self.check_finished(ctx);
         } else if self.outputs[at].readable && self.sink.wants_output() {
-            let readiness = Readiness {
-                readable: true,
-                writable: false,
-            };
-            ctx.again(self.outputs[at].source, readiness);
+            self.outputs[at].read_again(ctx);
         }
     }
 

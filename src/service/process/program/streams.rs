@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use crate::service::pipe::{ByteQueue, PipeState};
 use crate::service::process::scrollback::OutputStream;
 use crate::sys::read_output;
-use crate::{Context, Interest, SourceId};
+use crate::{Context, Interest, Readiness, SourceId};
 
 /// While more input than this is queued, no more is taken.
 const INPUT_HIGH: usize = 64 << 10;
@@ -69,6 +69,15 @@ impl OutputPipe {
     /// Reads output. Zero bytes mean that no process has the other end open.
     pub(super) fn read(&self, spare: &mut [u8]) -> rustix::io::Result<usize> {
         read_output(self.fd.as_fd(), spare)
+    }
+
+    /// Asks for another call of `ready` for the output.
+    pub(super) fn read_again(&self, ctx: &mut Context) {
+        let readiness = Readiness {
+            readable: true,
+            writable: false,
+        };
+        ctx.again(self.source, readiness);
     }
 }
 
