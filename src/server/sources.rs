@@ -103,3 +103,42 @@ impl Sources {
         !self.again.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    /// The bug: a source was called as often as it had asked, and each call asked again.
+    #[test]
+    fn a_source_that_asks_twice_is_called_once() -> io::Result<()> {
+        let poll = mio::Poll::new()?;
+        let (socket, _peer) = UnixStream::pair()?;
+        let mut sources = Sources::default();
+        let id = sources.watch(poll.registry(), ServiceId::ALL, &socket, Interest::READABLE)?;
+        let readable = Readiness {
+            readable: true,
+            writable: false,
+        };
+        let writable = Readiness {
+            readable: false,
+            writable: true,
+        };
+        for readiness in [readable, Readiness::default(), writable, readable] {
+            sources.again(id, readiness);
+        }
+        let both = Readiness {
+            readable: true,
+            writable: true,
+        };
+        assert_eq!(sources.take_again(), [(id, both)]);
+        assert_eq!(sources.take_again(), []);
+        sources.again(id, Readiness::default());
+        assert_eq!(sources.take_again(), [(id, Readiness::default())]);
+        sources.again(id, readable);
+        sources.unwatch(poll.registry(), id);
+        sources.again(id, readable);
+        assert_eq!(sources.take_again(), []);
+        Ok(())
+    }
+}
