@@ -15,12 +15,20 @@ if cargo +nightly --version >/dev/null 2>&1; then cargo=(cargo +nightly); else e
 # cargo-fuzz has no --locked.
 cargo metadata --locked --format-version 1 >/dev/null
 python3 seeds.py
+run() {
+  local log
+  log=$("${@:3}" fuzz run "$1" -- -max_total_time="$2" -max_len=4096 -print_final_stats=1 2>&1) || {
+    echo "fuzz $1:"
+    tail -40 <<<"$log"
+    # xargs starts no other target after this status.
+    exit 255
+  }
+  echo "fuzz $1: $(sed -n 's/stat::number_of_executed_units: *//p' <<<"$log") executions in ${2}s, no finding"
+}
+export -f run
 for target in $targets; do
   "${cargo[@]}" fuzz build "$target" >build.log 2>&1 || { cat build.log; exit 1; }
   rm -f build.log
-  log=$("${cargo[@]}" fuzz run "$target" -- -max_total_time="$seconds" -max_len=4096 -print_final_stats=1 2>&1) || {
-    echo "$log" | tail -40
-    exit 1
-  }
-  echo "fuzz $target: $(sed -n 's/stat::number_of_executed_units: *//p' <<<"$log") executions in ${seconds}s, no finding"
 done
+# One target for each processor at a time.
+xargs -P "$(nproc)" -I '{}' bash -euo pipefail -c 'run "$@"' run '{}' "$seconds" "${cargo[@]}" <<<"${targets// /$'\n'}"
