@@ -100,7 +100,7 @@ class Autobahn(Part):
         report = RESULTS / self.files[0]
         report.unlink(missing_ok=True)
         try:
-            run([f"tests/autobahn/{self.script}"], self.name, REPORT=str(report), **self.environment)
+            run([f"tests/interop/autobahn/{self.script}"], self.name, REPORT=str(report), **self.environment)
         except SystemExit:
             # The script fails if a case is neither OK nor informational. The report says which.
             if not report.exists():
@@ -291,7 +291,7 @@ class Soak(Part):
 
     def measure(self):
         # Fails if anything was lost, told twice or never, or grew.
-        run(["tests/soak.py", os.environ.get("SOAK_MINUTES", "30"), "--json", str(RESULTS / self.files[0])], self.name)
+        run(["tests/load/soak.py", os.environ.get("SOAK_MINUTES", "30"), "--json", str(RESULTS / self.files[0])], self.name)
 
     def figures(self):
         return json.loads((RESULTS / self.files[0]).read_text())
@@ -456,7 +456,7 @@ def render_coverage(kept):
 def render_soak(kept):
     text = [
         "## Soak",
-        "`tests/soak.py MINUTES` puts a mixed load on two servers, one of them over TLS: resumable clients of every service\n"
+        "`tests/load/soak.py MINUTES` puts a mixed load on two servers, one of them over TLS: resumable clients of every service\n"
         "behind a proxy that cuts their connections at random bytes, clients that end in every way, MCP calls and sessions, and\n"
         "an agent that is killed. After each tenth of the run, the load stops until all clients have left. The run fails if a\n"
         "message or a byte was lost, duplicated or changed, or if the end of a client was reported twice or not at all. It also\n"

@@ -42,10 +42,10 @@ pub enum Told {
 type OnMessage = Box<dyn FnMut(&mut Context, ClientId, Message<'_>) + Send>;
 
 /// A service that records each call and passes messages to the test.
-struct Witness {
+pub struct Witness {
     told: Sender<Told>,
     /// The caller that gets its answer when the server stops.
-    waiting: Option<ClientId>,
+    pub waiting: Option<ClientId>,
     on_message: OnMessage,
 }
 
@@ -138,7 +138,7 @@ impl Service for Witness {
 /// A server on a free port, in its own thread. Dropping it stops the server.
 pub struct TestServer {
     pub address: SocketAddr,
-    pub handle: Handle,
+    pub handle: Handle<Witness>,
     told: Receiver<Told>,
     ended: Option<Receiver<Ended>>,
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the examples that no other test runs: chat.rs, editor.py, shared_agent.py and mcp.py.
+# Runs the examples that no other test runs: chat.rs, tokio.rs, editor.py, shared_agent.py and mcp.py.
 #
 # env:   OUTRIGGER, and PYTHON with the package websockets
 set -euo pipefail
@@ -9,16 +9,27 @@ for example in editor shared_agent mcp; do
   echo "  examples/$example.py ok"
 done
 
-cargo build --release --locked --quiet --example chat
+cargo build --release --locked --quiet --example chat --example tokio
 out=$(mktemp)
-target/release/examples/chat 0 >"$out" &
-server=$!
+server=
 trap 'kill "$server" 2>/dev/null || true; rm -f "$out"' EXIT
-deadline=$((SECONDS + 30))
-until grep -q ws:// "$out"; do
-  kill -0 "$server" && [ "$SECONDS" -lt "$deadline" ] || exit 1
-  sleep 0.05
-done
+# Starts an example, and waits until it has printed this many addresses.
+start() { # COUNT COMMAND...
+  local count=$1 deadline=$((SECONDS + 30))
+  shift
+  "$@" >"$out" &
+  server=$!
+  until [ "$(grep -c ws:// "$out")" = "$count" ]; do
+    kill -0 "$server" && [ "$SECONDS" -lt "$deadline" ] || exit 1
+    sleep 0.05
+  done
+}
+stop() {
+  kill "-$1" "$server"
+  wait "$server"
+}
+
+start 1 target/release/examples/chat 0
 timeout 60 "$PYTHON" - "$(cat "$out")" <<'PY'
 import asyncio, sys, websockets
 
@@ -36,6 +47,25 @@ async def main(url):
 
 asyncio.run(main(sys.argv[1]))
 PY
-kill "$server"
-wait "$server"
+stop TERM
 echo "  examples/chat.rs ok"
+
+# A shell starts background programs with SIGINT ignored, but tokio installs a handler.
+start 2 target/release/examples/tokio 0 0
+# shellcheck disable=SC2046
+timeout 60 "$PYTHON" - $(sed 's/.* //' "$out") <<'PY'
+import asyncio, sys, websockets
+
+async def main(server, task):
+    for url in server, task:
+        async with websockets.connect(url) as socket:
+            # The task of tokio compresses.
+            assert len(socket.protocol.extensions) == (url == task), (url, socket.protocol.extensions)
+            for message in "hello", "x" * 100_000, b"bytes":
+                await socket.send(message)
+                assert await socket.recv() == message
+
+asyncio.run(main(*sys.argv[1:]))
+PY
+stop INT
+echo "  examples/tokio.rs ok"

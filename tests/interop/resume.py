@@ -6,7 +6,7 @@ import sys
 
 from server import Server
 
-sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../common"))
 from cutting import Proxy
 
 NUMBERS = 12

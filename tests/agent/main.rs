@@ -1,0 +1,12 @@
+//! `outrigger agent` and `outrigger connect`: agents that many clients share, and editors that reach them.
+#![cfg(feature = "cli")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+#[cfg(feature = "client")]
+mod an_editor_never_notices_a_cut;
+mod each_kind_of_client_has_an_agent;
+mod one_agent_serves_many_clients;
+mod sessions_may_be_observed;
+mod sessions_stay_with_their_owners;

@@ -1,0 +1,556 @@
+//! `outrigger agent` with a real agent process: which client gets which message, and what happens when a client
+//! disconnects or the agent exits.
+
+use std::collections::HashMap;
+
+use crate::common::agent::{Client, error_code, example_agent};
+use crate::common::program::Program;
+use crate::common::traces::{TraceFile, eventually, expect_gone};
+use crate::common::{BINARY, TEXT, Wire};
+use rustix::process::{Signal, kill_process};
+use serde_json::json;
+
+fn agent(options: &[&str]) -> Program {
+    Program::start(&[&["agent"][..], options, &["--", &example_agent()]].concat())
+}
+
+#[test]
+fn the_101_names_the_connection_and_binary_frames_are_ignored() {
+    let server = agent(&[]);
+    let address = server.address();
+    let mut wire = Wire::open(address);
+    wire.send(&crate::common::request("/acp"));
+    let head = wire.read_head();
+    let id = head
+        .lines()
+        .find_map(|line| line.strip_prefix("Acp-Connection-Id: "))
+        .expect("an id");
+    assert_eq!((id.len(), id.matches('-').count()), (36, 4), "{id}");
+    wire.send_frame(BINARY, b"\0\xff");
+    let mut client = Client { wire, next_id: 0 };
+    assert_eq!(
+        client.ask("initialize", json!({}))["result"]["protocolVersion"],
+        1
+    );
+}
+
+#[test]
+fn clients_with_the_same_ids_each_get_their_own_answers_and_updates() {
+    let server = agent(&[]);
+    let address = server.address();
+    let threads: Vec<_> = (0..16)
+        .map(|number| {
+            std::thread::spawn(move || {
+                let (mut client, session, _) = Client::with_session(address);
+                for round in 0..50 {
+                    let id = client.prompt(&session, &format!("words of {number} round {round}"));
+                    let mut words = Vec::new();
+                    loop {
+                        let message = client.hear();
+                        if message["method"] == "session/update" {
+                            assert_eq!(message["params"]["sessionId"], session);
+                            words.push(
+                                message["params"]["update"]["content"]["text"]
+                                    .as_str()
+                                    .expect("text")
+                                    .to_owned(),
+                            );
+                        } else {
+                            assert_eq!(
+                                (&message["id"], &message["result"]["stopReason"]),
+                                (&json!(id), &json!("end_turn"))
+                            );
+                            break;
+                        }
+                    }
+                    assert_eq!(words.join(" "), format!("words of {number} round {round}"));
+                }
+            })
+        })
+        .collect();
+    threads
+        .into_iter()
+        .for_each(|thread| thread.join().expect("only its own messages"));
+}
+
+#[test]
+fn equal_progress_tokens_reach_who_asked_and_other_notifications_reach_everybody() {
+    // The agent reports progress for each call, with the call's number, and announces new tools.
+    let script = r#"while read -r line; do
+        case $line in
+            *announce*) echo '{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}'; continue;;
+            *unanswered*) continue;;
+        esac
+        token=${line##*\"progressToken\":}; token=${token%%[!0-9]*}
+        number=${line##*\"number\":}; number=${number%%[!0-9]*}
+        echo '{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":'$token',"progress":'$number'}}'
+        echo '{"jsonrpc":"2.0","id":'$token',"result":{"number":'$number'}}'
+        echo '{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":'$token',"progress":"late"}}'
+    done"#;
+    let server = Program::start(&["agent", "--protocol", "jsonrpc", "--", "sh", "-c", script]);
+    let address = server.address();
+    let threads: Vec<_> = (0..16)
+        .map(|client| {
+            std::thread::spawn(move || {
+                let mut wire = Client::connect(address);
+                for round in 0..30 {
+                    let number = client * 1000 + round;
+                    let params = json!({"number": number, "_meta": {"progressToken": "t"}});
+                    wire.say(
+                        &json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}),
+                    );
+                    let progress = &wire.hear()["params"];
+                    assert_eq!(progress, &json!({"progressToken": "t", "progress": number}));
+                    let answer = wire.hear();
+                    assert_eq!(answer["id"], 1);
+                    assert_eq!(answer["result"], json!({"number": number}));
+                }
+                wire
+            })
+        })
+        .collect();
+    let clients = threads.into_iter().map(|thread| thread.join());
+    let mut clients: Vec<_> = clients
+        .map(|client| client.expect("only its own messages"))
+        .collect();
+    clients[0].request("unanswered", json!({}));
+    clients[0].say(&json!({"jsonrpc": "2.0", "method": "announce"}));
+    for client in &mut clients {
+        assert_eq!(client.hear()["method"], "notifications/tools/list_changed");
+    }
+}
+
+#[test]
+fn responses_out_of_order_reach_their_clients() {
+    let server = agent(&[]);
+    let address = server.address();
+    let mut clients: Vec<_> = (0..8).map(|_| Client::with_session(address)).collect();
+    let mut ids = HashMap::new();
+    for (number, (client, session, _)) in clients.iter_mut().enumerate() {
+        for _ in 0..5 {
+            ids.entry(number)
+                .or_insert_with(Vec::new)
+                .push(client.prompt(session, "hold"));
+            // The update shows that the agent has the prompt.
+            client.hear();
+        }
+    }
+    let (last, session, _) = &mut clients[0];
+    let releasing = last.prompt(&session.clone(), "release");
+    ids.get_mut(&0).expect("the first").insert(0, releasing);
+    for (number, (client, ..)) in clients.iter_mut().enumerate() {
+        let mut want = ids.remove(&number).expect("its requests");
+        while !want.is_empty() {
+            let message = client.hear();
+            let id = message["id"].as_u64().expect("a number");
+            let at = want
+                .iter()
+                .position(|want| *want == id)
+                .expect("the id of a pending request");
+            want.remove(at);
+        }
+    }
+}
+
+#[test]
+fn a_request_for_another_clients_session_is_denied_and_does_not_reach_the_agent() {
+    let log = TraceFile::new("stranger");
+    let script = format!("AGENT_LOG={} exec {}", log.path(), example_agent());
+    let server = Program::start(&["agent", "--", "sh", "-c", &script]);
+    let address = server.address();
+    let (mut owner, session, _) = Client::with_session(address);
+    let mut stranger = Client::initialized(address);
+    for method in [
+        "session/prompt",
+        "session/load",
+        "session/resume",
+        "session/set_mode",
+        "session/close",
+    ] {
+        let answer = stranger.ask(method, json!({"sessionId": session, "secret": "stranger"}));
+        assert_eq!(
+            (error_code(&answer), &answer["error"]["message"]),
+            (-32010, &json!("Access denied")),
+            "{method}"
+        );
+    }
+    stranger.say(&json!({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session, "secret": "stranger"}}));
+    let listed = stranger.ask("session/list", json!({}));
+    assert_eq!(
+        listed["result"]["sessions"],
+        json!([]),
+        "another client's session is not listed"
+    );
+    assert_eq!(
+        owner.ask("session/list", json!({}))["result"]["sessions"][0]["sessionId"],
+        json!(session)
+    );
+    let id = owner.prompt(&session, "done");
+    owner.answer_to(id);
+    let seen = log.text();
+    assert!(
+        seen.contains("session/prompt") && !seen.contains("stranger"),
+        "{seen}"
+    );
+}
+
+#[test]
+fn a_line_feed_between_tokens_does_not_start_a_second_message() {
+    let server = agent(&[]);
+    let address = server.address();
+    let (_owner, session, _) = Client::with_session(address);
+    let mut stranger = Client::initialized(address);
+    let smuggled = json!({"jsonrpc": "2.0", "id": 99, "method": "session/prompt", "params": {"sessionId": session, "prompt": []}});
+    let text =
+        format!("{{\"jsonrpc\":\"2.0\",\"id\":5,\"method\":\"x\",\"params\":\n{smuggled}\r\n}}");
+    stranger.wire.send_frame(TEXT, text.as_bytes());
+    let answer = stranger.hear();
+    assert_eq!(
+        (&answer["id"], error_code(&answer)),
+        (&json!(5), -32601),
+        "one message gets one response"
+    );
+}
+
+#[test]
+fn after_a_lost_connection_prompts_are_cancelled_and_the_session_can_be_resumed() {
+    let log = TraceFile::new("cut");
+    let script = format!("AGENT_LOG={} exec {}", log.path(), example_agent());
+    let server = Program::start(&["agent", "--", "sh", "-c", &script]);
+    let address = server.address();
+    let (mut bystander, calm, _) = Client::with_session(address);
+    let (mut client, session, mut token) = Client::with_session(address);
+    let long = "x".repeat(4 << 20);
+    for (text, sent) in [
+        ("wait", Some("session/cancel")),
+        ("permission", Some("\"outcome\":\"cancelled\"")),
+        // The answer does not fit into the socket buffers, so the connection is lost in the middle of it.
+        (&long, None),
+    ] {
+        client.prompt(&session, text);
+        if let Some(sent) = sent {
+            client.hear();
+            client.wire.reset();
+            eventually("the agent gets the cancellation", || {
+                log.text().contains(sent)
+            });
+        } else {
+            client.wire.read_exact(1000);
+            client.wire.reset();
+        }
+
+        let id = bystander.prompt(&calm, "still here");
+        assert_eq!(
+            bystander.answer_to(id)["result"]["stopReason"],
+            "end_turn",
+            "other clients are not affected"
+        );
+
+        client = Client::initialized(address);
+        let load = |token: &str| json!({"sessionId": session, "cwd": "/", "mcpServers": [], "_meta": {"outrigger": {"resumeToken": token}}});
+        assert_eq!(
+            error_code(&client.ask("session/load", load("wrong"))),
+            -32010
+        );
+        let answer = client.ask("session/load", load(&token));
+        let fresh = answer["result"]["_meta"]["outrigger"]["resumeToken"]
+            .as_str()
+            .expect("a token")
+            .to_owned();
+        let mut other = Client::initialized(address);
+        assert_eq!(
+            error_code(&other.ask("session/load", load(&token))),
+            -32010,
+            "a used token opens nothing"
+        );
+        token = fresh;
+        let id = client.prompt(&session, "goes on");
+        assert_eq!(client.answer_to(id)["result"]["stopReason"], "end_turn");
+    }
+}
+
+#[test]
+fn when_the_agent_exits_requests_fail_and_a_new_agent_serves_the_same_connections() {
+    let pids = TraceFile::new("death");
+    let script = format!("echo $$ >>{}; exec {}", pids.path(), example_agent());
+    let server = Program::start(&["agent", "--", "sh", "-c", &script]);
+    let address = server.address();
+    let mut clients: Vec<_> = (0..10).map(|_| Client::with_session(address)).collect();
+    let mut asked = Vec::new();
+    for (client, session, _) in &mut clients {
+        let ids: Vec<_> = (0..5).map(|_| client.prompt(session, "hold")).collect();
+        (0..5).for_each(|_| drop(client.hear()));
+        asked.push(ids);
+    }
+    kill_process(pids.pids(1)[0], Signal::KILL).expect("it runs");
+    for ((client, session, _), ids) in clients.iter_mut().zip(asked) {
+        for id in ids {
+            let answer = client.answer_to(id);
+            assert_eq!(
+                (error_code(&answer), &answer["error"]["message"]),
+                (-32012, &json!("Agent exited"))
+            );
+            assert_eq!(
+                answer["error"]["data"],
+                json!({"code": null, "signal": "SIGKILL"})
+            );
+        }
+        let id = client.prompt(session, "x");
+        assert_eq!(
+            error_code(&client.answer_to(id)),
+            -32002,
+            "the sessions are lost with the agent"
+        );
+        let new = client.ask("session/new", json!({"cwd": "/", "mcpServers": []}));
+        let session = new["result"]["sessionId"]
+            .as_str()
+            .expect("a session")
+            .to_owned();
+        let id = client.prompt(&session, "hello");
+        assert_eq!(client.answer_to(id)["result"]["stopReason"], "end_turn");
+    }
+    assert_eq!(pids.pids(2).len(), 2, "the agent was restarted once");
+}
+
+#[test]
+fn the_server_stops_when_the_agent_exits_too_often() {
+    let mut server = Program::start(&[
+        "agent",
+        "--restart-limit",
+        "2/60s",
+        "--",
+        "sh",
+        "-c",
+        "exit 4",
+    ]);
+    let address = server.address();
+    let mut wire = Wire::connect(address, "/acp");
+    assert_eq!(wire.read_close(), (1011, "Agent exited".to_owned()));
+    wire.send_close(1011);
+    let (status, log) = server.wait_and_read_log();
+    assert_eq!(status.code(), Some(1));
+    assert_eq!(log.matches("restarting it in").count(), 2, "{log}");
+}
+
+#[test]
+fn invalid_lines_of_the_agent_are_skipped() {
+    let script = format!(
+        "echo garbage; head -c 300000 /dev/zero | tr '\\0' x; echo; echo '[1]'; exec {}",
+        example_agent()
+    );
+    let server = Program::start(&[
+        "agent",
+        "--max-message",
+        "100KiB",
+        "--",
+        "sh",
+        "-c",
+        &script,
+    ]);
+    let (mut client, session, _) = Client::with_session(server.address());
+    let id = client.prompt(&session, "fine");
+    assert_eq!(client.answer_to(id)["result"]["stopReason"], "end_turn");
+}
+
+#[test]
+fn invalid_messages_of_a_client_get_errors() {
+    let server = agent(&[]);
+    let address = server.address();
+    let mut early = Client::connect(address);
+    early.request("session/new", json!({}));
+    assert_eq!(
+        early.wire.read_close(),
+        (1002, "The first message must be initialize".to_owned())
+    );
+    let mut client = Client::initialized(address);
+    client.wire.send_frame(TEXT, b"nonsense");
+    assert_eq!(error_code(&client.hear()), -32700);
+    client.wire.send_frame(TEXT, b"[]");
+    assert_eq!(error_code(&client.hear()), -32600);
+    client.say(&json!({"jsonrpc": "2.0", "id": "x".repeat(2000), "method": "x"}));
+    assert_eq!(
+        client.wire.read_close(),
+        (1008, "Request id too long".to_owned())
+    );
+}
+
+#[test]
+fn a_client_that_does_not_read_is_closed_and_does_not_delay_others() {
+    let server = agent(&["--max-outbound", "1MiB", "--close-timeout", "1h"]);
+    let address = server.address();
+    let (mut deaf, session, _) = Client::with_session(address);
+    let (mut other, own, _) = Client::with_session(address);
+    // The client does not read 150 updates of 100 kB each.
+    deaf.prompt(&session, &format!("{} ", "x".repeat(100_000)).repeat(150));
+    for _ in 0..100 {
+        let id = other.prompt(&own, "quick");
+        assert_eq!(other.answer_to(id)["result"]["stopReason"], "end_turn");
+    }
+    assert_eq!(deaf.wire.read_close(), (1008, "Slow consumer".to_owned()));
+}
+
+#[test]
+fn per_client_each_connection_has_a_process_that_ends_with_it() {
+    let pids = TraceFile::new("per-client");
+    // A wrapper that ignores HUP and forks the actual server, as npx does.
+    let script = format!(
+        "trap '' HUP; {} & echo $! >>{}; cat >/dev/null & wait $!",
+        "sleep 1000",
+        pids.path()
+    );
+    let server = Program::start(&[
+        "agent",
+        "--mode",
+        "per-client",
+        "--protocol",
+        "jsonrpc",
+        "--",
+        "sh",
+        "-c",
+        &script,
+    ]);
+    let address = server.address();
+    let wires: Vec<_> = (0..3).map(|_| Wire::connect(address, "/acp")).collect();
+    let pids = pids.pids(3);
+    drop(wires);
+    pids.into_iter().for_each(expect_gone);
+}
+
+#[test]
+fn per_client_messages_pass_through_byte_for_byte() {
+    let server = Program::start(&[
+        "agent",
+        "--mode",
+        "per-client",
+        "--protocol",
+        "jsonrpc",
+        "--",
+        "cat",
+    ]);
+    let address = server.address();
+    let mut wire = Wire::open(address);
+    let request = String::from_utf8(crate::common::request("/acp")).expect("ASCII");
+    wire.send(
+        request
+            .replace("Host", "Sec-WebSocket-Protocol: mcp\r\nHost")
+            .as_bytes(),
+    );
+    assert!(
+        wire.read_head()
+            .contains("\r\nSec-WebSocket-Protocol: mcp\r\n")
+    );
+    let text = r#"{ "jsonrpc" : "2.0","id":1.50, "method":"é\u00e9","params":[1e400 ]}"#;
+    wire.send_frame(TEXT, text.as_bytes());
+    assert_eq!(wire.read_frame().payload, text.as_bytes());
+    wire.send_frame(TEXT, b"nonsense");
+    assert!(String::from_utf8_lossy(&wire.read_frame().payload).contains("-32700"));
+    let large = format!(
+        r#"{{"jsonrpc":"2.0","method":"x","params":"{}"}}"#,
+        "y".repeat(10 << 20)
+    );
+    wire.send_frame(TEXT, large.as_bytes());
+    assert!(wire.read_frame().payload == large.as_bytes());
+}
+
+#[test]
+fn per_client_an_agent_that_exits_closes_its_client() {
+    for (script, code) in [("read line", 1000), ("read line; exit 3", 1011)] {
+        let server = Program::start(&[
+            "agent",
+            "--mode",
+            "per-client",
+            "--protocol",
+            "jsonrpc",
+            "--",
+            "sh",
+            "-c",
+            script,
+        ]);
+        let mut wire = Wire::connect(server.address(), "/acp");
+        wire.send_frame(TEXT, b"{}");
+        assert_eq!(wire.read_close(), (code, "Agent exited".to_owned()));
+    }
+}
+
+#[test]
+fn a_signal_stops_all_agent_processes() {
+    for mode in ["shared", "per-client"] {
+        let pids = TraceFile::new(&format!("signal-{mode}"));
+        let script = format!(
+            "trap '' HUP; sleep 1000 & echo $! >>{}; cat >/dev/null",
+            pids.path()
+        );
+        let mut server = Program::start(&[
+            "agent",
+            "--mode",
+            mode,
+            "--protocol",
+            "jsonrpc",
+            "--",
+            "sh",
+            "-c",
+            &script,
+        ]);
+        let mut wire = Wire::connect(server.address(), "/acp");
+        let left = pids.pids(1)[0];
+        server.signal(Signal::TERM);
+        assert_eq!(wire.read_close().0, 1001);
+        wire.send_close(1001);
+        assert_eq!(server.wait().code(), Some(0));
+        expect_gone(left);
+    }
+}
+
+#[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "reads /proc")]
+fn responses_to_an_agent_that_does_not_read_take_bounded_memory() {
+    // The bug: each of its requests got an error response, and the queue of responses grew without limit: 1.5 GB in 6 s.
+    let done = TraceFile::new("agent-asks");
+    let script = format!(
+        r#"yes '{{"jsonrpc":"2.0","id":1,"method":"x","params":{{}}}}' | head -c 20000000; echo done >{}; exec sleep 1000"#,
+        done.path()
+    );
+    let server = Program::start(&["agent", "--log", "off", "--", "sh", "-c", &script]);
+    server.address();
+    eventually("all requests were read", || !done.text().is_empty());
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid()));
+    let status = status.expect("it runs");
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let resident: u64 = resident
+        .and_then(|line| line.trim().strip_suffix(" kB"))
+        .and_then(|kilobytes| kilobytes.parse().ok())
+        .expect("a number");
+    assert!(resident < 40_000, "{resident} kB");
+}
+
+#[test]
+fn a_stopping_server_waits_for_pending_responses() {
+    // The bug: SIGTERM closed every client at once. None of ten prompts that needed 0.3 s got its response, although the
+    // drain timeout is 10 s.
+    let mut server = agent(&[]);
+    let address = server.address();
+    let (mut busy, session, _) = Client::with_session(address);
+    let (mut idle, ..) = Client::with_session(address);
+    let prompt = busy.prompt(&session, "permission");
+    let asked = loop {
+        let message = busy.hear();
+        if message["method"] == "session/request_permission" {
+            break message["id"].clone();
+        }
+    };
+    server.signal(Signal::TERM);
+    assert_eq!(idle.wire.read_close().0, 1001, "it has no pending request");
+    idle.wire.send_close(1001);
+    let refused = busy.ask("session/list", json!({}));
+    assert_eq!(error_code(&refused), -32015, "new requests are rejected");
+    let outcome = json!({"outcome": {"outcome": "selected", "optionId": "yes"}});
+    busy.say(&json!({"jsonrpc": "2.0", "id": asked, "result": outcome}));
+    assert_eq!(
+        busy.answer_to(prompt)["result"]["stopReason"],
+        "end_turn",
+        "the pending request gets its response"
+    );
+    assert_eq!(busy.wire.read_close().0, 1001);
+    busy.wire.send_close(1001);
+    assert_eq!(server.wait().code(), Some(0));
+}

@@ -1,0 +1,9 @@
+//! `outrigger app`, `pipe` and `serve`: programs behind a WebSocket.
+#![cfg(feature = "cli")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod a_program_is_the_server;
+mod any_program_may_be_a_service;
+mod several_services_share_a_listener;

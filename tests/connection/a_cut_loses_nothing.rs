@@ -1,0 +1,354 @@
+//! Clients whose connection is cut come back and go on; the other ways to end a connection end the client.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::common::program::Program;
+use crate::common::traces::{TraceFile, eventually};
+use crate::common::{
+    BINARY, CLOSE, PING, PONG, TEXT, TestServer, Told, Wire, call, patient, request,
+};
+use outrigger::{Cause, CloseCode, Config, ResumeConfig};
+use rustix::process::Signal;
+use serde_json::json;
+
+/// A connection that can be resumed.
+struct Resumable {
+    wire: Wire,
+    token: String,
+    /// The number of messages that the server says it has taken.
+    taken: u64,
+}
+
+/// Sends a handshake, and returns the connection and the head of the response.
+fn ask(address: SocketAddr, target: &str, field: &str) -> (Wire, String) {
+    let mut wire = Wire::open(address);
+    let head = String::from_utf8(request(target)).expect("ASCII");
+    wire.send(
+        head.replacen("Upgrade:", &format!("{field}Upgrade:"), 1)
+            .as_bytes(),
+    );
+    let head = wire.read_head();
+    (wire, head)
+}
+
+impl Resumable {
+    fn connect(address: SocketAddr, path: &str) -> Self {
+        let (wire, head) = ask(address, &format!("{path}?resume=new"), "");
+        Self::from_response(wire, &head)
+    }
+
+    fn from_response(wire: Wire, head: &str) -> Self {
+        assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+        let field = head
+            .lines()
+            .find_map(|line| line.strip_prefix("Outrigger-Resume: "))
+            .expect("a token");
+        let (token, taken) = match field.split_once("; received=") {
+            Some((token, taken)) => (token, taken.parse().expect("a number")),
+            None => (field, 0),
+        };
+        Self {
+            wire,
+            token: token.to_owned(),
+            taken,
+        }
+    }
+
+    /// Comes back with the token in a header field.
+    fn resume(address: SocketAddr, path: &str, token: &str, received: u64) -> Self {
+        let field = format!("Outrigger-Resume: {token}; received={received}\r\n");
+        let (wire, head) = ask(address, path, &field);
+        Self::from_response(wire, &head)
+    }
+
+    fn expect_text(&mut self, text: &str) {
+        let frame = self.wire.read_frame();
+        assert_eq!((frame.opcode, &*frame.payload), (TEXT, text.as_bytes()));
+    }
+}
+
+/// The status of a handshake that comes back.
+fn status(address: SocketAddr, target: &str) -> u16 {
+    let (_, head) = ask(address, target, "");
+    head[9..12].parse().expect("a number")
+}
+
+fn echo() -> TestServer {
+    TestServer::echo(patient())
+}
+
+#[test]
+fn after_a_reset_both_sides_go_on_with_the_next_message() {
+    let server = echo();
+    let mut client = Resumable::connect(server.address, "/x");
+    let id = server.connected();
+    for text in ["1", "2", "3"] {
+        client.wire.send_frame(TEXT, text.as_bytes());
+    }
+    client.expect_text("1");
+    let token = client.token;
+    client.wire.reset();
+
+    let mut client = Resumable::resume(server.address, "/x", &token, 1);
+    // What the server has not taken before the reset is sent again.
+    for text in &["1", "2", "3"][client.taken as usize..] {
+        client.wire.send_frame(TEXT, text.as_bytes());
+    }
+    client.expect_text("2");
+    client.expect_text("3");
+    client.wire.send_close(1000);
+    assert_eq!(client.wire.read_close().0, 1000);
+    let ending = server.disconnected(id);
+    assert_eq!(
+        (ending.cause, ending.code),
+        (Cause::PeerClose, CloseCode(1000))
+    );
+    let (_, told) = server.stop();
+    let ids = told
+        .iter()
+        .filter(|told| matches!(told, Told::Connected(..)));
+    assert_eq!(ids.count(), 0, "the service has seen one client only");
+}
+
+#[test]
+fn a_page_gets_its_token_in_a_notice() {
+    let server = echo();
+    let (mut wire, head) = ask(server.address, "/?resume=new&notice=1", "");
+    let token = Resumable::from_response(Wire::open(server.address), &head).token;
+    let notice = wire.read_frame();
+    let expected = json!({"outrigger": {"resume": token, "received": 0}});
+    assert_eq!(
+        serde_json::from_slice::<serde_json::Value>(&notice.payload).ok(),
+        Some(expected)
+    );
+    wire.send_frame(TEXT, b"a");
+    assert_eq!(wire.read_frame().payload, b"a");
+    wire.end_output();
+
+    // The notice is not counted, so the client has received one message.
+    let (mut wire, head) = ask(
+        server.address,
+        &format!("/?resume={token}&received=1&notice=1"),
+        "",
+    );
+    let client = Resumable::from_response(Wire::open(server.address), &head);
+    let notice = wire.read_frame();
+    let expected = json!({"outrigger": {"resume": client.token, "received": 1}});
+    assert_eq!(
+        serde_json::from_slice::<serde_json::Value>(&notice.payload).ok(),
+        Some(expected)
+    );
+    wire.send_frame(TEXT, b"b");
+    assert_eq!(wire.read_frame().payload, b"b");
+}
+
+#[test]
+fn a_live_connection_is_taken_over() {
+    let server = echo();
+    let mut first = Resumable::connect(server.address, "/");
+    let mut second = Resumable::resume(server.address, "/", &first.token, 0);
+    assert_eq!(first.wire.read_close(), (4001, "Taken over".to_owned()));
+    first.wire.send_close(4001);
+    first.wire.expect_end();
+    // The response with the second token may be lost, so the first token is good until the client sends a message.
+    let mut third = Resumable::resume(server.address, "/", &first.token, 0);
+    assert_eq!(second.wire.read_close().0, 4001);
+    third.wire.send_frame(BINARY, b"here");
+    assert_eq!(third.wire.read_frame().payload, b"here");
+    let refused = format!("/?resume={}&received=0", first.token);
+    assert_eq!(status(server.address, &refused), 410);
+    assert_eq!(server.client_count(), 1);
+}
+
+#[test]
+fn what_cannot_be_resumed_is_refused() {
+    let server = echo();
+    let client = Resumable::connect(server.address, "/a");
+    let token = &client.token;
+    // The last digit differs.
+    let (most, last) = token.split_at(token.len() - 1);
+    let wrong = format!("{most}{}", if last == "0" { "1" } else { "0" });
+    for (target, expected) in [
+        (format!("/a?resume={token}"), 400),
+        (format!("/a?resume={token}&received=x"), 400),
+        (format!("/a?resume={token}&received=1"), 400),
+        (format!("/b?resume={token}&received=0"), 410),
+        (format!("/a?resume={wrong}&received=0"), 410),
+        ("/a?resume=anything&received=0".to_owned(), 410),
+    ] {
+        assert_eq!(status(server.address, &target), expected, "{target}");
+    }
+    // A page asks with a plain request, because it cannot see the status of a handshake.
+    for (token, expected) in [(&**token, 426), (&*wrong, 410)] {
+        let target = format!("/a?resume={token}&received=0");
+        let (status, error) = call(server.address, "GET", &target, None);
+        assert_eq!(status, expected);
+        assert_eq!(error["type"], "error");
+    }
+}
+
+#[test]
+fn leaving_is_not_a_cut() {
+    for (code, stays) in [
+        (Some(1000), false),
+        (None, false),
+        (Some(1001), true),
+        (Some(4000), true),
+    ] {
+        let server = echo();
+        let mut client = Resumable::connect(server.address, "/");
+        let id = server.connected();
+        match code {
+            Some(code) => client.wire.send_close(code),
+            None => client.wire.send_frame(CLOSE, b""),
+        }
+        assert_eq!(client.wire.read_frame().opcode, CLOSE);
+        client.wire.expect_end();
+        let target = format!("/?resume={}&received=0", client.token);
+        assert_eq!(
+            status(server.address, &target),
+            if stays { 101 } else { 410 }
+        );
+        if !stays {
+            assert_eq!(server.disconnected(id).cause, Cause::PeerClose);
+        }
+    }
+}
+
+#[test]
+fn a_client_that_does_not_come_back_ends_after_the_grace_time() {
+    let resume = ResumeConfig {
+        grace: Duration::from_millis(50),
+        ..ResumeConfig::default()
+    };
+    let mut config: Config = patient();
+    config.resume = Some(resume);
+    let server = TestServer::echo(config);
+    let client = Resumable::connect(server.address, "/");
+    let id = server.connected();
+    client.wire.reset();
+    assert_eq!(server.disconnected(id).cause, Cause::NotResumed);
+    let target = format!("/?resume={}&received=0", client.token);
+    assert_eq!(status(server.address, &target), 410);
+}
+
+#[test]
+fn pings_carry_the_number_of_messages_and_pongs_confirm_them() {
+    let mut config: Config = patient();
+    config.timeouts.ping_interval = Some(Duration::from_millis(100));
+    let server = TestServer::echo(config);
+    let mut client = Resumable::connect(server.address, "/");
+    let mut confirmed = 0;
+    for round in 1..4 {
+        client.wire.send_frame(TEXT, b"a");
+        let mut received = false;
+        // The PING may come before the echo.
+        while !received || confirmed < round {
+            let frame = client.wire.read_frame();
+            if frame.opcode == PING {
+                confirmed = String::from_utf8_lossy(&frame.payload)
+                    .parse()
+                    .expect("a number");
+                client.wire.send_frame(PONG, &frame.payload);
+            } else {
+                received = true;
+            }
+        }
+    }
+    let kept = || {
+        let status = call(server.address, "GET", "/status", None).1;
+        status["clients"][0]["resume"]["kept_bytes"].as_u64()
+    };
+    // The second PONG that confirms more drops what the first has confirmed.
+    eventually("two messages are dropped", || {
+        kept().is_some_and(|kept| kept <= 18)
+    });
+    let target = format!("/?resume={}&received=0", client.token);
+    assert_eq!(
+        status(server.address, &target),
+        410,
+        "the first message is not kept"
+    );
+}
+
+#[test]
+fn a_terminal_tells_its_exit_to_a_client_that_was_away() {
+    let go = TraceFile::new("cut-go");
+    let script = format!(
+        "echo begin; until [ -s {} ]; do sleep 0.05; done; echo end; exit 7",
+        go.path()
+    );
+    let server = Program::start(&["terminal", "--no-auth", "--", "sh", "-c", &script]);
+    let address = server.address();
+    let mut client = Resumable::connect(address, "/terminal");
+    let mut output = Vec::new();
+    let mut received = 0;
+    while !output.ends_with(b"begin\r\n") {
+        let frame = client.wire.read_frame();
+        if frame.opcode == BINARY {
+            output.extend(frame.payload);
+        }
+        received += 1;
+    }
+    let token = client.token;
+    client.wire.reset();
+    eventually("the client is detached", || {
+        call(address, "GET", "/status", None).1["detached"] == 1
+    });
+    std::fs::write(go.path(), "go").expect("a temporary file");
+    // The rest of the output, and the exit.
+    let sent = || call(address, "GET", "/status", None).1["clients"][0]["messages_out"].as_u64();
+    eventually("the program has exited", || sent() >= Some(received + 2));
+
+    let mut client = Resumable::resume(address, "/terminal", &token, received);
+    let mut rest = Vec::new();
+    let exit = loop {
+        let frame = client.wire.read_frame();
+        if frame.opcode == TEXT {
+            break frame.payload;
+        }
+        rest.extend(frame.payload);
+    };
+    assert_eq!(rest, b"end\r\n");
+    let exit: serde_json::Value = serde_json::from_slice(&exit).expect("JSON");
+    assert_eq!(
+        (&exit["type"], &exit["exitCode"]),
+        (&json!("exit"), &json!(7))
+    );
+    assert_eq!(client.wire.read_close().0, 1000);
+}
+
+#[test]
+fn a_route_and_a_server_can_offer_no_resuming() {
+    let config = json!({"log": "off", "no-auth": true, "routes": {
+        "/yes": {"echo": {}},
+        "/no": {"echo": {"no-resume": true}},
+    }});
+    let file = TraceFile::new("cut-routes");
+    std::fs::write(file.path(), config.to_string()).expect("a temporary file");
+    let server = Program::start(&["serve", "--config", &file.path()]);
+    let address = server.address();
+    let token = Resumable::connect(address, "/yes").token;
+    for (target, expected) in [("/no?resume=new", 101), ("/no?resume=mine", 101)] {
+        let (_, head) = ask(address, target, "");
+        assert!(head.starts_with(&format!("HTTP/1.1 {expected} ")), "{head}");
+        assert!(!head.contains("Outrigger-Resume"), "{head}");
+    }
+    assert_eq!(
+        status(address, &format!("/no?resume={token}&received=0")),
+        410
+    );
+}
+
+#[test]
+fn a_stopping_server_does_not_wait_for_detached_clients() {
+    let mut server = Program::start(&["echo", "--no-auth", "--drain-timeout", "1h"]);
+    let address = server.address();
+    Resumable::connect(address, "/").wire.reset();
+    eventually("the client is detached", || {
+        call(address, "GET", "/status", None).1["detached"] == 1
+    });
+    server.signal(Signal::TERM);
+    assert!(server.wait().success());
+}

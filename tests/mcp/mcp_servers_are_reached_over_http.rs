@@ -1,0 +1,643 @@
+//! `outrigger mcp`: a stdio MCP server is reached over Streamable HTTP, in the revision without sessions and in those with them.
+
+use std::net::SocketAddr;
+
+use crate::common::program::Program;
+use crate::common::traces::{TraceFile, eventually, expect_gone};
+use crate::common::{TEXT, Wire, call};
+use serde_json::{Value, json};
+
+const STATELESS: &str = "2026-07-28";
+
+/// Starts `mcp` in front of the example server.
+fn example(options: &[&str]) -> Program {
+    let program = env!("CARGO_BIN_EXE_outrigger");
+    Program::start(&[&["mcp"][..], options, &["--", program, "example-mcp"]].concat())
+}
+
+/// Starts `mcp` in front of a shell script, which supports only revisions with sessions. `on_message` handles the messages after
+/// `initialize`, which are in `$line`. The first process, which is asked what it supports, answers with an error.
+fn script(options: &[&str], on_message: &str) -> Program {
+    let script = format!(
+        r#"
+        while read -r line; do
+            case "$line" in
+            *server/discover*) echo '{{"jsonrpc":"2.0","id":1,"error":{{"code":-32601,"message":"no"}}}}';;
+            *'"initialize"'*) echo '{{"jsonrpc":"2.0","id":0,"result":{{"protocolVersion":"2025-11-25"}}}}';;
+            *) {on_message};;
+            esac
+        done
+        "#
+    );
+    Program::start(&[&["mcp"][..], options, &["--", "sh", "-c", &script]].concat())
+}
+
+/// An answer to a call.
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    head: String,
+    wire: Wire,
+}
+
+impl Answer {
+    fn field(&self, name: &str) -> Option<&str> {
+        let mut fields = self.head.lines().filter_map(|line| line.split_once(": "));
+        let field = fields.find(|(field, _)| field.eq_ignore_ascii_case(name));
+        field.map(|(_, value)| value)
+    }
+
+    /// The body, which is one JSON message.
+    fn json(mut self) -> Value {
+        assert_eq!(
+            self.field("Content-Type"),
+            Some("application/json"),
+            "{}",
+            self.head
+        );
+        let length = self.field("Content-Length").expect("a length");
+        let length = length.parse().expect("a number");
+        serde_json::from_slice(&self.wire.read_exact(length)).expect("JSON")
+    }
+
+    /// The next event of a stream: its id and its data. `None` at the end of the stream.
+    fn event(&mut self) -> Option<(String, Value)> {
+        assert_eq!(
+            self.field("Content-Type"),
+            Some("text/event-stream"),
+            "{}",
+            self.head
+        );
+        let mut size = Vec::new();
+        while !size.ends_with(b"\r\n") {
+            size.extend(self.wire.read_exact(1));
+        }
+        let size = std::str::from_utf8(&size).expect("ASCII").trim_end();
+        let size = usize::from_str_radix(size, 16).expect("the size of a chunk");
+        let chunk = String::from_utf8(self.wire.read_exact(size)).expect("UTF-8");
+        self.wire.read_exact(2);
+        if size == 0 {
+            return None;
+        }
+        let field = |name: &str| chunk.lines().find_map(|line| line.strip_prefix(name));
+        let data = field("data: ").expect("data");
+        let id = field("id: ").unwrap_or_default().to_owned();
+        Some((id, serde_json::from_str(data).unwrap_or(Value::Null)))
+    }
+}
+
+/// Makes a call with these fields.
+fn send(address: SocketAddr, method: &str, fields: &[&str], body: &str) -> Answer {
+    let mut wire = Wire::open(address);
+    let fields: String = fields.iter().flat_map(|field| [field, "\r\n"]).collect();
+    let length = body.len();
+    let length = if body.is_empty() {
+        String::new()
+    } else {
+        format!("Content-Length: {length}\r\n")
+    };
+    wire.send(
+        format!("{method} /mcp HTTP/1.1\r\nHost: localhost\r\n{length}{fields}\r\n{body}")
+            .as_bytes(),
+    );
+    let head = wire.read_head();
+    let status = head.split(' ').nth(1).expect("a status");
+    Answer {
+        status: status.parse().expect("a number"),
+        head,
+        wire,
+    }
+}
+
+const JSON: &str = "Content-Type: application/json";
+const ANY: &str = "Accept: application/json, text/event-stream";
+
+/// Sends a request of revision 2026-07-28.
+fn request(address: SocketAddr, id: Value, method: &str, params: Value) -> Answer {
+    let mut params = params;
+    params["_meta"]["io.modelcontextprotocol/protocolVersion"] = STATELESS.into();
+    params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = json!({});
+    let name = params["name"]
+        .as_str()
+        .map(|name| format!("Mcp-Name: {name}"));
+    let version = format!("MCP-Protocol-Version: {STATELESS}");
+    let mirrored = format!("Mcp-Method: {method}");
+    let mut fields = vec![JSON, ANY, &version, &mirrored];
+    fields.extend(name.as_deref());
+    let body = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
+    send(address, "POST", &fields, &body.to_string())
+}
+
+/// A session of a client.
+struct Session {
+    address: SocketAddr,
+    field: String,
+}
+
+impl Session {
+    fn begin(address: SocketAddr) -> Self {
+        let body = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+            "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"},
+        }});
+        let answer = send(address, "POST", &[JSON, ANY], &body.to_string());
+        assert_eq!(answer.status, 200, "{}", answer.head);
+        let id = answer
+            .field("Mcp-Session-Id")
+            .expect("a session")
+            .to_owned();
+        let result = answer.json();
+        assert_eq!(result["result"]["protocolVersion"], "2025-11-25");
+        Self {
+            address,
+            field: format!("Mcp-Session-Id: {id}"),
+        }
+    }
+
+    fn send(&self, message: Value) -> Answer {
+        send(
+            self.address,
+            "POST",
+            &[JSON, ANY, &self.field],
+            &message.to_string(),
+        )
+    }
+
+    fn listen(&self, last: Option<&str>) -> Answer {
+        let last = last.map(|last| format!("Last-Event-ID: {last}"));
+        let mut fields = vec!["Accept: text/event-stream", &*self.field];
+        fields.extend(last.as_deref());
+        send(self.address, "GET", &fields, "")
+    }
+}
+
+/// The number at a field of the status.
+fn figure(address: SocketAddr, name: &str) -> u64 {
+    let (_, status) = call(address, "GET", "/status", None);
+    status[name]
+        .as_u64()
+        .unwrap_or_else(|| panic!("{name} in {status}"))
+}
+
+#[test]
+fn requests_of_the_revision_without_sessions_share_a_process() {
+    let server = example(&[]);
+    let address = server.address();
+    for id in [json!(1), json!("a\"b"), json!(0)] {
+        let answer = request(
+            address,
+            id.clone(),
+            "tools/call",
+            json!({"name": "add", "arguments": {"a": 1, "b": 2}}),
+        );
+        assert_eq!((answer.status, answer.field("Mcp-Session-Id")), (200, None));
+        let answer = answer.json();
+        assert_eq!(
+            (&answer["id"], &answer["result"]["content"][0]["text"]),
+            (&id, &json!("3"))
+        );
+    }
+    // Progress comes first, under the caller's own token.
+    let count =
+        json!({"name": "count", "arguments": {"steps": 2}, "_meta": {"progressToken": "p"}});
+    let mut answer = request(address, json!(7), "tools/call", count);
+    for step in 1..=2 {
+        let (id, progress) = answer.event().expect("progress");
+        assert_eq!(id, "", "such a stream cannot be resumed");
+        assert_eq!(
+            (
+                &progress["params"]["progressToken"],
+                &progress["params"]["progress"]
+            ),
+            (&json!("p"), &json!(step))
+        );
+    }
+    assert_eq!(answer.event().expect("the answer").1["id"], 7);
+    assert!(answer.event().is_none());
+    let answer = request(address, json!(1), "no/such", json!({}));
+    assert_eq!(
+        (answer.status, &answer.json()["error"]["code"]),
+        (404, &json!(-32601))
+    );
+    assert_eq!(figure(address, "processes"), 1);
+}
+
+#[test]
+fn a_progress_token_that_the_server_could_read_elsewhere_is_an_error() {
+    // The bug: a token under a key that occurs twice reached the shared process, which then named the request of somebody else.
+    let server = example(&[]);
+    let address = server.address();
+    for tokens in [
+        r#""progressToken":1,"progressToken":2"#,
+        r#""progress_token":2"#,
+    ] {
+        let body = format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{{"_meta":{{{tokens},"io.modelcontextprotocol/protocolVersion":"{STATELESS}","io.modelcontextprotocol/clientCapabilities":{{}}}}}}}}"#
+        );
+        let version = format!("MCP-Protocol-Version: {STATELESS}");
+        let answer = send(
+            address,
+            "POST",
+            &[JSON, ANY, &version, "Mcp-Method: tools/list"],
+            &body,
+        );
+        assert_eq!(
+            (answer.status, &answer.json()["error"]["code"]),
+            (400, &json!(-32600)),
+            "{tokens}"
+        );
+    }
+}
+
+#[test]
+fn header_fields_are_checked_for_tools_of_every_page() {
+    // The bug: only the first page of the tools was read.
+    let script = r#"
+        while read -r line; do
+            id=${line#*'"id":'}; id=${id%%,*}
+            case "$line" in
+            *server/discover*) result='{"supportedVersions":["2026-07-28"]}';;
+            *'"cursor":"two"'*) result='{"tools":[{"name":"q","inputSchema":{"properties":{"a":{"type":"string","x-mcp-header":"A"}}}}]}';;
+            *tools/list*) result='{"tools":[],"nextCursor":"two"}';;
+            *) result='{}';;
+            esac
+            printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$result"
+        done
+    "#;
+    let server = Program::start(&["mcp", "--", "sh", "-c", script]);
+    let address = server.address();
+    let call = json!({"name": "q", "arguments": {"a": "x"}});
+    eventually("the tools are known", || {
+        let answer = request(address, json!(1), "tools/call", call.clone());
+        answer.status == 400 && answer.json()["error"]["code"] == -32020
+    });
+}
+
+#[test]
+fn bad_input_gets_a_precise_error() {
+    let server = example(&[]);
+    let address = server.address();
+    let session = Session::begin(address);
+    let list = r#"{"jsonrpc":"2.0","id":5,"method":"tools/list"}"#;
+    let own = &*session.field;
+    let stranger = "Mcp-Session-Id: 5cf1e8b4-1c1b-4b6e-9a3a-8d7f5f0f3b11";
+    let modern = "MCP-Protocol-Version: 2026-07-28";
+    for (method, fields, body, status, code) in [
+        ("POST", &[ANY, own][..], list, 415, -32600),
+        (
+            "POST",
+            &[ANY, own, "Content-Type: text/plain"],
+            list,
+            415,
+            -32600,
+        ),
+        ("POST", &[JSON, own, "Accept: text/html"], list, 406, -32600),
+        ("POST", &[JSON, ANY, own], "{", 400, -32700),
+        ("POST", &[JSON, ANY, own], "[]", 400, -32600),
+        ("POST", &[JSON, ANY], list, 400, -32600),
+        ("POST", &[JSON, ANY, stranger], list, 404, -32001),
+        ("POST", &[JSON, ANY, "Mcp-Session-Id: x"], list, 404, -32001),
+        (
+            "POST",
+            &[JSON, ANY, own, "MCP-Protocol-Version: 1999-01-01"],
+            list,
+            400,
+            -32022,
+        ),
+        (
+            "POST",
+            &[JSON, ANY, modern, "Mcp-Method: tools/list"],
+            list,
+            400,
+            -32602,
+        ),
+        (
+            "POST",
+            &[JSON, ANY, own],
+            r#"{"jsonrpc":"2.0","id":1.5,"method":"ping"}"#,
+            400,
+            -32600,
+        ),
+        (
+            "POST",
+            &[JSON, ANY, own],
+            r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":[]}"#,
+            400,
+            -32600,
+        ),
+        (
+            "POST",
+            &[JSON, ANY, own],
+            r#"{"jsonrpc":"2.0","id":1,"method":"ping","x":1}"#,
+            400,
+            -32600,
+        ),
+        (
+            "POST",
+            &[JSON, ANY, own],
+            r#"{"jsonrpc":"2.0","id":1,"method":"initialize"}"#,
+            400,
+            -32600,
+        ),
+        (
+            "POST",
+            &[JSON, ANY, stranger],
+            r#"{"jsonrpc":"2.0","id":1,"method":"initialize"}"#,
+            404,
+            -32001,
+        ),
+        ("GET", &[ANY], "", 400, -32600),
+        ("GET", &[own, "Accept: application/json"], "", 406, -32600),
+        ("GET", &[own, ANY, "Last-Event-ID: x"], "", 400, -32600),
+        ("GET", &[own, ANY, "Last-Event-ID: 0-999"], "", 400, -32600),
+        ("GET", &[modern], "", 405, -32600),
+        ("POST", &[JSON, ANY, own, own], list, 400, -32020),
+        ("PUT", &[own], "", 405, -32600),
+        ("DELETE", &[stranger], "", 404, -32001),
+    ] {
+        let answer = send(address, method, fields, body);
+        let (got, head) = (answer.status, answer.head.clone());
+        let allow = answer.field("Allow").is_some();
+        let error = answer.json();
+        assert_eq!(
+            (got, &error["error"]["code"]),
+            (status, &json!(code)),
+            "{method} {fields:?} {body}: {head}{error}"
+        );
+        assert_eq!(allow, status == 405, "{head}");
+        if code == -32022 {
+            assert_eq!(error["error"]["data"]["requested"], "1999-01-01");
+            assert!(
+                error["error"]["data"]["supported"]
+                    .as_array()
+                    .is_some_and(|all| all.contains(&json!("2025-11-25")))
+            );
+        }
+    }
+    // The session is as it was.
+    let answer = session.send(serde_json::from_str(list).expect("JSON"));
+    assert_eq!((answer.status, &answer.json()["id"]), (200, &json!(5)));
+}
+
+#[test]
+fn a_session_has_a_process_that_ends_with_it() {
+    let trace = TraceFile::new("mcp-sessions");
+    let server = script(&[], &format!("echo $$ >> {}", trace.path()));
+    let address = server.address();
+    let sessions = [Session::begin(address), Session::begin(address)];
+    let mut pids = Vec::new();
+    for session in &sessions {
+        let accepted =
+            session.send(json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+        assert_eq!(
+            (accepted.status, accepted.field("Content-Length")),
+            (202, Some("0"))
+        );
+        pids = trace.pids(pids.len() + 1);
+    }
+    assert_ne!(pids[0], pids[1]);
+    assert_eq!(figure(address, "sessions"), 2);
+    for (session, pid) in sessions.iter().zip(pids) {
+        let deleted = send(address, "DELETE", &[&session.field], "");
+        assert_eq!(deleted.status, 204);
+        expect_gone(pid);
+        let gone = session.send(json!({"jsonrpc": "2.0", "id": 1, "method": "ping"}));
+        assert_eq!(
+            (gone.status, &gone.json()["error"]["code"]),
+            (404, &json!(-32001))
+        );
+    }
+    eventually("no process is left", || figure(address, "processes") == 0);
+}
+
+#[test]
+fn a_client_that_was_cut_gets_what_it_missed() {
+    // The call reports its progress, and ends when the client sends a notification.
+    let on_message = r#"
+        case "$line" in
+        *'"tools/call"'*) echo '{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"p","progress":1}}';;
+        *go*) echo '{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"p","progress":2}}'
+            echo '{"jsonrpc":"2.0","id":9,"result":{}}';;
+        *) echo '{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}';;
+        esac"#;
+    let server = script(&[], on_message);
+    let address = server.address();
+    let session = Session::begin(address);
+    let call = json!({"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": {"name": "t", "_meta": {"progressToken": "p"}}});
+    let mut answer = session.send(call.clone());
+    let (first, nothing) = answer.event().expect("an event to begin with");
+    assert_eq!(nothing, Value::Null, "it has no data");
+    let (second, progress) = answer.event().expect("progress");
+    assert_eq!(progress["params"]["progress"], 1);
+    // A second call with the same id would get the answer of the first.
+    let twice = session.send(call);
+    assert_eq!(
+        (twice.status, &twice.json()["error"]["code"]),
+        (400, &json!(-32600))
+    );
+    drop(answer);
+    eventually("the cut is noticed", || figure(address, "calls") == 1);
+    assert_eq!(
+        session
+            .send(json!({"jsonrpc": "2.0", "method": "go"}))
+            .status,
+        202
+    );
+    eventually("the call has ended", || {
+        figure(address, "pending_requests") == 0
+    });
+    for (last, missed) in [(&first, 3), (&second, 2)] {
+        let mut rest = session.listen(Some(last));
+        let all: Vec<Value> = std::iter::from_fn(|| rest.event())
+            .map(|(_, data)| data)
+            .collect();
+        assert_eq!(all.len(), missed, "{all:?}");
+        assert_eq!(all[missed - 1]["id"], 9);
+    }
+    // A message that belongs to no request waits for the stream of the client.
+    assert_eq!(
+        session
+            .send(json!({"jsonrpc": "2.0", "method": "change"}))
+            .status,
+        202
+    );
+    let mut stream = session.listen(None);
+    let (before, nothing) = stream.event().expect("an event to begin with");
+    assert_eq!((&*before, nothing), ("0-0", Value::Null));
+    let (id, changed) = stream.event().expect("the change");
+    assert_eq!(changed["method"], "notifications/tools/list_changed");
+    // The bug: a client that was cut before it had the first event of the stream never got it.
+    drop(stream);
+    let mut stream = session.listen(Some(&before));
+    assert_eq!(stream.event().map(|(id, _)| id), Some(id.clone()));
+    // A client that comes back takes the stream over.
+    let mut again = session.listen(Some(&id));
+    assert!(stream.event().is_none(), "the former stream ends");
+    assert_eq!(
+        session
+            .send(json!({"jsonrpc": "2.0", "method": "change"}))
+            .status,
+        202
+    );
+    assert!(again.event().is_some());
+}
+
+#[test]
+fn a_server_that_exits_fails_its_requests_at_once() {
+    let server = script(&["--restart-limit", "5/60s"], "exit 3");
+    let session = Session::begin(server.address());
+    let failed = session
+        .send(json!({"jsonrpc": "2.0", "id": 2, "method": "tools/list"}))
+        .json();
+    assert_eq!(
+        (&failed["id"], &failed["error"]["data"]["code"]),
+        (&json!(2), &json!(3)),
+        "{failed}"
+    );
+    let gone = session.send(json!({"jsonrpc": "2.0", "id": 3, "method": "tools/list"}));
+    assert_eq!(gone.status, 404);
+    // It has no process for the revision without sessions.
+    let answer = request(session.address, json!(1), "tools/list", json!({}));
+    let (status, error) = (answer.status, answer.json());
+    assert_eq!((status, &error["error"]["code"]), (400, &json!(-32022)));
+    assert!(
+        error["error"]["data"]["supported"]
+            .as_array()
+            .is_some_and(|all| !all.contains(&json!(STATELESS)))
+    );
+}
+
+#[test]
+fn a_program_that_exits_after_its_first_answer_serves_sessions() {
+    // The bug: such a process was started again for the pool, although the program supports only sessions.
+    let script = r#"read -r line; case "$line" in
+        *server/discover*) echo '{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"no"}}'; exit 0;;
+        *) echo '{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25"}}'; read -r line;;
+        esac"#;
+    let server = Program::start(&["mcp", "--", "sh", "-c", script]);
+    let address = server.address();
+    let answer = request(address, json!(1), "tools/list", json!({}));
+    assert_eq!(
+        (answer.status, &answer.json()["error"]["code"]),
+        (400, &json!(-32022))
+    );
+    eventually("the first process is gone", || {
+        figure(address, "processes") == 0
+    });
+    let session = Session::begin(address);
+    assert_eq!(figure(address, "processes"), 1);
+    drop(session);
+}
+
+#[test]
+fn a_websocket_whose_process_has_exited_does_not_keep_others_out() {
+    // The bug: it counted as a client without a process, so that the number of processes to come was negative.
+    let server = Program::start(&["mcp", "--restart-limit", "0/1s", "--", "sh", "-c", "exit 0"]);
+    let address = server.address();
+    let mut first = Wire::connect(address, "/mcp");
+    assert_eq!(first.read_close().0, 1000);
+    let mut second = Wire::connect(address, "/mcp");
+    assert_eq!(second.read_close().0, 1000);
+}
+
+#[test]
+fn unused_and_unknown_sessions_end() {
+    let server = script(&["--session-idle", "400ms"], ":");
+    let address = server.address();
+    let session = Session::begin(address);
+    let stream = session.listen(None);
+    let idle = Session::begin(address);
+    eventually("the unused session ends", || {
+        figure(address, "sessions") == 1
+    });
+    assert_eq!(
+        idle.send(json!({"jsonrpc": "2.0", "method": "x"})).status,
+        404
+    );
+    assert_eq!(
+        session
+            .send(json!({"jsonrpc": "2.0", "method": "x"}))
+            .status,
+        202
+    );
+    drop(stream);
+    eventually("no session is left", || figure(address, "processes") == 0);
+    // The bug: a session whose client had gone before it could learn its id lived for ever, if its process did not answer.
+    let server = Program::start(&[
+        "mcp",
+        "--initialize-timeout",
+        "1s",
+        "--",
+        "sh",
+        "-c",
+        "cat > /dev/null",
+    ]);
+    let address = server.address();
+    let initialize = r#"{"jsonrpc":"2.0","id":1,"method":"initialize"}"#;
+    let post = |length: usize| {
+        format!(
+            "POST /mcp HTTP/1.1\r\nHost: localhost\r\n{JSON}\r\n{ANY}\r\nContent-Length: {length}\r\n\r\n{initialize}"
+        )
+    };
+    let mut wire = Wire::open(address);
+    wire.send(post(initialize.len()).as_bytes());
+    eventually("the session begins", || figure(address, "sessions") == 1);
+    drop(wire);
+    eventually("the session ends", || figure(address, "sessions") == 0);
+    let failed = send(address, "POST", &[JSON, ANY], initialize);
+    let mut failed = failed;
+    assert!(failed.event().expect("an error").1["error"].is_object());
+    eventually("no process is left", || figure(address, "processes") == 0);
+}
+
+#[test]
+fn limits_are_held() {
+    let server = script(&["--max-sessions", "2", "--max-requests", "1"], ":");
+    let address = server.address();
+    let session = Session::begin(address);
+    let waiting = Session::begin(address);
+    let full = send(
+        address,
+        "POST",
+        &[JSON, ANY],
+        r#"{"jsonrpc":"2.0","id":1,"method":"initialize"}"#,
+    );
+    assert_eq!((full.status, full.field("Retry-After")), (503, Some("1")));
+    let mut upgrade = Wire::open(address);
+    upgrade.send(&crate::common::request("/mcp"));
+    assert!(upgrade.read_head().starts_with("HTTP/1.1 503 "));
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "wait"}).to_string();
+    let mut wire = Wire::open(address);
+    let length = body.len();
+    wire.send(format!("POST /mcp HTTP/1.1\r\nHost: localhost\r\n{JSON}\r\n{ANY}\r\n{}\r\nContent-Length: {length}\r\n\r\n{body}", waiting.field).as_bytes());
+    eventually("the request waits", || {
+        figure(address, "pending_requests") == 1
+    });
+    let full = session.send(json!({"jsonrpc": "2.0", "id": 1, "method": "wait"}));
+    assert_eq!((full.status, &full.json()["id"]), (503, &json!(1)));
+    assert_eq!(send(address, "DELETE", &[&waiting.field], "").status, 204);
+    let head = wire.read_head();
+    assert!(
+        head.starts_with("HTTP/1.1 200 "),
+        "the request has failed: {head}"
+    );
+    eventually("there is room", || figure(address, "pending_requests") == 0);
+}
+
+#[test]
+fn a_websocket_has_a_process_of_its_own() {
+    let server = example(&[]);
+    let mut wire = Wire::open(server.address());
+    wire.send(
+        b"GET /mcp HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Protocol: mcp\r\n\
+          Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n",
+    );
+    let head = wire.read_head();
+    assert!(
+        head.contains("\r\nSec-WebSocket-Protocol: mcp\r\n"),
+        "{head}"
+    );
+    wire.send_frame(TEXT, br#"{"jsonrpc":"2.0","id":4,"method":"tools/list"}"#);
+    let frame = wire.read_frame();
+    let answer: Value = serde_json::from_slice(&frame.payload).expect("JSON");
+    assert_eq!(answer["id"], 4);
+}

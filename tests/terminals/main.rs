@@ -1,0 +1,12 @@
+//! `outrigger terminal`, `processes` and `attach`: programs on terminals, and those who attach to them.
+#![cfg(feature = "cli")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+#[cfg(feature = "client")]
+mod a_terminal_is_attached_from_anywhere;
+mod attached_clients_know_each_other;
+mod other_terminals_can_attach;
+mod processes_are_reached_over_http;
+mod terminals_lose_nothing;
