@@ -1,5 +1,62 @@
 //! Outrigger is a WebSocket server (RFC 6455) for programs that speak on standard streams, and a library for services of
-//! your own. It runs on one mio event loop in one thread.
+//! your own. It runs on one mio event loop in one thread, without an async runtime.
+//!
+//! The library without the program:
+//!
+//! ```toml
+//! outrigger = { git = "https://github.com/outrigger-ws/outrigger", default-features = false, features = ["server", "deflate", "tls"] }
+//! ```
+//!
+//! To write a server, implement [`Service`] and run it:
+//!
+//! ```
+//! # #[cfg(feature = "server")] fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use outrigger::{ClientId, CloseReason, Config, Context, Message, Request, Server, Service};
+//!
+//! /// A chat: everyone at a path gets what one of them says.
+//! struct Chat;
+//!
+//! impl Service for Chat {
+//!     fn connected(&mut self, ctx: &mut Context, client: ClientId, _request: &Request<'_>) {
+//!         ctx.send(client, "Welcome!");
+//!     }
+//!
+//!     fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
+//!         let room = ctx.path(client).unwrap_or_default().to_owned();
+//!         ctx.broadcast(message, |_, path| path == room);
+//!     }
+//!
+//!     // Called once for each client, whatever ended its connection.
+//!     fn disconnected(&mut self, ctx: &mut Context, client: ClientId, _reason: &CloseReason) {
+//!         ctx.broadcast(&format!("{client} has left."), |_, _| true);
+//!     }
+//! }
+//!
+//! let config = Config::builder().listen("127.0.0.1:0".parse()?).build()?;
+//! let server = Server::bind(config, Chat)?;
+//! println!("listening on {}", server.local_addresses()[0]);
+//! # server.handle().stop()?;
+//! server.run()?;
+//! # Ok(()) }
+//! # #[cfg(not(feature = "server"))] fn main() {}
+//! ```
+//!
+//! # Features
+//!
+//! | feature | you get |
+//! |---|---|
+//! | none | the [`protocol`] alone, for an event loop of your own |
+//! | `server` | [`Server`], [`Service`], and the ready-made services in [`service`] |
+//! | `deflate` | permessage-deflate (RFC 7692) |
+//! | `tls` (implies `server`) | TLS 1.2 and 1.3, for listeners and for connections to other servers |
+//! | `mcp` (implies `server`) | [`service::Mcp`](crate::service), MCP servers over Streamable HTTP |
+//! | `cli` (implies `server`) | the program `outrigger` |
+//! | `client` (implies `cli`) | the program's commands `connect` and `attach` |
+//! | `web` (implies `cli`) | the program's terminal page, which needs files from npm |
+//!
+//! All but `web` are on by default, so that `cargo install` builds the whole program.
+//!
+//! # How it works
 //!
 //! ```text
 //!            +------------------------------ one turn of the loop ---------------------------+
@@ -16,29 +73,6 @@
 //!
 //! Until the handshake, a [`protocol::HttpConnection`] takes the place of the [`protocol::WebSocket`].
 //!
-//! To write a server, implement [`Service`] and run it:
-//!
-//! ```
-//! # #[cfg(feature = "server")] fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use outrigger::{ClientId, Config, Context, Message, Server, Service};
-//!
-//! struct Echo;
-//!
-//! impl Service for Echo {
-//!     fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
-//!         ctx.send(client, message);
-//!     }
-//! }
-//!
-//! let config = Config::builder().listen("127.0.0.1:0".parse()?).build()?;
-//! let server = Server::bind(config, Echo)?;
-//! println!("listening on {}", server.local_addresses()[0]);
-//! # server.handle().stop()?;
-//! server.run()?;
-//! # Ok(()) }
-//! # #[cfg(not(feature = "server"))] fn main() {}
-//! ```
-//!
 //! Services can rely on this:
 //!
 //! * *One thread*: while a method of a service runs, nothing else does. Other threads use a [`Handle`].
@@ -48,20 +82,80 @@
 //!   limit is disconnected.
 //! * *Everything has a limit*: [`Config`] limits all that a peer can make the server hold.
 //!
-//! There is no async runtime. The only threads resolve the names of servers that a service connects to.
+//! # Other threads, and tokio
 //!
-//! The layers from the bottom: [`protocol`] uses neither sockets nor clocks. The server does not know the services. A
-//! [`service`] does not use the sockets of clients.
+//! [`Handle::send`], [`Handle::broadcast`] and [`Handle::post`] reach the server from any thread, and from any task of an
+//! async runtime, because they never block:
 //!
-//! # Features
+//! ```
+//! # #[cfg(feature = "server")] fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use outrigger::{Config, Server, Service};
+//! # struct Counter { visits: u64 }
+//! # impl Service for Counter {}
+//! # let config = Config::builder().listen("127.0.0.1:0".parse()?).build()?;
+//! let server = Server::bind(config, Counter { visits: 0 })?;
+//! let handle = server.handle();
+//! let thread = std::thread::spawn(move || server.run().map(drop));
 //!
-//! All features are enabled by default.
+//! handle.broadcast("to everyone")?;
+//! handle.post(|counter, ctx| {
+//!     // Runs on the server's thread, with the service.
+//!     counter.visits += ctx.client_count() as u64;
+//! })?;
+//! handle.stop()?;
+//! thread.join().expect("the server does not panic")?;
+//! # Ok(()) }
+//! # #[cfg(not(feature = "server"))] fn main() {}
+//! ```
 //!
-//! * `cli`: the program `outrigger`. It implies `server`.
-//! * `client`: the commands `connect` and `attach` of the program. It implies `cli`.
-//! * `server`: the event loop and the services. Without it, the crate is the [`protocol`] alone.
-//! * `deflate`: permessage-deflate (RFC 7692).
-//! * `tls`: TLS 1.2 and 1.3. It implies `server`.
+//! The other way round, [`protocol::driver`] is one connection on any byte stream, for a task of a runtime.
+//! `examples/tokio.rs` shows both, with compression.
+//!
+//! # A client
+//!
+//! A service opens connections with `Context::connect`. With `Connect::resumable` and `Connect::with_retry`, a connection
+//! comes back after a cut, and no message is lost or repeated:
+//!
+//! ```no_run
+//! # #[cfg(feature = "server")] fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use outrigger::{ClientId, Config, Connect, Context, Message, Retry, Server, Service};
+//!
+//! struct Listener;
+//!
+//! impl Service for Listener {
+//!     fn started(&mut self, ctx: &mut Context) {
+//!         let target = "ws://127.0.0.1:7070/echo".parse().expect("a URL");
+//!         let connect = Connect::new(target).with_retry(Retry::default()).resumable();
+//!         let server = ctx.connect(connect).expect("the loop is not stopping");
+//!         println!("{server} is being opened");
+//!     }
+//!
+//!     fn message(&mut self, _ctx: &mut Context, _server: ClientId, message: Message<'_>) {
+//!         println!("{message:?}");
+//!     }
+//! }
+//!
+//! Server::without_listeners(Config::default(), Listener)?.run()?;
+//! # Ok(()) }
+//! # #[cfg(not(feature = "server"))] fn main() {}
+//! ```
+//!
+//! # Logging
+//!
+//! The library logs through the crate [`log`](https://docs.rs/log), with fields for structured logs. It installs no logger.
+//! Add one to your program, for example `env_logger::init()`, and select lines with `RUST_LOG=outrigger=info`.
+//!
+//! # Layers
+//!
+//! From the bottom: [`protocol`] uses neither sockets nor clocks. The server does not know the services. A [`service`] does
+//! not use the sockets of clients. The only threads resolve the names of servers that a service connects to.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
+// The links lead to items of the default features.
+#![cfg_attr(
+    not(all(feature = "server", feature = "mcp")),
+    allow(rustdoc::broken_intra_doc_links)
+)]
 
 #[cfg(feature = "cli")]
 #[doc(hidden)]
@@ -86,19 +180,18 @@ mod sys;
 mod web;
 
 pub use protocol::{
-    Accept, Cause, CloseCode, CloseReason, Limits, Message, ProtocolError, Rejection, Request,
-    Response, StatusCode, Time, Timeouts,
+    Accept, Cause, CloseCode, CloseReason, Limits, Message, OwnedMessage, ProtocolError, Rejection,
+    Request, Response, StatusCode, Time, Timeouts,
 };
 #[cfg(feature = "server")]
 pub use server::{
     Access, AdoptedOrphans, ClientId, ClientStatus, Config, ConfigBuilder, ConfigError, Connect,
     ConnectError, Context, Credential, Ended, Error, Handle, Histogram, Interest, LinkTarget,
-    Listen, ListenAddress, Metrics, OwnedMessage, ParseClientIdError, ParseListenError,
-    ParsePeersError, ParseResourceError, ParseScopeError, ParseSecretError, ParseTargetError,
-    Peers, Principal, ProtectedResource, Proxies, Readiness, Reload, Remote, ResumeConfig,
-    ResumeStatus, Retry, Route, Scope, Secret, SendError, Server, Service, ServiceId, SourceId,
-    Status, StatusFields, StatusValue, Stopped, Target, TimerId, Token, Tokens, TokensError,
-    Traffic,
+    Listen, ListenAddress, Metrics, ParseClientIdError, ParseListenError, ParsePeersError,
+    ParseResourceError, ParseScopeError, ParseSecretError, ParseTargetError, Peers, Principal,
+    ProtectedResource, Proxies, Readiness, Reload, Remote, ResumeConfig, ResumeStatus, Retry,
+    Route, Scope, Secret, SendError, Server, Service, ServiceId, SourceId, Status, StatusFields,
+    StatusValue, Stopped, Target, TimerId, Token, Tokens, TokensError, Traffic,
 };
 #[cfg(feature = "tls")]
 pub use server::{ClientTls, TlsConfig, TlsError, TlsIdentity};

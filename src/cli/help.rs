@@ -13,13 +13,16 @@ const WIDTH: usize = 100;
 /// The column at which the description of a flag begins.
 const INDENT: usize = 34;
 
+/// The number of examples in the short help.
+const BRIEF_EXAMPLES: usize = 3;
+
 /// The column at which the description of a command begins.
 const NAMES: usize = 17;
 
 /// The help of the program.
 pub(super) fn overview(colors: Colors) -> String {
     let mut text = format!(
-        "Outrigger makes programs available over WebSocket.\n\n{} outrigger COMMAND [OPTIONS] [-- PROGRAM [ARGS...]]\n",
+        "Outrigger puts programs on the network: over WebSocket, and MCP servers over HTTP.\n\n{} outrigger COMMAND [OPTIONS] [-- PROGRAM [ARGS...]]\n",
         colors.heading("Usage:")
     );
     for (title, is_listed) in Command::KINDS {
@@ -29,9 +32,28 @@ pub(super) fn overview(colors: Colors) -> String {
             describe(command.name, about, NAMES, colors, &mut text);
         }
     }
+    text.push_str(&format!(
+        "\n{}\n",
+        colors.heading("Example programs, for the commands above:")
+    ));
+    for example in examples::ALL {
+        describe(example.name, example.summary, NAMES, colors, &mut text);
+    }
     text.push_str(&format!("\n{}\n", colors.heading("Options:")));
-    let help = "the options of a command and examples, after its name";
-    describe("-h, --help", help, NAMES, colors, &mut text);
+    describe(
+        "-h",
+        "after a command: its examples and common options",
+        NAMES,
+        colors,
+        &mut text,
+    );
+    describe(
+        "--help",
+        "after a command: everything about it",
+        NAMES,
+        colors,
+        &mut text,
+    );
     let version = "the version, the commit and the features of this program";
     describe("-V, --version", version, NAMES, colors, &mut text);
     text.push_str(
@@ -44,20 +66,35 @@ if it fails.
     text
 }
 
-/// The help of a command.
+/// The short help of a command: what it does, examples, and the flags that most people use.
+pub(super) fn brief(command: &Command, colors: Colors) -> String {
+    let Some(brief) = command.brief else {
+        return of(command, colors);
+    };
+    let mut text = format!("{brief}\n");
+    push_usages_and_examples(command, BRIEF_EXAMPLES, colors, &mut text);
+    text.push_str(&format!("\n{}\n", colors.heading("Options:")));
+    let flags: Vec<&Flag> = groups(command)
+        .into_iter()
+        .flat_map(|(_, flags)| flags)
+        .collect();
+    for flag in &flags {
+        if let Some(description) = flag.short_description() {
+            describe(&flag.usage(), &description, INDENT, colors, &mut text);
+        }
+    }
+    text.push_str(&format!(
+        "\n'outrigger {} --help' describes all {} options.\n",
+        command.name,
+        flags.len()
+    ));
+    text
+}
+
+/// The whole help of a command.
 pub(super) fn of(command: &Command, colors: Colors) -> String {
     let mut text = command.about.to_owned();
-    for (index, usage) in usages(command).iter().enumerate() {
-        let heading = match index {
-            0 => format!("\n{}", colors.heading("Usage:")),
-            _ => " ".repeat("Usage:".len()),
-        };
-        text.push_str(&format!("{heading} {usage}\n"));
-    }
-    text.push_str(&format!("\n{}\n", colors.heading("Examples:")));
-    for (what, example) in command.examples {
-        text.push_str(&format!("  # {what}\n  {}\n", colors.name(example)));
-    }
+    push_usages_and_examples(command, command.examples.len(), colors, &mut text);
     for (title, flags) in groups(command) {
         text.push_str(&format!("\n{}\n", colors.heading(&format!("{title}:"))));
         for flag in flags {
@@ -79,6 +116,20 @@ pub(super) fn of(command: &Command, colors: Colors) -> String {
     }
     text.push('\n');
     text
+}
+
+fn push_usages_and_examples(command: &Command, most: usize, colors: Colors, text: &mut String) {
+    for (index, usage) in usages(command).iter().enumerate() {
+        let heading = match index {
+            0 => format!("\n{}", colors.heading("Usage:")),
+            _ => " ".repeat("Usage:".len()),
+        };
+        text.push_str(&format!("{heading} {usage}\n"));
+    }
+    text.push_str(&format!("\n{}\n", colors.heading("Examples:")));
+    for (what, example) in command.examples.iter().take(most) {
+        text.push_str(&format!("  # {what}\n  {}\n", colors.name(example)));
+    }
 }
 
 /// The usage lines of a command.

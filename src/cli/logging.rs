@@ -87,17 +87,42 @@ fn state() -> MutexGuard<'static, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The levels of a log for which no level was chosen.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DefaultLevels {
+    /// Of the lines on standard error.
+    pub(super) written: LevelFilter,
+    /// Of the lines that the console shows.
+    pub(super) shown: LevelFilter,
+}
+
+impl From<LevelFilter> for DefaultLevels {
+    fn from(level: LevelFilter) -> Self {
+        Self {
+            written: level,
+            shown: level,
+        }
+    }
+}
+
 struct Logger {
+    /// The level of the lines on standard error.
+    written: LevelFilter,
+    /// The level of all lines.
     level: LevelFilter,
 }
 
 /// Starts logging. Without a level, `RUST_LOG` sets it, or else it is the default.
-pub(super) fn init(level: Option<LevelFilter>, default: LevelFilter, format: LogFormat) {
-    let level = level
-        .or_else(|| level_from(&std::env::var("RUST_LOG").ok()?))
-        .unwrap_or(default);
+pub(super) fn init(level: Option<LevelFilter>, default: DefaultLevels, format: LogFormat) {
+    let level = level.or_else(|| level_from(&std::env::var("RUST_LOG").ok()?));
+    let levels = level.map_or(default, DefaultLevels::from);
+    let logger = Logger {
+        written: levels.written,
+        level: levels.written.max(levels.shown),
+    };
+    let level = logger.level;
     state().format = format;
-    if log::set_boxed_logger(Box::new(Logger { level })).is_ok() {
+    if log::set_boxed_logger(Box::new(logger)).is_ok() {
         log::set_max_level(level);
     }
 }
@@ -218,7 +243,7 @@ impl Log for Logger {
             fields,
             suppressed,
         };
-        state.write(line);
+        state.write(line, self.written);
     }
 
     fn flush(&self) {}
@@ -228,9 +253,13 @@ impl Log for Logger {
 const PROGRAM: &str = "program";
 
 impl State {
-    fn write(&mut self, line: Line<'_>) {
+    /// Keeps a line, and writes it if its level is at most `level`.
+    fn write(&mut self, line: Line<'_>, level: LevelFilter) {
         let time = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
         self.recent.push(&time, line.level, line.target, &line.text);
+        if line.level > level {
+            return;
+        }
         let line = for_terminal(self.format.line(&time, line).into());
         let format = self.format;
         self.output
@@ -241,7 +270,7 @@ impl State {
     fn report_suppressed(&mut self, now: Option<Instant>) {
         while let Some((count, shown)) = self.limiter.overdue(now) {
             let text = format!("suppressed {count} lines like: {shown}");
-            self.write(Line::about_log(text));
+            self.write(Line::about_log(text), LevelFilter::Warn);
         }
     }
 }

@@ -15,6 +15,7 @@ mod defaults;
 mod examples;
 mod flags;
 mod help;
+mod invocation;
 mod line_output;
 mod logging;
 mod lookup;

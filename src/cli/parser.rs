@@ -59,7 +59,10 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Action, 
 pub(super) fn command(name: &str) -> Result<&'static Command, String> {
     Command::find(name).ok_or_else(|| {
         let names: Vec<_> = Command::ALL.iter().map(|command| command.name).collect();
-        let hint = suggest::hint(name, &names, "'", "'");
+        let mut hint = suggest::hint(name, &names, "'", "'");
+        if hint.is_empty() {
+            hint = format!("; the commands are {}", names.join(", "));
+        }
         format!("unknown command '{name}'{hint}")
     })
 }
@@ -85,7 +88,10 @@ fn parse_flags(
     let mut words: Vec<String> = Vec::new();
     while let Some(arg) = parser.next().map_err(|error| error.to_string())? {
         let flag = match arg {
-            Arg::Long("help") | Arg::Short('h') => {
+            Arg::Short('h') => {
+                return Ok(Action::Print(help::brief(command, Colors::stdout())));
+            }
+            Arg::Long("help") => {
                 return Ok(Action::Print(help::of(command, Colors::stdout())));
             }
             Arg::Long(name) => Flag::find(name, command).ok_or_else(|| {

@@ -10,13 +10,15 @@ use log::LevelFilter;
 use super::addresses::reached_at;
 use super::announce::Announcement;
 use super::commands::{Command, ProgramArg, Serves, ServiceParams};
+use super::invocation;
 use super::line_output::LineOutput;
+use super::logging::DefaultLevels;
 use super::parser::parse;
 use super::settings::{ListenFlag, Settings};
 use super::{Action, Outcome, fail, logging, print};
 #[cfg(feature = "tls")]
 use crate::TlsConfig;
-use crate::demo;
+use crate::demo::Demo;
 use crate::service::Routes;
 use crate::sys::{NonblockingFd, take_descriptor};
 use crate::web::{RoutePage, Site};
@@ -32,11 +34,17 @@ pub(super) fn run(
     command: &'static Command,
     #[cfg_attr(not(feature = "tls"), expect(unused_mut))] mut settings: Settings,
 ) -> Outcome {
-    // A client is silent in normal use, because its output may be mixed with that of the program that started it.
     let default = if command.is_client() {
-        LevelFilter::Warn
+        // A client is silent in normal use, because its output may be mixed with that of the program that started it.
+        LevelFilter::Warn.into()
+    } else if command.is_demo() {
+        // What the demo prints must not scroll away. The console shows the log.
+        DefaultLevels {
+            written: LevelFilter::Warn,
+            shown: LevelFilter::Info,
+        }
     } else {
-        LevelFilter::Info
+        LevelFilter::Info.into()
     };
     logging::init(settings.log_level, default, settings.log_format);
     warn(&settings);
@@ -202,52 +210,11 @@ fn announce(
         _ => None,
     };
     let reached: Vec<ListenAddress> = addresses.iter().flat_map(reached_at).collect();
-    let mut text = String::new();
-    #[cfg(feature = "tls")]
-    let fingerprint = {
-        let tls = settings.server.tls.as_ref();
-        tls.map(|tls| tls.identity().fingerprint())
+    let text = if command.is_demo() {
+        demo_text(settings, &reached)
+    } else {
+        address_lines(command, settings, &reached, &endpoints)
     };
-    #[cfg(not(feature = "tls"))]
-    let fingerprint: Option<String> = None;
-    #[cfg(feature = "tls")]
-    if let Some(fingerprint) = fingerprint.as_ref().filter(|_| settings.tls.self_signed) {
-        text = format!("outrigger: certificate SHA-256 fingerprint {fingerprint}\n");
-    }
-    for address in &reached {
-        for (service, path) in &endpoints {
-            let url = url(address, path, service, settings.generated_token());
-            let _ = writeln!(text, "outrigger: listening on {url}");
-        }
-    }
-    // Programs that read the lines above expect them first.
-    for address in &reached {
-        for (service, path) in &endpoints {
-            let has_page = service.page == RoutePage::Terminal && cfg!(feature = "web");
-            if has_page && address.tcp().is_some() {
-                let page = page_url(address, path, settings.generated_token());
-                let _ = writeln!(text, "outrigger: page at {page}");
-            }
-        }
-        // The page at the path of the process API is the console.
-        let has_root = endpoints
-            .iter()
-            .any(|(service, path)| path == "/" && service.page != RoutePage::Processes);
-        if command.has_console && !command.is_demo() && !has_root && address.tcp().is_some() {
-            let page = page_url(address, "/", settings.generated_token());
-            let _ = writeln!(text, "outrigger: console at {page}");
-        }
-    }
-    if command.is_demo() {
-        let asks = !settings.server.access.tokens.is_empty();
-        text.push_str(&demo::instructions(
-            &own_name(),
-            &reached,
-            settings.generated_token(),
-            asks,
-            fingerprint.as_deref(),
-        ));
-    }
     // An app without a program uses standard output for events alone.
     if command.program == ProgramArg::Optional && settings.program.is_empty() {
         logging::write_line(&text);
@@ -257,16 +224,64 @@ fn announce(
     Ok(announcement)
 }
 
-/// The name with which this program was started, as a word for a shell.
-fn own_name() -> String {
-    let name = std::env::args_os().next().unwrap_or_default();
-    let name = name.to_string_lossy();
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+".contains(&byte);
-    match &*name {
-        "" => "outrigger".to_owned(),
-        name if name.bytes().all(is_plain) => name.to_owned(),
-        name => format!("'{}'", name.replace('\'', "'\\''")),
+/// The lines with the addresses of services and pages.
+fn address_lines(
+    command: &Command,
+    settings: &Settings,
+    reached: &[ListenAddress],
+    endpoints: &[(&Command, String)],
+) -> String {
+    let mut text = String::new();
+    if let Some(fingerprint) = settings.self_signed_fingerprint() {
+        let _ = writeln!(
+            text,
+            "outrigger: certificate SHA-256 fingerprint {fingerprint}"
+        );
     }
+    for address in reached {
+        for (service, path) in endpoints {
+            let url = url(address, path, service, settings.generated_token());
+            let _ = writeln!(text, "outrigger: listening on {url}");
+        }
+    }
+    // Programs that read the lines above expect them first.
+    for address in reached.iter().filter(|address| address.tcp().is_some()) {
+        for (service, path) in endpoints {
+            if service.page == RoutePage::Terminal && cfg!(feature = "web") {
+                let page = page_url(address, path, settings.generated_token());
+                let _ = writeln!(text, "outrigger: page at {page}");
+            }
+        }
+        // The page at the path of the process API is the console.
+        let has_root = endpoints
+            .iter()
+            .any(|(service, path)| path == "/" && service.page != RoutePage::Processes);
+        if command.has_console && !has_root {
+            let page = page_url(address, "/", settings.generated_token());
+            let _ = writeln!(text, "outrigger: console at {page}");
+        }
+    }
+    text
+}
+
+/// What the demo prints: what to open and to paste, and last the address, which tells scripts that clients can connect.
+fn demo_text(settings: &Settings, reached: &[ListenAddress]) -> String {
+    let mut text = String::new();
+    if let Some(address) = reached.iter().find(|address| address.tcp().is_some()) {
+        let demo = Demo {
+            program: invocation::command(),
+            address,
+            token: settings.generated_token(),
+            needs_token: !settings.server.access.tokens.is_empty(),
+            fingerprint: settings.self_signed_fingerprint(),
+        };
+        text = demo.instructions();
+    }
+    for address in reached {
+        let _ = writeln!(text, "outrigger: listening on {}", address.url("/"));
+    }
+    text.push_str("^C ends the demo.\n");
+    text
 }
 
 /// The URL of a service. It contains a generated token where clients must present one.

@@ -104,6 +104,16 @@ pub(crate) enum ListenFlag {
 }
 
 impl Settings {
+    /// The fingerprint of the self-signed certificate, if the server has one.
+    pub(super) fn self_signed_fingerprint(&self) -> Option<String> {
+        #[cfg(feature = "tls")]
+        if self.tls.self_signed {
+            let tls = self.server.tls.as_ref();
+            return tls.map(|tls| tls.identity().fingerprint());
+        }
+        None
+    }
+
     pub(super) fn new() -> Self {
         Self {
             server: Config::default(),

@@ -14,98 +14,114 @@ pub(crate) use app::run as run_app;
 #[cfg(feature = "mcp")]
 pub(crate) use mcp::run as run_mcp;
 
-/// Describes what to try, with a command to paste for each service. `program` is the name with which this program was started,
-/// `token` is the token if it may be printed, and `needs_token` says whether clients need one. `fingerprint` is that of the
-/// certificate, if there is one.
-pub(crate) fn instructions(
-    program: &str,
-    addresses: &[ListenAddress],
-    token: Option<&Token>,
-    needs_token: bool,
-    fingerprint: Option<&str>,
-) -> String {
-    let Some(address) = addresses.iter().find(|address| address.tcp().is_some()) else {
-        return "\nThe page and the example commands need a TCP port: --listen HOST:PORT.\n"
-            .to_owned();
-    };
-    // A token that the user chose is not printed.
-    let token = token.map_or("TOKEN", Token::reveal);
-    let ws = |path: &str| {
-        let query = if needs_token {
-            format!("?token={token}")
-        } else {
-            String::new()
-        };
-        address.url(&format!("{path}{query}"))
-    };
-    let http = |path: &str| address.url(path).replacen("ws", "http", 1);
-    let fingerprint = fingerprint.filter(|_| address.is_tls());
-    let trust = fingerprint.map_or(String::new(), |one| format!("--fingerprint {one} "));
-    let client = |command: &str, path: &str| format!("{program} {command} {trust}'{}'", ws(path));
-    let mut text = String::new();
-    let mut line = |what: &str, how: &str| {
-        // A build without the clients prints what other programs can do.
-        if cfg!(feature = "client") || !how.contains(program) {
-            let _ = writeln!(text, "\n  {what}\n    {how}");
+/// What the demo prints.
+#[derive(Debug)]
+pub(crate) struct Demo<'a> {
+    /// A command that starts this program.
+    pub(crate) program: String,
+    pub(crate) address: &'a ListenAddress,
+    /// The token, if it may be printed.
+    pub(crate) token: Option<&'a Token>,
+    pub(crate) needs_token: bool,
+    /// The fingerprint of the certificate, if there is one.
+    pub(crate) fingerprint: Option<String>,
+}
+
+impl Demo<'_> {
+    /// The address of the console, and a command to paste for each service.
+    pub(crate) fn instructions(&self) -> String {
+        let mut text = format!("Open the console in a browser:\n\n  {}\n", self.page("/"));
+        if cfg!(feature = "web") {
+            let page = self.page("/terminal");
+            let _ = write!(text, "\nOr a terminal:\n\n  {page}\n");
         }
-    };
-    let page = |path: &str| {
-        let fragment = if needs_token {
-            format!("#token={token}")
-        } else {
-            String::new()
-        };
-        http(path) + &fragment
-    };
-    line("the console: a page that shows the services", &page("/"));
-    if cfg!(feature = "web") {
-        line("a terminal in the browser", &page("/terminal"));
+        text.push_str("\nOr paste a command into another shell:\n");
+        for (what, command) in self.commands() {
+            let _ = write!(text, "\n  # {what}\n  {command}\n");
+        }
+        text.push('\n');
+        text
     }
-    line(
-        "echo: sends every message back",
-        &client("connect --no-json", "/echo"),
-    );
-    line(
-        "terminal: a shell on a terminal of its own; ~. leaves",
-        &client("attach", "/terminal"),
-    );
-    let header = if needs_token {
-        format!("-H 'Authorization: Bearer {token}' ")
-    } else {
-        String::new()
-    };
-    let authority = if address.is_tls() {
-        "--cacert FILE "
-    } else {
-        ""
-    };
-    line(
-        "processes: run one and get its output",
-        &format!(
-            "curl -sS {authority}{header}--json '{{\"command\":\"uname\",\"args\":[\"-a\"]}}' {}",
-            http("/process/exec")
-        ),
-    );
-    line(
-        "app: a chat room, a program that reads and writes lines of JSON",
-        &client("connect --no-json", "/app"),
-    );
-    line(
-        "agent: one agent of the Agent Client Protocol, shared by all clients",
-        &format!(
-            "echo '{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"initialize\",\"params\":{{\"protocolVersion\":1}}}}' | {}",
-            client("connect", "/acp")
-        ),
-    );
-    #[cfg(feature = "mcp")]
-    line(
-        "mcp: a server of the Model Context Protocol, over Streamable HTTP",
-        &format!(
-            "curl -sS {authority}{header}-H 'Accept: application/json, text/event-stream' --json '{}' {}",
-            r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"curl","version":"1"}}}"#,
-            http("/mcp")
-        ),
-    );
-    text.push_str("\n^C ends the demo.\n");
-    text
+
+    /// Each service with a command that uses it.
+    fn commands(&self) -> Vec<(&'static str, String)> {
+        let mut commands = Vec::new();
+        // A build without the clients prints what other programs can do.
+        if cfg!(feature = "client") {
+            commands.extend([
+                (
+                    "terminal: a shell on a terminal of its own; ~. leaves",
+                    self.client("attach", "/terminal"),
+                ),
+                (
+                    "agent: one agent of the Agent Client Protocol, shared by all clients",
+                    format!(
+                        "echo '{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"initialize\",\"params\":{{\"protocolVersion\":1}}}}' | {}",
+                        self.client("connect", "/acp")
+                    ),
+                ),
+                (
+                    "app: a chat room, a program that reads and writes lines of JSON",
+                    self.client("connect --no-json", "/app"),
+                ),
+                (
+                    "echo: sends every message back",
+                    self.client("connect --no-json", "/echo"),
+                ),
+            ]);
+        }
+        commands.push((
+            "processes: run one and get its output",
+            self.curl("", r#"{"command":"uname","args":["-a"]}"#, "/process/exec"),
+        ));
+        #[cfg(feature = "mcp")]
+        commands.push((
+            "mcp: a server of the Model Context Protocol, over Streamable HTTP",
+            self.curl(
+                "-H 'Accept: application/json, text/event-stream' ",
+                r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"curl","version":"1"}}}"#,
+                "/mcp",
+            ),
+        ));
+        commands
+    }
+
+    /// The token, or a word in place of one that the user chose. `None` if clients need none.
+    fn token(&self) -> Option<&str> {
+        self.needs_token
+            .then(|| self.token.map_or("TOKEN", Token::reveal))
+    }
+
+    fn http(&self, path: &str) -> String {
+        self.address.url(path).replacen("ws", "http", 1)
+    }
+
+    /// The address of a page. Browsers do not send what follows `#`.
+    fn page(&self, path: &str) -> String {
+        let fragment = self.token().map(|token| format!("#token={token}"));
+        self.http(path) + &fragment.unwrap_or_default()
+    }
+
+    fn client(&self, command: &str, path: &str) -> String {
+        let query = self.token().map(|token| format!("?token={token}"));
+        let url = self
+            .address
+            .url(&format!("{path}{}", query.unwrap_or_default()));
+        let fingerprint = self.fingerprint.as_ref().filter(|_| self.address.is_tls());
+        let trust = fingerprint.map_or(String::new(), |one| format!("--fingerprint {one} "));
+        format!("{} {command} {trust}'{url}'", self.program)
+    }
+
+    fn curl(&self, fields: &str, body: &str, path: &str) -> String {
+        let token = self.token();
+        let token = token.map(|token| format!("-H 'Authorization: Bearer {token}' "));
+        let token = token.unwrap_or_default();
+        // curl cannot check a fingerprint.
+        let trust = match (self.address.is_tls(), &self.fingerprint) {
+            (true, Some(_)) => "--insecure ",
+            _ => "",
+        };
+        let url = self.http(path);
+        format!("curl -sS {trust}{token}{fields}--json '{body}' '{url}'; echo")
+    }
 }

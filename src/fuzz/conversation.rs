@@ -1,5 +1,7 @@
 //! The fuzz targets for whole conversations.
 
+use std::time::SystemTime;
+
 use super::protocol::write_frame;
 use crate::protocol::deflate::Offer;
 use crate::protocol::{
@@ -13,8 +15,8 @@ const UPGRADE: &[u8] =
     b"GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
 
-/// The time of every response, as an HTTP date.
-const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+/// The time of every response.
+const DATE: SystemTime = SystemTime::UNIX_EPOCH;
 
 /// Everything that can be observed of a conversation.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -185,7 +187,7 @@ fn answer(
             Ok(websocket) => return websocket,
             Err(rejection) => {
                 transcript.events.push(format!("rejected {rejection}"));
-                http.reject(NOW, DATE, &rejection, &mut transcript.out);
+                http.reject(NOW, DATE.into(), &rejection, &mut transcript.out);
             }
         },
         HttpEvent::Call { head, body } => {
@@ -193,11 +195,11 @@ fn answer(
             let request = Request::parse(&head).expect("parsed before");
             let path = request.path();
             transcript.events.push(format!("call {path} {body:?}"));
-            http.respond(NOW, DATE, &ok(), &mut transcript.out);
+            http.respond(NOW, DATE.into(), &ok(), &mut transcript.out);
         }
         HttpEvent::BadRequest(rejection) => {
             transcript.events.push(format!("bad request {rejection}"));
-            http.reject(NOW, DATE, &rejection, &mut transcript.out);
+            http.reject(NOW, DATE.into(), &rejection, &mut transcript.out);
         }
     }
     None
@@ -236,14 +238,19 @@ fn answer_head(
     if http.begin_call(NOW, &request, head, shared.limits.max_message, out)? {
         transcript.events.push(format!("call {}", request.path()));
         if request.path() == "/stream" {
-            http.begin_stream(NOW, DATE, &[("Content-Type", "text/event-stream")], out);
+            http.begin_stream(
+                NOW,
+                DATE.into(),
+                &[("Content-Type", "text/event-stream")],
+                out,
+            );
             // The answer to HEAD ends after its head.
             if http.state() == HttpState::Streaming {
                 http.stream(NOW, b"data: x\n\n", out);
                 http.end_stream(NOW, out);
             }
         } else {
-            http.respond(NOW, DATE, &ok(), out);
+            http.respond(NOW, DATE.into(), &ok(), out);
         }
     }
     Ok(None)

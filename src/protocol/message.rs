@@ -70,6 +70,59 @@ impl<'a> From<&'a Vec<u8>> for Message<'a> {
     }
 }
 
+/// A message that owns its bytes, so that it can be kept or sent to another thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OwnedMessage {
+    /// Text.
+    Text(String),
+    /// Bytes.
+    Binary(Vec<u8>),
+}
+
+impl OwnedMessage {
+    /// Borrows the message.
+    #[must_use]
+    pub fn as_message(&self) -> Message<'_> {
+        match self {
+            Self::Text(text) => Message::Text(text),
+            Self::Binary(bytes) => Message::Binary(bytes),
+        }
+    }
+}
+
+impl<'a> From<&'a OwnedMessage> for Message<'a> {
+    fn from(message: &'a OwnedMessage) -> Self {
+        message.as_message()
+    }
+}
+
+impl From<String> for OwnedMessage {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<&str> for OwnedMessage {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<Vec<u8>> for OwnedMessage {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::Binary(bytes)
+    }
+}
+
+impl From<Message<'_>> for OwnedMessage {
+    fn from(message: Message<'_>) -> Self {
+        match message {
+            Message::Text(text) => Self::Text(text.to_owned()),
+            Message::Binary(bytes) => Self::Binary(bytes.to_vec()),
+        }
+    }
+}
+
 /// A complete message that was received.
 ///
 /// ```

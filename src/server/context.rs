@@ -124,6 +124,11 @@ impl Context {
         })
     }
 
+    /// The path of the request with which a client connected, without the query. `None` if the client is gone.
+    pub fn path(&self, id: ClientId) -> Option<&str> {
+        self.core.own_ref(id).map(Client::path)
+    }
+
     /// The address of a client.
     pub fn remote(&self, id: ClientId) -> Option<Remote> {
         self.core.registry.get(id).map(|client| client.remote)

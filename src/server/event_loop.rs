@@ -66,7 +66,7 @@ pub struct Server<S> {
     pub(super) poll: Poll,
     pub(super) ctx: Context,
     pub(super) service: S,
-    pub(super) commands: Inbox,
+    pub(super) commands: Inbox<S>,
     pub(super) listeners: Vec<Listener>,
     pub(super) signals: Option<Signals>,
     /// SIGHUP, and the function that then creates new settings.
@@ -133,7 +133,7 @@ impl<S: Service> Server<S> {
     }
 
     /// A handle that controls the server from other threads.
-    pub fn handle(&self) -> Handle {
+    pub fn handle(&self) -> Handle<S> {
         self.commands.handle()
     }
 
@@ -331,7 +331,7 @@ impl<S: Service> Server<S> {
                     self.service.ready(&mut self.ctx, source, readiness);
                 }
             }
-            Task::Commands => self.commands.run(&mut self.ctx, &self.service),
+            Task::Commands => self.commands.run(&mut self.ctx, &mut self.service),
             Task::Orphans => {
                 if self.reaper.reap() {
                     self.ctx.core.service_id = ServiceId::ALL;

@@ -1,76 +1,29 @@
 //! Reaches a running server from other threads.
 
 use std::fmt;
-use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 
-use mio::{Registry, Waker};
-
-use super::connector::Resolved;
+use super::bell::Bell;
 use super::context::Context;
-use super::id::{ClientId, ServiceId, WAKER};
+use super::id::{ClientId, ServiceId};
 use super::service::Service;
 use super::status::Status;
-use crate::protocol::{CloseCode, Message};
+use crate::protocol::{CloseCode, OwnedMessage};
 
 /// The maximum number of commands that one turn of the loop executes.
 const COMMANDS_PER_TURN: usize = 1024;
 
-/// A message that owns its bytes, so that it can be sent to another thread.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum OwnedMessage {
-    /// Text.
-    Text(String),
-    /// Bytes.
-    Binary(Vec<u8>),
-}
-
-impl OwnedMessage {
-    /// Borrows the message.
-    #[must_use]
-    pub fn as_message(&self) -> Message<'_> {
-        match self {
-            Self::Text(text) => Message::Text(text),
-            Self::Binary(bytes) => Message::Binary(bytes),
-        }
-    }
-}
-
-impl<'a> From<&'a OwnedMessage> for Message<'a> {
-    fn from(message: &'a OwnedMessage) -> Self {
-        message.as_message()
-    }
-}
-
-impl From<String> for OwnedMessage {
-    fn from(text: String) -> Self {
-        Self::Text(text)
-    }
-}
-
-impl From<&str> for OwnedMessage {
-    fn from(text: &str) -> Self {
-        Self::Text(text.to_owned())
-    }
-}
-
-impl From<Vec<u8>> for OwnedMessage {
-    fn from(bytes: Vec<u8>) -> Self {
-        Self::Binary(bytes)
-    }
-}
+/// A function that other threads run on the thread of the loop.
+type Posted<S> = Box<dyn FnOnce(&mut S, &mut Context) + Send>;
 
 /// A command from a handle to the loop.
-enum HandleCommand {
+enum HandleCommand<S> {
     Send(ClientId, OwnedMessage),
     Broadcast(OwnedMessage),
     Close(ClientId, CloseCode, String),
+    Post(Posted<S>),
     Status(Sender<Status>),
     Stop,
-    /// The addresses for an attempt of an outgoing connection.
-    Resolved(ClientId, u32, Resolved),
 }
 
 /// The server has stopped.
@@ -85,40 +38,55 @@ impl fmt::Display for Stopped {
 
 impl std::error::Error for Stopped {}
 
-/// Controls a running server from any thread. A handle is cheap to clone.
+/// Controls a running server with the service `S` from any thread. A handle is cheap to clone.
 ///
 /// The server executes the commands of a handle in order. It ignores a command for a client that has disconnected. A
 /// method fails only if the server has stopped.
 ///
 /// ```
-/// use outrigger::{Config, Server, Service};
+/// use outrigger::{Config, Context, Server, Service};
 ///
-/// struct Silent;
-/// impl Service for Silent {}
+/// #[derive(Default)]
+/// struct Clock {
+///     announced: u64,
+/// }
+/// impl Service for Clock {}
 ///
 /// let config = Config::builder().listen("127.0.0.1:0".parse()?).build()?;
-/// let server = Server::bind(config, Silent)?;
+/// let server = Server::bind(config, Clock::default())?;
 /// let handle = server.handle();
-/// let thread = std::thread::spawn(move || server.run().map(drop));
+/// let thread = std::thread::spawn(move || server.run().map(|(clock, _)| clock.announced));
 ///
 /// handle.broadcast("good morning")?;
+/// handle.post(|clock: &mut Clock, ctx: &mut Context| {
+///     clock.announced += 1;
+///     ctx.broadcast("noon", |_, path| path == "/clock");
+/// })?;
 /// handle.stop()?;
-/// thread.join().expect("the thread does not panic")?;
+/// assert_eq!(thread.join().expect("the thread does not panic")?, 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone)]
-pub struct Handle {
-    commands: Sender<HandleCommand>,
-    bell: Arc<Bell>,
+pub struct Handle<S> {
+    commands: Sender<HandleCommand<S>>,
+    bell: Bell,
 }
 
-impl fmt::Debug for Handle {
+impl<S> Clone for Handle<S> {
+    fn clone(&self) -> Self {
+        Self {
+            commands: self.commands.clone(),
+            bell: self.bell.clone(),
+        }
+    }
+}
+
+impl<S> fmt::Debug for Handle<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Handle").finish_non_exhaustive()
     }
 }
 
-impl Handle {
+impl<S> Handle<S> {
     /// Sends a message to a client.
     pub fn send(&self, client: ClientId, message: impl Into<OwnedMessage>) -> Result<(), Stopped> {
         self.command(HandleCommand::Send(client, message.into()))
@@ -139,6 +107,15 @@ impl Handle {
         self.command(HandleCommand::Close(client, code, reason.into()))
     }
 
+    /// Runs a function with the service on the thread of the loop, between two calls of the service. Like a method of the
+    /// service, it must not block. A server that stops first may drop it without running it.
+    pub fn post(
+        &self,
+        function: impl FnOnce(&mut S, &mut Context) + Send + 'static,
+    ) -> Result<(), Stopped> {
+        self.command(HandleCommand::Post(Box::new(function)))
+    }
+
     /// Requests the status of the server and waits for it. A service must use [`Context::status`] instead: on the
     /// server's own thread this method would wait forever.
     pub fn status(&self) -> Result<Status, Stopped> {
@@ -153,76 +130,46 @@ impl Handle {
         self.command(HandleCommand::Stop)
     }
 
-    /// Reports the addresses of a host to the loop.
-    pub(super) fn resolved(
-        &self,
-        id: ClientId,
-        attempt: u32,
-        resolved: Resolved,
-    ) -> Result<(), Stopped> {
-        self.command(HandleCommand::Resolved(id, attempt, resolved))
-    }
-
-    fn command(&self, command: HandleCommand) -> Result<(), Stopped> {
+    fn command(&self, command: HandleCommand<S>) -> Result<(), Stopped> {
         self.commands.send(command).map_err(|_| Stopped)?;
         self.bell.ring();
         Ok(())
     }
 }
 
-/// Wakes the loop once for any number of commands.
-struct Bell {
-    waker: Waker,
-    rung: AtomicBool,
-}
-
-impl Bell {
-    fn ring(&self) {
-        if !self.rung.swap(true, Ordering::AcqRel)
-            && let Err(error) = self.waker.wake()
-        {
-            log::error!("cannot wake the loop: {error}");
-        }
-    }
-}
-
 /// The receiving end of all handles.
-pub(super) struct Inbox {
-    sender: Sender<HandleCommand>,
-    receiver: Receiver<HandleCommand>,
-    bell: Arc<Bell>,
+pub(super) struct Inbox<S> {
+    sender: Sender<HandleCommand<S>>,
+    receiver: Receiver<HandleCommand<S>>,
+    bell: Bell,
 }
 
-impl Inbox {
-    pub(super) fn new(registry: &Registry) -> io::Result<Self> {
+impl<S: Service> Inbox<S> {
+    pub(super) fn new(bell: Bell) -> Self {
         let (sender, receiver) = mpsc::channel();
-        let bell = Arc::new(Bell {
-            waker: Waker::new(registry, WAKER)?,
-            rung: AtomicBool::new(false),
-        });
-        Ok(Self {
+        Self {
             sender,
             receiver,
             bell,
-        })
-    }
-
-    pub(super) fn handle(&self) -> Handle {
-        Handle {
-            commands: self.sender.clone(),
-            bell: Arc::clone(&self.bell),
         }
     }
 
-    /// Executes commands.
-    pub(super) fn run(&self, ctx: &mut Context, service: &impl Service) {
-        ctx.core.service_id = ServiceId::ALL;
-        // A command that is sent after this rings the bell again.
-        self.bell.rung.swap(false, Ordering::AcqRel);
+    pub(super) fn handle(&self) -> Handle<S> {
+        Handle {
+            commands: self.sender.clone(),
+            bell: self.bell.clone(),
+        }
+    }
+
+    /// Executes what other threads have asked for since the bell rang.
+    pub(super) fn run(&self, ctx: &mut Context, service: &mut S) {
+        self.bell.answer();
+        ctx.core.handle_resolved_names();
         for _ in 0..COMMANDS_PER_TURN {
             let Ok(command) = self.receiver.try_recv() else {
                 return;
             };
+            ctx.core.service_id = ServiceId::ALL;
             // The results do not matter: a client may have left, and a caller may no longer wait for its answer.
             match command {
                 HandleCommand::Send(client, message) => ctx.send(client, message.as_message()),
@@ -230,6 +177,7 @@ impl Inbox {
                     _ = ctx.broadcast(message.as_message(), |_, _| true)
                 }
                 HandleCommand::Close(client, code, reason) => ctx.close(client, code, reason),
+                HandleCommand::Post(function) => function(service, ctx),
                 HandleCommand::Status(answer) => {
                     _ = answer.send(Status {
                         service: service.status(),
@@ -237,9 +185,6 @@ impl Inbox {
                     });
                 }
                 HandleCommand::Stop => ctx.stop(),
-                HandleCommand::Resolved(id, attempt, resolved) => {
-                    ctx.core.handle_resolved(id, attempt, resolved);
-                }
             }
         }
         self.bell.ring();

@@ -16,6 +16,7 @@
 mod address;
 mod admin;
 mod authorization;
+mod bell;
 mod budget;
 mod client;
 mod clock;
@@ -74,7 +75,7 @@ pub use connector::{Connect, ConnectError, ParseTargetError, Proxies, Retry, Tar
 pub use context::Context;
 pub use error::{Error, SendError};
 pub use event_loop::{Ended, Reload, Server};
-pub use handle::{Handle, OwnedMessage, Stopped};
+pub use handle::{Handle, Stopped};
 pub use histogram::Histogram;
 pub use id::{ClientId, ParseClientIdError, ServiceId, SourceId, TimerId};
 pub use interest::Interest;

@@ -215,9 +215,8 @@ pub(super) fn negotiate(
     }
     let mut codec = None;
     if let Some((compression, offer)) = ctx.core.env.protocol.compression.as_ref().zip(offer) {
-        let agreed = compression.accept(offer);
-        let value = agreed.agreement().to_string();
-        accept = accept.field("Sec-WebSocket-Extensions", value)?;
+        let agreed;
+        (accept, agreed) = compression.negotiate(offer, accept)?;
         codec = Some(agreed);
     }
     Ok((accept, codec))

@@ -7,6 +7,7 @@ use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use super::Reload;
 use super::address::ListenAddress;
+use super::bell::Bell;
 use super::clock::Clock;
 use super::config::Config;
 use super::connector::Resolver;
@@ -117,10 +118,10 @@ impl<S: Service> Server<S> {
         let clock = Clock::start();
         let buffer = vec![0; config.turn_bytes.max(1)].into_boxed_slice();
         let registry = poll.registry().try_clone()?;
-        let commands = Inbox::new(&registry)?;
-        let resolver = Resolver::new(commands.handle());
+        let bell = Bell::new(&registry)?;
+        let resolver = Resolver::new(bell.clone());
         Ok(Self {
-            commands,
+            commands: Inbox::new(bell),
             ctx: Context {
                 core: Core::new(config, registry, resolver, listen, clock.now()),
             },

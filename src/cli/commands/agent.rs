@@ -14,6 +14,11 @@ pub(super) static AGENT: Command = Command {
     name: "agent",
     usage: "[OPTIONS] -- PROGRAM [ARGS...]",
     summary: "share one JSON-RPC agent between clients",
+    brief: Some(
+        "\
+Connects many clients to one JSON-RPC agent that reads and writes lines on its standard streams.
+Every answer goes to the client that asked, and every session belongs to one client.",
+    ),
     about: "\
 Connects many WebSocket clients to one JSON-RPC agent that reads and writes lines on its standard
 streams: an agent of the Agent Client Protocol, or any other with --protocol jsonrpc. Every answer
@@ -86,6 +91,7 @@ const FLAGS: &[Flag] = &[
         words: &["shared", "per-client"],
         default: Some("shared"),
         help: "shared: one agent for each kind of client; per-client: one agent for each connection",
+        brief: Some("shared or per-client: one agent for all, or one each"),
         set: |settings, value| {
             settings.per_client = match value {
                 "shared" => false,
@@ -104,6 +110,7 @@ const FLAGS: &[Flag] = &[
         words: &["acp", "jsonrpc"],
         default: Some("acp"),
         help: "acp: clients must send initialize first, and sessions have owners; jsonrpc: neither, for MCP servers and others",
+        brief: Some("acp or jsonrpc"),
         set: |settings, value| {
             settings.protocol = match value {
                 "acp" => AgentProtocol::Acp,
@@ -161,6 +168,7 @@ const FLAGS: &[Flag] = &[
         words: &["owner", "any"],
         default: Some("owner"),
         help: "who may answer a session's permission requests. owner: only its client; any: also observers whose token has the scope 'use' or 'all', and the first answer counts",
+        brief: Some("who may answer permission requests: owner or any"),
         set: |settings, value| {
             settings.approvals = match value {
                 "owner" => Approvals::Owner,

@@ -8,6 +8,11 @@ pub(super) static APP: Command = Command {
     name: "app",
     usage: "[OPTIONS] [-- PROGRAM [ARGS...]]",
     summary: "make PROGRAM the server, by lines of JSON",
+    brief: Some(
+        "\
+Runs PROGRAM as the server: it reads events and writes commands as lines of JSON. Without PROGRAM,
+outrigger exchanges them with the process that started it.",
+    ),
     about: "\
 Runs PROGRAM as the server: it reads events as lines of JSON on its standard input and writes
 commands as lines of JSON to its standard output. Its standard error goes to the log. Without
@@ -53,6 +58,7 @@ const FLAGS: &[Flag] = &[
     Flag {
         name: "restart",
         help: "start the program again when it exits, after closing all clients with 1011. More than 5 exits in 60s are a failure",
+        brief: Some("restart the program when it fails"),
         set: |settings, _| {
             settings.restart = true;
             Ok(())
@@ -63,6 +69,7 @@ const FLAGS: &[Flag] = &[
         name: "subprotocol",
         takes: Takes::Many("NAME"),
         help: "subprotocol that the program speaks; the server selects the first one that a client offers",
+        brief: Some("subprotocol to select"),
         set: |settings, value| {
             let valid = |byte: u8| byte.is_ascii_graphic() && byte != b',';
             if value.is_empty() || !value.bytes().all(valid) {

@@ -25,6 +25,10 @@ pub(super) static ATTACH: Command = Command {
     name: "attach",
     usage: "[OPTIONS] URL",
     summary: "use a terminal or process of a server",
+    brief: Some(
+        "\
+Makes this terminal the terminal of a program behind a server. ~. after a newline leaves.",
+    ),
     about: "\
 Makes this terminal the terminal of a program behind a server: a program of 'outrigger terminal' at
 ws://HOST:PORT/terminal, or a process of 'outrigger processes' at
@@ -81,6 +85,7 @@ const FLAGS: &[Flag] = &[
     Flag {
         name: "viewer",
         help: "watch a process without sending to it; several clients can do so at once",
+        brief: Some("watch without typing"),
         set: |settings, _| {
             settings.attach.viewer = true;
             Ok(())
@@ -90,6 +95,7 @@ const FLAGS: &[Flag] = &[
     Flag {
         name: "takeover",
         help: "replace the client that writes to the process",
+        brief: Some("replace the client that types"),
         set: |settings, _| {
             settings.attach.takeover = true;
             Ok(())
@@ -101,6 +107,7 @@ const FLAGS: &[Flag] = &[
         takes: Takes::One("CHAR"),
         default: Some("~"),
         help: "character that begins an escape: an ASCII punctuation character, ^X for a control character, or none",
+        brief: Some("character that begins an escape"),
         set: |settings, value| {
             settings.attach.escape = escape(value)?;
             Ok(())

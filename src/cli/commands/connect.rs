@@ -16,6 +16,11 @@ pub(super) static CONNECT: Command = Command {
     name: "connect",
     usage: "[OPTIONS] URL",
     summary: "bridge standard streams to a server",
+    brief: Some(
+        "\
+Connects to a server and carries its messages on standard streams, one message in each line.
+After a cut it comes back, and every message arrives exactly once.",
+    ),
     about: "\
 Connects to a server and carries its messages on standard streams: each line of standard input is
 sent as a message, and each message is written to standard output as a line. A program that starts
@@ -68,6 +73,7 @@ const FLAGS: &[Flag] = &[
     Flag {
         name: "no-json",
         help: "do not parse messages; without this option, connect answers JSON-RPC requests whose connection is lost",
+        brief: Some("carry any lines, not only JSON-RPC"),
         set: |settings, _| {
             settings.client.no_json = true;
             Ok(())
@@ -92,6 +98,7 @@ const FLAGS: &[Flag] = &[
         takes: Takes::One("TIME"),
         default: Some("5s"),
         help: "how long to wait for answers after standard input has ended; with --no-json, how long to wait for messages",
+        brief: Some("how long to wait for answers at the end of input"),
         set: |settings, value| {
             settings.client.linger = duration(value)?.unwrap_or_default();
             Ok(())

@@ -7,6 +7,10 @@ use super::{Command, Serves};
 pub(super) static DEMO: Command = Command {
     name: "demo",
     summary: "run several services and print links to try",
+    brief: Some(
+        "\
+Serves several commands at once, with a console for browsers. It prints what to open and to paste.",
+    ),
     about: "\
 Serves several commands at once: echo at /echo, your shell at /terminal, processes at /process, a
 chat room at /app, an agent at /acp and, with the feature mcp, an MCP server at /mcp. The console at

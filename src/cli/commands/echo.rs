@@ -6,6 +6,10 @@ use crate::service::Echo;
 pub(super) static ECHO: Command = Command {
     name: "echo",
     summary: "send every message back",
+    brief: Some(
+        "\
+Sends every message back to the client that sent it. It tests clients, proxies and networks.",
+    ),
     about: "\
 Sends every message back to the client that sent it, to test clients, proxies and networks.
 ",

@@ -12,6 +12,11 @@ pub(in crate::cli) static MCP: Command = Command {
     name: "mcp",
     usage: "[OPTIONS] -- PROGRAM [ARGS...]",
     summary: "serve an MCP server over Streamable HTTP",
+    brief: Some(
+        "\
+Puts an MCP server that speaks on its standard streams on the network, over Streamable HTTP.
+Clients of revision 2026-07-28 share one process, and each earlier session has its own.",
+    ),
     about: "\
 Serves PROGRAM, a server of the Model Context Protocol (MCP) on its standard streams, at
 http://127.0.0.1:7070/mcp. MCP clients connect with Streamable HTTP, or with WebSocket on the same
@@ -112,6 +117,7 @@ const FLAGS: &[Flag] = &[
         takes: Takes::One("N"),
         default: Some("1"),
         help: "number of processes that answer requests of revision 2026-07-28",
+        brief: Some("processes for clients of 2026-07-28"),
         set: |settings, value| put(&mut settings.mcp.pool, number(value, 1..=64)),
         accepts: samples(&["1", "64"]),
         rejects: &["0", "65"],
@@ -122,6 +128,7 @@ const FLAGS: &[Flag] = &[
         takes: Takes::One("TIME"),
         default: Some("30m"),
         help: "end a session and its process if its client sends no message and has no stream open for this time",
+        brief: Some("end sessions that are idle for this time"),
         set: |settings, value| {
             settings.mcp.session_idle = duration(value)?;
             Ok(())
@@ -135,6 +142,7 @@ const FLAGS: &[Flag] = &[
         takes: Takes::One("N"),
         default: Some("256"),
         help: "maximum sessions and WebSocket clients, each of which has a process; more get 503",
+        brief: Some("maximum sessions"),
         set: |settings, value| put(&mut settings.mcp.max_sessions, number(value, COUNT)),
         accepts: samples(&["1"]),
         rejects: &["0"],

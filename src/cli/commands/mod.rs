@@ -39,6 +39,8 @@ pub(crate) struct Command {
     pub(super) usage: &'static str,
     /// What it does, in one line of the overview.
     pub(super) summary: &'static str,
+    /// What it does in at most two sentences, for `-h`. Without this text, `-h` prints the whole help.
+    pub(super) brief: Option<&'static str>,
     /// The text of its help above the usage line.
     pub(super) about: &'static str,
     /// What to try, each with its command line. A test parses them.
@@ -149,6 +151,7 @@ impl Command {
         name: "",
         usage: "[OPTIONS]",
         summary: "",
+        brief: None,
         about: "",
         examples: &[],
         title: "",

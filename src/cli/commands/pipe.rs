@@ -9,6 +9,11 @@ pub(super) static PIPE: Command = Command {
     name: "pipe",
     usage: "[OPTIONS] -- PROGRAM [ARGS...]",
     summary: "make PROGRAM's input and output the messages",
+    brief: Some(
+        "\
+Runs PROGRAM for each client. A message becomes a line of its input, and a line of its output
+becomes a message.",
+    ),
     about: "\
 Runs PROGRAM for each client. A message of the client becomes a line on PROGRAM's standard input,
 and a line on its standard output becomes a message. Its standard error goes to the log. Its
@@ -56,6 +61,7 @@ const FLAGS: &[Flag] = &[
     Flag {
         name: "shared",
         help: "run one program for all clients, from the start of the server",
+        brief: Some("one program for all clients"),
         set: |settings, _| {
             settings.shared = true;
             Ok(())

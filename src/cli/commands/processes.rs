@@ -10,6 +10,11 @@ use crate::web::RoutePage;
 pub(super) static PROCESSES: Command = Command {
     name: "processes",
     summary: "spawn, watch, signal and attach to processes",
+    brief: Some(
+        "\
+Starts processes over HTTP, and lets clients watch them and attach to their terminals. A process
+outlives its clients.",
+    ),
     about: "\
 Starts processes, watches and signals them, and attaches clients to their terminals. A process
 outlives its client. Its output is read and kept while no client is attached.
@@ -63,6 +68,7 @@ const FLAGS: &[Flag] = &[
         takes: Takes::One("BYTES"),
         default: Some("1MiB"),
         help: "output of a process to keep for clients that attach later",
+        brief: Some("output to keep for each process"),
         set: |settings, value| {
             settings.scrollback = size(value, 4096..=1 << 40)?;
             Ok(())
@@ -76,6 +82,7 @@ const FLAGS: &[Flag] = &[
         takes: Takes::One("TIME"),
         default: Some("60s"),
         help: "how long an exited process stays visible",
+        brief: Some("how long to keep an exited process"),
         set: |settings, value| {
             settings.retention = duration(value)?.unwrap_or_default();
             Ok(())
@@ -89,6 +96,7 @@ const FLAGS: &[Flag] = &[
         takes: Takes::One("N"),
         default: Some("256"),
         help: "maximum processes that run at once; more get 503",
+        brief: Some("maximum running processes"),
         set: |settings, value| {
             settings.max_processes = number(value, 1..=100_000)?;
             Ok(())

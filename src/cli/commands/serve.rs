@@ -6,6 +6,11 @@ pub(super) static SERVE: Command = Command {
     name: "serve",
     usage: "--config FILE.json [OPTIONS]",
     summary: "serve several of these on one listener",
+    brief: Some(
+        "\
+Serves several commands on one listener, each at a path that the configuration file names.
+A browser finds a console at /.",
+    ),
     about: "\
 Serves several of the other commands behind one listener, each at a path. The file names them:
 

@@ -10,6 +10,11 @@ pub(super) static TERMINAL: Command = Command {
     name: "terminal",
     usage: "[OPTIONS] -- PROGRAM [ARGS...]",
     summary: "run PROGRAM on a terminal for each client",
+    brief: Some(
+        "\
+Runs PROGRAM on a terminal of its own for each client. The client gets the exit code after the
+last byte of output.",
+    ),
     about: "\
 Runs PROGRAM on a new terminal for each client. When the client disconnects, PROGRAM gets HUP, TERM
 one second later and KILL after five. Binary messages carry terminal input and output. Text messages
@@ -65,6 +70,7 @@ const FLAGS: &[Flag] = &[
         name: "cwd",
         takes: Takes::One("DIR"),
         help: "directory to start the program in",
+        brief: Some("directory to start the program in"),
         set: |settings, value| {
             if !std::path::Path::new(value).is_dir() {
                 return Err(format!("'{value}' is not a directory"));
@@ -80,6 +86,7 @@ const FLAGS: &[Flag] = &[
         name: "env",
         takes: Takes::Many("NAME=VALUE"),
         help: "variable for the program's environment; TERM is xterm-256color unless it is given",
+        brief: Some("variable for the program's environment"),
         set: |settings, value| {
             let pair = value.split_once('=').filter(|(name, _)| !name.is_empty());
             let (name, value) = pair.ok_or_else(|| format!("'{value}' is not NAME=VALUE"))?;
@@ -94,6 +101,7 @@ const FLAGS: &[Flag] = &[
         name: "user",
         takes: Takes::One("USER"),
         help: "user to run the program as: a name or number, or USER:GROUP with a numeric group; only root can choose another user",
+        brief: Some("user to run the program as"),
         set: |settings, value| {
             settings.user = Some(value.to_owned());
             Ok(())
@@ -104,6 +112,7 @@ const FLAGS: &[Flag] = &[
     Flag {
         name: "read-only",
         help: "ignore what clients type",
+        brief: Some("ignore what clients type"),
         set: |settings, _| {
             settings.read_only = true;
             Ok(())
@@ -113,6 +122,7 @@ const FLAGS: &[Flag] = &[
     Flag {
         name: "once",
         help: "serve one client and stop when it disconnects",
+        brief: Some("serve one client, then stop"),
         set: |settings, _| {
             settings.once = true;
             Ok(())

@@ -9,6 +9,7 @@ pub(in crate::cli) const TOKEN_FILE: Flag = Flag {
         "a generated token, printed in the 'listening' line; none for echo on loopback",
     ),
     help: "file with the tokens that clients present: one word, or lines NAME SCOPE SECRET as 'outrigger token' writes them; the variable OUTRIGGER_TOKEN may hold this text instead",
+    brief: Some("tokens of clients; without it, one is printed"),
     set: |settings, value| put(&mut settings.token_file, Ok(Some(value.into()))),
     accepts: samples(&["/run/token"]),
     ..Flag::BASE
@@ -72,6 +73,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "no-auth",
         help: "require no token: every client that can reach the server is accepted",
+        brief: Some("require no token"),
         set: |settings, _| turn_on(&mut settings.no_auth),
         ..Flag::BASE
     },
@@ -79,6 +81,7 @@ pub(super) const FLAGS: &[Flag] = &[
         name: "allow-origin",
         takes: Takes::Many("ORIGIN"),
         help: "accept web pages of this origin, such as https://example.com, in addition to the server's own; '*' accepts all",
+        brief: Some("accept web pages of this origin"),
         set: |settings, value| {
             if value != "*" && value != "null" && !value.contains("://") {
                 let why = "is not an origin such as https://example.com";
@@ -96,6 +99,7 @@ pub(super) const FLAGS: &[Flag] = &[
         name: "allow-host",
         takes: Takes::Many("HOST"),
         help: "host name that clients may use for this server, without a port; '*' allows all. Always allowed: loopback's names, the addresses to listen on and, with 0.0.0.0 or [::], the machine's host name",
+        brief: Some("accept this host name in requests"),
         set: |settings, value| {
             let has_port = value.rsplit_once(':').is_some_and(|(_, port)| {
                 !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit())
@@ -114,6 +118,7 @@ pub(super) const FLAGS: &[Flag] = &[
         name: "path",
         takes: Takes::One("PATH"),
         help: "path to serve; a final '/...' includes all paths below it",
+        brief: Some("path to serve"),
         for_one_path: true,
         set: |settings, value| {
             let path = value.parse().map_err(|error| format!("{error}"))?;

@@ -21,6 +21,7 @@ pub(super) const FLAGS: &[Flag] = &[
         name: "header",
         takes: Takes::Many("'NAME: VALUE'"),
         help: "header field to add to the handshake",
+        brief: Some("header field to add to the handshake"),
         set: |settings, value| {
             settings.client.fields.push(field(value)?);
             Ok(())
@@ -42,6 +43,7 @@ pub(super) const FLAGS: &[Flag] = &[
         takes: Takes::One("FILE"),
         default_note: Some("the system's certificates"),
         help: "trust only the CA certificates, or the server's own certificate, in this PEM file",
+        brief: Some("trust the certificates in this PEM file"),
         set: |settings, value| put(&mut settings.client.tls.ca, Ok(Some(value.into()))),
         accepts: samples(&["/etc/ssl/company.pem"]),
         ..Flag::BASE
@@ -51,6 +53,7 @@ pub(super) const FLAGS: &[Flag] = &[
         name: "fingerprint",
         takes: Takes::One("SHA256"),
         help: "trust only the server certificate with this SHA-256 fingerprint, which a server with --tls-self-signed prints",
+        brief: Some("trust the certificate with this fingerprint"),
         set: |settings, value| {
             put(
                 &mut settings.client.tls.fingerprint,
@@ -106,6 +109,7 @@ pub(super) const FLAGS: &[Flag] = &[
         takes: Takes::One("TIME"),
         default: Some("1h"),
         help: "how long to try to come back after a cut, and for connect also to connect at first, before giving up; 0 means no limit. Time during which the machine sleeps does not count",
+        brief: Some("how long to try to come back after a cut"),
         set: |settings, value| put(&mut settings.client.give_up, duration(value)),
         accepts: samples(&["0", "30s"]),
         rejects: &["soon"],

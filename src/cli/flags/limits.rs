@@ -13,6 +13,7 @@ pub(super) const MAX_MESSAGE: Flag = Flag {
     takes: Takes::One("BYTES"),
     default: Some("16MiB"),
     help: "maximum length of a message; a longer one closes the connection with 1009",
+    brief: Some("maximum length of a message"),
     set: |settings, value| {
         put(
             &mut settings.server.limits.max_message,
@@ -28,6 +29,7 @@ pub(super) const MAX_MESSAGE: Flag = Flag {
 pub(super) const DEFLATE: Flag = Flag {
     name: "deflate",
     help: "compress messages for clients that support it (permessage-deflate, RFC 7692)",
+    brief: Some("compress messages (permessage-deflate)"),
     set: |settings, _| turn_on(&mut settings.deflate),
     ..Flag::BASE
 };
@@ -38,6 +40,7 @@ pub(super) const FLAGS: &[Flag] = &[
         takes: Takes::One("N"),
         default: Some("10000"),
         help: "maximum clients at once; more get 503",
+        brief: Some("maximum clients at once"),
         set: |settings, value| {
             put(
                 &mut settings.server.max_clients,

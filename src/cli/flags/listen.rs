@@ -27,6 +27,7 @@ pub(super) const FLAGS: &[Flag] = &[
         } else {
             "HOST:PORT, or PORT on 127.0.0.1, where port 0 takes a free port; unix:PATH, or fd:NUMBER for a listening socket that is already open"
         },
+        brief: Some("HOST:PORT, PORT or unix:PATH to listen on"),
         set: |settings, value| {
             settings.listen.extend(listen(value)?);
             Ok(())
@@ -65,6 +66,7 @@ pub(super) const FLAGS: &[Flag] = &[
         short: Some('p'),
         takes: Takes::One("N"),
         help: "listen on this port of 127.0.0.1, as --listen 127.0.0.1:N does; 0 takes a free port",
+        brief: Some("listen on this port of 127.0.0.1"),
         excludes: &[
             (
                 "listen",

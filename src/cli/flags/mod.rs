@@ -37,6 +37,8 @@ pub(super) struct Flag {
     /// A default that is not a single value. The help shows it after `default`.
     pub(super) default_note: Option<&'static str>,
     pub(super) help: &'static str,
+    /// A short help for `-h`, which lists the flags that most people use. `None` for the other flags.
+    pub(super) brief: Option<&'static str>,
     /// Whether the configuration file may contain it.
     pub(super) in_file: bool,
     /// Whether it applies to commands that serve one path, but not to those that serve routes.
@@ -137,6 +139,7 @@ impl Flag {
         default: None,
         default_note: None,
         help: "",
+        brief: None,
         in_file: true,
         for_one_path: false,
         for_routes: false,
@@ -208,6 +211,15 @@ impl Flag {
             text.push_str(&format!(" [{}]", default.join("; ")));
         }
         text
+    }
+
+    /// The short help, with the default. `None` if `-h` does not list the flag.
+    pub(super) fn short_description(&self) -> Option<String> {
+        let brief = self.brief?;
+        Some(match self.default {
+            Some(default) => format!("{brief} [{default}]"),
+            None => brief.to_owned(),
+        })
     }
 
     /// What its value completes to.

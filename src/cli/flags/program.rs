@@ -6,8 +6,9 @@ pub(super) const LOG: Flag = Flag {
     name: "log",
     takes: Takes::One("LEVEL"),
     words: &["off", "error", "warn", "info", "debug", "trace"],
-    default_note: Some("info"),
+    default_note: Some("info; demo: warn"),
     help: "off, error, warn, info, debug or trace; without it, RUST_LOG sets the level",
+    brief: Some("off, error, warn, info, debug or trace"),
     set: |settings, value| {
         let level = value
             .parse()
@@ -37,6 +38,7 @@ pub(super) const FLAGS: &[Flag] = &[
         name: "config",
         takes: Takes::One("FILE.json"),
         help: "JSON object with these settings by the same names, the program and its arguments as \"command\" and, for serve, \"routes\"; a flag overrides the file",
+        brief: Some("JSON file with these settings"),
         in_file: false,
         // The parser reads the file before it applies any flag.
         set: |_, _| Ok(()),
@@ -46,6 +48,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "check",
         help: "check that the settings are valid and the programs can be found, then exit",
+        brief: Some("check the settings, then exit"),
         in_file: false,
         set: |settings, _| turn_on(&mut settings.check),
         ..Flag::BASE

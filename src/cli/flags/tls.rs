@@ -7,6 +7,7 @@ pub(super) const FLAGS: &[Flag] = &[
         name: "tls-cert",
         takes: Takes::One("FILE"),
         help: "file with the server certificate in PEM, followed by any intermediate certificates; turns TLS on for TCP addresses without the prefix plain:",
+        brief: Some("certificate in PEM; turns TLS on"),
         requires: Some("tls-key"),
         set: |settings, value| put(&mut settings.tls.cert, Ok(Some(value.into()))),
         accepts: samples(&["/etc/ssl/server.pem"]),
@@ -16,6 +17,7 @@ pub(super) const FLAGS: &[Flag] = &[
         name: "tls-key",
         takes: Takes::One("FILE"),
         help: "private key of the certificate in PEM, not encrypted",
+        brief: Some("its private key in PEM"),
         requires: Some("tls-cert"),
         set: |settings, value| put(&mut settings.tls.key, Ok(Some(value.into()))),
         accepts: samples(&["/etc/ssl/server.key"]),
@@ -24,6 +26,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "tls-self-signed",
         help: "turn TLS on with a self-signed certificate, created for this machine's names and addresses, and print its SHA-256 fingerprint",
+        brief: Some("create a certificate and print its fingerprint"),
         set: |settings, _| turn_on(&mut settings.tls.self_signed),
         ..Flag::BASE
     },

@@ -117,8 +117,13 @@ pub(super) fn page() -> String {
     page.push_str(".SH OPTIONS\n");
     paragraphs(VALUES, &mut page);
     item(
-        &bold("-h, --help"),
-        "print the help of the program or of a command",
+        &bold("-h"),
+        "print the commands or, after a command, its examples and common options",
+        &mut page,
+    );
+    item(
+        &bold("--help"),
+        "print the commands or, after a command, everything about it",
         &mut page,
     );
     let about = "print the version, the commit and the features of this program";

@@ -34,6 +34,22 @@ pub use offer::{Agreement, InvalidAgreement, Offer};
 #[cfg(feature = "deflate")]
 pub use squeeze::{CompressionFailed, SLICE, Squeeze};
 
+use crate::protocol::{Accept, Rejection};
+
+impl Compression {
+    /// Accepts an offer, and adds the agreement to the fields of the 101 response.
+    ///
+    /// # Errors
+    ///
+    /// The response cannot have the field. That does not happen.
+    pub fn negotiate(&self, offer: Offer, accept: Accept) -> Result<(Accept, Codec), Rejection> {
+        let codec = self.accept(offer);
+        let agreement = codec.agreement().to_string();
+        let accept = accept.field("Sec-WebSocket-Extensions", agreement)?;
+        Ok((accept, codec))
+    }
+}
+
 /// The settings of compression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

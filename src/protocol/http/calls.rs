@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::body::Body;
 use super::connection::{HttpConnection, HttpState};
+use super::date::HttpDate;
 use super::head::Request;
 use super::response::{AfterResponse, Rejection, Response, Terms, write_chunk, write_stream_head};
 use crate::protocol::Time;
@@ -81,8 +82,8 @@ impl HttpConnection {
         Ok(false)
     }
 
-    /// Answers a request with an error. The connection ends after it. `date` is the current time as an HTTP date.
-    pub fn reject(&mut self, now: Time, date: &str, rejection: &Rejection, out: &mut Vec<u8>) {
+    /// Answers a request with an error. The connection ends after it. `date` is the current time.
+    pub fn reject(&mut self, now: Time, date: HttpDate, rejection: &Rejection, out: &mut Vec<u8>) {
         debug_assert!(matches!(
             self.state,
             HttpState::Head | HttpState::Body | HttpState::Answering
@@ -129,8 +130,8 @@ impl HttpConnection {
         self.rejected
     }
 
-    /// Answers a call. `date` is the current time as an HTTP date.
-    pub fn respond(&mut self, now: Time, date: &str, response: &Response, out: &mut Vec<u8>) {
+    /// Answers a call. `date` is the current time.
+    pub fn respond(&mut self, now: Time, date: HttpDate, response: &Response, out: &mut Vec<u8>) {
         debug_assert_eq!(self.state, HttpState::Answering);
         response.write(self.terms(date), out);
         self.end_call(now);
@@ -142,7 +143,7 @@ impl HttpConnection {
     pub fn respond_until_static_body(
         &mut self,
         now: Time,
-        date: &str,
+        date: HttpDate,
         response: &Response,
         out: &mut Vec<u8>,
     ) -> Option<&'static [u8]> {
@@ -154,11 +155,11 @@ impl HttpConnection {
 
     /// Begins to answer a call with a stream of events. If the method is HEAD, the response has no body and ends here.
     ///
-    /// `date` is the current time as an HTTP date. `fields` describe the stream.
+    /// `date` is the current time. `fields` describe the stream.
     pub fn begin_stream(
         &mut self,
         now: Time,
-        date: &str,
+        date: HttpDate,
         fields: &[(&str, &str)],
         out: &mut Vec<u8>,
     ) {
@@ -220,7 +221,7 @@ impl HttpConnection {
         was_unanswered
     }
 
-    fn terms<'a>(&'a self, date: &'a str) -> Terms<'a> {
+    fn terms(&self, date: HttpDate) -> Terms<'_> {
         let request = self.request.as_ref();
         Terms {
             after: if self.call.keep_alive {

@@ -8,6 +8,7 @@
 mod body;
 mod calls;
 mod connection;
+mod date;
 mod forwarded;
 mod head;
 mod json;
@@ -16,6 +17,7 @@ mod trace;
 
 pub use body::Body;
 pub use connection::{HttpConnection, HttpEvent, HttpState};
+pub use date::HttpDate;
 pub use forwarded::{forwarded, x_forwarded_for};
 pub use head::{Framing, MAX_HEADERS, Request, find_end};
 pub use response::{Rejection, Response, StatusCode};

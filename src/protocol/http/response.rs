@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use super::date::HttpDate;
 use super::json;
 use crate::protocol::client::is_field;
 
@@ -220,8 +221,8 @@ impl Rejection {
         self
     }
 
-    /// Appends the response, which has a JSON body and closes the connection. `date` is the current time as an HTTP date.
-    pub fn write_response(&self, date: &str, out: &mut Vec<u8>) {
+    /// Appends the response, which has a JSON body and closes the connection. `date` is the current time.
+    pub fn write_response(&self, date: HttpDate, out: &mut Vec<u8>) {
         let terms = Terms {
             after: AfterResponse::Close,
             head_only: false,
@@ -278,8 +279,8 @@ pub(in crate::protocol) struct Terms<'a> {
     pub(in crate::protocol) chunked: bool,
     /// The origin of the page that may read the response.
     pub(in crate::protocol) origin: Option<&'a str>,
-    /// The current time as an HTTP date (RFC 9110 section 5.6.7).
-    pub(in crate::protocol) date: &'a str,
+    /// The current time.
+    pub(in crate::protocol) date: HttpDate,
 }
 
 /// What happens to the connection after a response.
@@ -438,7 +439,7 @@ pub(in crate::protocol) fn write_stream_head(
 /// Appends the status line and the fields that every response has.
 fn write_beginning(status: StatusCode, terms: Terms<'_>, out: &mut Vec<u8>) {
     write_status_line(status, out);
-    write_field("Date", terms.date, out);
+    write_field("Date", &terms.date.to_string(), out);
     if let Some(origin) = terms.origin {
         write_field("Access-Control-Allow-Origin", origin, out);
         write_field("Vary", "Origin", out);
@@ -474,13 +475,17 @@ pub(in crate::protocol) fn write_field(name: &str, value: &str, out: &mut Vec<u8
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use super::*;
+
+    const EXAMPLE: SystemTime = SystemTime::UNIX_EPOCH;
 
     #[test]
     fn an_error_response_is_json() {
         let mut out = Vec::new();
         Rejection::new(StatusCode::BAD_REQUEST, "a \"quoted\"\nword")
-            .write_response("Sun, 06 Nov 1994 08:49:37 GMT", &mut out);
+            .write_response(EXAMPLE.into(), &mut out);
         let text = String::from_utf8(out).expect("UTF-8");
         let (head, body) = text.split_once("\r\n\r\n").expect("a body");
         assert!(head.contains("\r\nContent-Type: application/json"));
@@ -497,7 +502,7 @@ mod tests {
             head_only: false,
             chunked: false,
             origin: None,
-            date: "Sun, 06 Nov 1994 08:49:37 GMT",
+            date: EXAMPLE.into(),
         };
         let mut out = Vec::new();
         response.write(terms, &mut out);
@@ -530,7 +535,7 @@ mod tests {
                 head_only: false,
                 chunked: true,
                 origin: None,
-                date: "",
+                date: EXAMPLE.into(),
             };
             write_stream_head(&[("X-Id", value), ("X-Other", "1")], terms, &mut out);
             let text = String::from_utf8(out).expect("UTF-8");

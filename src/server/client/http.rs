@@ -1,10 +1,10 @@
 //! HTTP before the upgrade: answers to calls, event streams and rejections.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use super::{Client, Connection, Flag};
 use crate::log_event::{Field, log_event, word};
-use crate::protocol::http::{HttpConnection, HttpState};
+use crate::protocol::http::{HttpConnection, HttpDate, HttpState};
 use crate::protocol::{CloseReason, Rejection, Request, Response, StatusCode, Time};
 use crate::server::budget::CALL;
 use crate::server::core::Env;
@@ -12,11 +12,6 @@ use crate::server::error::SendError;
 
 /// The media type of server-sent events, which a browser's `EventSource` reads.
 const EVENT_STREAM: (&str, &str) = ("Content-Type", "text/event-stream");
-
-/// The current time as an HTTP date.
-fn date() -> String {
-    httpdate::fmt_http_date(SystemTime::now())
-}
 
 impl Client {
     /// Runs an operation on the connection while it is HTTP.
@@ -142,7 +137,7 @@ impl Client {
         );
         env.counters.refused(rejection);
         self.transmit_http(env, |http, now, out| {
-            http.reject(now, &date(), rejection, out)
+            http.reject(now, HttpDate::now(), rejection, out)
         });
     }
 
@@ -187,7 +182,7 @@ impl Client {
         match response.long_static_body() {
             Some(_) => self.respond_statically(env, response),
             None => self.transmit_http(env, |http, now, out| {
-                http.respond(now, &date(), response, out);
+                http.respond(now, HttpDate::now(), response, out);
             }),
         }
         self.read_on(env);
@@ -198,7 +193,8 @@ impl Client {
     fn respond_statically(&mut self, env: &mut Env, response: &Response) {
         if let Connection::Http(http) = &mut self.connection {
             let mut head = Vec::new();
-            let body = http.respond_until_static_body(env.now, &date(), response, &mut head);
+            let body =
+                http.respond_until_static_body(env.now, HttpDate::now(), response, &mut head);
             self.transmit_static(env, &head, body.unwrap_or_default());
         }
     }
@@ -213,7 +209,7 @@ impl Client {
         env.counters.responded(StatusCode::OK);
         let fields = [&[EVENT_STREAM], fields].concat();
         self.transmit_http(env, |http, now, out| {
-            http.begin_stream(now, &date(), &fields, out)
+            http.begin_stream(now, HttpDate::now(), &fields, out)
         });
         // The answer to HEAD is complete. The end of a caller whose socket is dead is counted with its disconnect.
         if !self.is_unanswered() {

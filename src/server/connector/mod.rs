@@ -176,6 +176,13 @@ impl Core {
         }
     }
 
+    /// Takes what the resolver has found out since the bell rang.
+    pub(super) fn handle_resolved_names(&mut self) {
+        while let Some(answer) = self.resolver.next_answer() {
+            self.handle_resolved(answer.id, answer.attempt, answer.resolved);
+        }
+    }
+
     /// Takes the addresses of a host.
     pub(super) fn handle_resolved(&mut self, id: ClientId, attempt: u32, resolved: Resolved) {
         self.resolver.resolve_next();

@@ -5,9 +5,10 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 
-use crate::server::handle::Handle;
+use crate::server::bell::Bell;
 use crate::server::id::ClientId;
 
 /// The maximum number of threads. A resolver that gets no answer may block for a minute.
@@ -25,10 +26,20 @@ struct Question {
     port: u16,
 }
 
-/// Resolves host names, and reports the addresses to the loop.
+/// The addresses for an attempt of a connection, or why there are none.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) id: ClientId,
+    pub(super) attempt: u32,
+    pub(super) resolved: Resolved,
+}
+
+/// Resolves host names, and wakes the loop when it has an answer.
 #[derive(Debug)]
 pub(in crate::server) struct Resolver {
-    handle: Handle,
+    sender: Sender<Answer>,
+    answers: Receiver<Answer>,
+    bell: Bell,
     threads: Arc<AtomicUsize>,
     /// The questions that wait for a thread, at most one for each connection.
     waiting: VecDeque<Question>,
@@ -44,15 +55,18 @@ impl Drop for Running {
 }
 
 impl Resolver {
-    pub(in crate::server) fn new(handle: Handle) -> Self {
+    pub(in crate::server) fn new(bell: Bell) -> Self {
+        let (sender, answers) = mpsc::channel();
         Self {
-            handle,
+            sender,
+            answers,
+            bell,
             threads: Arc::default(),
             waiting: VecDeque::new(),
         }
     }
 
-    /// Resolves a name for an attempt of a connection. [`Handle::resolved`] reports the result. An earlier attempt of the
+    /// Resolves a name for an attempt of a connection. [`Resolver::next_answer`] returns the result. An earlier attempt of the
     /// same connection needs no answer.
     pub(super) fn resolve(&mut self, id: ClientId, attempt: u32, host: String, port: u16) {
         self.forget(id);
@@ -80,21 +94,37 @@ impl Resolver {
         };
         self.threads.fetch_add(1, Ordering::AcqRel);
         let running = Running(Arc::clone(&self.threads));
-        let handle = self.handle.clone();
+        let (sender, bell) = (self.sender.clone(), self.bell.clone());
         let (id, attempt) = (question.id, question.attempt);
         let thread = thread::Builder::new()
             .name("resolver".to_owned())
             .stack_size(STACK);
         let started = thread.spawn(move || {
             let host = (question.host.as_str(), question.port);
-            let found = host.to_socket_addrs().map(Iterator::collect);
+            let resolved = host.to_socket_addrs().map(Iterator::collect);
             drop(running);
             // If the loop has ended, nobody waits for the addresses.
-            let _ = handle.resolved(id, attempt, found);
+            let _ = sender.send(Answer {
+                id,
+                attempt,
+                resolved,
+            });
+            bell.ring();
         });
         if let Err(error) = started {
-            let _ = self.handle.resolved(id, attempt, Err(error));
+            let resolved = Err(error);
+            let _ = self.sender.send(Answer {
+                id,
+                attempt,
+                resolved,
+            });
+            self.bell.ring();
         }
+    }
+
+    /// An answer that has arrived since the bell rang.
+    pub(super) fn next_answer(&self) -> Option<Answer> {
+        self.answers.try_recv().ok()
     }
 }
 

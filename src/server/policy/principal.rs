@@ -152,10 +152,10 @@ mod tests {
     use mio::net::UnixStream;
 
     use crate::protocol::Time;
+    use crate::server::bell::Bell;
     use crate::server::client::Remote;
     use crate::server::connector::Resolver;
     use crate::server::core::Core;
-    use crate::server::handle::Inbox;
     use crate::server::*;
 
     #[test]
@@ -175,7 +175,7 @@ mod tests {
             config.access.tokens = tokens.clone();
             let poll = Poll::new().expect("a poll");
             let registry = poll.registry().try_clone().expect("a registry");
-            let resolver = Resolver::new(Inbox::new(&registry).expect("a waker").handle());
+            let resolver = Resolver::new(Bell::new(&registry).expect("a waker"));
             let mut core = Core::new(config, registry, resolver, Vec::new(), Time::default());
             let (stream, _peer) = UnixStream::pair().expect("two sockets");
             let client = core
