@@ -37,8 +37,10 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 content=$work/$name
 mkdir -p "$content/completions" "$content/man"
-cp "${CARGO_TARGET_DIR:-target}/$triple/release/outrigger" LICENSE-APACHE LICENSE-MIT README.md CHANGELOG.md "$content"
-cp -R docs "$content/docs"
+cp "${CARGO_TARGET_DIR:-target}/$triple/release/outrigger" "$content"
+# What is tracked of the documents and examples, so that no local file gets into the archive.
+git ls-files LICENSE-APACHE LICENSE-MIT README.md CHANGELOG.md SECURITY.md docs examples | tar -c -T - | tar -x -C "$content"
+packaging/links.py "$content" >&2
 "$content/outrigger" completions bash >"$content/completions/outrigger.bash"
 "$content/outrigger" completions zsh >"$content/completions/_outrigger"
 "$content/outrigger" completions fish >"$content/completions/outrigger.fish"

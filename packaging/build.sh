@@ -15,7 +15,8 @@ mkdir -p "${OUT:-target/packages}"
 out=$(realpath "${OUT:-target/packages}")
 manifest() { sed -n "s/^$1 = \"\(.*\)\"\$/\1/p" Cargo.toml | head -n 1; }
 version=$(manifest version)
-repository=$(manifest repository)
+# shellcheck source=packaging/names
+. packaging/names
 
 # The archive for a target; empty if there is none.
 archive() {
@@ -41,7 +42,8 @@ deb() {
     file=$(for_linux "$cpu")
     [ -n "$file" ] || continue
     unpack "$file" target/deb
-    mkdir -p "$out/deb"
+    mkdir -p "$out/deb" target/deb/doc
+    mv target/deb/*.md target/deb/*LICENSE* target/deb/docs target/deb/examples target/deb/doc
     cargo deb --quiet --no-build --no-strip --target "$cpu-unknown-linux-gnu" --output "$out/deb/"
     count=$((count + 1))
   done
@@ -61,18 +63,18 @@ npm() {
       linux-*) file=$(for_linux "$target") ;;
       *) file=$(archive "$target-apple-darwin") ;;
     esac
-    dependencies="$dependencies \"@outrigger/$platform\": \"$version\","
+    dependencies="$dependencies \"$NPM-$platform\": \"$version\","
     [ -n "$file" ] || continue
     unpack "$file" "$work/archive"
     mkdir "$work/$platform"
     cp "$work/archive"/{outrigger,LICENSE-MIT,LICENSE-APACHE,THIRD-PARTY-LICENSES} "$work/$platform"
     cat >"$work/$platform/package.json" <<END
 {
-  "name": "@outrigger/$platform",
+  "name": "$NPM-$platform",
   "version": "$version",
-  "description": "The program outrigger for $platform. Install the package outrigger instead.",
+  "description": "The program $PROGRAM for $platform. Install the package $NPM instead.",
   "license": "MIT OR Apache-2.0",
-  "repository": "$repository",
+  "repository": "$REPOSITORY",
   "os": ["${platform%-*}"],
   "cpu": ["${platform#*-}"],
   "preferUnplugged": true
@@ -81,16 +83,18 @@ END
     (cd "$work/$platform" && command npm pack --silent --pack-destination "$out/npm" >/dev/null)
   done
   mkdir "$work/main"
-  cp packaging/npm/outrigger.js packaging/npm/README.md LICENSE-MIT LICENSE-APACHE "$work/main"
+  packaging/fill.sh packaging/npm/outrigger.js "$work/main/outrigger.js"
+  packaging/fill.sh packaging/npm/README.md "$work/main/README.md"
+  cp LICENSE-MIT LICENSE-APACHE "$work/main"
   cat >"$work/main/package.json" <<END
 {
-  "name": "outrigger",
+  "name": "$NPM",
   "version": "$version",
   "description": "Puts programs on the network over WebSocket: JSON-RPC agents, MCP servers, terminals, processes",
   "license": "MIT OR Apache-2.0",
-  "repository": "$repository",
+  "repository": "$REPOSITORY",
   "keywords": ["websocket", "json-rpc", "mcp", "terminal", "sidecar"],
-  "bin": {"outrigger": "outrigger.js"},
+  "bin": {"$PROGRAM": "outrigger.js"},
   "engines": {"node": ">=18"},
   "optionalDependencies": {${dependencies%,} }
 }
@@ -110,9 +114,9 @@ image() {
   cp packaging/container/*.Dockerfile "$out/image"
 }
 
-# Replaces @VERSION@, @REPOSITORY@ and @SHA256:TARGET@ in a file.
+# Fills a recipe, with the checksums for @SHA256:TARGET@.
 fill() { # FILE OUTPUT
-  local target file sum edits=(-e "s,@VERSION@,$version,g" -e "s,@REPOSITORY@,$repository,g")
+  local target file sum edits=()
   for target in $(grep -o '@SHA256:[^@]*@' "$1" | tr -d @ | cut -d: -f2 | sort -u); do
     file=$(archive "$target")
     if [ -n "$file" ]; then
@@ -125,8 +129,7 @@ fill() { # FILE OUTPUT
     fi
     edits+=(-e "s,@SHA256:$target@,$sum,g")
   done
-  mkdir -p "$(dirname "$2")"
-  sed "${edits[@]}" "$1" >"$2"
+  packaging/fill.sh "$1" "$2" "${edits[@]}"
 }
 homebrew() { fill packaging/homebrew/outrigger.rb "$out/homebrew/outrigger.rb"; }
 aur() {

@@ -4,6 +4,7 @@
 #
 # usage: packaging/publish_npm.sh FOLDER        with packages as npm pack writes them (*.tgz), at any depth
 # env:   NPM='npm --dry-run'                    the command
+#        PROVENANCE=--provenance                empty outside of a workflow, which alone can prove where a package was built
 set -euo pipefail
 [ $# -eq 1 ] || { sed -n 's/^# usage: /usage: /p' "$0" >&2; exit 2; }
 read -ra npm <<<"${NPM:-npm}"
@@ -32,7 +33,8 @@ while read -r _ package file; do
   if [ -n "$published" ]; then
     echo "publish_npm: $package is published already"
   else
-    "${npm[@]}" publish --provenance --access public "$(realpath "$file")" </dev/null
+    # shellcheck disable=SC2086
+    "${npm[@]}" publish ${PROVENANCE---provenance} --access public "$(realpath "$file")" </dev/null
     echo "publish_npm: published $package"
   fi
 done <<<"$list"

@@ -4,7 +4,7 @@
 # usage: packaging/try.sh [KIND...]       KIND is archive, deb, wheel, npm or image; all of them by default
 # env:   DIST=target/dist OUT=target/packages    as for packaging/build.sh
 #
-# deb and image need root, because they change into a folder (chroot) with a minimal Debian, which they make from Debian's packages.
+# deb and image need root and mmdebstrap, because they run a minimal Debian in a folder. On Ubuntu, they run Ubuntu.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # In a namespace of its own, the mounts below end with the last process, whatever ends it.
@@ -13,11 +13,12 @@ dist=$(realpath "${DIST:-target/dist}")
 out=$(realpath "${OUT:-target/packages}")
 here=$PWD
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
+# shellcheck source=packaging/names
+. packaging/names
 work=$(mktemp -d)
-mounts=() servers=()
+mounts=()
 cleanup() {
-  local mount server
-  for server in "${servers[@]}"; do kill -KILL "$server" 2>/dev/null || true; done
+  local mount
   for mount in "${mounts[@]}"; do umount -l "$mount" 2>/dev/null || true; done
   # Do not delete through what is still mounted.
   rm -rf --one-file-system "$work"
@@ -56,9 +57,10 @@ archive() {
   }
   local name
   for name in completions/outrigger.bash completions/_outrigger completions/outrigger.fish man/outrigger.1 THIRD-PARTY-LICENSES \
-    LICENSE-MIT LICENSE-APACHE docs/configuration.md; do
+    LICENSE-MIT LICENSE-APACHE docs/configuration.md examples/chat.py; do
     [ -s "$content/$name" ] || { echo "try: $name is missing in $file" >&2; return 1; }
   done
+  packaging/links.py "$content" --check
   bare bash -n "$content/completions/outrigger.bash"
   talk --shell /bin/sh -- "$content/outrigger"
   # Names and users are looked up by the C library in the program.
@@ -68,8 +70,11 @@ archive() {
 
 wheel() {
   bare python3 -m venv "$work/venv"
-  bare "$work/venv/bin/pip" install --quiet --no-index --find-links "$out/python" outrigger
-  talk --shell /bin/sh -- "$work/venv/bin/outrigger"
+  bare "$work/venv/bin/pip" install --quiet --no-index --find-links "$out/python" "$PYPI"
+  talk --shell /bin/sh -- "$work/venv/bin/$PROGRAM"
+  # The second name, as a link in another folder.
+  ln -s "$work/venv/bin/$PYPI" "$work/second"
+  talk --shell /bin/sh --in-place "$work/second" -- "$work/second"
 }
 
 npm() {
@@ -112,23 +117,11 @@ npm() {
   )
 }
 
-# A minimal Debian below $work/root: the packages, unpacked.
+# A minimal Debian, or what this machine runs, below $work/root.
 make_root() {
-  local packages=(base-files base-passwd bash coreutils dash debianutils diffutils dpkg findutils grep gzip hostname libacl1 libattr1
-    libaudit1 libbz2-1.0 libc6 libc-bin libcap-ng0 libcap2 libcrypt1 libgcc-s1 libgmp10 liblzma5 libmd0 libpam0g libpcre2-8-0 libselinux1 libsemanage2
-    libsepol2 libtinfo6 libzstd1 login ncurses-base passwd perl-base sed systemd-standalone-sysusers tar zlib1g)
-  [ ! -d "$work/root" ] || return 0
-  mkdir -p "$work/debs" target/debs "$work/root/dev/pts" "$work/root/proc" "$work/root/tmp" "$work/root/var/lib/dpkg/info" \
-    "$work/root/var/lib/dpkg/updates"
-  for package in "${packages[@]}"; do
-    compgen -G "target/debs/${package}_*.deb" >/dev/null || missing+=("$package")
-  done
-  [ -z "${missing[*]:-}" ] || (cd target/debs && apt-get -o APT::Sandbox::User=root download -qq "${missing[@]}")
-  for package in target/debs/*.deb; do dpkg-deb --fsys-tarfile "$package" | tar -x --keep-directory-symlink -C "$work/root"; done
-  : >"$work/root/var/lib/dpkg/status"
-  cp "$work/root/usr/share/base-passwd/passwd.master" "$work/root/etc/passwd"
-  cp "$work/root/usr/share/base-passwd/group.master" "$work/root/etc/group"
-  chroot "$work/root" sh -c 'pwconv; ldconfig'
+  # shellcheck disable=SC2016
+  mmdebstrap --quiet --variant=minbase "$(. /etc/os-release && echo "$VERSION_CODENAME")" "$work/root" \
+    "$(apt-get indextargets --format '$(SITE)' | head -n 1)"
 }
 mount_devices() { # ROOT
   mkdir -p "$1/dev/pts" "$1/proc" "$1/tmp"
@@ -146,53 +139,15 @@ mount_devices() { # ROOT
 }
 
 deb() {
-  local file root=$work/installed token port server
-  file=$(only "outrigger_*_$(dpkg --print-architecture).deb")
-  make_root
-  cp -a "$work/root" "$root"
-  mount_devices "$root"
-  cp "$file" "$root/tmp/outrigger.deb"
-  # The root has the packages, but dpkg's records of them are left out.
-  bare "$(type -P chroot)" "$root" env PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive \
-    dpkg --force-depends --install /tmp/outrigger.deb >"$work/dpkg" 2>&1 || { cat "$work/dpkg" >&2; return 1; }
-  talk --shell /bin/sh --in-place /usr/bin/outrigger -- /usr/sbin/chroot --userspec=outrigger "$root" /usr/bin/outrigger
+  local file root=$work/deb
+  file=$(only "${DEB}_*_$(dpkg --print-architecture).deb")
+  dpkg-deb --extract "$file" "$root"
+  packaging/links.py "$root/usr/share/doc/$DEB" --check
   # The units are valid, and the service is confined: 0 is the best, and 10 the worst exposure.
-  SYSTEMD_UNIT_PATH=$root/lib/systemd/system: systemd-analyze verify --man=no --root="$root" outrigger.service 2>"$work/verify" || true
-  if grep -v "is not executable\|Unit .* not found" "$work/verify" | grep outrigger; then return 1; fi
-  systemd-analyze security --offline=yes --root="$root" --threshold=25 outrigger.service | tail -n 1
-  # What systemd does: it holds the socket, and starts the program of ExecStart as the user of the unit.
-  token=$(chroot "$root" /usr/bin/outrigger token add me --token-file /etc/outrigger/tokens)
-  [ "$(chroot "$root" stat -c %U:%G:%a /etc/outrigger/tokens)" = root:outrigger:640 ] || {
-    echo "try: the token file has another owner or mode" >&2
-    return 1
-  }
-  local command
-  command=$(sed -n 's/^ExecStart=//p' "$root/lib/systemd/system/outrigger.service")
-  port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
-  # Not in a function, so that the process that is stopped below becomes the server.
-  # shellcheck disable=SC2086
-  env -i PATH=/usr/bin:/bin systemd-socket-activate --listen="127.0.0.1:$port" /usr/sbin/chroot --userspec=outrigger "$root" $command \
-    >"$work/socket" 2>&1 &
-  server=$!
-  servers+=("$server")
-  until grep -q "Listening on" "$work/socket"; do
-    kill -0 "$server" || { cat "$work/socket" >&2; return 1; }
-    sleep 0.1
-  done
-  if talk --connect "$port" /echo "$token"; then
-    echo "  the socket-activated service works"
-  else
-    cat "$work/socket" >&2
-    return 1
-  fi
-  kill "$server"
-  wait "$server" || true
-  servers=()
-  bare "$(type -P chroot)" "$root" env PATH=/usr/sbin:/usr/bin:/sbin:/bin dpkg --purge outrigger >/dev/null
-  if [ -e "$root/usr/bin/outrigger" ] || [ -e "$root/etc/outrigger" ]; then
-    echo "try: purging left files" >&2
-    return 1
-  fi
+  SYSTEMD_UNIT_PATH=$root/lib/systemd/system: systemd-analyze verify --man=no --root="$root" "$PROGRAM.service" 2>"$work/verify" || true
+  if grep -v "is not executable\|Unit .* not found" "$work/verify" | grep "$PROGRAM"; then return 1; fi
+  systemd-analyze security --offline=yes --root="$root" --threshold=25 "$PROGRAM.service" | tail -n 1
+  packaging/try_deb.sh
 }
 
 image() {
@@ -202,11 +157,13 @@ image() {
   mount_devices "$work/scratch"
   talk -- "$(type -P chroot)" --userspec=65534:65534 "$work/scratch" /outrigger
   make_root
-  cp -a "$work/root" "$work/debian"
-  python3 packaging/container/run_steps.py "$out/image/debian.Dockerfile" "$work/debian" "$arch"
-  mount_devices "$work/debian"
-  talk --shell /bin/bash -- "$(type -P chroot)" --userspec=10000:10000 "$work/debian" /usr/local/bin/outrigger
-  echo "  scratch: $(du -sb --exclude=dev --exclude=proc "$work/scratch" | cut -f1) bytes"
+  python3 packaging/container/run_steps.py "$out/image/debian.Dockerfile" "$work/root" "$arch"
+  mount_devices "$work/root"
+  talk --shell /bin/bash -- "$(type -P chroot)" --userspec=10000:10000 "$work/root" /usr/local/bin/outrigger
+  local kind
+  for kind in scratch root; do
+    echo "  $kind: $(du -sb --exclude=dev --exclude=proc "$work/$kind" | cut -f1) bytes"
+  done
 }
 
 for kind in "${@:-archive wheel npm deb image}"; do

@@ -18,6 +18,14 @@ case $1 in
   *-musl) options=(--zig --compatibility musllinux_1_1) ;;
   *-linux-*) options=(--zig --compatibility manylinux_2_28) ;;
 esac
-cd packaging/python
+# The second name of the program is a script, because a wheel cannot contain links.
+work=target/python
+rm -rf "$work"
+for file in pyproject.toml README.md; do packaging/fill.sh "packaging/python/$file" "$work/$file"; done
+# shellcheck source=packaging/names
+. packaging/names
+packaging/fill.sh packaging/python/second-name.sh "$work/data/scripts/$PYPI"
+chmod 755 "$work/data/scripts/$PYPI"
+cd "$work"
 # Bash 3.2, which macOS has, treats an empty array as an unbound variable.
 maturin build --release --target "$triple" ${options[@]+"${options[@]}"} --out "$folder"

@@ -5,7 +5,7 @@
 const { spawn } = require("node:child_process");
 const os = require("node:os");
 
-const name = `@outrigger/${process.platform}-${process.arch}`;
+const name = `@NPM@-${process.platform}-${process.arch}`;
 let program;
 try {
   program = require.resolve(`${name}/outrigger`);
