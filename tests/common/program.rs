@@ -9,6 +9,7 @@ use std::time::Instant;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
+use super::traces::descendants;
 use super::{PATIENCE, POLL_INTERVAL};
 
 /// Runs a command that ends by itself, and returns its output.
@@ -50,7 +51,7 @@ fn read_to_end(mut stream: impl Read + Send + 'static) -> Receiver<String> {
     text
 }
 
-/// A running program. Dropping it kills the program.
+/// A running program. Dropping it kills the program and, on Linux, every process that descends from it.
 pub struct Program {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -217,7 +218,15 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
+        // A killed server cannot end the processes that its programs have started.
+        let descendants = match self.child.try_wait() {
+            Ok(None) => descendants(self.child.id()),
+            _ => Vec::new(),
+        };
         let _ = self.child.kill();
         let _ = self.child.wait();
+        for pid in descendants {
+            let _ = kill_process(pid, Signal::KILL);
+        }
     }
 }

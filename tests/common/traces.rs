@@ -45,6 +45,24 @@ impl Drop for TraceFile {
     }
 }
 
+/// The processes that descend from a process that has not been waited for. Empty on systems other than Linux.
+pub fn descendants(pid: u32) -> Vec<Pid> {
+    let mut found = Vec::new();
+    let mut parents = vec![pid as i32];
+    while let Some(parent) = parents.pop() {
+        let threads = fs::read_dir(format!("/proc/{parent}/task"));
+        for thread in threads.into_iter().flatten().flatten() {
+            let list = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+            parents.extend(
+                list.split_whitespace()
+                    .filter_map(|pid| pid.parse::<i32>().ok()),
+            );
+        }
+        found.extend(Pid::from_raw(parent).filter(|_| parent != pid as i32));
+    }
+    found
+}
+
 /// Waits until a condition is true.
 pub fn eventually(what: &str, mut is_true: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;

@@ -290,7 +290,7 @@ fn no_process_is_left_when_the_server_stops() {
 fn a_killed_server_takes_its_children_with_it() {
     let pids = TraceFile::new("terminal-killed");
     let script = format!(
-        "trap '' HUP; echo $$ >>{}; while :; do sleep 1000; done",
+        "trap '' HUP; echo $$ >>{}; while :; do sleep 0.1; done",
         pids.path()
     );
     let mut server = terminal(&[], &script);
