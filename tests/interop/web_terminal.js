@@ -241,7 +241,8 @@ const parts = {
     await page.shows(`\n${(await page.size()).join(" ")}\n`);
     await page.press("Control+0");
 
-    await page.type("clear; echo needle; echo https://example.com/page\n");
+    // Without `noflsh` the kernel may discard the `^C` that follows the signal (termios(3)).
+    await page.type("clear; stty noflsh; echo needle; echo https://example.com/page\n");
     await page.shows("\nhttps://example.com/page");
     await page.press("Control+Shift+F");
     await page.page.keyboard.type("needle");
