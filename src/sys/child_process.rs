@@ -65,20 +65,6 @@ pub(super) fn reap_dropped() {
     });
 }
 
-/// Signals that are reset to their default action in a child. The process that started the server may have ignored them,
-/// as `nohup` and background jobs of scripts do, and ignored signals are inherited.
-const RESET: [NixSignal; 10] = [
-    NixSignal::SIGHUP,
-    NixSignal::SIGINT,
-    NixSignal::SIGQUIT,
-    NixSignal::SIGTERM,
-    NixSignal::SIGUSR1,
-    NixSignal::SIGUSR2,
-    NixSignal::SIGCHLD,
-    NixSignal::SIGTSTP,
-    NixSignal::SIGTTIN,
-    NixSignal::SIGTTOU,
-];
 
 /// The first descriptor after the standard streams.
 const FIRST_DESCRIPTOR: RawFd = 3;
@@ -128,11 +114,14 @@ impl ChildProcess {
             if let Some(limit) = limit {
                 setrlimit(Resource::Nofile, limit)?;
             }
-            for reset in RESET {
+            // The process that started the server may have ignored any of them, as `nohup`, Python and background jobs of
+            // scripts do, and ignored signals are inherited. The action for KILL and STOP cannot be set.
+            for reset in NixSignal::iterator() {
                 // SAFETY: this runs in the child, which is about to execute another program and needs no handler.
                 #[allow(unsafe_code)]
-                unsafe {
-                    signal(reset, SigHandler::SigDfl)?;
+                let result = unsafe { signal(reset, SigHandler::SigDfl) };
+                if !matches!(reset, NixSignal::SIGKILL | NixSignal::SIGSTOP) {
+                    result?;
                 }
             }
             if let Some(account) = &options.account {

@@ -251,7 +251,7 @@ fn unread_input_does_not_delay_the_exit_or_the_disconnect() {
 #[test]
 #[cfg_attr(not(target_os = "linux"), ignore = "reads /proc")]
 fn programs_do_not_inherit_ignored_signals() {
-    let script = "trap '' HUP INT QUIT; exec \"$0\" terminal --listen 127.0.0.1:0 --no-auth -- sh -c 'grep SigIgn /proc/self/status'";
+    let script = "trap '' HUP INT QUIT ALRM XFSZ; exec \"$0\" terminal --listen 127.0.0.1:0 --no-auth -- sh -c 'grep SigIgn /proc/self/status'";
     let mut command = std::process::Command::new("sh");
     command.args(["-c", script, env!("CARGO_BIN_EXE_outrigger")]);
     let server = Program::spawn(&mut command);
