@@ -18,6 +18,9 @@ pub fn operations(data: &[u8]) {
     let Ok(mut world) = World::new(*options) else {
         return;
     };
+    if options & 2 != 0 {
+        world.slow_down();
+    }
     while let [operation, argument, rest @ ..] = plan {
         plan = rest;
         if options & 8 != 0 && operation & 0xc0 != 0 {

@@ -14,6 +14,7 @@ use super::policy::{
     Access, Credential, CredentialId, Failures, Link, LinkTarget, Links, Principal,
     REJECTION_DELAY, Scope, Token,
 };
+use super::scheduler::Payer;
 #[cfg(feature = "tls")]
 use super::tls::TlsConfig;
 use crate::protocol::{CloseReason, Rejection, Request, StatusCode};
@@ -44,6 +45,25 @@ impl Core {
         }
         let credential = self.env.config.access.tokens.get(credential);
         credential.map_or(Principal::Nobody, Credential::principal)
+    }
+
+    /// Who pays for the work that a client causes. A link is paid for by its creator.
+    pub(super) fn payer(&self, id: ClientId) -> Payer {
+        let Some(client) = self.registry.get(id) else {
+            return Payer::Server;
+        };
+        let ip = client.remote.ip();
+        if client.is_ours() {
+            return Payer::Server;
+        }
+        if client.is_stranger() && client.remote.user().is_none() {
+            return Payer::strangers(ip);
+        }
+        let principal = match self.link(id) {
+            Some(link) => link.issuer.clone(),
+            None => self.principal(id),
+        };
+        Payer::client(principal, ip)
     }
 
     /// A text of a peer for the log, or a note in its place if it contains a token.
@@ -296,6 +316,7 @@ mod tests {
             let head = String::from_utf8_lossy(HEAD);
             self.give(id, head.replacen("GET /fuzz", line, 1).as_bytes());
             self.event(id, true, true, false);
+            self.take_turn();
             id
         }
 

@@ -1,17 +1,22 @@
-//! Limits the work of one turn of the loop, in total and for each client.
+//! Limits the work of a slice: the part of a client's or a program's input that is handled before the loop looks for others.
 //!
-//! A unit of work is about a microsecond. Only work that a few bytes can cause (calls, broadcasts, parsed messages) is
-//! counted. Work in proportion to bytes (echoed messages) is not counted, because `turn_bytes` limits it. A client that
-//! has used up its share waits in the run queue behind those that have not.
+//! A unit of work is about a microsecond. Services and clients count units for what a few bytes can cause: calls, broadcasts,
+//! parsed messages. The [scheduler](super::scheduler) charges the time that a slice really took.
 
-/// The maximum work for one client before other clients get their turn.
-const CLIENT_SHARE: u32 = 200;
+/// The maximum work for a client in one slice.
+pub(super) const CLIENT_SHARE: u32 = 200;
 
-/// The maximum work of one turn before the loop polls for new events.
-const TURN_SHARE: u32 = 10_000;
+/// The maximum work for a descriptor of a service in one slice. It is larger, because what it causes is written once for all.
+pub(super) const SOURCE_SHARE: u32 = 1000;
 
-/// The maximum work for queued TLS handshakes in one turn. At least one makes progress.
-pub(super) const HANDSHAKE_SHARE: u32 = 2_000;
+/// The work of a slice besides what is counted.
+const SLICE: u32 = 10;
+
+/// The bytes that are handled in one unit.
+const BYTES: usize = 256;
+
+/// The work after which the clock is read, so that slices with less need no reading of their own.
+const UNSETTLED: u32 = 200;
 
 /// The cost of answering a call, besides the length of the answer.
 pub(super) const CALL: usize = 10;
@@ -22,23 +27,22 @@ pub(super) const WRITE: usize = 5;
 /// Work done so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Budget {
-    /// For the client that is being read.
-    client: u32,
-    /// In this turn of the loop.
-    turn: u32,
-    /// Whether the client's share is used up, or its messages may have to be held back for another reason.
+    /// The work in this slice.
+    work: u32,
+    /// The maximum work of this slice.
+    share: u32,
+    /// The work since the clock was read.
+    unsettled: u32,
+    /// Whether the share is used up, or messages may have to be held back for another reason.
     has_exceptions: bool,
 }
 
 impl Budget {
-    /// Begins a turn of the loop.
-    pub(super) fn begin_turn(&mut self) {
-        *self = Self::default();
-    }
-
-    /// Begins the share of the next client.
-    pub(super) fn begin_client(&mut self, may_hold: bool) {
-        self.client = 0;
+    /// Begins a slice.
+    pub(super) fn begin(&mut self, share: u32, may_hold: bool) {
+        self.work = 0;
+        self.share = share;
+        self.unsettled = self.unsettled.saturating_add(SLICE);
         self.has_exceptions = may_hold;
     }
 
@@ -56,23 +60,31 @@ impl Budget {
     /// Counts work.
     pub(super) fn spend(&mut self, units: usize) {
         let units = u32::try_from(units).unwrap_or(u32::MAX);
-        self.client = self.client.saturating_add(units);
-        self.turn = self.turn.saturating_add(units);
-        self.has_exceptions |= self.is_client_spent();
+        self.work = self.work.saturating_add(units);
+        self.unsettled = self.unsettled.saturating_add(units);
+        self.has_exceptions |= self.is_spent();
     }
 
-    /// Whether the client that is being read has used up its share.
-    pub(super) fn is_client_spent(self) -> bool {
-        self.client >= CLIENT_SHARE
+    /// Counts bytes that were read. They do not count for the share, because reads have limits of their own.
+    #[inline]
+    pub(super) fn read(&mut self, bytes: usize) {
+        self.unsettled = self.unsettled.saturating_add((bytes / BYTES) as u32);
     }
 
-    /// The work of this turn.
-    pub(super) fn turn_work(self) -> u32 {
-        self.turn
+    /// Whether the share of this slice is used up.
+    #[inline]
+    pub(super) fn is_spent(self) -> bool {
+        self.work >= self.share
     }
 
-    /// Whether this turn has used up its share.
-    pub(super) fn is_turn_spent(self) -> bool {
-        self.turn >= TURN_SHARE
+    /// Whether the clock must be read before the next slice.
+    #[inline]
+    pub(super) fn must_settle(self) -> bool {
+        self.unsettled >= UNSETTLED
+    }
+
+    /// The clock was read.
+    pub(super) fn settle(&mut self) {
+        self.unsettled = 0;
     }
 }

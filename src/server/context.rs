@@ -233,13 +233,13 @@ impl Context {
 
     /// Stops watching a file descriptor. No event for it follows.
     pub fn unwatch(&mut self, id: SourceId) {
-        self.core.sources.unwatch(&self.core.poll, id);
+        self.core.unwatch(id);
     }
 
     /// Calls `ready` again, in the next turn of the loop at the latest. Use it if you stop before `WouldBlock` so that
     /// others get their turn. A call made while a client is read is usually served in the same turn.
     pub fn again(&mut self, id: SourceId, readiness: Readiness) {
-        self.core.sources.again(id, readiness);
+        self.core.ready_again(id, readiness);
     }
 
     /// Calls [`Service::timer`](crate::Service::timer) once, after this time.
@@ -253,15 +253,23 @@ impl Context {
     }
 
     /// Counts work that the service does for the client or the program whose input it handles, in units of about a
-    /// microsecond. When the client's share is used up, its further input waits for the next turn.
+    /// microsecond. When its share is used up, its further input waits until others had theirs.
     pub fn spend(&mut self, units: usize) {
         self.core.env.budget.spend(units);
     }
 
-    /// Whether this turn of the loop has used up its budget. A service that handles a program's output should then
-    /// leave the rest for the next turn.
-    pub fn is_turn_spent(&self) -> bool {
-        self.core.env.budget.is_turn_spent()
+    /// Whether the client or the program whose input is handled has used up its share. A service that handles a program's output
+    /// should then call [`Context::again`] and leave the rest for later.
+    pub fn is_share_spent(&self) -> bool {
+        self.core.env.budget.is_spent()
+    }
+
+    /// From now on in this call, counts the work for the current service itself, and not for the client that has caused it. Call
+    /// it before you start a program that all clients of the service share, so that its output is not charged to the first of
+    /// them.
+    pub fn work_for_service(&mut self) {
+        let service_id = self.core.service_id;
+        self.core.env.charge_service(service_id);
     }
 
     // The server.

@@ -7,17 +7,21 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use super::address::ListenAddress;
-use super::budget::Budget;
-use super::budget::WRITE;
+use std::collections::VecDeque;
+
+use super::budget::{Budget, CLIENT_SHARE};
 use super::client::{Broadcast, Client, Remote, WRITE_BUFFER};
+use super::clock::{Nanos, Stopwatch};
 use super::config::Config;
 use super::connector::Resolver;
 use super::counters::Counters;
 use super::id::{ClientId, ServiceId, SourceId, TimerId};
 use super::interest::Interest;
+use super::news::News;
 use super::policy::{Addresses, Failures, Links, is_one_of, too_many_of_address};
 use super::registry::Registry;
-use super::run_queue::RunQueue;
+use super::scheduler::{AccountId, Payer, Phase, Scheduler, Work};
+use super::service::Readiness;
 use super::shutdown::Shutdown;
 use super::sources::Sources;
 use super::status::{ClientStatus, Status, StatusFields};
@@ -47,9 +51,16 @@ pub(super) struct Env {
     most_output: usize,
     /// Whether the client that is being read has sent more, so that more replies may follow.
     pub(super) has_more_input: bool,
-    pub(super) queue: RunQueue,
+    /// News that the loop handles after the current task. It ignores the id of a client that is gone.
+    pub(super) news: VecDeque<(ClientId, News)>,
+    /// The work that is left over, and who pays for what.
+    pub(super) scheduler: Scheduler,
+    pub(super) stopwatch: Stopwatch,
     pub(super) budget: Budget,
-    /// The total number of decompressed bytes when the current client's share began.
+    /// The measured time of this turn and of the current slice, in nanoseconds.
+    pub(super) turn_time: Nanos,
+    slice_time: Nanos,
+    /// The total number of decompressed bytes when the current slice began.
     share_began: u64,
     pub(super) counters: Counters,
     pub(super) addresses: Addresses,
@@ -75,9 +86,9 @@ impl Env {
         self.paused & (ServiceId::ALL.bit() | service_id.bit()) != 0
     }
 
-    /// Whether the client that is being read has used up its share of the turn: in work, or in decompressed bytes.
+    /// Whether the slice is used up: in work, or in decompressed bytes.
     pub(super) fn is_share_spent(&self) -> bool {
-        self.budget.is_client_spent()
+        self.budget.is_spent()
             || (self.protocol.compression.is_some()
                 && self.protocol.decompressed() - self.share_began
                     >= self.config.turn_bytes.max(1) as u64)
@@ -89,11 +100,74 @@ impl Env {
         self.output.len() >= self.most_output
     }
 
-    /// Begins the share of the next client.
-    pub(super) fn begin_share(&mut self) {
+    /// Begins a slice of work that an account pays for. The first slice of a turn begins with the turn.
+    #[inline]
+    pub(super) fn begin_slice(&mut self, account: AccountId, share: u32) {
+        if !self.scheduler.continues(account) || self.budget.must_settle() {
+            self.switch_account(account);
+        }
         let may_hold = self.paused != 0 || self.config.rate_limit.is_some();
-        self.budget.begin_client(may_hold);
+        self.budget.begin(share, may_hold);
         self.share_began = self.protocol.decompressed();
+    }
+
+    #[inline(never)]
+    fn switch_account(&mut self, account: AccountId) {
+        self.settle();
+        self.scheduler.set_current(account);
+        self.slice_time = 0;
+    }
+
+    /// Begins work of the server itself.
+    pub(super) fn begin_own_work(&mut self) {
+        self.begin_slice(AccountId::SERVER, CLIENT_SHARE);
+    }
+
+    /// Charges the current account for the time since the last charge.
+    pub(super) fn settle(&mut self) {
+        let took = self.scheduler.charge(self.stopwatch.read());
+        self.turn_time += took;
+        self.slice_time += took;
+        self.budget.settle();
+    }
+
+    /// Ends a turn at `now`. Who was served last pays for it only if somebody waits.
+    #[inline]
+    pub(super) fn end_turn(&mut self, now: Nanos) {
+        if self.has_work() {
+            self.scheduler.charge(now);
+            self.budget.settle();
+        }
+    }
+
+    /// Whether clients or sources have work left over.
+    #[inline]
+    pub(super) fn has_work(&self) -> bool {
+        !self.scheduler.is_idle(Phase::Input) || !self.scheduler.is_idle(Phase::Output)
+    }
+
+    /// The time that the current slice has taken, in nanoseconds.
+    pub(super) fn slice_time(&mut self) -> Nanos {
+        self.settle();
+        self.slice_time
+    }
+
+    /// From now on in this slice, a service's own account pays: for what its clients share.
+    pub(super) fn charge_service(&mut self, service_id: ServiceId) {
+        self.settle();
+        let id = self.scheduler.acquire(Payer::Service(service_id));
+        self.scheduler.set_current(id);
+        self.scheduler.release(id);
+    }
+
+    /// Queues news of a client.
+    pub(super) fn push_news(&mut self, id: ClientId, news: News) {
+        self.news.push_back((id, news));
+    }
+
+    /// Queues a client's output to be written at the end of the turn. Who has caused the output pays for it.
+    pub(super) fn push_dirty(&mut self, id: ClientId) {
+        self.scheduler.push_caused(Work::Write(id));
     }
 }
 
@@ -112,8 +186,6 @@ pub(super) struct Core {
     pub(super) listen: Vec<ListenAddress>,
     /// The service that is called.
     pub(super) service_id: ServiceId,
-    /// Broadcasts of this turn.
-    broadcasts: u32,
     /// The slot of the client that was being read when a pause began. Reading resumes with the slot after it, so that
     /// the same client does not always fill a program's queue first.
     resume_behind: usize,
@@ -157,8 +229,12 @@ impl Core {
                 output: Vec::new(),
                 most_output: WRITE_BUFFER.min(config.soft_outbound),
                 has_more_input: false,
-                queue: RunQueue::default(),
+                news: VecDeque::new(),
+                scheduler: Scheduler::new(),
+                stopwatch: Stopwatch::default(),
                 budget: Budget::default(),
+                turn_time: 0,
+                slice_time: 0,
                 share_began: 0,
                 counters: Counters::default(),
                 addresses: Addresses::new(config.max_clients_per_address.is_some()),
@@ -178,7 +254,6 @@ impl Core {
             attempts: Vec::new(),
             listen,
             service_id: ServiceId::ALL,
-            broadcasts: 0,
             resume_behind: 0,
             trim_at: None,
             chores_at: certificate_check,
@@ -188,12 +263,13 @@ impl Core {
         }
     }
 
-    /// Begins a turn of the loop.
-    pub(super) fn begin_turn(&mut self, now: Time) {
+    /// Begins a turn of the loop at `began`, which is `now` for the protocol.
+    pub(super) fn begin_turn(&mut self, began: Nanos, now: Time) {
         self.env.now = now;
         self.env.turn += 1;
-        self.env.budget.begin_turn();
-        self.broadcasts = 0;
+        self.env.turn_time = 0;
+        self.env.slice_time = 0;
+        self.env.scheduler.begin_turn(began);
     }
 
     // Clients.
@@ -244,9 +320,9 @@ impl Core {
             return false;
         };
         client.set_reading(true);
-        let service_id = client.service_id;
+        let (service_id, account) = (client.service_id, client.account);
         self.enter_service(service_id);
-        self.env.begin_share();
+        self.env.begin_slice(account, CLIENT_SHARE);
         true
     }
 
@@ -304,10 +380,11 @@ impl Core {
                 return None;
             }
         };
-        let (now, poll) = (self.env.now, &self.poll);
+        let (now, poll, scheduler) = (self.env.now, &self.poll, &mut self.env.scheduler);
         let inserted = self.registry.insert(|id| {
             let mut client = Client::new(id, stream, remote, now);
             client.register(poll)?;
+            scheduler.hold(client.account);
             io::Result::Ok(client)
         });
         let id = match inserted {
@@ -325,6 +402,7 @@ impl Core {
         } else {
             self.count_connection(id);
         }
+        self.assign_account(id);
         self.rearm(id);
         Some(id)
     }
@@ -392,11 +470,7 @@ impl Core {
         mut to: impl FnMut(ClientId, &str) -> bool,
     ) -> usize {
         let mut broadcast = Broadcast::new(message);
-        // The first broadcast of a turn is written at once. Later ones are collected, so that each client gets them in
-        // one write.
-        let gathers = self.broadcasts > 0;
-        self.broadcasts += 1;
-        let (mut sent, mut writes) = (0, 0);
+        let mut sent = 0;
         let mut full = Vec::new();
         for client in self.registry.iter_mut() {
             let ours = self.service_id.includes(client.service_id) && client.is_open();
@@ -408,9 +482,9 @@ impl Core {
                 continue;
             }
             sent += 1;
-            writes += usize::from(client.push_shared(&mut self.env, &mut broadcast, gathers));
+            client.push_shared(&mut self.env, &mut broadcast);
         }
-        self.env.budget.spend(writes * WRITE + sent / 16);
+        self.env.budget.spend(sent / 8);
         // `push` writes the queued output of these clients first, and closes those that are still over the limit.
         for id in full {
             let pushed = self.with(id, |client, env| client.push(env, message));
@@ -468,7 +542,7 @@ impl Core {
     /// Whether work is left over for the next turn, so that the loop must not sleep.
     pub(super) fn has_work(&self) -> bool {
         let attempts = !self.attempts.is_empty();
-        self.env.queue.has_work() || self.shutdown.is_asked() || self.sources.has_work() || attempts
+        self.env.has_work() || !self.env.news.is_empty() || self.shutdown.is_asked() || attempts
     }
 
     /// The latest time of the next turn of the loop.
@@ -497,6 +571,7 @@ impl Core {
             }
         });
         self.count_connection(id);
+        self.assign_account(id);
     }
 
     /// The number of clients of the current service, including those that are being closed.
@@ -552,10 +627,42 @@ impl Core {
         }
     }
 
-    /// Watches a file descriptor for the current service.
+    /// Watches a file descriptor for the current service. Whoever pays now pays for what it brings, too.
     pub(super) fn watch(&mut self, fd: impl AsFd, interest: Interest) -> io::Result<SourceId> {
-        self.sources
-            .watch(&self.poll, self.service_id, fd, interest.to_mio())
+        let account = self.env.scheduler.current();
+        let owner = (self.service_id, account);
+        let id = self
+            .sources
+            .watch(&self.poll, owner, fd, interest.to_mio())?;
+        self.env.scheduler.hold(account);
+        Ok(id)
+    }
+
+    /// Ends what `watch` began. Does nothing if the descriptor is not watched.
+    pub(super) fn unwatch(&mut self, id: SourceId) {
+        if let Some(account) = self.sources.unwatch(&self.poll, id) {
+            self.env.scheduler.release(account);
+        }
+    }
+
+    /// Queues a call of `ready`.
+    pub(super) fn ready_again(&mut self, id: SourceId, readiness: Readiness) {
+        if let Some(account) = self.sources.again(id, readiness) {
+            self.env.scheduler.push(account, Work::Source(id));
+        }
+    }
+
+    /// Finds out who pays for a client: after it has connected, and after each of its requests.
+    pub(super) fn assign_account(&mut self, id: ClientId) {
+        let payer = self.payer(id);
+        let Some(client) = self.registry.get_mut(id) else {
+            return;
+        };
+        let scheduler = &mut self.env.scheduler;
+        if !scheduler.is_of(client.account, &payer) {
+            let before = std::mem::replace(&mut client.account, scheduler.acquire(payer));
+            scheduler.release(before);
+        }
     }
 
     /// Sets a timer of the current service.

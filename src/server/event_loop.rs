@@ -13,16 +13,17 @@ use mio::event::Event as Readied;
 use mio::{Events, Poll};
 
 use super::address::ListenAddress;
-use super::budget::HANDSHAKE_SHARE;
-use super::clock::Clock;
+use super::budget::{CLIENT_SHARE, SOURCE_SHARE};
+use super::clock::{Clock, Nanos};
 use super::context::Context;
 use super::core::{Core, earlier};
 use super::error::Error;
 use super::handle::{Handle, Inbox};
 use super::id::{ClientId, Origin, ServiceId, SourceId};
 use super::listener::{Accepted, EXHAUSTED_RETRY, Listener};
+use super::news::News;
 use super::policy::Access;
-use super::run_queue::News;
+use super::scheduler::{Phase, Work};
 use super::service::{Readiness, Service};
 use super::signals::Signals;
 use super::timers::Due;
@@ -39,11 +40,14 @@ const EVENTS_PER_TURN: usize = 1024;
 /// The maximum number of connections that are evicted together to make room for new ones.
 const EVICTED: usize = 64;
 
-/// The minimum number of queued clients that are read in each turn, even if the turn's budget is spent.
-const LEAST_READS: usize = 16;
+/// The time of a turn, in nanoseconds, after which events are queued instead of handled at once.
+const EVENTS_TIME: Nanos = 1_000_000;
 
-/// The minimum number of queued clients that are written to in each turn, even if the turn's budget is spent.
-const LEAST_WRITES: usize = 64;
+/// The time of a turn, in nanoseconds, after which no further input is handled.
+const INPUT_TIME: Nanos = 4_000_000;
+
+/// The time of a turn, in nanoseconds, after which no further output is written.
+const OUTPUT_TIME: Nanos = 6_000_000;
 
 /// Returns the new settings.
 pub(super) type MakeReload = Box<dyn FnMut() -> Reload + Send>;
@@ -112,10 +116,8 @@ pub(super) enum Task {
         writable: bool,
         hung_up: bool,
     },
-    /// A queued client may have more input.
-    Read(ClientId),
-    /// A client has queued output.
-    Write(ClientId),
+    /// Work of an account.
+    Work(Work),
     /// A client's deadline, or a timer of a service, may have passed.
     Timer(Due),
     /// A descriptor that a service watches is ready.
@@ -180,7 +182,7 @@ impl<S: Service> Server<S> {
                 }
             }
             let began = monotonic_nanos();
-            self.ctx.core.begin_turn(self.clock.at(began));
+            self.ctx.core.begin_turn(began, self.clock.at(began));
             self.ctx.core.env.counters.turns.begin_turn(began);
             self.handle_jump(before, timeout);
             for event in &events {
@@ -188,6 +190,7 @@ impl<S: Service> Server<S> {
             }
             self.take_turn();
             let ended_at = monotonic_nanos();
+            self.ctx.core.env.end_turn(ended_at);
             let counted = !std::mem::take(&mut self.ctx.core.env.serves_console);
             self.ctx.core.env.counters.turns.end_turn(ended_at, counted);
         }
@@ -202,33 +205,15 @@ impl<S: Service> Server<S> {
         if !self.ctx.core.attempts.is_empty() {
             self.begin_attempts();
         }
-        for index in 0..self.ctx.core.env.queue.readable_count() {
-            let is_spent = index >= LEAST_READS && self.ctx.is_turn_spent();
-            let Some(id) = self.ctx.core.env.queue.pop_readable(is_spent) else {
-                break;
-            };
-            self.perform(Task::Read(id));
-        }
-        if self.ctx.core.env.queue.handshake_count() > 0 {
-            self.continue_handshakes();
-        }
-        if self.ctx.core.sources.has_work() {
-            for (source, readiness) in self.ctx.core.sources.take_again() {
-                self.perform(Task::Source(source, readiness));
-            }
+        if !self.ctx.core.env.scheduler.is_idle(Phase::Input) {
+            self.serve(Phase::Input, INPUT_TIME);
         }
         if self.listeners.iter().any(|listener| listener.pending) {
             self.act(Self::accept_clients);
         }
         self.handle_deadlines();
-        for index in 0..self.ctx.core.env.queue.dirty_count() {
-            if index >= LEAST_WRITES && self.ctx.is_turn_spent() {
-                break;
-            }
-            let Some(id) = self.ctx.core.env.queue.pop_dirty() else {
-                break;
-            };
-            self.perform(Task::Write(id));
+        if !self.ctx.core.env.scheduler.is_idle(Phase::Output) {
+            self.serve(Phase::Output, OUTPUT_TIME);
         }
         if self.ctx.core.env.kept_memory > 0 {
             self.relieve_memory();
@@ -237,19 +222,31 @@ impl<S: Service> Server<S> {
         self.handle_shutdown();
     }
 
-    /// Reads queued clients in their TLS handshake, until their share of the turn is used up.
-    #[cold]
-    fn continue_handshakes(&mut self) {
-        let before = self.ctx.core.env.budget.turn_work();
-        for _ in 0..self.ctx.core.env.queue.handshake_count() {
-            let Some(id) = self.ctx.core.env.queue.pop_handshake() else {
-                break;
-            };
-            self.perform(Task::Read(id));
-            if self.ctx.core.env.budget.turn_work() - before >= HANDSHAKE_SHARE {
+    /// Does the queued work of a phase, until the turn has taken `most` nanoseconds, but at least one piece of it. Work that is
+    /// queued meanwhile waits for the next turn.
+    fn serve(&mut self, phase: Phase, most: Nanos) {
+        for index in 0..self.ctx.core.env.scheduler.pending(phase) {
+            let env = &mut self.ctx.core.env;
+            if index > 0 && env.turn_time >= most {
                 break;
             }
+            let Some((account, work)) = env.scheduler.next(phase) else {
+                break;
+            };
+            match work {
+                Work::Write(_) => env.begin_slice(account, CLIENT_SHARE),
+                // `read_client` and `call_ready` begin the slice.
+                Work::Read(_) | Work::Source(_) => {}
+            }
+            self.perform(Task::Work(work));
         }
+        self.ctx.core.env.scheduler.end_phase(phase);
+    }
+
+    /// Whether input may be handled at once: nobody waits, and the turn has only begun.
+    fn may_handle_now(&self) -> bool {
+        let env = &self.ctx.core.env;
+        env.turn_time < EVENTS_TIME && env.scheduler.is_idle(Phase::Input)
     }
 
     fn handle_event(&mut self, event: &Readied, ended: &mut Ended) {
@@ -269,7 +266,11 @@ impl<S: Service> Server<S> {
                     readable: event.is_readable() || event.is_read_closed() || failed,
                     writable: event.is_writable() || event.is_write_closed() || failed,
                 };
-                self.perform(Task::Source(source, readiness));
+                if self.may_handle_now() {
+                    self.perform(Task::Source(source, readiness));
+                } else {
+                    self.ctx.core.ready_again(source, readiness);
+                }
             }
             Origin::Waker => self.perform(Task::Commands),
             Origin::Signals => {
@@ -313,31 +314,45 @@ impl<S: Service> Server<S> {
                 writable,
                 hung_up,
             } => self.handle_client(id, readable, writable, hung_up),
-            Task::Read(id) => {
+            Task::Work(Work::Read(id)) => {
                 self.ctx.core.with(id, |client, _| client.leave_queue());
                 self.read_client(id);
             }
-            Task::Write(id) => {
+            Task::Work(Work::Write(id)) => {
                 self.ctx.core.with(id, |client, env| client.flush(env));
+            }
+            Task::Work(Work::Source(source)) => {
+                if let Some(readiness) = self.ctx.core.sources.take_again(source) {
+                    self.call_ready(source, readiness);
+                }
             }
             Task::Timer(Due::Client(id)) => self.handle_deadline(id),
             Task::Timer(Due::Service(timer, service_id)) => {
+                self.ctx.core.env.begin_own_work();
                 self.ctx.core.enter_service(service_id);
                 self.service.timer(&mut self.ctx, timer);
             }
-            Task::Source(source, readiness) => {
-                if let Some(service_id) = self.ctx.core.sources.service_id(source) {
-                    self.ctx.core.enter_service(service_id);
-                    self.service.ready(&mut self.ctx, source, readiness);
-                }
+            Task::Source(source, readiness) => self.call_ready(source, readiness),
+            Task::Commands => {
+                self.ctx.core.env.begin_own_work();
+                self.commands.run(&mut self.ctx, &mut self.service);
             }
-            Task::Commands => self.commands.run(&mut self.ctx, &mut self.service),
             Task::Orphans => {
                 if self.reaper.reap() {
                     self.ctx.core.service_id = ServiceId::ALL;
                     self.service.orphans_changed(&mut self.ctx);
                 }
             }
+        }
+    }
+
+    /// Tells a service that a descriptor that it watches is ready. Does nothing if it is not watched: a late event can have its id.
+    fn call_ready(&mut self, source: SourceId, readiness: Readiness) {
+        let core = &mut self.ctx.core;
+        if let Some((service_id, account)) = core.sources.owner(source) {
+            core.env.begin_slice(account, SOURCE_SHARE);
+            core.enter_service(service_id);
+            self.service.ready(&mut self.ctx, source, readiness);
         }
     }
 
@@ -368,11 +383,10 @@ impl<S: Service> Server<S> {
         if found.is_none() || !readable {
             return;
         }
-        // The turn's budget is spent, or clients that the last turn left unread come first.
-        if self.ctx.core.env.queue.is_behind() || self.ctx.is_turn_spent() {
-            self.ctx.core.with(id, |client, env| client.read_again(env));
-        } else {
+        if self.may_handle_now() {
             self.read_client(id);
+        } else {
+            self.ctx.core.with(id, |client, env| client.read_again(env));
         }
     }
 
@@ -383,6 +397,7 @@ impl<S: Service> Server<S> {
         if !due {
             return;
         }
+        self.ctx.core.env.begin_own_work();
         self.accept_again = None;
         let mut no_room = false;
         for listener in self
@@ -440,7 +455,7 @@ impl<S: Service> Server<S> {
     /// Handles the news of an action: sets deadlines, reports drained output and disconnects clients.
     #[inline(always)]
     fn reap(&mut self) {
-        while let Some((id, news)) = self.ctx.core.env.queue.pop_news() {
+        while let Some((id, news)) = self.ctx.core.env.news.pop_front() {
             match news {
                 News::Rearm => self.ctx.core.rearm(id),
                 News::Drained => self.report_drained(id),
@@ -489,6 +504,7 @@ impl<S: Service> Server<S> {
             core.env.counters.tls_failed();
         }
         client.hang_up(&mut core.env, &core.poll);
+        core.env.scheduler.release(client.account);
         core.env.kept_memory -= client.kept_memory();
         core.env.counters.ended(client.traffic, client.outcome());
         core.enter_service(client.service_id);

@@ -111,7 +111,7 @@ impl FromStr for ClientId {
 
 /// The id of one of several services in a server. Clients, file descriptors and timers belong to a service. A service
 /// that is alone in its server can ignore it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceId(u8);
 
 impl ServiceId {

@@ -38,13 +38,14 @@ mod listener;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod memory_stream;
 mod metrics;
+mod news;
 mod operator;
 mod policy;
 mod reading;
 mod registry;
 mod requests;
 mod resumption;
-mod run_queue;
+mod scheduler;
 mod service;
 mod service_times;
 mod shutdown;

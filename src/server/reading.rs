@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::client::{Inbound, Input, Read, ReadGate, Why};
+use super::client::{Inbound, Input, Read, ReadGate, SHORT_READ, Why};
+use super::clock::Nanos;
 use super::connector::handle_answer;
 use super::context::Context;
 use super::event_loop::Server;
@@ -10,6 +11,9 @@ use super::id::ClientId;
 use super::requests::handle_http;
 use super::service::Service;
 use crate::protocol::CloseReason;
+
+/// The time in nanoseconds after which a slice ends, even if the client's input has not been handled.
+const SLICE_TIME: Nanos = 1_000_000;
 
 impl<S: Service> Server<S> {
     /// Reads a client within its share of the turn, and passes its messages and requests to the service. The client is
@@ -57,17 +61,19 @@ impl<S: Service> Server<S> {
         let mut budget = self.buffer.len();
         while let Some((client, env)) = self.ctx.core.reading() {
             let read = client.read(env, &mut self.buffer, budget);
-            match read {
-                Read::Bytes(count) | Read::Placed(count) => budget -= count,
+            let count = match read {
+                Read::Bytes(count) | Read::Placed(count) => count,
                 Read::End => return self.handle_end_of_input(id),
                 Read::Nothing => return,
-            }
+            };
+            budget -= count;
             self.handle_input(id, read);
             let Some((client, env)) = self.ctx.core.reading() else {
                 return;
             };
             let gate = client.read_gate(env);
-            if budget == 0 || gate == ReadGate::Held(Why::Turn) {
+            let is_over = count >= SHORT_READ && env.slice_time() >= SLICE_TIME;
+            if budget == 0 || is_over || gate == ReadGate::Held(Why::Turn) {
                 env.counters.turn_reads += 1;
                 return;
             }

@@ -143,6 +143,7 @@ fn route<S: Service>(
     }
     let needs_token = !access.tokens.is_empty() && !needs_no_token;
     client.set_trusted(!needs_token || client.credential.is_some());
+    ctx.core.assign_account(id);
     ctx.core.check_link(id, request)?;
     let route = if request.is_preflight() {
         // The server keeps no memory for a peer without a token.

@@ -15,6 +15,7 @@ use mio::Poll;
 pub(crate) use self::outgoing::Dialer;
 use self::outgoing::Ours;
 use super::client::ReadGate;
+use super::clock::{Nanos, Stopwatch};
 use super::event_loop::Task;
 use super::memory_stream::MemoryStream;
 use super::stream::Stream;
@@ -334,7 +335,8 @@ impl World {
 impl<S: Service> World<S> {
     /// A world with any service.
     pub(crate) fn with_service(config: Config, service: S) -> io::Result<Self> {
-        let server = Server::new(Poll::new()?, config, Vec::new(), Vec::new(), service)?;
+        let mut server = Server::new(Poll::new()?, config, Vec::new(), Vec::new(), service)?;
+        server.ctx.core.env.stopwatch = Stopwatch::simulated(0);
         Ok(Self {
             server,
             streams: BTreeMap::new(),
@@ -438,9 +440,16 @@ impl<S: Service> World<S> {
         self.server.handle_signal(&mut Ended::Cleanly);
     }
 
+    /// Makes everything take so long that most work waits for another turn.
+    pub(crate) fn slow_down(&mut self) {
+        const STEP: Nanos = 700_000;
+        self.server.ctx.core.env.stopwatch = Stopwatch::simulated(STEP);
+    }
+
     /// Takes the part of a turn that follows its events.
     pub(crate) fn take_turn(&mut self) {
         self.server.ctx.core.env.turn += 1;
+        self.server.ctx.core.env.turn_time = 0;
         // Tests call the context outside of the loop.
         self.server.act(|_| {});
         self.server.take_turn();
@@ -525,6 +534,8 @@ impl World {
             );
             assert!(client.held() <= 2 * ctx.config().limits.max_message + 1024);
         }
+        let holders = ctx.core.registry.len() + ctx.core.sources.len();
+        assert_eq!(ctx.core.env.scheduler.holders(), holders);
         assert_eq!(present, self.server.service.present);
         let calling = ctx
             .core
@@ -575,7 +586,7 @@ impl World {
     pub(crate) fn finish(mut self) {
         // A client that may not be read does not keep the loop awake.
         (0..300).for_each(|_| self.take_turn());
-        assert!(!self.server.ctx.core.env.queue.has_work());
+        assert!(!self.server.ctx.core.has_work());
         self.server.ctx.stop();
         for _ in 0..100 {
             self.pass(Duration::from_secs(1));

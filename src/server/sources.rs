@@ -8,6 +8,7 @@ use mio::{Interest, Registry};
 use slab::Slab;
 
 use super::id::{ServiceId, SourceId};
+use super::scheduler::AccountId;
 use super::service::Readiness;
 
 /// A watched file descriptor.
@@ -16,6 +17,8 @@ struct Source {
     fd: RawFd,
     serial: u64,
     service_id: ServiceId,
+    /// Who pays for what the descriptor brings: who has caused it to be watched.
+    account: AccountId,
     /// The readiness to report when `ready` is called again, if it is to be called.
     again: Option<Readiness>,
 }
@@ -25,16 +28,13 @@ struct Source {
 pub(super) struct Sources {
     sources: Slab<Source>,
     last_serial: u64,
-    /// The sources for which to call `ready` again. Each is here at most once, so that a service that asks many times
-    /// in a turn does not multiply its work.
-    again: Vec<SourceId>,
 }
 
 impl Sources {
     pub(super) fn watch(
         &mut self,
         registry: &Registry,
-        service_id: ServiceId,
+        (service_id, account): (ServiceId, AccountId),
         fd: impl AsFd,
         interest: Interest,
     ) -> io::Result<SourceId> {
@@ -47,25 +47,33 @@ impl Sources {
             fd,
             serial: id.serial(),
             service_id,
+            account,
             again: None,
         });
         Ok(id)
     }
 
-    pub(super) fn unwatch(&mut self, registry: &Registry, id: SourceId) {
-        if self.service_id(id).is_some() {
-            let source = self.sources.remove(id.slot());
-            if let Err(error) = registry.deregister(&mut SourceFd(&source.fd)) {
-                log::debug!("deregistering a file descriptor failed: {error}");
-            }
+    /// Stops watching. Returns the account of the source; `None` if it was not watched.
+    pub(super) fn unwatch(&mut self, registry: &Registry, id: SourceId) -> Option<AccountId> {
+        self.owner(id)?;
+        let source = self.sources.remove(id.slot());
+        if let Err(error) = registry.deregister(&mut SourceFd(&source.fd)) {
+            log::debug!("deregistering a file descriptor failed: {error}");
         }
+        Some(source.account)
     }
 
-    /// The service that watches a source. `None` if the source is no longer watched: a late event can have its id.
-    pub(super) fn service_id(&self, id: SourceId) -> Option<ServiceId> {
+    /// The number of sources.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn len(&self) -> usize {
+        self.sources.len()
+    }
+
+    /// The service that watches a source, and who pays for it. `None` if the source is no longer watched.
+    pub(super) fn owner(&self, id: SourceId) -> Option<(ServiceId, AccountId)> {
         let source = self.sources.get(id.slot());
         let source = source.filter(|source| source.serial == id.serial());
-        source.map(|source| source.service_id)
+        source.map(|source| (source.service_id, source.account))
     }
 
     fn get_mut(&mut self, id: SourceId) -> Option<&mut Source> {
@@ -73,34 +81,24 @@ impl Sources {
         source.filter(|source| source.serial == id.serial())
     }
 
-    /// Asks for another call of `ready`. The readiness is added to that of an earlier request. Does nothing if the source
-    /// is not watched.
-    pub(super) fn again(&mut self, id: SourceId, readiness: Readiness) {
-        let Some(source) = self.get_mut(id) else {
-            return;
-        };
-        match &mut source.again {
-            Some(asked) => {
-                asked.readable |= readiness.readable;
-                asked.writable |= readiness.writable;
-            }
-            None => {
-                source.again = Some(readiness);
-                self.again.push(id);
-            }
+    /// Asks for a call of `ready`. The readiness is added to that of an earlier request. Returns the account of the source if it
+    /// must be queued: not if it is not watched or is queued already, so that a service that asks many times in a turn does not
+    /// multiply its work.
+    #[must_use]
+    pub(super) fn again(&mut self, id: SourceId, readiness: Readiness) -> Option<AccountId> {
+        let source = self.get_mut(id)?;
+        if let Some(asked) = &mut source.again {
+            asked.readable |= readiness.readable;
+            asked.writable |= readiness.writable;
+            return None;
         }
+        source.again = Some(readiness);
+        Some(source.account)
     }
 
-    /// The sources for which to call `ready` again, with the readiness to report.
-    pub(super) fn take_again(&mut self) -> Vec<(SourceId, Readiness)> {
-        let ids = std::mem::take(&mut self.again);
-        let take = |id| Some((id, self.get_mut(id)?.again.take()?));
-        ids.into_iter().filter_map(take).collect()
-    }
-
-    /// Whether `ready` must be called again for a source.
-    pub(super) fn has_work(&self) -> bool {
-        !self.again.is_empty()
+    /// Takes the readiness to report for a source; `None` if `ready` need not be called.
+    pub(super) fn take_again(&mut self, id: SourceId) -> Option<Readiness> {
+        self.get_mut(id)?.again.take()
     }
 }
 
@@ -115,7 +113,8 @@ mod tests {
         let poll = mio::Poll::new()?;
         let (socket, _peer) = UnixStream::pair()?;
         let mut sources = Sources::default();
-        let id = sources.watch(poll.registry(), ServiceId::ALL, &socket, Interest::READABLE)?;
+        let owner = (ServiceId::ALL, AccountId::SERVER);
+        let id = sources.watch(poll.registry(), owner, &socket, Interest::READABLE)?;
         let readable = Readiness {
             readable: true,
             writable: false,
@@ -124,21 +123,24 @@ mod tests {
             readable: false,
             writable: true,
         };
-        for readiness in [readable, Readiness::default(), writable, readable] {
-            sources.again(id, readiness);
-        }
+        let asked = [readable, Readiness::default(), writable, readable];
+        let queued = asked.map(|readiness| sources.again(id, readiness));
+        assert_eq!(queued, [Some(AccountId::SERVER), None, None, None]);
         let both = Readiness {
             readable: true,
             writable: true,
         };
-        assert_eq!(sources.take_again(), [(id, both)]);
-        assert_eq!(sources.take_again(), []);
-        sources.again(id, Readiness::default());
-        assert_eq!(sources.take_again(), [(id, Readiness::default())]);
-        sources.again(id, readable);
-        sources.unwatch(poll.registry(), id);
-        sources.again(id, readable);
-        assert_eq!(sources.take_again(), []);
+        assert_eq!(sources.take_again(id), Some(both));
+        assert_eq!(sources.take_again(id), None);
+        assert!(sources.again(id, Readiness::default()).is_some());
+        assert_eq!(sources.take_again(id), Some(Readiness::default()));
+        assert!(sources.again(id, readable).is_some());
+        assert_eq!(
+            sources.unwatch(poll.registry(), id),
+            Some(AccountId::SERVER)
+        );
+        assert_eq!(sources.again(id, readable), None);
+        assert_eq!(sources.take_again(id), None);
         Ok(())
     }
 }

@@ -65,7 +65,6 @@ pub(super) fn reap_dropped() {
     });
 }
 
-
 /// The first descriptor after the standard streams.
 const FIRST_DESCRIPTOR: RawFd = 3;
 

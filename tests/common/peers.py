@@ -19,8 +19,16 @@ import traceback
 
 PATIENCE = 60
 KIB, MIB = 1 << 10, 1 << 20
+# The tokens of different persons.
 TOKEN = "a-token-that-nobody-else-would-guess"
-AUTHORIZATION = f"Authorization: Bearer {TOKEN}\r\n".encode()
+TOKENS = {"bystander": "the-token-of-the-bystander-alone", "meter": "a-token-that-only-opens-the-status"}
+
+
+def bearer(token):
+    return f"Authorization: Bearer {token}\r\n".encode()
+
+
+AUTHORIZATION = bearer(TOKEN)
 LIBC = ctypes.CDLL(None)
 LIBC.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
 PR_SET_CHILD_SUBREAPER = 36
@@ -193,9 +201,11 @@ class Server:
         self.log_path = os.path.join(self.files.name, "log")
         with open(config, "w") as file:
             json.dump({"listen": ["127.0.0.1:0"], "routes": {"/echo": {"echo": {}}, **routes}}, file)
-        command = [binary, "serve", "--config", config, *options]
-        environment = {**os.environ, "OUTRIGGER_TOKEN": TOKEN}
-        environment.pop("RUST_LOG", None)
+        tokens = os.path.join(self.files.name, "tokens")
+        with open(tokens, "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+            file.write(f"attacker all {TOKEN}\nbystander all {TOKENS['bystander']}\nmeter metrics {TOKENS['meter']}\n")
+        command = [binary, "serve", "--config", config, "--token-file", tokens, *options]
+        environment = {name: value for name, value in os.environ.items() if name not in ("RUST_LOG", "OUTRIGGER_TOKEN")}
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, env=environment, process_group=0

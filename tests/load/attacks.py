@@ -6,14 +6,15 @@ usage: tests/load/attacks.py [BINARY] [--only NAME,...] [--list] [--tries N] [--
        BINARY is target/release/outrigger by default. --list lists the attacks. --tries is 3 by default: an attack that
        fails is run again, because a busy machine delays every process, and the best run counts.
 
-An attack fails if the bystander waits for more than 100 ms once (the goal is 50), if the server's peak memory is above
+An attack fails if the bystander waits once for more than 50 ms and what the bystander of an idle server beside it waits (the
+noise of the machine), if the server's peak memory is above
 the maximum in README.md under "What it costs", if a process is left, or if a check of the attack itself fails.
 Every attack is bounded in time and number, and uses the loopback only. As root, the server and the bystander have a higher
 priority than the attacking processes and the programs that the server starts.
 
 Columns: p50, p99 and max are the bystander's milliseconds. `ran` and `queued` are parts of the worst wait: for how long
 the server used a processor, and for how long it or the bystander was ready to run but had none, as the kernel counts it.
-The machine causes a long `queued`, not the server. `peak` and `allowed` are MiB of the server alone. The first two lines
+The machine causes a long `queued`, not the server. `noise` is the longest wait at the idle server. `peak` and `allowed` are MiB of the server alone. The first two lines
 show the machine without an attack.
 """
 
@@ -33,12 +34,13 @@ import zlib
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../common"))
 from peers import (
-    AUTHORIZATION, KIB, LIBC, MIB, PATIENCE, Server, Worker, children_of, client_count, connect, descriptors_for,
+    AUTHORIZATION, KIB, LIBC, MIB, PATIENCE, TOKENS, Server, Worker, bearer, children_of, client_count, connect, descriptors_for,
     end_left_processes, frame, get, open_client, open_clients, post, prepare, read_fragment, read_frame, read_head, results,
     upgrade,
 )
 
-GOAL, LIMIT = 50, 100
+GOAL = 50  # ms, and what a server without an attack needs at the same time
+PAUSE = 0.01
 PYTHON = sys.executable
 PTRACE_SEIZE, PTRACE_O_TRACEEXIT = 0x4206, 0x40
 
@@ -75,20 +77,20 @@ def scheduling(pid):
 
 
 def bystand(pipe, port, server, path, pings):
-    """Sends a message (or a PING) every 2 ms and waits for its answer, until SIGTERM. Returns each wait with the server's
+    """Sends a message (or a PING) every 10 ms and waits for its answer, until SIGTERM. Returns each wait with the server's
     share of it, in milliseconds."""
     with contextlib.suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     stopped = []
     signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
-    connection = open_client(port, path)
+    connection = open_client(port, path, bearer(TOKENS["bystander"]))
     connection.setblocking(False)
     opcode, answer, buffer, number, waits = (9, 0x8A, b"", 0, []) if pings else (2, 0x82, b"", 0, [])
     pipe.send(("ready", None))
     while not stopped:
         number += 1
-        payload = b"%08d" % number
-        wanted = bytes([answer, 8]) + payload
+        payload = b"%020d" % number
+        wanted = bytes([answer, 20]) + payload
         ran, queued = scheduling(server)
         own = scheduling("self")[1]
         lost, begin = None, time.perf_counter()
@@ -109,13 +111,14 @@ def bystand(pipe, port, server, path, pings):
         if lost:
             return waits, lost
         buffer = buffer.partition(wanted)[2]
-        time.sleep(0.002)
+        time.sleep(PAUSE)
     return waits, None
 
 
 def summarize(waits):
     """p50, p99, and the longest wait with its parts. Counts the messages that would have been sent during a long wait, too."""
-    due = sorted(took - missed * 2 for took, _, _ in waits for missed in range(max(1, int(took / 2))))
+    pause = PAUSE * 1e3
+    due = sorted(took - missed * pause for took, _, _ in waits for missed in range(max(1, int(took / pause))))
     took, ran, queued = max(waits)
     return due[len(due) // 2], due[len(due) * 99 // 100], took, ran, queued
 
@@ -125,29 +128,36 @@ class Run:
 
     def __init__(self, binary, name):
         self.binary, self.name = binary, name
-        self.server = self.bystander = None
+        self.server = self.control = None
+        self.bystanders = []
         self.failures, self.notes, self.allowed = [], [], allowed(1)
 
     def serve(self, routes=None, *options):
+        self.control = Server(self.binary, {}, [])
         self.server = Server(self.binary, routes or {}, options)
         return self.server.port
 
     def begin(self, path="/echo", pings=False):
         """Starts the bystander's measurement."""
-        port, pid = self.server.port, self.server.pid
-        self.bystander = Worker(bystand, port, pid, path, pings, nice=0)
-        self.bystander.hear()
+        watched = [(self.server, path, pings), (self.control, "/echo", False)]
+        for server, path, pings in watched:
+            self.bystanders.append(Worker(bystand, server.port, server.pid, path, pings, nice=0))
+        for bystander in self.bystanders:
+            bystander.hear()
         self.log_at_begin, self.began = self.server.log_size(), time.monotonic()
 
     def end_bystander(self):
-        if self.bystander:
-            os.kill(self.bystander.pid, signal.SIGTERM)
-            waits, lost = self.bystander.hear()
-            self.bystander.kill()
-            self.bystander = None
+        bystanders, self.bystanders = self.bystanders, []
+        for bystander in bystanders:
+            os.kill(bystander.pid, signal.SIGTERM)
+        heard = [bystander.hear() for bystander in bystanders]
+        for bystander in bystanders:
+            bystander.kill()
+        if heard:
+            (waits, lost), (calm, _) = heard
             if lost:
                 self.failures.append(f"the bystander lost its connection: {lost}")
-            self.figures = summarize(waits)
+            self.figures = (*summarize(waits), summarize(calm)[2])
 
     def log_rate(self):
         return (self.server.log_size() - self.log_at_begin) / (time.monotonic() - self.began)
@@ -179,7 +189,7 @@ class Run:
         try:
             try:
                 attack(self)
-                if self.bystander:
+                if self.bystanders:
                     self.observe(0.2)
                 self.end_bystander()
             except (OSError, RuntimeError, AssertionError, TypeError, ValueError) as error:
@@ -197,20 +207,23 @@ class Run:
                 wrong = self.server.stop()
                 if wrong:
                     self.failures.append(wrong)
+                if self.control:
+                    self.control.stop()
+                    self.control.files.cleanup()
                 left = end_left_processes()
                 self.server.files.cleanup()
         if left:
             self.failures.append(f"{left} processes were left")
         if peak > self.allowed:
             self.failures.append("memory")
-        figures = self.figures or (float("nan"),) * 5
+        figures = self.figures or (float("nan"),) * 6
         if self.figures is None:
             self.failures.append("the bystander measured nothing")
-        elif self.figures[2] > LIMIT:
-            self.failures.append(f"a wait over {LIMIT} ms")
+        elif self.figures[2] > GOAL + self.figures[5]:
+            self.failures.append(f"a wait over {GOAL} ms")
         return {
             "attack": self.name,
-            **dict(zip(["p50", "p99", "max", "ran", "queued"], figures)),
+            **dict(zip(["p50", "p99", "max", "ran", "queued", "noise"], figures)),
             "peak": peak / MIB,
             "allowed": self.allowed / MIB,
             "all_ended": not left,
@@ -849,7 +862,139 @@ def idle_after_storm(run):
     run.note(f"{sum(came) / MIB:.0f} MiB were echoed, {run.server.memory('VmRSS') / MIB:.1f} MiB held with no client")
 
 
+# Attacks by one person with 1, 64 and 400 connections. More connections must not make anyone else wait longer.
+
+
+def pour(pipe, port, path, first, message, connections, seconds, fields, reads):
+    """Sends `first` once and then `message` again and again on many connections. Reads what comes, or nothing. Returns the number
+    of bytes sent."""
+    data, sent, states = memoryview(message), 0, {}
+    with selectors.DefaultSelector() as selector:
+        for _ in range(connections):
+            connection = open_client(port, path, fields) if path else connect(port)
+            connection.sendall(first)
+            connection.setblocking(False)
+            states[connection] = 0
+            selector.register(connection, selectors.EVENT_WRITE | (selectors.EVENT_READ if reads else 0))
+        pipe.send(("ready", None))
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and states:
+            for key, events in selector.select(0.1):
+                connection = key.fileobj
+                try:
+                    if events & selectors.EVENT_READ and not connection.recv(MIB):
+                        raise ConnectionError
+                    if events & selectors.EVENT_WRITE:
+                        at = states[connection]
+                        count = connection.send(data[at : at + MIB])
+                        sent += count
+                        states[connection] = (at + count) % len(data)
+                except BlockingIOError:
+                    pass
+                except OSError:
+                    selector.unregister(connection)
+                    connection.close()
+                    del states[connection]
+    return sent
+
+
+def pours(run, connections, message, path="/echo", first=b"", fields=AUTHORIZATION, reads=True, seconds=4):
+    """The bystander measures while two processes pour."""
+    port = run.server.port
+    workers = [
+        Worker(pour, port, path, first, message, share, seconds, fields, reads)
+        for share in ((connections + 1) // 2, connections // 2)
+        if share
+    ]
+    results(workers)
+    run.begin()
+    run.note(f"{sum(results(workers)) / MIB:.0f} MiB sent")
+
+
+def scaled(attack):
+    """The attack with each number of connections."""
+    variants = []
+    for count in (1, 64, 400):
+
+        def variant(run, count=count):
+            return attack(run, min(count, descriptors_for(count)))
+
+        variant.__name__ = f"{attack.__name__}_{count}"
+        variant.__doc__ = f"{count} connections of one person: {attack.__doc__}"
+        variants.append(variant)
+    return variants
+
+
+def fragments(run, connections):
+    """fragments of one byte"""
+    run.serve()
+    run.allowed = allowed(connections + 1, held=connections * (TURN_BYTES + MAX_OUTBOUND))
+    message = frame(2, b"x", 0) + frame(0, b"x", 0) * 10_000 + frame(0, b"x")
+    pours(run, connections, message)
+
+
+def empty_pings(run, connections):
+    """empty PINGs"""
+    run.serve()
+    run.allowed = allowed(connections + 1, held=connections * (TURN_BYTES + MAX_OUTBOUND))
+    pours(run, connections, frame(9, b"") * 10_000)
+
+
+def empty_messages(run, connections):
+    """empty messages to `echo`"""
+    run.serve()
+    run.allowed = allowed(connections + 1, held=connections * (TURN_BYTES + MAX_OUTBOUND))
+    pours(run, connections, frame(2, b"") * 10_000)
+
+
+def deflated(run, connections):
+    """compressed messages of 60 kB to `echo`"""
+    run.serve({}, "--deflate")
+    run.allowed = allowed(connections + 1, held=connections * (TURN_BYTES + MAX_OUTBOUND), deflate=True)
+    squeeze = zlib.compressobj(9, zlib.DEFLATED, -15)
+    data = squeeze.compress(b"some words that repeat " * 2600) + squeeze.flush(zlib.Z_SYNC_FLUSH)
+    message = frame(2, data[:-4], 0xC0)
+    fields = AUTHORIZATION + b"Sec-WebSocket-Extensions: permessage-deflate; client_no_context_takeover\r\n"
+    pours(run, connections, message * 20, fields=fields)
+
+
+def unread_status(run, connections):
+    """`GET /status` with the scope `metrics`, whose answers are not read"""
+    run.serve()
+    clients = open_clients(run.server.port, ["/echo"] * 200)
+    run.allowed = allowed(connections + 201, held=connections * (MAX_OUTBOUND + TURN_BYTES + MAX_HEAD))
+    pours(run, connections, get("/status", bearer(TOKENS["meter"])) * 50, path=None, reads=False)
+    for client in clients:
+        client.close()
+
+
+def long_echoes(run, connections):
+    """messages of 16 MB to `echo`"""
+    connections = min(connections, 200)
+    run.serve()
+    run.allowed = allowed(connections + 1, held=connections * (2 * MAX_MESSAGE + TURN_BYTES), long_messages=True)
+    pours(run, connections, frame(2, bytes(16_000_000)))
+
+
+def viewers(run):
+    """2,000 viewers of `yes`"""
+    port = run.serve({"/process/...": {"processes": {}}})
+    count = descriptors_for(2000)
+    with connect(port) as caller:
+        caller.sendall(post("/process/spawn", json.dumps({"command": "yes", "args": ["x" * 100]}).encode()))
+        answer = b""
+        while b"}" not in answer:
+            answer += caller.recv(4096)
+    process = json.loads(answer.partition(b"\r\n\r\n")[2])["process_id"]
+    run.allowed = allowed(count + 2, held=count * MIB, programs=2 * MIB)
+    pours(run, count, frame(9, b""), path=f"/process/{process}/attach?mode=viewer", seconds=5)
+
+
+CROWDS = [fragments, empty_pings, empty_messages, deflated, unread_status, long_echoes]
+
 ATTACKS = [
+    *(variant for attack in CROWDS for variant in scaled(attack)),
+    viewers,
     status_pipelining,
     readyz_pipelining,
     big_initialize,
@@ -895,15 +1040,13 @@ def busy_baseline(run):
     results([Worker(spin, 2) for _ in range(os.cpu_count())])
 
 
-HEAD = f"{'attack':24} {'p50':>7} {'p99':>8} {'max':>8} {'ran':>8} {'queued':>8} {'peak':>7} {'allowed':>7} {'s':>4}"
+HEAD = f"{'attack':24} {'p50':>7} {'p99':>8} {'max':>8} {'ran':>8} {'queued':>8} {'noise':>6} {'peak':>7} {'allowed':>7} {'s':>4}"
 
 
 def show(row, tries=1):
     figures = f" {row['p50']:7.2f}" + "".join(f" {row[name]:8.1f}" for name in ("p99", "max", "ran", "queued"))
-    figures += f" {row['peak']:7.1f} {row['allowed']:7.1f} {row['seconds']:4.0f}"
+    figures += f" {row['noise']:6.1f} {row['peak']:7.1f} {row['allowed']:7.1f} {row['seconds']:4.0f}"
     verdict = "ok" if not row["failures"] else "FAILED: " + "; ".join(row["failures"])
-    if not row["failures"] and row["max"] > GOAL:
-        verdict = f"ok, but over the goal of {GOAL} ms"
     if tries > 1:
         verdict += f" (the best of {tries} runs)"
     notes = f" [{', '.join(row['notes'])}]" if row["notes"] else ""
@@ -946,13 +1089,11 @@ def main():
         rows.append(best)
         show(best, tries)
     failed = [row["attack"] for row in rows if row["failures"]]
-    over = [row["attack"] for row in rows if not row["failures"] and row["max"] > GOAL]
     if options.json:
         with open(options.json, "w") as file:
             json.dump(rows, file, indent=1)
     print(
-        f"attacks: {len(rows)}, {len(failed)} failed, {len(over)} over the goal of {GOAL} ms, "
-        f"{time.monotonic() - began:.0f} s"
+        f"attacks: {len(rows)}, {len(failed)} failed, {time.monotonic() - began:.0f} s"
     )
     return 1 if failed else 0
 

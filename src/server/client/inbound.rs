@@ -21,6 +21,10 @@ const FIRST_READ_SHARE: usize = 8;
 /// wait.
 const CONTROL_READ: usize = 4 << 10;
 
+/// The maximum length of one read into the buffer of all clients. It bounds the number of short messages that are handled before
+/// the time is checked.
+pub(in crate::server) const SHORT_READ: usize = 64 << 10;
+
 /// Whether a client may be read now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::server) enum ReadGate {
@@ -185,7 +189,7 @@ impl Client {
         self.flags.has(Flag::HungUp)
     }
 
-    /// Records that the client left the run queue of readable clients.
+    /// Records that the client left the queue of clients to read.
     pub(in crate::server) fn leave_queue(&mut self) {
         self.flags.set(Flag::Queued, false);
     }
@@ -235,9 +239,9 @@ impl Client {
             }
             None if self.flags.has(Flag::SendsLong) => {
                 let first = env.protocol.long_message / FIRST_READ_SHARE;
-                &mut buffer[..most.min(first.max(1))]
+                &mut buffer[..most.min(first.max(1)).min(SHORT_READ)]
             }
-            None => &mut buffer[..most],
+            None => &mut buffer[..most.min(SHORT_READ)],
         };
         let len = space.len();
         if let Some(tls) = self.stream.tls_mut() {
@@ -249,6 +253,7 @@ impl Client {
             Ok(0) => self.handle_end(),
             Ok(count) => {
                 self.traffic.bytes_in += count as u64;
+                env.budget.read(count);
                 // A short read has emptied the socket, and the next byte makes a new event. The end of file may have
                 // been announced already.
                 let more = count == len || self.flags.has(Flag::HungUp);
@@ -433,10 +438,6 @@ impl Client {
             if let Some(name) = tls.peer() {
                 log::debug!("{} client certificate: principal=cert:{name}", self.id);
             }
-        }
-        if self.flags.has(Flag::Queued) {
-            // It may be in the queue of handshakes, which is served last. A second entry is harmless.
-            env.queue.push_readable(self.id);
         }
         self.handle_writable(env);
     }

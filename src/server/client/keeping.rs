@@ -7,7 +7,7 @@ use super::resumable::is_final;
 use super::{Client, Connection, ReadGate, Why};
 use crate::protocol::{Cause, CloseReason, Message, Time};
 use crate::server::core::Env;
-use crate::server::run_queue::News;
+use crate::server::news::News;
 
 /// A PING that asks for a confirmation is sent after messages of 1/16 of the resume buffer.
 const PING_SHARE: usize = 16;
@@ -153,7 +153,7 @@ impl Client {
             && !backlog.blocked
             && !std::mem::replace(&mut backlog.dirty, true)
         {
-            env.queue.push_dirty(self.id);
+            env.push_dirty(self.id);
         }
     }
 
@@ -228,7 +228,7 @@ impl Client {
             if resumable.outbox.unconfirmed() <= limits.buffer / CROWDED_SHARE / 2 {
                 resumable.crowded = None;
                 if !self.is_congested() {
-                    env.queue.push_news(self.id, News::Drained);
+                    env.push_news(self.id, News::Drained);
                 }
             }
             self.rearm(env);

@@ -14,7 +14,7 @@ use crate::server::connector::ConnectError;
 use crate::server::core::{Env, earlier};
 use crate::server::counters::Outcome;
 use crate::server::error::SendError;
-use crate::server::run_queue::News;
+use crate::server::news::News;
 use crate::server::tls::TlsStream;
 
 /// The minimum rate, in bytes per second, at which the peer of a closing connection must read.
@@ -245,7 +245,7 @@ impl Client {
 
     /// Asks the loop to recompute the client's deadline.
     pub(super) fn rearm(&self, env: &mut Env) {
-        env.queue.push_news(self.id, News::Rearm);
+        env.push_news(self.id, News::Rearm);
     }
 
     /// When to call [`Client::handle_timeout`]. `None` means never.

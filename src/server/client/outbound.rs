@@ -18,7 +18,8 @@ use crate::server::budget::WRITE;
 use crate::server::config::Config;
 use crate::server::core::Env;
 use crate::server::error::SendError;
-use crate::server::run_queue::News;
+use crate::server::news::News;
+use crate::server::scheduler::Work;
 
 /// The size at which the write buffer, or a backlog whose socket is not full, is written.
 pub(in crate::server) const WRITE_BUFFER: usize = 256 << 10;
@@ -193,55 +194,35 @@ impl Client {
         true
     }
 
-    /// Sends the frame of a broadcast that suits the client. Returns whether the socket was written to.
-    ///
-    /// With `gathers`, the frame is written at the end of the turn, together with others.
-    pub(in crate::server) fn push_shared(
-        &mut self,
-        env: &mut Env,
-        broadcast: &mut Broadcast<'_>,
-        gathers: bool,
-    ) -> bool {
+    /// Sends the frame of a broadcast that suits the client. It is written at the end of the turn, together with the others.
+    pub(in crate::server) fn push_shared(&mut self, env: &mut Env, broadcast: &mut Broadcast<'_>) {
         if self.backlog.is_some() && self.is_resumable() {
-            let pushed = self.push_behind(env, broadcast.message);
-            return pushed.is_ok() && self.is_connected();
+            // A client that cannot take the message is closed.
+            let _ = self.push_behind(env, broadcast.message);
+            return;
         }
         if self.is_ours() {
-            return self.send_now(env, broadcast.message).is_ok();
+            let _ = self.send_now(env, broadcast.message);
+            return;
         }
         let is_behind = self.has_squeeze();
         let Connection::WebSocket(socket) = &mut self.connection else {
-            return false;
+            return;
         };
         self.traffic.messages_out += 1;
         socket.handle_message(env.now);
         let frame = broadcast.frame(socket, &mut env.protocol.compression, is_behind);
         if self.flags.has(Flag::Reading) {
             env.output.extend_from_slice(frame);
-            return false;
+            return;
         }
-        if gathers || self.queued() > 0 {
-            self.enqueue(env, |backlog| {
-                if frame.len() <= COPIED {
-                    backlog.push(&[frame], 0);
-                } else {
-                    backlog.push_shared(Arc::clone(frame), 0);
-                }
-            });
-            return false;
-        }
-        match self.stream.write(&[IoSlice::new(frame)], &mut env.scratch) {
-            Ok(written) => {
-                self.traffic.bytes_out += self.stream.sent(written);
-                if written < frame.len() {
-                    self.keep_rest(env, |backlog| {
-                        backlog.push_shared(Arc::clone(frame), written);
-                    });
-                }
+        self.enqueue(env, |backlog| {
+            if frame.len() <= COPIED {
+                backlog.push(&[frame], 0);
+            } else {
+                backlog.push_shared(Arc::clone(frame), 0);
             }
-            Err(error) => self.handle_write_error(env, &error),
-        }
-        true
+        });
     }
 
     /// Runs an operation of the protocol on the connection and sends the bytes that it produces.
@@ -350,7 +331,7 @@ impl Client {
         if backlog.queued() >= WRITE_BUFFER && !backlog.must_squeeze() {
             self.flush(env);
         } else if !std::mem::replace(&mut backlog.dirty, true) {
-            env.queue.push_dirty(self.id);
+            env.push_dirty(self.id);
         }
     }
 
@@ -363,18 +344,21 @@ impl Client {
         if !self.stream.has_room() {
             backlog.blocked = true;
         } else if !std::mem::replace(&mut backlog.dirty, true) {
-            env.queue.push_dirty(self.id);
+            env.push_dirty(self.id);
         }
     }
 
-    /// Records that the socket has room, and writes the queued output.
+    /// Records that the socket has room, and queues the client to be written to.
     pub(in crate::server) fn handle_writable(&mut self, env: &mut Env) {
         if let Some(backlog) = self.backlog.as_deref_mut() {
             backlog.blocked = false;
-            self.flush(env);
-        } else if self.stream.sealed() > 0 {
-            self.flush(env);
+            if std::mem::replace(&mut backlog.dirty, true) {
+                return;
+            }
+        } else if self.stream.sealed() == 0 {
+            return;
         }
+        env.scheduler.push(self.account, Work::Write(self.id));
     }
 
     /// Writes encrypted bytes that the socket has not taken. Returns whether further output can be written.
@@ -426,7 +410,7 @@ impl Client {
                 }
             } else if backlog.must_squeeze() {
                 backlog.dirty = true;
-                env.queue.push_dirty(self.id);
+                env.scheduler.push(self.account, Work::Write(self.id));
                 return env.budget.spend(SQUEEZE + WRITE);
             }
             match backlog.write(&mut self.stream, &mut env.scratch) {
@@ -438,7 +422,7 @@ impl Client {
                     let total = (self.traffic.bytes_out - before) as usize;
                     if total >= WRITE_PER_TURN && backlog.queued() > 0 {
                         backlog.dirty = true;
-                        env.queue.push_dirty(self.id);
+                        env.scheduler.push(self.account, Work::Write(self.id));
                         return env.budget.spend(WRITE + WRITE_PER_TURN / 2048);
                     }
                 }
@@ -453,7 +437,7 @@ impl Client {
             }
             if drained {
                 if !self.is_congested() {
-                    env.queue.push_news(self.id, News::Drained);
+                    env.push_news(self.id, News::Drained);
                 }
                 self.read_again(env);
             }

@@ -14,8 +14,8 @@ use crate::protocol::{
 };
 use crate::server::config::ResumeConfig;
 use crate::server::core::Env;
+use crate::server::news::News;
 use crate::server::resumption::{ResumeToken, Secret};
-use crate::server::run_queue::News;
 use crate::server::status::ResumeStatus;
 use crate::server::stream::Stream;
 use crate::server::tls::PeerCertificate;
@@ -310,7 +310,7 @@ impl Client {
         }));
         self.check_detached(env, pending);
         if was_congested && !self.is_congested() {
-            env.queue.push_news(self.id, News::Drained);
+            env.push_news(self.id, News::Drained);
         }
     }
 

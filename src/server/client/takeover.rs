@@ -7,8 +7,8 @@ use crate::protocol::http::HttpConnection;
 use crate::protocol::{Accept, Cause, CloseCode, CloseReason, State, StatusCode, WebSocket};
 use crate::server::core::Env;
 use crate::server::id::ClientId;
+use crate::server::news::News;
 use crate::server::resumption::{ResumeToken, Secret};
-use crate::server::run_queue::News;
 
 /// The request of a new connection to be handed to an earlier client.
 #[derive(Debug)]
@@ -133,14 +133,14 @@ impl Client {
         }
         self.check_crowd(env);
         if was_congested && !self.is_congested() {
-            env.queue.push_news(self.id, News::Drained);
+            env.push_news(self.id, News::Drained);
         }
         self.mark_delivered();
         // The loop sends the waiting messages at the end of the turn.
         if let Some(backlog) = self.backlog.as_deref_mut()
             && !std::mem::replace(&mut backlog.dirty, true)
         {
-            env.queue.push_dirty(self.id);
+            env.push_dirty(self.id);
         }
         if !self.has_unsent() {
             self.send_waiting_close(env);
@@ -174,6 +174,7 @@ impl Client {
         std::mem::swap(&mut self.stream, &mut new.stream);
         std::mem::swap(&mut self.remote, &mut new.remote);
         std::mem::swap(&mut self.credential, &mut new.credential);
+        std::mem::swap(&mut self.account, &mut new.account);
         for flag in [Flag::Counted, Flag::Readable, Flag::HungUp, Flag::SendsLong] {
             let (own, other) = (self.flags.has(flag), new.flags.has(flag));
             self.flags.set(flag, other);
@@ -193,7 +194,7 @@ impl Client {
         own.resumable = wire.resumable.take();
         if own.dirty {
             // It was queued under the id of `new`.
-            env.queue.push_dirty(self.id);
+            env.push_dirty(self.id);
         }
         let old = std::mem::replace(
             &mut self.connection,
@@ -224,7 +225,7 @@ impl Client {
                     wire.push(&[&close], 0);
                 }
                 wire.dirty = true;
-                env.queue.push_dirty(new.id);
+                env.push_dirty(new.id);
                 new.backlog = Some(wire);
                 new.mark_delivered();
                 new.rearm(env);

@@ -40,6 +40,7 @@ use super::context::Context;
 use super::core::Core;
 use super::event_loop::Server;
 use super::id::ClientId;
+use super::scheduler::AccountId;
 use super::service::Service;
 use super::stream::Stream;
 #[cfg(feature = "tls")]
@@ -130,6 +131,7 @@ impl Core {
             client.set_outgoing(Outgoing::new(connect, returning, failures, now, delay));
             Ok::<_, std::convert::Infallible>(client)
         });
+        self.env.scheduler.hold(AccountId::SERVER);
         if delay.is_zero() {
             self.attempts.push(id);
         }

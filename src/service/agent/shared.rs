@@ -207,6 +207,7 @@ impl Agent {
     }
 
     fn start(&mut self, ctx: &mut Context, index: usize) {
+        ctx.work_for_service();
         let limit = ctx.config().limits.max_message;
         match Child::spawn(ctx, &self.config.command, limit) {
             Ok(child) => {

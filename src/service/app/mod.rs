@@ -169,6 +169,7 @@ impl App {
     }
 
     fn start(&mut self, ctx: &mut Context) {
+        ctx.work_for_service();
         self.replies = ReplyQueue::default();
         match Backend::start(ctx, &self.config.command) {
             Ok(backend) => {
@@ -450,7 +451,7 @@ impl CommandTurn<'_> {
         }
         self.replies.flush_to(ctx, self.events, self.room);
         self.lines += 1;
-        if self.lines.is_multiple_of(TURN_LINES) || ctx.is_turn_spent() {
+        if self.lines.is_multiple_of(TURN_LINES) || ctx.is_share_spent() {
             ControlFlow::Break(())
         } else {
             ControlFlow::Continue(())

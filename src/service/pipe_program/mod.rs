@@ -37,7 +37,7 @@ impl TurnOutput {
         if self.0.is_multiple_of(MESSAGES_PER_UNIT) {
             ctx.spend(1);
         }
-        self.0 >= TURN_MESSAGES || ctx.is_turn_spent()
+        self.0 >= TURN_MESSAGES || ctx.is_share_spent()
     }
 }
 

@@ -90,6 +90,7 @@ impl PipeShared {
     }
 
     fn start(&mut self, ctx: &mut Context) {
+        ctx.work_for_service();
         let decoder = Decoder::new(self.config.framing, ctx.config().limits.max_message);
         match Child::spawn_with(ctx, &self.config.command, decoder, |_| {}) {
             Ok(child) => {

@@ -231,6 +231,7 @@ impl Pool {
         hub: &mut Hub,
         slot: usize,
     ) -> std::io::Result<()> {
+        ctx.work_for_service();
         let process = Process::start(ctx, &self.command)?;
         hub.counts.processes += 1;
         self.slots[slot].process = Some(Box::new(process));
