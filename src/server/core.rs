@@ -35,6 +35,9 @@ use crate::sys::trim_heap;
 /// The delay between the disconnect of the last client and the return of free memory to the system.
 const TRIM_DELAY: Duration = Duration::from_millis(500);
 
+/// The maximum number of decompressed bytes in one slice.
+const INFLATED_SHARE: usize = 128 << 10;
+
 /// The state that all clients of a loop share. Operations on a client take it as an argument.
 #[derive(Debug)]
 pub(super) struct Env {
@@ -91,7 +94,7 @@ impl Env {
         self.budget.is_spent()
             || (self.protocol.compression.is_some()
                 && self.protocol.decompressed() - self.share_began
-                    >= self.config.turn_bytes.max(1) as u64)
+                    >= self.config.turn_bytes.clamp(1, INFLATED_SHARE) as u64)
     }
 
     /// Whether the write buffer must be written: it has reached its maximum size or the soft limit of output.
@@ -121,6 +124,20 @@ impl Env {
     /// Begins work of the server itself.
     pub(super) fn begin_own_work(&mut self) {
         self.begin_slice(AccountId::SERVER, CLIENT_SHARE);
+    }
+
+    /// The next work of a phase, unless the turn has taken `most` nanoseconds. The first work of a phase is always done.
+    #[inline]
+    pub(super) fn next_work(
+        &mut self,
+        phase: Phase,
+        most: Nanos,
+        is_first: bool,
+    ) -> Option<(AccountId, Work)> {
+        if self.scheduler.is_idle(phase) || (self.turn_time >= most && !is_first) {
+            return None;
+        }
+        self.scheduler.next(phase)
     }
 
     /// Charges the current account for the time since the last charge.

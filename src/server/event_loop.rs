@@ -222,17 +222,12 @@ impl<S: Service> Server<S> {
         self.handle_shutdown();
     }
 
-    /// Does the queued work of a phase, until the turn has taken `most` nanoseconds, but at least one piece of it. Work that is
-    /// queued meanwhile waits for the next turn.
+    /// Does the queued work of a phase until the turn has taken `most` nanoseconds, but at least one piece of it.
     fn serve(&mut self, phase: Phase, most: Nanos) {
-        for index in 0..self.ctx.core.env.scheduler.pending(phase) {
+        let mut is_first = true;
+        while let Some((account, work)) = self.ctx.core.env.next_work(phase, most, is_first) {
+            is_first = false;
             let env = &mut self.ctx.core.env;
-            if index > 0 && env.turn_time >= most {
-                break;
-            }
-            let Some((account, work)) = env.scheduler.next(phase) else {
-                break;
-            };
             match work {
                 Work::Write(_) => env.begin_slice(account, CLIENT_SHARE),
                 // `read_client` and `call_ready` begin the slice.

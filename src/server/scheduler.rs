@@ -208,13 +208,21 @@ impl Scheduler {
         self.remove_unused(id);
     }
 
+    #[inline]
     fn remove_unused(&mut self, id: AccountId) {
+        if self.accounts[id.index()].holders == 0 {
+            self.remove_unheld(id);
+        }
+    }
+
+    #[cold]
+    fn remove_unheld(&mut self, id: AccountId) {
         let account = &self.accounts[id.index()];
         let is_listed = account
             .queues
             .iter()
             .any(|queue| queue.listed != Listed::No);
-        if account.holders == 0 && !is_listed && id != self.current {
+        if !is_listed && id != self.current {
             self.by_payer.remove(&account.payer);
             self.accounts.remove(id.index());
         }
@@ -262,11 +270,6 @@ impl Scheduler {
     #[inline]
     pub(super) fn is_idle(&self, phase: Phase) -> bool {
         self.rings[phase as usize].pending == 0
-    }
-
-    /// The number of pieces of work for a phase.
-    pub(super) fn pending(&self, phase: Phase) -> usize {
-        self.rings[phase as usize].pending
     }
 
     /// Takes the next work of a phase, with its account.
@@ -338,6 +341,7 @@ impl Scheduler {
     }
 
     /// Makes this the account that is charged. Call `charge` before.
+    #[inline]
     pub(super) fn set_current(&mut self, id: AccountId) {
         let before = std::mem::replace(&mut self.current, id);
         if before != id {

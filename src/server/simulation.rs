@@ -336,7 +336,7 @@ impl<S: Service> World<S> {
     /// A world with any service.
     pub(crate) fn with_service(config: Config, service: S) -> io::Result<Self> {
         let mut server = Server::new(Poll::new()?, config, Vec::new(), Vec::new(), service)?;
-        server.ctx.core.env.stopwatch = Stopwatch::simulated(0);
+        server.ctx.core.env.stopwatch = Stopwatch::simulated(1000);
         Ok(Self {
             server,
             streams: BTreeMap::new(),

@@ -981,7 +981,7 @@ def viewers(run):
     port = run.serve({"/process/...": {"processes": {}}})
     count = descriptors_for(2000)
     with connect(port) as caller:
-        caller.sendall(post("/process/spawn", json.dumps({"command": "yes", "args": ["x" * 100]}).encode()))
+        caller.sendall(post("/process/spawn", json.dumps({"command": "yes", "args": ["x" * 100], "allocate_tty": True}).encode()))
         answer = b""
         while b"}" not in answer:
             answer += caller.recv(4096)

@@ -33,8 +33,11 @@ const LARGE: usize = 128 << 10;
 /// The maximum number of bytes written to one client in one turn of the loop.
 const WRITE_PER_TURN: usize = 1 << 20;
 
+/// The bytes that are compressed in one unit of work.
+const COMPRESSED_IN_UNIT: usize = 64;
+
 /// The cost of compressing a slice.
-const SQUEEZE: usize = 2000;
+const SQUEEZE: usize = SLICE / COMPRESSED_IN_UNIT;
 
 /// A broadcast up to this size is copied to each backlog; the clients share a longer one.
 const COPIED: usize = 4 << 10;
@@ -183,6 +186,7 @@ impl Client {
             self.enqueue(env, |backlog| backlog.push_squeeze(message));
             return true;
         }
+        env.budget.spend(payload.len() / COMPRESSED_IN_UNIT);
         let Some(compressed) = codec.compress(payload, compression) else {
             return false;
         };
