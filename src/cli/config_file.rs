@@ -14,7 +14,7 @@ use super::suggest;
 use super::values::missing_feature;
 use crate::ServiceId;
 use crate::server::is_reserved_path;
-use crate::service::Endpoint;
+use crate::service::{Endpoint, OnFailure};
 
 /// The key of the program and its arguments.
 const PROGRAM: &str = "command";
@@ -127,6 +127,8 @@ impl ConfigFile {
             .as_object()
             .ok_or_else(|| self.error(&place, "expected an object of settings"))?;
         let mut settings = Settings::new();
+        // A route must not end the others.
+        settings.restart_limit.on_failure = OnFailure::Retry;
         for (key, value) in fields {
             let place = [ROUTES, path, name, key];
             let flags = Flag::of_route(command);

@@ -157,10 +157,7 @@ impl Settings {
             unknown_sessions: UnknownSessions::Auto,
             request_timeout: None,
             answer_timeout: None,
-            restart_limit: RestartLimit {
-                count: 5,
-                window: Duration::from_secs(60),
-            },
+            restart_limit: RestartLimit::default(),
             subprotocols: Vec::new(),
             cwd: None,
             env: Vec::new(),

@@ -92,8 +92,8 @@ pub(super) fn answer<S: Service>(
         }
         // The loop itself answers, so the answer shows that it runs.
         HEALTH => Response::json(StatusCode::OK, r#"{"status":"ok"}"#),
-        READINESS => match expect_ready(ctx, service) {
-            Ok(()) => Response::json(StatusCode::OK, r#"{"status":"ready"}"#),
+        READINESS => match readiness(ctx, service, request) {
+            Ok(body) => Response::json(StatusCode::OK, body),
             Err(rejection) => (&rejection).into(),
         },
         METRICS => Response::new(
@@ -113,7 +113,39 @@ pub(super) fn answer<S: Service>(
     }
 }
 
-/// Rejects if the server stops or a program that it needs does not run.
+/// Whether the server is ready, or with `?route=PATH` one of its routes. The body lists the routes.
+fn readiness<S: Service>(
+    ctx: &Context,
+    service: &S,
+    request: &Request<'_>,
+) -> Result<String, Rejection> {
+    let mut routes = serde_json::Map::new();
+    service.routes(&mut |path, is_ready| {
+        let state = if is_ready { "ready" } else { "not ready" };
+        routes.insert(path.to_owned(), state.into());
+    });
+    let Some(asked) = request.parameters("route").last() else {
+        expect_ready(ctx, service)?;
+        let mut body = serde_json::json!({"status": "ready"});
+        if !routes.is_empty() {
+            body["routes"] = routes.into();
+        }
+        return Ok(body.to_string());
+    };
+    match routes.get(&*asked).and_then(serde_json::Value::as_str) {
+        Some(_) if ctx.is_stopping() => Err(Rejection::unavailable("stopping")),
+        Some("ready") => Ok(r#"{"status":"ready"}"#.to_owned()),
+        Some(_) => Err(Rejection::unavailable(
+            "the program of the route is not running",
+        )),
+        None => Err(Rejection::new(
+            StatusCode::NOT_FOUND,
+            "there is no such route",
+        )),
+    }
+}
+
+/// Rejects if the server stops or its only service is not ready.
 pub(super) fn expect_ready<S: Service>(ctx: &Context, service: &S) -> Result<(), Rejection> {
     if ctx.is_stopping() {
         return Err(Rejection::unavailable("stopping"));

@@ -231,6 +231,14 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
         "Whether GET /readyz answers 200.",
         u8::from(admin::expect_ready(ctx, service).is_ok()),
     );
+    let mut routes = Vec::new();
+    service.routes(&mut |path, is_ready| routes.push((path.to_owned(), u8::from(is_ready))));
+    out.gauges(
+        "outrigger_route_ready",
+        "Whether GET /readyz?route=PATH answers 200 while the server does not stop.",
+        "route",
+        routes,
+    );
     out.gauge(
         "outrigger_clients",
         "WebSocket clients.",

@@ -206,9 +206,15 @@ pub trait Service {
         let _ = (ctx, caller);
     }
 
-    /// Whether the service can serve clients now. `GET /readyz` reports it.
+    /// Whether the service can serve clients now. `GET /readyz` reports it. A service that combines others is ready if it can accept
+    /// clients for any of them.
     fn is_ready(&self) -> bool {
         true
+    }
+
+    /// Visits the path of each service that this one combines, and whether that service is ready. `GET /readyz` reports them.
+    fn routes(&self, visit: &mut dyn FnMut(&str, bool)) {
+        let _ = visit;
     }
 
     /// A watched file descriptor is ready.

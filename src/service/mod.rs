@@ -39,7 +39,7 @@ mod text;
 
 pub use agent::{Agent, AgentConfig, AgentPerClient};
 pub use app::{App, AppConfig};
-pub use backoff::RestartLimit;
+pub use backoff::{OnFailure, RestartLimit};
 pub use connect::{Bridge, BridgeConfig};
 pub use echo::Echo;
 pub use endpoint::{Endpoint, ParseEndpointError};

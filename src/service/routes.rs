@@ -418,10 +418,18 @@ impl Service for Routes {
         }
     }
 
+    /// A service that is alone decides. One of several does not keep clients from the others.
     fn is_ready(&self) -> bool {
-        self.services
-            .iter()
-            .all(|mounted| mounted.service.is_ready())
+        match &*self.services {
+            [alone] => alone.service.is_ready(),
+            _ => true,
+        }
+    }
+
+    fn routes(&self, visit: &mut dyn FnMut(&str, bool)) {
+        for mounted in &self.services {
+            visit(mounted.endpoint.path(), mounted.service.is_ready());
+        }
     }
 
     fn ready(&mut self, ctx: &mut Context, source: SourceId, readiness: Readiness) {

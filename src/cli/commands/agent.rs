@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::super::flags::shared::{FRAMING, INITIALIZE_TIMEOUT, REQUEST_TIMEOUT, RESTART_LIMIT};
+use super::super::flags::shared::{
+    FRAMING, INITIALIZE_TIMEOUT, ON_FAILURE, REQUEST_TIMEOUT, RESTART_LIMIT,
+};
 use super::super::flags::{Flag, Takes, samples};
 use super::super::values::{duration, number};
 use super::{Command, ProgramArg, Serves};
@@ -145,6 +147,7 @@ const FLAGS: &[Flag] = &[
         help: "how many times a process of a shared agent may exit within TIME and be restarted; the server fails when its last process exits more often",
         ..RESTART_LIMIT
     },
+    ON_FAILURE,
     Flag {
         name: "max-agents",
         takes: Takes::One("N"),

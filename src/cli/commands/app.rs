@@ -1,5 +1,6 @@
 //! `outrigger app`: a program that reads events and writes commands is the server.
 
+use super::super::flags::shared::ON_FAILURE;
 use super::super::flags::{Flag, Takes, samples};
 use super::{Command, ProgramArg, Serves};
 use crate::service::{App, AppConfig};
@@ -47,6 +48,7 @@ Commands:  {\"cmd\":\"send\",\"client\",\"text\"} or \"binary\" in base64
     serves: Serves::One(|settings, params| {
         let mut config = AppConfig::new(params.endpoint, settings.program.clone());
         config.restart = settings.restart;
+        config.restart_limit = settings.restart_limit;
         config.subprotocols = settings.subprotocols.clone();
         config.announced_token = params.generated_token.cloned();
         Ok(Box::new(App::new(config)))
@@ -64,6 +66,10 @@ const FLAGS: &[Flag] = &[
             Ok(())
         },
         ..Flag::BASE
+    },
+    Flag {
+        help: "when the program fails: 'exit' ends the server; 'retry' closes all clients with 1011, rejects others with 503, and starts the program again without end, at least every 10 s",
+        ..ON_FAILURE
     },
     Flag {
         name: "subprotocol",

@@ -1,7 +1,7 @@
 //! `outrigger pipe`: the standard input and output of a program are the messages of clients.
 
 use super::super::flags::Flag;
-use super::super::flags::shared::{FRAMING, RESTART_LIMIT};
+use super::super::flags::shared::{FRAMING, ON_FAILURE, RESTART_LIMIT};
 use super::{Command, ProgramArg, Serves};
 use crate::service::{PipeConfig, PipePerClient, PipeShared};
 
@@ -76,5 +76,10 @@ const FLAGS: &[Flag] = &[
         help: "with --shared: how many times the program may exit within TIME and be restarted; the server fails when it exits more often",
         requires: Some("shared"),
         ..RESTART_LIMIT
+    },
+    Flag {
+        help: "with --shared, when the program cannot be started or keeps exiting: 'exit' ends the server; 'retry' rejects clients with 503, and tries again at least every 10 s",
+        requires: Some("shared"),
+        ..ON_FAILURE
     },
 ];

@@ -2,7 +2,7 @@
 
 use super::super::values::{duration, number};
 use super::{Flag, Takes, put, samples};
-use crate::service::{Framing, RestartLimit};
+use crate::service::{Framing, OnFailure};
 
 pub(in crate::cli) const PASS_ENV: Flag = Flag {
     name: "pass-env",
@@ -42,14 +42,32 @@ pub(in crate::cli) const RESTART_LIMIT: Flag = Flag {
         let wrong = || format!("'{value}' is not N/TIME such as 5/60s");
         let (count, window) = value.split_once('/').ok_or_else(wrong)?;
         let window = duration(window)?.ok_or_else(wrong)?;
-        settings.restart_limit = RestartLimit {
-            count: number(count, 0..=1000)?,
-            window,
-        };
+        settings.restart_limit.count = number(count, 0..=1000)?;
+        settings.restart_limit.window = window;
         Ok(())
     },
     accepts: samples(&["0/1s", "1000/1h"]),
     rejects: &["5", "5/0", "1001/1s"],
+    ..Flag::BASE
+};
+
+pub(in crate::cli) const ON_FAILURE: Flag = Flag {
+    name: "on-failure",
+    takes: Takes::One("exit|retry"),
+    words: &["exit", "retry"],
+    default: Some("exit; retry in a route of serve"),
+    help: "when the program cannot be started or keeps exiting: 'exit' ends the server; 'retry' rejects clients with 503, and tries again at least every 10 s",
+    brief: Some("end the server, or try again without end"),
+    set: |settings, value| {
+        settings.restart_limit.on_failure = match value {
+            "exit" => OnFailure::Exit,
+            "retry" => OnFailure::Retry,
+            _ => return Err(format!("'{value}' is neither exit nor retry")),
+        };
+        Ok(())
+    },
+    accepts: samples(&["exit", "retry"]),
+    rejects: &["", "restart"],
     ..Flag::BASE
 };
 

@@ -219,8 +219,44 @@ impl Agent {
                     router.handle_agent_started(now, index, output)
                 });
             }
-            Err(error) => self.give_up(ctx, index, error.to_string()),
+            Err(error) => self.handle_failed_start(ctx, index, error.to_string()),
         }
+    }
+
+    fn handle_failed_start(&mut self, ctx: &mut Context, index: usize, failure: String) {
+        let Some(Some(process)) = self.processes.get_mut(index) else {
+            return;
+        };
+        let is_first = process.restarts == 0;
+        match process.backoff.after_failed_start(ctx.now(), is_first) {
+            Some(delay) => self.retry(ctx, index, delay, &failure),
+            None => self.give_up(ctx, index, failure),
+        }
+    }
+
+    /// Starts a process again after a delay. The clients of one that keeps failing are closed, so that they need not wait for it.
+    fn retry(&mut self, ctx: &mut Context, index: usize, delay: Duration, failure: &str) {
+        log::error!("{failure}; restarting it in {delay:?}");
+        let Some(Some(process)) = self.processes.get_mut(index) else {
+            return;
+        };
+        process.restarts += 1;
+        process.state = ProcessState::Backoff(ctx.set_timer(delay));
+        if process.backoff.is_failing() {
+            let clients = ctx.clients().into_iter();
+            let clients: Vec<_> = clients
+                .filter(|client| self.router.uses(*client, index))
+                .collect();
+            for client in clients {
+                ctx.close(client, CloseCode::INTERNAL, "Agent exited");
+            }
+        }
+    }
+
+    /// Whether the only process keeps failing, so that new clients are rejected.
+    fn is_failing(&self) -> bool {
+        let mut processes = self.processes.iter().flatten();
+        processes.all(|process| !process.is_running() && process.backoff.is_failing())
     }
 
     /// Gives a process up. Its clients are closed with an internal error. Without another process, the server stops with a
@@ -262,9 +298,7 @@ impl Agent {
         let Some(delay) = process.backoff.next_delay(ctx.now()) else {
             return self.give_up(ctx, index, failure);
         };
-        log::error!("{failure}; restarting it in {delay:?}");
-        process.restarts += 1;
-        process.state = ProcessState::Backoff(ctx.set_timer(delay));
+        self.retry(ctx, index, delay, &failure);
     }
 
     /// Sets the timer for the router's next deadline, unless it expires earlier.
@@ -454,6 +488,9 @@ impl Service for Agent {
     }
 
     fn accept(&mut self, _: &mut Context, request: &Request<'_>) -> Result<Accept, Rejection> {
+        if self.is_failing() {
+            return Err(Rejection::unavailable("the agent is not running"));
+        }
         if self.is_flooded() {
             let rejection = Rejection::unavailable("the agent does not read its input");
             return Err(rejection.because("program_busy"));

@@ -15,7 +15,7 @@ use self::command::{AppCommand, CommandFields};
 use self::events::Events;
 use self::reply_queue::ReplyQueue;
 use super::Endpoint;
-use super::backoff::{Backoff, RestartLimit};
+use super::backoff::{Backoff, OnFailure, RestartLimit};
 use super::lines::Line;
 use super::text::printable;
 use crate::{
@@ -63,6 +63,8 @@ pub struct AppConfig {
     pub command: Vec<String>,
     /// Whether the program is started again when it exits.
     pub restart: bool,
+    /// How often it may exit. With [`OnFailure::Retry`] it is always started again.
+    pub restart_limit: RestartLimit,
     /// The subprotocols that the program speaks.
     pub subprotocols: Vec<String>,
     /// A generated token. The `listening` event gives it to the program, which has no other way to know it.
@@ -76,6 +78,7 @@ impl AppConfig {
             endpoint,
             command: command.into_iter().map(Into::into).collect(),
             restart: false,
+            restart_limit: RestartLimit::default(),
             subprotocols: Vec::new(),
             announced_token: None,
         }
@@ -139,6 +142,8 @@ pub struct App {
     /// The timer of the pause in reading a program that writes only invalid lines.
     pause: Option<TimerId>,
     backoff: Backoff,
+    /// Whether the program was started once.
+    has_run: bool,
     restart: Option<Restart>,
     failure: Option<String>,
 }
@@ -157,12 +162,13 @@ impl App {
     /// Creates the service. The program starts with the server.
     pub fn new(config: AppConfig) -> Self {
         Self {
+            backoff: Backoff::new(config.restart_limit),
             config,
             backend: None,
             events: Events::default(),
             replies: ReplyQueue::default(),
             pause: None,
-            backoff: Backoff::new(RestartLimit::default()),
+            has_run: false,
             restart: None,
             failure: None,
         }
@@ -173,6 +179,7 @@ impl App {
         self.replies = ReplyQueue::default();
         match Backend::start(ctx, &self.config.command) {
             Ok(backend) => {
+                self.has_run = true;
                 self.backend = Some(backend);
                 let path = self.config.endpoint.path();
                 for address in ctx.listen_addresses() {
@@ -187,7 +194,22 @@ impl App {
                 }
                 self.send_events(ctx);
             }
-            Err(error) => self.fail(ctx, error.to_string()),
+            Err(error) => {
+                let delay = self.backoff.after_failed_start(ctx.now(), !self.has_run);
+                self.retry(ctx, delay, error.to_string());
+            }
+        }
+    }
+
+    /// Starts the program again after a delay. Without one, stops the server with a failure.
+    fn retry(&mut self, ctx: &mut Context, delay: Option<Duration>, failure: String) {
+        match delay {
+            Some(delay) => {
+                log::error!("{failure}; restarting it in {delay:?}");
+                self.restart = Some(Restart::Backoff(ctx.set_timer(delay)));
+                close_all(ctx);
+            }
+            None => self.fail(ctx, failure),
         }
     }
 
@@ -241,18 +263,10 @@ impl App {
                     return;
                 }
                 let failure = format!("the program {how}");
-                let delay = self
-                    .config
-                    .restart
-                    .then(|| self.backoff.next_delay(ctx.now()));
-                match delay.flatten() {
-                    Some(delay) => {
-                        log::error!("{failure}; restarting it in {delay:?}");
-                        self.restart = Some(Restart::Backoff(ctx.set_timer(delay)));
-                        close_all(ctx);
-                    }
-                    None => self.fail(ctx, failure),
-                }
+                let restarts =
+                    self.config.restart || self.config.restart_limit.on_failure == OnFailure::Retry;
+                let delay = restarts.then(|| self.backoff.next_delay(ctx.now()));
+                self.retry(ctx, delay.flatten(), failure);
             }
         }
     }

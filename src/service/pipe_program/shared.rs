@@ -98,8 +98,23 @@ impl PipeShared {
                 self.invalid = None;
                 self.state = State::Running(Box::new(child));
             }
-            Err(error) => self.fail(ctx, error.to_string()),
+            Err(error) => {
+                let delay = self
+                    .backoff
+                    .after_failed_start(ctx.now(), self.started == 0);
+                self.retry(ctx, delay, error.to_string());
+            }
         }
+    }
+
+    /// Starts the program again after a delay. Without one, stops the server with a failure.
+    fn retry(&mut self, ctx: &mut Context, delay: Option<Duration>, failure: String) {
+        let Some(delay) = delay else {
+            return self.fail(ctx, failure);
+        };
+        log::error!("{failure}; restarting it in {delay:?}");
+        self.restarts += 1;
+        self.state = State::Backoff(ctx.set_timer(delay));
     }
 
     /// Stops the server with a failure.
@@ -198,13 +213,13 @@ impl PipeShared {
             ctx.close(client, code, reason.clone());
         }
         let failure = format!("the program {}", describe(status));
-        let Some(delay) = self.backoff.next_delay(ctx.now()) else {
-            let failure = format!("{failure}; it was restarted as often as --restart-limit allows");
-            return self.fail(ctx, failure);
-        };
-        log::error!("{failure}; restarting it in {delay:?}");
-        self.restarts += 1;
-        self.state = State::Backoff(ctx.set_timer(delay));
+        match self.backoff.next_delay(ctx.now()) {
+            Some(delay) => self.retry(ctx, Some(delay), failure),
+            None => self.fail(
+                ctx,
+                format!("{failure}; it was restarted as often as --restart-limit allows"),
+            ),
+        }
     }
 }
 
