@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::net::SocketAddr;
 
+use crate::common::agent::example_agent;
 use crate::common::program::{Program, outrigger};
 use crate::common::traces::{TraceFile, eventually};
 use crate::common::{BINARY, PING, TEXT, Wire, call};
@@ -180,4 +181,66 @@ fn an_invalid_route_is_reported_with_its_key_and_line() {
     }
     let error = String::from_utf8(outrigger(&["serve"]).stderr).expect("UTF-8");
     assert!(error.contains("missing --config"), "{error}");
+}
+
+/// The head of the answer to a handshake at this path.
+fn handshake(address: SocketAddr, path: &str) -> String {
+    let mut wire = Wire::open(address);
+    wire.send(&crate::common::request(path));
+    wire.read_head()
+}
+
+// The bug: an agent without its key used up its restarts in 3 s, and the server ended with all terminals of the other routes.
+#[test]
+fn a_program_that_fails_takes_down_its_own_route_until_it_works_again() {
+    let key = TraceFile::new("key");
+    let needs_key = |then: &str| {
+        vec![
+            "sh".to_owned(),
+            "-c".to_owned(),
+            format!("test -s {} || exit 1; {then}", key.path()),
+        ]
+    };
+    let (_server, address) = serve(
+        "failing",
+        json!({
+            "/acp": {"agent": {"restart-limit": "1/60s", "command": needs_key(&format!("exec {}", example_agent()))}},
+            "/app": {"app": {"command": needs_key("while read line; do :; done")}},
+            "/pipe": {"pipe": {"shared": true, "restart-limit": "1/60s", "command": needs_key("exec cat")}},
+            "/echo": {"echo": {}},
+            "/shell": {"terminal": {"command": ["cat"]}},
+        }),
+    );
+    let mut echo = Wire::connect(address, "/echo");
+    let mut shell = Wire::attach(address, "/shell");
+    for path in ["/acp", "/app", "/pipe"] {
+        eventually("new clients are rejected", || {
+            let head = handshake(address, path);
+            head.starts_with("HTTP/1.1 503 ") && head.contains("Retry-After")
+        });
+        // While it is being tried, the program runs for a moment.
+        eventually("the route is not ready", || {
+            call(address, "GET", &format!("/readyz?route={path}"), None).0 == 503
+        });
+    }
+    let answer = call(address, "GET", "/readyz?route=/nothing", None);
+    assert_eq!(answer.0, 404, "{}", answer.1);
+    // The server accepts clients for the other routes.
+    let answer = call(address, "GET", "/readyz", None);
+    assert_eq!(answer.0, 200, "{}", answer.1);
+    assert!(answer.1["routes"]["/acp"].is_string(), "{}", answer.1);
+    assert_eq!(answer.1["routes"]["/echo"], "ready");
+    echo.send_frame(TEXT, b"here");
+    assert_eq!(echo.read_frame().payload, b"here");
+    shell.send_frame(BINARY, b"typed\n");
+    assert!(shell.read_frame().payload.starts_with(b"typed"));
+
+    std::fs::write(key.path(), "secret").expect("a temporary file");
+    for path in ["/acp", "/app", "/pipe"] {
+        eventually("the route works again", || {
+            handshake(address, path).starts_with("HTTP/1.1 101 ")
+        });
+        let answer = call(address, "GET", &format!("/readyz?route={path}"), None);
+        assert_eq!(answer.0, 200, "{path}: {}", answer.1);
+    }
 }

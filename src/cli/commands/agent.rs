@@ -144,7 +144,7 @@ const FLAGS: &[Flag] = &[
         ..Flag::BASE
     },
     Flag {
-        help: "how many times a process of a shared agent may exit within TIME and be restarted; the server fails when its last process exits more often",
+        help: "how many times a process of a shared agent may exit within TIME and be restarted; after more exits of the last process, --on-failure decides",
         ..RESTART_LIMIT
     },
     ON_FAILURE,

@@ -68,7 +68,7 @@ const FLAGS: &[Flag] = &[
         ..Flag::BASE
     },
     Flag {
-        help: "when the program fails: 'exit' ends the server; 'retry' closes all clients with 1011, rejects others with 503, and starts the program again without end, at least every 10 s",
+        help: "when the program fails: 'exit' ends the server; 'retry' closes all clients with 1011, rejects others with 503, and starts the program again, at least every 10 s",
         ..ON_FAILURE
     },
     Flag {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::flags::shared::{INITIALIZE_TIMEOUT, REQUEST_TIMEOUT, RESTART_LIMIT};
+use super::super::flags::shared::{INITIALIZE_TIMEOUT, ON_FAILURE, REQUEST_TIMEOUT, RESTART_LIMIT};
 use super::super::flags::{Flag, Takes, put, samples};
 use super::super::values::{duration, number, size};
 use super::{Command, ProgramArg, Serves};
@@ -226,7 +226,11 @@ const FLAGS: &[Flag] = &[
         ..REQUEST_TIMEOUT
     },
     Flag {
-        help: "how many times a process of the pool may exit within TIME and be restarted; after that, requests of revision 2026-07-28 get 503. A program that exits before it has said what it supports serves only sessions",
+        help: "how many times the first process may exit within TIME before it has answered server/discover; then the program serves only sessions. Later, a process that exits is always restarted, at least every 10 s",
         ..RESTART_LIMIT
+    },
+    Flag {
+        help: "when the program cannot be started at all: 'exit' ends the server; 'retry' answers 503 and tries again, at least every 10 s",
+        ..ON_FAILURE
     },
 ];

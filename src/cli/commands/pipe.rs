@@ -78,7 +78,7 @@ const FLAGS: &[Flag] = &[
         ..RESTART_LIMIT
     },
     Flag {
-        help: "with --shared, when the program cannot be started or keeps exiting: 'exit' ends the server; 'retry' rejects clients with 503, and tries again at least every 10 s",
+        help: "with --shared, when the program cannot be started or keeps exiting: 'exit' ends the server; 'retry' rejects clients with 503 and starts the program again, at least every 10 s",
         requires: Some("shared"),
         ..ON_FAILURE
     },

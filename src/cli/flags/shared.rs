@@ -55,8 +55,8 @@ pub(in crate::cli) const ON_FAILURE: Flag = Flag {
     name: "on-failure",
     takes: Takes::One("exit|retry"),
     words: &["exit", "retry"],
-    default: Some("exit; retry in a route of serve"),
-    help: "when the program cannot be started or keeps exiting: 'exit' ends the server; 'retry' rejects clients with 503, and tries again at least every 10 s",
+    default_note: Some("exit; retry in a route of serve"),
+    help: "when the program cannot be started or keeps exiting: 'exit' ends the server; 'retry' rejects clients with 503 and starts the program again, at least every 10 s",
     brief: Some("end the server, or try again without end"),
     set: |settings, value| {
         settings.restart_limit.on_failure = match value {

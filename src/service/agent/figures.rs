@@ -22,7 +22,7 @@ pub(super) fn status(
             serde_json::json!({
                 "version": figures.version,
                 "running": process.is_running(),
-                "restarts": process.restarts,
+                "restarts": process.backoff.restarts(),
                 "clients": figures.clients,
                 "sessions": figures.sessions,
             })
@@ -82,7 +82,10 @@ pub(super) fn is_running(processes: &[Option<AgentProcess>]) -> bool {
 
 fn restarts(processes: &[Option<AgentProcess>], ended: u64) -> u64 {
     let processes = processes.iter().flatten();
-    ended + processes.map(|process| process.restarts).sum::<u64>()
+    ended
+        + processes
+            .map(|process| process.backoff.restarts())
+            .sum::<u64>()
 }
 
 /// Writes the metrics.

@@ -30,7 +30,6 @@ pub(super) struct AgentProcess {
     /// Whether the agent has left so much unread that its clients wait.
     pub(super) is_behind: bool,
     pub(super) backoff: Backoff,
-    pub(super) restarts: u64,
 }
 
 impl AgentProcess {
@@ -43,7 +42,6 @@ impl AgentProcess {
             holds: true,
             is_behind: false,
             backoff: Backoff::new(restart_limit),
-            restarts: 0,
         }
     }
 

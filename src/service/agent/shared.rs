@@ -192,7 +192,7 @@ impl Agent {
         let Some(process) = process else {
             return false;
         };
-        self.ended_restarts += process.restarts;
+        self.ended_restarts += process.backoff.restarts();
         match process.state {
             ProcessState::Running(mut child) => {
                 log::info!("stopping an agent process that no client uses");
@@ -213,40 +213,31 @@ impl Agent {
             Ok(child) => {
                 if let Some(Some(process)) = self.processes.get_mut(index) {
                     process.state = ProcessState::Running(Box::new(child));
+                    process.backoff.handle_start();
                 }
                 let now = ctx.now();
                 self.route(ctx, |router, output| {
                     router.handle_agent_started(now, index, output)
                 });
             }
-            Err(error) => self.handle_failed_start(ctx, index, error.to_string()),
+            Err(error) => self.handle_failure(ctx, index, error.to_string()),
         }
     }
 
-    fn handle_failed_start(&mut self, ctx: &mut Context, index: usize, failure: String) {
+    /// Starts a process again after a delay, or gives it up. If it keeps failing, closes its clients, so that they need not wait
+    /// for it.
+    fn handle_failure(&mut self, ctx: &mut Context, index: usize, failure: String) {
         let Some(Some(process)) = self.processes.get_mut(index) else {
             return;
         };
-        let is_first = process.restarts == 0;
-        match process.backoff.after_failed_start(ctx.now(), is_first) {
-            Some(delay) => self.retry(ctx, index, delay, &failure),
-            None => self.give_up(ctx, index, failure),
-        }
-    }
-
-    /// Starts a process again after a delay. The clients of one that keeps failing are closed, so that they need not wait for it.
-    fn retry(&mut self, ctx: &mut Context, index: usize, delay: Duration, failure: &str) {
-        log::error!("{failure}; restarting it in {delay:?}");
-        let Some(Some(process)) = self.processes.get_mut(index) else {
-            return;
+        let path = self.config.endpoint.path();
+        let Some(timer) = process.backoff.handle_failure(ctx, path, &failure) else {
+            return self.give_up(ctx, index, failure);
         };
-        process.restarts += 1;
-        process.state = ProcessState::Backoff(ctx.set_timer(delay));
+        process.state = ProcessState::Backoff(timer);
         if process.backoff.is_failing() {
-            let clients = ctx.clients().into_iter();
-            let clients: Vec<_> = clients
-                .filter(|client| self.router.uses(*client, index))
-                .collect();
+            let mut clients = ctx.clients();
+            clients.retain(|client| self.router.uses(*client, index));
             for client in clients {
                 ctx.close(client, CloseCode::INTERNAL, "Agent exited");
             }
@@ -288,17 +279,9 @@ impl Agent {
         self.route(ctx, |router, output| {
             router.handle_agent_exited(index, &data, output)
         });
-        let Some(Some(process)) = self.processes.get_mut(index) else {
-            return;
-        };
-        if ctx.is_stopping() {
-            return;
+        if !ctx.is_stopping() {
+            self.handle_failure(ctx, index, format!("the agent {}", describe(status)));
         }
-        let failure = format!("the agent {}", describe(status));
-        let Some(delay) = process.backoff.next_delay(ctx.now()) else {
-            return self.give_up(ctx, index, failure);
-        };
-        self.retry(ctx, index, delay, &failure);
     }
 
     /// Sets the timer for the router's next deadline, unless it expires earlier.

@@ -142,8 +142,6 @@ pub struct App {
     /// The timer of the pause in reading a program that writes only invalid lines.
     pause: Option<TimerId>,
     backoff: Backoff,
-    /// Whether the program was started once.
-    has_run: bool,
     restart: Option<Restart>,
     failure: Option<String>,
 }
@@ -168,7 +166,6 @@ impl App {
             events: Events::default(),
             replies: ReplyQueue::default(),
             pause: None,
-            has_run: false,
             restart: None,
             failure: None,
         }
@@ -179,7 +176,7 @@ impl App {
         self.replies = ReplyQueue::default();
         match Backend::start(ctx, &self.config.command) {
             Ok(backend) => {
-                self.has_run = true;
+                self.backoff.handle_start();
                 self.backend = Some(backend);
                 let path = self.config.endpoint.path();
                 for address in ctx.listen_addresses() {
@@ -194,19 +191,16 @@ impl App {
                 }
                 self.send_events(ctx);
             }
-            Err(error) => {
-                let delay = self.backoff.after_failed_start(ctx.now(), !self.has_run);
-                self.retry(ctx, delay, error.to_string());
-            }
+            Err(error) => self.handle_failure(ctx, error.to_string()),
         }
     }
 
-    /// Starts the program again after a delay. Without one, stops the server with a failure.
-    fn retry(&mut self, ctx: &mut Context, delay: Option<Duration>, failure: String) {
-        match delay {
-            Some(delay) => {
-                log::error!("{failure}; restarting it in {delay:?}");
-                self.restart = Some(Restart::Backoff(ctx.set_timer(delay)));
+    /// Starts the program again after a delay, or stops the server with a failure.
+    fn handle_failure(&mut self, ctx: &mut Context, failure: String) {
+        let path = self.config.endpoint.path();
+        match self.backoff.handle_failure(ctx, path, &failure) {
+            Some(timer) => {
+                self.restart = Some(Restart::Backoff(timer));
                 close_all(ctx);
             }
             None => self.fail(ctx, failure),
@@ -263,10 +257,11 @@ impl App {
                     return;
                 }
                 let failure = format!("the program {how}");
-                let restarts =
-                    self.config.restart || self.config.restart_limit.on_failure == OnFailure::Retry;
-                let delay = restarts.then(|| self.backoff.next_delay(ctx.now()));
-                self.retry(ctx, delay.flatten(), failure);
+                if self.config.restart || self.config.restart_limit.on_failure == OnFailure::Retry {
+                    self.handle_failure(ctx, failure);
+                } else {
+                    self.fail(ctx, failure);
+                }
             }
         }
     }
@@ -391,6 +386,10 @@ impl Service for App {
 
     fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
         self.replies.clients().for_each(visit);
+    }
+
+    fn is_ready(&self) -> bool {
+        self.backend.is_some()
     }
 
     fn failure(&self) -> Option<&str> {

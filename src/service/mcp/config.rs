@@ -25,7 +25,8 @@ pub struct McpConfig {
     pub command: Vec<String>,
     /// The number of processes that all requests of revision 2026-07-28 share, at least 1.
     pub pool: usize,
-    /// How often a process of the pool may exit before the pool is given up.
+    /// How often the first process may exit before it has said which revisions it supports. After that, the program serves only
+    /// sessions.
     pub restart_limit: RestartLimit,
     /// How long the first process may take to say which revisions it supports, and the process of a session to answer `initialize`. `None` is no limit.
     pub initialize_timeout: Option<Duration>,

@@ -44,7 +44,6 @@ pub struct PipeShared {
     /// The timer for the next check while the program is held back.
     held_check: Option<TimerId>,
     started: u64,
-    restarts: u64,
     /// Whether the server stops.
     draining: bool,
     failure: Option<String>,
@@ -72,7 +71,6 @@ impl PipeShared {
             invalid: None,
             held_check: None,
             started: 0,
-            restarts: 0,
             draining: false,
             failure: None,
         }
@@ -95,32 +93,24 @@ impl PipeShared {
         match Child::spawn_with(ctx, &self.config.command, decoder, |_| {}) {
             Ok(child) => {
                 self.started += 1;
+                self.backoff.handle_start();
                 self.invalid = None;
                 self.state = State::Running(Box::new(child));
             }
-            Err(error) => {
-                let delay = self
-                    .backoff
-                    .after_failed_start(ctx.now(), self.started == 0);
-                self.retry(ctx, delay, error.to_string());
-            }
+            Err(error) => self.handle_failure(ctx, error.to_string()),
         }
     }
 
-    /// Starts the program again after a delay. Without one, stops the server with a failure.
-    fn retry(&mut self, ctx: &mut Context, delay: Option<Duration>, failure: String) {
-        let Some(delay) = delay else {
-            return self.fail(ctx, failure);
-        };
-        log::error!("{failure}; restarting it in {delay:?}");
-        self.restarts += 1;
-        self.state = State::Backoff(ctx.set_timer(delay));
-    }
-
-    /// Stops the server with a failure.
-    fn fail(&mut self, ctx: &mut Context, failure: String) {
-        self.failure.get_or_insert(failure);
-        ctx.stop();
+    /// Starts the program again after a delay, or stops the server with a failure.
+    fn handle_failure(&mut self, ctx: &mut Context, failure: String) {
+        let path = self.config.endpoint.path();
+        match self.backoff.handle_failure(ctx, path, &failure) {
+            Some(timer) => self.state = State::Backoff(timer),
+            None => {
+                self.failure.get_or_insert(failure);
+                ctx.stop();
+            }
+        }
     }
 
     /// Whether the program has to wait, because no client takes its output. Output that only some clients take is not
@@ -212,14 +202,7 @@ impl PipeShared {
         for client in ctx.clients() {
             ctx.close(client, code, reason.clone());
         }
-        let failure = format!("the program {}", describe(status));
-        match self.backoff.next_delay(ctx.now()) {
-            Some(delay) => self.retry(ctx, Some(delay), failure),
-            None => self.fail(
-                ctx,
-                format!("{failure}; it was restarted as often as --restart-limit allows"),
-            ),
-        }
+        self.handle_failure(ctx, format!("the program {}", describe(status)));
     }
 }
 
@@ -298,7 +281,7 @@ impl Service for PipeShared {
     fn status(&self) -> StatusFields {
         let status = serde_json::json!({
             "processes": usize::from(self.is_running()),
-            "restarts": self.restarts,
+            "restarts": self.backoff.restarts(),
         });
         StatusFields::from_value(status)
     }

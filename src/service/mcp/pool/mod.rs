@@ -21,7 +21,7 @@ use super::process::Process;
 use super::reply::Reply;
 use super::tools::Tools;
 use super::versions::STATELESS;
-use crate::service::backoff::Backoff;
+use crate::service::backoff::{Backoff, OnFailure};
 use crate::service::child::{code_and_signal, describe};
 use crate::sys::drop_code;
 use crate::{Context, Principal, SourceId, StatusCode, TimerId};
@@ -119,6 +119,8 @@ struct Slot {
 #[derive(Debug)]
 pub(super) struct Pool {
     command: Vec<String>,
+    /// The route of the service.
+    path: String,
     slots: Vec<Slot>,
     pub(super) support: Support,
     requests: HashMap<u64, PendingRequest>,
@@ -152,14 +154,17 @@ pub(super) enum PoolChange {
 
 impl Pool {
     pub(super) fn new(config: &McpConfig) -> Self {
+        let mut limit = config.restart_limit;
+        limit.on_failure = OnFailure::Retry;
         let slot = || Slot {
             process: None,
-            backoff: Backoff::new(config.restart_limit),
+            backoff: Backoff::new(limit),
             restart: None,
             pending: 0,
         };
         Self {
             command: config.command.clone(),
+            path: config.endpoint.path().to_owned(),
             slots: std::iter::repeat_with(slot)
                 .take(config.pool.max(1))
                 .collect(),
@@ -220,9 +225,39 @@ impl Pool {
         ctx: &mut Context,
         hub: &mut Hub,
         config: &McpConfig,
-    ) -> std::io::Result<()> {
+    ) -> std::io::Result<Option<PoolChange>> {
         self.probe_timeout = config.initialize_timeout;
-        self.start_process(ctx, hub, 0)
+        match self.start_process(ctx, hub, 0) {
+            Err(error) if config.restart_limit.on_failure == OnFailure::Exit => Err(error),
+            started => Ok(self.handle_started(ctx, hub, 0, started)),
+        }
+    }
+
+    /// Has a process that could not be started started again.
+    fn handle_started(
+        &mut self,
+        ctx: &mut Context,
+        hub: &mut Hub,
+        slot: usize,
+        started: std::io::Result<()>,
+    ) -> Option<PoolChange> {
+        match started {
+            Ok(()) => {
+                self.slots[slot].backoff.handle_start();
+                Some(PoolChange::Started(slot))
+            }
+            Err(error) => {
+                self.restart(ctx, hub, slot, &error.to_string());
+                None
+            }
+        }
+    }
+
+    /// Has a process started again after a delay.
+    fn restart(&mut self, ctx: &mut Context, hub: &mut Hub, slot: usize, failure: &str) {
+        let place = &mut self.slots[slot];
+        place.restart = place.backoff.handle_failure(ctx, &self.path, failure);
+        hub.counts.restarts += 1;
     }
 
     fn start_process(
@@ -351,10 +386,8 @@ impl Pool {
         for slot in 1..self.slots.len() {
             let is_new = self.slots[slot].process.is_none() && self.slots[slot].restart.is_none();
             if is_new {
-                match self.start_process(ctx, hub, slot) {
-                    Ok(()) => changes.push(PoolChange::Started(slot)),
-                    Err(error) => log::error!("{error}"),
-                }
+                let started = self.start_process(ctx, hub, slot);
+                changes.extend(self.handle_started(ctx, hub, slot, started));
             }
         }
         changes
@@ -394,22 +427,14 @@ impl Pool {
             return;
         }
         let failure = format!("the MCP server {}", describe(status));
-        let Some(delay) = self.slots[slot].backoff.next_delay(ctx.now()) else {
-            if was_asked {
-                self.support = Support::Sessions;
-                log::error!(
-                    "{failure} before it answered server/discover, too often; serving only sessions"
-                );
-            } else {
-                log::error!(
-                    "{failure} too often; not restarting it: requests of revision 2026-07-28 get 503"
-                );
-            }
-            return;
-        };
-        log::error!("{failure}; restarting it in {delay:?}");
-        hub.counts.restarts += 1;
-        self.slots[slot].restart = Some(ctx.set_timer(delay));
+        if was_asked && self.slots[slot].backoff.is_exhausted(ctx.now()) {
+            self.support = Support::Sessions;
+            log::error!(
+                "{failure} before it answered server/discover, too often; serving only sessions"
+            );
+        } else {
+            self.restart(ctx, hub, slot, &failure);
+        }
     }
 
     /// Handles a timer. Returns `None` if it belongs to something else.
@@ -435,14 +460,8 @@ impl Pool {
         for slot in 0..self.slots.len() {
             if self.slots[slot].restart == Some(timer) {
                 self.slots[slot].restart = None;
-                return Some(match self.start_process(ctx, hub, slot) {
-                    Ok(()) => Some(PoolChange::Started(slot)),
-                    Err(error) => {
-                        log::error!("{error}");
-                        self.handle_exit(ctx, hub, slot, None);
-                        None
-                    }
-                });
+                let started = self.start_process(ctx, hub, slot);
+                return Some(self.handle_started(ctx, hub, slot, started));
             }
         }
         None

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use self::processes::{Owner, StoppingProcess};
 use super::McpConfig;
 use super::hub::{Call, Hub};
-use super::pool::{Pool, PoolChange, Support};
+use super::pool::{Pool, Support};
 use super::process::Input;
 use super::request::is_stateless;
 use super::session::Session;
@@ -105,7 +105,7 @@ fn is_waiting(pool: &Pool, sessions: &HashMap<Uuid, Session>, call: Call) -> boo
 impl Service for Mcp {
     fn started(&mut self, ctx: &mut Context) {
         match self.pool.start(ctx, &mut self.hub, &self.config) {
-            Ok(()) => self.apply(Some(PoolChange::Started(0))),
+            Ok(change) => self.apply(change),
             Err(error) => {
                 self.failure = Some(error.to_string());
                 ctx.stop();
