@@ -14,7 +14,7 @@ use super::commands::{Command, ProgramArg, demo_routes};
 use super::flags::Flag;
 use super::settings::{ListenFlag, Settings};
 use crate::server::RejectionHints;
-use crate::sys::keep_from_children;
+use crate::sys::{granted_memory, keep_from_children};
 use crate::{Config, Peers, ProtectedResource, Token, Tokens};
 
 /// The number of the first socket that a service manager passes (sd_listen_fds(3)).
@@ -79,6 +79,11 @@ impl Settings {
         if self.deflate {
             self.server.deflate = Some(self.deflate_config);
         }
+        self.server.memory = match self.memory {
+            Some(bytes) => Some(bytes).filter(|bytes| *bytes > 0),
+            // The process may need twice as much, and its programs need memory, too.
+            None => granted_memory().map(|granted| (granted / 4).max(Config::MIN_MEMORY)),
+        };
         if self.no_resume {
             self.server.resume = None;
         }

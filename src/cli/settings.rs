@@ -65,6 +65,8 @@ pub(crate) struct Settings {
     pub(crate) mcp: McpFlags,
     /// Whether connections cannot be resumed.
     pub(crate) no_resume: bool,
+    /// The limit of `--memory` in bytes; 0 for none.
+    pub(crate) memory: Option<usize>,
     pub(crate) restart: bool,
     pub(crate) per_client: bool,
     pub(crate) shared: bool,
@@ -145,6 +147,7 @@ impl Settings {
             #[cfg(feature = "mcp")]
             mcp: McpFlags::default(),
             no_resume: false,
+            memory: None,
             restart: false,
             per_client: false,
             shared: false,

@@ -158,7 +158,7 @@ pub(super) fn converse(
         assert!(input.is_empty(), "nothing is left over");
         let held = match &connection {
             Connection::Http(http) => http.held(),
-            Connection::WebSocket(websocket) => websocket.held(),
+            Connection::WebSocket(websocket) => websocket.held() + websocket.held_by_codec(),
         };
         let most = 2 * limits.max_message.max(limits.max_head) + decompressor(&shared);
         assert!(held <= most, "memory is within the limits");

@@ -193,7 +193,6 @@ impl Buffer {
         self.bytes
     }
 
-    #[cfg(any(test, fuzzing))]
     pub(super) fn capacity(&self) -> usize {
         self.bytes.capacity()
     }

@@ -31,6 +31,8 @@ impl CloseCode {
     pub const TOO_BIG: Self = Self(1009);
     /// The server met an unexpected condition.
     pub const INTERNAL: Self = Self(1011);
+    /// Try again later: the server is overloaded (IANA's registry of close codes).
+    pub const TRY_AGAIN: Self = Self(1013);
     /// Another connection of the same client has taken over. For private use, RFC 6455 section 7.4.2.
     pub const TAKEN_OVER: Self = Self(4001);
     /// Another client has what this one asked for, such as the input of a process. For private use, RFC 6455 section 7.4.2.
@@ -69,6 +71,8 @@ pub enum Cause {
     IdleTimeout,
     /// The peer left more output unread than the limit.
     SlowConsumer,
+    /// The server held too much memory for the peer.
+    Memory,
     /// The peer sent more messages than the rate limit.
     RateLimit,
     /// The client's connection was cut, and the client did not resume it in time.
@@ -85,7 +89,7 @@ pub enum Cause {
 
 impl Cause {
     /// Every cause, for tables of counters.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::PeerClose,
         Self::Eof,
         Self::ReadError,
@@ -94,6 +98,7 @@ impl Cause {
         Self::PingTimeout,
         Self::IdleTimeout,
         Self::SlowConsumer,
+        Self::Memory,
         Self::RateLimit,
         Self::NotResumed,
         Self::Revoked,
@@ -108,6 +113,7 @@ impl Cause {
             Self::ProtocolError
             | Self::IdleTimeout
             | Self::SlowConsumer
+            | Self::Memory
             | Self::RateLimit
             | Self::Revoked
             | Self::Operator
@@ -133,6 +139,7 @@ impl Cause {
             Self::PingTimeout => "ping_timeout",
             Self::IdleTimeout => "idle_timeout",
             Self::SlowConsumer => "slow_consumer",
+            Self::Memory => "memory",
             Self::RateLimit => "rate_limit",
             Self::NotResumed => "not_resumed",
             Self::Revoked => "revoked",
@@ -241,6 +248,11 @@ impl CloseReason {
     /// The peer left more output unread than the limit.
     pub fn slow_consumer() -> Self {
         Self::new(Cause::SlowConsumer, CloseCode::POLICY, "Slow consumer")
+    }
+
+    /// The server held too much memory for the peer.
+    pub fn memory() -> Self {
+        Self::new(Cause::Memory, CloseCode::TRY_AGAIN, "Too little memory")
     }
 
     /// The peer sent more messages than the rate limit.

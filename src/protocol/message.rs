@@ -235,7 +235,6 @@ impl Assembly {
     }
 
     /// The capacity in bytes.
-    #[cfg(any(test, fuzzing))]
     pub(super) fn capacity(&self) -> usize {
         match self {
             Self::Text { text, .. } => text.capacity(),

@@ -75,6 +75,9 @@ pub struct Config {
     pub max_clients: usize,
     /// The maximum number of clients of one IP address; `None` means no limit. Further handshakes get 503.
     pub max_clients_per_address: Option<usize>,
+    /// The maximum number of clients and pending calls of one [person](crate::Principal::is_person); `None` means no limit. Further
+    /// handshakes and calls get 503.
+    pub max_clients_per_principal: Option<usize>,
     /// A cookie, `NAME=VALUE`, to set with each 101 response, by which a load balancer can route the client back to this
     /// server.
     pub affinity_cookie: Option<String>,
@@ -90,6 +93,11 @@ pub struct Config {
     pub max_outbound: usize,
     /// While more bytes of output than this are unread, the client's input is not read.
     pub soft_outbound: usize,
+    /// The maximum memory, in bytes, that clients can make the server hold: messages that have not ended, unread output, messages
+    /// that are kept for resumable clients, bodies of calls, and [what services hold](crate::Service::held). Compressors have
+    /// a limit of their own. Near this limit, the largest client of the principal for which the server holds most ends with
+    /// [`Cause::Memory`](crate::Cause::Memory). `None` means no limit.
+    pub memory: Option<usize>,
     /// How long a connection may take for each step.
     pub timeouts: Timeouts,
     /// The maximum number of messages per second from one client, with a burst of one second's worth; `None` means no
@@ -123,6 +131,9 @@ impl Config {
     /// The default of [`Config::turn_accepts`].
     pub const TURN_ACCEPTS: usize = 256;
 
+    /// The minimum of [`Config::memory`]: 1 MiB.
+    pub const MIN_MEMORY: usize = 1 << 20;
+
     /// Begins with the default settings.
     pub fn builder() -> ConfigBuilder {
         ConfigBuilder::default()
@@ -155,6 +166,9 @@ impl Config {
         if self.max_clients_per_address == Some(0) {
             return wrong("max_clients_per_address", "must be at least 1");
         }
+        if self.max_clients_per_principal == Some(0) {
+            return wrong("max_clients_per_principal", "must be at least 1");
+        }
         let is_field_name = |name: &str| !name.is_empty() && name.bytes().all(is_token_byte);
         if !self.auth_header.as_deref().is_none_or(is_field_name) {
             return wrong("auth_header", "must be the name of a header");
@@ -175,6 +189,9 @@ impl Config {
         }
         if self.soft_outbound > self.max_outbound {
             return wrong("soft_outbound", "must not exceed max_outbound");
+        }
+        if self.memory.is_some_and(|bytes| bytes < Self::MIN_MEMORY) {
+            return wrong("memory", "must be at least 1 MiB");
         }
         if self.turn_bytes == 0 {
             return wrong("turn_bytes", "must be at least 1");
@@ -268,12 +285,14 @@ impl Default for Config {
             access: Access::default(),
             max_clients: Self::MAX_CLIENTS,
             max_clients_per_address: None,
+            max_clients_per_principal: None,
             affinity_cookie: None,
             limits: Limits::default(),
             #[cfg(feature = "deflate")]
             deflate: None,
             max_outbound: Self::MAX_OUTBOUND,
             soft_outbound: Self::SOFT_OUTBOUND,
+            memory: None,
             timeouts: Timeouts::default(),
             rate_limit: None,
             turn_bytes: Self::TURN_BYTES,
@@ -301,18 +320,15 @@ pub struct ResumeConfig {
     /// The maximum bytes of messages that are kept for one client until it confirms them, not counting the longest one.
     /// A message that would exceed it ends the client with [`Cause::SlowConsumer`](crate::Cause::SlowConsumer).
     pub buffer: usize,
-    /// The maximum memory, in bytes, of the messages that are kept for all clients.
-    pub memory: usize,
 }
 
 impl Default for ResumeConfig {
-    /// A grace period of 5 minutes, a limit of 12 hours, 4 MiB for each client and 256 MiB for all clients.
+    /// A grace period of 5 minutes, a limit of 12 hours, and 4 MiB for each client.
     fn default() -> Self {
         Self {
             grace: Duration::from_secs(300),
             limit: Duration::from_secs(12 * 3600),
             buffer: 4 << 20,
-            memory: 256 << 20,
         }
     }
 }

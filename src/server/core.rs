@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use super::address::ListenAddress;
+use super::admission::too_many_of_address;
 use std::collections::VecDeque;
 
 use super::budget::{Budget, CLIENT_SHARE};
@@ -17,8 +18,9 @@ use super::connector::Resolver;
 use super::counters::Counters;
 use super::id::{ClientId, ServiceId, SourceId, TimerId};
 use super::interest::Interest;
+use super::memory::Memory;
 use super::news::News;
-use super::policy::{Addresses, Failures, Links, is_one_of, too_many_of_address};
+use super::policy::{Addresses, Failures, Links, is_one_of};
 use super::registry::Registry;
 use super::scheduler::{AccountId, Payer, Phase, Scheduler, Work};
 use super::service::Readiness;
@@ -79,8 +81,8 @@ pub(super) struct Env {
     pub(super) serves_console: bool,
     /// The number of the current turn of the loop, counted from 1.
     pub(super) turn: u64,
-    /// The memory of all messages kept for resumable clients, in bytes.
-    pub(super) kept_memory: usize,
+    /// The memory that clients hold.
+    pub(super) memory: Memory,
 }
 
 impl Env {
@@ -261,7 +263,7 @@ impl Core {
                 paused: 0,
                 serves_console: false,
                 turn: 0,
-                kept_memory: 0,
+                memory: Memory::default(),
                 config,
             },
             sources: Sources::default(),
@@ -440,19 +442,6 @@ impl Core {
                 }
             }
         });
-    }
-
-    /// Whether there are as many clients as allowed: WebSocket clients, and calls that wait for answers.
-    pub(super) fn is_full(&self) -> bool {
-        self.registry.client_count() + self.env.calls >= self.env.config.max_clients
-    }
-
-    /// Whether an address has as many clients as allowed, including calls that wait for answers. A unix socket has no
-    /// address.
-    pub(super) fn has_too_many(&self, remote: Remote) -> bool {
-        let most = self.env.config.max_clients_per_address;
-        !remote.is_unix()
-            && most.is_some_and(|most| self.env.addresses.clients(remote.ip()) >= most)
     }
 
     /// Pauses or resumes messages from the clients of the current service.

@@ -215,8 +215,8 @@ impl<S: Service> Server<S> {
         if !self.ctx.core.env.scheduler.is_idle(Phase::Output) {
             self.serve(Phase::Output, OUTPUT_TIME);
         }
-        if self.ctx.core.env.kept_memory > 0 {
-            self.relieve_memory();
+        if self.ctx.core.must_measure_memory() {
+            self.keep_within_memory();
         }
         self.ctx.core.do_chores();
         self.handle_shutdown();
@@ -500,7 +500,6 @@ impl<S: Service> Server<S> {
         }
         client.hang_up(&mut core.env, &core.poll);
         core.env.scheduler.release(client.account);
-        core.env.kept_memory -= client.kept_memory();
         core.env.counters.ended(client.traffic, client.outcome());
         core.enter_service(client.service_id);
         let remote = client.remote;

@@ -366,9 +366,9 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
         kept,
     );
     out.gauge(
-        "outrigger_kept_memory_bytes",
-        "Memory of the messages that resumable clients have not confirmed.",
-        ctx.core.env.kept_memory,
+        "outrigger_held_memory_bytes",
+        "Memory that clients make the server hold, which --memory limits.",
+        ctx.core.held_memory() + service.held(),
     );
     for (name, help, value) in [
         (
@@ -435,6 +435,10 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
                 "max_clients_per_address",
                 ctx.config().max_clients_per_address.unwrap_or(0),
             ),
+            (
+                "max_clients_per_principal",
+                ctx.config().max_clients_per_principal.unwrap_or(0),
+            ),
             ("max_head", limits.max_head),
             ("max_headers", limits.max_headers),
             ("max_message", limits.max_message),
@@ -443,10 +447,7 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
                 "resume_buffer",
                 ctx.config().resume.map_or(0, |resume| resume.buffer),
             ),
-            (
-                "resume_memory",
-                ctx.config().resume.map_or(0, |resume| resume.memory),
-            ),
+            ("memory", ctx.config().memory.unwrap_or(0)),
             (
                 "deflate_memory",
                 ctx.core

@@ -15,6 +15,7 @@
 
 mod address;
 mod admin;
+mod admission;
 mod authorization;
 mod bell;
 mod budget;
@@ -35,6 +36,7 @@ mod histogram;
 mod id;
 mod interest;
 mod listener;
+mod memory;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod memory_stream;
 mod metrics;

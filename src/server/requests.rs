@@ -7,7 +7,7 @@ use super::context::Context;
 use super::core::{Core, Env};
 use super::id::{ClientId, ServiceId};
 use super::operator;
-use super::policy::{RequestSource, Scope, too_many_clients, too_many_of_address};
+use super::policy::{RequestSource, Scope};
 use super::resumption::{self, Ask, ResumeToken};
 use super::service::{Route, Service};
 use crate::log_event::{log_event, word};
@@ -217,21 +217,7 @@ fn upgrade<S: Service>(
         Some(Ask::New { notice }) => Some(notice),
         None => None,
     };
-    // A detached client to which the service owes nothing makes way for a new one.
-    let is_full = ctx.core.is_full();
-    let has_too_many = ctx.core.has_too_many(remote);
-    let mut leaver = None;
-    if is_full || has_too_many {
-        leaver = ctx.core.idle_detached(remote, has_too_many);
-        if leaver.is_none() {
-            let rejection = if is_full {
-                too_many_clients()
-            } else {
-                too_many_of_address()
-            };
-            return Err(rejection);
-        }
-    }
+    let leaver = ctx.core.find_room(id)?;
     ctx.core.check_link_clients(id)?;
     let mut accept = service.accept(ctx, request)?;
     if let Some(leaver) = leaver {
@@ -289,10 +275,7 @@ fn handle_call<S: Service>(
         method = word(&request.method()),
         path = request.path(),
     );
-    let is_full = ctx.core.is_full();
-    let has_too_many = ctx
-        .remote(id)
-        .is_some_and(|remote| ctx.core.has_too_many(remote));
+    let no_room = ctx.core.room(id).rejection();
     let is_of_console = request.header(CONSOLE).is_some() && ctx.core.scope(id) >= Scope::All;
     // An operator needs the console when the server is full. Its pages take no memory of a connection.
     let is_for_pages = service.service_id(request) == ServiceId::PAGES;
@@ -307,12 +290,7 @@ fn handle_call<S: Service>(
         // Listing clients takes more time than the length of the response accounts for.
         ctx.spend(response.body_len() / 80);
         ctx.respond(id, &response);
-    } else if (is_full || has_too_many) && !is_for_pages {
-        let rejection = if is_full {
-            too_many_clients()
-        } else {
-            too_many_of_address()
-        };
+    } else if let Some(rejection) = no_room.filter(|_| !is_for_pages) {
         ctx.core.env.counters.counted(&rejection);
         ctx.respond(id, &Response::from(&rejection));
     } else {

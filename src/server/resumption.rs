@@ -11,7 +11,7 @@ use std::str::FromStr;
 
 use uuid::Uuid;
 
-use super::client::{Client, Remote, WrongCount};
+use super::client::{Client, WrongCount};
 use super::context::Context;
 use super::core::Core;
 use super::event_loop::Server;
@@ -329,22 +329,6 @@ impl Core {
         );
     }
 
-    /// The detached client that makes way for a new client from `remote`. It is one to which the service owes nothing,
-    /// preferably of the same address, and the one that has been idle for longest. With `same_address`, only clients of
-    /// the same address qualify.
-    pub(super) fn idle_detached(&self, remote: Remote, same_address: bool) -> Option<ClientId> {
-        let clients = self.registry.iter();
-        let clients = clients.filter(|client| client.may_come_back() && !client.is_ours());
-        let idle = clients.filter_map(|client| {
-            let is_other = client.remote.ip() != remote.ip();
-            Some((is_other, client.idle_since()?, client.id))
-        });
-        let first = idle
-            .filter(|(is_other, ..)| !(*is_other && same_address))
-            .min();
-        first.map(|(.., id)| id)
-    }
-
     /// Ends a detached client, because a new client needs its place.
     pub(super) fn make_way(&mut self, id: ClientId) {
         log_event!(Info, client = id, "makes way for another client");
@@ -355,29 +339,6 @@ impl Core {
                 CloseReason::new(Cause::NotResumed, CloseCode::ABNORMAL, reason),
             );
         });
-    }
-
-    /// Frees memory of kept messages if it is short: drops what clients have confirmed, and if that is not enough, ends the
-    /// client with the most memory, detached clients first.
-    pub(super) fn relieve_memory(&mut self) {
-        let limit = self.env.config.resume.unwrap_or_default().memory;
-        // What one turn adds should not reach the limit.
-        let most = limit - limit / 32;
-        if self.env.kept_memory <= most {
-            return;
-        }
-        for client in self.registry.iter_mut() {
-            client.release_confirmed(&mut self.env);
-        }
-        if self.env.kept_memory <= most {
-            return;
-        }
-        let clients = self.registry.iter().filter(|client| client.is_open());
-        let largest = clients.max_by_key(|client| (client.is_detached(), client.kept_memory()));
-        if let Some(id) = largest.map(|client| client.id) {
-            log::warn!("ending {id}: too little memory is left for unconfirmed messages");
-            self.with(id, |client, env| client.cut_off(env));
-        }
     }
 
     /// The number of detached clients of the current service.
@@ -430,10 +391,5 @@ impl<S: Service> Server<S> {
             self.ctx.core.enter(id);
             self.service.resumed(&mut self.ctx, id);
         }
-    }
-
-    #[cold]
-    pub(super) fn relieve_memory(&mut self) {
-        self.act(|server| server.ctx.core.relieve_memory());
     }
 }

@@ -65,7 +65,7 @@ fn network(ip: IpAddr) -> IpAddr {
 }
 
 /// The number of an account.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct AccountId(u32);
 
 impl AccountId {
@@ -231,6 +231,11 @@ impl Scheduler {
     /// Whether an account has this payer.
     pub(super) fn is_of(&self, id: AccountId, payer: &Payer) -> bool {
         self.accounts[id.index()].payer == *payer
+    }
+
+    /// Whether an account is that of a person.
+    pub(super) fn is_person(&self, id: AccountId) -> bool {
+        matches!(self.accounts[id.index()].payer, Payer::Principal(_))
     }
 
     /// The number of holders of all accounts, except the server's own hold on its account.

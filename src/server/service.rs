@@ -217,6 +217,12 @@ pub trait Service {
         let _ = visit;
     }
 
+    /// The memory that the service holds for its clients, in bytes, besides what the server holds for their connections. It counts for
+    /// [`Config::memory`](crate::Config::memory). The server asks about once a second.
+    fn held(&self) -> usize {
+        0
+    }
+
     /// A watched file descriptor is ready.
     fn ready(&mut self, ctx: &mut Context, source: SourceId, readiness: Readiness) {
         let _ = (ctx, source, readiness);

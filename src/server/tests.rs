@@ -588,3 +588,40 @@ fn the_prologue_of_receiving_and_the_general_path_give_the_same_output() {
         assert!(quick.1 == general.1, "output");
     }
 }
+
+#[test]
+fn near_the_limit_of_memory_the_client_that_holds_most_ends_and_frees_it() {
+    // The bug: there was no bound on what all clients hold together. Eight clients that had each sent 15 MB of a message that
+    // did not end had the server killed for memory.
+    let mut world = World::new(7).expect("an epoll instance");
+    world.server.ctx.core.env.config.memory = Some(200_000);
+    let clients: Vec<_> = (0..5).map(|_| world.connect()).collect();
+    for client in &clients {
+        world.stream(*client).wire().room = 1 << 20;
+    }
+    let mut message = Vec::new();
+    write_frame(true, 2, &[1; 59_000], &mut message);
+    // What was begun stays until its sum is too large. The last one has begun most.
+    for (client, begun) in clients.iter().zip([100, 20_000, 40_000, 50_000, 58_000]) {
+        world.give(*client, &message[..begun]);
+        for _ in 0..20 {
+            world.event(*client, true, false, false);
+            world.take_turn();
+        }
+    }
+    world.pass(Duration::from_secs(1));
+    world.take_turn();
+    let sent = world.stream(clients[4]).wire().from_server.clone();
+    assert!(sent.ends_with(b"\x03\xf5Too little memory"), "{sent:?}");
+    let held = world.server.ctx.core.held_memory();
+    assert!((50_000..200_000).contains(&held), "{held}");
+    // The others were not touched: what they have begun can be completed.
+    for (client, begun) in clients[..2].iter().zip([100, 20_000]) {
+        world.give(*client, &message[begun..]);
+        for _ in 0..20 {
+            world.event(*client, true, false, false);
+            world.take_turn();
+        }
+        assert_eq!(world.server.service.told.get(client), Some(&1));
+    }
+}

@@ -426,6 +426,11 @@ impl Service for Routes {
         }
     }
 
+    fn held(&self) -> usize {
+        let services = self.services.iter();
+        services.map(|mounted| mounted.service.held()).sum()
+    }
+
     fn routes(&self, visit: &mut dyn FnMut(&str, bool)) {
         for mounted in &self.services {
             visit(mounted.endpoint.path(), mounted.service.is_ready());

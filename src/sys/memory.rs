@@ -1,4 +1,4 @@
-//! Returns memory to the system.
+//! The memory of the process: how much the system grants, and returning what is free.
 
 /// Returns free heap memory to the system. The GNU allocator keeps free memory that lies below a block in use; other
 /// allocators return it by themselves.
@@ -9,6 +9,58 @@ pub(crate) fn trim_heap() {
     unsafe {
         nix::libc::malloc_trim(0);
     }
+}
+
+/// The memory that the system grants to this process, in bytes: the smallest limit of its control groups (cgroups(7)), or what the
+/// machine has. `None` if the system does not say.
+#[cfg(feature = "cli")]
+pub(crate) fn granted_memory() -> Option<usize> {
+    let read = |path: String| std::fs::read_to_string(path).ok();
+    let machine = read("/proc/meminfo".to_owned()).and_then(|text| machine_memory(&text));
+    let groups = read("/proc/self/cgroup".to_owned()).unwrap_or_default();
+    let limits = limit_files(&groups).into_iter();
+    let limits = limits.filter_map(|file| read(file)?.trim().parse::<u64>().ok());
+    let least = limits.chain(machine).min()?;
+    usize::try_from(least).ok()
+}
+
+/// The memory of the machine in bytes, from `/proc/meminfo` (proc_meminfo(5)).
+#[cfg(feature = "cli")]
+fn machine_memory(text: &str) -> Option<u64> {
+    let total = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = total.trim().strip_suffix(" kB")?.parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+/// The files with the memory limits of the groups that `/proc/self/cgroup` lists, and of the groups around them. In a container, the
+/// root of the hierarchy is often that of the container.
+#[cfg(feature = "cli")]
+fn limit_files(groups: &str) -> Vec<String> {
+    let mut files = Vec::new();
+    for line in groups.lines() {
+        let mut parts = line.splitn(3, ':');
+        let (_, Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
+            continue;
+        };
+        let (mount, name) = if controllers.is_empty() {
+            ("/sys/fs/cgroup", "memory.max")
+        } else if controllers.split(',').any(|one| one == "memory") {
+            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+        } else {
+            continue;
+        };
+        let mut path = path.trim_end_matches('/');
+        loop {
+            files.push(format!("{mount}{path}/{name}"));
+            let Some((parent, _)) = path.rsplit_once('/') else {
+                break;
+            };
+            path = parent;
+        }
+    }
+    files
 }
 
 /// Drops the pages of the program's code from resident memory. The kernel maps them again from the page cache when they are
@@ -51,6 +103,33 @@ fn code_mappings(maps: &str) -> Vec<(usize, usize)> {
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
+
+    #[cfg(feature = "cli")]
+    #[test]
+    fn the_limits_of_all_groups_around_the_process_count() {
+        assert_eq!(
+            limit_files("0::/a.slice/b.service\n"),
+            [
+                "/sys/fs/cgroup/a.slice/b.service/memory.max",
+                "/sys/fs/cgroup/a.slice/memory.max",
+                "/sys/fs/cgroup/memory.max"
+            ]
+        );
+        assert_eq!(
+            limit_files("7:cpu,cpuacct:/x\n4:memory:/x\n0::/\n"),
+            [
+                "/sys/fs/cgroup/memory/x/memory.limit_in_bytes",
+                "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+                "/sys/fs/cgroup/memory.max"
+            ]
+        );
+        assert_eq!(limit_files("nonsense"), Vec::<String>::new());
+        assert_eq!(
+            machine_memory("MemFree: 1 kB\nMemTotal:   2048 kB\n"),
+            Some(2 << 20)
+        );
+        assert!(granted_memory().is_some_and(|bytes| bytes > 16 << 20));
+    }
 
     #[test]
     fn only_code_of_files_is_dropped() {

@@ -872,7 +872,12 @@ def pour(pipe, port, path, first, message, connections, seconds, fields, reads):
     with selectors.DefaultSelector() as selector:
         for _ in range(connections):
             connection = open_client(port, path, fields) if path else connect(port)
-            connection.sendall(first)
+            try:
+                connection.sendall(first)
+            except OSError:
+                # The server has ended it to save memory.
+                connection.close()
+                continue
             connection.setblocking(False)
             states[connection] = 0
             selector.register(connection, selectors.EVENT_WRITE | (selectors.EVENT_READ if reads else 0))
@@ -976,6 +981,49 @@ def long_echoes(run, connections):
     pours(run, connections, frame(2, bytes(16_000_000)))
 
 
+BUDGET = 64 * MIB
+
+
+def within_budget(connections):
+    """The formula of docs/costs.md with --memory."""
+    return 22 * MIB + TURN_BYTES + connections * 512 + 2 * BUDGET
+
+
+def victim(run):
+    """A client of somebody else who has sent a part of a message. Returns what checks that it can send the rest."""
+    message = frame(2, bytes(range(256)) * 4096)
+    client = open_client(run.server.port, "/echo", bearer(TOKENS["bystander"]))
+    client.sendall(message[: MIB // 2])
+
+    def check():
+        client.sendall(message[MIB // 2 :])
+        try:
+            opcode, came = read_frame(client)[:2]
+            run.check(len(came) == MIB, f"the other client got {opcode} {came[:40]}")
+        except OSError as error:
+            run.check(False, f"the other client lost its connection: {error}")
+
+    return check
+
+
+def unended_messages(run, connections):
+    """messages of 15 MB that do not end, with --memory 64MiB"""
+    run.serve({}, "--memory", "64MiB")
+    run.allowed = within_budget(connections + 2)
+    check = victim(run)
+    pours(run, connections, frame(9, b""), first=frame(2, bytes(15 * MIB), 0))
+    check()
+
+
+def hoarded_output(run, connections):
+    """messages of 1 MB to `echo` whose answers are not read, with --memory 64MiB"""
+    run.serve({}, "--memory", "64MiB")
+    run.allowed = within_budget(connections + 2)
+    check = victim(run)
+    pours(run, connections, frame(2, bytes(MIB)), reads=False)
+    check()
+
+
 def viewers(run):
     """2,000 viewers of `yes`"""
     port = run.serve({"/process/...": {"processes": {}}})
@@ -990,7 +1038,9 @@ def viewers(run):
     pours(run, count, frame(9, b""), path=f"/process/{process}/attach?mode=viewer", seconds=5)
 
 
-CROWDS = [fragments, empty_pings, empty_messages, deflated, unread_status, long_echoes]
+CROWDS = [
+    fragments, empty_pings, empty_messages, deflated, unread_status, long_echoes, unended_messages, hoarded_output,
+]
 
 ATTACKS = [
     *(variant for attack in CROWDS for variant in scaled(attack)),

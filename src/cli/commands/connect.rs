@@ -132,7 +132,6 @@ fn run(mut settings: Settings) -> Result<Outcome, Failure> {
     if let Some(resume) = &mut config.resume {
         resume.buffer = settings.client.buffer;
         // The limit for all clients is no limit for a single one.
-        resume.memory = usize::MAX;
     }
     // As for a server, so that the loop is compiled once.
     let bridge = Box::new(Bridge::new(bridge));

@@ -6,6 +6,7 @@ use super::super::values::{number, size};
 #[cfg(feature = "deflate")]
 use super::turn_on;
 use super::{Flag, Takes, put, samples};
+use crate::Config;
 use crate::protocol::http::MAX_HEADERS;
 
 pub(super) const MAX_MESSAGE: Flag = Flag {
@@ -52,6 +53,24 @@ pub(super) const FLAGS: &[Flag] = &[
         ..Flag::BASE
     },
     Flag {
+        name: "memory",
+        takes: Takes::One("BYTES"),
+        default_note: Some("a quarter of what the system grants"),
+        help: "maximum memory that clients can make the server hold: incomplete messages, unread and unconfirmed output, bodies of calls, and what services keep for them. Near it, the largest client of the principal for which most is held ends with 1013. 0 means no limit",
+        brief: Some("memory that clients can use"),
+        set: |settings, value| {
+            let bytes = size(value, 0..=1 << 40)?;
+            if (1..Config::MIN_MEMORY).contains(&bytes) {
+                return Err(format!("'{value}' is less than 1MiB"));
+            }
+            settings.memory = Some(bytes);
+            Ok(())
+        },
+        accepts: samples(&["0", "1MiB", "8GiB"]),
+        rejects: &["1023KiB", "much"],
+        ..Flag::BASE
+    },
+    Flag {
         name: "max-clients-per-address",
         takes: Takes::One("N"),
         default: Some("0"),
@@ -59,6 +78,20 @@ pub(super) const FLAGS: &[Flag] = &[
         set: |settings, value| {
             let most = number(value, 0..=1_000_000)?;
             settings.server.max_clients_per_address = (most > 0).then_some(most);
+            Ok(())
+        },
+        accepts: samples(&["0", "8"]),
+        rejects: &["-1"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "max-clients-per-principal",
+        takes: Takes::One("N"),
+        default: Some("0"),
+        help: "maximum clients and pending calls of one person: the holder of a named token, a certificate, a user of a proxy or of a unix socket; more get 503; 0 means no limit",
+        set: |settings, value| {
+            let most = number(value, 0..=1_000_000)?;
+            settings.server.max_clients_per_principal = (most > 0).then_some(most);
             Ok(())
         },
         accepts: samples(&["0", "8"]),

@@ -54,15 +54,5 @@ pub(super) const FLAGS: &[Flag] = &[
         rejects: &["4095", "lots"],
         ..Flag::BASE
     },
-    Flag {
-        name: "resume-memory",
-        takes: Takes::One("BYTES"),
-        default: Some("256MiB"),
-        help: "maximum memory for the unconfirmed messages of all resumable clients; near it, the client for which the server keeps most ends with 1008, detached clients first",
-        set: |settings, value| put(&mut config(settings).memory, size(value, 65_536..=1 << 40)),
-        accepts: samples(&["64KiB", "8GiB"]),
-        rejects: &["65535", "lots"],
-        ..Flag::BASE
-    },
     NO_RESUME,
 ];

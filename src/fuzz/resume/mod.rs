@@ -44,8 +44,8 @@ pub fn resume(data: &[u8]) {
             grace: Duration::from_secs(10),
             limit: Duration::from_secs(200),
             buffer: BUFFER,
-            memory: if is_short { MEMORY } else { 1 << 30 },
         }),
+        memory: is_short.then_some(MEMORY),
         max_clients_per_address: (options & 1 == 1).then_some(1000),
         ..Config::default()
     };
@@ -183,7 +183,7 @@ fn finish(mut world: Sea) {
     for (client, (_, reason)) in &world.service().ended {
         let is_final = match reason.cause {
             Cause::PeerClose => reason.code != CloseCode::GOING_AWAY,
-            Cause::SlowConsumer | Cause::NotResumed | Cause::Service => true,
+            Cause::SlowConsumer | Cause::Memory | Cause::NotResumed | Cause::Service => true,
             _ => false,
         };
         assert!(is_final, "{client} ended: {reason}");

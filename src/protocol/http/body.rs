@@ -80,7 +80,6 @@ impl Body {
     }
 
     /// The capacity in bytes.
-    #[cfg(any(test, fuzzing))]
     pub(in crate::protocol) fn capacity(&self) -> usize {
         self.bytes.capacity()
     }

@@ -124,18 +124,21 @@ impl WebSocket {
         }
     }
 
-    /// The bytes of memory that the peer made the connection hold.
-    #[cfg(any(test, fuzzing))]
+    /// The bytes of memory that the peer made the connection hold, without compressors, which have a limit of their own.
     pub(crate) fn held(&self) -> usize {
-        let cold = self.cold.as_ref();
-        let codec = cold.and_then(|cold| cold.codec.as_ref());
+        self.partial().map_or(0, |partial| {
+            partial.control.capacity()
+                + partial.message.as_ref().map_or(0, Assembly::capacity)
+                + partial.inflating.as_ref().map_or(0, |inflating| {
+                    inflating.wire.as_message().as_bytes().len() + inflating.message.capacity()
+                })
+        })
+    }
+
+    /// The bytes of memory of the connection's compressors.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn held_by_codec(&self) -> usize {
+        let codec = self.cold.as_ref().and_then(|cold| cold.codec.as_ref());
         codec.map_or(0, Codec::held)
-            + self.partial().map_or(0, |partial| {
-                partial.control.capacity()
-                    + partial.message.as_ref().map_or(0, Assembly::capacity)
-                    + partial.inflating.as_ref().map_or(0, |inflating| {
-                        inflating.wire.as_message().as_bytes().len() + inflating.message.capacity()
-                    })
-            })
     }
 }

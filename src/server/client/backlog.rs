@@ -100,6 +100,20 @@ impl Backlog {
         self.largest
     }
 
+    /// The memory that is held for the client, in bytes. Clients that share a frame hold equal parts of it.
+    pub(super) fn held(&self) -> usize {
+        let block = |block: &Block| match block {
+            Block::Own(bytes) => bytes.capacity(),
+            Block::Shared(bytes) => bytes.len() / Arc::strong_count(bytes),
+            Block::Static(_) => 0,
+            Block::Squeeze(message) => message.remaining(),
+        };
+        let resumable = self.resumable.as_ref();
+        self.blocks.iter().map(block).sum::<usize>()
+            + self.unread.capacity()
+            + resumable.map_or(0, |resumable| resumable.outbox.memory())
+    }
+
     /// Whether the peer has accepted any bytes within `patience`. `delivered` is the number that it has accepted so
     /// far. The first call begins the measurement.
     pub(in crate::server) fn takes_steadily(

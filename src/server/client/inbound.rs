@@ -254,6 +254,7 @@ impl Client {
             Ok(count) => {
                 self.traffic.bytes_in += count as u64;
                 env.budget.read(count);
+                env.memory.add(count);
                 // A short read has emptied the socket, and the next byte makes a new event. The end of file may have
                 // been announced already.
                 let more = count == len || self.flags.has(Flag::HungUp);

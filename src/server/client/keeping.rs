@@ -63,7 +63,7 @@ impl Client {
         };
         let total = resumable.outbox.len() + size;
         let largest = resumable.outbox.largest().max(size);
-        total.saturating_sub(largest) <= limits.buffer && env.kept_memory + size <= limits.memory
+        total.saturating_sub(largest) <= limits.buffer
     }
 
     /// Keeps a message until the client confirms it. Returns whether the message must be sent now: it waits if earlier
@@ -74,9 +74,8 @@ impl Client {
             return true;
         };
         let outbox = &mut resumable.outbox;
-        let before = outbox.memory();
         let len = outbox.push(message, !is_connected);
-        env.kept_memory += outbox.memory() - before;
+        env.memory.add(len);
         let is_sent = outbox.unsent() == 0;
         resumable.unpinged += if is_sent { len } else { 0 };
         self.check_crowd(env);
@@ -220,9 +219,7 @@ impl Client {
         let Some(resumable) = self.resumable_mut() else {
             return;
         };
-        let before = resumable.outbox.memory();
         release(&mut resumable.outbox);
-        env.kept_memory -= before - resumable.outbox.memory();
         if resumable.crowded.is_some() {
             resumable.crowded = Some(env.now);
             if resumable.outbox.unconfirmed() <= limits.buffer / CROWDED_SHARE / 2 {
@@ -273,9 +270,8 @@ impl Client {
     }
 
     /// Drops all kept messages, because the client ends for good.
-    pub(super) fn forget_kept(&mut self, env: &mut Env) {
+    pub(super) fn forget_kept(&mut self) {
         if let Some(resumable) = self.resumable_mut() {
-            env.kept_memory -= resumable.outbox.memory();
             resumable.outbox = Outbox::default();
         }
     }

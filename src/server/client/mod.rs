@@ -234,6 +234,11 @@ impl Client {
         )
     }
 
+    /// Whether the client has come through a listener, and its service has seen it.
+    pub(super) fn is_admitted(&self) -> bool {
+        self.was_open() && !self.is_ours()
+    }
+
     /// When the current state of the connection began. For an open WebSocket: when it was opened.
     pub(super) fn since(&self) -> Time {
         match &self.connection {
@@ -337,14 +342,30 @@ impl Client {
         }
     }
 
-    /// The memory that the connection holds for its peer, in bytes.
-    #[cfg(any(test, fuzzing))]
-    pub(crate) fn held(&self) -> usize {
+    /// The memory that the protocol holds for the peer, in bytes.
+    fn held_by_protocol(&self) -> usize {
         match &self.connection {
             Connection::Http(http) => http.held(),
             Connection::WebSocket(socket) => socket.held(),
             Connection::Outgoing(_) | Connection::Detached(_) => 0,
         }
+    }
+
+    /// The memory that is held for the client, in bytes: what the end of the client would free.
+    pub(super) fn holds(&self) -> usize {
+        let backlog = self.backlog.as_ref();
+        let tls = self.stream.tls().map_or(0, TlsStream::held);
+        self.held_by_protocol() + backlog.map_or(0, |backlog| backlog.held()) + tls
+    }
+
+    /// The memory of the client's protocol and its compressors, in bytes.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn held(&self) -> usize {
+        let codec = match &self.connection {
+            Connection::WebSocket(socket) => socket.held_by_codec(),
+            _ => 0,
+        };
+        self.held_by_protocol() + codec
     }
 }
 

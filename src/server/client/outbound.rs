@@ -325,7 +325,9 @@ impl Client {
     /// Appends output to the backlog, to be written at the end of the turn.
     fn enqueue(&mut self, env: &mut Env, add: impl FnOnce(&mut super::Backlog)) {
         let backlog = self.backlog.get_or_insert_default();
+        let before = backlog.queued();
         add(backlog);
+        env.memory.add(backlog.queued() - before);
         backlog.congested |= backlog.queued() > env.config.soft_outbound;
         if backlog.blocked {
             return;
@@ -344,6 +346,7 @@ impl Client {
     fn keep_rest(&mut self, env: &mut Env, add: impl FnOnce(&mut super::Backlog)) {
         let backlog = self.backlog.get_or_insert_default();
         add(backlog);
+        env.memory.add(backlog.queued());
         backlog.congested |= backlog.queued() > env.config.soft_outbound;
         if !self.stream.has_room() {
             backlog.blocked = true;
@@ -546,8 +549,23 @@ impl Client {
     /// Closes a client that reads too slowly. Drops the frames of which nothing was written, so that CLOSE follows
     /// those that were begun. See [`Cause::SlowConsumer`](crate::Cause::SlowConsumer).
     pub(in crate::server) fn cut_off(&mut self, env: &mut Env) {
+        self.cut_off_for(env, CloseReason::slow_consumer());
+    }
+
+    /// Ends the client, and frees what is held for it, because too little memory is left.
+    pub(in crate::server) fn give_way(&mut self, env: &mut Env, worthwhile: usize) {
+        if self.is_open() {
+            self.cut_off_for(env, CloseReason::memory());
+        }
+        // The rest of a frame that has begun cannot be followed by a CLOSE any sooner, so the connection ends.
+        if self.holds() >= worthwhile {
+            self.end(env, CloseReason::memory());
+        }
+    }
+
+    fn cut_off_for(&mut self, env: &mut Env, reason: CloseReason) {
         if self.is_answering() {
-            return self.end(env, CloseReason::slow_consumer());
+            return self.end(env, reason);
         }
         if !self.is_open() {
             // The output of a closing connection ends with its CLOSE.
@@ -557,8 +575,8 @@ impl Client {
         if let Some(backlog) = self.backlog.as_deref_mut() {
             backlog.drop_unbegun();
         }
-        self.forget_kept(env);
-        self.close(env, CloseReason::slow_consumer());
+        self.forget_kept();
+        self.close(env, reason);
         self.offer(env);
     }
 

@@ -100,6 +100,7 @@ fn is_cut(reason: &CloseReason, peer_close: Option<CloseCode>) -> bool {
         Cause::ProtocolError
         | Cause::IdleTimeout
         | Cause::SlowConsumer
+        | Cause::Memory
         | Cause::RateLimit
         | Cause::NotResumed
         | Cause::Revoked
@@ -189,12 +190,6 @@ impl Client {
     pub(in crate::server) fn kept(&self) -> usize {
         self.resumable()
             .map_or(0, |resumable| resumable.outbox.len())
-    }
-
-    /// The memory of the kept messages, in bytes.
-    pub(in crate::server) fn kept_memory(&self) -> usize {
-        self.resumable()
-            .map_or(0, |resumable| resumable.outbox.memory())
     }
 
     /// The client's state for the status; `None` if it is not resumable.

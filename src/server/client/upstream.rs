@@ -57,6 +57,7 @@ pub(super) fn is_cut_by_server(reason: &CloseReason, peer_close: Option<CloseCod
         Cause::Service => peer_close.is_none(),
         Cause::IdleTimeout
         | Cause::SlowConsumer
+        | Cause::Memory
         | Cause::RateLimit
         | Cause::NotResumed
         | Cause::Revoked

@@ -145,6 +145,18 @@ impl ConfigBuilder {
         self
     }
 
+    /// Sets [`Config::max_clients_per_principal`].
+    pub fn max_clients_per_principal(mut self, clients: usize) -> Self {
+        self.config.max_clients_per_principal = Some(clients);
+        self
+    }
+
+    /// Sets [`Config::memory`].
+    pub fn memory(mut self, bytes: usize) -> Self {
+        self.config.memory = Some(bytes);
+        self
+    }
+
     /// Sets [`Config::rate_limit`].
     pub fn rate_limit(mut self, messages_per_second: NonZeroU32) -> Self {
         self.config.rate_limit = Some(messages_per_second);

@@ -4,8 +4,6 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::IpAddr;
 
-use crate::protocol::Rejection;
-
 /// The counters of one address.
 #[derive(Clone, Copy, Debug, Default)]
 struct Uses {
@@ -71,14 +69,4 @@ impl Addresses {
             }
         }
     }
-}
-
-/// 503 for an address that has as many clients as allowed.
-pub(in crate::server) fn too_many_of_address() -> Rejection {
-    Rejection::unavailable("too many clients from this address").because("max_clients_per_address")
-}
-
-/// 503 for a server that has as many clients as allowed.
-pub(in crate::server) fn too_many_clients() -> Rejection {
-    Rejection::unavailable("too many clients").because("max_clients")
 }

@@ -18,7 +18,7 @@ pub use access::Access;
 pub(crate) use access::RejectionHints;
 pub(in crate::server) use access::RequestSource;
 pub(crate) use access::percent_decode;
-pub(in crate::server) use addresses::{Addresses, too_many_clients, too_many_of_address};
+pub(in crate::server) use addresses::Addresses;
 pub use credential::{Credential, ParseSecretError, Secret};
 pub(in crate::server) use failures::{Failures, REJECTION_DELAY};
 pub(in crate::server) use forwarding::{

@@ -493,7 +493,6 @@ impl TlsStream {
     }
 
     /// The memory that the stream holds for its peer, in bytes.
-    #[cfg(any(test, fuzzing))]
     pub(in crate::server) fn held(&self) -> usize {
         let inner = &self.0;
         inner.received.capacity() + inner.plain.capacity() + inner.sealed.capacity()

@@ -388,6 +388,10 @@ impl Service for Mcp {
         }
     }
 
+    fn held(&self) -> usize {
+        self.hub.bytes.used()
+    }
+
     fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
     }
