@@ -39,9 +39,9 @@ pub(crate) use clock::monotonic_nanos;
 pub(crate) use descriptors::NonblockingFd;
 #[cfg(feature = "server")]
 pub(crate) use descriptors::{is_exhausted, raise_descriptor_limit, unsent_bytes};
-#[cfg(feature = "server")]
 #[cfg(feature = "cli")]
 pub(crate) use memory::granted_memory;
+#[cfg(feature = "server")]
 pub(crate) use memory::{drop_code, trim_heap};
 #[cfg(feature = "server")]
 pub(crate) use orphans::{

@@ -30,6 +30,10 @@ impl PeerCertificate {
 pub(in crate::server) enum TlsStream {}
 
 impl TlsStream {
+    pub(in crate::server) fn held(&self) -> usize {
+        match *self {}
+    }
+
     pub(in crate::server) fn is_certificate_error(&self) -> bool {
         match *self {}
     }
