@@ -122,6 +122,7 @@ impl Backoff {
     }
 
     /// Whether one more failure would exceed the limit.
+    #[cfg(feature = "mcp")]
     pub(super) fn is_exhausted(&mut self, now: Time) -> bool {
         self.forget_old(now);
         self.failures.len() >= self.limit.count

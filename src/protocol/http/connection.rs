@@ -368,7 +368,7 @@ impl HttpConnection {
     }
 
     /// The bytes of memory that the peer made the connection hold.
-    pub(crate) fn held(&self) -> usize {
+    pub fn held(&self) -> usize {
         self.request.as_ref().map_or(0, |request| {
             request.head.capacity() + request.body.as_ref().map_or(0, Body::capacity)
         })

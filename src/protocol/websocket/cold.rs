@@ -125,7 +125,7 @@ impl WebSocket {
     }
 
     /// The bytes of memory that the peer made the connection hold, without compressors, which have a limit of their own.
-    pub(crate) fn held(&self) -> usize {
+    pub fn held(&self) -> usize {
         self.partial().map_or(0, |partial| {
             partial.control.capacity()
                 + partial.message.as_ref().map_or(0, Assembly::capacity)
