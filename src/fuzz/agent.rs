@@ -25,20 +25,41 @@ const METHODS: [&str; 13] = [
     "session/set_mode",
     "_vendor/x",
 ];
-const AGENT_METHODS: [&str; 4] = [
+const AGENT_METHODS: [&str; 5] = [
+    "_vendor/x",
     "session/update",
     "session/request_permission",
     "fs/read_text_file",
     "$/cancel_request",
 ];
 /// How a client names a session. `#` stands for its name.
-const SPELLINGS: [&str; 6] = [
+const SPELLINGS: [&str; 11] = [
     r##""sessionId":"#""##,
     r##""sessionId":"#""##,
     r##""session_id":"#""##,
     r##""SESSION-ID":"#","sessionId":"#""##,
     r##""field_meta":{"sessionId":"#"}"##,
     r##""_meta2":0"##,
+    r##""target":{"sessionId":"#"}"##,
+    r##""sessions":["other","#"]"##,
+    r##""parentSessionIDs":"#","content":{"sessionId":"s9"}"##,
+    r##""session":{"id":"#"}"##,
+    r##""field-meta":{"x":[{"session_ids":["#"]}]}"##,
+];
+/// How the agent names a session, and perhaps another one, for which `@` stands.
+const AGENT_SPELLINGS: [&str; 12] = [
+    "",
+    r##""requestId":7"##,
+    r##""session_id":"#""##,
+    r##""sessionId":"#""##,
+    r##""sessionId":"#""##,
+    r##""sessionId":"#","_meta":{"sessionId":"@"}"##,
+    r##""_meta":{"sessionId":"#"}"##,
+    r##""target":{"parentSessionId":"#"}"##,
+    r##""sessions":["#","@"]"##,
+    r##""from":{"session_id":"@"},"to":{"sessionID":"#"}"##,
+    r##""content":{"sessionId":"@"},"session":"#""##,
+    r##""rawInput":[{"sessionId":"@"}]"##,
 ];
 
 /// The principal with this number.
@@ -127,7 +148,7 @@ pub fn router(data: &[u8]) {
             (1..=3, Some(client)) => {
                 let method = METHODS[a / 5 % METHODS.len()];
                 let token = format!("{:032}", b % 64);
-                let spelled = SPELLINGS[usize::from(operation) / 12 % 6].replace('#', &session);
+                let spelled = SPELLINGS[usize::from(operation) / 12 % 11].replace('#', &session);
                 let spelled = match method {
                     "session/new" | "session/list" | "other" => r#""x":1"#.to_owned(),
                     _ => spelled,
@@ -265,19 +286,15 @@ pub fn router(data: &[u8]) {
                 } else {
                     String::new()
                 };
-                let named = match a / 4 % 5 {
-                    0 => String::new(),
-                    1 => format!("\"requestId\":{b}"),
-                    2 => format!("\"session_id\":\"{session}\""),
-                    _ => format!("\"sessionId\":\"{session}\""),
-                };
+                let named = AGENT_SPELLINGS[a / 5 % 12].replace('#', &session);
+                let named = named.replace('@', &format!("s{}", b / 6 % 6));
                 let text =
                     format!(r#"{{"jsonrpc":"2.0",{id}"method":"{method}","params":{{{named}}}}}"#);
-                let process = a / 20 % 3;
+                let process = b / 36 % 3;
                 router.handle_agent_message(now, process, &text, &mut model);
-                for (_, session) in &model.updates {
-                    let home = router.process_of_session(session);
-                    assert!(session.is_empty() || home == Some(process));
+                for (_, named) in &model.updates {
+                    let mut homes = named.iter().map(|name| router.process_of_session(name));
+                    assert!(named.is_empty() || homes.any(|home| home == Some(process)));
                 }
                 check_updates(&router, &mut model);
             }
@@ -402,16 +419,25 @@ fn check_attached(model: &mut RouterModel, token: &str) {
     }
 }
 
-/// Checks that the messages for a session went to its client or its observers.
+/// Checks that a message that names sessions went to the client or an observer of one of them, and that the receiver may know
+/// of the others.
 fn check_updates(router: &Router, model: &mut RouterModel) {
-    for (client, session) in model.updates.drain(..) {
-        if !session.is_empty() {
-            let is_own = router.owner_of(&session) == Some(client);
-            assert!(
-                is_own || router.is_observer(client, &session),
-                "{client} {session}"
-            );
-        }
+    for (client, named) in std::mem::take(&mut model.updates) {
+        let own = &model.principals[&client];
+        let is_its = |session: &String| {
+            router.owner_of(session) == Some(client) || router.is_observer(client, session)
+        };
+        let may_know = |session: &String| {
+            let owner = model.owners.get(session);
+            let is_same = owner.is_none_or(|(principal, _)| principal.is_same(own));
+            let is_free = router.owner_of(session).is_none();
+            is_its(session)
+                || is_same && (is_free || own.is_person() || model.scope(client) == Scope::Watch)
+        };
+        assert!(
+            named.is_empty() || named.iter().any(is_its) && named.iter().all(may_know),
+            "{client} {named:?}"
+        );
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use serde_json::Value;
+
 use crate::service::agent::envelope::{Envelope, MessageKind, is_spelling_of};
 use crate::service::agent::router::RouterOutput;
 use crate::{ClientId, CloseCode, Principal, Scope};
@@ -35,8 +37,8 @@ pub(super) struct RouterModel {
     pub(super) watch_tokens: HashSet<String>,
     /// The number of responses that clients got.
     pub(super) answers: u64,
-    /// The sessions that messages to clients named, since the last check.
-    pub(super) updates: Vec<(ClientId, String)>,
+    /// The messages of the agent to clients since the last check, with the sessions that they name.
+    pub(super) updates: Vec<(ClientId, HashSet<String>)>,
     /// The messages that the agent got since the last check: the client, the method, and the sessions that it names under
     /// any spelling and in any place.
     pub(super) passed: Vec<(ClientId, String, HashSet<String>)>,
@@ -48,6 +50,12 @@ pub(super) struct RouterModel {
 }
 
 impl RouterModel {
+    fn note_update(&mut self, client: ClientId, message: &Value) {
+        let method = message["method"].as_str().unwrap_or_default();
+        let named = sessions_named(message, is_vendors(method));
+        self.updates.push((client, named));
+    }
+
     /// Records the client that got a token as the owner of a session.
     pub(super) fn note_token(&mut self, session: &str, is_new: bool) {
         for (client, token) in std::mem::take(&mut self.tokens) {
@@ -63,24 +71,54 @@ impl RouterModel {
     }
 }
 
-/// The sessions that an object names in any way that a lenient parser might read.
-fn sessions_named(params: &serde_json::Value) -> HashSet<String> {
-    let members = params.as_object().into_iter().flatten();
-    let (mut named, mut inside) = (HashSet::new(), Vec::new());
-    for (key, value) in members {
-        if is_spelling_of(key, "sessionId") {
-            named.extend(value.as_str().map(str::to_owned));
-        } else if key.to_lowercase().contains("meta") {
-            inside.push(value);
-        }
+/// The sessions that a message names in any way that a lenient parser might read. `anywhere` says that the method is not in
+/// the schema of the Agent Client Protocol.
+pub(super) fn sessions_named(message: &Value, anywhere: bool) -> HashSet<String> {
+    let mut named = HashSet::new();
+    if anywhere {
+        collect(message, false, &mut named);
+        return named;
     }
-    let members = inside.into_iter().filter_map(|value| value.as_object());
-    for (key, value) in members.flatten() {
+    let body = message.get("params").or_else(|| message.get("result"));
+    for (key, value) in body.and_then(Value::as_object).into_iter().flatten() {
         if is_spelling_of(key, "sessionId") {
             named.extend(value.as_str().map(str::to_owned));
+        } else if ["meta", "fieldMeta"]
+            .iter()
+            .any(|name| is_spelling_of(key, name))
+        {
+            collect(value, false, &mut named);
         }
     }
     named
+}
+
+/// Collects the session ids in a value. `is_id` says that a string here is one.
+fn collect(value: &Value, is_id: bool, named: &mut HashSet<String>) {
+    const ENDS: [&str; 4] = ["session", "sessions", "sessionid", "sessionids"];
+    match value {
+        Value::String(text) if is_id => _ = named.insert(text.clone()),
+        Value::Array(elements) => elements
+            .iter()
+            .for_each(|element| collect(element, is_id, named)),
+        Value::Object(members) => {
+            for (key, value) in members {
+                if ["content", "rawInput", "rawOutput"].contains(&&**key) {
+                    continue;
+                }
+                // Upper case first: only then do all letters that fold to an ASCII letter become that letter.
+                let folded = key.to_uppercase().to_lowercase().replace(['_', '-'], "");
+                let is_session = ENDS.iter().any(|end| folded.ends_with(end));
+                collect(value, is_session || is_id && folded == "id", named);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Whether a method is not in the schema, among those that the model uses.
+pub(super) fn is_vendors(method: &str) -> bool {
+    method.starts_with('_') || method == "other"
 }
 
 impl RouterOutput for RouterModel {
@@ -91,7 +129,7 @@ impl RouterOutput for RouterModel {
     fn to_agent(&mut self, process: usize, parts: &[&str]) {
         let text = parts.concat();
         let envelope = Envelope::parse(&text).expect("the agent gets valid messages");
-        let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let value: Value = serde_json::from_str(&text).expect("JSON");
         let params = &value["params"];
         let client = params["client"].as_str();
         let client: Option<ClientId> = client.and_then(|client| client.parse().ok());
@@ -102,7 +140,7 @@ impl RouterOutput for RouterModel {
                 self.scope(client) > Scope::Watch || is_for_observers,
                 "{text}"
             );
-            let named = sessions_named(params);
+            let named = sessions_named(&value, is_vendors(method));
             self.passed.push((client, method.to_owned(), named));
         }
         if let (MessageKind::Request { .. }, Some(id)) = (&envelope.kind, envelope.id()) {
@@ -124,7 +162,7 @@ impl RouterOutput for RouterModel {
     fn to_client(&mut self, client: ClientId, parts: &[&str]) {
         let text = parts.concat();
         let envelope = Envelope::parse(&text).expect("clients get valid messages");
-        let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let value: Value = serde_json::from_str(&text).expect("JSON");
         match &envelope.kind {
             MessageKind::Response { .. } => {
                 self.answers += 1;
@@ -158,18 +196,14 @@ impl RouterOutput for RouterModel {
                     .entry(client)
                     .or_default()
                     .push(envelope.id().unwrap_or_default().to_owned());
-                self.updates
-                    .push((client, envelope.session.unwrap_or_default().into_owned()));
+                self.note_update(client, &value);
             }
             // These tell the client about a session that it does not control any more.
             MessageKind::Notification { method } if method.starts_with("_outrigger/") => {}
             // The session may have ended with its client.
             MessageKind::Notification { .. }
                 if value["params"]["update"]["type"] == "client_disconnected" => {}
-            MessageKind::Notification { .. } => {
-                self.updates
-                    .push((client, envelope.session.unwrap_or_default().into_owned()));
-            }
+            MessageKind::Notification { .. } => self.note_update(client, &value),
         }
     }
 

@@ -157,11 +157,70 @@ impl<'a> Skimmer<'a> {
         }
     }
 
-    fn key(&mut self) -> Result<(), NotJson> {
+    /// Scans a value in one pass and calls `visit` with every string in it, except keys, and with the context of the string.
+    /// `context` is that of the whole value. An element of an array has the context of the array. `member` returns the
+    /// context of an object's member from the context of the object and the key.
+    pub(crate) fn strings<C: Copy>(
+        &mut self,
+        context: C,
+        mut member: impl FnMut(C, &str) -> C,
+        mut visit: impl FnMut(C, Range<usize>),
+    ) -> Result<(), NotJson> {
+        // The open brackets: the context of each, and whether it is an object.
+        let mut open: Vec<(C, bool)> = Vec::new();
+        let mut current = context;
+        loop {
+            self.space();
+            self.values = self.values.checked_sub(1).ok_or(NotJson)?;
+            match self.byte().ok_or(NotJson)? {
+                bracket @ (b'{' | b'[') => {
+                    self.at += 1;
+                    if open.len() >= MAX_DEPTH as usize {
+                        return Err(NotJson);
+                    }
+                    let is_object = bracket == b'{';
+                    self.space();
+                    if !self.take(if is_object { b'}' } else { b']' }) {
+                        open.push((current, is_object));
+                        if is_object {
+                            current = member(current, &unescape(&self.text[self.key()?]));
+                        }
+                        continue;
+                    }
+                }
+                b'"' => visit(current, self.string()?),
+                b'-' | b'0'..=b'9' => self.number()?,
+                b't' => self.literal("true")?,
+                b'f' => self.literal("false")?,
+                b'n' => self.literal("null")?,
+                _ => return Err(NotJson),
+            }
+            loop {
+                let Some(&(outer, is_object)) = open.last() else {
+                    return Ok(());
+                };
+                self.space();
+                if self.take(b',') {
+                    current = if is_object {
+                        member(outer, &unescape(&self.text[self.key()?]))
+                    } else {
+                        outer
+                    };
+                    break;
+                }
+                self.expect(if is_object { b'}' } else { b']' })?;
+                open.pop();
+            }
+        }
+    }
+
+    /// Scans a key and the colon after it. Returns the range of the key with its quotes.
+    fn key(&mut self) -> Result<Range<usize>, NotJson> {
         self.space();
-        self.string()?;
+        let key = self.string()?;
         self.space();
-        self.expect(b':')
+        self.expect(b':')?;
+        Ok(key)
     }
 
     /// Scans a string. The range includes the quotes.
@@ -392,6 +451,30 @@ mod tests {
         }
         let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
         assert!(is_json(&nested(128)) && !is_json(&nested(129)) && !is_json(&nested(1 << 20)));
+    }
+
+    #[test]
+    fn every_string_is_visited_with_the_context_of_its_key() {
+        let text = r#"{"a":"1","b":[["2",{"c":"3","\u0061":[]}],{}],"d":{"a":{"b":"4"},"x":"5"},"e":7,"a":"6"}"#;
+        let mut visited = Vec::new();
+        let mut skimmer = Skimmer::new(text);
+        let member = |outer: u32, key: &str| outer * 10 + u32::from(key.as_bytes()[0] - b'a' + 1);
+        let visit = |context, range: Range<usize>| visited.push((context, &text[range]));
+        assert_eq!(skimmer.strings(0, member, visit), Ok(()));
+        assert_eq!(skimmer.end(), Ok(()));
+        let want = [
+            (1, "\"1\""),
+            (2, "\"2\""),
+            (23, "\"3\""),
+            (412, "\"4\""),
+            (64, "\"5\""),
+            (1, "\"6\""),
+        ];
+        assert_eq!(visited, want);
+        for text in ["{\"a\":[1,2}", "[", "{\"a\"}", "\"", "[1,]"] {
+            let scanned = Skimmer::new(text).strings((), |(), _| (), |(), _| ());
+            assert_eq!(scanned, Err(NotJson), "{text}");
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::super::flags::shared::{
 use super::super::flags::{Flag, Takes, samples};
 use super::super::values::{duration, number};
 use super::{Command, ProgramArg, Serves};
-use crate::service::agent::{AgentProtocol, Approvals, UnknownSessions};
+use crate::service::agent::{AgentProtocol, Approvals, UnknownSessions, has_session_rules};
 use crate::service::{Agent, AgentConfig, AgentPerClient, Framing};
 use crate::web::RoutePage;
 
@@ -73,6 +73,7 @@ unchanged. For MCP servers, use '--mode per-client --protocol jsonrpc'.
             initialize_timeout: settings.initialize_timeout,
             approvals: settings.approvals,
             unknown_sessions: settings.unknown_sessions,
+            pass_methods: settings.pass_methods.clone(),
             request_timeout: settings.request_timeout,
             answer_timeout: settings.answer_timeout,
             sessions_may_idle: params.sessions_may_idle,
@@ -200,6 +201,26 @@ const FLAGS: &[Flag] = &[
         },
         accepts: samples(&["allow", "deny"]),
         rejects: &["some"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "pass-methods",
+        takes: Takes::Many("METHOD,..."),
+        help: "methods outside the schema of the Agent Client Protocol whose messages may name any session, in both directions; a list with commas",
+        brief: Some("methods whose messages may name any session"),
+        set: |settings, value| {
+            for method in value.split(',') {
+                if method.is_empty() || has_session_rules(method) {
+                    return Err(format!(
+                        "'{method}' is not a method outside the schema of the Agent Client Protocol"
+                    ));
+                }
+                settings.pass_methods.push(method.to_owned());
+            }
+            Ok(())
+        },
+        accepts: samples(&["_vendor/thing", "_vendor/a,_vendor/b"]),
+        rejects: &["", "_vendor/a,", "session/prompt", "session/other"],
         ..Flag::BASE
     },
     Flag {

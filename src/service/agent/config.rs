@@ -83,6 +83,9 @@ pub struct AgentConfig {
     pub approvals: Approvals,
     /// Whether clients may load sessions that the server has never seen.
     pub unknown_sessions: UnknownSessions,
+    /// Methods of a shared ACP agent whose messages may name any session, in both directions. Methods of the protocol's schema
+    /// cannot be among them: they are ignored.
+    pub pass_methods: Vec<String>,
     /// How long a shared agent may take to answer a client's request other than `session/prompt`. By default there is no
     /// limit.
     pub request_timeout: Option<Duration>,
@@ -108,6 +111,7 @@ impl AgentConfig {
             initialize_timeout: Some(Duration::from_secs(30)),
             approvals: Approvals::Owner,
             unknown_sessions: UnknownSessions::Auto,
+            pass_methods: Vec::new(),
             request_timeout: None,
             answer_timeout: None,
             sessions_may_idle: true,
@@ -170,6 +174,15 @@ impl AgentConfig {
     pub fn with_unknown_sessions(self, unknown_sessions: UnknownSessions) -> Self {
         Self {
             unknown_sessions,
+            ..self
+        }
+    }
+
+    /// Lets messages of these methods name any session.
+    #[must_use]
+    pub fn with_pass_methods(self, methods: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self {
+            pass_methods: methods.into_iter().map(Into::into).collect(),
             ..self
         }
     }

@@ -212,15 +212,6 @@ impl<'a> Envelope<'a> {
         takeover.is_some_and(|takeover| &self.text[takeover] == "true")
     }
 
-    /// Calls `named` with each session that `_meta` names, under any spelling of either key.
-    pub(crate) fn sessions_in_meta(&self, mut named: impl FnMut(&str)) {
-        self.members_of_meta(|_, key, value| {
-            if is_spelling_of(key, "sessionId") && self.text.as_bytes()[value.start] == b'"' {
-                named(&unescape(&self.text[value]));
-            }
-        });
-    }
-
     /// The token in `_meta.progressToken`, as written. Rejects a token in a place or under a key that a lenient parser could
     /// read instead.
     pub(crate) fn progress_token(&self) -> Result<Option<Range<usize>>, &'static str> {
@@ -254,26 +245,34 @@ impl<'a> Envelope<'a> {
         }
     }
 
-    /// Calls `member` with each member of `_meta`: the spelling of `_meta`, the key and the value. Scans the whole body only if
-    /// it has `_meta` under another spelling.
+    /// Calls `member` with each member of `_meta`: the spelling of `_meta`, the key and the value.
     fn members_of_meta(&self, mut member: impl FnMut(&str, &str, Range<usize>)) {
-        let mut scan = |holder: &str, range: &Range<usize>| {
+        self.each_meta_named(|holder, range| {
             if self.text.as_bytes()[range.start] == b'{' {
                 let scanned =
-                    Skimmer::at(self.text, range).object(|key, value| member(holder, &key, value));
+                    Skimmer::at(self.text, &range).object(|key, value| member(holder, &key, value));
                 debug_assert!(scanned.is_ok(), "the text has been validated");
             }
-        };
+        });
+    }
+
+    /// Calls `each` with the value of `_meta`, and of each of its other spellings.
+    pub(crate) fn each_meta(&self, mut each: impl FnMut(Range<usize>)) {
+        self.each_meta_named(|_, range| each(range));
+    }
+
+    /// Scans the whole body only if it has `_meta` under another spelling.
+    fn each_meta_named(&self, mut each: impl FnMut(&str, Range<usize>)) {
         match (&self.body, &self.meta) {
             (Some(body), _) if self.has_other_meta => {
                 let scanned = Skimmer::at(self.text, body).object(|key, value| {
                     if is_meta(&key) {
-                        scan(&key, &value);
+                        each(&key, value);
                     }
                 });
                 debug_assert!(scanned.is_ok(), "the text has been validated");
             }
-            (Some(_), Some(meta)) => scan("_meta", meta),
+            (Some(_), Some(meta)) => each("_meta", meta.clone()),
             _ => {}
         }
     }
@@ -330,15 +329,17 @@ const MISSPELLED: &str = "a reserved key has a wrong spelling";
 /// Whether a lenient parser could read `key` as `name`. Go's parser ignores case, and Python libraries accept
 /// `session_id` for `sessionId`.
 pub(crate) fn is_spelling_of(key: &str, name: &str) -> bool {
-    fn folded(text: &str) -> impl Iterator<Item = char> {
-        let chars = text.chars().filter(|c| !matches!(c, '_' | '-'));
-        chars.map(|c| match c {
-            '\u{17f}' => 's',
-            '\u{212a}' => 'k',
-            c => c.to_ascii_lowercase(),
-        })
-    }
     folded(key).eq(folded(name))
+}
+
+/// The characters of a key without what lenient parsers ignore.
+pub(super) fn folded(text: &str) -> impl Iterator<Item = char> {
+    let chars = text.chars().filter(|c| !matches!(c, '_' | '-'));
+    chars.map(|c| match c {
+        '\u{17f}' => 's',
+        '\u{212a}' => 'k',
+        c => c.to_ascii_lowercase(),
+    })
 }
 
 /// Whether an object can have a key that [`is_spelling_of`] `progressToken`: false if it lacks a letter of that key. Has no
@@ -559,11 +560,6 @@ mod tests {
         ] {
             assert_eq!(invalid(text).0, MISSPELLED, "{text}");
         }
-        let text = r#"{"jsonrpc":"2.0","id":1,"method":"x","params":{"_meta":{"session_id":"a"},"field_meta":{"sessionId":"b","x":{"sessionId":"c"}}}}"#;
-        let mut named = Vec::new();
-        let envelope = Envelope::parse(text).expect("a request");
-        envelope.sessions_in_meta(|session| named.push(session.to_owned()));
-        assert_eq!(named, ["a", "b"]);
         let both = r#"{"jsonrpc":"2.0","id":1,"result":{},"error":null}"#;
         assert!(Envelope::parse(both).is_ok_and(|envelope| matches!(
             envelope.kind,

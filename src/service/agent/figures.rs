@@ -69,6 +69,7 @@ pub(super) fn status(
             "answers": counters.answers.to_value(),
             "denied": counters.denied,
             "dropped": counters.dropped,
+            "crossing": counters.crossing,
             "timed_out": counters.timed_out,
         },
     });
@@ -162,6 +163,11 @@ pub(super) fn metrics(
             "outrigger_agent_dropped_total",
             "Messages without a receiver.",
             counters.dropped,
+        ),
+        (
+            "outrigger_agent_crossing_total",
+            "Messages of the agent dropped because they name a session that their receiver must not know of.",
+            counters.crossing,
         ),
         (
             "outrigger_agent_timed_out_total",

@@ -8,11 +8,13 @@ pub(crate) mod envelope;
 mod figures;
 mod initialize;
 pub(super) mod line_decoder;
+pub(crate) mod named;
 mod per_client;
 mod process;
 pub(crate) mod recover_id;
 pub(super) mod response;
 pub(crate) mod router;
+mod schema;
 mod shared;
 
 #[cfg(test)]
@@ -20,6 +22,7 @@ mod tests;
 
 pub use self::config::{AgentConfig, AgentProtocol, Approvals, UnknownSessions};
 pub use self::per_client::AgentPerClient;
+pub(crate) use self::schema::has_session_rules;
 pub use self::shared::Agent;
 pub use super::backoff::RestartLimit;
 

@@ -81,6 +81,7 @@ impl Agent {
             request_timeout: config.request_timeout,
             answer_timeout: config.answer_timeout,
         });
+        let router = router.with_free_methods(config.pass_methods.clone());
         Self {
             processes: vec![Some(AgentProcess::new(config.restart_limit))],
             config,

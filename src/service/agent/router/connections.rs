@@ -130,7 +130,7 @@ impl Router {
             self.release(now, client, &session, output);
         }
         for process in 0..self.processes.len() {
-            self.drop_early(process);
+            self.drop_early(process, output);
         }
         self.stop_unused();
     }

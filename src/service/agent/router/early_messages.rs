@@ -1,6 +1,7 @@
 //! Messages for a session that the agent sends before its response to the request that creates the session.
 //!
-//! They wait, within limits, until the session has an owner.
+//! They wait, within limits, until the session has an owner. Requests wait too: the agent gets an answer when the session is
+//! there, or when no pending request can create it any more.
 
 use std::collections::VecDeque;
 
@@ -24,14 +25,14 @@ struct WaitingSession {
 }
 
 impl EarlyMessages {
-    /// Keeps a message. Returns the number of older messages that were dropped to make room.
-    pub(super) fn hold(&mut self, session: &str, text: &str) -> u64 {
-        let mut dropped = 0;
+    /// Keeps a message. Returns the older messages that were dropped to make room.
+    pub(super) fn hold(&mut self, session: &str, text: &str) -> Vec<Box<str>> {
+        let mut dropped = Vec::new();
         let known = self.sessions.iter().position(|held| &*held.name == session);
         let at = known.unwrap_or_else(|| {
             if self.sessions.len() == MAX_SESSIONS {
                 let oldest = self.sessions.pop_front();
-                dropped += oldest.map_or(0, |oldest| oldest.messages.len() as u64);
+                dropped.extend(oldest.into_iter().flat_map(|oldest| oldest.messages));
             }
             self.sessions.push_back(WaitingSession {
                 name: session.into(),
@@ -48,11 +49,12 @@ impl EarlyMessages {
                 break;
             };
             held.bytes -= oldest.len();
-            dropped += 1;
+            dropped.push(oldest);
         }
-        if dropped > 0 {
+        if !dropped.is_empty() {
             log::warn!(
-                "dropped {dropped} messages of the agent: too many arrived before the responses that create their sessions"
+                "dropped {} messages of the agent: too many arrived before the responses that create their sessions",
+                dropped.len()
             );
         }
         dropped
@@ -65,12 +67,20 @@ impl EarlyMessages {
         taken.map(|held| held.messages).unwrap_or_default()
     }
 
-    /// Drops all messages and returns their number.
-    pub(super) fn clear(&mut self) -> u64 {
-        let dropped = self.sessions.iter().map(|held| held.messages.len() as u64);
-        let dropped = dropped.sum();
-        self.sessions = VecDeque::new();
-        dropped
+    /// Takes all messages.
+    pub(super) fn take_all(&mut self) -> Vec<Box<str>> {
+        let sessions = std::mem::take(&mut self.sessions).into_iter();
+        sessions.flat_map(|held| held.messages).collect()
+    }
+
+    /// Takes the first message that `is_it` matches.
+    pub(super) fn remove(&mut self, is_it: impl Fn(&str) -> bool) -> Option<Box<str>> {
+        self.sessions.iter_mut().find_map(|held| {
+            let at = held.messages.iter().position(|text| is_it(text))?;
+            let removed = held.messages.remove(at)?;
+            held.bytes -= removed.len();
+            Some(removed)
+        })
     }
 }
 
@@ -81,8 +91,9 @@ mod tests {
     #[test]
     fn early_messages_are_limited_and_the_oldest_are_dropped_first() {
         let mut early = EarlyMessages::default();
-        let dropped: u64 = (0..100).map(|at| early.hold("a", &at.to_string())).sum();
-        assert_eq!(dropped, 36);
+        let dropped = (0..100).flat_map(|at| early.hold("a", &at.to_string()));
+        let want: Vec<Box<str>> = (0..36).map(|at| at.to_string().into()).collect();
+        assert_eq!(dropped.collect::<Vec<_>>(), want);
         let held = early.take("a");
         assert_eq!(
             (held.len(), held.front().map(|text| &**text)),
@@ -90,14 +101,14 @@ mod tests {
         );
         assert!(early.take("a").is_empty());
 
-        assert_eq!(early.hold("b", &"x".repeat(MAX_BYTES)), 0);
-        assert_eq!(early.hold("b", "y"), 1, "bytes are limited too");
-        assert_eq!(early.hold("b", &"x".repeat(MAX_BYTES + 1)), 2);
+        assert_eq!(early.hold("b", &"x".repeat(MAX_BYTES)).len(), 0);
+        assert_eq!(early.hold("b", "y").len(), 1, "bytes are limited too");
+        assert_eq!(early.hold("b", &"x".repeat(MAX_BYTES + 1)).len(), 2);
         for at in 0..MAX_SESSIONS {
             early.hold(&format!("s{at}"), "z");
         }
         assert_eq!(early.sessions.len(), MAX_SESSIONS);
         assert!(early.take("b").is_empty() && early.take("s0").len() == 1);
-        assert_eq!(early.clear(), MAX_SESSIONS as u64 - 1);
+        assert_eq!(early.take_all().len(), MAX_SESSIONS - 1);
     }
 }

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::receivers::Receiver;
 use super::sessions::{NewTokens, turn_ended};
 use super::{
     AgentRequest, ClientRequest, ClientState, MAX_ELICITATION_ID, MAX_ELICITATIONS, MAX_ID,
@@ -11,6 +12,7 @@ use super::{
     is_cancellation, parse_upstream_id, remove, same_id, splice,
 };
 use crate::service::agent::envelope::{Envelope, MessageKind, member};
+use crate::service::agent::named::{Named, TooMany};
 use crate::service::agent::recover_id::{IdRecovery, RecoveredId};
 use crate::service::agent::response::{client_gone, code, error, with_id, with_meta};
 use crate::service::json::unescape;
@@ -118,9 +120,16 @@ impl Router {
             }
             return self.stop_unused();
         }
-        let is_its = |request: &ClientRequest| request.process == process;
-        if !self.client_requests.get(&upstream_id).is_some_and(is_its) {
+        let is_its = |request: &&ClientRequest| request.process == process;
+        let Some(request) = self.client_requests.get(&upstream_id).filter(is_its) else {
             return self.drop_response(&text[id]);
+        };
+        if !self.may_answer(request, envelope, output) {
+            log::warn!("refused a response of the agent: it names a session of another client");
+            self.counters.crossing += 1;
+            let failed = Some(RecoveredId::Response(text[id].to_owned()));
+            let why = "names a session of another client";
+            return self.handle_unreadable(now, process, failed, why, output);
         }
         let Some(request) = self.finish_client_request(now, upstream_id) else {
             return;
@@ -137,7 +146,7 @@ impl Router {
                         );
                         let why = Some("the agent answered with a session that is in use");
                         let refused = error(&request.id, code::INTERNAL, "Internal error", why);
-                        self.drop_early(process);
+                        self.drop_early(process, output);
                         return output.to_client(client, &[&refused]);
                     }
                     let tokens = NewTokens::new(output);
@@ -188,9 +197,9 @@ impl Router {
             let early = created.zip(state);
             let early = early.map(|(session, state)| state.early.take(&session));
             for message in early.into_iter().flatten() {
-                output.to_client(client, &[&message]);
+                self.handle_agent_message(now, process, &message, output);
             }
-            self.drop_early(process);
+            self.drop_early(process, output);
         }
     }
 
@@ -212,6 +221,44 @@ impl Router {
             remove(&mut state.client_requests, &upstream_id);
         }
         Some(request)
+    }
+
+    /// Whether a response names no session that the client of its request must not know of.
+    fn may_answer(
+        &self,
+        request: &ClientRequest,
+        response: &Envelope<'_>,
+        output: &impl RouterOutput,
+    ) -> bool {
+        let named = Named::find(response, request.places).map(|named| Named {
+            // The session that a method of the schema creates belongs to nobody yet. The agent may reuse the id of another one.
+            address: named
+                .address
+                .filter(|_| request.class != RequestClass::Create),
+            ..named
+        });
+        named.is_ok_and(|named| self.may_get(request.client, &named, output))
+    }
+
+    /// Counts and logs a message of the agent that names sessions of several clients.
+    fn drop_crossing(&mut self, method: &str) {
+        self.counters.crossing += 1;
+        let start = &method[..method.floor_char_boundary(100)];
+        log::warn!("dropped a message of the agent: {start:?} names sessions of several clients");
+    }
+
+    /// Keeps a message for a session that is perhaps being created.
+    fn hold_early(
+        &mut self,
+        process: usize,
+        session: &str,
+        text: &str,
+        output: &mut impl RouterOutput,
+    ) {
+        if let Some(state) = self.process_mut(process) {
+            let dropped = state.early.hold(session, text);
+            self.refuse_early(process, &dropped, output);
+        }
     }
 
     fn drop_response(&mut self, id: &str) {
@@ -241,23 +288,39 @@ impl Router {
         let permission = method == "session/request_permission";
         // The client's request that the agent refers to: where the message has its id, and the client's own id.
         let mut reference = None;
-        let client = if let Some(session) = self.session_of(envelope) {
-            self.receiver_of(session, process)
-        } else if let Some((range, request)) = self.request_of(process, envelope) {
-            reference = Some((range, request.id.clone()));
-            Some(request.client)
-        } else if envelope.request_id.is_some() {
-            // The client of that request has disconnected.
-            None
-        } else if let Some(client) = self.sole_requester(process, output) {
-            Some(client)
-        } else {
-            let why =
-                Some("the request names no session, and more than one client or none may be meant");
-            return output.to_agent(
-                process,
-                &[&error(raw_id, code::INVALID, "Invalid request", why)],
-            );
+        let receiver = match Named::find(envelope, self.places_of(method)) {
+            Ok(named) => self.receiver(process, &named, output),
+            Err(TooMany) => Receiver::Crossing,
+        };
+        let mut session = None;
+        let client = match receiver {
+            Receiver::Session { name, client, .. } => {
+                session = Some(name);
+                client
+            }
+            Receiver::Early(name) => return self.hold_early(process, &name, text, output),
+            Receiver::Nobody => None,
+            Receiver::Crossing => {
+                self.drop_crossing(method);
+                let why = Some("the request names sessions of several clients");
+                let refused = error(raw_id, code::INVALID, "Invalid request", why);
+                return output.to_agent(process, &[&refused]);
+            }
+            Receiver::Unnamed => {
+                if let Some((range, request)) = self.request_of(process, envelope) {
+                    reference = Some((range, request.id.clone()));
+                    Some(request.client)
+                } else if envelope.request_id.is_some() {
+                    // The client of that request has disconnected.
+                    None
+                } else if let Some(client) = self.sole_requester(process, output) {
+                    Some(client)
+                } else {
+                    let why = "the request names no session, and more than one client or none may be meant";
+                    let refused = error(raw_id, code::INVALID, "Invalid request", Some(why));
+                    return output.to_agent(process, &[&refused]);
+                }
+            }
         };
         let Some((client, state)) =
             client.and_then(|client| Some((client, self.clients.get_mut(&client)?)))
@@ -284,18 +347,6 @@ impl Router {
             }
             state.elicitations.push_back((process, elicitation.into()));
         }
-        let session = self
-            .limits
-            .acp
-            .then(|| {
-                envelope
-                    .session
-                    .as_deref()
-                    .or(envelope.misspelled_session.as_deref())
-            })
-            .flatten()
-            .and_then(|name| self.sessions.get_key_value(name))
-            .map(|(name, _)| Arc::clone(name));
         let watched = session.clone().filter(|session| self.is_watched(session));
         let Some(state) = self.clients.get_mut(&client) else {
             return;
@@ -308,6 +359,7 @@ impl Router {
             process,
             id: raw_id.into(),
             progress_token: self.kept_progress_token(envelope),
+            places: self.places_of(method),
             session,
             permission,
             text: None,
@@ -356,31 +408,37 @@ impl Router {
         if is_cancellation(method) {
             return self.cancel_agent_request(process, envelope, method, output);
         }
-        if let Some(session) = self.session_of(envelope) {
-            let bound = self.sessions.get(session);
-            let is_its = bound.is_some_and(|bound| bound.process() == process);
-            if is_its && self.has_long_turns(process) && method == "session/update" {
-                self.note_update(session, envelope);
-            }
-            let bound = self.sessions.get(session);
-            if let Some(bound) = bound.filter(|bound| bound.process() == process)
-                && (bound.controller().is_some() || !bound.observers.is_empty())
-            {
-                let (controller, is_watched) = (bound.controller(), !bound.observers.is_empty());
-                if is_watched {
-                    self.tell_observers(session, text, output);
+        let Ok(named) = Named::find(envelope, self.places_of(method)) else {
+            return self.drop_crossing(method);
+        };
+        if method == "session/update"
+            && self.has_long_turns(process)
+            && let Some(session) = &named.address
+            && self
+                .sessions
+                .get(&**session)
+                .is_some_and(|bound| bound.process() == process)
+        {
+            self.note_update(session, envelope);
+        }
+        match self.receiver(process, &named, output) {
+            Receiver::Unnamed => {}
+            Receiver::Session {
+                name,
+                client,
+                is_addressed,
+            } => {
+                if is_addressed {
+                    self.pass_to_observers(&name, text, &named, output);
                 }
-                let Some(client) = controller else { return };
-                return output.to_client(client, &[text]);
+                if let Some(client) = client {
+                    output.to_client(client, &[text]);
+                }
+                return;
             }
-            // The session may be new, and the response to `session/new` may still follow.
-            let is_free = session.len() <= MAX_SESSION_ID && self.is_free(session);
-            let state = self.process_mut(process);
-            self.counters.dropped += match state.filter(|state| is_free && state.creating > 0) {
-                Some(state) => state.early.hold(session, text),
-                None => 1,
-            };
-            return;
+            Receiver::Early(name) => return self.hold_early(process, &name, text, output),
+            Receiver::Nobody => return self.counters.dropped += 1,
+            Receiver::Crossing => return self.drop_crossing(method),
         }
         if !self.limits.acp && self.notify_requester(process, envelope, method, output) {
             return;
@@ -423,6 +481,29 @@ impl Router {
         }
     }
 
+    /// Answers a request of the agent that waits for its session and is cancelled. Otherwise, the agent cancels a
+    /// subscription.
+    fn cancel_early(
+        &mut self,
+        process: usize,
+        envelope: &Envelope<'_>,
+        range: Range<usize>,
+        output: &mut impl RouterOutput,
+    ) {
+        let is_it = |text: &str| {
+            Envelope::parse(text).is_ok_and(|held| {
+                let is_request = matches!(held.kind, MessageKind::Request { .. });
+                let named = &envelope.text[range.clone()];
+                is_request && held.id().is_some_and(|id| same_id(id, named))
+            })
+        };
+        let state = self.process_mut(process);
+        match state.and_then(|state| state.early.remove(is_it)) {
+            Some(cancelled) => self.refuse_early(process, &[cancelled], output),
+            None => self.cancel_subscription(process, envelope, range, output),
+        }
+    }
+
     /// Forwards the cancellation of one of the agent's own requests, or of a subscription.
     fn cancel_agent_request(
         &mut self,
@@ -446,7 +527,7 @@ impl Router {
             },
         )) = request
         else {
-            return self.cancel_subscription(process, envelope, range, output);
+            return self.cancel_early(process, envelope, range, output);
         };
         let (client, approvers) = (*client, approvers.clone());
         output.to_client(

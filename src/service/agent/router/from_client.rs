@@ -199,6 +199,7 @@ impl Router {
                 .clone()
                 .map(|range| envelope.text[range].into()),
             class: admitted.class,
+            places: self.places_of(method),
             session: admitted.session,
             since: now,
         });
@@ -246,9 +247,8 @@ impl Router {
             });
         }
         let class = class_of(method);
-        self.check_names(client, method, envelope, class == RequestClass::Claim)?;
-        let named = envelope.session.as_deref();
-        match (class, named) {
+        let about = self.check_names(client, method, envelope, class == RequestClass::Claim)?;
+        match (class, envelope.session.as_deref()) {
             (RequestClass::Claim, Some(name)) => {
                 let session = Arc::from(name);
                 let (process, is_kept) =
@@ -264,12 +264,11 @@ impl Router {
                 if class == RequestClass::Create {
                     self.check_room(client)?;
                 }
-                // Shares the table's own text, whose length is limited.
-                let known = named.and_then(|name| self.sessions.get_key_value(name));
+                let bound = about.as_ref().and_then(|about| self.sessions.get(about));
                 Ok(Admitted {
                     class,
-                    session: known.map(|(name, _)| Arc::clone(name)),
-                    process: known.map_or(own, |(_, session)| session.process()),
+                    process: bound.map_or(own, Session::process),
+                    session: about,
                     is_kept: false,
                 })
             }
@@ -322,13 +321,14 @@ impl Router {
         method: &str,
         output: &mut impl RouterOutput,
     ) {
-        if self.limits.acp
-            && let Err(error) = self.check_names(client, method, envelope, false)
-        {
-            self.counters.denied += 1;
-            log::warn!("dropped a notification {method:?} of {client}: {error}");
-            return;
-        }
+        let about = match self.check_names(client, method, envelope, false) {
+            Ok(about) => about,
+            Err(error) => {
+                self.counters.denied += 1;
+                let start = &method[..method.floor_char_boundary(100)];
+                return log::warn!("dropped a notification {start:?} of {client}: {error}");
+            }
+        };
         self.counters.notifications += 1;
         let text = envelope.text;
         if method == PROGRESS && !self.may_report_progress(client, envelope) {
@@ -336,9 +336,8 @@ impl Router {
             return self.drop_client_message(client, why);
         }
         if !is_cancellation(method) {
-            let session = envelope.session.as_deref();
-            let session = session.and_then(|session| self.sessions.get(session));
-            let process = session.filter(|_| self.limits.acp).map(Session::process);
+            let session = about.and_then(|session| self.sessions.get(&session));
+            let process = session.map(Session::process);
             if let Some(process) = process.or(self.process_of(client)) {
                 output.to_agent(process, &[text]);
             }
@@ -387,6 +386,12 @@ impl Router {
             let why = "the answer matches no request to this client";
             return self.drop_client_message(client, why);
         };
+        if let Err(refused) = self.check_answer(client, request.places, envelope) {
+            self.counters.denied += 1;
+            log::warn!("refused the answer of {client} to a request of the agent: {refused}");
+            self.revoke(upstream_id, &request, Some(client), output);
+            return output.to_agent(request.process, &[&refused.response(&request.id)]);
+        }
         let parts = [&text[..id.start], &request.id, &text[id.end..]];
         output.to_agent(request.process, &parts);
         if request.permission {

@@ -285,7 +285,7 @@ impl Router {
                 self.unclaim(id, session, output);
             }
         }
-        self.drop_early(process);
+        self.drop_early(process, output);
     }
 
     /// Sends errors to clients that wait for `initialize`. They may send it again, even with other capabilities.

@@ -37,6 +37,7 @@ use std::time::Duration;
 use super::config::{Approvals, UnknownSessions};
 use super::envelope::{Envelope, is_spelling_of};
 use super::initialize::Capabilities;
+use super::named::Places;
 use crate::service::json::{Skimmer, unescape};
 use crate::{ClientId, CloseCode, Histogram, Principal, Scope, Time};
 use ended_sessions::EndedSessions;
@@ -154,6 +155,8 @@ struct ClientRequest {
     /// The client's progress token, as the client wrote it. The agent gets the upstream id instead.
     progress_token: Option<Box<str>>,
     class: RequestClass,
+    /// Where its response has session ids.
+    places: Places,
     /// The session that the request names.
     session: Option<Arc<str>>,
     since: Time,
@@ -194,6 +197,8 @@ struct AgentRequest {
     id: Box<str>,
     /// The agent's own progress token, as written.
     progress_token: Option<Box<str>>,
+    /// Where its response has session ids.
+    places: Places,
     /// The session that the request names.
     session: Option<Arc<str>>,
     /// Whether it is `session/request_permission`.
@@ -219,6 +224,8 @@ pub(crate) struct RouterCounters {
     pub(crate) denied: u64,
     /// Messages that had no receiver.
     pub(crate) dropped: u64,
+    /// Messages of the agent that were dropped because they name sessions of several clients, or that of another client.
+    pub(crate) crossing: u64,
     /// Requests that were not answered in time.
     pub(crate) timed_out: u64,
     /// The time from a request to its response.
@@ -229,6 +236,8 @@ pub(crate) struct RouterCounters {
 #[derive(Debug)]
 pub(crate) struct Router {
     limits: RouterLimits,
+    /// The methods in whose messages session ids mean nothing.
+    free_methods: Vec<String>,
     clients: IdMap<ClientId, ClientState>,
     sessions: HashMap<Arc<str>, Session>,
     /// By upstream id.
@@ -268,6 +277,7 @@ impl Router {
     pub(crate) fn new(limits: RouterLimits) -> Self {
         Self {
             limits,
+            free_methods: Vec::new(),
             clients: IdMap::default(),
             sessions: HashMap::new(),
             client_requests: IdMap::default(),
@@ -287,6 +297,14 @@ impl Router {
             is_draining: false,
             last_id: 0,
             counters: RouterCounters::default(),
+        }
+    }
+
+    /// Lets messages of these methods name any session.
+    pub(crate) fn with_free_methods(self, free_methods: Vec<String>) -> Self {
+        Self {
+            free_methods,
+            ..self
         }
     }
 

@@ -6,9 +6,9 @@ use super::early_messages::EarlyMessages;
 use super::id_map::IdMap;
 use super::{AbandonedRequest, ClientRequest, RequestClass, Router, RouterOutput};
 use crate::ClientId;
-use crate::service::agent::envelope::Envelope;
+use crate::service::agent::envelope::{Envelope, MessageKind};
 use crate::service::agent::initialize::Initialize;
-use crate::service::agent::response::code;
+use crate::service::agent::response::{client_gone, code};
 
 /// A process and one of its runs: a restart begins another one. Each run knows only its own sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,13 +167,32 @@ impl Router {
             })
     }
 
-    /// Drops early messages of a process if no pending request can create their session any more.
-    pub(super) fn drop_early(&mut self, process: usize) {
+    /// Drops early messages of a process, and answers its early requests, if no pending request can create their session any
+    /// more.
+    pub(super) fn drop_early(&mut self, process: usize, output: &mut impl RouterOutput) {
         if let Some(state) = self.process_mut(process)
             && state.creating == 0
         {
-            let dropped = state.early.clear();
-            self.counters.dropped += dropped;
+            let dropped = state.early.take_all();
+            self.refuse_early(process, &dropped, output);
+        }
+    }
+
+    /// Answers the requests among early messages that are dropped, and counts the others.
+    pub(super) fn refuse_early(
+        &mut self,
+        process: usize,
+        dropped: &[Box<str>],
+        output: &mut impl RouterOutput,
+    ) {
+        for text in dropped {
+            match Envelope::parse(text).map(|envelope| envelope.kind) {
+                Ok(MessageKind::Request { method, id }) => {
+                    let permission = method == "session/request_permission";
+                    output.to_agent(process, &[&client_gone(&text[id], permission)]);
+                }
+                _ => self.counters.dropped += 1,
+            }
         }
     }
 
@@ -334,7 +353,11 @@ impl Router {
         for id in questions {
             self.forget_agent_request(id);
         }
-        self.drop_early(process);
+        // The agent that has sent them needs no answer.
+        if let Some(state) = self.process_mut(process) {
+            let dropped = state.early.take_all().len();
+            self.counters.dropped += dropped as u64;
+        }
         // Claims fail first, so that only clients that keep their sessions are told.
         self.mark_lost(process, output);
         self.end_turns(process, data, output);

@@ -1,18 +1,92 @@
 //! The receivers of the agent's messages.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::processes::Process;
-use super::{ClientRequest, Router, RouterOutput, parse_upstream_id};
+use super::{ClientRequest, MAX_SESSION_ID, Router, RouterOutput, parse_upstream_id};
 use crate::ClientId;
 use crate::service::agent::envelope::Envelope;
+use crate::service::agent::named::Named;
+
+/// Who may get a message of the agent, by the sessions that it names.
+#[derive(Debug)]
+pub(super) enum Receiver {
+    /// It names no session.
+    Unnamed,
+    /// The client of this session, and the observers of the session if `is_addressed`.
+    Session {
+        name: Arc<str>,
+        /// `None` if only observers are left.
+        client: Option<ClientId>,
+        /// Whether the session is at `params.sessionId`.
+        is_addressed: bool,
+    },
+    /// The client of this session, which is perhaps being created.
+    Early(Box<str>),
+    /// Nobody: the sessions have no clients, or belong to another process.
+    Nobody,
+    /// Nobody: they are sessions of several clients, one of whom must not know of the other's.
+    Crossing,
+}
 
 impl Router {
-    /// The session that a message from the agent names.
-    pub(super) fn session_of<'a>(&self, envelope: &'a Envelope<'_>) -> Option<&'a str> {
-        let session = envelope.session.as_deref();
-        let session = session.or(envelope.misspelled_session.as_deref());
-        session.filter(|_| self.limits.acp)
+    /// Who may get a message of the agent. A message for one session may name others, if their client may know of them.
+    pub(super) fn receiver(
+        &self,
+        process: usize,
+        named: &Named<'_>,
+        output: &impl RouterOutput,
+    ) -> Receiver {
+        let candidates = match &named.address {
+            Some(address) => std::slice::from_ref(address),
+            None => &named.others,
+        };
+        if candidates.is_empty() {
+            return Receiver::Unnamed;
+        }
+        let mut found: Option<(&Arc<str>, Option<ClientId>)> = None;
+        for id in candidates {
+            let Some((name, bound)) = self.sessions.get_key_value(&**id) else {
+                continue;
+            };
+            let client = bound.controller();
+            if bound.process() != process || client.is_none() && bound.observers.is_empty() {
+                continue;
+            }
+            match found {
+                Some((_, other)) if other != client => return Receiver::Crossing,
+                _ => found = Some((name, client)),
+            }
+        }
+        let Some((name, client)) = found else {
+            let is_creating = |state: &Process| state.creating > 0;
+            let may_come = self.process(process).is_some_and(is_creating);
+            let mut candidates = candidates.iter().filter(|_| may_come);
+            let early = candidates.find(|id| id.len() <= MAX_SESSION_ID && self.is_free(id));
+            return early.map_or(Receiver::Nobody, |id| Receiver::Early((&**id).into()));
+        };
+        let names_more = !named.others.is_empty();
+        if client.is_some_and(|client| names_more && !self.may_get(client, named, output)) {
+            return Receiver::Crossing;
+        }
+        Receiver::Session {
+            name: Arc::clone(name),
+            client,
+            is_addressed: named.address.is_some(),
+        }
+    }
+
+    /// Whether a client may know of all sessions that a message names.
+    pub(super) fn may_get(
+        &self,
+        client: ClientId,
+        named: &Named<'_>,
+        output: &impl RouterOutput,
+    ) -> bool {
+        let only_watches = Self::only_watches(client, output);
+        let may_know = |id| self.may_know(client, only_watches, id).unwrap_or(true);
+        named.all().all(may_know)
     }
 
     /// The client's request that a message from the agent refers to, and the range of its id in the message.

@@ -80,7 +80,7 @@ impl Router {
         let failed = error(&request.id, code::TIMED_OUT, "Timed out", why);
         output.to_client(request.client, &[&failed]);
         self.expect_late_response(&request, output);
-        self.drop_early(request.process);
+        self.drop_early(request.process, output);
     }
 
     /// Remembers a request whose response comes too late. A session that it opens belongs to its client's principal.

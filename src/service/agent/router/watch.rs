@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::sessions::{Session, SessionError, SessionState, is_same_secret, turn_ended};
 use super::{Router, RouterOutput, remove};
 use crate::service::agent::envelope::{Envelope, member};
+use crate::service::agent::named::Named;
 use crate::service::agent::response::{code, error};
 use crate::service::json::{Skimmer, quote};
 use crate::{ClientId, Scope};
@@ -259,6 +260,28 @@ impl Router {
     /// Takes messages for clients that could not be sent at once.
     pub(crate) fn take_notices(&mut self) -> Vec<(ClientId, String)> {
         std::mem::take(&mut self.notices)
+    }
+
+    /// Sends a message of the agent to the observers of a session, except those who must not know of other sessions that it
+    /// names.
+    pub(super) fn pass_to_observers(
+        &self,
+        session: &str,
+        text: &str,
+        named: &Named<'_>,
+        output: &mut impl RouterOutput,
+    ) {
+        let Some(bound) = self.sessions.get(session) else {
+            return;
+        };
+        let controller = bound.controller();
+        let names_more = !named.others.is_empty();
+        for observer in &bound.observers {
+            let may_get = !names_more || self.may_get(*observer, named, output);
+            if Some(*observer) != controller && may_get {
+                output.to_client(*observer, &[text]);
+            }
+        }
     }
 
     /// Sends a message to the observers of a session.

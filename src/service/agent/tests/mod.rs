@@ -5,6 +5,7 @@ mod failed_starts;
 mod initialize;
 mod limits;
 mod ownership;
+mod places;
 mod processes;
 mod references;
 mod requests;

@@ -305,6 +305,80 @@ fn messages_before_the_response_to_session_new_are_delivered_after_it() {
 }
 
 #[test]
+fn a_request_before_the_response_to_session_new_waits_for_it() {
+    // The bug: the agent got -32800 "Client disconnected", although its client was there.
+    let ask = |id: &str, session: &str| {
+        request(
+            id,
+            "session/request_permission",
+            &json!({"sessionId": session}),
+        )
+    };
+    let creating = || {
+        let mut sim = Simulation::with(2);
+        sim.client_sends(1, &request("1", "session/new", &json!({})));
+        let id = sim.agent_received()["id"].clone();
+        sim.clear();
+        (
+            sim,
+            json!({"jsonrpc": "2.0", "id": id, "result": {"sessionId": "s"}}).to_string(),
+        )
+    };
+    let cancelled = |id: u64| json!({"jsonrpc": "2.0", "id": id, "result": {"outcome": {"outcome": "cancelled"}}});
+    let (mut sim, created) = creating();
+    sim.agent_sends(&notification("session/update", &json!({"sessionId": "s"})));
+    sim.agent_sends(&ask("7", "s"));
+    sim.agent_sends(&ask("8", "other"));
+    sim.agent_sends(&ask("9", "s"));
+    let cancel = json!({"requestId": 9});
+    sim.agent_sends(&notification("$/cancel_request", &cancel));
+    assert_eq!(
+        sim.agent_received(),
+        cancelled(9),
+        "it is not sent any more"
+    );
+    sim.clear();
+    sim.agent_sends(&created);
+    let received = &sim.output.clients[&client(1)];
+    let methods: Vec<Value> = received
+        .iter()
+        .map(|text| serde_json::from_str::<Value>(text).expect("JSON")["method"].clone())
+        .collect();
+    let want = json!([null, "session/update", "session/request_permission"]);
+    assert_eq!(json!(methods), want, "in order, after the response");
+    assert_eq!(sim.output.clients.len(), 1);
+    // The request for a session that was not created is answered.
+    assert_eq!(sim.output.agent.len(), 1);
+    assert_eq!(sim.agent_received(), cancelled(8));
+    let id = sim.client_received(1)["id"].clone();
+    sim.client_sends(
+        1,
+        &json!({"jsonrpc": "2.0", "id": id, "result": {}}).to_string(),
+    );
+    assert_eq!(sim.agent_received()["id"], 7);
+
+    // At the limit, the oldest ones are answered.
+    let (mut sim, _) = creating();
+    for id in 0..70 {
+        sim.agent_sends(&ask(&id.to_string(), "s"));
+    }
+    let answered = sim.output.agent.iter();
+    let answered: Vec<Value> = answered
+        .map(|text| serde_json::from_str(text).expect("JSON"))
+        .collect();
+    assert_eq!(answered, (0..6).map(cancelled).collect::<Vec<_>>());
+    // All are, if the client leaves.
+    sim.disconnect(1);
+    assert_eq!(sim.output.agent.len(), 70);
+
+    // A restarted agent gets no answers to the requests of its predecessor.
+    let (mut sim, _) = creating();
+    sim.agent_sends(&ask("7", "s"));
+    sim.router.handle_agent_exited(0, "{}", &mut sim.output);
+    assert!(sim.output.agent.is_empty());
+}
+
+#[test]
 fn an_agent_may_reuse_the_name_of_a_closed_or_lost_session() {
     let mut sim = Simulation::with(2);
     sim.session(1, "s");

@@ -2,13 +2,18 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
-use crate::ClientId;
 use crate::service::agent::config::UnknownSessions;
 use crate::service::agent::envelope::{Envelope, is_spelling_of, member};
+use crate::service::agent::named::{Named, Places};
 use crate::service::agent::response::{code, error};
 use crate::service::agent::router::{RequestClass, Router};
+use crate::service::agent::schema::{has_session_rules, kind_of_method, needs_session};
 use crate::service::json::{Skimmer, unescape};
+use crate::{ClientId, Principal};
+
+const TOO_MANY_NAMED: SessionError = SessionError::Invalid("the message names too many sessions");
 
 /// Why a message may not use a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,26 +90,34 @@ pub(in super::super) fn class_of(method: &str) -> RequestClass {
     }
 }
 
-/// Whether a method must name a session.
-fn needs_session(method: &str) -> bool {
-    match method {
-        "session/new" | "session/list" | "nes/start" => false,
-        _ => ["session/", "nes/", "document/"]
-            .iter()
-            .any(|prefix| method.starts_with(prefix)),
-    }
-}
-
 impl Router {
-    /// Checks whether a client may use all sessions that a message names. Skips `sessionId` if the message `claims` that
-    /// session, because `claim` checks it.
+    /// Where messages of a method, and responses to its requests, have session ids.
+    pub(in super::super) fn places_of(&self, method: &str) -> Places {
+        if !self.limits.acp {
+            Places::Nowhere
+        } else if kind_of_method(method).is_some() {
+            Places::Schema
+        } else if !has_session_rules(method) && self.free_methods.iter().any(|free| free == method)
+        {
+            Places::Nowhere
+        } else {
+            Places::Anywhere
+        }
+    }
+
+    /// Checks whether a client may use all sessions that a message names, and returns the one that the message is about. Skips
+    /// `sessionId` if the message `claims` that session, because `claim` checks it.
     pub(in super::super) fn check_names(
         &self,
         client: ClientId,
         method: &str,
         envelope: &Envelope<'_>,
         claims: bool,
-    ) -> Result<(), SessionError> {
+    ) -> Result<Option<Arc<str>>, SessionError> {
+        let places = self.places_of(method);
+        if places == Places::Nowhere {
+            return Ok(None);
+        }
         let named = envelope.session.as_deref();
         if needs_session(method) {
             if envelope.misspelled_session.is_some() {
@@ -126,23 +139,60 @@ impl Router {
             }
         }
         // In other places, a message may name any session that cannot be another client's.
-        let is_foreign = |session: &str| match self.sessions.get(session) {
-            Some(bound) => bound.controller() != Some(client) && named != Some(session),
-            None => {
-                let may_have_owner = !self.may_load_unknown() || self.ended.get(session).is_some();
-                may_have_owner && named != Some(session)
-            }
-        };
-        let mut denied = envelope
-            .misspelled_session
-            .as_deref()
-            .is_some_and(is_foreign);
-        envelope.sessions_in_meta(|session| denied |= is_foreign(session));
-        if denied {
-            Err(SessionError::Denied)
-        } else {
-            Ok(())
+        let all = Named::find(envelope, places).map_err(|_| TOO_MANY_NAMED)?;
+        if all
+            .all()
+            .any(|session| named != Some(session) && self.is_foreign(client, session))
+        {
+            return Err(SessionError::Denied);
         }
+        let known = all.all().find_map(|name| self.sessions.get_key_value(name));
+        Ok(known.map(|(name, _)| Arc::clone(name)))
+    }
+
+    /// Checks the session ids in a client's response to a request of the agent.
+    pub(in super::super) fn check_answer(
+        &self,
+        client: ClientId,
+        places: Places,
+        answer: &Envelope<'_>,
+    ) -> Result<(), SessionError> {
+        let all = Named::find(answer, places).map_err(|_| TOO_MANY_NAMED)?;
+        if all.all().any(|session| self.is_foreign(client, session)) {
+            return Err(SessionError::Denied);
+        }
+        Ok(())
+    }
+
+    /// Whether a session may belong to another client.
+    fn is_foreign(&self, client: ClientId, session: &str) -> bool {
+        match self.sessions.get(session) {
+            Some(bound) => bound.controller() != Some(client),
+            None => !self.may_load_unknown() || self.ended.get(session).is_some(),
+        }
+    }
+
+    /// Whether a client may learn that a session exists. `None` if the router does not know the session.
+    pub(in super::super) fn may_know(
+        &self,
+        client: ClientId,
+        only_watches: bool,
+        session: &str,
+    ) -> Option<bool> {
+        let principal = self.clients.get(&client).map(|state| &state.principal);
+        let is_same = |owner: &Principal| principal.is_some_and(|own| owner.is_same(own));
+        Some(match self.sessions.get(session) {
+            Some(bound) => match bound.controller() {
+                Some(controller) => {
+                    let is_one = only_watches || principal.is_some_and(Principal::is_person);
+                    controller == client
+                        || is_one && is_same(&bound.principal)
+                        || bound.observers.contains(&client)
+                }
+                None => is_same(&bound.principal),
+            },
+            None => is_same(&self.ended.get(session)?.principal),
+        })
     }
 
     /// Whether clients may load sessions that the router has never seen.
@@ -235,9 +285,6 @@ impl Router {
         text: &str,
         entry: &Range<usize>,
     ) -> bool {
-        let Some(state) = self.clients.get(&client) else {
-            return false;
-        };
         if text.as_bytes()[entry.start] != b'{' {
             return true;
         }
@@ -246,22 +293,8 @@ impl Router {
             if !is_spelling_of(&key, "sessionId") || text.as_bytes()[value.start] != b'"' {
                 return;
             }
-            let session = unescape(&text[value]);
-            is_visible &= match self.sessions.get(&*session) {
-                Some(bound) => match bound.controller() {
-                    Some(controller) => {
-                        let principal = &state.principal;
-                        let is_own = (principal.is_person() || only_watches)
-                            && bound.principal.is_same(principal);
-                        controller == client || is_own || bound.observers.contains(&client)
-                    }
-                    None => bound.principal.is_same(&state.principal),
-                },
-                None => match self.ended.get(&session) {
-                    Some(record) => record.principal.is_same(&state.principal),
-                    None => self.may_load_unknown(),
-                },
-            };
+            let known = self.may_know(client, only_watches, &unescape(&text[value]));
+            is_visible &= known.unwrap_or_else(|| self.may_load_unknown());
         });
         debug_assert!(scanned.is_ok(), "the text has been validated");
         is_visible

@@ -197,12 +197,6 @@ impl Router {
         self.sessions.get(session).and_then(Session::controller)
     }
 
-    /// The client that gets the messages of an agent process for a session, if the process has it.
-    pub(super) fn receiver_of(&self, session: &str, process: usize) -> Option<ClientId> {
-        let bound = self.sessions.get(session)?;
-        bound.controller().filter(|_| bound.process() == process)
-    }
-
     /// Whether a new session may have this id: no session has it, or only one that no agent process has any more.
     pub(super) fn is_free(&self, session: &str) -> bool {
         match self.sessions.get(session) {
