@@ -9,6 +9,7 @@ mod figures;
 mod initialize;
 pub(super) mod line_decoder;
 pub(crate) mod named;
+mod params;
 mod per_client;
 mod process;
 pub(crate) mod recover_id;

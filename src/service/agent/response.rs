@@ -8,6 +8,7 @@ pub(in crate::service) mod code {
     pub(in crate::service) const PARSE: i32 = -32700;
     pub(in crate::service) const INVALID: i32 = -32600;
     pub(in crate::service) const NO_METHOD: i32 = -32601;
+    pub(in crate::service) const PARAMS: i32 = -32602;
     pub(in crate::service) const INTERNAL: i32 = -32603;
     pub(in crate::service) const CANCELLED: i32 = -32800;
     pub(in crate::service) const NOT_FOUND: i32 = -32002;

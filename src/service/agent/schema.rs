@@ -70,6 +70,15 @@ pub(super) fn kind_of_method(method: &str) -> Option<MethodKind> {
     found.ok().map(|at| METHODS[at].1)
 }
 
+/// Says why a request or notification of this method is wrong, if the schema has only the other.
+pub(super) fn wrong_kind(method: &str, is_request: bool) -> Option<&'static str> {
+    match (kind_of_method(method)?, is_request) {
+        (Request, false) => Some("this method is a request, and must have an id"),
+        (Notification, true) => Some("this method is a notification, and must have no id"),
+        _ => None,
+    }
+}
+
 /// Whether the settings cannot let messages of a method name any session: it is in the schema, or in a group of methods that
 /// always name one.
 pub(crate) fn has_session_rules(method: &str) -> bool {

@@ -12,7 +12,9 @@ use super::{
     is_cancellation, parse_upstream_id, same_id, splice,
 };
 use crate::service::agent::envelope::{Envelope, EnvelopeError, MessageKind};
+use crate::service::agent::params::known_params;
 use crate::service::agent::response::{code, error, invalid_message_error};
+use crate::service::agent::schema::wrong_kind;
 use crate::{ClientId, CloseCode, Time};
 
 /// The result of the checks on a request.
@@ -72,11 +74,20 @@ impl Router {
             }
             state.initialized = true;
         }
-        if Self::only_watches(client, output)
-            && !self.is_permitted_to_watch(client, &envelope, output)
-        {
+        let only_watches = Self::only_watches(client, output);
+        if only_watches && !self.is_permitted_to_watch(client, &envelope, output) {
             return;
         }
+        let known = match self.check_schema(&envelope) {
+            Ok(known) => known,
+            Err(refused) => return output.to_client(client, &[&refused]),
+        };
+        // The agent gets nothing from an observer that could surprise it.
+        let reduced = known.filter(|_| only_watches);
+        let envelope = match reduced.as_deref().map(Envelope::parse) {
+            Some(Ok(reduced)) => reduced,
+            _ => envelope,
+        };
         match &envelope.kind {
             MessageKind::Request { method, id } if method == "initialize" && self.limits.acp => {
                 self.initialize_from_client(now, client, &envelope, &text[id.clone()], output);
@@ -90,6 +101,32 @@ impl Router {
             MessageKind::Response { id, .. } => {
                 self.response_from_client(client, &envelope, id.clone(), output)
             }
+        }
+    }
+
+    /// Checks that a message is what the schema says: a request or a notification, and with the right types in the parameters
+    /// with which a client could otherwise make the agent exit. Returns the message with only the parameters that the schema has,
+    /// if it is one of these, or the error response.
+    fn check_schema(&self, envelope: &Envelope<'_>) -> Result<Option<String>, String> {
+        let (method, id) = match &envelope.kind {
+            MessageKind::Request { method, id } => (method, Some(&envelope.text[id.clone()])),
+            MessageKind::Notification { method } => (method, None),
+            MessageKind::Response { .. } => return Ok(None),
+        };
+        if !self.limits.acp {
+            return Ok(None);
+        }
+        if let Some(why) = wrong_kind(method, id.is_some()) {
+            let id = id.unwrap_or("null");
+            return Err(error(id, code::INVALID, "Invalid request", Some(why)));
+        }
+        let Some(id) = id else { return Ok(None) };
+        match known_params(envelope.text, method) {
+            Ok(None) => Ok(None),
+            Ok(Some(params)) => Ok(Some(format!(
+                r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#
+            ))),
+            Err(why) => Err(error(id, code::PARAMS, "Invalid params", Some(&why))),
         }
     }
 
