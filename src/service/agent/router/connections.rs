@@ -24,7 +24,6 @@ impl ClientState {
             sessions: Vec::new(),
             watching: Vec::new(),
             name: "{}".into(),
-            unread_tokens: Vec::new(),
             elicitations: VecDeque::new(),
         }
     }

@@ -13,8 +13,7 @@ use crate::Principal;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SessionRecord {
     pub(super) principal: Principal,
-    /// Hashes of the tokens that open it: the current token, and the previous one if the client may not have read the
-    /// current one.
+    /// Hashes of the tokens that open it: the current token, and the previous one if the current one has not been used.
     token: u64,
     earlier: Option<u64>,
     /// The agent process that still has the session. `None` if the session was closed.

@@ -40,7 +40,6 @@ impl Router {
         if self.is_watcher(client) {
             return log::debug!("{client} only watches: a message was ignored");
         }
-        self.confirm_tokens(client);
         let is_first = self
             .clients
             .get(&client)

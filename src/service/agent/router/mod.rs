@@ -135,8 +135,6 @@ struct ClientState {
     watching: Vec<Arc<str>>,
     /// The client's name and version, as a JSON object.
     name: Box<str>,
-    /// The sessions whose new tokens were sent after the client's last message, so that it may not have read them.
-    unread_tokens: Vec<Arc<str>>,
     /// The latest elicitations that were sent to this client, with the processes that sent them. Only it is notified of their completion.
     elicitations: VecDeque<(usize, Box<str>)>,
 }

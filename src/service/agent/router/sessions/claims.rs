@@ -138,7 +138,8 @@ impl Router {
             .take_if(|claim| claim.upstream_id == upstream_id)?;
         let state = self.clients.get_mut(&claim.client)?;
         let tokens = match (bound.tokens.take(), claim.token) {
-            // The current token may never have been read. If it was not used either, it is sent again.
+            // The client may never have read the current token, whatever it has sent since: only its use proves that. Until
+            // then, the earlier token stays good, and the current one is sent again.
             (Some(tokens), token)
                 if tokens.earlier.is_some()
                     && token
@@ -171,7 +172,6 @@ impl Router {
         let before = std::mem::replace(&mut bound.state, SessionState::Controlled(claim.client));
         bound.tokens = Some(tokens);
         bound.run = run;
-        state.unread_tokens.push(Arc::clone(session));
         // It has control now.
         remove(&mut state.watching, session);
         remove(&mut bound.observers, &claim.client);
@@ -184,20 +184,6 @@ impl Router {
             self.drop_observers(session, &observers);
         }
         Some(added)
-    }
-
-    /// Invalidates the previous tokens of a client's sessions. The client has sent a message, so it has read the
-    /// responses with the new tokens.
-    pub(in super::super) fn confirm_tokens(&mut self, client: ClientId) {
-        let state = self.clients.get_mut(&client);
-        let unread = state.map(|state| &mut state.unread_tokens);
-        for session in unread.map(std::mem::take).unwrap_or_default() {
-            let bound = self.sessions.get_mut(&session);
-            let bound = bound.filter(|bound| bound.state == SessionState::Controlled(client));
-            if let Some(tokens) = bound.and_then(|bound| bound.tokens.as_mut()) {
-                tokens.earlier = None;
-            }
-        }
     }
 
     /// Undoes the claim of a request that failed or gets no response, and restores the session.

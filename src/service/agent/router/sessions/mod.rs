@@ -80,7 +80,7 @@ pub(super) enum SessionState {
 #[derive(Debug)]
 struct Tokens {
     current: Box<str>,
-    /// The previous token, while the client may not have read the current one.
+    /// The previous token, until the current one has been used.
     earlier: Option<Box<str>>,
 }
 
