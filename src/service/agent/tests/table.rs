@@ -176,6 +176,11 @@ fn unknown_sessions_are_loaded_by_the_only_principal_or_by_rule() {
         let is_loaded = sim.router.owner_of("s") == Some(client(last));
         assert_eq!(is_loaded, permitted, "{rule:?} {principals:?}");
         if !permitted {
+            // The bug: a client whose server had restarted was not told what would let it load its session.
+            let why = sim.client_received(last)["error"]["data"].to_string();
+            for permits in ["unix socket", "token", "--unknown-sessions allow"] {
+                assert!(why.contains(permits), "{why}");
+            }
             sim.client_sends(
                 last,
                 &request("3", "_vendor/x", &json!({"session_id": "s"})),

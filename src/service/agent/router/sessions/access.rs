@@ -61,7 +61,9 @@ impl fmt::Display for SessionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Invalid(why) => why,
-            Self::Denied => "the session does not belong to this connection",
+            Self::Denied => {
+                "the session does not belong to this connection; a client may load it with its resume token, or as its owner, whom a token with a name or a unix socket identifies"
+            }
             Self::Controlled => {
                 "another connection controls the session; load it with \"takeover\": true, or after that connection has ended"
             }
@@ -71,7 +73,9 @@ impl fmt::Display for SessionError {
             Self::NotFound => "the session has ended",
             Self::Observers => "the limit of observers of a session is reached",
             Self::Version => "the session speaks another version of the protocol",
-            Self::Unknown => "the server does not know whose session it is",
+            Self::Unknown => {
+                "the server has not seen the session since its start, and it could belong to another client; loading it is permitted if the server has one token or only a unix socket, or with --unknown-sessions allow"
+            }
             Self::Lost => "the agent that had the session has exited; load the session again",
             Self::Full => "the limit of sessions is reached; close one first",
         })
