@@ -35,6 +35,7 @@ mod pipe;
 mod pipe_program;
 pub mod process;
 mod routes;
+mod sharing;
 mod text;
 
 pub use agent::{Agent, AgentConfig, AgentPerClient};

@@ -153,7 +153,7 @@ const FLAGS: &[Flag] = &[
         name: "max-agents",
         takes: Takes::One("N"),
         default: Some("4"),
-        help: "maximum processes of a shared agent, which has one for each kind of client, by protocol version and capabilities",
+        help: "maximum processes of a shared agent, which has one for each kind of client, by protocol version and capabilities; if there are several principals, one of them can bring half of the kinds",
         set: |settings, value| {
             settings.max_agents = number(value, 1..=64)?;
             Ok(())

@@ -64,12 +64,12 @@ session whose connection was cut can come back and gets the events that it has m
         config.request_timeout = settings.request_timeout;
         config.session_idle = flags.session_idle;
         config.max_sessions = flags.max_sessions;
-        config.max_sessions_each = flags.max_sessions_each.unwrap_or(flags.max_sessions);
+        config.max_sessions_each = flags.max_sessions_each;
         config.max_requests = flags.max_requests;
-        config.max_requests_each = flags.max_requests_each.unwrap_or(flags.max_requests);
+        config.max_requests_each = flags.max_requests_each;
         config.replay = flags.replay;
         config.max_replay = flags.max_replay;
-        config.max_replay_each = flags.max_replay_each.unwrap_or(flags.max_replay);
+        config.max_replay_each = flags.max_replay_each;
         Ok(Box::new(Mcp::new(config)))
     }),
     ..Command::BASE
@@ -151,7 +151,7 @@ const FLAGS: &[Flag] = &[
     Flag {
         name: "max-sessions-each",
         takes: Takes::One("N"),
-        default_note: Some("--max-sessions"),
+        default_note: Some("--max-sessions, half of it if there are several principals"),
         help: "maximum sessions and WebSocket clients of one principal",
         set: |settings, value| {
             settings.mcp.max_sessions_each = Some(number(value, COUNT)?);
@@ -174,7 +174,7 @@ const FLAGS: &[Flag] = &[
     Flag {
         name: "max-requests-each",
         takes: Takes::One("N"),
-        default_note: Some("--max-requests"),
+        default_note: Some("--max-requests, half of it if there are several principals"),
         help: "maximum requests of one principal that wait for an answer",
         set: |settings, value| {
             settings.mcp.max_requests_each = Some(number(value, COUNT)?);
@@ -207,7 +207,7 @@ const FLAGS: &[Flag] = &[
     Flag {
         name: "max-replay-each",
         takes: Takes::One("BYTES"),
-        default_note: Some("--max-replay"),
+        default_note: Some("--max-replay, half of it if there are several principals"),
         help: "maximum size of the kept events of all sessions of one principal",
         set: |settings, value| {
             settings.mcp.max_replay_each = Some(size(value, BYTES)?);

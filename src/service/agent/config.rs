@@ -76,6 +76,7 @@ pub struct AgentConfig {
     pub restart_limit: RestartLimit,
     /// The maximum number of processes of a shared agent, which has one for each kind of client. Clients are of one kind
     /// if their protocol version and capabilities are equal.
+    /// If there are several principals, one of them can bring half of the kinds.
     pub max_agents: usize,
     /// How long a shared agent may take to answer `initialize`.
     pub initialize_timeout: Option<Duration>,

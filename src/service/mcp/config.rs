@@ -36,18 +36,19 @@ pub struct McpConfig {
     pub session_idle: Option<Duration>,
     /// The maximum number of sessions.
     pub max_sessions: usize,
-    /// The maximum number of sessions of one principal.
-    pub max_sessions_each: usize,
+    /// The maximum number of sessions of one principal. By default, this is `max_sessions`, and half of it if there are several
+    /// principals. Clients without a principal count as one.
+    pub max_sessions_each: Option<usize>,
     /// The maximum number of requests that wait for an answer.
     pub max_requests: usize,
-    /// The maximum number of requests of one principal that wait for an answer.
-    pub max_requests_each: usize,
+    /// The maximum number of requests of one principal that wait for an answer. By default, it follows from `max_requests`.
+    pub max_requests_each: Option<usize>,
     /// The maximum number of bytes of events that one session keeps for a client that was cut.
     pub replay: usize,
     /// The maximum number of bytes of events that all sessions keep.
     pub max_replay: usize,
-    /// The maximum number of bytes of events that all sessions of one principal keep.
-    pub max_replay_each: usize,
+    /// The maximum number of bytes of events that all sessions of one principal keep. By default, it follows from `max_replay`.
+    pub max_replay_each: Option<usize>,
 }
 
 impl McpConfig {
@@ -66,12 +67,12 @@ impl McpConfig {
             request_timeout: None,
             session_idle: Some(Duration::from_secs(30 * 60)),
             max_sessions: 256,
-            max_sessions_each: 256,
+            max_sessions_each: None,
             max_requests: 1024,
-            max_requests_each: 1024,
+            max_requests_each: None,
             replay: 256 << 10,
             max_replay: 16 << 20,
-            max_replay_each: 16 << 20,
+            max_replay_each: None,
         }
     }
 
@@ -113,7 +114,7 @@ impl McpConfig {
     pub fn with_max_sessions(self, all: usize, each: usize) -> Self {
         Self {
             max_sessions: all,
-            max_sessions_each: each,
+            max_sessions_each: Some(each),
             ..self
         }
     }
@@ -123,7 +124,7 @@ impl McpConfig {
     pub fn with_max_requests(self, all: usize, each: usize) -> Self {
         Self {
             max_requests: all,
-            max_requests_each: each,
+            max_requests_each: Some(each),
             ..self
         }
     }

@@ -143,6 +143,13 @@ impl Hub {
         }
     }
 
+    /// Notes that a principal uses the service. `is_sole` says that the settings let no other one connect.
+    pub(super) fn note(&mut self, principal: &Principal, is_sole: bool) {
+        for quota in [&mut self.requests, &mut self.bytes, &mut self.sessions] {
+            quota.note(principal, is_sole);
+        }
+    }
+
     /// Counts a request that waits for an answer.
     pub(super) fn take_request(&mut self, principal: &Principal) -> Result<(), HttpError> {
         self.requests

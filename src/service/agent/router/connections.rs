@@ -41,6 +41,7 @@ impl Router {
             .first_principal
             .get_or_insert_with(|| principal.clone());
         self.has_several_principals |= !is_sole || !first.is_same(&principal);
+        self.sharing.note(&principal, is_sole);
         self.clients.insert(
             client,
             ClientState {

@@ -39,8 +39,11 @@ impl Router {
         output: &mut impl RouterOutput,
     ) {
         self.counters.initializes += 1;
+        let Some(state) = self.clients.get(&client) else {
+            return;
+        };
+        let (before, principal) = (state.process, state.principal.clone());
         let kind = kind_of(envelope);
-        let before = self.process_of(client);
         let is_of_kind = |process: &Process| process.kind.as_deref() == Some(&*kind);
         let index = match before {
             Some(index) if self.process(index).is_some_and(is_of_kind) => index,
@@ -49,11 +52,9 @@ impl Router {
                 let refused = error(id, code::INVALID, "Invalid request", why);
                 return output.to_client(client, &[&refused]);
             }
-            None => match self.process_for(&kind, Self::only_watches(client, output)) {
-                Some(index) => index,
-                None => {
-                    let why = "the limit of agent processes is reached; connect with the protocol version and \
-                               capabilities of another client";
+            None => match self.process_for(&kind, &principal, Self::only_watches(client, output)) {
+                Ok(index) => index,
+                Err(why) => {
                     let refused = error(id, code::TOO_MANY, "Too many agents", Some(why));
                     return output.to_client(client, &[&refused]);
                 }

@@ -39,6 +39,7 @@ use super::envelope::{Envelope, is_spelling_of};
 use super::initialize::Capabilities;
 use super::named::Places;
 use crate::service::json::{Skimmer, unescape};
+use crate::service::sharing::Sharing;
 use crate::{ClientId, CloseCode, Histogram, Principal, Scope, Time};
 use ended_sessions::EndedSessions;
 use id_map::IdMap;
@@ -258,8 +259,10 @@ pub(crate) struct Router {
     ended: EndedSessions,
     /// The principal of the first client.
     first_principal: Option<Principal>,
-    /// Whether clients of several principals may connect.
+    /// Whether clients of several principals may connect. Clients without one are several.
     has_several_principals: bool,
+    /// Who shares the agent processes.
+    sharing: Sharing,
     /// When [`Router::handle_timeout`] has to be called.
     wakeup: Option<Time>,
     /// Whether `wakeup` has changed since [`Router::take_wakeup`] was last called.
@@ -290,6 +293,7 @@ impl Router {
             ended: EndedSessions::new(limits.ended_sessions),
             first_principal: None,
             has_several_principals: false,
+            sharing: Sharing::default(),
             wakeup: None,
             has_new_wakeup: false,
             is_draining: false,

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use super::early_messages::EarlyMessages;
 use super::id_map::IdMap;
 use super::{AbandonedRequest, ClientRequest, RequestClass, Router, RouterOutput};
-use crate::ClientId;
 use crate::service::agent::envelope::{Envelope, MessageKind};
 use crate::service::agent::initialize::Initialize;
 use crate::service::agent::response::{client_gone, code};
+use crate::{ClientId, Principal};
 
 /// A process and one of its runs: a restart begins another one. Each run knows only its own sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +26,8 @@ pub(super) struct Process {
     number: u32,
     /// The kind of its clients. `None` until a client has sent `initialize`.
     pub(super) kind: Option<Box<str>>,
+    /// Whose client was the first of this kind.
+    first: Option<Principal>,
     /// The protocol version that the agent has chosen.
     pub(super) version: u64,
     pub(super) initialize: Initialize,
@@ -45,6 +47,7 @@ impl Process {
         Self {
             number,
             kind: None,
+            first: None,
             version: 1,
             initialize: Initialize::Never,
             creating: 0,
@@ -196,9 +199,14 @@ impl Router {
         }
     }
 
-    /// The process for clients of a kind: the existing one, one that no client has used yet, or a new one. `None` if there
+    /// The process for clients of a kind: the existing one, one that no client has used yet, or a new one. An error says why there
     /// are too many. A client that only watches can use any process of its protocol version, but starts none.
-    pub(super) fn process_for(&mut self, kind: &str, only_watches: bool) -> Option<usize> {
+    pub(super) fn process_for(
+        &mut self,
+        kind: &str,
+        principal: &Principal,
+        only_watches: bool,
+    ) -> Result<usize, &'static str> {
         let has_kind = |process: &Option<Process>, kind: Option<&str>| {
             let process = process.as_ref();
             process.is_some_and(|process| process.kind.as_deref() == kind)
@@ -216,17 +224,45 @@ impl Router {
             indices.find(|&index| only_watches && self.process(index).is_some_and(is_alike))
         });
         let mut indices = 0..self.processes.len();
-        let found =
-            theirs.or_else(|| indices.find(|&index| has_kind(&self.processes[index], None)));
-        let index = match found {
+        let unused = || indices.find(|&index| has_kind(&self.processes[index], None));
+        let share = self.sharing.share_of(self.limits.processes);
+        let too_many = "the limit of agent processes is reached; connect with the protocol version and capabilities of another client";
+        let index = match theirs.or_else(unused) {
             Some(index) => index,
-            None if only_watches => return None,
-            None => self.add_process()?,
+            None if only_watches => return Err(too_many),
+            None if share < self.limits.processes && self.kinds_of(principal) >= share => {
+                return Err(
+                    "your clients use their share of the agent processes; connect with the protocol version and capabilities of another client",
+                );
+            }
+            None => self.add_process().ok_or(too_many)?,
         };
-        if let Some(process) = self.process_mut(index) {
-            process.kind.get_or_insert_with(|| kind.into());
+        if let Some(process) = self.process_mut(index)
+            && process.kind.is_none()
+        {
+            process.kind = Some(kind.into());
+            process.first = Some(principal.clone());
         }
-        Some(index)
+        Ok(index)
+    }
+
+    /// The number of kinds that a principal has brought and still uses.
+    fn kinds_of(&self, principal: &Principal) -> usize {
+        let uses = |index: usize| {
+            let mut clients = self.clients.values();
+            let mut sessions = self.sessions.values();
+            clients.any(|state| state.process == Some(index) && state.principal == *principal)
+                || sessions.any(|one| one.needs(index) && one.principal == *principal)
+        };
+        let has_brought = |index: &usize| {
+            let process = self.process(*index);
+            process.is_some_and(|process| process.first.as_ref() == Some(principal))
+        };
+        let indices = 0..self.processes.len();
+        indices
+            .filter(has_brought)
+            .filter(|index| uses(*index))
+            .count()
     }
 
     /// Adds a process. At the limit, it replaces one that nobody uses. The processes that are being stopped

@@ -342,3 +342,42 @@ fn a_restarted_agent_that_does_not_answer_initialize_is_stopped() {
     sim.router.handle_timeout(sim.now, &mut sim.output);
     assert!(sim.router.is_refused(0));
 }
+
+#[test]
+fn one_person_cannot_bring_all_kinds_of_clients() {
+    // The bug: four odd `initialize` of one person took all processes, and clients of other kinds were rejected.
+    let odd = |number: u64| json!({"protocolVersion": 1, "clientCapabilities": {"odd": number}});
+    let mut limits = Simulation::new().router.limits();
+    limits.processes = 4;
+    let refused = |sim: &mut Simulation, number: u64, principal: &Principal, kind: u64| {
+        sim.router
+            .handle_connected(client(number), principal.clone(), false);
+        sim.hello(number, &odd(kind));
+        code(&sim.client_received(number)) == -32013
+    };
+    let (ada, bob) = (named("ada"), named("bob"));
+    let mut sim = Simulation::with_limits(limits);
+    let tried = (1..=4).map(|number| refused(&mut sim, number, &ada, number));
+    assert_eq!(tried.collect::<Vec<_>>(), [false, false, true, true]);
+    assert!(!refused(&mut sim, 5, &bob, 5) && !refused(&mut sim, 6, &bob, 6));
+    assert!(refused(&mut sim, 7, &bob, 7), "nor can another one");
+    // A kind that is there is open to everyone.
+    assert!(!refused(&mut sim, 8, &ada, 5));
+    assert!(!refused(&mut sim, 3, &ada, 1), "a client may try again");
+    // A kind that its principal does not use any more does not count.
+    sim.disconnect(1);
+    sim.disconnect(3);
+    assert!(!refused(&mut sim, 9, &ada, 9));
+
+    // Who is alone may bring all of them. Nothing tells clients without a principal apart.
+    for principal in [Principal::Token, Principal::Nobody] {
+        let mut sim = Simulation::with_limits(limits);
+        for number in 1..=4 {
+            let is_sole = principal == Principal::Token;
+            sim.router
+                .handle_connected(client(number), principal.clone(), is_sole);
+            sim.hello(number, &odd(number));
+            assert_eq!(code(&sim.client_received(number)), 0, "{principal:?}");
+        }
+    }
+}

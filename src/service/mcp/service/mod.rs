@@ -136,6 +136,8 @@ impl Service for Mcp {
 
     fn connected(&mut self, ctx: &mut Context, client: ClientId, request: &Request<'_>) {
         let principal = ctx.principal(client);
+        let is_sole = ctx.is_sole_principal(client);
+        self.hub.note(&principal, is_sole);
         if self.hub.sessions.take(&principal, 1).is_err() {
             ctx.close(
                 client,
@@ -153,6 +155,8 @@ impl Service for Mcp {
     }
 
     fn call(&mut self, ctx: &mut Context, caller: ClientId, request: &Request<'_>, body: &[u8]) {
+        let is_sole = ctx.is_sole_principal(caller);
+        self.hub.note(&ctx.principal(caller), is_sole);
         if let Err(error) = self.handle_call(ctx, caller, request, body) {
             log::debug!("{caller} was refused: {} {}", error.status.0, error.message);
             ctx.respond(caller, &error.to_response(is_stateless(request)));
