@@ -364,6 +364,25 @@ pub(crate) fn unescape(raw: &str) -> Cow<'_, str> {
     }
 }
 
+/// Says where a text is not JSON, and what was expected there. The position counts bytes from 0.
+pub(crate) fn why_not_json(text: &str) -> String {
+    let mut skimmer = Skimmer::new(text);
+    if skimmer.value().and_then(|_| skimmer.end()).is_ok() {
+        return "the message is over a limit of values".to_owned();
+    }
+    let at = skimmer.at;
+    // This parser stops at the same byte, and has a text for each error. It does not limit what the scanner limits.
+    let why = match serde_json::from_str::<serde::de::IgnoredAny>(text) {
+        Err(error) => {
+            let why = error.to_string();
+            let end = why.rfind(" at line ").unwrap_or(why.len());
+            why[..end].to_owned()
+        }
+        Ok(_) => "unpaired surrogate, or over a limit of nesting or values".to_owned(),
+    };
+    format!("byte {at}: {why}")
+}
+
 /// Writes a string as JSON.
 pub(crate) fn quote(text: &str) -> String {
     serde_json::Value::from(text).to_string()
@@ -451,6 +470,30 @@ mod tests {
         }
         let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
         assert!(is_json(&nested(128)) && !is_json(&nested(129)) && !is_json(&nested(1 << 20)));
+    }
+
+    #[test]
+    fn an_error_says_where_it_is_and_what_was_expected() {
+        for (text, want) in [
+            ("hello", "byte 0: expected value"),
+            ("", "byte 0: EOF while parsing a value"),
+            (r#"{"a":1 "b":2}"#, "byte 7: expected `,` or `}`"),
+            (r#"{"a":[1,2}"#, "byte 9: expected `,` or `]`"),
+            (r#"{"a":é"#, "byte 5: expected value"),
+            (r#"{"a" 1}"#, "byte 5: expected `:`"),
+            (r#"{a:1}"#, "byte 1: key must be a string"),
+            (r#"{"a":1} x"#, "byte 8: trailing characters"),
+            (r#"{"a":"é"#, "byte 8: EOF while parsing a string"),
+            (r#"["\x"]"#, "byte 3: invalid escape"),
+            (
+                r#"["\ud800"]"#,
+                "byte 8: unpaired surrogate, or over a limit of nesting or values",
+            ),
+        ] {
+            assert_eq!(why_not_json(text), want, "{text}");
+        }
+        let nested = "[".repeat(200) + &"]".repeat(200);
+        assert!(why_not_json(&nested).starts_with("byte 129: "));
     }
 
     #[test]

