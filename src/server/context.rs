@@ -57,6 +57,12 @@ impl Context {
         self.core.broadcast(message.into(), to)
     }
 
+    /// Sends a message to each of these clients, as [`Context::broadcast`] does to all of them. Its time does not depend on the
+    /// number of other clients.
+    pub fn send_to_all<'m>(&mut self, ids: &[ClientId], message: impl Into<Message<'m>>) -> usize {
+        self.core.send_to_all(ids, message.into())
+    }
+
     /// Begins the closing handshake (RFC 6455 section 7.1.2). An invalid code becomes 1011, and a reason over 123 bytes
     /// is shortened. Does nothing if the client is gone or closing.
     ///

@@ -433,6 +433,10 @@ impl RouterOutput for ContextOutput<'_> {
         };
     }
 
+    fn to_clients(&mut self, clients: &[ClientId], text: &str) {
+        self.ctx.send_to_all(clients, Message::Text(text));
+    }
+
     fn close(&mut self, client: ClientId, code: CloseCode, reason: &str) {
         self.ctx.close(client, code, reason);
     }

@@ -102,6 +102,12 @@ pub(crate) trait RouterOutput {
     fn to_agent(&mut self, process: usize, parts: &[&str]);
     /// Sends a message to a client, in parts.
     fn to_client(&mut self, client: ClientId, parts: &[&str]);
+    /// Sends one message to several clients, which share it.
+    fn to_clients(&mut self, clients: &[ClientId], text: &str) {
+        for client in clients {
+            self.to_client(*client, &[text]);
+        }
+    }
     /// Closes a client.
     fn close(&mut self, client: ClientId, code: CloseCode, reason: &str);
     /// Returns a new secret that cannot be guessed.

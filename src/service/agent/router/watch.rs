@@ -17,6 +17,8 @@ use crate::{ClientId, Scope};
 
 /// The maximum number of observers of a session.
 pub(super) const MAX_OBSERVERS: usize = 64;
+/// The maximum number of blocks of a prompt that observers are shown.
+const MAX_SHOWN_BLOCKS: usize = 64;
 /// The maximum length of a client's name and version, as JSON.
 const MAX_NAME: usize = 256;
 /// Tells an observer that its session has ended.
@@ -290,14 +292,17 @@ impl Router {
             return;
         };
         let controller = bound.controller();
-        for observer in &bound.observers {
-            if Some(*observer) != controller {
-                output.to_client(*observer, &[text]);
-            }
+        let observers = bound.observers.iter().copied();
+        let observers: Vec<ClientId> = observers
+            .filter(|observer| Some(*observer) != controller)
+            .collect();
+        if !observers.is_empty() {
+            output.to_clients(&observers, text);
         }
     }
 
-    /// Shows a prompt to the observers of a session, as updates with its content. In version 2, the agent does that.
+    /// Shows a prompt to the observers of a session, as updates with its content. In version 2, the agent does that. An update
+    /// has one block of content, so the number of blocks is limited. The last update says how many are left out.
     pub(super) fn show_prompt(
         &self,
         session: &str,
@@ -310,19 +315,31 @@ impl Router {
             return;
         };
         let mut contents: Vec<Range<usize>> = Vec::new();
-        if Skimmer::at(text, &blocks)
-            .array(|block| contents.push(block))
-            .is_err()
-        {
+        let mut left_out: usize = 0;
+        let scanned = Skimmer::at(text, &blocks).array(|block| {
+            if contents.len() < MAX_SHOWN_BLOCKS {
+                contents.push(block);
+            } else {
+                left_out += 1;
+            }
+        });
+        if scanned.is_err() {
             return;
         }
-        for content in contents {
+        let session_json = quote(session);
+        let mut show = |content: &str| {
             let update = format!(
-                r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":{},"update":{{"sessionUpdate":"user_message_chunk","content":{}}}}}}}"#,
-                quote(session),
-                &text[content]
+                r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":{session_json},"update":{{"sessionUpdate":"user_message_chunk","content":{content}}}}}}}"#,
             );
             self.tell_observers(session, &update, output);
+        };
+        for content in contents {
+            show(&text[content]);
+        }
+        if left_out > 0 {
+            show(&format!(
+                r#"{{"type":"text","text":"[{left_out} more blocks of the prompt are not shown]"}}"#
+            ));
         }
     }
 

@@ -38,6 +38,8 @@ pub(super) struct RecordedOutput {
     pub(super) watchers: Vec<ClientId>,
     /// The clients that are away.
     pub(super) away: Vec<ClientId>,
+    /// The number of messages for clients. One for several clients counts once.
+    pub(super) messages: usize,
     secrets: u64,
 }
 
@@ -52,7 +54,16 @@ impl RouterOutput for RecordedOutput {
     }
 
     fn to_client(&mut self, client: ClientId, parts: &[&str]) {
+        self.messages += 1;
         self.clients.entry(client).or_default().push(parts.concat());
+    }
+
+    fn to_clients(&mut self, clients: &[ClientId], text: &str) {
+        self.messages += 1;
+        for client in clients {
+            let received = self.clients.entry(*client).or_default();
+            received.push(text.to_owned());
+        }
     }
 
     fn close(&mut self, client: ClientId, code: CloseCode, _: &str) {

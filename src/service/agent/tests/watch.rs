@@ -56,6 +56,36 @@ fn received(sim: &Simulation, number: u64) -> Vec<Value> {
     messages.map(parse).collect()
 }
 
+/// The bug: each block of a prompt became a message for each observer, so 2 MB with 990,000 blocks and 64 observers stopped the
+/// server for 10 seconds.
+#[test]
+fn the_observers_of_a_prompt_share_a_limited_number_of_updates() {
+    let (mut sim, token) = live(Approvals::Owner);
+    (2..10).for_each(|number| observe(&mut sim, number, &token));
+    sim.clear();
+    sim.output.messages = 0;
+    let mut blocks = vec![json!({"type": "text", "text": "hi"}); 64];
+    let mut prompt = |blocks: &[Value]| {
+        let prompt = json!({"sessionId": "s", "prompt": blocks});
+        sim.clear();
+        sim.client_sends(1, &request("5", "session/prompt", &prompt));
+        let all: Vec<Vec<Value>> = (2..10).map(|number| received(&sim, number)).collect();
+        assert!(all.iter().all(|one| *one == all[0]));
+        let messages = std::mem::take(&mut sim.output.messages);
+        (messages, all[0].clone())
+    };
+    let (messages, shown) = prompt(&blocks);
+    assert_eq!((messages, shown.len()), (64, 64));
+    blocks.resize(10_000, json!(0));
+    let (messages, shown) = prompt(&blocks);
+    assert_eq!((messages, shown.len()), (65, 65));
+    let content = &shown[64]["params"]["update"]["content"];
+    assert_eq!(
+        content["text"],
+        "[9936 more blocks of the prompt are not shown]"
+    );
+}
+
 #[test]
 fn an_observer_sees_what_happens_and_controls_nothing() {
     let (mut sim, token) = live(Approvals::Owner);
