@@ -11,6 +11,7 @@ pub(super) mod line_decoder;
 pub(crate) mod named;
 mod params;
 mod per_client;
+mod pressure;
 mod process;
 pub(crate) mod recover_id;
 pub(super) mod response;

@@ -5,6 +5,7 @@ use uuid::Uuid;
 
 use super::figures;
 use super::line_decoder::{AgentLine, push_line};
+use super::pressure::{Affected, Pressure};
 use super::process::{AgentProcess, ProcessState};
 use super::router::{ProcessChange, Router, RouterLimits, RouterOutput};
 use super::{AgentConfig, AgentProtocol, HIGH_WATER, LOW_WATER, MAX_UNREAD, WATCH};
@@ -59,8 +60,7 @@ pub struct Agent {
     /// The timer for the router's next deadline, and when it expires.
     wakeup: Option<(Time, TimerId)>,
     failure: Option<String>,
-    /// Whether clients are held because a process does not read.
-    holds_clients: bool,
+    pressure: Pressure,
 }
 
 impl Agent {
@@ -90,7 +90,7 @@ impl Agent {
             ended_restarts: 0,
             wakeup: None,
             failure: None,
-            holds_clients: false,
+            pressure: Pressure::default(),
         }
     }
 
@@ -103,6 +103,7 @@ impl Agent {
         let mut output = ContextOutput {
             ctx: &mut *ctx,
             processes: &mut self.processes,
+            pressure: &mut self.pressure,
             sender: None,
         };
         handle(&mut self.router, &mut output);
@@ -151,7 +152,7 @@ impl Agent {
 
     /// Holds the clients of a process, and of its sessions, while it does not read.
     fn check_pressure(&mut self, ctx: &mut Context) {
-        let mut has_changed = false;
+        let mut is_any_behind = false;
         for process in self.processes.iter_mut().flatten() {
             let unread = process.unread();
             let is_behind = unread
@@ -160,15 +161,16 @@ impl Agent {
                 } else {
                     HIGH_WATER
                 };
-            has_changed |= is_behind != std::mem::replace(&mut process.is_behind, is_behind);
+            if is_behind != std::mem::replace(&mut process.is_behind, is_behind) {
+                self.pressure.change();
+            }
+            is_any_behind |= is_behind;
         }
-        let mut processes = self.processes.iter().flatten();
-        let is_any_behind = processes.any(|process| process.is_behind);
-        if !has_changed && !is_any_behind && !self.holds_clients {
-            return;
-        }
-        self.holds_clients = is_any_behind;
-        for client in ctx.clients() {
+        let clients = match self.pressure.take_affected(is_any_behind) {
+            Affected::All => ctx.clients(),
+            Affected::Only(clients) => clients,
+        };
+        for client in clients {
             let is_behind = |(index, process): (usize, &Option<AgentProcess>)| {
                 let is_behind = process.as_ref().is_some_and(|process| process.is_behind);
                 is_behind && self.router.uses(client, index)
@@ -194,6 +196,9 @@ impl Agent {
             return false;
         };
         self.ended_restarts += process.backoff.restarts();
+        if process.is_behind {
+            self.pressure.change();
+        }
         match process.state {
             ProcessState::Running(mut child) => {
                 log::info!("stopping an agent process that no client uses");
@@ -319,11 +324,13 @@ impl Agent {
             let queued = child.stdin().map_or(0, |stdin| stdin.queued());
             let mut decoder = std::mem::take(&mut process.decoder);
             let (router, processes) = (&mut self.router, &mut self.processes);
+            let pressure = &mut self.pressure;
             let event = handle(&mut child, ctx, &mut |ctx, _, line| {
                 let now = ctx.now();
                 let mut output = ContextOutput {
                     ctx,
                     processes,
+                    pressure,
                     sender: Some((index, MAX_UNREAD.saturating_sub(queued))),
                 };
                 match decoder.decode(line) {
@@ -395,6 +402,7 @@ impl Agent {
 struct ContextOutput<'a> {
     ctx: &'a mut Context,
     processes: &'a mut [Option<AgentProcess>],
+    pressure: &'a mut Pressure,
     /// The process whose message is handled, and the maximum number of bytes that may be queued for it. Further lines are
     /// dropped: they are responses to an agent that sends requests but does not read. Responses to it are not held,
     /// because it may wait for them during its start.
@@ -426,6 +434,8 @@ impl RouterOutput for ContextOutput<'_> {
     }
 
     fn to_client(&mut self, client: ClientId, parts: &[&str]) {
+        // The message may be the answer by which the client has got or lost a session.
+        self.pressure.touch(client);
         // A client that has disconnected or is closing gets no more messages.
         let _ = match parts {
             [text] => self.ctx.try_send(client, Message::Text(text)),
@@ -511,6 +521,8 @@ impl Service for Agent {
         }
         let is_sole = ctx.is_sole_principal(client);
         self.router.handle_connected(client, principal, is_sole);
+        self.pressure.touch(client);
+        self.check_pressure(ctx);
     }
 
     fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
@@ -519,6 +531,7 @@ impl Service for Agent {
             // The cost grows with the length, because every byte is parsed.
             ctx.spend(3 + text.len() / 512);
             let now = ctx.now();
+            self.pressure.touch(client);
             self.route(ctx, |router, output| {
                 router.handle_client_message(now, client, text, output)
             });
