@@ -21,7 +21,7 @@ const OWN_PROTOCOL: &str = "outrigger";
 /// The field with which the console marks its own requests, so that the figures that it shows do not include them.
 const CONSOLE: &str = "outrigger-console";
 
-/// The maximum length of a client's path in bytes. The server keeps the path while the client is connected.
+/// The maximum length of a request's path in bytes. The server keeps the path while the client is connected.
 const MAX_PATH: usize = 1024;
 
 /// The maximum length of the path in the log line of a rejection. It is kept while the rejection is delayed.
@@ -80,6 +80,11 @@ fn route<S: Service>(
     head: &[u8],
 ) -> Result<(), Rejection> {
     ctx.core.forward(id, request)?;
+    // A longer path is not searched for tokens, which would take time.
+    if request.path().len() > MAX_PATH {
+        let why = format!("the path is longer than {MAX_PATH} bytes");
+        return Err(Rejection::new(StatusCode::URI_TOO_LONG, why));
+    }
     let is_stopping = ctx.is_stopping();
     let service_id = if admin::is_for(request) {
         ServiceId::ALL
@@ -194,10 +199,6 @@ fn upgrade<S: Service>(
         resumption::check(ctx, id, request, token, *received)?;
     }
     let upgrade = request.upgrade()?;
-    if request.path().len() > MAX_PATH {
-        let why = format!("the path is longer than {MAX_PATH} bytes");
-        return Err(Rejection::new(StatusCode::URI_TOO_LONG, why));
-    }
     let Some(remote) = ctx.remote(id) else {
         return Ok(());
     };

@@ -139,6 +139,14 @@ fn a_given_token_is_required_and_hidden_from_the_program() {
         assert_eq!(event["query"], "a=b");
         assert!(!event.to_string().contains("chosen"), "{event}");
     }
+    // A path over the limit is refused by its length, before it is searched for tokens.
+    let long = |len: usize| format!("/{:x<len$}", "");
+    assert_eq!(status(address, &long(1023), ""), "401");
+    assert_eq!(status(address, &long(1024), ""), "414");
+    let call = format!("GET {} HTTP/1.1\r\nHost: localhost\r\n\r\n", long(8000));
+    let mut wire = Wire::open(address);
+    wire.send(call.as_bytes());
+    assert!(wire.read_head().starts_with("HTTP/1.1 414 "));
     // The environment variable is not passed on to programs.
     let server = Program::spawn(
         Command::new(OUTRIGGER)

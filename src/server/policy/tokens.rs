@@ -163,16 +163,16 @@ impl Tokens {
         if self.is_empty() {
             return false;
         }
+        let known = self.0.iter().filter_map(|one| one.secret().token());
+        let known: Vec<&[u8]> = known
+            .map(|token| token.reveal().as_bytes())
+            .filter(|token| token.len() >= least)
+            .collect();
+        let has_digests = self.0.iter().any(|one| one.secret().token().is_none());
         let decoded = percent_decode(text);
-        let mut has_digests = false;
-        for one in &self.0 {
-            let Some(token) = one.secret().token() else {
-                has_digests = true;
-                continue;
-            };
-            if token.reveal().len() >= least && contains_token(text, token) {
-                return true;
-            }
+        let is_plain = decoded == text.as_bytes();
+        if contains_any(&decoded, &known) || !is_plain && contains_any(text.as_bytes(), &known) {
+            return true;
         }
         let separates = |byte: &u8| b"/?&=;, ".contains(byte);
         has_digests
@@ -182,14 +182,36 @@ impl Tokens {
     }
 }
 
-/// Whether a text contains a token, in any letter case or percent-encoded.
-fn contains_token(text: &str, token: &Token) -> bool {
-    let token = token.reveal().as_bytes();
-    let has = |text: &[u8]| {
-        let mut windows = text.windows(token.len());
-        windows.any(|window| window.eq_ignore_ascii_case(token))
+/// The number of first bytes of a token by which [`contains_any`] finds it.
+const PREFIX: usize = 4;
+
+/// Whether a text contains one of the tokens, in any letter case. Compares a position of the text with the tokens only if a token may
+/// begin there, because a stranger sends the text.
+fn contains_any(text: &[u8], tokens: &[&[u8]]) -> bool {
+    /// The number of classes of beginnings. There are far fewer tokens.
+    const CLASSES: usize = 4096;
+    let class = |bytes: &[u8]| {
+        let prefix = bytes.first_chunk::<PREFIX>()?;
+        let prefix = u32::from_le_bytes(*prefix) | 0x2020_2020;
+        Some((prefix.wrapping_mul(0x9e37_79b1) >> 20) as usize)
     };
-    has(text.as_bytes()) || has(&percent_decode(text))
+    let mut may_begin = [false; CLASSES];
+    let mut has_short = false;
+    for token in tokens {
+        match class(token) {
+            Some(class) => may_begin[class] = true,
+            None => has_short = true,
+        }
+    }
+    (0..text.len()).any(|at| {
+        let rest = &text[at..];
+        let begins = has_short || class(rest).is_some_and(|class| may_begin[class]);
+        begins
+            && tokens.iter().any(|token| {
+                let found = rest.get(..token.len());
+                found.is_some_and(|found| found.eq_ignore_ascii_case(token))
+            })
+    })
 }
 
 impl From<Token> for Tokens {
@@ -420,6 +442,29 @@ mod tests {
             let found = after.successor(ada).and_then(|id| after.get(id));
             assert_eq!(found.is_some_and(|one| one.name() == "ada"), kept);
         }
+    }
+
+    #[test]
+    fn the_search_for_tokens_finds_what_a_naive_search_finds() {
+        let mut random = crate::random::Random::new(7);
+        let mut word = |most: usize| -> Vec<u8> {
+            let len = 1 + random.below(most);
+            let letters = b"aAbB%[{`@";
+            (0..len).map(|_| letters[random.below(9)]).collect()
+        };
+        let mut found = 0;
+        for _ in 0..20_000 {
+            let text = word(40);
+            let tokens = [word(9), word(9), word(9)];
+            let tokens: Vec<&[u8]> = tokens.iter().map(Vec::as_slice).collect();
+            let naive = tokens.iter().any(|token| {
+                let mut windows = text.windows(token.len());
+                windows.any(|window| window.eq_ignore_ascii_case(token))
+            });
+            assert_eq!(contains_any(&text, &tokens), naive, "{text:?} {tokens:?}");
+            found += usize::from(naive);
+        }
+        assert!((2_000..18_000).contains(&found), "{found}");
     }
 
     #[test]
