@@ -83,6 +83,9 @@ pub struct Config {
     pub affinity_cookie: Option<String>,
     /// Limits on what a client can make its connection hold.
     pub limits: Limits,
+    /// The maximum length of a client's message that a service parses as JSON or writes as JSON, in bytes. A prompt of the Agent
+    /// Client Protocol may be as long as [`Limits::max_message`].
+    pub max_json: usize,
     /// How messages are compressed for clients that offer permessage-deflate; `None` means not at all.
     #[cfg(feature = "deflate")]
     pub deflate: Option<DeflateConfig>,
@@ -122,6 +125,8 @@ pub struct Config {
 impl Config {
     /// The default of [`Config::max_clients`].
     pub const MAX_CLIENTS: usize = 10_000;
+    /// The default of [`Config::max_json`]: 4 MiB.
+    pub const MAX_JSON: usize = 4 << 20;
     /// The default of [`Config::max_outbound`]: 8 MiB.
     pub const MAX_OUTBOUND: usize = 8 << 20;
     /// The default of [`Config::soft_outbound`]: 256 KiB.
@@ -288,6 +293,7 @@ impl Default for Config {
             max_clients_per_principal: None,
             affinity_cookie: None,
             limits: Limits::default(),
+            max_json: Self::MAX_JSON,
             #[cfg(feature = "deflate")]
             deflate: None,
             max_outbound: Self::MAX_OUTBOUND,

@@ -229,6 +229,13 @@ impl Context {
         client.end_stream(env)
     }
 
+    /// Whether a message of a client is over [`Config::max_json`], so that the service must refuse it. Counts it.
+    pub(crate) fn refuses_json(&mut self, length: usize) -> bool {
+        let is_too_long = length > self.core.env.config.max_json;
+        self.core.env.counters.long_json += u64::from(is_too_long);
+        is_too_long
+    }
+
     // File descriptors, timers and work.
 
     /// Watches a non-blocking file descriptor. [`Service::ready`](crate::Service::ready) reports its readiness. Unwatch

@@ -56,6 +56,8 @@ pub(super) struct Counters {
     pub(super) ended: Traffic,
     /// The traffic of ended WebSocket connections.
     pub(super) ended_clients: Traffic,
+    /// Messages of clients that services have refused because of their length.
+    pub(super) long_json: u64,
     /// Calls that services have received, except those of the console.
     pub(super) service_calls: u64,
     /// Clients whose connection was cut and that could resume it.

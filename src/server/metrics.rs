@@ -377,6 +377,11 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
             counters.detaches,
         ),
         (
+            "outrigger_long_json_total",
+            "Messages of clients that were refused because they are over --max-json.",
+            counters.long_json,
+        ),
+        (
             "outrigger_resumes_total",
             "Connections that clients have resumed.",
             counters.resumes,
@@ -442,6 +447,7 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
             ("max_head", limits.max_head),
             ("max_headers", limits.max_headers),
             ("max_message", limits.max_message),
+            ("max_json", ctx.config().max_json),
             ("max_outbound", ctx.config().max_outbound),
             (
                 "resume_buffer",

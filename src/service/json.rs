@@ -1,7 +1,7 @@
 //! A JSON scanner that validates a text and returns the ranges of its values without building a tree.
 //!
 //! A message can thus be routed and passed on with its own bytes. [`Skimmer`] is stricter than RFC 8259 requires: it
-//! rejects unpaired surrogates, and it limits the nesting and the number of values.
+//! rejects unpaired surrogates, and it limits the nesting, and the number of values, keys and escapes.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -9,10 +9,22 @@ use std::ops::Range;
 /// The maximum nesting of arrays and objects.
 const MAX_DEPTH: u32 = 128;
 
-/// The maximum number of values in a text, nested ones included. Scanning a million takes tens of milliseconds.
+/// The maximum number of values and keys in a text, nested ones included. Scanning them once takes about 10 ms.
 pub(crate) const MAX_VALUES: u32 = 1_000_000;
 
-/// The text is not JSON, or exceeds the limit on nesting or on values.
+/// The maximum number of values and keys in a client's message.
+pub(crate) const MAX_CLIENT_VALUES: u32 = 250_000;
+
+/// The units of a value, and of a key. A unit takes about 5 ns. Long strings are scanned so fast that only their length is limited.
+const VALUE: u32 = 2;
+/// The units of an escape, and of one in a key. A key with escapes is unescaped to compare it.
+const ESCAPE: u32 = 1;
+const ESCAPE_IN_KEY: u32 = 16;
+
+/// The maximum length of a key that is unescaped to compare it. No key that matters is as long.
+const MAX_KEY: usize = 1024;
+
+/// The text is not JSON, or exceeds the limit on nesting, or on values, keys and escapes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NotJson;
 
@@ -21,8 +33,10 @@ pub(crate) struct NotJson;
 pub(crate) struct Skimmer<'a> {
     text: &'a str,
     at: usize,
-    /// The number of values that may still follow.
-    values: u32,
+    /// The nesting of the objects that [`Skimmer::nested`] scans.
+    depth: u32,
+    /// The units of what may still follow.
+    budget: u32,
 }
 
 impl<'a> Skimmer<'a> {
@@ -31,7 +45,16 @@ impl<'a> Skimmer<'a> {
         Self {
             text,
             at: 0,
-            values: MAX_VALUES,
+            depth: 0,
+            budget: MAX_VALUES * VALUE,
+        }
+    }
+
+    /// A cursor at the start of a client's message, for which the limits are lower.
+    pub(crate) fn of_client(text: &'a str) -> Self {
+        Self {
+            budget: MAX_CLIENT_VALUES * VALUE,
+            ..Self::new(text)
         }
     }
 
@@ -40,7 +63,8 @@ impl<'a> Skimmer<'a> {
         Self {
             text: &text[..value.end],
             at: value.start,
-            values: MAX_VALUES,
+            depth: 0,
+            budget: MAX_VALUES * VALUE,
         }
     }
 
@@ -60,10 +84,36 @@ impl<'a> Skimmer<'a> {
         }
     }
 
-    /// Scans an object and calls `member` with each key and the range of its value.
+    /// Scans an object and calls `member` with each key and the range of its value. A key over 1 KiB keeps its escapes.
     pub(crate) fn object(
         &mut self,
         mut member: impl FnMut(Cow<'a, str>, Range<usize>),
+    ) -> Result<(), NotJson> {
+        self.members(|skimmer, key| {
+            let value = skimmer.value()?;
+            member(key, value);
+            Ok(())
+        })
+    }
+
+    /// Scans an object inside a member of another one, as [`Skimmer::members`] does, and returns its range.
+    pub(crate) fn nested(
+        &mut self,
+        member: impl FnMut(&mut Self, Cow<'a, str>) -> Result<(), NotJson>,
+    ) -> Result<Range<usize>, NotJson> {
+        self.space();
+        let start = self.at;
+        self.spend(VALUE)?;
+        self.depth += 1;
+        self.members(member)?;
+        self.depth -= 1;
+        Ok(start..self.at)
+    }
+
+    /// Scans an object and calls `member` with each key, in front of the value, which `member` must scan.
+    pub(crate) fn members(
+        &mut self,
+        mut member: impl FnMut(&mut Self, Cow<'a, str>) -> Result<(), NotJson>,
     ) -> Result<(), NotJson> {
         self.space();
         self.expect(b'{')?;
@@ -72,12 +122,14 @@ impl<'a> Skimmer<'a> {
             return Ok(());
         }
         loop {
-            self.space();
-            let key = self.string()?;
-            self.space();
-            self.expect(b':')?;
-            let value = self.value()?;
-            member(unescape(&self.text[key]), value);
+            let key = self.key()?;
+            let key = &self.text[key];
+            let key = if key.len() > MAX_KEY {
+                Cow::Borrowed(&key[1..key.len() - 1])
+            } else {
+                unescape(key)
+            };
+            member(self, key)?;
             self.space();
             if self.take(b'}') {
                 return Ok(());
@@ -104,16 +156,24 @@ impl<'a> Skimmer<'a> {
         }
     }
 
+    /// Scans a value that will be scanned several times more, so it counts four times.
+    pub(crate) fn value_to_search(&mut self) -> Result<Range<usize>, NotJson> {
+        let before = self.budget;
+        let value = self.value()?;
+        self.spend(3 * (before - self.budget))?;
+        Ok(value)
+    }
+
     /// Scans a value of any kind and returns its range.
     pub(crate) fn value(&mut self) -> Result<Range<usize>, NotJson> {
         self.space();
         let start = self.at;
         // One bit for each open bracket: set for an object, clear for an array.
         let mut open: u128 = 0;
-        let mut depth = 0;
+        let mut depth = self.depth;
         loop {
             self.space();
-            self.values = self.values.checked_sub(1).ok_or(NotJson)?;
+            self.spend(VALUE)?;
             match self.byte().ok_or(NotJson)? {
                 bracket @ (b'{' | b'[') => {
                     self.at += 1;
@@ -139,7 +199,7 @@ impl<'a> Skimmer<'a> {
                 _ => return Err(NotJson),
             }
             loop {
-                if depth == 0 {
+                if depth == self.depth {
                     return Ok(start..self.at);
                 }
                 self.space();
@@ -171,7 +231,7 @@ impl<'a> Skimmer<'a> {
         let mut current = context;
         loop {
             self.space();
-            self.values = self.values.checked_sub(1).ok_or(NotJson)?;
+            self.spend(VALUE)?;
             match self.byte().ok_or(NotJson)? {
                 bracket @ (b'{' | b'[') => {
                     self.at += 1;
@@ -214,10 +274,21 @@ impl<'a> Skimmer<'a> {
         }
     }
 
+    /// Takes the units of what was scanned from the budget.
+    fn spend(&mut self, units: u32) -> Result<(), NotJson> {
+        self.budget = self.budget.checked_sub(units).ok_or(NotJson)?;
+        #[cfg(test)]
+        tests::SCANNED.set(tests::SCANNED.get() + u64::from(units));
+        Ok(())
+    }
+
     /// Scans a key and the colon after it. Returns the range of the key with its quotes.
     fn key(&mut self) -> Result<Range<usize>, NotJson> {
         self.space();
+        let before = self.budget;
         let key = self.string()?;
+        let escapes = before - self.budget;
+        self.spend(VALUE + escapes * (ESCAPE_IN_KEY - ESCAPE))?;
         self.space();
         self.expect(b':')?;
         Ok(key)
@@ -242,6 +313,7 @@ impl<'a> Skimmer<'a> {
     }
 
     fn escape(&mut self) -> Result<(), NotJson> {
+        self.spend(ESCAPE)?;
         self.at += 1;
         match self.byte().ok_or(NotJson)? {
             b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => self.at += 1,
@@ -308,8 +380,27 @@ impl<'a> Skimmer<'a> {
         Ok(())
     }
 
+    #[inline]
     fn space(&mut self) {
-        while matches!(self.byte(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
+        if self.byte().is_some_and(is_space) {
+            self.spaces();
+        }
+    }
+
+    /// Skips white space, many bytes at a time while there is much of it.
+    fn spaces(&mut self) {
+        const CHUNK: usize = 32;
+        let (chunks, _) = self.text.as_bytes()[self.at..].as_chunks::<CHUNK>();
+        let mut chunks = chunks.iter();
+        while chunks.next().is_some_and(|chunk| {
+            // Without a branch, so that the compiler can check all bytes at once.
+            let is_space =
+                |byte: u8| (byte == b' ') | (byte == b'\t') | (byte == b'\n') | (byte == b'\r');
+            chunk.iter().fold(true, |all, byte| all & is_space(*byte))
+        }) {
+            self.at += CHUNK;
+        }
+        while self.byte().is_some_and(is_space) {
             self.at += 1;
         }
     }
@@ -331,6 +422,10 @@ impl<'a> Skimmer<'a> {
             Err(NotJson)
         }
     }
+}
+
+fn is_space(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
 }
 
 /// The number of leading bytes that need no attention in a string. Most of a message is text, so this reads eight bytes
@@ -389,12 +484,29 @@ pub(crate) fn quote(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::random::Random;
 
+    thread_local! {
+        /// The units that all scans of this thread have taken.
+        pub(super) static SCANNED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+    }
+
+    /// The units that the scans of a function take.
+    pub(crate) fn units_of(scan: impl FnOnce()) -> u64 {
+        let before = SCANNED.get();
+        scan();
+        SCANNED.get() - before
+    }
+
     fn is_json(text: &str) -> bool {
         let mut skimmer = Skimmer::new(text);
+        skimmer.value().is_ok() && skimmer.end().is_ok()
+    }
+
+    fn is_client_json(text: &str) -> bool {
+        let mut skimmer = Skimmer::of_client(text);
         skimmer.value().is_ok() && skimmer.end().is_ok()
     }
 
@@ -472,6 +584,25 @@ mod tests {
         assert!(is_json(&nested(128)) && !is_json(&nested(129)) && !is_json(&nested(1 << 20)));
     }
 
+    /// The bug: only values counted, so 16 MiB of escapes or of spaces took up to 80 ms.
+    #[test]
+    fn values_keys_and_escapes_are_limited() {
+        let most = MAX_CLIENT_VALUES as usize;
+        let list = |unit: &str, count: usize| format!("[{}0]", unit.repeat(count));
+        assert!(is_client_json(&list("0,", most - 2)) && !is_client_json(&list("0,", most - 1)));
+        let object = |count: usize| format!("[{}0]", "{\"\":0},".repeat(count));
+        assert!(is_client_json(&object(most / 3 - 1)) && !is_client_json(&object(most / 3)));
+        let string = |count: usize| format!("\"{}\"", "\\n".repeat(count));
+        assert!(is_client_json(&string(2 * most - 2)) && !is_client_json(&string(2 * most - 1)));
+        let keys = |count: usize| format!("[{}0]", "{\"\\n\":0},".repeat(count));
+        assert!(is_client_json(&keys(most / 11)) && !is_client_json(&keys(most / 11 + 1)));
+        // A program's message may have four times as many.
+        assert!(is_json(&string(8 * most - 2)) && !is_json(&string(8 * most - 1)));
+        // What is scanned at the speed of memory is limited by its length alone.
+        let long = |unit: &str| format!("\"{}\"{}", unit.repeat(1 << 20), " ".repeat(1 << 20));
+        assert!(is_client_json(&long("x")) && is_client_json(&"1".repeat(1 << 20)));
+    }
+
     #[test]
     fn an_error_says_where_it_is_and_what_was_expected() {
         for (text, want) in [
@@ -527,9 +658,10 @@ mod tests {
         let seeds = [
             r#"{"a":[1,-2.5e3,"x\u00e9\ud83d\ude00",true,null],"b":{"c":{}}}"#,
             r#"[[],{},"",0]"#,
+            "{         \"a\":\r\n\t            [ ]\n\n\n\n\n\n\n\n\n\n}    ",
         ];
         for round in 0..200_000 {
-            let mut bytes = seeds[round % 2].as_bytes().to_vec();
+            let mut bytes = seeds[round % 3].as_bytes().to_vec();
             for _ in 0..1 + random.below(4) {
                 let at = random.below(bytes.len());
                 match random.below(3) {

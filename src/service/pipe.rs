@@ -15,6 +15,9 @@ use crate::{Context, Interest, Readiness, SourceId, TimerId};
 /// The maximum number of bytes read at a time.
 const READ: usize = 64 << 10;
 
+/// The number of bytes after which [`Writer::write_slice`] lets the loop do other work.
+const WRITTEN_AT_ONCE: usize = 1 << 20;
+
 /// The interval between reads of a regular file, which has no readiness events.
 const FILE_PAUSE: Duration = Duration::from_millis(1);
 
@@ -364,8 +367,24 @@ impl Writer {
 
     /// Writes as much as the pipe takes. On failure it drops the queue and returns `Closed`.
     pub(crate) fn write(&mut self) -> PipeState {
+        self.write_up_to(usize::MAX)
+    }
+
+    /// Writes as much as the pipe takes, in slices: a program that reads as fast as the server writes does not keep the loop from
+    /// its other work.
+    pub(crate) fn write_slice(&mut self, ctx: &mut Context) -> PipeState {
+        let before = self.queue.len();
+        let state = self.write_up_to(WRITTEN_AT_ONCE);
+        if before - self.queue.len() >= WRITTEN_AT_ONCE && self.queue.len() > 0 {
+            self.written_to(ctx);
+        }
+        state
+    }
+
+    fn write_up_to(&mut self, most: usize) -> PipeState {
         self.scheduled = false;
-        while self.queue.len() > 0 {
+        let end = self.queue.len().saturating_sub(most);
+        while self.queue.len() > end {
             match self.fd.write(self.queue.unwritten()) {
                 Ok(count) => self.queue.advance(count),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -15,6 +15,26 @@ fn app(options: &[&str], script: &str) -> Program {
 }
 
 #[test]
+fn a_message_over_the_limit_of_json_closes_its_client() {
+    let app = Program::start(&["app", "--max-json", "1KiB"]);
+    let address = app.address_of_event();
+    for (opcode, message) in [
+        (TEXT, vec![b'x'; 1025]),
+        (BINARY, vec![b'x'; 1025]),
+        // It is short, but its JSON has six times as many bytes.
+        (TEXT, vec![1; 400]),
+    ] {
+        let mut wire = Wire::connect(address, "/");
+        wire.send_frame(TEXT, &[b'x'; 1024]);
+        wire.send_frame(opcode, &message);
+        assert_eq!(app.event_of("message")["text"], "x".repeat(1024));
+        let why = "message over the limit of JSON messages (--max-json)";
+        assert_eq!(wire.read_close(), (1009, why.to_owned()));
+        assert_eq!(app.event_of("disconnect")["code"], 1009);
+    }
+}
+
+#[test]
 fn events_and_commands_use_standard_output_and_input() {
     let mut app = Program::start(&[
         "app",

@@ -1,5 +1,6 @@
 //! `outrigger mcp`: a stdio MCP server is reached over Streamable HTTP, in the revision without sessions and in those with them.
 
+use std::io::Read;
 use std::net::SocketAddr;
 
 use crate::common::program::Program;
@@ -126,6 +127,31 @@ fn request(address: SocketAddr, id: Value, method: &str, params: Value) -> Answe
     fields.extend(name.as_deref());
     let body = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
     send(address, "POST", &fields, &body.to_string())
+}
+
+#[test]
+fn a_message_over_the_limit_of_json_is_refused() {
+    let server = example(&["--max-json", "2KiB"]);
+    let address = server.address();
+    let call = |length: usize| {
+        let params = json!({"name": "echo", "arguments": {"text": "x".repeat(length)}});
+        request(address, json!(1), "tools/call", params)
+    };
+    assert_eq!(call(100).status, 200);
+    assert_eq!(call(2000).status, 413, "from the head, before the body");
+    let mut wire = Wire::connect(address, "/mcp");
+    let long = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"x": "x".repeat(2000)}});
+    wire.send_frame(TEXT, long.to_string().as_bytes());
+    let refused: Value = serde_json::from_slice(&wire.read_frame().payload).expect("JSON");
+    assert_eq!(
+        (&refused["id"], &refused["error"]["code"]),
+        (&json!(7), &json!(-32600))
+    );
+    let mut metrics = Wire::open(address);
+    metrics.send(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    let mut text = String::new();
+    let read = metrics.stream.read_to_string(&mut text);
+    assert!(read.is_ok() && text.contains("outrigger_long_json_total 1\n"));
 }
 
 /// A session of a client.

@@ -149,6 +149,16 @@ pub(super) const FLAGS: &[Flag] = &[
     },
     MAX_MESSAGE,
     Flag {
+        name: "max-json",
+        takes: Takes::One("BYTES"),
+        default: Some("4MiB"),
+        help: "maximum length of a client's message to an agent, an MCP server or an app. A longer one gets an error; with app it closes the connection with 1009. The prompts of an agent are limited by --max-message only",
+        set: |settings, value| put(&mut settings.server.max_json, size(value, 1024..=1 << 40)),
+        accepts: samples(&["1KiB", "16MiB"]),
+        rejects: &["1023", "much"],
+        ..Flag::BASE
+    },
+    Flag {
         name: "max-outbound",
         takes: Takes::One("BYTES"),
         default: Some("8MiB"),

@@ -113,6 +113,12 @@ impl ConfigBuilder {
         self
     }
 
+    /// Sets [`Config::max_json`].
+    pub fn max_json(mut self, bytes: usize) -> Self {
+        self.config.max_json = bytes;
+        self
+    }
+
     /// Compresses messages: [`Config::deflate`].
     #[cfg(feature = "deflate")]
     pub fn deflate(mut self, deflate: DeflateConfig) -> Self {

@@ -51,6 +51,70 @@ pub(crate) struct Envelope<'a> {
     pub(crate) meta: Option<Range<usize>>,
     /// Whether that object has `_meta` under another spelling.
     has_other_meta: bool,
+    /// Whether `params` is there and is not an object.
+    pub(crate) has_listed_params: bool,
+    /// The start of the last key that JSON-RPC does not have.
+    pub(crate) unknown_member: Option<String>,
+}
+
+/// The maximum number of characters of a key that are kept for an error.
+const MAX_SHOWN_KEY: usize = 40;
+
+/// The members of `params` or `result` that routing reads.
+struct Body {
+    range: Range<usize>,
+    session: Once,
+    request_id: Once,
+    meta: Once,
+    /// The first two under another spelling.
+    other_session: Once,
+    other_request: Once,
+    /// Whether a member that routing reads occurs twice.
+    has_duplicate: bool,
+    /// Whether the object has `_meta` under a spelling that differs in case alone.
+    has_meta_twin: bool,
+    has_other_meta: bool,
+}
+
+impl Body {
+    /// Scans the object in front of which the cursor is.
+    fn read(skimmer: &mut Skimmer<'_>) -> Result<Self, NotJson> {
+        let [mut session, mut request_id, mut meta] = <[Once; 3]>::default();
+        let [mut other_session, mut other_request] = <[Once; 2]>::default();
+        let (mut has_duplicate, mut has_meta_twin, mut has_other_meta) = (false, false, false);
+        let range = skimmer.nested(|skimmer, key| {
+            // `_meta` is searched for several fields later.
+            let value = if is_meta(&key) {
+                skimmer.value_to_search()?
+            } else {
+                skimmer.value()?
+            };
+            has_duplicate |= match &*key {
+                "sessionId" => !session.set(value),
+                "requestId" => !request_id.set(value),
+                "_meta" => !meta.set(value),
+                other if is_spelling_of(other, "sessionId") => !other_session.set(value),
+                other if is_spelling_of(other, "requestId") => !other_request.set(value),
+                other => {
+                    has_other_meta |= is_meta(other);
+                    has_meta_twin |= other.eq_ignore_ascii_case("_meta");
+                    false
+                }
+            };
+            Ok(())
+        })?;
+        Ok(Self {
+            range,
+            session,
+            request_id,
+            meta,
+            other_session,
+            other_request,
+            has_duplicate,
+            has_meta_twin,
+            has_other_meta,
+        })
+    }
 }
 
 /// A value that may occur once in an object.
@@ -68,7 +132,16 @@ impl<'a> Envelope<'a> {
     /// Parses a message and validates the whole text. Rejects duplicates of the keys that routing reads, because the
     /// receiver may use the other value.
     pub(crate) fn parse(text: &'a str) -> Result<Self, EnvelopeError> {
-        let mut skimmer = Skimmer::new(text);
+        Self::read(text, Skimmer::new(text))
+    }
+
+    /// Parses a client's message, which may have fewer values than a program's.
+    pub(crate) fn parse_client(text: &'a str) -> Result<Self, EnvelopeError> {
+        Self::read(text, Skimmer::of_client(text))
+    }
+
+    /// Parses a message in one pass. Later searches look only at the objects that they are for.
+    fn read(text: &'a str, mut skimmer: Skimmer<'a>) -> Result<Self, EnvelopeError> {
         if skimmer.peek() != Some(b'{') {
             skimmer.value().and_then(|_| skimmer.end())?;
             let why = if Skimmer::new(text).peek() == Some(b'[') {
@@ -87,22 +160,34 @@ impl<'a> Envelope<'a> {
             mut result,
             mut error,
         ] = <[Once; 6]>::default();
+        let [mut params_body, mut result_body] = <[Option<Body>; 2]>::default();
+        let mut unknown_member = None;
         let mut duplicate = false;
-        skimmer.object(|key, value| {
-            let slot = match &*key {
-                "jsonrpc" => &mut version,
-                "id" => &mut id,
-                "method" => &mut method,
-                "params" => &mut params,
-                "result" => &mut result,
-                "error" => &mut error,
+        skimmer.members(|skimmer, key| {
+            let mut no_body = None;
+            let (slot, body) = match &*key {
+                "jsonrpc" => (&mut version, &mut no_body),
+                "id" => (&mut id, &mut no_body),
+                "method" => (&mut method, &mut no_body),
+                "params" => (&mut params, &mut params_body),
+                "result" => (&mut result, &mut result_body),
+                "error" => (&mut error, &mut no_body),
                 other => {
                     let names = ["jsonrpc", "id", "method", "params", "result", "error"];
                     twin |= names.iter().any(|name| is_spelling_of(other, name));
-                    return;
+                    unknown_member = Some(other.chars().take(MAX_SHOWN_KEY).collect());
+                    return skimmer.value().map(drop);
                 }
             };
+            let is_body = matches!(&*key, "params" | "result");
+            let value = if is_body && skimmer.peek() == Some(b'{') {
+                let read = Body::read(skimmer)?;
+                body.insert(read).range.clone()
+            } else {
+                skimmer.value()?
+            };
             duplicate |= !slot.set(value);
+            Ok(())
         })?;
         skimmer.end()?;
 
@@ -152,14 +237,14 @@ impl<'a> Envelope<'a> {
                     Some(id) => MessageKind::Request { method, id },
                     None => MessageKind::Notification { method },
                 };
-                (kind, params.0)
+                (kind, params_body)
             }
             (None, Some(id), Some(result), None) => (
                 MessageKind::Response {
                     id,
-                    result: Some(result.clone()),
+                    result: Some(result),
                 },
-                Some(result),
+                result_body,
             ),
             (None, Some(id), None, Some(_)) => (MessageKind::Response { id, result: None }, None),
             _ => return invalid("neither a request nor a notification nor a response"),
@@ -173,8 +258,10 @@ impl<'a> Envelope<'a> {
             body: None,
             meta: None,
             has_other_meta: false,
+            has_listed_params: params.0.is_some_and(|params| first(&params) != b'{'),
+            unknown_member,
         };
-        match envelope.read_body(body) {
+        match envelope.take_body(body) {
             Ok(()) => Ok(envelope),
             Err(why) => invalid(why),
         }
@@ -277,32 +364,16 @@ impl<'a> Envelope<'a> {
         }
     }
 
-    fn read_body(&mut self, body: Option<Range<usize>>) -> Result<(), &'static str> {
-        let Some(body) = body.filter(|body| self.text.as_bytes()[body.start] == b'{') else {
+    fn take_body(&mut self, body: Option<Body>) -> Result<(), &'static str> {
+        let Some(body) = body else {
             return Ok(());
         };
-        let [mut session, mut request_id, mut meta] = <[Once; 3]>::default();
-        let [mut other_session, mut other_request] = <[Once; 2]>::default();
-        let (mut duplicate, mut twin, mut has_other_meta) = (false, false, false);
-        let scanned = Skimmer::at(self.text, &body).object(|key, value| {
-            duplicate |= match &*key {
-                "sessionId" => !session.set(value),
-                "requestId" => !request_id.set(value),
-                "_meta" => !meta.set(value),
-                other if is_spelling_of(other, "sessionId") => !other_session.set(value),
-                other if is_spelling_of(other, "requestId") => !other_request.set(value),
-                other => {
-                    has_other_meta |= is_meta(other);
-                    twin |= other.eq_ignore_ascii_case("_meta");
-                    false
-                }
-            };
-        });
-        debug_assert!(scanned.is_ok(), "the text has been validated");
+        let (session, other_session) = (body.session, body.other_session);
+        let mut twin = body.has_meta_twin;
         let is_response = matches!(self.kind, MessageKind::Response { .. });
         twin |= session.0.is_some() && other_session.0.is_some();
-        twin |= request_id.0.is_some() && other_request.0.is_some();
-        if duplicate && !(is_response && session.0.is_some()) {
+        twin |= body.request_id.0.is_some() && body.other_request.0.is_some();
+        if body.has_duplicate && !(is_response && session.0.is_some()) {
             return Err("duplicate key");
         }
         if twin && !is_response {
@@ -317,8 +388,9 @@ impl<'a> Envelope<'a> {
         self.misspelled_session = other_session
             .filter(|session| session.starts_with('"'))
             .map(unescape);
-        self.has_other_meta = has_other_meta;
-        (self.request_id, self.meta, self.body) = (request_id.0, meta.0, Some(body));
+        self.has_other_meta = body.has_other_meta;
+        (self.request_id, self.meta) = (body.request_id.0, body.meta.0);
+        self.body = Some(body.range);
         Ok(())
     }
 }
@@ -326,9 +398,16 @@ impl<'a> Envelope<'a> {
 /// The error for a key that a more lenient parser could read as a reserved key.
 const MISSPELLED: &str = "a reserved key has a wrong spelling";
 
+/// The maximum length of a key that can be a spelling of another one.
+const MAX_SPELLING: usize = 256;
+
 /// Whether a lenient parser could read `key` as `name`. Go's parser ignores case, and Python libraries accept
 /// `session_id` for `sessionId`.
 pub(crate) fn is_spelling_of(key: &str, name: &str) -> bool {
+    // The search for a spelling must not take long for a key that consists of what it ignores.
+    if key.len() > MAX_SPELLING {
+        return false;
+    }
     folded(key).eq(folded(name))
 }
 
@@ -383,6 +462,7 @@ pub(crate) fn member(text: &str, range: &Range<usize>, name: &str) -> Option<Ran
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::service::json::tests::units_of;
 
     fn invalid(text: &str) -> (&'static str, Option<&str>) {
         match Envelope::parse(text) {
@@ -430,6 +510,43 @@ mod tests {
             MessageKind::Response { result: None, .. }
         ));
         assert_eq!(envelope.id(), Some(r#""a\"b""#));
+    }
+
+    /// The bug: the message was scanned once as a whole, and its `params` once more.
+    #[test]
+    fn a_message_is_scanned_once_however_it_is_nested() {
+        let whole = |text: &str| {
+            units_of(|| assert!(Skimmer::new(text).value().is_ok()))
+                - units_of(|| _ = Skimmer::new("{}").value())
+        };
+        let values = "[{\"a\":\"\\n\"},0,[]],".repeat(1000);
+        let text = format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"x","params":{{"a":[{values}0],"sessionId":"s","b":[{values}0]}}}}"#
+        );
+        let units = units_of(|| assert!(Envelope::parse_client(&text).is_ok()));
+        assert_eq!(units, whole(&text));
+        let text = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"a":[{values}0]}}}}"#);
+        let units = units_of(|| assert!(Envelope::parse_client(&text).is_ok()));
+        assert_eq!(units, whole(&text));
+        // What is searched several times counts several times.
+        let meta = text.replacen("\"a\"", "\"_meta\"", 1);
+        let units = units_of(|| assert!(Envelope::parse_client(&meta).is_ok()));
+        assert!(
+            (3 * whole(&meta)..=4 * whole(&meta)).contains(&units),
+            "{units}"
+        );
+        // The nesting is limited as for a whole value.
+        let nested = |depth: usize| {
+            let (open, close) = ("[".repeat(depth), "]".repeat(depth));
+            let text =
+                format!(r#"{{"jsonrpc":"2.0","method":"x","params":{{"a":{open}{close}}}}}"#);
+            (
+                Envelope::parse(&text).is_ok(),
+                Skimmer::new(&text).value().is_ok(),
+            )
+        };
+        assert_eq!((nested(127), nested(128)), ((true, false), (false, false)));
+        assert_eq!(nested(126), (true, true));
     }
 
     #[test]

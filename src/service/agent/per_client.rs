@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use super::envelope::{Envelope, EnvelopeError, MessageKind, member};
 use super::line_decoder::{AgentLine, LineDecoder, push_line, start_of};
 use super::recover_id::{IdRecovery, RecoveredId};
-use super::response::{code, error, invalid_message_error};
+use super::response::{TOO_LONG, code, error, invalid_message_error};
 use super::router::MAX_ID;
 use super::{AgentConfig, AgentProtocol, HIGH_WATER, LOW_WATER, MAX_UNREAD, WATCH};
 use crate::service::Framing;
@@ -53,6 +53,33 @@ impl ClientAgent {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Refuses a message that is too long. If it is an answer, the agent gets an error in its place.
+    fn refuse_long(
+        &mut self,
+        ctx: &mut Context,
+        client: ClientId,
+        framing: Framing,
+        envelope: &Envelope<'_>,
+    ) {
+        let id = envelope.id().unwrap_or("null");
+        match &envelope.kind {
+            MessageKind::Request { .. } => {
+                let refused = error(id, code::INVALID, "Invalid request", Some(TOO_LONG));
+                ctx.send(client, Message::Text(&refused));
+            }
+            MessageKind::Notification { .. } => {
+                log::debug!("dropped a notification of {client}: {TOO_LONG}");
+            }
+            MessageKind::Response { .. } => {
+                let failed = error(id, code::INTERNAL, "Internal error", Some(TOO_LONG));
+                if let Some(stdin) = self.child.stdin() {
+                    push_message(framing, stdin.queue(), &failed);
+                    stdin.written_to(ctx);
+                }
+            }
         }
     }
 }
@@ -241,6 +268,11 @@ impl AgentPerClient {
     }
 }
 
+/// Whether a message is a prompt, which may have long images.
+fn is_prompt(kind: &MessageKind<'_>) -> bool {
+    matches!(kind, MessageKind::Request { method, .. } if method == "session/prompt")
+}
+
 fn is_initialize(kind: &MessageKind<'_>) -> bool {
     matches!(kind, MessageKind::Request { method, .. } if method == "initialize")
 }
@@ -297,7 +329,7 @@ impl Service for AgentPerClient {
         let acp = self.config.protocol == AgentProtocol::Acp;
         let framing = self.config.framing;
         let first = !agent.begun;
-        match Envelope::parse(text) {
+        match Envelope::parse_client(text) {
             Ok(envelope) if envelope.id().is_some_and(|id| id.len() > MAX_ID) => {
                 ctx.close(client, CloseCode::POLICY, "Request id too long");
                 return;
@@ -318,9 +350,16 @@ impl Service for AgentPerClient {
                 ctx.send(client, Message::Text(&refused));
                 return;
             }
+            Ok(envelope) if !(acp && is_prompt(&envelope.kind)) && ctx.refuses_json(text.len()) => {
+                return agent.refuse_long(ctx, client, framing, &envelope);
+            }
             Ok(envelope) => {
                 agent.begun = true;
                 agent.track(&envelope);
+            }
+            Err(_) if ctx.refuses_json(text.len()) => {
+                let refused = error("null", code::INVALID, "Invalid request", Some(TOO_LONG));
+                return ctx.send(client, Message::Text(&refused));
             }
             // Other protocols may have batches or an older version of JSON-RPC.
             Err(EnvelopeError::Invalid { .. }) if !acp => {}

@@ -87,7 +87,13 @@ impl AgentProcess {
         }
         match child.stdin() {
             Some(stdin) if !self.lines.is_empty() => {
-                stdin.queue().append(&mut self.lines);
+                let queue = stdin.queue();
+                if queue.is_empty() {
+                    // A long line is not copied once more.
+                    std::mem::swap(queue, &mut self.lines);
+                } else {
+                    queue.append(&mut self.lines);
+                }
                 stdin.written_to(ctx);
             }
             Some(_) => {}

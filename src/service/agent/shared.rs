@@ -447,6 +447,10 @@ impl RouterOutput for ContextOutput<'_> {
         self.ctx.send_to_all(clients, Message::Text(text));
     }
 
+    fn refuses_json(&mut self, length: usize) -> bool {
+        self.ctx.refuses_json(length)
+    }
+
     fn close(&mut self, client: ClientId, code: CloseCode, reason: &str) {
         self.ctx.close(client, code, reason);
     }

@@ -102,6 +102,14 @@ impl Events {
         self.push("connect", &event);
     }
 
+    /// The length of a message, or half its length as JSON if most of it needs escapes.
+    pub(super) fn cost_of(message: Message<'_>) -> usize {
+        match message {
+            Message::Text(text) => text.len().max(escaped_len(text) / 2),
+            Message::Binary(bytes) => bytes.len(),
+        }
+    }
+
     /// Writes the most frequent event directly, without a JSON tree.
     pub(super) fn message(&mut self, client: ClientId, message: Message<'_>) {
         self.lines.extend_from_slice(
@@ -161,7 +169,25 @@ impl Events {
     }
 }
 
+/// The length of a text as a JSON string without its quotes, or more. Has no branch, so that the compiler can count many bytes at
+/// once.
+fn escaped_len(text: &str) -> usize {
+    /// The counts of a block fit into a byte.
+    const BLOCK: usize = 255;
+    let blocks = text.as_bytes().chunks(BLOCK);
+    let escapes = blocks.map(|block| {
+        let (mut short, mut long) = (0_u8, 0_u8);
+        for &byte in block {
+            short += u8::from((byte == b'"') | (byte == b'\\') | (byte == b'\n'));
+            long += u8::from((byte < 0x20) & (byte != b'\n'));
+        }
+        usize::from(short) + 5 * usize::from(long)
+    });
+    text.len() + escapes.sum::<usize>()
+}
+
 fn push_string(out: &mut Vec<u8>, text: &str) {
+    out.reserve(escaped_len(text) + 2);
     let written = serde_json::to_writer(&mut *out, text);
     debug_assert!(written.is_ok(), "writing to memory cannot fail");
 }
@@ -175,4 +201,24 @@ fn push_base64(out: &mut Vec<u8>, bytes: &[u8]) {
         Ok(out.len() - start),
         "the buffer has exactly the size of the output"
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_costs_what_its_json_does() {
+        let mut out = Vec::new();
+        for unit in ["x", "\"", "\\", "\n", "\u{1}", "é", "ab\ncd\"ef"] {
+            let text = unit.repeat(1000);
+            out.clear();
+            push_string(&mut out, &text);
+            assert_eq!(escaped_len(&text) + 2, out.len(), "{unit:?}");
+            let cost = Events::cost_of(Message::Text(&text));
+            assert_eq!(cost, text.len().max((out.len() - 2) / 2));
+        }
+        // Tabs are counted as if they needed six bytes.
+        assert_eq!(escaped_len("\t\r"), 12);
+    }
 }

@@ -40,6 +40,8 @@ const LAST_ANSWER: Duration = Duration::from_secs(1);
 const TURN_LINES: u32 = 1000;
 /// The pause between reads of a program that writes only invalid lines.
 const INVALID_PAUSE: Duration = Duration::from_millis(10);
+/// Why a client is closed whose message is over [`Config::max_json`](crate::Config::max_json).
+const TOO_LONG: &str = "message over the limit of JSON messages (--max-json)";
 /// The maximum number of bytes of an invalid line that are logged.
 const SHOWN: usize = 200;
 
@@ -319,7 +321,10 @@ impl Service for App {
     }
 
     fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
-        ctx.spend(2);
+        ctx.spend(2 + message.as_bytes().len() / 512);
+        if ctx.refuses_json(Events::cost_of(message)) {
+            return ctx.close(client, CloseCode::TOO_BIG, TOO_LONG);
+        }
         self.events.message(client, message);
         self.send_events(ctx);
     }

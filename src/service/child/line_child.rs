@@ -200,7 +200,7 @@ impl Child {
     /// Writes queued input, and closes the input afterwards if the program is being stopped.
     fn write(&mut self, ctx: &mut Context) {
         let Some(stdin) = &mut self.stdin else { return };
-        let closed = stdin.write() == PipeState::Closed;
+        let closed = stdin.write_slice(ctx) == PipeState::Closed;
         if closed {
             log::warn!("{:?} no longer reads its input", self.name);
         }

@@ -7,7 +7,7 @@ use super::tools::Tools;
 use super::versions::{EARLIER_VERSIONS, SESSION_VERSIONS, STATELESS};
 use crate::service::agent::envelope::{Envelope, EnvelopeError, MessageKind, member};
 use crate::service::agent::router::MAX_ID;
-use crate::service::json::{Skimmer, unescape, why_not_json};
+use crate::service::json::{unescape, why_not_json};
 use crate::{Request, StatusCode};
 
 /// The keys of `_meta` that every request of revision 2026-07-28 has.
@@ -89,7 +89,7 @@ pub(super) fn read_post<'a>(
     };
     let text = std::str::from_utf8(body)
         .map_err(|error| parse_error(&format!("byte {}: not UTF-8", error.valid_up_to())))?;
-    let envelope = Envelope::parse(text).map_err(|error| match error {
+    let envelope = Envelope::parse_client(text).map_err(|error| match error {
         EnvelopeError::Parse => parse_error(&why_not_json(text)),
         EnvelopeError::Invalid { why, id } => {
             let error = HttpError::invalid(format!("Invalid request: {why}"));
@@ -110,7 +110,7 @@ pub(super) fn read_post<'a>(
         let why = "Invalid request: the id is neither a string nor an integer";
         return Err(HttpError::invalid(why));
     }
-    check_members(text)
+    check_members(&envelope)
         .and_then(|()| check_token(&envelope))
         .and_then(|()| check_message(request, envelope, tools))
         .map_err(|error| match id {
@@ -139,20 +139,16 @@ fn check_token(envelope: &Envelope<'_>) -> Result<(), HttpError> {
 }
 
 /// Rejects what strict parsers drop without an answer: members that JSON-RPC does not have, and `params` that is not an object.
-fn check_members(text: &str) -> Result<(), HttpError> {
-    let mut why = None;
-    let scanned = Skimmer::new(text).object(|key, value| match &*key {
-        "params" if !text[value.clone()].starts_with('{') => {
-            why = Some("Invalid request: \"params\" is not an object".to_owned());
-        }
-        "jsonrpc" | "id" | "method" | "params" | "result" | "error" => {}
-        other => {
-            let shown: String = other.chars().take(40).collect();
-            why = Some(format!("Invalid request: unknown member {shown:?}"));
-        }
-    });
-    debug_assert!(scanned.is_ok(), "the text has been validated");
-    why.map_or(Ok(()), |why| Err(HttpError::invalid(why)))
+fn check_members(envelope: &Envelope<'_>) -> Result<(), HttpError> {
+    if let Some(other) = &envelope.unknown_member {
+        let why = format!("Invalid request: unknown member {other:?}");
+        return Err(HttpError::invalid(why));
+    }
+    if envelope.has_listed_params {
+        let why = "Invalid request: \"params\" is not an object";
+        return Err(HttpError::invalid(why));
+    }
+    Ok(())
 }
 
 fn check_message<'a>(

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::service::agent::envelope::{Envelope, EnvelopeError, MessageKind};
 use crate::service::agent::params::known_params;
-use crate::service::agent::response::{code, error, invalid_message_error};
+use crate::service::agent::response::{TOO_LONG, code, error, invalid_message_error};
 use crate::service::agent::schema::wrong_kind;
 use crate::{ClientId, CloseCode, Time};
 
@@ -47,7 +47,7 @@ impl Router {
         if is_first && text.len() > MAX_INITIALIZE {
             return output.close(client, CloseCode::TOO_BIG, "initialize is over 1 MiB");
         }
-        let envelope = match Envelope::parse(text) {
+        let envelope = match Envelope::parse_client(text) {
             Ok(envelope) => envelope,
             Err(EnvelopeError::Invalid { id: Some(id), .. }) if id.len() > MAX_ID => {
                 return output.close(client, CloseCode::POLICY, "Request id too long");
@@ -76,6 +76,9 @@ impl Router {
         let only_watches = Self::only_watches(client, output);
         if only_watches && !self.is_permitted_to_watch(client, &envelope, output) {
             return;
+        }
+        if !self.is_prompt(&envelope) && output.refuses_json(text.len()) {
+            return self.refuse_long(client, &envelope, output);
         }
         let known = match self.check_schema(&envelope) {
             Ok(known) => known,
@@ -126,6 +129,40 @@ impl Router {
                 r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#
             ))),
             Err(why) => Err(error(id, code::PARAMS, "Invalid params", Some(&why))),
+        }
+    }
+
+    /// Whether a message is a prompt, which may have long images.
+    fn is_prompt(&self, envelope: &Envelope<'_>) -> bool {
+        let MessageKind::Request { method, .. } = &envelope.kind else {
+            return false;
+        };
+        self.limits.acp && class_of(method) == RequestClass::Prompt
+    }
+
+    /// Refuses a message that is too long. If it is an answer, the agent gets an error in its place.
+    fn refuse_long(
+        &mut self,
+        client: ClientId,
+        envelope: &Envelope<'_>,
+        output: &mut impl RouterOutput,
+    ) {
+        match &envelope.kind {
+            MessageKind::Request { id, .. } => {
+                let id = &envelope.text[id.clone()];
+                let refused = error(id, code::INVALID, "Invalid request", Some(TOO_LONG));
+                output.to_client(client, &[&refused]);
+            }
+            MessageKind::Notification { .. } => self.drop_client_message(client, TOO_LONG),
+            MessageKind::Response { id, .. } => {
+                let id = &envelope.text[id.clone()];
+                let failed = error(id, code::INTERNAL, "Internal error", Some(TOO_LONG));
+                if let Ok(failed) = Envelope::parse(&failed)
+                    && let MessageKind::Response { id, .. } = &failed.kind
+                {
+                    self.response_from_client(client, &failed, id.clone(), output);
+                }
+            }
         }
     }
 

@@ -108,6 +108,11 @@ pub(crate) trait RouterOutput {
             self.to_client(*client, &[text]);
         }
     }
+    /// Whether a client's message of this length must be refused, unless it is a prompt.
+    fn refuses_json(&mut self, length: usize) -> bool {
+        let _ = length;
+        false
+    }
     /// Closes a client.
     fn close(&mut self, client: ClientId, code: CloseCode, reason: &str);
     /// Returns a new secret that cannot be guessed.

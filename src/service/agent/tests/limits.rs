@@ -36,6 +36,35 @@ fn each_client_has_its_own_limits() {
 }
 
 #[test]
+fn a_long_message_is_refused_unless_it_is_a_prompt() {
+    let mut sim = Simulation::with(1);
+    sim.session(1, "s");
+    sim.output.max_json = 2000;
+    sim.clear();
+    let long = json!({"sessionId": "s", "x": "x".repeat(2000)});
+    sim.client_sends(1, &request("7", "session/set_mode", &long));
+    let refused = sim.client_received(1);
+    assert_eq!((code(&refused), &refused["id"]), (-32600, &json!(7)));
+    sim.client_sends(1, &notification("session/cancel", &long));
+    assert!(sim.output.agent.is_empty() && sim.router.client_request_count() == 0);
+    // The agent gets an error in place of a long answer.
+    sim.agent_sends(&request(
+        "\"q\"",
+        "fs/read_text_file",
+        &json!({"sessionId": "s"}),
+    ));
+    let id = sim.client_received(1)["id"].clone();
+    let answer = json!({"jsonrpc": "2.0", "id": id, "result": {"content": "x".repeat(2000)}});
+    sim.client_sends(1, &answer.to_string());
+    let answer = sim.agent_received();
+    assert_eq!((code(&answer), &answer["id"]), (-32603, &json!("q")));
+    assert_eq!(sim.router.agent_request_count(), 0);
+    // A prompt carries images.
+    sim.client_sends(1, &request("8", "session/prompt", &long));
+    assert_eq!(sim.agent_received()["method"], "session/prompt");
+}
+
+#[test]
 fn the_memory_of_a_pending_request_is_limited() {
     // The bug: `params.sessionId` of any length was kept for each request, so 100 requests took 1.5 GB.
     let long = "x".repeat(100_000);

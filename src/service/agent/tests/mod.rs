@@ -38,6 +38,8 @@ pub(super) struct RecordedOutput {
     pub(super) watchers: Vec<ClientId>,
     /// The clients that are away.
     pub(super) away: Vec<ClientId>,
+    /// The maximum length of a client's message. 0 is no limit.
+    pub(super) max_json: usize,
     /// The number of messages for clients. One for several clients counts once.
     pub(super) messages: usize,
     secrets: u64,
@@ -64,6 +66,10 @@ impl RouterOutput for RecordedOutput {
             let received = self.clients.entry(*client).or_default();
             received.push(text.to_owned());
         }
+    }
+
+    fn refuses_json(&mut self, length: usize) -> bool {
+        self.max_json > 0 && length > self.max_json
     }
 
     fn close(&mut self, client: ClientId, code: CloseCode, _: &str) {

@@ -56,6 +56,8 @@ pub struct Mcp {
     /// The principals of these clients, each of which counts as a session.
     websocket_clients: HashMap<ClientId, Principal>,
     failure: Option<String>,
+    /// The maximum length of a message.
+    max_json: usize,
 }
 
 impl Mcp {
@@ -75,6 +77,7 @@ impl Mcp {
             websocket: AgentPerClient::new(websocket),
             websocket_clients: HashMap::new(),
             failure: None,
+            max_json: usize::MAX,
             config,
         }
     }
@@ -104,6 +107,7 @@ fn is_waiting(pool: &Pool, sessions: &HashMap<Uuid, Session>, call: Call) -> boo
 
 impl Service for Mcp {
     fn started(&mut self, ctx: &mut Context) {
+        self.max_json = ctx.config().max_json;
         match self.pool.start(ctx, &mut self.hub, &self.config) {
             Ok(change) => self.apply(change),
             Err(error) => {
@@ -122,6 +126,10 @@ impl Service for Mcp {
         } else {
             Route::Http
         })
+    }
+
+    fn max_body(&self, _: &Request<'_>) -> usize {
+        self.max_json
     }
 
     fn accept(&mut self, ctx: &mut Context, request: &Request<'_>) -> Result<Accept, Rejection> {
