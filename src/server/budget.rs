@@ -21,6 +21,9 @@ const UNSETTLED: u32 = 200;
 /// The cost of answering a call, besides the length of the answer.
 pub(super) const CALL: usize = 10;
 
+/// The cost of starting a program.
+pub(super) const START: usize = 1000;
+
 /// The cost of a write to a socket.
 pub(super) const WRITE: usize = 5;
 

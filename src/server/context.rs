@@ -12,6 +12,7 @@ use super::error::SendError;
 use super::id::{ClientId, ServiceId, SourceId, TimerId};
 use super::interest::Interest;
 use super::policy::{LinkTarget, Principal, Scope};
+use super::scheduler::Work;
 use super::service::Readiness;
 use super::status::Status;
 use crate::protocol::{CloseCode, Message, Response, Time};
@@ -263,6 +264,21 @@ impl Context {
     /// Cancels a timer. Does nothing if the timer has expired.
     pub fn cancel_timer(&mut self, id: TimerId) {
         self.core.timers.cancel_service(&mut self.core.registry, id);
+    }
+
+    /// Queues the start of a program that a client has asked for. [`Service::start_program`](crate::Service::start_program) is
+    /// called when it is the client's turn: one program is started in a turn of the loop, whatever its service, and who asks for
+    /// many waits behind the others. It is not called if the client has disconnected by then.
+    pub fn queue_start(&mut self, id: ClientId) {
+        if let Some((client, env)) = self.core.own(id) {
+            env.scheduler.push(client.account, Work::Start(id));
+        }
+    }
+
+    /// Queues the start of a program for the service itself, as [`Context::queue_start`] does for a client.
+    pub fn queue_own_start(&mut self) {
+        let service_id = self.core.service_id;
+        self.core.env.queue_own_start(service_id);
     }
 
     /// Counts work that the service does for the client or the program whose input it handles, in units of about a

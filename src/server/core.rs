@@ -179,6 +179,13 @@ impl Env {
         self.scheduler.release(id);
     }
 
+    /// Queues the start of a program for a service.
+    pub(super) fn queue_own_start(&mut self, service_id: ServiceId) {
+        let id = self.scheduler.acquire(Payer::Service(service_id));
+        self.scheduler.push(id, Work::StartOwn(service_id));
+        self.scheduler.release(id);
+    }
+
     /// Queues news of a client.
     pub(super) fn push_news(&mut self, id: ClientId, news: News) {
         self.news.push_back((id, news));

@@ -13,7 +13,7 @@ use mio::event::Event as Readied;
 use mio::{Events, Poll};
 
 use super::address::ListenAddress;
-use super::budget::{CLIENT_SHARE, SOURCE_SHARE};
+use super::budget::{CLIENT_SHARE, SOURCE_SHARE, START};
 use super::clock::{Clock, Nanos};
 use super::context::Context;
 use super::core::{Core, earlier};
@@ -230,10 +230,15 @@ impl<S: Service> Server<S> {
             let env = &mut self.ctx.core.env;
             match work {
                 Work::Write(_) => env.begin_slice(account, CLIENT_SHARE),
-                // `read_client` and `call_ready` begin the slice.
-                Work::Read(_) | Work::Source(_) => {}
+                // What handles the rest begins the slice.
+                Work::Read(_) | Work::Source(_) | Work::Start(_) | Work::StartOwn(_) => {}
             }
             self.perform(Task::Work(work));
+            // Starting a program blocks for milliseconds, so it is the last work of its kind in a turn.
+            if matches!(work, Work::Start(_) | Work::StartOwn(_)) {
+                self.ctx.core.env.settle();
+                break;
+            }
         }
         self.ctx.core.env.scheduler.end_phase(phase);
     }
@@ -321,6 +326,13 @@ impl<S: Service> Server<S> {
                     self.call_ready(source, readiness);
                 }
             }
+            Task::Work(Work::Start(id)) => self.call_start(id),
+            Task::Work(Work::StartOwn(service_id)) => {
+                self.ctx.core.env.begin_own_work();
+                self.ctx.core.env.charge_service(service_id);
+                self.ctx.core.enter_service(service_id);
+                self.service.start_program(&mut self.ctx, None);
+            }
             Task::Timer(Due::Client(id)) => self.handle_deadline(id),
             Task::Timer(Due::Service(timer, service_id)) => {
                 self.ctx.core.env.begin_own_work();
@@ -348,6 +360,18 @@ impl<S: Service> Server<S> {
             core.env.begin_slice(account, SOURCE_SHARE);
             core.enter_service(service_id);
             self.service.ready(&mut self.ctx, source, readiness);
+        }
+    }
+
+    /// Tells a service that it may start the program of a client. Does nothing if the client is gone.
+    fn call_start(&mut self, id: ClientId) {
+        let core = &mut self.ctx.core;
+        if let Some(client) = core.registry.get(id) {
+            let (service_id, account) = (client.service_id, client.account);
+            core.env.begin_slice(account, CLIENT_SHARE);
+            core.env.budget.spend(START);
+            core.enter_service(service_id);
+            self.service.start_program(&mut self.ctx, Some(id));
         }
     }
 

@@ -86,12 +86,16 @@ pub(super) enum Work {
     Write(ClientId),
     /// A descriptor that a service watches is ready.
     Source(SourceId),
+    /// A service may start the program that a client has asked for.
+    Start(ClientId),
+    /// A service may start a program that no client has asked for.
+    StartOwn(ServiceId),
 }
 
 impl Work {
     fn phase(self) -> Phase {
         match self {
-            Self::Read(_) | Self::Source(_) => Phase::Input,
+            Self::Read(_) | Self::Source(_) | Self::Start(_) | Self::StartOwn(_) => Phase::Input,
             Self::Write(_) => Phase::Output,
         }
     }

@@ -95,6 +95,12 @@ pub trait Service {
         let _ = (ctx, client, request);
     }
 
+    /// The service may start a program now: the one that this client has asked for, or its own. It follows
+    /// [`Context::queue_start`] and [`Context::queue_own_start`].
+    fn start_program(&mut self, ctx: &mut Context, client: Option<ClientId>) {
+        let _ = (ctx, client);
+    }
+
     /// A client has sent a message.
     fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
         let _ = (ctx, client, message);

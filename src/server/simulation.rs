@@ -43,6 +43,8 @@ pub(crate) struct Witness {
     pub(crate) told: BTreeMap<ClientId, u64>,
     /// The cause and the code with which each client ended.
     pub(crate) endings: BTreeMap<ClientId, (Cause, CloseCode)>,
+    /// The starts of programs: for a client, or for the service itself.
+    pub(crate) starts: Vec<Option<ClientId>>,
     /// The connections that the service opens.
     pub(crate) ours: Ours,
 }
@@ -158,10 +160,18 @@ impl Service for Witness {
                 (0..20).for_each(|_| ctx.send(someone, Message::Binary(&[9; 3000])));
                 ctx.send(client, message);
             }
+            Some(b'q') => ctx.queue_start(client),
+            Some(b'Q') => ctx.queue_own_start(),
             Some(b'p') => ctx.set_paused(true),
             Some(b'g') => ctx.set_paused(false),
             _ => ctx.send(client, message),
         }
+    }
+
+    fn start_program(&mut self, _: &mut Context, client: Option<ClientId>) {
+        let is_here = client.is_none_or(|client| self.present.contains(&client));
+        assert!(is_here, "the client is connected");
+        self.starts.push(client);
     }
 
     fn input_ended(&mut self, ctx: &mut Context, client: ClientId) -> Duration {

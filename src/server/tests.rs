@@ -64,6 +64,33 @@ impl World {
 }
 
 #[test]
+fn one_program_is_started_in_a_turn_of_the_loop_and_none_for_a_client_that_is_gone() {
+    // The bug: each service had a rule of its own, so 250 requests that arrived together started 250 programs in one turn.
+    let mut world = World::new(7).expect("an epoll instance");
+    let clients: Vec<ClientId> = (0..6).map(|_| world.connect()).collect();
+    for client in &clients {
+        world.server.ctx.queue_start(*client);
+    }
+    world.server.ctx.queue_own_start();
+    let gone = clients[3];
+    world.server.act(|server| {
+        let core = &mut server.ctx.core;
+        core.with(gone, |client, env| client.disconnect(env));
+    });
+    assert!(!world.is_present(gone) && world.server.service.starts.is_empty());
+    for turn in 1..=20 {
+        world.take_turn();
+        assert!(world.server.service.starts.len() <= turn, "turn {turn}");
+    }
+    let starts = std::mem::take(&mut world.server.service.starts);
+    let of_clients: Vec<ClientId> = starts.iter().copied().flatten().collect();
+    let wanted: Vec<ClientId> = clients.into_iter().filter(|one| *one != gone).collect();
+    assert_eq!(of_clients, wanted, "in the order of their requests");
+    assert_eq!(starts.len(), wanted.len() + 1, "and one for the service");
+    assert!(!world.server.ctx.core.has_work());
+}
+
+#[test]
 fn output_in_the_send_buffer_is_not_lost_after_our_close() {
     // The bug: when the close timeout had passed after our CLOSE, the socket was closed although its send buffer held
     // megabytes that the peer was reading. If a PING of the peer was unread, the peer got a reset.

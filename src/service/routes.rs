@@ -329,6 +329,12 @@ impl Service for Routes {
         }
     }
 
+    fn start_program(&mut self, ctx: &mut Context, client: Option<ClientId>) {
+        if let Some(service) = self.at(ctx) {
+            service.start_program(ctx, client);
+        }
+    }
+
     fn drained(&mut self, ctx: &mut Context, client: ClientId) {
         if let Some(service) = self.at(ctx) {
             service.drained(ctx, client);

@@ -30,6 +30,7 @@ fn a_message_over_the_limit_of_json_closes_its_client() {
         assert_eq!(app.event_of("message")["text"], "x".repeat(1024));
         let why = "message over the limit of JSON messages (--max-json)";
         assert_eq!(wire.read_close(), (1009, why.to_owned()));
+        wire.send_close(1009);
         assert_eq!(app.event_of("disconnect")["code"], 1009);
     }
 }

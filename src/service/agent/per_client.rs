@@ -9,7 +9,7 @@ use super::response::{TOO_LONG, code, error, invalid_message_error};
 use super::router::MAX_ID;
 use super::{AgentConfig, AgentProtocol, HIGH_WATER, LOW_WATER, MAX_UNREAD, WATCH};
 use crate::service::Framing;
-use crate::service::child::{Child, ChildEvent, START_COST, code_and_signal, describe};
+use crate::service::child::{Child, ChildEvent, code_and_signal, describe};
 use crate::service::framing::Decoder;
 use crate::service::json::unescape;
 use crate::service::lines::Line;
@@ -165,6 +165,8 @@ fn pass_on(
 #[derive(Debug)]
 pub struct AgentPerClient {
     config: AgentConfig,
+    /// Clients whose processes are not started yet.
+    waiting: HashSet<ClientId>,
     /// The processes of connected clients.
     agents: HashMap<ClientId, ClientAgent>,
     /// Processes that are being stopped, by the former id of their disconnected client.
@@ -182,6 +184,7 @@ impl AgentPerClient {
         }
         Self {
             config,
+            waiting: HashSet::new(),
             agents: HashMap::new(),
             stopping: HashMap::new(),
             sources: HashMap::new(),
@@ -192,6 +195,12 @@ impl AgentPerClient {
     /// The number of processes, including those that are being stopped.
     pub(in crate::service) fn process_count(&self) -> usize {
         self.agents.len() + self.stopping.len()
+    }
+
+    /// The number of processes whose clients have disconnected.
+    #[cfg(feature = "mcp")]
+    pub(in crate::service) fn stopping_count(&self) -> usize {
+        self.stopping.len()
     }
 
     /// Lets a client's process handle an event. Its lines go to the client. Returns false if the event belongs to another
@@ -284,7 +293,7 @@ impl Service for AgentPerClient {
 
     fn accept(&mut self, ctx: &mut Context, request: &Request<'_>) -> Result<Accept, Rejection> {
         // A process may outlive its client by the few seconds that it gets to exit.
-        if self.process_count() >= ctx.config().max_clients {
+        if self.waiting.len() + self.process_count() >= ctx.config().max_clients {
             return Err(Rejection::unavailable("too many processes"));
         }
         if request.parameters(WATCH).next().is_some() {
@@ -295,7 +304,17 @@ impl Service for AgentPerClient {
     }
 
     fn connected(&mut self, ctx: &mut Context, client: ClientId, _: &Request<'_>) {
-        ctx.spend(START_COST);
+        self.waiting.insert(client);
+        // Messages wait until the process runs.
+        ctx.set_held(client, true);
+        ctx.queue_start(client);
+    }
+
+    fn start_program(&mut self, ctx: &mut Context, client: Option<ClientId>) {
+        let Some(client) = client.filter(|client| self.waiting.remove(client)) else {
+            return;
+        };
+        ctx.set_held(client, false);
         let decoder = Decoder::new(self.config.framing, ctx.config().limits.max_message);
         match Child::spawn_with(ctx, &self.config.command, decoder, |_| {}) {
             Ok(child) => {
@@ -395,6 +414,7 @@ impl Service for AgentPerClient {
     }
 
     fn disconnected(&mut self, ctx: &mut Context, client: ClientId, _: &CloseReason) {
+        self.waiting.remove(&client);
         if let Some(mut agent) = self.agents.remove(&client) {
             // Its output is read and discarded, because a full pipe could keep it from exiting.
             agent.child.resume(ctx);
@@ -441,10 +461,12 @@ impl Service for AgentPerClient {
     }
 
     fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
-        self.agents.keys().copied().for_each(visit);
+        let waiting = self.waiting.iter();
+        waiting.chain(self.agents.keys()).copied().for_each(visit);
     }
 
     fn stopping(&mut self, ctx: &mut Context) {
+        self.waiting.clear();
         for agent in self.agents.values_mut() {
             agent.child.stop(ctx);
         }

@@ -16,6 +16,7 @@ use crate::{
     Readiness, Rejection, Request, Route, Scope, Service, SourceId, StatusCode, StatusFields, Time,
     TimerId,
 };
+use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -57,6 +58,8 @@ pub struct Agent {
     stopping: Vec<Child>,
     /// The restarts of processes that were stopped.
     ended_restarts: u64,
+    /// The processes whose starts are queued.
+    due: VecDeque<usize>,
     /// The timer for the router's next deadline, and when it expires.
     wakeup: Option<(Time, TimerId)>,
     failure: Option<String>,
@@ -88,6 +91,7 @@ impl Agent {
             router,
             stopping: Vec::new(),
             ended_restarts: 0,
+            due: VecDeque::new(),
             wakeup: None,
             failure: None,
             pressure: Pressure::default(),
@@ -186,7 +190,12 @@ impl Agent {
         }
         log::info!("starting an agent process for another kind of client");
         self.processes[index] = Some(AgentProcess::new(self.config.restart_limit));
-        self.start(ctx, index);
+        self.queue_start(ctx, index);
+    }
+
+    fn queue_start(&mut self, ctx: &mut Context, index: usize) {
+        self.due.push_back(index);
+        ctx.queue_own_start();
     }
 
     /// Removes a process. Returns whether it runs and must be stopped first.
@@ -542,6 +551,19 @@ impl Service for Agent {
         }
     }
 
+    fn start_program(&mut self, ctx: &mut Context, _: Option<ClientId>) {
+        let is_due = |index: &usize| {
+            let process = self.processes.get(*index).and_then(Option::as_ref);
+            process.is_some_and(|process| matches!(process.state, ProcessState::Gone))
+        };
+        // A process that is not needed any more is left out.
+        if let Some(index) = self.due.pop_front().filter(is_due)
+            && !ctx.is_stopping()
+        {
+            self.start(ctx, index);
+        }
+    }
+
     fn disconnected(&mut self, ctx: &mut Context, client: ClientId, _: &CloseReason) {
         let now = ctx.now();
         self.route(ctx, |router, output| {
@@ -579,10 +601,10 @@ impl Service for Agent {
             matches!(state, Some(ProcessState::Backoff(backoff)) if *backoff == timer)
         };
         if let Some(index) = self.processes.iter().position(is_over) {
-            if !ctx.is_stopping() {
-                self.start(ctx, index);
+            if let Some(Some(process)) = self.processes.get_mut(index) {
+                process.state = ProcessState::Gone;
             }
-            return;
+            return self.queue_start(ctx, index);
         }
         self.with_child(ctx, |child, ctx, line| child.handle_timer(ctx, timer, line));
     }

@@ -156,6 +156,8 @@ enum Restart {
     Backoff(TimerId),
     /// The old program's clients are still connected.
     Clients,
+    /// The start is queued.
+    Due,
 }
 
 impl App {
@@ -278,8 +280,8 @@ impl App {
     /// Starts the program again once the delay is over and all clients are gone.
     fn try_restart(&mut self, ctx: &mut Context) {
         if self.restart == Some(Restart::Clients) && ctx.client_count() == 0 && !ctx.is_stopping() {
-            self.restart = None;
-            self.start(ctx);
+            self.restart = Some(Restart::Due);
+            ctx.queue_own_start();
         }
     }
 }
@@ -327,6 +329,13 @@ impl Service for App {
         }
         self.events.message(client, message);
         self.send_events(ctx);
+    }
+
+    fn start_program(&mut self, ctx: &mut Context, _: Option<ClientId>) {
+        if self.restart == Some(Restart::Due) && !ctx.is_stopping() {
+            self.restart = None;
+            self.start(ctx);
+        }
     }
 
     fn drained(&mut self, ctx: &mut Context, client: ClientId) {

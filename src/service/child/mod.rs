@@ -23,6 +23,3 @@ mod supervisor;
 pub(crate) use self::exit_status::{code_and_signal, describe};
 pub(crate) use self::line_child::{Child, ChildEvent};
 pub(crate) use self::supervisor::{Escalation, StopPlan, Supervisor};
-
-/// The cost of starting a process, in units of [`Context::spend`](crate::Context::spend).
-pub(crate) const START_COST: usize = 1000;

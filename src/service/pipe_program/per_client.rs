@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::environment::{Environment, check_size};
 use super::{HIGH_WATER, LOW_WATER, PipeConfig, TurnOutput, ending, line_too_long, to_message};
-use crate::service::child::{Child, ChildEvent, START_COST, describe};
+use crate::service::child::{Child, ChildEvent, describe};
 use crate::service::framing::Decoder;
 use crate::service::lines::Line;
 use crate::{
@@ -30,6 +30,14 @@ struct ClientProgram {
     is_ignored: bool,
 }
 
+/// A client whose program is not started yet.
+#[derive(Debug)]
+struct Waiting {
+    environment: Environment,
+    /// Whether the client has half-closed its connection.
+    has_ended: bool,
+}
+
 /// A program for each client. It starts when the client connects and is stopped when the client disconnects.
 ///
 /// ```
@@ -45,6 +53,8 @@ struct ClientProgram {
 #[derive(Debug)]
 pub struct PipePerClient {
     config: PipeConfig,
+    /// Clients whose programs are not started yet.
+    waiting: HashMap<ClientId, Waiting>,
     /// The programs of connected clients.
     programs: HashMap<ClientId, ClientProgram>,
     /// Programs that are being stopped, by the former id of their disconnected client.
@@ -61,6 +71,7 @@ impl PipePerClient {
     pub fn new(config: PipeConfig) -> Self {
         Self {
             config,
+            waiting: HashMap::new(),
             programs: HashMap::new(),
             stopping: HashMap::new(),
             sources: HashMap::new(),
@@ -78,9 +89,8 @@ impl PipePerClient {
         &mut self,
         ctx: &mut Context,
         client: ClientId,
-        request: &Request<'_>,
+        environment: Environment,
     ) -> io::Result<()> {
-        let environment = Environment::new(ctx, client, &self.config.endpoint, request);
         let decoder = Decoder::new(self.config.framing, ctx.config().limits.max_message);
         let child = Child::spawn_with(ctx, &self.config.command, decoder, |command| {
             environment.apply(command);
@@ -191,7 +201,7 @@ impl Service for PipePerClient {
             return Err(Rejection::unavailable("stopping").because("stopping"));
         }
         // A program may outlive its client by the few seconds that it gets to exit.
-        if self.program_count() >= ctx.config().max_clients {
+        if self.waiting.len() + self.program_count() >= ctx.config().max_clients {
             return Err(Rejection::unavailable("too many processes"));
         }
         check_size(request)?;
@@ -199,10 +209,35 @@ impl Service for PipePerClient {
     }
 
     fn connected(&mut self, ctx: &mut Context, client: ClientId, request: &Request<'_>) {
-        ctx.spend(START_COST);
-        if let Err(error) = self.start(ctx, client, request) {
-            log::error!("{error}");
-            ctx.close(client, CloseCode::INTERNAL, error.to_string());
+        let environment = Environment::new(ctx, client, &self.config.endpoint, request);
+        let waiting = Waiting {
+            environment,
+            has_ended: false,
+        };
+        self.waiting.insert(client, waiting);
+        // Input waits until the program runs.
+        ctx.set_held(client, true);
+        ctx.queue_start(client);
+    }
+
+    fn start_program(&mut self, ctx: &mut Context, client: Option<ClientId>) {
+        let Some(client) = client else { return };
+        let Some(waiting) = self.waiting.remove(&client) else {
+            return;
+        };
+        ctx.set_held(client, false);
+        match self.start(ctx, client, waiting.environment) {
+            Ok(()) => {
+                if waiting.has_ended
+                    && let Some(program) = self.programs.get_mut(&client)
+                {
+                    program.child.stop(ctx);
+                }
+            }
+            Err(error) => {
+                log::error!("{error}");
+                ctx.close(client, CloseCode::INTERNAL, error.to_string());
+            }
         }
     }
 
@@ -224,13 +259,14 @@ impl Service for PipePerClient {
     /// There will be no more input, so the program is stopped, beginning with the end of its input. The client still gets
     /// its last output.
     fn input_ended(&mut self, ctx: &mut Context, client: ClientId) -> Duration {
-        match self.programs.get_mut(&client) {
-            Some(program) => {
-                program.child.stop(ctx);
-                LAST_OUTPUT
-            }
-            None => Duration::ZERO,
+        if let Some(program) = self.programs.get_mut(&client) {
+            program.child.stop(ctx);
+        } else if let Some(waiting) = self.waiting.get_mut(&client) {
+            waiting.has_ended = true;
+        } else {
+            return Duration::ZERO;
         }
+        LAST_OUTPUT
     }
 
     fn drained(&mut self, ctx: &mut Context, client: ClientId) {
@@ -240,6 +276,7 @@ impl Service for PipePerClient {
     }
 
     fn disconnected(&mut self, ctx: &mut Context, client: ClientId, _: &CloseReason) {
+        self.waiting.remove(&client);
         if let Some(mut program) = self.programs.remove(&client) {
             // Its output is read and discarded, because a full pipe could keep it from exiting.
             program.is_ignored = true;
@@ -292,12 +329,16 @@ impl Service for PipePerClient {
     }
 
     fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
-        self.programs.keys().copied().for_each(visit);
+        let waiting = self.waiting.keys();
+        waiting.chain(self.programs.keys()).copied().for_each(visit);
     }
 
     /// Ends the input of all programs. Their clients get the rest of the output.
     fn draining(&mut self, ctx: &mut Context) {
         self.draining = true;
+        for (client, _) in std::mem::take(&mut self.waiting) {
+            ctx.set_held(client, false);
+        }
         for program in self.programs.values_mut() {
             program.child.stop(ctx);
         }

@@ -259,13 +259,16 @@ impl Service for PipeShared {
         });
     }
 
+    fn start_program(&mut self, ctx: &mut Context, _: Option<ClientId>) {
+        if matches!(self.state, State::Gone) && !ctx.is_stopping() {
+            self.start(ctx);
+        }
+    }
+
     fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
         if matches!(self.state, State::Backoff(backoff) if backoff == timer) {
             self.state = State::Gone;
-            if !ctx.is_stopping() {
-                self.start(ctx);
-            }
-            return;
+            return ctx.queue_own_start();
         }
         if self.held_check == Some(timer) {
             self.held_check = None;

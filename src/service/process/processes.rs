@@ -1,6 +1,6 @@
 //! The process API: starts, watches, signals and attaches to processes over HTTP.
 
-use std::collections::VecDeque;
+use std::collections::HashMap;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -81,8 +81,8 @@ pub struct ProcessesConfig {
 pub struct Processes {
     config: ProcessesConfig,
     programs: Programs,
-    /// Calls whose processes are started in later turns, in the order of arrival.
-    waiting: VecDeque<Start>,
+    /// What the callers have asked for whose processes are not started yet.
+    waiting: HashMap<ClientId, Start>,
     exec_calls: ExecCalls,
     started: u64,
     stopping: bool,
@@ -91,7 +91,6 @@ pub struct Processes {
 /// A call that starts a process.
 #[derive(Debug)]
 struct Start {
-    caller: ClientId,
     request: RunRequest,
     /// For `exec`, the limit of each output stream and the fields of the answer; `None` for `spawn`.
     exec: Option<(usize, Details)>,
@@ -112,7 +111,7 @@ impl Processes {
         config.endpoint = config.endpoint.with_subtree();
         Self {
             programs: Programs::default(),
-            waiting: VecDeque::new(),
+            waiting: HashMap::new(),
             exec_calls: ExecCalls::new(config.max_exec_output),
             config,
             started: 0,
@@ -160,21 +159,19 @@ impl Processes {
             Call::List => self.list(ctx, reads_usage(request)?),
             Call::Spawn => {
                 let start = Start {
-                    caller,
                     request: read_spawn(body)?,
                     exec: None,
                 };
-                return self.enqueue(ctx, start).map(|()| None);
+                return self.enqueue(ctx, caller, start).map(|()| None);
             }
             Call::Exec => {
                 let details = Details::of(request)?;
                 let (request, limit) = read_exec(body, ctx.config().limits.max_message)?;
                 let start = Start {
-                    caller,
                     request,
                     exec: Some((limit, details)),
                 };
-                return self.enqueue(ctx, start).map(|()| None);
+                return self.enqueue(ctx, caller, start).map(|()| None);
             }
             Call::Status(id) => {
                 let program = self.programs.get(id).ok_or_else(no_process)?;
@@ -211,8 +208,13 @@ impl Processes {
         }))
     }
 
-    /// Starts a process for a call, in this turn if its limit allows that, otherwise in a later one.
-    fn enqueue(&mut self, ctx: &mut Context, start: Start) -> Result<(), Rejection> {
+    /// Queues the start of a process for a call.
+    fn enqueue(
+        &mut self,
+        ctx: &mut Context,
+        caller: ClientId,
+        start: Start,
+    ) -> Result<(), Rejection> {
         if self.stopping {
             return Err(Rejection::unavailable("stopping"));
         }
@@ -227,27 +229,14 @@ impl Processes {
         if start.exec.is_some() {
             self.exec_calls.check_budget()?;
         }
-        self.waiting.push_back(start);
-        self.start_waiting(ctx);
+        self.waiting.insert(caller, start);
+        ctx.queue_start(caller);
         Ok(())
     }
 
-    /// Starts waiting processes, up to the limit of one turn.
-    fn start_waiting(&mut self, ctx: &mut Context) {
-        while !self.waiting.is_empty() && self.programs.may_start(ctx) {
-            if let Some(start) = self.waiting.pop_front() {
-                self.start(ctx, start);
-            }
-        }
-    }
-
     /// Starts a process. Answers the call unless it is an `exec`.
-    fn start(&mut self, ctx: &mut Context, start: Start) {
-        let Start {
-            caller,
-            request,
-            exec,
-        } = start;
+    fn start(&mut self, ctx: &mut Context, caller: ClientId, start: Start) {
+        let Start { request, exec } = start;
         let name = request.command[0].clone();
         let launch = Launch {
             id: Uuid::new_v4(),
@@ -495,19 +484,28 @@ impl Service for Processes {
         self.follow_up(ctx);
     }
 
+    fn start_program(&mut self, ctx: &mut Context, client: Option<ClientId>) {
+        if let Some(caller) = client
+            && let Some(start) = self.waiting.remove(&caller)
+        {
+            self.start(ctx, caller, start);
+            self.follow_up(ctx);
+        }
+    }
+
     fn abandoned(&mut self, ctx: &mut Context, caller: ClientId) {
         if let Some(id) = self.exec_calls.abandon(caller) {
             log::info!("the caller of process {id} disconnected: KILL");
             self.programs.remove(ctx, id);
         }
-        self.waiting.retain(|start| start.caller != caller);
+        self.waiting.remove(&caller);
         self.programs.detach(ctx, caller);
         self.follow_up(ctx);
     }
 
     fn is_waiting(&self, _: &Context, client: ClientId) -> bool {
         self.exec_calls.contains(client)
-            || self.waiting.iter().any(|start| start.caller == client)
+            || self.waiting.contains_key(&client)
             || (self.stopping && self.programs.delivers_to(client))
     }
 
@@ -576,7 +574,7 @@ impl Service for Processes {
     fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
         self.programs.clients(visit);
         self.exec_calls.clients(visit);
-        self.waiting.iter().for_each(|start| visit(start.caller));
+        self.waiting.keys().copied().for_each(visit);
     }
 
     fn ready(&mut self, ctx: &mut Context, source: SourceId, readiness: Readiness) {
@@ -586,7 +584,6 @@ impl Service for Processes {
 
     fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
         self.programs.timer(ctx, timer);
-        self.start_waiting(ctx);
         self.follow_up(ctx);
     }
 
@@ -626,9 +623,9 @@ impl Service for Processes {
     /// Stops all processes except those of `exec` calls. Attached clients get the rest of the output and the exit.
     fn draining(&mut self, ctx: &mut Context) {
         self.stopping = true;
-        for start in std::mem::take(&mut self.waiting) {
+        for (caller, _) in std::mem::take(&mut self.waiting) {
             let rejection = Rejection::unavailable("stopping");
-            ctx.respond(start.caller, &Response::from(&rejection));
+            ctx.respond(caller, &Response::from(&rejection));
         }
         self.programs.stop_those(ctx, is_shared);
     }

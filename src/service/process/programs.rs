@@ -1,7 +1,7 @@
 //! The programs of a service: passes events to them, keeps their deadlines, and knows which client reads which program.
 //!
-//! Work that many clients can cause at once is done in bounded steps, one in each turn of the loop: starting programs,
-//! and walking the process trees of programs that are being stopped.
+//! Walking the process trees of programs that are being stopped, which many clients can cause at once, is done in bounded steps,
+//! one in each turn of the loop.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -15,10 +15,6 @@ use super::program::{Launch, MARK, Program};
 use super::sink::{ContextOutput, Sink};
 use crate::sys::{ProcessTrees, SystemProcessTable, TerminalSize};
 use crate::{ClientId, Context, Message, Readiness, SourceId, Time, TimerId};
-
-/// The maximum number of programs that are started in one turn of the loop. Starting one blocks until the new process
-/// executes its program, which takes milliseconds on a busy machine.
-const STARTS_PER_TURN: usize = 1;
 
 /// The maximum number of processes that one turn of the loop inspects. Each takes about 100 microseconds.
 const VISITS_PER_TURN: usize = 24;
@@ -68,8 +64,6 @@ pub(crate) struct Programs {
     timer: Option<(Time, TimerId)>,
     finished: Vec<Uuid>,
     gone: Vec<Uuid>,
-    /// The turn in which programs were last started, and their number.
-    starts: (Time, usize),
     /// When the service continues work that it has put off.
     wake_at: Option<Time>,
     /// The process trees of programs that are being stopped.
@@ -81,19 +75,6 @@ pub(crate) struct Programs {
 }
 
 impl Programs {
-    /// Whether another program may be started in this turn. If not, the service's timer expires in the next turn.
-    pub(crate) fn may_start(&mut self, ctx: &mut Context) -> bool {
-        let now = ctx.now();
-        if self.starts.0 != now {
-            self.starts = (now, 0);
-        }
-        let may = self.starts.1 < STARTS_PER_TURN;
-        if !may {
-            self.wake(ctx);
-        }
-        may
-    }
-
     /// Sets the service's timer for the next turn.
     pub(crate) fn wake(&mut self, ctx: &mut Context) {
         self.wake_at = Some(ctx.now() + NEXT_TURN);
@@ -107,8 +88,6 @@ impl Programs {
         launch: Launch,
         sink: Sink,
     ) -> io::Result<Uuid> {
-        // A failed start counts as well, since it takes as much time.
-        self.starts.1 += 1;
         let program = Program::start(ctx, launch, sink)?;
         let id = program.id;
         let sources: Vec<SourceId> = program.sources().collect();

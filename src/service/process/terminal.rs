@@ -1,6 +1,6 @@
 //! A program on its own terminal for each client.
 
-use std::collections::VecDeque;
+use std::collections::HashMap;
 use std::io;
 use std::time::Duration;
 
@@ -77,8 +77,8 @@ pub struct Terminal {
     /// The account that the programs run as; `None` for the server's own.
     account: Option<Account>,
     programs: Programs,
-    /// Clients whose programs are started in later turns, in the order of arrival.
-    waiting: VecDeque<Waiting>,
+    /// Clients whose programs are not started yet.
+    waiting: HashMap<ClientId, Waiting>,
     /// Whether a client has connected.
     used: bool,
     started: u64,
@@ -86,10 +86,9 @@ pub struct Terminal {
     draining: bool,
 }
 
-/// A client whose program is not started yet.
+/// What a client has asked for whose program is not started yet.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
-    client: ClientId,
     dialect: Dialect,
     size: TerminalSize,
 }
@@ -115,7 +114,7 @@ impl Terminal {
             config,
             account,
             programs: Programs::default(),
-            waiting: VecDeque::new(),
+            waiting: HashMap::new(),
             used: false,
             started: 0,
             draining: false,
@@ -137,23 +136,9 @@ impl Terminal {
         }
     }
 
-    /// Starts programs of waiting clients, up to the limit of one turn.
-    fn start_waiting(&mut self, ctx: &mut Context) {
-        while !self.waiting.is_empty() && self.programs.may_start(ctx) {
-            if let Some(waiting) = self.waiting.pop_front() {
-                ctx.set_held(waiting.client, false);
-                self.start(ctx, waiting);
-            }
-        }
-    }
-
     /// Starts a client's program.
-    fn start(&mut self, ctx: &mut Context, waiting: Waiting) {
-        let Waiting {
-            client,
-            dialect,
-            size,
-        } = waiting;
+    fn start(&mut self, ctx: &mut Context, client: ClientId, waiting: Waiting) {
+        let Waiting { dialect, size } = waiting;
         let sharing = Sharing::Single {
             read_only: self.config.read_only,
         };
@@ -212,13 +197,22 @@ impl Service for Terminal {
         self.used = true;
         // Input waits until the program runs.
         ctx.set_held(client, true);
-        self.waiting.push_back(Waiting {
-            client,
+        let waiting = Waiting {
             // `accept` has checked both.
             dialect: Dialect::of(request).unwrap_or(Dialect::Json),
             size: size_of(request).unwrap_or_default(),
-        });
-        self.start_waiting(ctx);
+        };
+        self.waiting.insert(client, waiting);
+        ctx.queue_start(client);
+    }
+
+    fn start_program(&mut self, ctx: &mut Context, client: Option<ClientId>) {
+        if let Some(client) = client
+            && let Some(waiting) = self.waiting.remove(&client)
+        {
+            ctx.set_held(client, false);
+            self.start(ctx, client, waiting);
+        }
     }
 
     fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
@@ -244,7 +238,7 @@ impl Service for Terminal {
         if let Some(id) = self.programs.detach(ctx, client) {
             self.programs.stop(ctx, id);
         } else {
-            self.waiting.retain(|waiting| waiting.client != client);
+            self.waiting.remove(&client);
         }
         self.remove_gone(ctx);
         if self.config.once {
@@ -254,9 +248,7 @@ impl Service for Terminal {
 
     fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
         self.programs.clients(visit);
-        self.waiting
-            .iter()
-            .for_each(|waiting| visit(waiting.client));
+        self.waiting.keys().copied().for_each(visit);
     }
 
     fn ready(&mut self, ctx: &mut Context, source: SourceId, readiness: Readiness) {
@@ -269,7 +261,6 @@ impl Service for Terminal {
         self.programs.timer(ctx, timer);
         self.programs.take_finished();
         self.remove_gone(ctx);
-        self.start_waiting(ctx);
     }
 
     fn orphans_changed(&mut self, ctx: &mut Context) {
@@ -305,8 +296,8 @@ impl Service for Terminal {
     /// Stops all programs. Their clients get the rest of the output and the exit.
     fn draining(&mut self, ctx: &mut Context) {
         self.draining = true;
-        for waiting in std::mem::take(&mut self.waiting) {
-            ctx.set_held(waiting.client, false);
+        for (client, _) in std::mem::take(&mut self.waiting) {
+            ctx.set_held(client, false);
         }
         self.programs.stop_all(ctx);
     }

@@ -111,6 +111,8 @@ struct Slot {
     backoff: Backoff,
     /// The process is started again when this timer expires.
     restart: Option<TimerId>,
+    /// Whether the start of the process is queued.
+    is_due: bool,
     /// Requests that the process has not answered.
     pending: usize,
 }
@@ -160,6 +162,7 @@ impl Pool {
             process: None,
             backoff: Backoff::new(limit),
             restart: None,
+            is_due: false,
             pending: 0,
         };
         Self {
@@ -377,20 +380,25 @@ impl Pool {
         Some(PoolChange::Stopping(process))
     }
 
-    /// Starts the processes that a pool of several has besides the first.
-    pub(super) fn start_others(&mut self, ctx: &mut Context, hub: &mut Hub) -> Vec<PoolChange> {
-        let mut changes = Vec::new();
+    /// Queues the starts of the processes that a pool of several has besides the first.
+    pub(super) fn start_others(&mut self, ctx: &mut Context) {
         if self.support != Support::Stateless || self.is_stopping {
-            return changes;
+            return;
         }
-        for slot in 1..self.slots.len() {
-            let is_new = self.slots[slot].process.is_none() && self.slots[slot].restart.is_none();
-            if is_new {
-                let started = self.start_process(ctx, hub, slot);
-                changes.extend(self.handle_started(ctx, hub, slot, started));
+        for slot in &mut self.slots[1..] {
+            if slot.process.is_none() && slot.restart.is_none() && !slot.is_due {
+                slot.is_due = true;
+                ctx.queue_own_start();
             }
         }
-        changes
+    }
+
+    /// Starts the next of the processes whose starts are queued.
+    pub(super) fn start_next(&mut self, ctx: &mut Context, hub: &mut Hub) -> Option<PoolChange> {
+        let slot = self.slots.iter().position(|slot| slot.is_due)?;
+        self.slots[slot].is_due = false;
+        let started = self.start_process(ctx, hub, slot);
+        self.handle_started(ctx, hub, slot, started)
     }
 
     /// Fails the requests of a process that has exited, and has it started again.
@@ -460,8 +468,9 @@ impl Pool {
         for slot in 0..self.slots.len() {
             if self.slots[slot].restart == Some(timer) {
                 self.slots[slot].restart = None;
-                let started = self.start_process(ctx, hub, slot);
-                return Some(self.handle_started(ctx, hub, slot, started));
+                self.slots[slot].is_due = true;
+                ctx.queue_own_start();
+                return Some(None);
             }
         }
         None
@@ -484,6 +493,7 @@ impl Pool {
     pub(super) fn stop(&mut self, ctx: &mut Context) {
         self.is_stopping = true;
         for slot in &mut self.slots {
+            slot.is_due = false;
             if let Some(process) = &mut slot.process {
                 process.stop(ctx);
             }

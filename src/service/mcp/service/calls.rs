@@ -17,9 +17,41 @@ use crate::service::mcp::request::{
     Post, check_media_types, check_version, is_stateless, read_post,
 };
 use crate::service::mcp::session::Session;
-use crate::{ClientId, Context, Request, Response, StatusCode};
+use crate::{ClientId, Context, Principal, Request, Response, StatusCode};
+
+/// The maximum length of the first message of a session, which is kept until its process runs.
+const MAX_INITIALIZE: usize = 256 << 10;
+
+/// A session whose process is not started yet.
+#[derive(Debug)]
+pub(super) struct StartingSession {
+    principal: Principal,
+    /// The first message.
+    text: Box<str>,
+    reply: Reply,
+    /// Whether errors are written as revision 2026-07-28 asks for.
+    is_stateless: bool,
+}
 
 impl Mcp {
+    /// Forgets a session whose process is not started yet.
+    pub(super) fn forget_starting(&mut self, caller: ClientId) -> bool {
+        let starting = self.starting.remove(&caller);
+        if let Some(starting) = &starting {
+            self.hub.sessions.give_back(&starting.principal, 1);
+        }
+        starting.is_some()
+    }
+
+    /// Refuses the sessions whose processes are not started yet, because the server stops.
+    pub(super) fn refuse_starting(&mut self, ctx: &mut Context) {
+        for (caller, starting) in std::mem::take(&mut self.starting) {
+            self.hub.sessions.give_back(&starting.principal, 1);
+            let error = HttpError::unavailable(SHUTTING_DOWN);
+            ctx.respond(caller, &error.to_response(starting.is_stateless));
+        }
+    }
+
     /// Handles a call, or returns why it is rejected.
     pub(super) fn handle_call(
         &mut self,
@@ -88,7 +120,8 @@ impl Mcp {
                         Err(error) => error.with_id(id),
                     });
                 }
-                return self.initialize(ctx, caller, &envelope, reply);
+                let is_stateless = is_stateless(request);
+                return self.initialize(ctx, caller, &envelope, reply, is_stateless);
             }
             Post::InSession(envelope) => {
                 let id = envelope
@@ -130,20 +163,66 @@ impl Mcp {
             .ok_or_else(HttpError::no_session)
     }
 
-    /// Begins a session with a process of its own.
+    /// Queues the start of the process of a session.
     fn initialize(
         &mut self,
         ctx: &mut Context,
         caller: ClientId,
         envelope: &Envelope<'_>,
         reply: Reply,
+        is_stateless: bool,
     ) -> Result<(), HttpError> {
         let request = envelope.id().unwrap_or("null");
+        if envelope.text.len() > MAX_INITIALIZE {
+            let why = "Invalid request: initialize is over 256 KiB";
+            let status = StatusCode::CONTENT_TOO_LARGE;
+            return Err(HttpError::new(status, code::INVALID_REQUEST, why).with_id(request));
+        }
         let principal = ctx.principal(caller);
         self.hub
             .sessions
             .take(&principal, 1)
             .map_err(|full| too_many("sessions", full).with_id(request))?;
+        let starting = StartingSession {
+            principal,
+            text: envelope.text.into(),
+            reply,
+            is_stateless,
+        };
+        self.starting.insert(caller, starting);
+        ctx.queue_start(caller);
+        Ok(())
+    }
+
+    /// Starts the process of a session, and answers the caller if that fails.
+    pub(super) fn start_session(
+        &mut self,
+        ctx: &mut Context,
+        caller: ClientId,
+        starting: StartingSession,
+    ) {
+        let is_stateless = starting.is_stateless;
+        if let Err(error) = self.begin_session(ctx, caller, starting) {
+            ctx.respond(caller, &error.to_response(is_stateless));
+        }
+    }
+
+    /// Begins a session with a process of its own.
+    fn begin_session(
+        &mut self,
+        ctx: &mut Context,
+        caller: ClientId,
+        starting: StartingSession,
+    ) -> Result<(), HttpError> {
+        let StartingSession {
+            principal,
+            text,
+            reply,
+            ..
+        } = starting;
+        let envelope =
+            &Envelope::parse(&text).map_err(|_| HttpError::invalid("Invalid request"))?;
+        let request = envelope.id().unwrap_or("null");
         let process = match Process::start(ctx, &self.config.command) {
             Ok(process) => process,
             Err(error) => {

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use uuid::Uuid;
 
+use self::calls::StartingSession;
 use self::processes::{Owner, StoppingProcess};
 use super::McpConfig;
 use super::hub::{Call, Hub};
@@ -42,6 +43,8 @@ pub struct Mcp {
     config: McpConfig,
     hub: Hub,
     pool: Pool,
+    /// The sessions whose processes are not started yet, by the callers of `initialize`.
+    starting: HashMap<ClientId, StartingSession>,
     sessions: HashMap<Uuid, Session>,
     stopping: HashMap<u64, StoppingProcess>,
     last_stopping: u64,
@@ -68,6 +71,7 @@ impl Mcp {
         Self {
             hub: Hub::new(&config),
             pool: Pool::new(&config),
+            starting: HashMap::new(),
             sessions: HashMap::new(),
             stopping: HashMap::new(),
             last_stopping: 0,
@@ -134,8 +138,7 @@ impl Service for Mcp {
 
     fn accept(&mut self, ctx: &mut Context, request: &Request<'_>) -> Result<Accept, Rejection> {
         // A process outlives its client by the few seconds that it gets to exit.
-        let running = self.websocket_clients.len();
-        let stopping = self.websocket.process_count().saturating_sub(running);
+        let stopping = self.websocket.stopping_count();
         if self.hub.sessions.used() + stopping >= self.config.max_sessions {
             return Err(Rejection::unavailable("too many sessions"));
         }
@@ -171,7 +174,21 @@ impl Service for Mcp {
         }
     }
 
+    fn start_program(&mut self, ctx: &mut Context, client: Option<ClientId>) {
+        let Some(client) = client else {
+            let change = self.pool.start_next(ctx, &mut self.hub);
+            return self.apply(change);
+        };
+        match self.starting.remove(&client) {
+            Some(starting) => self.start_session(ctx, client, starting),
+            None => self.websocket.start_program(ctx, Some(client)),
+        }
+    }
+
     fn abandoned(&mut self, ctx: &mut Context, caller: ClientId) {
+        if self.forget_starting(caller) {
+            return;
+        }
         match self.hub.callers.remove(&caller) {
             Some(Call::Pool(id)) => self.pool.cancel(ctx, &mut self.hub, id),
             Some(Call::Session(id, stream)) => {
@@ -206,7 +223,9 @@ impl Service for Mcp {
     }
 
     fn is_waiting(&self, ctx: &Context, client: ClientId) -> bool {
-        self.hub.callers.contains_key(&client) || self.websocket.is_waiting(ctx, client)
+        self.hub.callers.contains_key(&client)
+            || self.starting.contains_key(&client)
+            || self.websocket.is_waiting(ctx, client)
     }
 
     fn may_idle(&self, ctx: &Context, client: ClientId) -> bool {
@@ -214,6 +233,7 @@ impl Service for Mcp {
     }
 
     fn draining(&mut self, ctx: &mut Context) {
+        self.refuse_starting(ctx);
         self.pool.drain(ctx, &mut self.hub);
         for session in self.sessions.values_mut() {
             session.close_get_stream(ctx, &mut self.hub);
@@ -312,6 +332,7 @@ impl Service for Mcp {
 
     fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
         self.hub.callers.keys().copied().for_each(&mut *visit);
+        self.starting.keys().copied().for_each(&mut *visit);
         self.websocket.clients(visit);
     }
 

@@ -87,9 +87,7 @@ impl Mcp {
 
     /// Starts the other processes of the pool once the first has said what it supports.
     pub(super) fn complete_pool(&mut self, ctx: &mut Context) {
-        for change in self.pool.start_others(ctx, &mut self.hub) {
-            self.apply(Some(change));
-        }
+        self.pool.start_others(ctx);
     }
 
     /// Lets a process handle an event.
