@@ -125,6 +125,8 @@ impl Display for Event<'_> {
                 Field::Flag(flag) => write!(f, "{separator}{key}={flag}")?,
                 Field::Text(text) => write!(f, "{separator}{key}={text:?}")?,
                 Field::Word(value) => write!(f, "{separator}{key}={value}")?,
+                // Otherwise, the standard library writes 0.0ns.
+                Field::Seconds(Duration::ZERO) => write!(f, "{separator}{key}=0s")?,
                 Field::Seconds(duration) => write!(f, "{separator}{key}={duration:.1?}")?,
                 Field::Bare(value) => write!(f, "{separator}{value}")?,
                 Field::BareNumber(number) => write!(f, "{separator}{number}")?,
@@ -241,6 +243,16 @@ mod tests {
             "duration=1.54",
         ];
         assert_eq!(pairs.0, expected);
+    }
+
+    #[test]
+    fn no_time_at_all_is_0s() {
+        let event = Event {
+            name: "disconnected",
+            subject: Some(("client", &"c1")),
+            fields: &[("duration", Duration::ZERO.into())],
+        };
+        assert_eq!(event.to_string(), "c1 disconnected: duration=0s");
     }
 
     #[test]

@@ -3,8 +3,10 @@
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::path::Path;
 
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
 use super::commands::{Command, ProgramArg, Serves};
@@ -39,7 +41,7 @@ impl ConfigFile {
 
     fn parse(name: String, text: String) -> Result<Self, String> {
         match serde_json::from_str(&text) {
-            Ok(Value::Object(fields)) => Ok(Self { name, text, fields }),
+            Ok(Unique(Value::Object(fields))) => Ok(Self { name, text, fields }),
             Ok(_) => Err(format!("{name}: expected a JSON object")),
             Err(error) => Err(format!("{name}: {error}")),
         }
@@ -181,6 +183,70 @@ impl ConfigFile {
         let line = self.text[..at].matches('\n').count() + 1;
         let key = Value::from(place.last().copied().unwrap_or_default());
         format!("{}, line {line}: {key}: {why}", self.name)
+    }
+}
+
+/// A JSON value in which no object has a key twice. The last of two values would silently replace the first.
+struct Unique(Value);
+
+impl<'de> Deserialize<'de> for Unique {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(UniqueVisitor).map(Self)
+    }
+}
+
+struct UniqueVisitor;
+
+impl<'de> Visitor<'de> for UniqueVisitor {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Value, A::Error> {
+        let mut map = Map::new();
+        while let Some(key) = from.next_key::<String>()? {
+            if map.contains_key(&key) {
+                let key = Value::from(key);
+                return Err(A::Error::custom(format_args!("{key} is used twice")));
+            }
+            let Unique(value) = from.next_value()?;
+            map.insert(key, value);
+        }
+        Ok(Value::Object(map))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Value, A::Error> {
+        let mut list = Vec::new();
+        while let Some(Unique(value)) = from.next_element()? {
+            list.push(value);
+        }
+        Ok(Value::Array(list))
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
     }
 }
 

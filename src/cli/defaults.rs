@@ -42,7 +42,11 @@ impl Settings {
             self.routes = demo_routes()?;
         }
         if command.serves_routes() && self.routes.is_empty() {
-            return Err("missing --config FILE.json with the routes to serve".to_owned());
+            return Err(if self.given.contains("config") {
+                "--config: the file has no \"routes\"".to_owned()
+            } else {
+                "missing --config FILE.json with the routes to serve".to_owned()
+            });
         }
         for name in &self.given {
             let Some(flag) = Flag::find(name, command) else {
@@ -59,10 +63,7 @@ impl Settings {
             }
         }
         for (one, own) in self.services(command) {
-            (one.check)(own).map_err(|error| match &own.path {
-                Some(path) if command.serves_routes() => format!("{path}: {error}"),
-                _ => error,
-            })?;
+            (one.check)(own).map_err(|error| own.in_route(command, error))?;
         }
         if self.restart && self.program.is_empty() {
             return Err("--restart requires a program after '--'".to_owned());

@@ -2,10 +2,12 @@
 
 use std::error::Error;
 use std::fmt::Write;
+use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use log::LevelFilter;
+use rustix::io::Errno;
 
 use super::addresses::reached_at;
 use super::announce::Announcement;
@@ -135,13 +137,7 @@ fn serve(
     settings.server = kept;
     server.stop_on_signals()?;
     let orphans = server.adopt_orphans()?;
-    if io::stdin().is_terminal() {
-        // The terminal is closing, and with it the programs that run in it.
-        server.stop_on_hangup()?;
-    } else {
-        let mut reloader = Reloader::new(&settings);
-        server.reload_on_hangup(move || reloader.reload())?;
-    }
+    handle_hangup(&mut server, &settings)?;
     let mut announcement = None;
     // If a service fails to start, the server is stopping, and `run` returns at once.
     if server.start().is_ok() {
@@ -158,6 +154,36 @@ fn serve(
         (None, Ended::Cleanly) => Outcome::Clean,
         (None, Ended::AtOnce) => Outcome::Failure,
     })
+}
+
+/// Makes SIGHUP reload the settings. A server in a terminal stops if the terminal has been closed, or if there is nothing to reload.
+fn handle_hangup(server: &mut Server<Routes>, settings: &Settings) -> Result<(), Failure> {
+    let is_in_terminal = io::stdin().is_terminal() && !has_lost_terminal();
+    if is_in_terminal && !settings.can_be_reloaded() {
+        server.stop_on_hangup()?;
+        return Ok(());
+    }
+    let mut reloader = Reloader::new(settings);
+    let handle = server.handle();
+    server.reload_on_hangup(move || {
+        let reload = reloader.reload();
+        // When a shell ends, the kernel sends the signal just before it takes the terminal away, so this is checked last.
+        if is_in_terminal && has_lost_terminal() {
+            log::info!("hangup received and the terminal is gone: stopping");
+            let _ = handle.stop();
+            return Reload::default();
+        }
+        reload
+    })?;
+    Ok(())
+}
+
+/// Whether this process has no controlling terminal, for example because the terminal was closed.
+fn has_lost_terminal() -> bool {
+    let error = File::open("/dev/tty").err();
+    let errno = error.as_ref().and_then(Errno::from_io_error);
+    // Any other error, such as too many open files, says nothing about the terminal.
+    matches!(errno, Some(Errno::NXIO | Errno::IO))
 }
 
 /// Takes over the listening sockets that this process was started with.

@@ -185,6 +185,18 @@ impl Settings {
         self.given.contains("idle-timeout")
     }
 
+    /// Whether settings come from files that SIGHUP reads again.
+    pub(super) fn can_be_reloaded(&self) -> bool {
+        const FILES: &[&str] = &[
+            "config",
+            "token-file",
+            "oauth-resource",
+            "tls-cert",
+            "tls-self-signed",
+        ];
+        FILES.iter().any(|flag| self.given.contains(flag))
+    }
+
     /// The token, if the server generated it and therefore prints it.
     pub(crate) fn generated_token(&self) -> Option<&Token> {
         let token = self.server.access.tokens.only();
@@ -205,10 +217,19 @@ impl Settings {
     pub(crate) fn find_programs(&self, command: &'static Command) -> Result<(), String> {
         for (_, service) in self.services(command) {
             if let Some(name) = service.program.first() {
-                lookup::find(name, service.cwd.as_deref(), &service.env)?;
+                let found = lookup::find(name, service.cwd.as_deref(), &service.env);
+                found.map_err(|error| service.in_route(command, error))?;
             }
         }
         Ok(())
+    }
+
+    /// An error in these settings, with the route that they belong to.
+    pub(super) fn in_route(&self, command: &Command, error: String) -> String {
+        match &self.path {
+            Some(path) if command.serves_routes() => format!("{path}: {error}"),
+            _ => error,
+        }
     }
 
     /// The path that a command serves.

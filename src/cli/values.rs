@@ -1,12 +1,13 @@
 //! Parsers for the values of flags.
 
-use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::settings::ListenFlag;
 use crate::Listen;
 use crate::server::split_security;
+use crate::sys::check_socket_path;
 
 /// The error for an option of TLS in a build without it.
 const NO_TLS: &str =
@@ -33,6 +34,8 @@ pub(super) fn listen(text: &str) -> Result<Vec<ListenFlag>, String> {
         let listen: Listen = text
             .parse()
             .map_err(|_| "missing path after unix:".to_owned())?;
+        let path = text.trim_start_matches("unix:");
+        check_socket_path(path.as_ref()).map_err(|error| format!("'{path}': {error}"))?;
         return Ok(vec![secured(listen)]);
     }
     if let Some(number) = text.strip_prefix("fd:") {
@@ -68,12 +71,14 @@ fn addresses(text: &str) -> Result<Vec<SocketAddr>, String> {
     {
         return Ok(vec![(Ipv4Addr::LOCALHOST, port).into()]);
     }
-    if text
-        .rsplit_once(':')
-        .is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err())
-    {
+    if let Ok(address) = text.parse() {
+        return Ok(vec![address]);
+    }
+    // A look-up may take seconds, and its error says nothing about a mistake in the text.
+    if !is_host_and_port(text) {
+        let hint = address_hint(text);
         return Err(format!(
-            "'{text}' is not HOST:PORT, PORT, unix:PATH or fd:NUMBER"
+            "'{text}' is not HOST:PORT, PORT, unix:PATH or fd:NUMBER{hint}"
         ));
     }
     let addresses: Vec<_> = text
@@ -84,6 +89,45 @@ fn addresses(text: &str) -> Result<Vec<SocketAddr>, String> {
         Err(format!("'{text}' has no address"))
     } else {
         Ok(addresses)
+    }
+}
+
+/// Whether a text has the form of a host name and a port.
+fn is_host_and_port(text: &str) -> bool {
+    text.rsplit_once(':')
+        .is_some_and(|(host, port)| is_host_name(host) && port.parse::<u16>().is_ok())
+}
+
+fn is_host_name(text: &str) -> bool {
+    const MAX: usize = 253;
+    let name = text.strip_suffix('.').unwrap_or(text);
+    let is_label = |label: &str| {
+        let mut bytes = label.bytes();
+        !label.is_empty()
+            && !label.starts_with('-')
+            && bytes.all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+    };
+    name.len() <= MAX && name.split('.').all(is_label)
+}
+
+/// What may have been meant by an address that has another form.
+fn address_hint(text: &str) -> String {
+    let port = text.rsplit(':').next().unwrap_or_default();
+    let port = if port.parse::<u16>().is_ok() {
+        port
+    } else {
+        "PORT"
+    };
+    if text.contains("//") {
+        "; leave out the scheme and the path of a URL".to_owned()
+    } else if text.contains(',') {
+        "; write --listen once for each address".to_owned()
+    } else if text.starts_with('*') {
+        format!("; all addresses are 0.0.0.0:{port} or [::]:{port}")
+    } else if text.parse::<Ipv6Addr>().is_ok() {
+        format!("; write an IPv6 address in brackets, such as [::1]:{port}, or [::]:{port} for all")
+    } else {
+        String::new()
     }
 }
 
@@ -197,6 +241,21 @@ mod tests {
             "::1",
         ] {
             assert!(addresses(bad).is_err(), "{bad}");
+        }
+        // The bug: these were looked up as host names, which took seconds, and the error was the resolver's.
+        for (bad, hint) in [
+            ("*:80", "0.0.0.0:80 or [::]:80"),
+            ("::80", "in brackets, such as [::1]:80"),
+            ("fe80::1", "in brackets"),
+            ("http://", "leave out the scheme"),
+            ("ws://127.0.0.1:80", "leave out the scheme"),
+            ("127.0.0.1:1,127.0.0.1:2", "once for each address"),
+            ("a b:80", "is not HOST:PORT"),
+            ("-a:80", "is not HOST:PORT"),
+            ("a..b:80", "is not HOST:PORT"),
+        ] {
+            let error = addresses(bad).expect_err(bad);
+            assert!(error.contains(hint), "{error}");
         }
     }
 }

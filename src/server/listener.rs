@@ -18,7 +18,8 @@ use super::client::Remote;
 use super::id::listener_token;
 use super::stream::Stream;
 use crate::sys::{
-    ListeningSocket, inherited_listener, is_exhausted, tcp_listener, with_private_umask,
+    ListeningSocket, check_socket_path, inherited_listener, is_exhausted, tcp_listener,
+    with_private_umask,
 };
 
 /// The delay before accepting again after descriptors or slots ran out, unless a connection ends earlier.
@@ -245,6 +246,7 @@ fn bind_in_range(ip: IpAddr, ports: &RangeInclusive<u16>, share: bool) -> io::Re
 
 /// Creates a unix socket that only the server's user can connect to.
 fn bind_unix(path: &Path) -> io::Result<(Socket, SocketFile)> {
+    check_socket_path(path)?;
     if let Ok(found) = std::fs::symlink_metadata(path) {
         if !found.file_type().is_socket() {
             let why = "the file exists and is not a socket";

@@ -55,7 +55,8 @@ pub use pty::TerminalSize;
 pub(crate) use pty::{open_pty, read_output, set_terminal_size};
 #[cfg(feature = "server")]
 pub(crate) use sockets::{
-    ListeningSocket, inherited_listener, is_connected, tcp_listener, with_private_umask,
+    ListeningSocket, check_socket_path, inherited_listener, is_connected, tcp_listener,
+    with_private_umask,
 };
 #[cfg(feature = "cli")]
 pub(crate) use sockets::{keep_from_children, take_descriptor};

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 #[cfg(feature = "cli")]
 use std::os::fd::{FromRawFd, RawFd};
+use std::path::Path;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 #[cfg(feature = "cli")]
@@ -37,6 +38,22 @@ pub(crate) fn tcp_listener(address: SocketAddr, share: bool) -> io::Result<Owned
     bind(&socket, &address)?;
     listen(&socket, BACKLOG)?;
     Ok(socket)
+}
+
+/// Checks the length of the path of a unix socket. The error of the standard library does not name the limit.
+pub(crate) fn check_socket_path(path: &Path) -> io::Result<()> {
+    // The size of `sun_path`, without the zero at its end.
+    const MAX: usize = if cfg!(any(target_os = "linux", target_os = "android")) {
+        107
+    } else {
+        103
+    };
+    let length = path.as_os_str().len();
+    if length > MAX {
+        let why = format!("the path of the socket has {length} bytes, and {MAX} are the limit");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
+    Ok(())
 }
 
 /// Whether a socket that was asked to connect is connected.

@@ -6,8 +6,11 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
+use rustix::process::Signal;
+
 use crate::common::Wire;
 use crate::common::program::{Program, outrigger};
+use crate::common::terminal::OnTerminal;
 use crate::common::traces::TraceFile;
 
 const OUTRIGGER: &str = env!("CARGO_BIN_EXE_outrigger");
@@ -165,4 +168,34 @@ fn the_token_command_adds_lists_and_revokes() {
         entry.to_string_lossy().starts_with(&name)
     });
     assert_eq!(left.count(), 0, "no temporary file is left");
+}
+
+#[test]
+fn sighup_reloads_the_token_file_of_a_server_in_a_terminal_and_a_closed_terminal_stops_it() {
+    // The bug: `token add` recommends SIGHUP, which stopped a server that somebody had started in a terminal.
+    let file = TraceFile::new("in-terminal");
+    let path = file.path();
+    let add = |name: &str| {
+        let output = outrigger(&["token", "add", name, "--token-file", &path]);
+        String::from_utf8(output.stdout).expect("UTF-8")
+    };
+    add("ada");
+    let listen = ["--listen", "127.0.0.1:0"];
+    let token_file = ["--token-file", &path];
+    let mut terminal =
+        OnTerminal::start(&[&[OUTRIGGER, "echo"], &listen[..], &token_file].concat());
+    let address = terminal.address();
+    let secret = add("bob");
+    assert_eq!(status(address, "/", secret.trim()), 401);
+    terminal.signal(Signal::HUP);
+    terminal.expect("reloaded access settings");
+    assert_eq!(status(address, "/", secret.trim()), 426);
+    terminal.hang_up();
+    assert_eq!(terminal.code(), Some(0));
+
+    // There is nothing to reload.
+    let mut terminal = OnTerminal::start(&[&[OUTRIGGER, "echo"], &listen[..]].concat());
+    terminal.address();
+    terminal.signal(Signal::HUP);
+    assert_eq!(terminal.code(), Some(0));
 }

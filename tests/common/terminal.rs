@@ -2,11 +2,14 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl};
+use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
@@ -14,11 +17,17 @@ use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
 use super::program::wait;
 use super::traces::eventually;
 
+/// The time after which the reader of a terminal checks whether the test has hung up.
+const READ_TIME: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 10_000_000,
+};
+
 /// A program in a session of its own, whose controlling terminal is the test's.
 pub struct OnTerminal {
     child: Child,
-    /// The test's side of the terminal.
-    ours: File,
+    /// The test's side of the terminal, until it hangs up.
+    ours: Option<Arc<File>>,
     /// The program's side. It shares its open file description with the program's standard streams.
     theirs: OwnedFd,
     shown: Arc<Mutex<Vec<u8>>>,
@@ -45,6 +54,8 @@ impl OnTerminal {
     /// Starts a command on a new terminal with 24 rows and 80 columns.
     pub fn start(command: &[&str]) -> Self {
         let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
+        // The program must not hold the test's side.
+        fcntl_setfd(&ours, FdFlags::CLOEXEC).expect("it is open");
         grantpt(&ours).expect("a terminal");
         unlockpt(&ours).expect("a terminal");
         let name = ptsname(&ours, Vec::new()).expect("a name");
@@ -59,12 +70,21 @@ impl OnTerminal {
             .stderr(stream())
             .spawn()
             .expect("setsid or python3 is installed");
-        let ours = File::from(ours);
+        let ours = Arc::new(File::from(ours));
         let shown = Arc::<Mutex<Vec<u8>>>::default();
-        let (mut output, all) = (ours.try_clone().expect("a descriptor"), Arc::clone(&shown));
+        let (output, all) = (Arc::downgrade(&ours), Arc::clone(&shown));
         std::thread::spawn(move || {
             let mut buffer = [0; 65536];
-            while let Ok(count @ 1..) = output.read(&mut buffer) {
+            // The terminal is held only while it is read, so that the test can hang up.
+            while let Some(output) = output.upgrade() {
+                let mut ready = [PollFd::new(&*output, PollFlags::IN)];
+                let count = match poll(&mut ready, Some(&READ_TIME)).expect("poll works") {
+                    0 => continue,
+                    _ => (&*output).read(&mut buffer).unwrap_or(0),
+                };
+                if count == 0 {
+                    return;
+                }
                 all.lock()
                     .expect("no panic")
                     .extend_from_slice(&buffer[..count]);
@@ -72,7 +92,7 @@ impl OnTerminal {
         });
         Self {
             child,
-            ours,
+            ours: Some(ours),
             theirs,
             shown,
         }
@@ -88,14 +108,24 @@ impl OnTerminal {
         eventually(&format!("it shows {text:?}"), || self.text().contains(text));
     }
 
+    /// The address in the `listening` line of a server.
+    pub fn address(&self) -> SocketAddr {
+        self.expect("/\r\n");
+        let text = self.text();
+        let (_, url) = text.split_once("listening on ws://").expect("the line");
+        let (address, _) = url.split_once('/').expect("a path");
+        address.parse().expect("an address")
+    }
+
     /// Types keys.
     pub fn type_keys(&mut self, keys: &str) {
-        self.ours.write_all(keys.as_bytes()).expect("it is open");
+        let mut ours: &File = self.ours.as_ref().expect("it has not hung up");
+        ours.write_all(keys.as_bytes()).expect("it is open");
     }
 
     /// Changes the size, of which the kernel notifies the program.
     pub fn resize(&self, rows: u16, cols: u16) {
-        resize(&self.ours, rows, cols);
+        resize(self.ours.as_ref().expect("it has not hung up"), rows, cols);
     }
 
     /// The attributes of the terminal, and the flags of the program's side.
@@ -103,6 +133,11 @@ impl OnTerminal {
         let flags = fcntl_getfl(&self.theirs).expect("it is open");
         let attributes = tcgetattr(&self.theirs).expect("a terminal");
         format!("{attributes:?} {flags:?}")
+    }
+
+    /// Hangs up, as a terminal does that is closed.
+    pub fn hang_up(&mut self) {
+        self.ours = None;
     }
 
     pub fn signal(&self, signal: Signal) {

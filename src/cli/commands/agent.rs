@@ -28,7 +28,8 @@ goes to the client that sent the request, under the id that it used. Every sessi
 connection at a time. There is one agent process for each protocol version and set of capabilities.
 
 With --mode per-client, each connection gets a PROGRAM of its own, and messages pass through
-unchanged. For MCP servers, use '--mode per-client --protocol jsonrpc'.
+unchanged. For MCP servers, use 'outrigger mcp', which serves them over Streamable HTTP; over
+WebSockets, use '--mode per-client --protocol jsonrpc'.
 ",
     examples: &[
         (

@@ -115,6 +115,22 @@ fn an_error_names_the_key_and_its_line() {
             "{\"command\":\"x\"}",
             "expected a list of the program and its arguments",
         ),
+        // The bug: the last of two values won, without a word.
+        (
+            "echo",
+            "{\"max-clients\":1,\n\"max-clients\":2}",
+            "outrigger.json: \"max-clients\" is used twice at line 2 column 13",
+        ),
+        (
+            "serve",
+            "{\"routes\":{\"/x\":{\"echo\":{}},\"/x\":{\"app\":{}}}}",
+            "outrigger.json: \"/x\" is used twice at line 1",
+        ),
+        (
+            "echo",
+            "{\"allow-host\":[{\"a\":1,\"a\":1}]}",
+            "outrigger.json: \"a\" is used twice",
+        ),
         ("serve", "{\"routes\":{}}", "expected an object of paths"),
         ("serve", "{\"path\":\"/x\"}", "'serve' has no such setting"),
         (

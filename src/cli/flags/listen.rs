@@ -72,7 +72,7 @@ pub(super) const FLAGS: &[Flag] = &[
                 "listen",
                 "write the port after the host, as in --listen 0.0.0.0:8080",
             ),
-            ("port-range", "which replaces the port"),
+            ("port-range", "it chooses the port"),
         ],
         set: |settings, value| {
             let port = number(value, 0..=u16::MAX.into())? as u16;

@@ -94,7 +94,7 @@ const SIGNALS: &[(&str, &str)] = &[
     ),
     (
         "SIGHUP",
-        "A server whose standard input is not a terminal reads its settings again: tokens, allowed origins and hosts, and certificates. Otherwise, it stops.",
+        "A server reads its settings again: tokens, allowed origins and hosts, and certificates. In a terminal, it stops if the terminal was closed, or if it reads none of its settings from a file.",
     ),
 ];
 
