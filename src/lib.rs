@@ -176,6 +176,8 @@ mod server;
 #[cfg(feature = "server")]
 pub mod service;
 mod sys;
+#[cfg(feature = "server")]
+mod text;
 #[cfg(feature = "cli")]
 mod web;
 

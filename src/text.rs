@@ -1,15 +1,42 @@
-//! Untrusted text in the log.
+//! Untrusted text in messages for people: in the log, and on the terminals of users.
 
-/// Escapes the control characters of untrusted text, so that it stays on one line of the log and cannot control a
-/// terminal.
+/// Escapes the characters of untrusted text that control a terminal, so that the text stays on one line and shows what it says.
 pub(crate) fn printable(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for character in String::from_utf8_lossy(bytes).chars() {
         match character {
             '\t' => text.push(' '),
-            _ if character.is_control() => text.extend(character.escape_default()),
+            _ if is_control(character) => text.extend(character.escape_default()),
             _ => text.push(character),
         }
     }
     text
+}
+
+/// Whether a character controls a terminal: a control character, or one that changes the direction of the text that follows
+/// (Unicode Standard Annex 9), which can make a text read as another one.
+pub(crate) fn is_control(character: char) -> bool {
+    character.is_control()
+        || matches!(
+            character,
+            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_controls_a_terminal_is_escaped() {
+        assert_eq!(printable(b"a\tb\x1b[2J\r\n"), "a b\\u{1b}[2J\\r\\n");
+        // The bug: a CLOSE reason could show the user another text than the one that it has.
+        for control in "\u{61c}\u{200e}\u{200f}\u{202a}\u{202e}\u{2066}\u{2069}".chars() {
+            let shown = printable(format!("a{control}b").as_bytes());
+            assert_eq!(shown, format!("a{}b", control.escape_default()));
+        }
+        for other in ["\u{200d}", "é", "שלום", "日本"] {
+            assert_eq!(printable(other.as_bytes()), other);
+        }
+    }
 }

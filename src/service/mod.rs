@@ -36,7 +36,6 @@ mod pipe_program;
 pub mod process;
 mod routes;
 mod sharing;
-mod text;
 
 pub use agent::{Agent, AgentConfig, AgentPerClient};
 pub use app::{App, AppConfig};

@@ -408,8 +408,55 @@ fn a_line_that_is_not_a_message_is_answered_and_the_rest_goes_on() {
     let (client, _) = message(&server);
     // Line feeds between the parts of a message do not divide it.
     server.command(json!({"cmd": "send", "client": client, "binary": "AAEC"}));
-    server.command(json!({"cmd": "send", "client": client, "text": "{\n\"a\":\r\n1}"}));
-    assert_eq!(bridge.line(), "{ \"a\":  1}");
+    server.command(json!({"cmd": "send", "client": client, "text": "{\n\"result\":\r\n1}"}));
+    assert_eq!(bridge.line(), "{ \"result\":  1}");
+}
+
+#[test]
+fn a_server_that_does_not_speak_json_rpc_gets_a_hint_and_nothing_on_standard_output() {
+    let (mut server, address) = app(&[]);
+    let mut bridge = connect(&url(address), &[]);
+    let connected = server.event_of("connect");
+    for text in ["Welcome to the chat!", r#"{"type":"role","role":"writer"}"#] {
+        server.command(json!({"cmd": "send", "client": connected["client"], "text": text}));
+    }
+    let note = json!({"jsonrpc": "2.0", "method": "x"}).to_string();
+    server.command(json!({"cmd": "send", "client": connected["client"], "text": note}));
+    assert_eq!(bridge.line(), note);
+    bridge.write("hello");
+    assert_eq!(failure(&bridge.event()), (Value::Null, -32700));
+    bridge.end_input();
+    let (status, log) = bridge.wait_and_read_log();
+    assert_eq!(status.code(), Some(0));
+    let lines: Vec<&str> = log.lines().collect();
+    assert_eq!(lines.len(), 2, "{log}");
+    assert!(lines[0].contains("not JSON-RPC, which are ignored; use --no-json"));
+    assert!(lines[1].contains("standard input is not JSON-RPC; use --no-json"));
+}
+
+#[test]
+fn what_cannot_pass_ends_connect_at_once_and_for_the_rest_it_says_how_long_it_tries() {
+    let none = TraceFile::new("no-server.sock");
+    let long = format!("/tmp/{}", "x".repeat(200));
+    for (socket, says) in [
+        (&*none.path(), "No such file or directory"),
+        ("/dev/null/x", "Not a directory"),
+        (&long, "has 205 bytes, and 10"),
+    ] {
+        let url = format!("ws+unix:{socket}:/");
+        let (status, log) = connect(&url, &[]).wait_and_read_log();
+        assert_eq!(status.code(), Some(1), "{log}");
+        assert!(log.starts_with("outrigger: cannot connect to "), "{log}");
+        assert!(log.contains(says) && log.lines().count() == 1, "{log}");
+    }
+    // A file whose server has ended can come to life again.
+    drop(std::os::unix::net::UnixListener::bind(none.path()).expect("a socket"));
+    let bridge = connect(&format!("ws+unix:{}:/", none.path()), &["--give-up", "5m"]);
+    let line = bridge.log_line();
+    assert!(
+        line.contains("; trying again for 300s (--give-up)"),
+        "{line}"
+    );
 }
 
 #[test]

@@ -208,6 +208,18 @@ impl Program {
         })
     }
 
+    /// The first line of the log. The rest is dropped.
+    pub fn log_line(mut self) -> String {
+        let stderr = self.stderr.take().expect("read once");
+        let (sender, line) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut lines = BufReader::new(stderr).lines().map_while(Result::ok);
+            sender.send(lines.next())
+        });
+        let line = line.recv_timeout(PATIENCE).expect("a line of the log");
+        line.expect("a line of the log")
+    }
+
     /// Waits for the end and returns the log.
     pub fn wait_and_read_log(&mut self) -> (ExitStatus, String) {
         let log = read_to_end(self.stderr.take().expect("read once"));

@@ -118,6 +118,24 @@ fn the_exit_code_is_that_of_the_program_and_all_output_comes_before_it() {
 }
 
 #[test]
+fn what_is_not_a_terminal_is_recognized() {
+    // The bug: attach showed nothing, or what an echo service sent back, until the user gave up.
+    let server = Program::start(&["echo", "--log", "off"]);
+    let url = url(server.address(), "/");
+    let output = attach_piped(&[], &url, "hello\n");
+    let told = text(&output.stderr);
+    assert_eq!(
+        (output.status.code(), &*text(&output.stdout)),
+        (Some(255), "")
+    );
+    assert!(told.contains("is neither a terminal nor a process") && told.lines().count() == 1);
+    let mut client = attach(&[], &url);
+    client.expect("outrigger: the server is silent, so this may be neither a terminal nor a process (Enter ~. leaves)\r\n");
+    client.type_keys("\r~.");
+    assert!(client.code().is_some());
+}
+
+#[test]
 fn input_from_a_pipe_is_sent_and_followed_by_an_end_of_file() {
     // Without the last line, `sh` gets an end of file. With a command that takes a while, the terminal loses the first one.
     for (script, input, expected) in [

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::protocol::client::{HandshakeError, Refusal};
+use crate::text::is_control;
 
 /// The longest text of a server that an error contains, in characters.
 const SHOWN: usize = 200;
@@ -71,6 +72,21 @@ impl ConnectError {
             ) => matches!(refusal.status, 408 | 429 | 500 | 502..=504),
             Self::Handshake(HandshakeError::Eof) => true,
             Self::Handshake(_) | Self::NotResumed(_) | Self::Invalid(_) | Self::Cancelled => false,
+        }
+    }
+
+    /// Whether there is no such host or socket file, so that waiting does not help a client that was never connected. A client
+    /// that comes back tries again nevertheless, because a server that restarts creates its socket file anew.
+    pub(crate) fn is_no_such_place(&self) -> bool {
+        match self {
+            Self::Resolve { source, .. } => source.kind() == io::ErrorKind::NotFound,
+            Self::Connect { source, .. } => matches!(
+                source.kind(),
+                io::ErrorKind::NotFound
+                    | io::ErrorKind::NotADirectory
+                    | io::ErrorKind::InvalidInput
+            ),
+            _ => false,
         }
     }
 
@@ -142,7 +158,7 @@ fn explain(refusal: &Refusal, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 fn printable(text: &str) -> String {
     let visible = text
         .chars()
-        .map(|one| if one.is_control() { ' ' } else { one });
+        .map(|one| if is_control(one) { ' ' } else { one });
     visible.take(SHOWN).collect()
 }
 

@@ -46,6 +46,7 @@ use super::stream::Stream;
 #[cfg(feature = "tls")]
 use super::tls::TlsStream;
 use crate::protocol::{Cause, CloseCode, CloseReason};
+use crate::sys::check_socket_path;
 
 /// A connection that is cut sooner than this is not opened again at once.
 const LEAST_APART: Duration = Duration::from_secs(1);
@@ -238,7 +239,9 @@ impl Core {
                 Place::Unix(socket) => (
                     Remote::SHARED_UNIX,
                     socket.display().to_string(),
-                    UnixStream::connect(socket).map(Stream::from),
+                    check_socket_path(socket)
+                        .and_then(|()| UnixStream::connect(socket))
+                        .map(Stream::from),
                 ),
                 Place::Tcp { .. } => {
                     let Some(address) = outgoing.addresses.pop_front() else {

@@ -102,6 +102,7 @@ impl Resolver {
         let started = thread.spawn(move || {
             let host = (question.host.as_str(), question.port);
             let resolved = host.to_socket_addrs().map(Iterator::collect);
+            let resolved = resolved.map_err(classified);
             drop(running);
             // If the loop has ended, nobody waits for the addresses.
             let _ = sender.send(Answer {
@@ -128,5 +129,46 @@ impl Resolver {
     }
 }
 
+/// Gives the error of a host that does not exist its kind. The standard library keeps only the text of getaddrinfo(3), which
+/// differs between systems. If no resolver has answered, the text is another one.
+fn classified(error: io::Error) -> io::Error {
+    const UNKNOWN: &[&str] = &[
+        // glibc, and macOS
+        "not known",
+        "No address associated",
+        // musl
+        "does not resolve",
+        "no usable address",
+    ];
+    let text = error.to_string();
+    if UNKNOWN.iter().any(|unknown| text.contains(unknown)) {
+        return io::Error::new(io::ErrorKind::NotFound, text);
+    }
+    error
+}
+
 /// The addresses of a host, or why there are none.
 pub(in crate::server) type Resolved = io::Result<Vec<SocketAddr>>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_that_does_not_exist_differs_from_a_resolver_that_does_not_answer() {
+        let kind = |text: &str| {
+            let text = format!("failed to lookup address information: {text}");
+            classified(io::Error::other(text)).kind()
+        };
+        for unknown in [
+            "Name or service not known",
+            "nodename nor servname provided, or not known",
+            "Name does not resolve",
+        ] {
+            assert_eq!(kind(unknown), io::ErrorKind::NotFound, "{unknown}");
+        }
+        for passing in ["Temporary failure in name resolution", "Try again"] {
+            assert_eq!(kind(passing), io::ErrorKind::Other, "{passing}");
+        }
+    }
+}

@@ -17,7 +17,7 @@ use self::reply_queue::ReplyQueue;
 use super::Endpoint;
 use super::backoff::{Backoff, OnFailure, RestartLimit};
 use super::lines::Line;
-use super::text::printable;
+use crate::text::printable;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Message, Readiness, Rejection, Request,
     Route, Service, SourceId, TimerId, Token,

@@ -28,9 +28,9 @@ use self::keyboard::{InputState, Keyboard, Request};
 use self::signals::TerminalSignals;
 use super::pipe::PipeState;
 use super::process::{AttachEvent, AttachRole, Control};
-use super::text::printable;
 use crate::protocol::client::ResponseHead;
 use crate::sys::{RawMode, TerminalSize, terminal_size};
+use crate::text::printable;
 use crate::{
     ClientId, CloseCode, CloseReason, Connect, ConnectError, Context, Message, Readiness, Retry,
     Service, SourceId, TimerId,
@@ -38,6 +38,9 @@ use crate::{
 
 /// The exit code if the client itself fails.
 const FAILED: u8 = 255;
+
+/// How long to wait for the first message of a terminal before the user is told that there may be none.
+const RECOGNITION: Duration = Duration::from_millis(1500);
 
 /// How long a program is quiet before it gets another end of file.
 const QUIET: Duration = Duration::from_millis(250);
@@ -116,6 +119,10 @@ pub(crate) struct Attach {
     retry: Option<TimerId>,
     /// The number of unstable connections in a row. They were cut before output arrived.
     unstable: u32,
+    /// Whether the server has sent the role of this client, so that there is a terminal or a process.
+    has_role: bool,
+    /// The timer of the message that there may be no terminal.
+    recognition: Option<TimerId>,
     /// Whether the user was told that the server ignores input.
     is_ignored: bool,
     /// The timer of the next end of file, and its delay. Standard input has ended.
@@ -140,6 +147,8 @@ impl Attach {
             redraw: None,
             retry: None,
             unstable: 0,
+            has_role: false,
+            recognition: None,
             is_ignored: false,
             end_of_file: None,
         };
@@ -186,6 +195,19 @@ impl Attach {
         }
     }
 
+    /// Whether the server begins with the role of the client. With `?input=text`, it sends no such message.
+    fn expects_role(&self) -> bool {
+        self.config.connect.target().parameter("input").is_none()
+    }
+
+    /// Ends because the server has sent what no terminal sends first.
+    fn fail_without_terminal(&mut self, ctx: &mut Context) {
+        let url = self.config.connect.target();
+        let message =
+            format!("{url} is neither a terminal nor a process; see 'outrigger attach --help'");
+        self.fail(ctx, message);
+    }
+
     /// Tells the user something.
     fn notice(&self, texts: &[String]) {
         let display = self.display.as_ref();
@@ -198,10 +220,14 @@ impl Attach {
         (self.config.notify)(&text);
     }
 
-    fn notice_cut(&self) {
+    /// The escape that leaves, if the user's terminal has escapes.
+    fn leave_keys(&self) -> Option<String> {
         let escapes = self.keyboard.as_ref().filter(|_| self.raw.is_some());
-        let leave = escapes.and_then(|keyboard| keyboard.escapes().leave());
-        let hint = leave.map_or(String::new(), |leave| {
+        escapes.and_then(|keyboard| keyboard.escapes().leave())
+    }
+
+    fn notice_cut(&self) {
+        let hint = self.leave_keys().map_or(String::new(), |leave| {
             format!(" (keys are kept; Enter {leave} leaves)")
         });
         self.notice(&[format!("connection lost; trying again{hint}")]);
@@ -409,6 +435,12 @@ impl Attach {
     }
 
     fn handle_event(&mut self, ctx: &mut Context, event: AttachEvent) {
+        if let AttachEvent::Role(_) = event {
+            self.has_role = true;
+            if let Some(timer) = self.recognition.take() {
+                ctx.cancel_timer(timer);
+            }
+        }
         match event {
             AttachEvent::Role(AttachRole::Viewer) if !self.config.viewer && !self.is_ignored => {
                 self.is_ignored = true;
@@ -459,8 +491,11 @@ impl Service for Attach {
         }
         self.phase = Phase::Open;
         match self.begin(ctx) {
-            // The size may have changed while the connection was opened.
-            Ok(()) => self.update_size(ctx),
+            Ok(()) => {
+                // The size may have changed while the connection was opened.
+                self.update_size(ctx);
+                self.recognition = Some(ctx.set_timer(RECOGNITION));
+            }
             Err(error) => self.fail(ctx, format!("cannot use the terminal: {error}")),
         }
     }
@@ -510,7 +545,9 @@ impl Service for Attach {
         if self.phase == Phase::Ended {
             return;
         }
+        let has_role = self.has_role || !self.expects_role();
         match message {
+            Message::Binary(_) if !has_role => self.fail_without_terminal(ctx),
             Message::Binary(output) => {
                 self.unstable = 0;
                 if let Some(display) = &mut self.display {
@@ -521,6 +558,7 @@ impl Service for Attach {
             }
             Message::Text(text) => match AttachEvent::parse(text) {
                 Some(event) => self.handle_event(ctx, event),
+                None if !has_role => self.fail_without_terminal(ctx),
                 None => log::debug!("a text message of {} bytes is unknown", text.len()),
             },
         }
@@ -583,6 +621,14 @@ impl Service for Attach {
         } else if self.redraw == Some(timer) {
             self.redraw = None;
             self.update_size(ctx);
+        } else if self.recognition == Some(timer) {
+            self.recognition = None;
+            if self.phase == Phase::Open && self.expects_role() {
+                let leave = self.leave_keys();
+                let hint = leave.map_or(String::new(), |leave| format!(" (Enter {leave} leaves)"));
+                let text = "the server is silent, so this may be neither a terminal nor a process";
+                self.notice(&[format!("{text}{hint}")]);
+            }
         } else if self.retry == Some(timer) {
             self.retry = None;
             if self.phase == Phase::Cut {

@@ -9,8 +9,8 @@ use super::supervisor::{Escalation, StopPlan, Supervisor};
 use crate::service::framing::{Decoder, Framing};
 use crate::service::lines::Line;
 use crate::service::pipe::{LineReader, PipeState, Writer};
-use crate::service::text::printable;
 use crate::sys::{NonblockingFd, StartOptions};
+use crate::text::printable;
 use crate::{Context, SourceId, Time, TimerId};
 
 /// The maximum number of bytes of a line of standard error that are logged.

@@ -85,7 +85,13 @@ impl Bridge {
                 self.connect(ctx);
                 self.send(ctx, Message::Text(text));
             }
-            Local::Refuse(text) => self.answer(ctx, &text),
+            Local::Refuse(answer) => {
+                let is_json = text.trim_start().starts_with(['{', '[']);
+                if !is_json && !std::mem::replace(&mut self.has_warned_of_input, true) {
+                    log::warn!("standard input is not JSON-RPC; use --no-json for other protocols");
+                }
+                self.answer(ctx, &answer);
+            }
             Local::Drop => log::debug!("dropped a message for a connection that was lost"),
         }
     }

@@ -23,9 +23,9 @@ use self::requests::{Remote, Requests};
 use super::agent::recover_id::IdRecovery;
 use super::framing::Decoder;
 use super::pipe::{LineReader, PipeState};
-use super::text::printable;
 use crate::protocol::client::ResponseHead;
 use crate::sys::{NonblockingFd, drop_code};
+use crate::text::printable;
 use crate::{
     Cause, ClientId, CloseCode, CloseReason, ConnectError, Context, Message, OwnedMessage,
     Readiness, Service, SourceId, Time, TimerId,
@@ -108,7 +108,8 @@ pub struct Bridge {
     was_open: bool,
     /// Why the last attempt to open a connection failed.
     last_error: Option<String>,
-    has_warned_of_binary: bool,
+    has_warned_of_protocol: bool,
+    has_warned_of_input: bool,
     failure: Option<String>,
 }
 
@@ -133,7 +134,8 @@ impl Bridge {
             linger_expired: false,
             was_open: false,
             last_error: None,
-            has_warned_of_binary: false,
+            has_warned_of_protocol: false,
+            has_warned_of_input: false,
             failure: None,
         }
     }
@@ -162,6 +164,15 @@ impl Bridge {
         let failure = format!("cannot connect to {target}: {error}");
         self.link = Link::None;
         self.fail(ctx, &error.to_string(), Some(failure));
+    }
+
+    /// Says once that the server sends what the local side would not understand.
+    fn warn_of_other_protocol(&mut self) {
+        if !std::mem::replace(&mut self.has_warned_of_protocol, true) {
+            log::warn!(
+                "the server sends messages that are not JSON-RPC, which are ignored; use --no-json for other protocols"
+            );
+        }
     }
 
     /// Writes the bridge's own answer to a message of standard input.
@@ -252,7 +263,7 @@ impl Service for Bridge {
 
     fn connect_retrying(
         &mut self,
-        _: &mut Context,
+        ctx: &mut Context,
         client: ClientId,
         error: &ConnectError,
         _: Duration,
@@ -260,10 +271,18 @@ impl Service for Bridge {
         if self.link != Link::Opening(client) {
             return;
         }
+        if !self.was_open && error.is_no_such_place() {
+            ctx.close(client, CloseCode::NORMAL, "");
+            return self.fail_to_connect(ctx, error);
+        }
         let target = self.config.connect.target();
         let text = format!("cannot connect to {target}: {error}");
         if self.last_error.is_none() {
-            log::warn!("{text}; trying again");
+            let limit = match self.config.give_up {
+                Duration::MAX => String::new(),
+                limit => format!(" for {limit:?}"),
+            };
+            log::warn!("{text}; trying again{limit} (--give-up)");
         }
         self.last_error = Some(text);
     }
@@ -309,12 +328,9 @@ impl Service for Bridge {
             Message::Text(text) => match self.requests.handle_remote(text) {
                 Remote::Pass(text) => output.message(ctx, &text),
                 Remote::Refuse(text) => ctx.send(client, Message::Text(&text)),
+                Remote::Ignore => return self.warn_of_other_protocol(),
             },
-            Message::Binary(_) => {
-                if !std::mem::replace(&mut self.has_warned_of_binary, true) {
-                    log::warn!("the server sends binary messages, which are ignored");
-                }
-            }
+            Message::Binary(_) => return self.warn_of_other_protocol(),
         }
         if output.is_full() {
             ctx.set_held(client, true);

@@ -41,6 +41,8 @@ pub(super) enum Remote<'a> {
     Pass(Cow<'a, str>),
     /// Do not pass it on, and send this to the remote side.
     Refuse(String),
+    /// Do not pass it on. It is not a message of JSON-RPC.
+    Ignore,
 }
 
 /// The requests of both sides.
@@ -175,8 +177,12 @@ impl Requests {
 
     /// Handles a message of the remote side.
     pub(super) fn handle_remote<'a>(&mut self, text: &'a str) -> Remote<'a> {
-        let Ok(envelope) = Envelope::parse(text) else {
-            return Remote::Pass(text.into());
+        let envelope = match Envelope::parse(text) {
+            Ok(envelope) => envelope,
+            Err(EnvelopeError::Invalid { .. }) if is_similar(text) => {
+                return Remote::Pass(text.into());
+            }
+            Err(_) => return Remote::Ignore,
         };
         match &envelope.kind {
             MessageKind::Request { id, .. } => {
@@ -276,6 +282,13 @@ enum Answer {
     Renamed(Box<str>),
     /// One with the same id on both sides, or none.
     Same,
+}
+
+/// Whether a JSON text is a batch, or a message of another version of JSON-RPC.
+fn is_similar(text: &str) -> bool {
+    let text = text.trim_ascii();
+    let has = |name| member(text, &(0..text.len()), name).is_some();
+    text.starts_with('[') || ["method", "result", "error"].into_iter().any(has)
 }
 
 /// The id in a notification that cancels a request, and whether the request then gets no answer.

@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 
 use super::{FramingError, MAX_HEADER, SHOWN};
 use crate::service::lines::Line;
-use crate::service::text::printable;
+use crate::text::printable;
 
 /// The fields that a header block may have.
 const LENGTH: &[u8] = b"content-length:";
