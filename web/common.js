@@ -114,7 +114,10 @@ export async function request(path, options = {}, secret = token()) {
   if (response.ok) return response;
   const text = await response.text().catch(() => "");
   let message = "";
-  try { message = JSON.parse(text).message; } catch { /* not JSON */ }
+  try {
+    const answer = JSON.parse(text);
+    message = [answer.message, answer.detail].filter(Boolean).join(": ");
+  } catch { /* not JSON */ }
   throw failure(response.status, message || `The server answered with status ${response.status}.`);
 }
 

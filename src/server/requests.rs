@@ -131,7 +131,13 @@ fn route<S: Service>(
         access.credential(request).or_else(link)
     };
     client.credential = credential;
-    let is_authenticated = needs_no_token || client.credential.is_some() || is_public;
+    // A certificate does not make up for a token that was revoked: the holder of a token gets no more than the token permits.
+    let has_wrong_token = !is_named
+        && credential.is_none()
+        && !access.tokens.is_empty()
+        && access.presents_token(request);
+    let is_authenticated =
+        (needs_no_token && !has_wrong_token) || client.credential.is_some() || is_public;
     if !admin::is_open(request)
         && let Err(rejection) = access.check(request, from, is_authenticated)
     {

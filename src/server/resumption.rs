@@ -211,7 +211,10 @@ pub(super) fn negotiate(
             Some(_) => "; Secure",
             None => "",
         };
-        accept = accept.field("Set-Cookie", format!("{cookie}; Path=/; HttpOnly{secure}"))?;
+        accept = accept.field(
+            "Set-Cookie",
+            format!("{cookie}; Path=/; HttpOnly; SameSite=Lax{secure}"),
+        )?;
     }
     let mut codec = None;
     if let Some((compression, offer)) = ctx.core.env.protocol.compression.as_ref().zip(offer) {

@@ -15,6 +15,9 @@ const PREFIX: &str = "/.outrigger/";
 /// The path of the log.
 const LOG: &str = "/.outrigger/log";
 
+/// The icon that browsers ask for when they open an address that has no page, such as `/status`. There is none.
+const ICON: &str = "/favicon.ico";
+
 /// The prefix of the paths of files.
 const FILES: &str = "/.outrigger/web/";
 
@@ -106,6 +109,10 @@ impl Site {
             })?;
             return Ok(Response::json(StatusCode::OK, (self.log)(after)));
         }
+        if path == ICON {
+            let none = Response::new(StatusCode::NO_CONTENT, "", b"".as_slice());
+            return Ok(none.field("Cache-Control", "max-age=86400"));
+        }
         let file_name = path.strip_prefix(FILES);
         let name = match file_name {
             Some(name) => name,
@@ -134,7 +141,6 @@ impl Site {
             .field("ETag", file.entity_tag)
             .field("Vary", vary)
             .field("Referrer-Policy", "no-referrer")
-            .field("X-Content-Type-Options", "nosniff")
             .field("Content-Security-Policy", POLICY))
     }
 }
@@ -173,7 +179,8 @@ fn accepts(request: &Request<'_>, field: &str, name: &str) -> bool {
 
 impl Pages for Site {
     fn answers(&self, request: &Request<'_>, route: Option<usize>) -> bool {
-        request.path().starts_with(PREFIX) || self.page(request, route).is_some()
+        let is_icon = request.path() == ICON && route.is_none() && is_read(request);
+        is_icon || request.path().starts_with(PREFIX) || self.page(request, route).is_some()
     }
 }
 

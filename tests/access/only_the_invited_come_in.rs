@@ -770,7 +770,7 @@ fn clients_per_address_are_limited_and_the_affinity_cookie_is_set() {
     first.send(&request("/"));
     let head = first.read_head();
     assert!(
-        head.contains("\r\nSet-Cookie: node=a1; Path=/; HttpOnly\r\n"),
+        head.contains("\r\nSet-Cookie: node=a1; Path=/; HttpOnly; SameSite=Lax\r\n"),
         "{head}"
     );
     let _second = Wire::connect(address, "/");

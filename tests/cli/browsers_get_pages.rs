@@ -162,6 +162,11 @@ const NOBODY: &str = "/process/00000000-0000-4000-8000-000000000000";
 #[test]
 fn pages_and_their_files_need_no_token_and_may_load_nothing_from_elsewhere() {
     let server = Server::with_all_pages();
+    // Browsers ask for an icon of addresses that have no page.
+    let icon = server.send("GET /favicon.ico", "Accept: image/*\r\n");
+    assert_eq!(icon.status, 204);
+    assert_eq!(icon.field("Cache-Control"), Some("max-age=86400"));
+    assert!(!server.log.text().contains("refused"));
     let attach = format!("{NOBODY}/attach");
     let html = "text/html; charset=utf-8";
     let script = "text/javascript; charset=utf-8";

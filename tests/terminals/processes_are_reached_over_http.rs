@@ -508,6 +508,12 @@ fn every_error_has_its_status_and_is_json() {
             "{method} {path}: {got} {message}"
         );
     }
+    for call_of in ["spawn", "exec"] {
+        let body = json!({"command": "/no/such"});
+        let (_, answer) = call(address, "POST", &format!("/process/{call_of}"), Some(body));
+        let detail = answer["detail"].as_str().expect("the reason");
+        assert!(detail.starts_with("No such file"), "{detail}");
+    }
     let mut wire = Wire::open(address);
     wire.send(b"POST /process/spawn HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}");
     assert!(wire.read_response().0.starts_with("HTTP/1.1 415 "));

@@ -255,6 +255,10 @@ fn the_certificate_of_a_client_is_its_principal() {
             let mut tls = connect(address, &client);
             assert!(upgrade(&mut tls, bearer).starts_with("HTTP/1.1 101 "));
             echo(&mut tls, b"hello");
+            // The bug: the holder of a revoked token had the scope of the certificate, which is `all`.
+            let mut tls = connect(address, &client);
+            let head = upgrade(&mut tls, "Authorization: Bearer revoked-0123456789\r\n");
+            assert!(head.starts_with("HTTP/1.1 401 "), "{head}");
         }
         server.signal(Signal::TERM);
         let (_, log) = server.wait_and_read_log();
@@ -419,7 +423,8 @@ fn an_encrypted_origin_is_https_and_the_cookie_is_secure() {
         let mut tls = connect(address, &client);
         let head = upgrade(&mut tls, &format!("Origin: {origin}\r\n"));
         assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{head}");
-        let is_secure = head.contains("\r\nSet-Cookie: server=a; Path=/; HttpOnly; Secure\r\n");
+        let is_secure =
+            head.contains("\r\nSet-Cookie: server=a; Path=/; HttpOnly; SameSite=Lax; Secure\r\n");
         assert_eq!(is_secure, status == "101", "{head}");
     }
 }

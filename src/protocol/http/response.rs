@@ -387,15 +387,20 @@ impl Response {
         }
         // RFC 9110 section 8.6: responses with these codes have neither a length nor a body.
         let bodiless = matches!(self.status.0, 204 | 304);
+        let has = |name: &str| self.fields.iter().any(|field| field.0 == name);
         if !bodiless {
             if !self.content_type.is_empty() {
                 write_field("Content-Type", self.content_type, out);
+                // A browser must not take the text of a client in an answer for a page or a script.
+                const NO_SNIFFING: (&str, &str) = ("X-Content-Type-Options", "nosniff");
+                if !has(NO_SNIFFING.0) {
+                    write_field(NO_SNIFFING.0, NO_SNIFFING.1, out);
+                }
             }
             write_field("Content-Length", &self.body.len().to_string(), out);
         }
         // Usually, a response is valid only for this request.
-        let caching = self.fields.iter().any(|(name, _)| *name == "Cache-Control");
-        if !caching {
+        if !has("Cache-Control") {
             write_field("Cache-Control", "no-store", out);
         }
         for (name, value) in &self.fields {
