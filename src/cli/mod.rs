@@ -38,6 +38,7 @@ use self::commands::Command;
 use self::parser::parse;
 use self::settings::Settings;
 use self::token::TokenCommand;
+use crate::sys::unblock_signals;
 
 /// How the program ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +95,13 @@ impl From<String> for UsageError {
 
 /// Runs the program with the arguments of this process.
 pub fn main() -> ExitCode {
+    if let Err(error) = unblock_signals() {
+        return fail(
+            &format!("cannot unblock signals: {error}"),
+            Outcome::Failure,
+        )
+        .into();
+    }
     let outcome = match parse(std::env::args_os()) {
         Ok(Action::Print(text)) => {
             print(&text);

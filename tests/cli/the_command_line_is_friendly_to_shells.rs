@@ -754,3 +754,25 @@ fn the_server_survives_running_out_of_descriptors() {
         assert!(wire.read_head().starts_with("HTTP/1.1 101 "));
     }
 }
+
+#[test]
+#[cfg_attr(
+    not(target_os = "linux"),
+    ignore = "needs env of GNU coreutils, and reads /proc"
+)]
+fn signals_that_the_parent_has_blocked_still_stop_the_server() {
+    // The bug: a server that was started with TERM blocked could only be killed.
+    let mut command = Command::new("env");
+    command.args([
+        "--block-signal=TERM,HUP,CHLD",
+        env!("CARGO_BIN_EXE_outrigger"),
+    ]);
+    command.args(["pipe", "--no-auth", "--listen", "127.0.0.1:0"]);
+    command.args(["--", "grep", "SigBlk", "/proc/self/status"]);
+    let mut server = Program::spawn(&mut command);
+    let mut client = Wire::connect(server.address(), "/");
+    assert_eq!(client.read_frame().payload, b"SigBlk:\t0000000000000000");
+    drop(client);
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait().code(), Some(0));
+}
