@@ -696,6 +696,17 @@ impl Core {
         }
     }
 
+    /// Asks for a call of `ready` for every source.
+    pub(super) fn try_every_source(&mut self) {
+        let readiness = Readiness {
+            readable: true,
+            writable: true,
+        };
+        for id in self.sources.ids() {
+            self.ready_again(id, readiness);
+        }
+    }
+
     /// Finds out who pays for a client: after it has connected, and after each of its requests.
     pub(super) fn assign_account(&mut self, id: ClientId) {
         let payer = self.payer(id);

@@ -85,6 +85,8 @@ pub struct Server<S> {
     pub(super) signalled: Option<Time>,
     /// When to try to accept connections again after slots or descriptors ran out, or the limit of a turn was reached.
     pub(super) accept_again: Option<Time>,
+    /// When to compare the service's clients with the registry again.
+    pub(super) check_at: Time,
     pub(super) clock: Clock,
     pub(super) buffer: Box<[u8]>,
 }
@@ -163,8 +165,11 @@ impl<S: Service> Server<S> {
     /// # Errors
     ///
     /// [`Error::System`] if waiting for events fails. No client can cause an error.
-    pub fn run(mut self) -> Result<(S, Ended), Error> {
-        let mut events = Events::with_capacity(EVENTS_PER_TURN);
+    pub fn run(self) -> Result<(S, Ended), Error> {
+        self.run_with(Events::with_capacity(EVENTS_PER_TURN))
+    }
+
+    pub(crate) fn run_with(mut self, mut events: Events) -> Result<(S, Ended), Error> {
         // A service that fails to start stops the server, so the loop below ends.
         let _ = self.start();
         self.ctx.core.env.now = self.clock.now();
@@ -177,13 +182,11 @@ impl<S: Service> Server<S> {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => {
                     log::error!("waiting for events failed: {error}");
-                    self.leave_at_once();
+                    self.leave_without_events();
                     return Err(Error::system("wait for events")(error));
                 }
             }
-            let began = monotonic_nanos();
-            self.ctx.core.begin_turn(began, self.clock.at(began));
-            self.ctx.core.env.counters.turns.begin_turn(began);
+            self.begin_turn();
             self.handle_jump(before, timeout);
             for event in &events {
                 self.handle_event(event, &mut ended);
@@ -195,6 +198,12 @@ impl<S: Service> Server<S> {
             self.ctx.core.env.counters.turns.end_turn(ended_at, counted);
         }
         Ok((self.service, ended))
+    }
+
+    pub(super) fn begin_turn(&mut self) {
+        let began = monotonic_nanos();
+        self.ctx.core.begin_turn(began, self.clock.at(began));
+        self.ctx.core.env.counters.turns.begin_turn(began);
     }
 
     /// The part of a turn that follows its events.
@@ -567,21 +576,7 @@ impl<S: Service> Server<S> {
                 self.service.abandoned(&mut self.ctx, id);
             }
         }
-        #[cfg(debug_assertions)]
-        self.check_service();
-    }
-
-    /// Checks that the service keeps state only for clients that are in the registry.
-    #[cfg(any(debug_assertions, fuzzing))]
-    pub(super) fn check_service(&self) {
-        /// With more connections, the check would take too long, because it visits every client of the service.
-        const FEW: usize = 64;
-        if self.ctx.core.registry.len() <= FEW {
-            self.service.clients(&mut |id| {
-                let is_here = self.ctx.core.registry.get(id).is_some();
-                assert!(is_here, "the service keeps {id}, which is gone");
-            });
-        }
+        self.sample_agreement();
     }
 
     /// The time to wait for events. `None` means no limit.

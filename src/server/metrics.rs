@@ -276,6 +276,11 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S) -> String {
         "Requests with a wrong token, excluding those without a token.",
         counters.wrong_tokens,
     );
+    out.counter(
+        "outrigger_registry_disagreements_total",
+        "Clients that a service had lost, or kept after their end; always 0, unless there is a bug.",
+        counters.disagreements,
+    );
     out.counters(
         "outrigger_connections_ended_total",
         "Ended connections by use.",

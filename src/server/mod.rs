@@ -16,6 +16,7 @@
 mod address;
 mod admin;
 mod admission;
+mod agreement;
 mod authorization;
 mod bell;
 mod budget;

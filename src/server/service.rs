@@ -245,10 +245,17 @@ pub trait Service {
         let _ = ctx;
     }
 
-    /// Visits every client and caller that the service keeps state for. Debug builds and fuzzers check each against the
-    /// registry after every disconnect.
+    /// Visits every client and caller that the service keeps state for. The loop compares them with the registry: debug builds
+    /// and fuzzers after every disconnect, others now and then.
     fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
         let _ = visit;
+    }
+
+    /// Whether [`Service::clients`] visits every client of this service from `connected` on, until it is closed. The loop then
+    /// checks that none is missing.
+    fn keeps_every_client(&self, id: ServiceId) -> bool {
+        let _ = id;
+        false
     }
 
     /// The fields that the service adds to [`Status`](crate::Status).

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rustix::event::{Timespec, poll};
 use rustix::process::Signal;
 
 use super::core::Core;
@@ -15,6 +16,13 @@ use crate::sys::{reap_orphans, signal_orphans};
 /// Signals within this time of the first count as one. A supervisor may send both TERM and INT, and a wrapper may
 /// forward a `^C` that the terminal has sent to this process as well.
 const ONE_SIGNAL: Duration = Duration::from_millis(100);
+
+/// How long programs may take to stop if waiting for events has failed, and the time between two turns then.
+const LAST_CHANCE: Duration = Duration::from_secs(2);
+const LAST_CHANCE_TURN: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 5_000_000,
+};
 
 /// How long a stopping server waits for the requests of connections that it has accepted.
 const NEWCOMERS: Duration = Duration::from_millis(200);
@@ -201,5 +209,22 @@ impl<S: Service> Server<S> {
     pub(super) fn leave_at_once(&mut self) {
         self.end_clients();
         self.ctx.core.shutdown.state = ShutdownState::Over;
+    }
+
+    /// Ends the loop after waiting for events has failed. The services get a last chance to write what they have queued and to
+    /// stop their programs: as events are missing, every descriptor is tried in turn.
+    pub(super) fn leave_without_events(&mut self) {
+        self.begin_turn();
+        self.end_clients();
+        self.ctx.core.shutdown.state = ShutdownState::Finishing {
+            until: self.ctx.now() + LAST_CHANCE.min(self.ctx.config().drain_timeout),
+        };
+        while !self.ctx.core.shutdown.is_over() {
+            self.begin_turn();
+            self.ctx.core.try_every_source();
+            self.take_turn();
+            // It may fail as well. Then the loop is busy until the time has passed.
+            let _ = poll(&mut [], Some(&LAST_CHANCE_TURN));
+        }
     }
 }

@@ -14,6 +14,7 @@ use mio::Poll;
 
 pub(crate) use self::outgoing::Dialer;
 use self::outgoing::Ours;
+use super::agreement::Disagreement;
 use super::client::ReadGate;
 use super::clock::{Nanos, Stopwatch};
 use super::event_loop::Task;
@@ -23,7 +24,7 @@ use super::stream::Stream;
 use super::tls::{self, simulation::Peer};
 use super::{
     ClientId, Config, ConnectError, Context, Ended, Peers, Remote, ResumeConfig, Route, Scope,
-    Server, Service,
+    Server, Service, ServiceId,
 };
 use crate::fuzz::protocol::check_server_frames;
 use crate::protocol::client::ResponseHead;
@@ -75,6 +76,10 @@ impl Service for Witness {
             .chain(&self.ours.connecting)
             .copied()
             .for_each(visit);
+    }
+
+    fn keeps_every_client(&self, _: ServiceId) -> bool {
+        true
     }
 
     fn route(&mut self, request: &Request<'_>) -> Result<Route, Rejection> {
@@ -457,6 +462,7 @@ impl<S: Service> World<S> {
         // Tests call the context outside of the loop.
         self.server.act(|_| {});
         self.server.take_turn();
+        assert_eq!(self.server.disagreement(), Disagreement::default());
     }
 
     /// Whether the loop has ended.

@@ -69,6 +69,13 @@ impl Sources {
         self.sources.len()
     }
 
+    /// The ids of all sources.
+    pub(super) fn ids(&self) -> Vec<SourceId> {
+        let sources = self.sources.iter();
+        let ids = sources.map(|(slot, source)| SourceId::new(slot, source.serial));
+        ids.collect()
+    }
+
     /// The service that watches a source, and who pays for it. `None` if the source is no longer watched.
     pub(super) fn owner(&self, id: SourceId) -> Option<(ServiceId, AccountId)> {
         let source = self.sources.get(id.slot());

@@ -134,6 +134,7 @@ impl<S: Service> Server<S> {
             started: false,
             signalled: None,
             accept_again: None,
+            check_at: clock.now(),
             clock,
             buffer,
             poll,

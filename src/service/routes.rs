@@ -183,6 +183,15 @@ impl Routes {
         RoutesBuilder::default()
     }
 
+    /// The service with this id.
+    fn mounted(&self, id: ServiceId) -> Option<&Mounted> {
+        match id.index() {
+            Some(index) => self.services.get(index),
+            // The only service has no index.
+            None => self.services.first().filter(|_| self.services.len() == 1),
+        }
+    }
+
     /// The service that handles a request.
     fn service_for(&self, request: &Request<'_>) -> Option<&dyn Service> {
         if let Some(pages) = self.pages_for(request) {
@@ -261,12 +270,12 @@ impl Service for Routes {
     }
 
     fn name(&self, id: ServiceId) -> Option<&str> {
-        let mounted = match id.index() {
-            Some(index) => self.services.get(index),
-            // The only service has no index.
-            None => self.services.first().filter(|_| self.services.len() == 1),
-        };
-        mounted.map(|mounted| mounted.endpoint.path())
+        self.mounted(id).map(|mounted| mounted.endpoint.path())
+    }
+
+    fn keeps_every_client(&self, id: ServiceId) -> bool {
+        let mounted = self.mounted(id);
+        mounted.is_some_and(|mounted| mounted.service.keeps_every_client(ServiceId::ALL))
     }
 
     fn is_public(&self, request: &Request<'_>) -> bool {

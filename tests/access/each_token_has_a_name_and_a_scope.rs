@@ -184,7 +184,8 @@ fn each_scope_reaches_what_it_names_and_nothing_else() {
         "{metrics}"
     );
     assert!(
-        metrics.contains("\noutrigger_wrong_tokens_total 0\n"),
+        metrics.contains("\noutrigger_wrong_tokens_total 0\n")
+            && metrics.contains("\noutrigger_registry_disagreements_total 0\n"),
         "{metrics}"
     );
 }

@@ -118,7 +118,7 @@ impl OnTerminal {
     }
 
     /// Types keys.
-    pub fn type_keys(&mut self, keys: &str) {
+    pub fn type_keys(&self, keys: &str) {
         let mut ours: &File = self.ours.as_ref().expect("it has not hung up");
         ours.write_all(keys.as_bytes()).expect("it is open");
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::protocol::{CloseCode, CloseReason, Message, Request};
-use crate::{ClientId, Context, SendError, Service};
+use crate::{ClientId, Context, SendError, Service, ServiceId};
 
 /// What the service knows of a client.
 #[derive(Debug, Default)]
@@ -76,6 +76,10 @@ impl Ledger {
 }
 
 impl Service for Ledger {
+    fn keeps_every_client(&self, _: ServiceId) -> bool {
+        true
+    }
+
     fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
         self.accounts.keys().copied().for_each(visit);
     }

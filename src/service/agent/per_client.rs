@@ -15,7 +15,7 @@ use crate::service::json::unescape;
 use crate::service::lines::Line;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Readiness, Rejection,
-    Request, Route, Service, SourceId, StatusCode, StatusFields, TimerId,
+    Request, Route, Service, ServiceId, SourceId, StatusCode, StatusFields, TimerId,
 };
 use std::ops::ControlFlow;
 
@@ -458,6 +458,10 @@ impl Service for AgentPerClient {
             "Programs started.",
             self.started,
         );
+    }
+
+    fn keeps_every_client(&self, _: ServiceId) -> bool {
+        true
     }
 
     fn clients(&self, visit: &mut dyn FnMut(ClientId)) {

@@ -13,8 +13,8 @@ use crate::service::child::{Child, ChildEvent, code_and_signal, describe};
 use crate::service::lines::Line;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, LinkTarget, Message, Metrics, Principal,
-    Readiness, Rejection, Request, Route, Scope, Service, SourceId, StatusCode, StatusFields, Time,
-    TimerId,
+    Readiness, Rejection, Request, Route, Scope, Service, ServiceId, SourceId, StatusCode,
+    StatusFields, Time, TimerId,
 };
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -619,6 +619,10 @@ impl Service for Agent {
 
     fn metrics(&self, out: &mut Metrics) {
         figures::metrics(out, &self.router, &self.processes, self.ended_restarts);
+    }
+
+    fn keeps_every_client(&self, _: ServiceId) -> bool {
+        true
     }
 
     fn clients(&self, visit: &mut dyn FnMut(ClientId)) {

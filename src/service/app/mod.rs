@@ -531,3 +531,48 @@ fn execute(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::str::FromStr;
+
+    use super::*;
+    use crate::Config;
+    use crate::server::simulation::{HEAD, World};
+
+    #[test]
+    #[cfg_attr(
+        not(target_os = "linux"),
+        ignore = "only Linux refuses to wait for no events"
+    )]
+    fn the_program_learns_of_each_end_even_if_waiting_for_events_fails() {
+        // The bug: the events were queued, and the loop ended before they were written.
+        let file =
+            std::env::temp_dir().join(format!("outrigger-failing-poll-{}", std::process::id()));
+        let script = format!("cat > {}", file.display());
+        let config = AppConfig::new(
+            Endpoint::from_str("/fuzz").expect("a path"),
+            ["sh", "-c", &script],
+        );
+        let mut world = World::with_service(Config::default(), App::new(config)).expect("a loop");
+        world.server.start().expect("the program starts");
+        let clients = [0, 1].map(|_| {
+            let id = world.add_connection(10_000).expect("room");
+            world.give(id, HEAD);
+            world.event(id, true, true, false);
+            world.take_turn();
+            id
+        });
+        assert_eq!(world.present(), clients);
+        let none = mio::Events::with_capacity(0);
+        assert!(world.server.run_with(none).is_err());
+        let events = std::fs::read_to_string(&file).expect("the program has read its events");
+        let _ = std::fs::remove_file(&file);
+        for id in clients {
+            let line = events.lines().find(|line| {
+                line.contains("\"disconnect\"") && line.contains(&format!("\"{id}\""))
+            });
+            assert!(line.is_some(), "{events}");
+        }
+    }
+}

@@ -13,7 +13,7 @@ use crate::service::framing::Decoder;
 use crate::service::lines::Line;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Readiness, Rejection,
-    Request, Route, Service, SourceId, StatusFields, TimerId,
+    Request, Route, Service, ServiceId, SourceId, StatusFields, TimerId,
 };
 
 /// How long a client that has half-closed its connection is kept while it takes no output. Its program has exited by
@@ -326,6 +326,10 @@ impl Service for PipePerClient {
             "Programs started.",
             self.started,
         );
+    }
+
+    fn keeps_every_client(&self, _: ServiceId) -> bool {
+        true
     }
 
     fn clients(&self, visit: &mut dyn FnMut(ClientId)) {

@@ -11,7 +11,7 @@ use crate::service::framing::Decoder;
 use crate::service::lines::Line;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Readiness, Rejection,
-    Request, Route, Service, SourceId, StatusFields, TimerId,
+    Request, Route, Service, ServiceId, SourceId, StatusFields, TimerId,
 };
 
 /// How often to check whether a program that no client lets write may continue. A client whose connection was cut holds it no
@@ -300,6 +300,10 @@ impl Service for PipeShared {
             "Programs started.",
             self.started,
         );
+    }
+
+    fn keeps_every_client(&self, _: ServiceId) -> bool {
+        true
     }
 
     fn clients(&self, visit: &mut dyn FnMut(ClientId)) {

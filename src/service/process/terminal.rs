@@ -17,7 +17,7 @@ use crate::service::Endpoint;
 use crate::sys::{Account, TerminalSize};
 use crate::{
     Accept, ClientId, CloseReason, Context, Message, Metrics, Readiness, Rejection, Request, Route,
-    Service, SourceId, StatusFields, TimerId,
+    Service, ServiceId, SourceId, StatusFields, TimerId,
 };
 
 /// The output that is kept for a client that is behind. A terminal has no other readers.
@@ -244,6 +244,10 @@ impl Service for Terminal {
         if self.config.once {
             ctx.stop();
         }
+    }
+
+    fn keeps_every_client(&self, _: ServiceId) -> bool {
+        true
     }
 
     fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
