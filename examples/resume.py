@@ -7,7 +7,7 @@
 
 `converse` sends the messages in the queue `outbox` and yields those of the server. `kept` has the messages that the server may
 not have received. A PONG confirms everything that was sent before its PING. `InvalidStatus` with the status 410 means that the
-client cannot come back.
+client cannot come back; after 421 it tries again, because a load balancer has led it to another node.
 """
 
 import asyncio
@@ -15,6 +15,12 @@ import sys
 from contextlib import suppress
 
 from websockets import ConnectionClosed, InvalidStatus, connect
+from websockets.asyncio.client import process_exception
+
+
+def is_final(error):
+    misdirected = isinstance(error, InvalidStatus) and error.response.status_code == 421
+    return None if misdirected else process_exception(error)
 
 
 async def converse(url, outbox):
@@ -31,7 +37,7 @@ async def converse(url, outbox):
                 kept.append(await outbox.get())
                 kept.extend(outbox.get_nowait() for _ in range(outbox.qsize()))
 
-    async for socket in connect(url, additional_headers=fields, max_size=None):
+    async for socket in connect(url, additional_headers=fields, max_size=None, process_exception=is_final):
         token, _, count = socket.response.headers["Outrigger-Resume"].partition("; received=")
         taken, kept[:] = int(count or 0), kept[int(count or 0) - taken :]
         delivery = asyncio.create_task(deliver(socket))

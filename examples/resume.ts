@@ -43,7 +43,7 @@ export class Resuming {
       this.#open = false;
       if (this.#ended || code === 1000 || code === 4001) return this.onend(code); // 4001: another connection has taken over
       url.protocol = url.protocol.replace("ws", "http");
-      if (failed && (await fetch(url).catch(() => undefined))?.status === 410) { // a WebSocket does not show the status
+      if (failed && (await fetch(url).catch(() => undefined))?.status === 410) { // a WebSocket does not show it; 421 (another node) is tried again
         const kept = this.#kept;
         this.#token = "new"; this.#received = this.#taken = 0; this.#kept = [];
         this.onlost(kept);

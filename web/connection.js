@@ -369,6 +369,11 @@ export class Connection {
   #closed(code, reason) {
     if (code === 4001) return this.#stop({ name: "taken" });
     if (code === 4009) return this.#stop({ name: "refused" });
+    if (code === 1012 && !this.#isProcess) {
+      // The server restarts and has ended the program. The next one begins a new conversation.
+      this.#forget();
+      return this.#comeBack("The server restarts", true);
+    }
     // 1001: the server stops, and may start again. 1005, 1006 and 1015: the connection was cut.
     if ([1001, 1005, 1006, 1012, 1013, 1015].includes(code)) return this.#comeBack(code === 1001 ? "The server has stopped" : undefined);
     return this.#stop({ name: "ended", code, message: reason });
@@ -410,9 +415,9 @@ export class Connection {
     this.#connect();
   }
 
-  #comeBack(message) {
+  #comeBack(message, anew = false) {
     this.#since ||= Date.now();
-    if (!this.#resumable && !this.#isProcess && this.state.name === "open") return this.#stop({ name: "gone" });
+    if (!this.#resumable && !this.#isProcess && !anew && this.state.name === "open") return this.#stop({ name: "gone" });
     const longest = this.#attempts ? Math.min(FIRST_DELAY * 2 ** (this.#attempts - 1), LAST_DELAY) : 0;
     const wait = longest * (0.5 + 0.5 * Math.random());
     this.#attempts++;

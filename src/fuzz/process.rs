@@ -57,6 +57,8 @@ struct ReadersModel {
     room: usize,
     sent: BTreeMap<ClientId, usize>,
     exited: bool,
+    /// Whether the server stops, which has ended the program.
+    restarting: bool,
     sharing: Option<Sharing>,
     writer: Option<ClientId>,
     size: Option<TerminalSize>,
@@ -82,6 +84,19 @@ impl ReadersModel {
         if sent.is_multiple_of(self.room) {
             self.congested.insert(reader);
         }
+    }
+
+    /// A reader is told that the program has ended.
+    fn end(&mut self, reader: ClientId, dialect: Dialect) {
+        let all = self.written.len() as u64;
+        let exited = self.exited;
+        let seen = self.reader(reader, dialect);
+        assert!(
+            exited && seen.greeted && seen.at == all,
+            "the exit comes after the last byte"
+        );
+        seen.exit = true;
+        self.writer = self.writer.filter(|writer| *writer != reader);
     }
 
     /// Who is attached: the name of the writer, and the number of viewers.
@@ -182,15 +197,13 @@ impl ReaderOutput for ReadersModel {
     }
 
     fn exit(&mut self, reader: ClientId, dialect: Dialect, _: ProgramExit) {
-        let all = self.written.len() as u64;
-        let exited = self.exited;
-        let seen = self.reader(reader, dialect);
-        assert!(
-            exited && seen.greeted && seen.at == all,
-            "the exit comes after the last byte"
-        );
-        seen.exit = true;
-        self.writer = self.writer.filter(|writer| *writer != reader);
+        assert!(!self.restarting);
+        self.end(reader, dialect);
+    }
+
+    fn restart(&mut self, reader: ClientId, dialect: Dialect) {
+        assert!(self.restarting);
+        self.end(reader, dialect);
     }
 
     fn cut_off(&mut self, reader: ClientId) {
@@ -344,6 +357,10 @@ pub fn attachments(data: &[u8]) {
                     code: 7,
                     signal: None,
                 };
+                model.restarting = argument.is_multiple_of(2);
+                if model.restarting {
+                    attachments.begin_restart();
+                }
                 attachments.handle_exit(exit, &mut model);
             }
             (7, _) if argument > 240 => {

@@ -31,6 +31,8 @@ impl CloseCode {
     pub const TOO_BIG: Self = Self(1009);
     /// The server met an unexpected condition.
     pub const INTERNAL: Self = Self(1011);
+    /// The server restarts. The client may connect again.
+    pub const SERVICE_RESTART: Self = Self(1012);
     /// Try again later: the server is overloaded (IANA's registry of close codes).
     pub const TRY_AGAIN: Self = Self(1013);
     /// Another connection of the same client has taken over. For private use, RFC 6455 section 7.4.2.

@@ -14,6 +14,7 @@ use super::address::Listen;
 use super::id::MAX_SLOTS;
 use super::metrics::Metrics;
 use super::policy::{Access, Peers, Scope};
+use super::resumption::is_node_name;
 use super::stream::Stream;
 #[cfg(feature = "tls")]
 use super::tls::TlsConfig;
@@ -81,6 +82,9 @@ pub struct Config {
     /// A cookie, `NAME=VALUE`, to set with each 101 response, by which a load balancer can route the client back to this
     /// server.
     pub affinity_cookie: Option<String>,
+    /// The name of this server among several: letters, digits, `-`, `_` and `.`, at most 64. It is part of the tokens of
+    /// resumable connections, so that load balancers can read it. If another server gets such a token, it answers 421.
+    pub node: Option<String>,
     /// Limits on what a client can make its connection hold.
     pub limits: Limits,
     /// The maximum length of a client's message that a service parses as JSON or writes as JSON, in bytes. A prompt of the Agent
@@ -216,6 +220,9 @@ impl Config {
         if !self.affinity_cookie.as_deref().is_none_or(is_cookie) {
             return wrong("affinity_cookie", "must have the form NAME=VALUE");
         }
+        if !self.node.as_deref().is_none_or(is_node_name) {
+            return wrong("node", "must consist of letters, digits, '-', '_' and '.'");
+        }
         Ok(())
     }
 
@@ -292,6 +299,7 @@ impl Default for Config {
             max_clients_per_address: None,
             max_clients_per_principal: None,
             affinity_cookie: None,
+            node: None,
             limits: Limits::default(),
             max_json: Self::MAX_JSON,
             #[cfg(feature = "deflate")]

@@ -510,8 +510,9 @@ impl<S: Service> Server<S> {
         let Some(client) = self.ctx.core.registry.get(id) else {
             return;
         };
+        let shutdown = &self.ctx.core.shutdown;
         if let Some(cut) = client.cut()
-            && !self.ctx.is_stopping()
+            && (!shutdown.is_stopping() || (!client.is_ours() && shutdown.lets_clients_return()))
         {
             return self.detach(id, cut);
         }

@@ -62,6 +62,8 @@ pub(super) struct Listener {
     has_warned: bool,
     /// Whether its connections use TLS.
     is_tls: bool,
+    /// Whether the socket was passed to this process, so that it goes on when this process ends.
+    is_inherited: bool,
 }
 
 impl Listener {
@@ -115,6 +117,7 @@ impl Listener {
             pending: inherited,
             has_warned: false,
             is_tls: tls,
+            is_inherited: inherited,
         };
         Ok((listener, address.with_tls(tls)))
     }
@@ -122,6 +125,11 @@ impl Listener {
     /// Whether its connections use TLS.
     pub(super) fn is_tls(&self) -> bool {
         self.is_tls
+    }
+
+    /// Whether the socket was passed to this process.
+    pub(super) fn is_inherited(&self) -> bool {
+        self.is_inherited
     }
 
     /// Accepts connections, at most `most` and at most `room`.

@@ -97,6 +97,7 @@ fn route<S: Service>(
         env,
         listen,
         service_id,
+        shutdown,
         ..
     } = &mut ctx.core;
     let Some(client) = registry.get_mut(id) else {
@@ -104,7 +105,7 @@ fn route<S: Service>(
     };
     client.service_id = *service_id;
     client.set_trace(request.trace_parent());
-    let is_new = client.is_new();
+    let is_served = !is_stopping || (client.is_new() && shutdown.serves_newcomer(id));
     let access = &env.config.access;
     let is_user = client.remote.user().is_some();
     let from = RequestSource {
@@ -164,7 +165,7 @@ fn route<S: Service>(
         let needed = admin::check(request)?;
         ctx.core.check_scope(id, needed)?;
         Route::Http
-    } else if is_stopping && !is_new {
+    } else if !is_served && !resumption::is_return(request) {
         return Err(Rejection::unavailable("stopping").because("stopping"));
     } else {
         ctx.core.check_scope(id, service.scope(request))?;
@@ -195,7 +196,7 @@ fn upgrade<S: Service>(
     request: &Request<'_>,
 ) -> Result<(), Rejection> {
     let is_offered = ctx.config().resume.is_some() && service.is_resumable(request);
-    let asked = resumption::read(request, is_offered)?;
+    let asked = resumption::read(request, is_offered, ctx.config().node.as_deref())?;
     if let Some(Ask::Back {
         token, received, ..
     }) = &asked
@@ -234,7 +235,7 @@ fn upgrade<S: Service>(
     if !accept.has_protocol() && upgrade.protocols().contains(&OWN_PROTOCOL) {
         accept = accept.protocol(OWN_PROTOCOL);
     }
-    let token = notice.map(|_| ResumeToken::generate(id));
+    let token = notice.map(|_| ResumeToken::generate(id, ctx.config().node.as_deref()));
     let lasting = accept.clone();
     if let Some(token) = &token {
         accept = resumption::offer(accept, token)?;

@@ -26,6 +26,9 @@ use crate::secret::is_equal;
 /// The header field that carries a token, in requests and responses.
 const FIELD: &str = "Outrigger-Resume";
 
+/// The header field that names the node of a token which another node got.
+const NODE_FIELD: &str = "Outrigger-Node";
+
 /// A secret with 244 bits of entropy.
 #[derive(Clone, Copy)]
 pub(super) struct Secret([u8; 32]);
@@ -51,18 +54,31 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What a client presents when it comes back: its id and a secret. Its text is the id, `-` and 64 hexadecimal digits.
+/// The maximum length of a node's name.
+const MAX_NODE: usize = 64;
+
+/// Whether a text may be the name of a node: letters, digits, `-`, `_` and `.`.
+pub(crate) fn is_node_name(name: &str) -> bool {
+    let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    (1..=MAX_NODE).contains(&name.len()) && name.bytes().all(is_valid)
+}
+
+/// What a client presents when it comes back: its id, a secret, and where it was. Its text is the id, `-` and 64 hexadecimal
+/// digits. If the server has a name, `.` and the name follow.
 #[derive(Clone, Debug)]
 pub(super) struct ResumeToken {
     client: ClientId,
     pub(super) secret: Secret,
+    node: Option<Box<str>>,
 }
 
 impl ResumeToken {
-    pub(super) fn generate(client: ClientId) -> Self {
+    /// A new token for a client of the server with the name `node`.
+    pub(super) fn generate(client: ClientId, node: Option<&str>) -> Self {
         Self {
             client,
             secret: Secret::generate(),
+            node: node.map(Into::into),
         }
     }
 
@@ -75,10 +91,13 @@ impl ResumeToken {
 impl fmt::Display for ResumeToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-", self.client)?;
-        self.secret
-            .0
-            .iter()
-            .try_for_each(|byte| write!(f, "{byte:02x}"))
+        for byte in self.secret.0 {
+            write!(f, "{byte:02x}")?;
+        }
+        match &self.node {
+            Some(node) => write!(f, ".{node}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -91,9 +110,13 @@ impl FromStr for ResumeToken {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let wrong = ParseResumeTokenError;
-        let (client, digits) = text.split_once('-').ok_or(wrong)?;
+        let (client, rest) = text.split_once('-').ok_or(wrong)?;
         let client = client.parse().map_err(|_| ParseResumeTokenError)?;
-        if digits.len() != 64 {
+        let (digits, node) = match rest.split_once('.') {
+            Some((digits, node)) => (digits, Some(node)),
+            None => (rest, None),
+        };
+        if digits.len() != 64 || !node.is_none_or(is_node_name) {
             return Err(ParseResumeTokenError);
         }
         let mut secret = [0; 32];
@@ -110,6 +133,7 @@ impl FromStr for ResumeToken {
         Ok(Self {
             client,
             secret: Secret(secret),
+            node: node.map(Into::into),
         })
     }
 }
@@ -136,30 +160,51 @@ fn gone() -> Rejection {
     .because("resume")
 }
 
-/// Reads what a handshake asks for. If `is_offered` is false, a resume token is rejected, and anything else is ignored.
-pub(super) fn read(request: &Request<'_>, is_offered: bool) -> Result<Option<Ask>, Rejection> {
+/// The rejection of a token of another server, which may still know the client. A proxy or the client can try again there.
+fn misdirected(node: &str) -> Rejection {
+    let why = "this connection is at another node";
+    Rejection::new(StatusCode::MISDIRECTED, why)
+        .detail(node)
+        .field(NODE_FIELD, node.to_owned())
+}
+
+/// Whether a handshake presents the token of an earlier connection.
+pub(super) fn is_return(request: &Request<'_>) -> bool {
+    token_and_count(request).is_some_and(|(token, _)| token.parse::<ResumeToken>().is_ok())
+}
+
+/// The token of a handshake, and the number of messages that the client has received.
+fn token_and_count<'a>(request: &'a Request<'_>) -> Option<(Cow<'a, str>, Option<Cow<'a, str>>)> {
+    let Some(field) = request.header("outrigger-resume") else {
+        let token = request.parameters("resume").next()?;
+        return Some((token, request.parameters("received").next()));
+    };
+    let field = std::str::from_utf8(field).unwrap_or_default();
+    let (token, rest) = field.split_once(';').unwrap_or((field, ""));
+    let received = rest.trim().strip_prefix("received=");
+    let received = received.map(|received| Cow::Borrowed(received.trim()));
+    Some((Cow::Borrowed(token.trim()), received))
+}
+
+/// Reads what a handshake asks of the server with the name `own`. If `is_offered` is false, a resume token is rejected, and
+/// anything else is ignored.
+pub(super) fn read(
+    request: &Request<'_>,
+    is_offered: bool,
+    own: Option<&str>,
+) -> Result<Option<Ask>, Rejection> {
     let bad = |why: &'static str| Rejection::new(StatusCode::BAD_REQUEST, why).because("resume");
-    let field = request
-        .header("outrigger-resume")
-        .map(String::from_utf8_lossy);
-    let (token, received) = match &field {
-        Some(field) => {
-            let (token, rest) = field.split_once(';').unwrap_or((field, ""));
-            let received = rest.trim().strip_prefix("received=");
-            let token = Cow::Borrowed(token.trim());
-            (
-                token,
-                received.map(|received| Cow::Borrowed(received.trim())),
-            )
-        }
-        None => {
-            let Some(token) = request.parameters("resume").next() else {
-                return Ok(None);
-            };
-            (token, request.parameters("received").next())
-        }
+    let Some((token, received)) = token_and_count(request) else {
+        return Ok(None);
     };
     let parsed = token.parse::<ResumeToken>();
+    if let Ok(ResumeToken {
+        node: Some(node), ..
+    }) = &parsed
+        && Some(&**node) != own
+    {
+        return Err(misdirected(node));
+    }
     if !is_offered {
         return match parsed {
             Ok(_) => Err(gone()),
@@ -289,7 +334,7 @@ pub(super) fn resume(
         return Err(gone());
     };
     let taken = client.traffic.messages_in;
-    let next = ResumeToken::generate(target);
+    let next = ResumeToken::generate(target, ctx.config().node.as_deref());
     let renewed = ctx
         .core
         .with(target, |client, _| client.renew_token(token.secret, &next));

@@ -137,8 +137,9 @@ pub trait Service {
         self.is_waiting(ctx, client)
     }
 
-    /// The server begins to stop. It has stopped listening, and it closes each client when the client no longer
-    /// [waits](Service::is_waiting) for the service, or shortly before the drain timeout. A service whose work does not
+    /// The server begins to stop. It accepts no new clients, and it closes each client when the client no longer
+    /// [waits](Service::is_waiting) for the service, or shortly before the drain timeout. A client that is cut meanwhile can
+    /// still come back. A service whose work does not
     /// end by itself must stop it here, so that clients still get the last output.
     fn draining(&mut self, ctx: &mut Context) {
         let _ = ctx;
@@ -207,7 +208,8 @@ pub trait Service {
     }
 
     /// The caller has hung up before its call was completely answered: its connection has ended, or it has half-closed the
-    /// connection (TCP FIN). Output that was queued for it is still written. Nothing more can be sent to it.
+    /// connection (TCP FIN). Output that was queued for it is still written. Nothing more can be sent to it. Or the server
+    /// ends before the call was answered, and has answered it with 503.
     fn abandoned(&mut self, ctx: &mut Context, caller: ClientId) {
         let _ = (ctx, caller);
     }

@@ -1,16 +1,19 @@
 //! Stops a server in steps: first its clients, then its service.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use rustix::event::{Timespec, poll};
 use rustix::process::Signal;
 
+use super::client::Client;
 use super::core::Core;
 use super::drain_schedule::DrainSchedule;
 use super::event_loop::{Ended, Server};
-use super::id::ServiceId;
+use super::id::{ClientId, ServiceId};
+use super::listener::Listener;
 use super::service::Service;
-use crate::protocol::{CloseReason, Time};
+use crate::protocol::{CloseReason, Rejection, Response, Time};
 use crate::sys::{reap_orphans, signal_orphans};
 
 /// Signals within this time of the first count as one. A supervisor may send both TERM and INT, and a wrapper may
@@ -34,7 +37,7 @@ enum ShutdownState {
     Running,
     /// Stopping was requested but has not begun.
     Asked,
-    /// The server sends CLOSE to its clients and waits for them.
+    /// The server sends CLOSE to its clients and waits for them. Clients that were cut can come back.
     Draining { until: Time },
     /// All clients have disconnected, and the server waits for the service.
     Finishing { until: Time },
@@ -46,7 +49,9 @@ enum ShutdownState {
 #[derive(Debug, Default)]
 pub(super) struct Shutdown {
     state: ShutdownState,
-    /// When to stop waiting for the first requests of accepted connections.
+    /// The connections whose first request had not arrived when the server began to stop.
+    newcomers: HashSet<ClientId>,
+    /// When to stop waiting for these requests.
     newcomers_until: Time,
     /// The clients to send CLOSE to.
     schedule: DrainSchedule,
@@ -68,6 +73,19 @@ impl Shutdown {
     /// Whether stopping was requested but has not begun.
     pub(super) fn is_asked(&self) -> bool {
         self.state == ShutdownState::Asked
+    }
+
+    /// Whether a client that is cut now can come back. A draining server lets it, so that it gets the end of its turn.
+    pub(super) fn lets_clients_return(&self) -> bool {
+        matches!(
+            self.state,
+            ShutdownState::Running | ShutdownState::Asked | ShutdownState::Draining { .. }
+        )
+    }
+
+    /// Whether the first request of a connection is served while the server stops: it was accepted before the server began to stop.
+    pub(super) fn serves_newcomer(&self, id: ClientId) -> bool {
+        self.is_asked() || self.newcomers.contains(&id)
     }
 
     /// Whether the loop ends.
@@ -147,17 +165,24 @@ impl<S: Service> Server<S> {
         left
     }
 
-    /// Stops listening and begins to close every client.
+    /// Begins to close every client. Stops listening, unless clients may be cut that have to come back.
     fn begin_drain(&mut self) {
-        for listener in self.listeners.drain(..) {
-            listener.close(&self.ctx.core.poll);
+        if self.ctx.config().reuse_port || self.listeners.iter().any(Listener::is_inherited) {
+            // Another process serves new clients at the same address.
+            self.stop_listening();
         }
-        self.accept_again = None;
         log::info!("draining {} clients", self.ctx.core.registry.client_count());
         self.ctx.core.service_id = ServiceId::ALL;
         self.act(|server| server.service.draining(&mut server.ctx));
         self.act(|server| {
-            let Core { registry, env, .. } = &mut server.ctx.core;
+            let Core {
+                registry,
+                env,
+                shutdown,
+                ..
+            } = &mut server.ctx.core;
+            let newcomers = registry.iter().filter(|client| client.is_new());
+            shutdown.newcomers = newcomers.map(|client| client.id).collect();
             let mut scheduled = Vec::new();
             for client in registry.iter_mut() {
                 if client.is_drained_in_order() {
@@ -166,34 +191,61 @@ impl<S: Service> Server<S> {
                     client.drain(env);
                 }
             }
-            server.ctx.core.shutdown.schedule =
-                DrainSchedule::begin(scheduled, env.now, env.config.drain_timeout);
+            shutdown.schedule = DrainSchedule::begin(scheduled, env.now, env.config.drain_timeout);
         });
     }
 
-    /// Closes the clients that are due. A client that waits for the service is closed when the service is done, or when
-    /// time runs out.
+    fn stop_listening(&mut self) {
+        for listener in self.listeners.drain(..) {
+            listener.close(&self.ctx.core.poll);
+        }
+        self.accept_again = None;
+    }
+
+    /// Closes the clients that are due. A client that waits for the service, or for messages that it lacks, is closed when
+    /// it has everything, or when time runs out. Stops listening when no client can come back any more.
     fn drain_due_clients(&mut self) {
         let now = self.ctx.now();
-        let Some(mut step) = self.ctx.core.shutdown.schedule.begin_step(now) else {
-            return;
-        };
-        while let Some((id, last_call)) = self.ctx.core.shutdown.schedule.pop_due(&mut step, now) {
-            if !last_call && self.is_waiting(id) {
-                self.ctx.core.shutdown.schedule.postpone(id);
-            } else {
-                self.act(|server| {
-                    server.ctx.core.with(id, |client, env| client.drain(env));
-                });
+        if let Some(mut step) = self.ctx.core.shutdown.schedule.begin_step(now) {
+            while let Some((id, last_call)) =
+                self.ctx.core.shutdown.schedule.pop_due(&mut step, now)
+            {
+                let lacks = |server: &Self| {
+                    let client = server.ctx.core.registry.get(id);
+                    client.is_some_and(Client::lacks_messages)
+                };
+                if !last_call && (self.is_waiting(id) || lacks(self)) {
+                    self.ctx.core.shutdown.schedule.postpone(id);
+                } else {
+                    self.act(|server| {
+                        server.ctx.core.with(id, |client, env| client.drain(env));
+                    });
+                }
             }
+        } else if !self.ctx.core.shutdown.schedule.is_done() {
+            return;
+        }
+        let registry = &self.ctx.core.registry;
+        if !self.listeners.is_empty() && !registry.iter().any(Client::is_kept_for_return) {
+            self.stop_listening();
         }
     }
 
-    /// Ends every connection, then calls `stopping`. Each client that has not been sent CLOSE gets it first, if its
-    /// socket has room.
+    /// Ends every connection, then calls `stopping`. Each client that has not been sent CLOSE gets it first, and each caller
+    /// that waits for an answer gets 503, if its socket has room.
     fn end_clients(&mut self) {
+        self.stop_listening();
+        let unfinished = Rejection::unavailable("the server stops, and the call took too long");
+        let unfinished = Response::from(&unfinished.because("stopping"));
         for id in self.ctx.core.registry.ids() {
             self.act(|server| {
+                let answered = server.ctx.core.with(id, |client, env| {
+                    client.is_unanswered() && client.respond(env, &unfinished).is_ok()
+                });
+                if answered == Some(true) {
+                    server.ctx.core.enter(id);
+                    server.service.abandoned(&mut server.ctx, id);
+                }
                 server.ctx.core.with(id, |client, env| {
                     client.close(env, CloseReason::shutdown());
                     client.end(env, CloseReason::shutdown());

@@ -96,6 +96,23 @@ fn whatever_is_cut_each_message_arrives_once_and_in_order() {
 }
 
 #[test]
+fn a_load_balancer_may_lead_the_client_to_another_node_first() {
+    let (mut first, address) = app(&["--node", "one"]);
+    let (_second, other) = app(&["--node", "two"]);
+    let cutter = Cutter::start(Some(address), Vec::new());
+    let mut bridge = connect(&url(cutter.address), &[]);
+    bridge.write(&request(1, "initialize").to_string());
+    let (client, _) = message(&first);
+    cutter.set_target(Some(other));
+    let before = cutter.accepted();
+    cutter.cut();
+    eventually("it has tried the other node", || cutter.accepted() > before);
+    send(&mut first, &client, &answer(1));
+    cutter.set_target(Some(address));
+    assert_eq!(bridge.event(), answer(1));
+}
+
+#[test]
 fn when_the_server_has_forgotten_the_client_the_next_initialize_begins_afresh() {
     let (mut first, address) = app(&[]);
     let (second, other) = app(&[]);

@@ -2,11 +2,12 @@
 //! disconnects or the agent exits.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 
 use crate::common::agent::{Client, error_code, example_agent};
 use crate::common::program::Program;
 use crate::common::traces::{TraceFile, eventually, expect_gone};
-use crate::common::{BINARY, TEXT, Wire};
+use crate::common::{BINARY, TEXT, Wire, call};
 use rustix::process::{Signal, kill_process};
 use serde_json::json;
 
@@ -552,5 +553,92 @@ fn a_stopping_server_waits_for_pending_responses() {
     );
     assert_eq!(busy.wire.read_close().0, 1001);
     busy.wire.send_close(1001);
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+/// Opens a connection that can be resumed, or comes back. Returns its status and its resume token.
+fn resumable(address: SocketAddr, field: &str) -> (Wire, String, String) {
+    let mut wire = Wire::open(address);
+    let head = String::from_utf8(crate::common::request("/acp")).expect("ASCII");
+    let field = format!("Outrigger-Resume: {field}\r\nUpgrade:");
+    wire.send(head.replacen("Upgrade:", &field, 1).as_bytes());
+    let head = wire.read_head();
+    let token = head.lines().find_map(|line| {
+        let value = line.strip_prefix("Outrigger-Resume: ")?;
+        Some(value.split(';').next()?.to_owned())
+    });
+    (wire, head[9..12].to_owned(), token.unwrap_or_default())
+}
+
+/// The bug: a stopping server stopped listening, so that a client that was cut meanwhile lost a turn that would have ended.
+#[test]
+fn a_client_that_is_cut_while_the_server_stops_comes_back_for_its_answer() {
+    let mut server = agent(&[]);
+    let address = server.address();
+    let (wire, status, token) = resumable(address, "new");
+    assert_eq!(status, "101");
+    let mut client = Client { wire, next_id: 0 };
+    let mut received = 0;
+    let mut answer = |client: &mut Client, id: u64| loop {
+        let message = client.hear();
+        received += 1;
+        if message["id"] == id && message.get("method").is_none() {
+            return message["result"].clone();
+        }
+        if message["method"] == "session/request_permission" {
+            return message["id"].clone();
+        }
+    };
+    let id = client.request("initialize", json!({"protocolVersion": 1}));
+    answer(&mut client, id);
+    let id = client.request("session/new", json!({"cwd": "/", "mcpServers": []}));
+    let session = answer(&mut client, id)["sessionId"].clone();
+    let prompt = client.prompt(session.as_str().expect("an id"), "permission");
+    let asked = answer(&mut client, prompt);
+    server.signal(Signal::TERM);
+    eventually("the server stops", || {
+        call(address, "GET", "/readyz", None).0 == 503
+    });
+    client.wire.reset();
+    assert_eq!(
+        resumable(address, "new").1,
+        "503",
+        "new clients are refused"
+    );
+    assert_eq!(call(address, "GET", "/acp", None).0, 503);
+
+    let (wire, status, _) = resumable(address, &format!("{token}; received={received}"));
+    assert_eq!(status, "101");
+    client.wire = wire;
+    let outcome = json!({"outcome": {"outcome": "selected", "optionId": "yes"}});
+    client.say(&json!({"jsonrpc": "2.0", "id": asked, "result": outcome}));
+    assert_eq!(client.answer_to(prompt)["result"]["stopReason"], "end_turn");
+    assert_eq!(client.wire.read_close().0, 1001);
+    client.wire.send_close(1001);
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+/// The bug: the answer of an agent to a client that was away when the server began to stop was dropped at once.
+#[test]
+fn a_stopping_server_keeps_an_answer_for_a_client_that_is_away() {
+    let mut server = agent(&[]);
+    let address = server.address();
+    let (wire, _, token) = resumable(address, "new");
+    let mut client = Client { wire, next_id: 0 };
+    client.request("initialize", json!({"protocolVersion": 1}));
+    client.wire.reset();
+    eventually("the client is detached", || {
+        call(address, "GET", "/status", None).1["detached"] == 1
+    });
+    server.signal(Signal::TERM);
+    eventually("the server stops", || {
+        call(address, "GET", "/readyz", None).0 == 503
+    });
+    let (wire, status, _) = resumable(address, &format!("{token}; received=0"));
+    assert_eq!(status, "101");
+    client.wire = wire;
+    assert_eq!(client.answer_to(1)["result"]["protocolVersion"], 1);
+    assert_eq!(client.wire.read_close().0, 1001);
+    client.wire.send_close(1001);
     assert_eq!(server.wait().code(), Some(0));
 }

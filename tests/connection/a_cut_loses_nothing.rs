@@ -352,3 +352,39 @@ fn a_stopping_server_does_not_wait_for_detached_clients() {
     server.signal(Signal::TERM);
     assert!(server.wait().success());
 }
+
+/// The bug: another server answered 410, which is final, so that the client gave up a connection that was still there.
+#[test]
+fn a_token_at_the_wrong_node_can_be_tried_again_at_the_right_one() {
+    let node = |name: &str| {
+        let mut config = patient();
+        config.node = Some(name.to_owned());
+        TestServer::echo(config)
+    };
+    let (one, two) = (node("one"), node("two-2.x"));
+    let client = Resumable::connect(two.address, "/");
+    let token = client.token.clone();
+    assert!(token.ends_with(".two-2.x"), "{token}");
+    let target = format!("/?resume={token}&received=0");
+    let (_, head) = ask(one.address, &target, "");
+    assert!(head.starts_with("HTTP/1.1 421 "), "{head}");
+    assert!(head.contains("\r\nOutrigger-Node: two-2.x\r\n"), "{head}");
+    for (method, server) in [("GET", &one), ("GET", &echo())] {
+        let (status, body) = call(server.address, method, &target, None);
+        assert_eq!((status, &body["detail"]), (421, &json!("two-2.x")));
+    }
+    let again = Resumable::resume(two.address, "/", &token, 0);
+    assert!(again.token.ends_with(".two-2.x"));
+    // This node once had the client.
+    let lost = token.replace("two-2.x", "one");
+    assert_eq!(
+        status(one.address, &format!("/?resume={lost}&received=0")),
+        410
+    );
+    // This is no name of a node.
+    let odd = token.replace("two-2.x", "a%0ab");
+    assert_eq!(
+        status(one.address, &format!("/?resume={odd}&received=0")),
+        410
+    );
+}

@@ -198,6 +198,26 @@ fn cuts_lose_no_output_and_no_keys() {
 }
 
 #[test]
+fn a_terminal_begins_anew_when_its_server_restarts() {
+    for options in [&[][..], &["--no-resume"]] {
+        let script = "echo one $$; read -r line; echo got $line; read -r line";
+        let mut first = terminal(options, script);
+        let second = terminal(options, script);
+        let cutter = Cutter::start(Some(first.address()), Vec::new());
+        let mut client = attach(&[], &url(cutter.address, "/terminal"));
+        client.expect("one ");
+        cutter.set_target(Some(second.address()));
+        first.signal(Signal::TERM);
+        client.expect("the server has restarted: this is a new program");
+        client.type_keys("again\r");
+        client.expect("got again");
+        client.type_keys("\r");
+        assert_eq!(client.code(), Some(0));
+        assert!(first.wait().success());
+    }
+}
+
+#[test]
 fn a_process_is_attached_to_again_without_a_resumable_connection() {
     // Without a writer, the process does not wait, so all its output is kept.
     let server = Program::start(&["processes", "--no-resume", "--scrollback", "4MiB"]);

@@ -948,3 +948,24 @@ fn a_stopping_server_answers_exec_and_sends_readers_the_exit() {
     drop((exec, writer, stream));
     assert_eq!(server.wait().code(), Some(0));
 }
+
+/// The bug: the connection ended without an answer, so that the caller could not know why.
+#[test]
+fn exec_that_outlasts_a_stopping_server_is_answered() {
+    let (mut server, address) = processes(&["--drain-timeout", "300ms"]);
+    let trace = TraceFile::new("exec-outlasts");
+    let text = format!("echo $$ >>{}; exec sleep 1000", trace.path());
+    let body = json!({"command": "sh", "args": ["-c", text]}).to_string();
+    let mut exec = Wire::open(address);
+    exec.send(format!("POST /process/exec HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len()).as_bytes());
+    let pids = trace.pids(1);
+    server.signal(Signal::TERM);
+    let (head, answer) = exec.read_response();
+    assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
+    assert_eq!(
+        answer["message"],
+        "the server stops, and the call took too long"
+    );
+    assert_eq!(server.wait().code(), Some(0));
+    expect_gone(pids[0]);
+}

@@ -8,6 +8,7 @@ use super::turn_on;
 use super::{Flag, Takes, put, samples};
 use crate::Config;
 use crate::protocol::http::MAX_HEADERS;
+use crate::server::is_node_name;
 
 pub(super) const MAX_MESSAGE: Flag = Flag {
     name: "max-message",
@@ -115,6 +116,23 @@ pub(super) const FLAGS: &[Flag] = &[
         },
         accepts: samples(&["server=a"]),
         rejects: &["server", "=a", "server=a;b"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "node",
+        takes: Takes::One("NAME"),
+        help: "name of this server among several, which its resume tokens contain; another server answers them with 421",
+        set: |settings, value| {
+            if !is_node_name(value) {
+                return Err(format!(
+                    "'{value}' is not 1 to 64 letters, digits, '-', '_' and '.'"
+                ));
+            }
+            settings.server.node = Some(value.to_owned());
+            Ok(())
+        },
+        accepts: samples(&["one", "rooms-0.rooms"]),
+        rejects: &["", "a b", "a;b"],
         ..Flag::BASE
     },
     Flag {

@@ -50,6 +50,8 @@ impl StatusCode {
     pub const URI_TOO_LONG: Self = Self(414);
     /// 415: the type of the body is not supported.
     pub const UNSUPPORTED_MEDIA_TYPE: Self = Self(415);
+    /// 421: the request is for another server.
+    pub const MISDIRECTED: Self = Self(421);
     /// 426: the path is available only as a WebSocket.
     pub const UPGRADE_REQUIRED: Self = Self(426);
     /// 431: the head is over the limit.
@@ -85,6 +87,7 @@ impl StatusCode {
             413 => "Content Too Large",
             414 => "URI Too Long",
             415 => "Unsupported Media Type",
+            421 => "Misdirected Request",
             426 => "Upgrade Required",
             431 => "Request Header Fields Too Large",
             500 => "Internal Server Error",
@@ -113,6 +116,7 @@ impl StatusCode {
             413 => "content_too_large",
             414 => "uri_too_long",
             415 => "unsupported_media_type",
+            421 => "misdirected",
             426 => "upgrade_required",
             431 => "headers_too_large",
             501 => "not_implemented",

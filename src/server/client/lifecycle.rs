@@ -194,13 +194,14 @@ impl Client {
         }
     }
 
-    /// Whether the drain schedule decides when to close the connection: true for an open WebSocket and for an event
-    /// stream.
+    /// Whether the drain schedule decides when to close the connection: true for an open WebSocket, for an event stream,
+    /// and for a client that may come back.
     pub(in crate::server) fn is_drained_in_order(&self) -> bool {
         match &self.connection {
             Connection::Http(http) => http.state() == HttpState::Streaming,
             Connection::WebSocket(socket) => socket.is_open(),
-            Connection::Outgoing(_) | Connection::Detached(_) => false,
+            Connection::Detached(_) => self.is_kept_for_return(),
+            Connection::Outgoing(_) => false,
         }
     }
 

@@ -142,6 +142,16 @@ impl Client {
         self.is_detached() && !self.has_ended()
     }
 
+    /// Whether the client of another process can come back, now or after its connection is cut.
+    pub(in crate::server) fn is_kept_for_return(&self) -> bool {
+        self.is_resumable() && !self.is_ours() && (self.is_connected() || self.may_come_back())
+    }
+
+    /// Whether messages wait until they can be sent, or until a client that was cut comes back.
+    pub(in crate::server) fn lacks_messages(&self) -> bool {
+        self.has_unsent() || (self.is_detached() && self.unconfirmed_count() > 0)
+    }
+
     /// Whether the client has ended for good after a cut.
     pub(super) fn has_ended(&self) -> bool {
         self.resumable().is_some_and(|one| one.ended.is_some())

@@ -83,7 +83,7 @@ impl Client {
         token: &str,
     ) {
         // The secret is never sent, so no peer can resume this client.
-        let unused = ResumeToken::generate(self.id);
+        let unused = ResumeToken::generate(self.id, None);
         self.make_resumable(env, &unused, Accept::default(), false);
         let upstream = Upstream {
             connect,

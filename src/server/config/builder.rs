@@ -101,6 +101,12 @@ impl ConfigBuilder {
         self
     }
 
+    /// Sets [`Config::node`].
+    pub fn node(mut self, name: impl Into<String>) -> Self {
+        self.config.node = Some(name.into());
+        self
+    }
+
     /// Sets [`Config::limits`].
     pub fn limits(mut self, limits: Limits) -> Self {
         self.config.limits = limits;

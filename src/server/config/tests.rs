@@ -10,7 +10,7 @@ fn the_default_is_valid() {
 #[test]
 fn a_setting_that_is_not_valid_is_named() {
     type Spoil = fn(&mut Config);
-    let cases: [(&str, Spoil); 12] = [
+    let cases: [(&str, Spoil); 13] = [
         ("listen", |config| config.listen.clear()),
         ("max_clients", |config| config.max_clients = 0),
         ("max_clients", |config| config.max_clients = 1 << 20),
@@ -39,6 +39,7 @@ fn a_setting_that_is_not_valid_is_named() {
         ("affinity_cookie", |config| {
             config.affinity_cookie = Some("a=b\r\nSet-Cookie: c=d".to_owned());
         }),
+        ("node", |config| config.node = Some("a;b".to_owned())),
     ];
     for (setting, spoil) in cases {
         let mut config = Config::default();

@@ -69,7 +69,7 @@ impl ConnectError {
             Self::Tls { is_certificate, .. } => !is_certificate,
             Self::Handshake(
                 HandshakeError::Refused(refusal) | HandshakeError::RefusedByProxy(refusal),
-            ) => matches!(refusal.status, 408 | 429 | 500 | 502..=504),
+            ) => matches!(refusal.status, 408 | 421 | 429 | 500 | 502..=504),
             Self::Handshake(HandshakeError::Eof) => true,
             Self::Handshake(_) | Self::NotResumed(_) | Self::Invalid(_) | Self::Cancelled => false,
         }
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn another_attempt_is_made_only_where_it_can_help() {
-        for status in [408, 429, 500, 502, 503, 504] {
+        for status in [408, 421, 429, 500, 502, 503, 504] {
             assert!(refused(status, "").is_retryable(), "{status}");
         }
         for status in [200, 301, 400, 401, 403, 404, 410, 426, 501, 505] {

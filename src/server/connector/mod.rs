@@ -472,6 +472,7 @@ impl<S: Service> Server<S> {
         // The server's message is for the authors of clients.
         let error = match error.status() {
             Some(410) => ConnectError::NotResumed("the server no longer knows this connection"),
+            Some(421) => ConnectError::NotResumed("the node that has this connection is gone"),
             _ => error,
         };
         // If this side has sent CLOSE, the server has ended the connection because of it.

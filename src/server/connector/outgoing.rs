@@ -81,6 +81,9 @@ impl Failures {
     }
 }
 
+/// How long to look for the node that has a connection, if only other nodes answer.
+const ELSEWHERE: Duration = Duration::from_secs(5 * 60);
+
 /// A delay from half of `most` to `most`.
 fn spread(most: Duration, random: u16) -> Duration {
     most.mul_f64(0.5 + f64::from(random) / f64::from(u16::MAX) / 2.0)
@@ -202,8 +205,12 @@ impl Outgoing {
         let took = now.since(self.began).min(self.connect.timeout);
         let asked = error.retry_after().unwrap_or_default();
         let least = asked.min(LONGEST_RETRY_AFTER);
-        let failures = &mut self.failures;
-        failures.next_delay(took, least, retry.give_up, random)
+        // The node that has the connection may be gone for good.
+        let give_up = match error.status() {
+            Some(421) => retry.give_up.min(ELSEWHERE),
+            _ => retry.give_up,
+        };
+        self.failures.next_delay(took, least, give_up, random)
     }
 }
 

@@ -32,8 +32,8 @@ use crate::protocol::client::ResponseHead;
 use crate::sys::{RawMode, TerminalSize, terminal_size};
 use crate::text::printable;
 use crate::{
-    ClientId, CloseCode, CloseReason, Connect, ConnectError, Context, Message, Readiness, Retry,
-    Service, SourceId, TimerId,
+    Cause, ClientId, CloseCode, CloseReason, Connect, ConnectError, Context, Message, Readiness,
+    Retry, Service, SourceId, TimerId,
 };
 
 /// The exit code if the client itself fails.
@@ -117,6 +117,8 @@ pub(crate) struct Attach {
     redraw: Option<TimerId>,
     /// The timer of the next attempt to attach to a process again.
     retry: Option<TimerId>,
+    /// Whether the server has ended the program because it restarts. The next connection begins a new program.
+    is_restarting: bool,
     /// The number of unstable connections in a row. They were cut before output arrived.
     unstable: u32,
     /// Whether the server has sent the role of this client, so that there is a terminal or a process.
@@ -146,6 +148,7 @@ impl Attach {
             size: None,
             redraw: None,
             retry: None,
+            is_restarting: false,
             unstable: 0,
             has_role: false,
             recognition: None,
@@ -182,7 +185,10 @@ impl Attach {
         if self.config.takeover {
             target.set_parameter("takeover", "1");
         }
-        if !is_first && let Some(display) = &self.display {
+        if !is_first
+            && self.is_process()
+            && let Some(display) = &self.display
+        {
             target.set_parameter("since", &display.offset().to_string());
         }
         match ctx.connect(connect) {
@@ -292,6 +298,7 @@ impl Attach {
     fn come_back(&mut self, ctx: &mut Context) {
         self.phase = Phase::Open;
         self.not_resumed = None;
+        let is_new = std::mem::take(&mut self.is_restarting);
         let is_full = self.display.as_ref().is_some_and(Display::is_full);
         if let Some(client) = self.client {
             ctx.set_held(client, is_full);
@@ -308,12 +315,18 @@ impl Attach {
             _ => self.update_size(ctx),
         }
         if !is_full_screen {
-            self.notice(&["connected again".to_owned()]);
+            let notice = if is_new {
+                "the server has restarted: this is a new program"
+            } else {
+                "connected again"
+            };
+            self.notice(&[notice.to_owned()]);
         }
         self.send_keys(ctx);
     }
 
-    /// The connection is gone for good, except that a process may be attached to again.
+    /// The connection is gone for good, except that a process may be attached to again, and that a server that restarts
+    /// begins a new program.
     fn lose(&mut self, ctx: &mut Context, reason: &CloseReason) {
         let (reason, gave_up) = match self.not_resumed.take() {
             Some(failure) => failure,
@@ -322,7 +335,12 @@ impl Attach {
         if gave_up {
             return self.fail(ctx, format!("connection lost; gave up: {reason}"));
         }
-        if self.is_process() {
+        if self.is_restarting
+            && let Some(display) = &mut self.display
+        {
+            display.leave_full_screen(ctx);
+        }
+        if self.is_process() || self.is_restarting {
             if self.phase == Phase::Open {
                 self.phase = Phase::Cut;
                 self.notice_cut();
@@ -525,6 +543,7 @@ impl Service for Attach {
     }
 
     fn cut(&mut self, _: &mut Context, _: ClientId, reason: &CloseReason) {
+        self.is_restarting |= is_restart(reason);
         if self.phase == Phase::Open {
             log::info!(
                 "the connection was cut: {}",
@@ -572,6 +591,10 @@ impl Service for Attach {
         self.client = None;
         match reason.code {
             _ if self.phase == Phase::Ended => {}
+            CloseCode::SERVICE_RESTART => {
+                self.is_restarting |= is_restart(reason);
+                self.lose(ctx, reason);
+            }
             CloseCode::ABNORMAL => self.lose(ctx, reason),
             CloseCode::TAKEN_OVER => self.fail(ctx, "another client has taken over"),
             CloseCode::CONFLICT => {
@@ -650,6 +673,11 @@ impl Service for Attach {
         let message = format!("ended by {}", signal.unwrap_or("a signal"));
         self.end(ctx, FAILED, message, true);
     }
+}
+
+/// Whether the server has closed the connection because it restarts.
+fn is_restart(reason: &CloseReason) -> bool {
+    (reason.cause, reason.code) == (Cause::PeerClose, CloseCode::SERVICE_RESTART)
 }
 
 /// The id of the process that a path names: `.../ID/attach`.

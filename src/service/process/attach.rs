@@ -84,6 +84,8 @@ pub(crate) trait ReaderOutput {
     fn gap(&mut self, reader: ClientId, dialect: Dialect, from: u64, to: u64);
     /// Announces the exit of the program, after all its output, and ends the reader's connection or stream.
     fn exit(&mut self, reader: ClientId, dialect: Dialect, exit: ProgramExit);
+    /// Ends the reader's connection after all output, because the server stops and has ended the program.
+    fn restart(&mut self, reader: ClientId, dialect: Dialect);
     /// Disconnects a reader that does not keep up.
     fn cut_off(&mut self, reader: ClientId);
     /// Closes a writer when another one takes over.
@@ -127,6 +129,8 @@ pub(crate) struct Attachments {
     /// Listeners whose streams have ended since the last [`Attachments::take_ended_streams`].
     ended_streams: Vec<ClientId>,
     exit: Option<ProgramExit>,
+    /// Whether the server stops, which ends the program: readers are told this instead of the exit.
+    is_restarting: bool,
 }
 
 impl Attachments {
@@ -147,6 +151,7 @@ impl Attachments {
             ignores_pauses: false,
             ended_streams: Vec::new(),
             exit: None,
+            is_restarting: false,
         }
     }
 
@@ -401,7 +406,11 @@ impl Attachments {
             let (stream, bytes) = self.output.piece(reader.next, MAX_MESSAGE);
             if bytes.is_empty() {
                 if let Some(exit) = self.exit {
-                    out.exit(client, reader.dialect, exit);
+                    if self.is_restarting {
+                        out.restart(client, reader.dialect);
+                    } else {
+                        out.exit(client, reader.dialect, exit);
+                    }
                     if reader.role == Role::Listener {
                         self.ended_streams.push(client);
                     }
@@ -413,6 +422,11 @@ impl Attachments {
             reader.next += bytes.len() as u64;
             out.output(client, reader.dialect, stream, bytes, reader.next);
         }
+    }
+
+    /// The server stops, and ends the program. If it has not exited, its readers are told this instead of the exit.
+    pub(crate) fn begin_restart(&mut self) {
+        self.is_restarting = self.exit.is_none();
     }
 
     /// The program has exited and there is no more output.

@@ -15,6 +15,9 @@ use crate::{ClientId, CloseCode, Context, Message, Time};
 /// The close code of a client with [`Dialect::Text`] when its program exits with code 0. Code 1 is one more, and so on to 255.
 const EXITED: u16 = 4300;
 
+/// Why a terminal ends with its server.
+pub(crate) const RESTARTING: &str = "the server stops and ends the program";
+
 /// The maximum length in bytes of a window's title.
 const MAX_TITLE: usize = 1000;
 
@@ -371,6 +374,10 @@ impl ReaderOutput for ContextOutput<'_> {
                 let _ = self.0.end_stream(reader);
             }
         }
+    }
+
+    fn restart(&mut self, reader: ClientId, _: Dialect) {
+        self.0.close(reader, CloseCode::SERVICE_RESTART, RESTARTING);
     }
 
     fn cut_off(&mut self, reader: ClientId) {

@@ -12,12 +12,12 @@ use super::calls::{find_account, size_of};
 use super::dialect::Dialect;
 use super::program::{Launch, MARK};
 use super::programs::Programs;
-use super::sink::{ContextOutput, Sink};
+use super::sink::{ContextOutput, RESTARTING, Sink};
 use crate::service::Endpoint;
 use crate::sys::{Account, TerminalSize};
 use crate::{
-    Accept, ClientId, CloseReason, Context, Message, Metrics, Readiness, Rejection, Request, Route,
-    Service, ServiceId, SourceId, StatusFields, TimerId,
+    Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Readiness, Rejection,
+    Request, Route, Service, ServiceId, SourceId, StatusFields, TimerId,
 };
 
 /// The output that is kept for a client that is behind. A terminal has no other readers.
@@ -289,7 +289,7 @@ impl Service for Terminal {
         );
     }
 
-    /// Whether a client has not been sent the last output and the exit of its program.
+    /// Whether a client has not been sent the last output of its program, and why it ended.
     fn is_waiting(&self, _: &Context, client: ClientId) -> bool {
         let program = self.programs.read_by(client);
         let program = program.and_then(|id| self.programs.get(id));
@@ -297,11 +297,21 @@ impl Service for Terminal {
             && self.programs.delivers_to(client)
     }
 
-    /// Stops all programs. Their clients get the rest of the output and the exit.
+    /// Stops all programs. Their clients get the rest of the output, and CLOSE 1012.
     fn draining(&mut self, ctx: &mut Context) {
         self.draining = true;
         for (client, _) in std::mem::take(&mut self.waiting) {
             ctx.set_held(client, false);
+            ctx.close(client, CloseCode::SERVICE_RESTART, RESTARTING);
+        }
+        for program in self.programs.iter_mut() {
+            // A program that has exited, or whose client has ended its input, tells its own exit.
+            if program.exit().is_none()
+                && !program.is_stopping()
+                && let Some(attachments) = program.sink.attachments()
+            {
+                attachments.begin_restart();
+            }
         }
         self.programs.stop_all(ctx);
     }
