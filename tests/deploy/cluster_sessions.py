@@ -9,7 +9,8 @@ Two processes serve MCP, an agent and processes. TRIES times,
 * a client without cookies loses its connection and resumes it;
 * a client with cookies starts a process and finds it again.
 
-Then one of the processes stops, and its clients must reach the other one. Needs the package websockets, and haproxy.
+Then HAProxy is reloaded, and nobody may be lost: neither CLIENTS clients without cookies that resume their connection, nor sessions
+of MCP. Then one of the processes stops, and its clients must reach the other one. Needs the package websockets, and haproxy.
 """
 
 import asyncio
@@ -30,6 +31,7 @@ import websockets
 
 CLUSTER = pathlib.Path(__file__).resolve().parent.parent.parent / "examples/cluster"
 TRIES = 6
+CLIENTS = 60
 PATIENCE = 60  # seconds, the deadline of every wait
 INITIALIZE = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
 
@@ -78,8 +80,8 @@ async def check_resumption(url, direct):
             token = await resume(url, *back)
             assert isinstance(token, str), f"the client could not come back: {token}"
         answers = [await resume(one, {"Outrigger-Resume": f"{token}; received=0"}) for one in direct]
-        assert sorted(map(str, answers)).count("410") == 1, answers
-        places.add(answers.index(410))
+        assert sorted(map(str, answers)).count("421") == 1, answers
+        places.add(answers.index(421))
     assert places == {0, 1}, places
 
 
@@ -111,6 +113,25 @@ def check_processes(url):
     assert places == {"one", "two"}, places
 
 
+async def check_reload(url, reload):
+    """Clients that are connected, and others that were cut, come back through the new process of HAProxy."""
+    sessions = [begin_session(url) for _ in range(TRIES)]
+    cut = [await resume(url, {"Outrigger-Resume": "new"}) for _ in range(CLIENTS // 2)]
+    links = [await websockets.connect(f"ws{url[4:]}/acp", additional_headers={"Outrigger-Resume": "new"}) for _ in range(CLIENTS // 2)]
+    await asyncio.to_thread(reload)
+    connected = []
+    for link in links:
+        connected.append(link.response.headers["Outrigger-Resume"].partition(";")[0])
+        link.transport.abort()
+    # Not in the order in which a balancer would happen to choose the right process.
+    tokens = sorted(cut + connected, key=lambda token: token.rpartition(".")[2])
+    back = [await resume(url, {"Outrigger-Resume": f"{token}; received=0"}) for token in tokens]
+    lost = [status for status in back if not isinstance(status, str)]
+    assert not lost, f"{len(lost)} of {CLIENTS} clients were lost: {lost}"
+    assert [use_session(url, session) for session in sessions] == [200] * TRIES
+    return len(back)
+
+
 def check_restart(url, direct, servers):
     """The clients of a process that has stopped reach the other one, which does not know their sessions."""
     sessions = [begin_session(url) for _ in range(TRIES)]
@@ -123,49 +144,74 @@ def check_restart(url, direct, servers):
     begin_session(url)
 
 
+def wait_until(is_true, proxy):
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            if is_true():
+                return
+        except OSError:
+            pass
+        assert time.monotonic() < deadline and proxy.poll() is None, "HAProxy does not start"
+        time.sleep(0.1)
+
+
+def listens(pid, place):
+    """Whether a process has a listening socket at a place."""
+    host, _, port = place.partition(":")
+    address = "".join(f"{int(part):02X}" for part in reversed(host.split("."))) + f":{int(port):04X}"
+    rows = [line.split() for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    inodes = {f"socket:[{row[9]}]" for row in rows if row[1] == address and row[3] == "0A"}
+    return any(os.readlink(one) in inodes for one in pathlib.Path(f"/proc/{pid}/fd").iterdir())
+
+
 def main(outrigger):
     environment = {**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin"}
     with tempfile.TemporaryDirectory() as folder:
-        sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+        sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(4)]
         places = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
         for one in sockets:
             one.close()
         settings = pathlib.Path(folder) / "serve.json"
         settings.write_text((CLUSTER / "serve.json").read_text().replace('"outrigger"', json.dumps(os.path.abspath(outrigger))))
         servers = []
-        proxy = None
+        proxies = []
         try:
-            for place in places[1:]:
-                command = [outrigger, "serve", "--config", settings, "--no-auth", "--listen", place, "--log", "warn"]
+            for name, place in zip(("one", "two"), places[1:]):
+                command = [outrigger, "serve", "--config", settings, "--no-auth", "--listen", place, "--node", name, "--log", "warn"]
                 servers.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
                 assert "listening" in servers[-1].stdout.readline()
-            names = {"WEB": places[0], "ONE": places[1], "TWO": places[2]}
-            with open(pathlib.Path(folder) / "haproxy.log", "w") as log:
-                proxy = subprocess.Popen(
-                    ["haproxy", "-f", CLUSTER / "haproxy-sessions.cfg"], env={**environment, **names}, stdout=log, stderr=log
-                )
-            url, direct = f"http://{places[0]}", [f"http://{place}" for place in places[1:]]
-            deadline = time.monotonic() + PATIENCE
-            while True:
-                try:
-                    if call(f"{url}/readyz")[0] == 200:
-                        break
-                except OSError:
-                    pass
-                assert time.monotonic() < deadline and proxy.poll() is None, "HAProxy does not start"
-                time.sleep(0.1)
+            names = {"WEB": places[0], "ONE": places[1], "TWO": places[2], "PEER": places[3]}
+            url, direct = f"http://{places[0]}", [f"http://{place}" for place in places[1:3]]
+
+            def start_proxy(*options):
+                with open(pathlib.Path(folder) / "haproxy.log", "a") as log:
+                    command = ["haproxy", "-f", CLUSTER / "haproxy-sessions.cfg", *options]
+                    proxies.append(subprocess.Popen(command, env={**environment, **names}, stdout=log, stderr=log))
+                wait_until(lambda: call(f"{url}/readyz")[0] == 200, proxies[-1])
+
+            def reload():
+                """Starts a new process. The old one serves its connections until they end."""
+                old = proxies[-1]
+                start_proxy("-sf", str(old.pid))
+                wait_until(lambda: old.poll() is not None or not listens(old.pid, places[0]), proxies[-1])
+                # The health checks of the new one begin.
+                wait_until(lambda: call(f"{url}/readyz")[0] == 200, proxies[-1])
+
+            start_proxy()
             check_mcp(url, direct)
             check_processes(url)
             asyncio.run(check_resumption(url, direct))
+            came_back = asyncio.run(check_reload(url, reload))
             check_restart(url, direct, servers)
         finally:
-            for process in [*servers, proxy]:
-                if process and process.poll() is None:
+            for process in [*servers, *proxies]:
+                if process.poll() is None:
                     process.terminate()
                     process.wait(PATIENCE)
             for server in servers:
                 server.stdout.close()
-    print("  sessions, processes and resumed connections were found again through HAProxy")
+    print(f"  sessions, processes and resumed connections were found again through HAProxy; {came_back} of {CLIENTS} after a reload")
 
 
 if __name__ == "__main__":
