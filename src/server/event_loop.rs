@@ -20,7 +20,7 @@ use super::core::{Core, earlier};
 use super::error::Error;
 use super::handle::{Handle, Inbox};
 use super::id::{ClientId, Origin, ServiceId, SourceId};
-use super::listener::{Accepted, EXHAUSTED_RETRY, Listener};
+use super::listener::{Accepted, EXHAUSTED_RETRY, Listener, Reserve};
 use super::news::News;
 use super::policy::Access;
 use super::scheduler::{Phase, Work};
@@ -72,6 +72,8 @@ pub struct Server<S> {
     pub(super) service: S,
     pub(super) commands: Inbox<S>,
     pub(super) listeners: Vec<Listener>,
+    /// For connections that arrive when no descriptor is left.
+    pub(super) reserve: Reserve,
     pub(super) signals: Option<Signals>,
     /// SIGHUP, and the function that then creates new settings.
     pub(super) reload: Option<(Signals, MakeReload)>,
@@ -427,6 +429,7 @@ impl<S: Service> Server<S> {
         }
         self.ctx.core.env.begin_own_work();
         self.accept_again = None;
+        self.reserve.refill();
         let mut no_room = false;
         for listener in self
             .listeners
@@ -438,7 +441,8 @@ impl<S: Service> Server<S> {
             let room = most.saturating_sub(core.registry.len());
             let most = core.env.config.turn_accepts.max(1);
             let tls = listener.is_tls();
-            let accepted = listener.accept(most, room, |stream, remote| {
+            let reserve = &mut self.reserve;
+            let accepted = listener.accept(most, room, reserve, |stream, remote| {
                 // The loop already collects replies, so Nagle's algorithm would only delay them.
                 if !remote.is_unix() {
                     stream.set_nodelay();
@@ -446,6 +450,9 @@ impl<S: Service> Server<S> {
                 core.env.counters.accepted += 1;
                 core.add_client(stream, remote, tls);
             });
+            for _ in 0..reserve.take_refused() {
+                core.env.counters.refused(&Reserve::refusal());
+            }
             let again = match accepted {
                 Accepted::All => continue,
                 Accepted::Some => {

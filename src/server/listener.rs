@@ -1,5 +1,6 @@
 //! Listening sockets, and the connections that they accept.
 
+use std::fs::File;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -17,6 +18,8 @@ use super::address::{Listen, ListenAddress, Place};
 use super::client::Remote;
 use super::id::listener_token;
 use super::stream::Stream;
+use crate::protocol::Rejection;
+use crate::protocol::http::HttpDate;
 use crate::sys::{
     ListeningSocket, check_socket_path, inherited_listener, is_exhausted, tcp_listener,
     with_private_umask,
@@ -49,6 +52,54 @@ struct SocketFile {
     path: PathBuf,
     device: u64,
     inode: u64,
+}
+
+/// A descriptor that is kept so that connections can be refused after descriptors have run out. Otherwise, they would wait in
+/// the kernel's queue for a connection to end, and health checks with them.
+#[derive(Debug, Default)]
+pub(super) struct Reserve {
+    file: Option<File>,
+    /// The number of refused connections that were not counted yet.
+    refused: usize,
+}
+
+impl Reserve {
+    /// Takes a descriptor if there is none. It may be a while until one is free again.
+    pub(super) fn refill(&mut self) {
+        if self.file.is_none() {
+            self.file = File::open("/").ok();
+        }
+    }
+
+    /// The answer to a connection for which there is no descriptor.
+    pub(super) fn refusal() -> Rejection {
+        Rejection::unavailable("too many open files").because("descriptors")
+    }
+
+    /// Takes the number of connections that were refused since the last call.
+    pub(super) fn take_refused(&mut self) -> usize {
+        std::mem::take(&mut self.refused)
+    }
+
+    /// Accepts a connection in place of the descriptor, and refuses it. Returns whether there was one.
+    fn refuse_one(&mut self, listener: &Listener) -> bool {
+        if self.file.take().is_none() {
+            return false;
+        }
+        let accepted = listener.accept_one();
+        let is_refused = accepted.is_ok();
+        if let Ok((mut stream, _)) = accepted
+            // A TLS client cannot read it.
+            && !listener.is_tls
+        {
+            let mut answer = Vec::new();
+            Self::refusal().write_response(HttpDate::now(), &mut answer);
+            stream.refuse(&answer);
+        }
+        self.refill();
+        self.refused += usize::from(is_refused);
+        is_refused
+    }
 }
 
 /// A listening socket. The system reports readiness once, so it is stored here until the queue is empty.
@@ -132,24 +183,28 @@ impl Listener {
         self.is_inherited
     }
 
-    /// Accepts connections, at most `most` and at most `room`.
+    fn accept_one(&self) -> io::Result<(Stream, Remote)> {
+        match &self.socket {
+            Socket::Tcp(socket) => socket
+                .accept()
+                .map(|(stream, remote)| (stream.into(), remote.into())),
+            Socket::Unix(socket) => socket
+                .accept()
+                .map(|(stream, _)| (self.unix_remote(&stream), stream))
+                .map(|(remote, stream)| (stream.into(), remote)),
+        }
+    }
+
+    /// Accepts connections, at most `most` and at most `room`. If no descriptor is left, refuses them.
     pub(super) fn accept(
         &mut self,
         most: usize,
         room: usize,
+        reserve: &mut Reserve,
         mut take: impl FnMut(Stream, Remote),
     ) -> Accepted {
         for _ in 0..most.min(room) {
-            let accepted = match &self.socket {
-                Socket::Tcp(socket) => socket
-                    .accept()
-                    .map(|(stream, remote)| (stream.into(), remote.into())),
-                Socket::Unix(socket) => socket
-                    .accept()
-                    .map(|(stream, _)| (self.unix_remote(&stream), stream))
-                    .map(|(remote, stream)| (stream.into(), remote)),
-            };
-            match accepted {
+            match self.accept_one() {
                 Ok((stream, remote)) => {
                     self.has_warned = false;
                     take(stream, remote);
@@ -162,7 +217,9 @@ impl Listener {
                     if !std::mem::replace(&mut self.has_warned, true) {
                         log::warn!("cannot accept connections at the moment: {error}");
                     }
-                    return Accepted::Exhausted;
+                    if !reserve.refuse_one(self) {
+                        return Accepted::Exhausted;
+                    }
                 }
                 // The connection failed in the queue: it was aborted, or accept(2) reports a network error. Later
                 // connections may be fine.

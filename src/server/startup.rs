@@ -17,7 +17,7 @@ use super::error::Error;
 use super::event_loop::Server;
 use super::handle::Inbox;
 use super::id::{CHILDREN, RELOAD, SIGNALS};
-use super::listener::Listener;
+use super::listener::{Listener, Reserve};
 use super::service::Service;
 use super::signals::Signals;
 use crate::sys::{Reaper, become_subreaper, kill_orphans, raise_descriptor_limit};
@@ -127,6 +127,7 @@ impl<S: Service> Server<S> {
             },
             service,
             listeners,
+            reserve: Reserve::default(),
             signals: None,
             reload: None,
             children: None,

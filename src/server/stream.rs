@@ -63,6 +63,14 @@ impl From<UnixStream> for Stream {
 }
 
 impl Stream {
+    /// Answers a request that was not read, if it has arrived, and ends the stream. What has arrived is read first: closing a
+    /// socket with unread data could make the peer lose the answer.
+    pub(super) fn refuse(&mut self, answer: &[u8]) {
+        let mut request = [0; 4096];
+        let _ = self.read(&mut request);
+        let _ = self.write_plain(&[IoSlice::new(answer)]);
+    }
+
     /// Reads once from a stream that is not encrypted. Zero bytes mean end of file.
     #[inline]
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {

@@ -9,7 +9,7 @@ use std::sync::mpsc::{self, Receiver};
 
 use crate::common::program::{Program, outrigger};
 use crate::common::traces::{TraceFile, eventually};
-use crate::common::{PATIENCE, Wire};
+use crate::common::{PATIENCE, Wire, call};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::OpenptFlags;
@@ -740,19 +740,34 @@ fn the_server_survives_running_out_of_descriptors() {
     let program =
         Program::spawn(Command::new("sh").args(["-c", script, env!("CARGO_BIN_EXE_outrigger")]));
     let address = program.address();
-    let mut clients: Vec<_> = (0..20).map(|_| Wire::connect(address, "/")).collect();
-    // These fill the process's descriptor table. The rest waits in the kernel's queue.
-    let mut waiting: Vec<_> = (0..30).map(|_| Wire::open(address)).collect();
+    let mut clients: Vec<_> = (0..15).map(|_| Wire::connect(address, "/")).collect();
+    let healthy = |expected: u16| {
+        eventually("the answer to a health check", || {
+            call(address, "GET", "/healthz", None).0 == expected
+        });
+    };
+    healthy(200);
+    // These fill the process's descriptor table. The bug: the rest, and health checks, waited in the kernel's queue.
+    let waiting: Vec<_> = (0..30).map(|_| Wire::open(address)).collect();
+    healthy(503);
+    let mut refused = Wire::open(address);
+    refused.send(&crate::common::request("/"));
+    let head = refused.read_head();
+    assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
+    assert!(head.contains("\r\nRetry-After: 1\r\n"), "{head}");
     for client in &mut clients {
         client.send_frame(1, b"still here");
         assert_eq!(client.read_frame().payload, b"still here");
     }
-    // When the clients leave, the waiting connections are accepted.
-    drop(clients);
-    for wire in &mut waiting[..15] {
-        wire.send(&crate::common::request("/"));
-        assert!(wire.read_head().starts_with("HTTP/1.1 101 "));
-    }
+    drop((clients, waiting));
+    healthy(200);
+    Wire::connect(address, "/");
+    let mut metrics = String::new();
+    let mut wire = Wire::open(address);
+    wire.send(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n");
+    wire.stream.read_to_string(&mut metrics).expect("text");
+    let counted = "outrigger_refusals_total{reason=\"descriptors\"} ";
+    assert!(metrics.contains(counted), "{metrics}");
 }
 
 #[test]
