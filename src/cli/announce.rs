@@ -6,8 +6,8 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 
 use serde_json::{Map, Value, json};
-use uuid::Uuid;
 
+use crate::sys::random_uuid;
 use crate::{ListenAddress, Token};
 
 /// The file. It is removed on drop, unless another file has taken its name.
@@ -49,7 +49,7 @@ impl Announcement {
         let failed =
             |error: io::Error| io::Error::new(error.kind(), format!("--announce: {file}: {error}"));
         // A reader must never see a part of the file, so it is complete before it gets its name.
-        let unfinished = PathBuf::from(format!("{file}.{}", Uuid::new_v4().simple()));
+        let unfinished = PathBuf::from(format!("{file}.{}", random_uuid().simple()));
         let mut out = OpenOptions::new()
             .write(true)
             .create_new(true)

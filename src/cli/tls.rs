@@ -244,7 +244,7 @@ pub(super) fn read(file: &Path, is_running: bool) -> io::Result<Vec<u8>> {
 /// Stores a certificate with its key, for the server's user only. The file is complete before it gets its name. With
 /// `is_new`, a file that another server has created in the meantime stays.
 fn store(file: &Path, text: &str, is_new: bool) -> io::Result<()> {
-    let unfinished = file.with_extension(format!("{}.tmp", uuid::Uuid::new_v4().simple()));
+    let unfinished = file.with_extension(format!("{}.tmp", crate::sys::random_uuid().simple()));
     let mut out = OpenOptions::new()
         .write(true)
         .create_new(true)

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, fchown, flock};
 use rustix::process::{Gid, Uid};
-use uuid::Uuid;
 
 use super::settings::Settings;
 use super::{Action, Outcome, fail, logging, print, suggest};
 use crate::server::words;
+use crate::sys::random_uuid;
 use crate::{Credential, Scope, Secret, Token, Tokens};
 
 /// The names of the operations.
@@ -200,7 +200,7 @@ impl Edit {
     /// `prepare` runs when the new content is on the disk, and nothing changes if it fails.
     fn write(&self, text: &str, prepare: impl FnOnce() -> io::Result<()>) -> Result<(), Failure> {
         let mut name = self.file.clone().into_os_string();
-        name.push(format!(".{}", Uuid::new_v4().simple()));
+        name.push(format!(".{}", random_uuid().simple()));
         let unfinished = PathBuf::from(name);
         let mut out = OpenOptions::new()
             .write(true)

@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use mio::net::{TcpListener, UnixListener, UnixStream};
 use mio::{Interest, Registry};
-use uuid::Uuid;
 
 use super::address::{Listen, ListenAddress, Place};
 use super::client::Remote;
@@ -21,7 +20,7 @@ use super::stream::Stream;
 use crate::protocol::Rejection;
 use crate::protocol::http::HttpDate;
 use crate::sys::{
-    ListeningSocket, check_socket_path, inherited_listener, is_exhausted, tcp_listener,
+    ListeningSocket, check_socket_path, inherited_listener, is_exhausted, random_uuid, tcp_listener,
     with_private_umask,
 };
 
@@ -289,7 +288,7 @@ fn tcp(fd: OwnedFd) -> Socket {
 /// Tries the ports of a range, beginning with a random one.
 fn bind_in_range(ip: IpAddr, ports: &RangeInclusive<u16>, share: bool) -> io::Result<Socket> {
     let (first, count) = (u32::from(*ports.start()), ports.len() as u32);
-    let random = Uuid::new_v4().as_u128() as u32;
+    let random = random_uuid().as_u128() as u32;
     let mut last = io::Error::from(io::ErrorKind::AddrInUse);
     for step in 0..count {
         let port = first + (random % count + step) % count;

@@ -9,8 +9,6 @@ use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-use uuid::Uuid;
-
 use super::client::{Client, WrongCount};
 use super::context::Context;
 use super::core::Core;
@@ -22,6 +20,7 @@ use crate::protocol::deflate::{Codec, Offer};
 use crate::protocol::handshake::Upgrade;
 use crate::protocol::{Accept, Cause, CloseCode, CloseReason, Rejection, Request, StatusCode};
 use crate::secret::is_equal;
+use crate::sys::random_uuid;
 
 /// The header field that carries a token, in requests and responses.
 const FIELD: &str = "Outrigger-Resume";
@@ -35,7 +34,7 @@ pub(super) struct Secret([u8; 32]);
 
 impl Secret {
     fn generate() -> Self {
-        let (first, second) = (Uuid::new_v4(), Uuid::new_v4());
+        let (first, second) = (random_uuid(), random_uuid());
         let mut secret = [0; 32];
         secret[..16].copy_from_slice(first.as_bytes());
         secret[16..].copy_from_slice(second.as_bytes());

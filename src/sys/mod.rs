@@ -23,6 +23,8 @@ mod pty;
 #[cfg(feature = "cli")]
 mod signals;
 #[cfg(feature = "server")]
+mod random;
+#[cfg(feature = "server")]
 mod sockets;
 #[cfg(feature = "client")]
 mod terminal;
@@ -57,6 +59,8 @@ pub use pty::TerminalSize;
 pub(crate) use pty::{open_pty, read_output, set_terminal_size};
 #[cfg(feature = "cli")]
 pub(crate) use signals::unblock_signals;
+#[cfg(feature = "server")]
+pub(crate) use random::{random_bytes, random_uuid};
 #[cfg(feature = "server")]
 pub(crate) use sockets::{
     ListeningSocket, check_socket_path, inherited_listener, is_connected, tcp_listener,

@@ -274,6 +274,7 @@ impl ProcessTrees {
 
 #[cfg(test)]
 mod tests {
+    use crate::sys::random_uuid;
     use std::collections::BTreeMap;
 
     use super::*;
@@ -364,7 +365,7 @@ mod tests {
     fn one_walk_serves_many_programs_in_bounded_steps() {
         let mut table = FakeTable::default();
         let mut trees = ProcessTrees::default();
-        let programs: Vec<Uuid> = (0..200).map(|_| Uuid::new_v4()).collect();
+        let programs: Vec<Uuid> = (0..200).map(|_| random_uuid()).collect();
         for (at, program) in programs.iter().enumerate() {
             let root = at as i32 + 10;
             table.parents.insert(root, 1);
@@ -393,7 +394,7 @@ mod tests {
 
     #[test]
     fn every_process_of_a_tree_gets_each_signal_once() {
-        let (program, other) = (Uuid::new_v4(), Uuid::new_v4());
+        let (program, other) = (random_uuid(), random_uuid());
         // A program, its child and grandchild, its orphan with a child, and the orphan of another program.
         let mut table = FakeTable::of([
             (10, 1),
@@ -442,7 +443,7 @@ mod tests {
 
     #[test]
     fn a_change_during_a_walk_causes_another_walk() {
-        let program = Uuid::new_v4();
+        let program = random_uuid();
         let mut table = FakeTable::of([(10, 1), (11, 10), (1000, 1)]);
         let mut trees = ProcessTrees::default();
         trees.signal(program, Some(10), Signal::HUP);

@@ -7,11 +7,12 @@ use super::{Client, Connection, Flag};
 use crate::protocol::client::ClientEvent;
 use crate::protocol::deflate::Agreement;
 use crate::protocol::{CloseReason, Input, RandomSource, WebSocket};
-use crate::server::connector::{ConnectError, Outgoing, Phase, random_bytes};
+use crate::server::connector::{ConnectError, Outgoing, Phase};
 use crate::server::core::Env;
 use crate::server::id::ClientId;
 use crate::server::stream::Stream;
 use crate::server::tls::TlsStream;
+use crate::sys::random_bytes;
 
 /// The source of masking keys and nonces.
 const RANDOM: RandomSource = random_bytes;

@@ -46,7 +46,7 @@ use super::stream::Stream;
 #[cfg(feature = "tls")]
 use super::tls::TlsStream;
 use crate::protocol::{Cause, CloseCode, CloseReason};
-use crate::sys::check_socket_path;
+use crate::sys::{check_socket_path, random_bytes};
 
 /// A connection that is cut sooner than this is not opened again at once.
 const LEAST_APART: Duration = Duration::from_secs(1);
@@ -357,11 +357,6 @@ fn random() -> u16 {
     let mut bytes = [0; 2];
     random_bytes(&mut bytes);
     u16::from_ne_bytes(bytes)
-}
-
-/// Fills a slice with unpredictable bytes from the system.
-pub(super) fn random_bytes(bytes: &mut [u8]) {
-    getrandom::fill(bytes).expect("the system has a source of random numbers");
 }
 
 impl<S: Service> Server<S> {

@@ -2,9 +2,8 @@
 
 use std::fmt;
 
-use uuid::Uuid;
-
 use crate::secret;
+use crate::sys::random_uuid;
 
 /// The prefix of a subprotocol name that carries the token.
 pub(super) const TOKEN_PROTOCOL: &str = "outrigger.token.";
@@ -34,7 +33,7 @@ impl Token {
 
     /// A random token with 244 bits of entropy.
     pub fn generate() -> Self {
-        let (first, second) = (Uuid::new_v4(), Uuid::new_v4());
+        let (first, second) = (random_uuid(), random_uuid());
         Self(format!("{}{}", first.simple(), second.simple()).into())
     }
 

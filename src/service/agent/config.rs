@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use uuid::Uuid;
-
 use crate::service::backoff::RestartLimit;
 use crate::service::{Endpoint, Framing};
+use crate::sys::random_uuid;
 use crate::{Accept, Rejection, Request};
 
 /// The protocol on an agent's standard input and output.
@@ -217,7 +216,7 @@ impl AgentConfig {
 
     /// Accepts a handshake with a connection id, and with the subprotocol `mcp` if the client offers it.
     pub(super) fn accept(&self, request: &Request<'_>) -> Result<Accept, Rejection> {
-        let accept = Accept::default().field("Acp-Connection-Id", Uuid::new_v4().to_string())?;
+        let accept = Accept::default().field("Acp-Connection-Id", random_uuid().to_string())?;
         let mcp = self.protocol == AgentProtocol::JsonRpc
             && request
                 .list("sec-websocket-protocol")

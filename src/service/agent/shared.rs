@@ -1,8 +1,6 @@
 //! The shared agent: one process for each kind of client. The router passes messages between the clients and the standard
 //! streams of the processes.
 
-use uuid::Uuid;
-
 use super::figures;
 use super::line_decoder::{AgentLine, push_line};
 use super::pressure::{Affected, Pressure};
@@ -11,6 +9,7 @@ use super::router::{ProcessChange, Router, RouterLimits, RouterOutput};
 use super::{AgentConfig, AgentProtocol, HIGH_WATER, LOW_WATER, MAX_UNREAD, WATCH};
 use crate::service::child::{Child, ChildEvent, code_and_signal, describe};
 use crate::service::lines::Line;
+use crate::sys::random_uuid;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, LinkTarget, Message, Metrics, Principal,
     Readiness, Rejection, Request, Route, Scope, Service, ServiceId, SourceId, StatusCode,
@@ -465,7 +464,7 @@ impl RouterOutput for ContextOutput<'_> {
     }
 
     fn secret(&mut self) -> String {
-        Uuid::new_v4().simple().to_string()
+        random_uuid().simple().to_string()
     }
 
     fn is_away(&self, client: ClientId) -> bool {

@@ -8,10 +8,9 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::process::Command;
 
-use uuid::Uuid;
-
 use crate::server::{is_token_protocol, percent_decode};
 use crate::service::Endpoint;
+use crate::sys::random_uuid;
 use crate::{Access, ClientId, Context, Principal, Rejection, Remote, Request, StatusCode};
 
 /// The maximum size of what is passed on from a request. A process can be started with 128 KiB in one variable.
@@ -153,7 +152,7 @@ impl Environment {
         );
         self.add("GATEWAY_INTERFACE", "CGI/1.1");
         self.add("REQUEST_METHOD", request.method());
-        self.add("UNIQUE_ID", Uuid::new_v4().to_string());
+        self.add("UNIQUE_ID", random_uuid().to_string());
         let path = request.path();
         let below = endpoint.below(path).unwrap_or_default();
         self.add("SCRIPT_NAME", path.strip_suffix(below).unwrap_or(path));

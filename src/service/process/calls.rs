@@ -358,10 +358,11 @@ pub(crate) fn find_account(wanted: &str) -> Result<Option<Account>, Rejection> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::random_uuid;
 
     #[test]
     fn paths_and_ids_are_parsed_strictly() {
-        let id = Uuid::new_v4();
+        let id = random_uuid();
         let read =
             |method, below: &str| Call::read(method, below).map_err(|rejection| rejection.status.0);
         assert_eq!(read("GET", ""), Ok(Call::List));

@@ -20,6 +20,7 @@ use super::programs::Programs;
 use super::responses::{spawned, status, summary};
 use super::sink::Sink;
 use crate::service::Endpoint;
+use crate::sys::random_uuid;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, LinkTarget, Message, Metrics, Readiness,
     Rejection, Request, Response, Route, Scope, Service, SourceId, StatusCode, StatusFields,
@@ -239,7 +240,7 @@ impl Processes {
         let Start { request, exec } = start;
         let name = request.command[0].clone();
         let launch = Launch {
-            id: Uuid::new_v4(),
+            id: random_uuid(),
             command: request.command,
             cwd: request.cwd,
             env: request.env,

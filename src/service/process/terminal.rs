@@ -5,7 +5,6 @@ use std::io;
 use std::time::Duration;
 
 use serde_json::json;
-use uuid::Uuid;
 
 use super::attach::{Attachments, Role, Sharing};
 use super::calls::{find_account, size_of};
@@ -14,7 +13,7 @@ use super::program::{Launch, MARK};
 use super::programs::Programs;
 use super::sink::{ContextOutput, RESTARTING, Sink};
 use crate::service::Endpoint;
-use crate::sys::{Account, TerminalSize};
+use crate::sys::{Account, TerminalSize, random_uuid};
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Readiness, Rejection,
     Request, Route, Service, ServiceId, SourceId, StatusFields, TimerId,
@@ -123,7 +122,7 @@ impl Terminal {
 
     fn launch(&self, size: TerminalSize) -> Launch {
         Launch {
-            id: Uuid::new_v4(),
+            id: random_uuid(),
             command: self.config.command.clone(),
             cwd: self.config.cwd.clone(),
             env: self.config.env.clone(),

@@ -17,6 +17,7 @@ use crate::service::mcp::request::{
     Post, check_media_types, check_version, is_stateless, read_post,
 };
 use crate::service::mcp::session::Session;
+use crate::sys::random_uuid;
 use crate::{ClientId, Context, Principal, Request, Response, StatusCode};
 
 /// The maximum length of the first message of a session, which is kept until its process runs.
@@ -235,7 +236,7 @@ impl Mcp {
         };
         self.hub.counts.processes += 1;
         self.hub.counts.sessions += 1;
-        let id = Uuid::new_v4();
+        let id = random_uuid();
         log_event!(
             Info,
             session = short(id),
