@@ -312,6 +312,33 @@ mod tests {
         world.finish();
     }
 
+    /// The bug: the client waited until a PING was not answered, because no event told that it had sent something.
+    #[test]
+    fn a_client_whose_new_connection_causes_no_events_is_cut_at_once() {
+        let mut world = World::behind_proxy();
+        for is_cut in [true, false] {
+            let (first, path) = world.ask_resumable(AS_ADA);
+            if is_cut {
+                world.cut(first);
+            }
+            let second = world.connection();
+            world.stream(second).wire().refuses_events = true;
+            let head = String::from_utf8_lossy(HEAD).replacen("/fuzz", &path, 1);
+            let head = head.replacen("Upgrade:", &format!("{AS_ADA}Upgrade:"), 1);
+            world.give(second, head.as_bytes());
+            world.event(second, true, true, false);
+            world.take_turn();
+            world.check();
+            assert!(world.client(first).is_detached(), "{is_cut}");
+            let third = world.ask(&path, AS_ADA);
+            assert!(world.has_answered(third, "101"));
+            world.take_turn();
+            world.check();
+            assert!(!world.client(first).is_detached());
+        }
+        world.finish();
+    }
+
     #[test]
     fn a_client_that_comes_back_from_another_address_counts_for_that_one() {
         // The bug: the count of the first address was never given back, because the client had another one at its end.

@@ -21,6 +21,8 @@ pub(crate) struct Wire {
     pub(crate) room: usize,
     /// The number of those bytes that the client's system has taken, if that is known.
     pub(crate) taken: Option<usize>,
+    /// Whether the system refuses to report events of the connection to another client.
+    pub(crate) refuses_events: bool,
     /// What has become of the attempt to connect.
     pub(crate) dial: Dial,
 }

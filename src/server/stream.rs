@@ -241,6 +241,10 @@ impl Stream {
             Self::Tls(stream) => stream.socket_mut().reregister(registry, token),
             Self::Closed => Ok(()),
             #[cfg(any(test, fuzzing))]
+            Self::Memory(stream) if stream.wire().refuses_events => {
+                Err(io::ErrorKind::OutOfMemory.into())
+            }
+            #[cfg(any(test, fuzzing))]
             Self::Memory(_) => Ok(()),
         }
     }

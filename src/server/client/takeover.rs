@@ -1,5 +1,7 @@
 //! Coming back: a new connection is handed to the client that comes back on it, and the client's old connection ends.
 
+use std::io;
+
 use super::{Client, Connection, Flag};
 use crate::protocol::deflate::Codec;
 use crate::protocol::handshake::Upgrade;
@@ -119,7 +121,7 @@ impl Client {
         received: u64,
     ) {
         let was_congested = self.is_congested();
-        self.swap_connections(env, poll, new);
+        let registered = self.swap_connections(env, poll, new);
         self.release(env, |outbox| outbox.resume_after(received));
         let turn = env.turn;
         let certificate = self.certificate().filter(|_| !self.is_ours());
@@ -148,6 +150,10 @@ impl Client {
         self.read_again(env);
         self.settle(env);
         self.rearm(env);
+        if let Err(error) = registered {
+            // No event would ever come. The client may try again.
+            return self.end(env, CloseReason::read_error(&error));
+        }
         if matches!(&self.connection, Connection::WebSocket(socket) if socket.state() == State::Closed)
         {
             // Writing the handshake failed.
@@ -164,8 +170,14 @@ impl Client {
                 .is_some_and(|one| one.resumed_in == env.turn)
     }
 
-    /// Exchanges the connections of this client and of `new`. Ends the old one.
-    fn swap_connections(&mut self, env: &mut Env, poll: &mio::Registry, new: &mut Self) {
+    /// Exchanges the connections of this client and of `new`. Ends the old one. Fails if no events will come for this client's
+    /// new connection.
+    fn swap_connections(
+        &mut self,
+        env: &mut Env,
+        poll: &mio::Registry,
+        new: &mut Self,
+    ) -> io::Result<()> {
         if !self.is_ours() {
             env.addresses.remove_client(self.remote.ip());
             env.addresses.add_client(new.remote.ip());
@@ -180,12 +192,10 @@ impl Client {
             self.flags.set(flag, other);
             new.flags.set(flag, own);
         }
-        for client in [&mut *self, &mut *new] {
-            let (id, stream) = (client.id, &mut client.stream);
-            if let Err(error) = stream.reregister(poll, id.token()) {
-                log::warn!("{id}: cannot register its socket again: {error}");
-                client.flags.set(Flag::Readable, true);
-            }
+        let registered = self.stream.reregister(poll, self.id.token());
+        if let Err(error) = new.stream.reregister(poll, new.id.token()) {
+            // It is read no more, and closes after its time limit.
+            log::warn!("{}: cannot register its socket again: {error}", new.id);
         }
         let mut wire = std::mem::take(new.backlog.get_or_insert_default());
         wire.join = None;
@@ -232,5 +242,6 @@ impl Client {
             }
             Connection::Http(_) | Connection::Outgoing(_) => {}
         }
+        registered
     }
 }
