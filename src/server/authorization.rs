@@ -146,7 +146,7 @@ impl Core {
             let tokens = &self.env.config.access.tokens;
             tokens.get(client.credential?).cloned()
         });
-        let expires = self.env.now + lasts;
+        let expires = self.env.real_now() + lasts;
         let issued = self.env.links.issue(target, issuer, credential, expires);
         self.plan_chores();
         issued.ok_or_else(|| {
@@ -174,7 +174,7 @@ impl Core {
 
     /// Revokes the links that have expired.
     pub(super) fn expire_links(&mut self) {
-        let now = self.env.now;
+        let now = self.env.real_now();
         if self.env.links.next_expiry().is_some_and(|at| at <= now) {
             let expired = self.end_links(|link| link.expires <= now, &CloseReason::link_expired());
             log::info!("links expired: {expired}");
@@ -502,9 +502,24 @@ mod tests {
         world.take_turn();
         assert!(was_told(&world, holder, "the link was revoked"));
         assert!(world.server.ctx.core.env.links.is_empty());
+
+        // Time in which the machine sleeps counts for links, also for those that are issued later.
+        let fourth = issue(&mut world, ada, 600);
+        let sleeper = world.request(&view(&fourth));
+        world.server.handle_sleep(Duration::from_secs(599));
+        world.take_turn();
+        assert!(world.server.ctx.clients().contains(&sleeper));
+        let fifth = issue(&mut world, ada, 60);
+        let wakes = world.server.timeout().expect("a link expires");
+        assert!(wakes <= Duration::from_secs(1), "{wakes:?}");
+        world.server.handle_sleep(Duration::from_secs(1));
+        assert!(was_told(&world, sleeper, "the link has expired"));
+        let awake = world.request(&view(&fifth));
+        assert_eq!(world.status(awake), "HTTP/1.1 101 Switching Protocols");
+        world.server.ctx.core.revoke_links(|_| true);
         world.pass_and_check(Duration::from_secs(60));
         let endings = &world.server.service.endings;
-        for id in [first, second, holder] {
+        for id in [first, second, holder, sleeper] {
             assert_eq!(endings.get(&id), Some(&(Cause::Revoked, CloseCode::POLICY)));
         }
         world.finish();

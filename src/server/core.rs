@@ -46,6 +46,8 @@ pub(super) struct Env {
     pub(super) config: Config,
     /// The time of the present turn.
     pub(super) now: Time,
+    /// How long the machine was suspended since the loop began.
+    pub(super) asleep: Duration,
     /// Buffers that all TLS streams share.
     pub(super) scratch: Scratch,
     /// Limits, buffers and compressors of the protocol.
@@ -86,6 +88,11 @@ pub(super) struct Env {
 }
 
 impl Env {
+    /// The time of the present turn, with the time in which the machine was suspended: for what expires at a time of day.
+    pub(super) fn real_now(&self) -> Time {
+        self.now + self.asleep
+    }
+
     /// Whether a service takes no messages from its clients.
     pub(super) fn is_paused(&self, service_id: ServiceId) -> bool {
         self.paused & (ServiceId::ALL.bit() | service_id.bit()) != 0
@@ -250,6 +257,7 @@ impl Core {
             timers: Timers::new(now),
             env: Env {
                 now,
+                asleep: Duration::ZERO,
                 scratch: Scratch::default(),
                 protocol: Shared::new(config.limits, compression(&config)),
                 output: Vec::new(),
@@ -579,7 +587,9 @@ impl Core {
 
     /// Sets the time of the next chore.
     pub(super) fn plan_chores(&mut self) {
-        let expiry = self.env.links.next_expiry();
+        let asleep = self.env.asleep;
+        let awake = |at: Time| Time::default() + at.since(Time::default() + asleep);
+        let expiry = self.env.links.next_expiry().map(awake);
         self.chores_at = earlier(earlier(self.trim_at, self.certificate_check), expiry);
     }
 
@@ -664,7 +674,7 @@ impl Core {
             turns: self.env.counters.turns.turns(),
             has_more: clients.peek().is_some(),
             running: !self.shutdown.is_stopping(),
-            uptime: self.env.now.since(Time::default()),
+            uptime: self.env.real_now().since(Time::default()),
             service: StatusFields::default(),
             listen: self.listen.iter().map(ToString::to_string).collect(),
             clients: page,

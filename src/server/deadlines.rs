@@ -122,8 +122,23 @@ impl<S: Service> Server<S> {
         self.service.is_waiting(&self.ctx, id)
     }
 
-    /// Restarts the ping timeout of every client if much more time passed than the poll timeout. The machine was
-    /// suspended or the loop was blocked, so the server could not read from the clients.
+    /// Handles that the machine was suspended. The time asleep counts for no time limit, but links have expired in it. A PING
+    /// from before it may be lost, so the ping timeout of every client restarts.
+    #[cold]
+    pub(super) fn handle_sleep(&mut self, slept: Duration) {
+        log::info!(
+            "the machine was suspended for {slept:.1?}; restarted the ping timeout of every client"
+        );
+        self.ctx.core.env.asleep += slept;
+        self.act(|server| {
+            server.ctx.core.expire_links();
+            server.ctx.core.plan_chores();
+        });
+        self.restart_ping_windows();
+    }
+
+    /// Restarts the ping timeout of every client if much more time passed than the poll timeout. The loop was blocked, so the
+    /// server could not read from the clients.
     pub(super) fn handle_jump(&mut self, before: Time, waited: Option<Duration>) {
         let interval = self.ctx.config().timeouts.ping_interval;
         let (Some(interval), Some(waited)) = (interval, waited) else {
@@ -134,12 +149,16 @@ impl<S: Service> Server<S> {
             log::warn!(
                 "no events were handled for {elapsed:?}; restarted the ping timeout of every client"
             );
-            self.act(|server| {
-                let Core { registry, env, .. } = &mut server.ctx.core;
-                for client in registry.iter_mut() {
-                    client.restart_ping_window(env);
-                }
-            });
+            self.restart_ping_windows();
         }
+    }
+
+    fn restart_ping_windows(&mut self) {
+        self.act(|server| {
+            let Core { registry, env, .. } = &mut server.ctx.core;
+            for client in registry.iter_mut() {
+                client.restart_ping_window(env);
+            }
+        });
     }
 }

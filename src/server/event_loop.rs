@@ -190,6 +190,10 @@ impl<S: Service> Server<S> {
             }
             self.begin_turn();
             self.handle_jump(before, timeout);
+            let slept = self.clock.slept(began);
+            if !slept.is_zero() {
+                self.handle_sleep(slept);
+            }
             for event in &events {
                 self.handle_event(event, &mut ended);
             }

@@ -153,7 +153,7 @@ fn session(ctx: &Context, caller: ClientId) -> Response {
         "auth": !access.tokens.is_empty(),
         "principal": ctx.principal(caller).to_string(),
         "scope": ctx.scope(caller).to_string(),
-        "expires_s": link.map(|link| link.expires_in(ctx.now()).as_secs()),
+        "expires_s": link.map(|link| link.expires_in(ctx.core.env.real_now()).as_secs()),
         "only": link.map(|link| json!({"path": link.target.path(), "session": link.target.item()})),
     });
     Response::json(StatusCode::OK, session.to_string())
@@ -173,7 +173,7 @@ fn links(ctx: &Context) -> Response {
             "path": link.target.path(),
             "session": link.target.item(),
             "by": link.issuer.to_string(),
-            "expires_s": link.expires_in(ctx.now()).as_secs(),
+            "expires_s": link.expires_in(ctx.core.env.real_now()).as_secs(),
             "clients": clients(credential),
         })
     });

@@ -348,7 +348,7 @@ fn a_queued_client_is_read_however_much_work_events_cause() {
 fn the_call_of_a_stream_that_cannot_begin_is_uncounted_once() {
     // The bug: a stream whose head could not be written was treated as completely answered, and its call was uncounted
     // twice. The count of the address then fell below zero.
-    let mut world = World::new(0x20 + 7).expect("an epoll instance");
+    let mut world = World::new(8 + 3).expect("an epoll instance");
     let callers: Vec<_> = (0..2)
         .map(|_| {
             // The caller sends its call at once and is answered later.
@@ -413,6 +413,36 @@ fn a_clock_jump_gives_every_client_a_fresh_ping_window() {
         !world.server.service.present.contains(&client),
         "the second PING counts"
     );
+}
+
+/// The bug: after a night asleep, the server ended clients that were away, because their grace had passed.
+#[test]
+fn a_client_that_is_away_stays_while_the_machine_sleeps() {
+    let mut world = World::new(8 + 3).expect("an epoll instance");
+    world.open(201);
+    let client = *world.old.last().expect("just opened");
+    let head = String::from_utf8_lossy(HEAD).replacen("/fuzz", "/fuzz?resume=new", 1);
+    world.give(client, head.as_bytes());
+    world.event(client, true, true, false);
+    world.take_turn();
+    world.reset(client);
+    world.event(client, true, true, true);
+    world.take_turn();
+    let is_away = |world: &World| {
+        let client = world.server.ctx.core.registry.get(client);
+        client.is_some_and(|client| client.is_detached())
+    };
+    assert!(is_away(&world));
+    let grace = world.server.ctx.config().resume.expect("it is on").grace;
+    world.server.handle_sleep(100 * grace);
+    world.take_turn();
+    assert!(is_away(&world));
+    for _ in 0..3 {
+        world.pass(grace);
+        world.take_turn();
+    }
+    assert!(!is_away(&world));
+    world.finish();
 }
 
 #[test]

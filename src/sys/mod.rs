@@ -38,7 +38,7 @@ pub(crate) use arguments::mask_arguments;
 #[cfg(feature = "server")]
 pub(crate) use child_process::{ChildProcess, StartOptions, code_or_signal, exit_descriptor};
 #[cfg(feature = "server")]
-pub(crate) use clock::monotonic_nanos;
+pub(crate) use clock::{elapsed_nanos, monotonic_nanos};
 #[cfg(feature = "server")]
 pub(crate) use descriptors::NonblockingFd;
 #[cfg(feature = "server")]
