@@ -20,8 +20,8 @@ use super::stream::Stream;
 use crate::protocol::Rejection;
 use crate::protocol::http::HttpDate;
 use crate::sys::{
-    ListeningSocket, check_socket_path, inherited_listener, is_exhausted, random_uuid, tcp_listener,
-    with_private_umask,
+    ListeningSocket, check_socket_path, inherited_listener, is_exhausted, random_uuid,
+    tcp_listener, with_private_umask,
 };
 
 /// The delay before accepting again after descriptors or slots ran out, unless a connection ends earlier.

@@ -20,10 +20,10 @@ mod orphans;
 mod process_tree;
 #[cfg(feature = "server")]
 mod pty;
-#[cfg(feature = "cli")]
-mod signals;
 #[cfg(feature = "server")]
 mod random;
+#[cfg(feature = "cli")]
+mod signals;
 #[cfg(feature = "server")]
 mod sockets;
 #[cfg(feature = "client")]
@@ -57,10 +57,10 @@ pub(crate) use process_tree::ProcessTrees;
 pub use pty::TerminalSize;
 #[cfg(feature = "server")]
 pub(crate) use pty::{open_pty, read_output, set_terminal_size};
-#[cfg(feature = "cli")]
-pub(crate) use signals::unblock_signals;
 #[cfg(feature = "server")]
 pub(crate) use random::{random_bytes, random_uuid};
+#[cfg(feature = "cli")]
+pub(crate) use signals::unblock_signals;
 #[cfg(feature = "server")]
 pub(crate) use sockets::{
     ListeningSocket, check_socket_path, inherited_listener, is_connected, tcp_listener,

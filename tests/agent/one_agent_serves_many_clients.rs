@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use crate::common::agent::{Client, error_code, example_agent};
 use crate::common::program::Program;
-use crate::common::traces::{TraceFile, eventually, expect_gone};
+use crate::common::traces::{TraceFile, descendants, eventually, expect_gone};
 use crate::common::{BINARY, TEXT, Wire, call};
 use rustix::process::{Signal, kill_process};
 use serde_json::json;
@@ -641,4 +641,24 @@ fn a_stopping_server_keeps_an_answer_for_a_client_that_is_away() {
     assert_eq!(client.wire.read_close().0, 1001);
     client.wire.send_close(1001);
     assert_eq!(server.wait().code(), Some(0));
+}
+
+/// The bug: an agent that hung was never noticed, and load balancers sent it more clients.
+#[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "reads /proc")]
+fn a_route_is_not_ready_while_its_agent_hangs() {
+    let server = agent(&["--request-timeout", "200ms"]);
+    let address = server.address();
+    let mut client = Client::initialized(address);
+    let ready = || call(address, "GET", "/readyz?route=/acp", None).0;
+    assert_eq!(ready(), 200);
+    let agent = descendants(server.pid())[0];
+    kill_process(agent, Signal::STOP).expect("it runs");
+    let failed = client.ask("session/list", json!({}));
+    assert_eq!(error_code(&failed), -32014);
+    assert_eq!(ready(), 503);
+    assert_eq!(call(address, "GET", "/readyz", None).0, 503);
+    kill_process(agent, Signal::CONT).expect("it runs");
+    // It answers late.
+    eventually("the route is ready", || ready() == 200);
 }

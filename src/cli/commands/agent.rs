@@ -225,7 +225,7 @@ const FLAGS: &[Flag] = &[
         ..Flag::BASE
     },
     Flag {
-        help: "how long a shared agent may take to answer a request other than session/prompt; after that, the client gets the error -32014",
+        help: "how long a shared agent may take to answer a request other than session/prompt; after that, the client gets the error -32014, and the route is not ready until the agent sends a message",
         ..REQUEST_TIMEOUT
     },
     Flag {

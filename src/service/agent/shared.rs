@@ -609,7 +609,10 @@ impl Service for Agent {
     }
 
     fn is_ready(&self) -> bool {
-        figures::is_running(&self.processes)
+        let processes = self.processes.iter().enumerate();
+        let mut running =
+            processes.filter(|(_, process)| process.as_ref().is_some_and(AgentProcess::is_running));
+        running.any(|(index, _)| !self.router.is_silent(index))
     }
 
     fn status(&self) -> StatusFields {

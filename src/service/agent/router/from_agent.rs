@@ -27,6 +27,12 @@ impl Router {
         text: &str,
         output: &mut impl RouterOutput,
     ) {
+        if self.limits.request_timeout.is_some()
+            && let Some(process) = self.process_mut(process)
+            && std::mem::take(&mut process.is_silent)
+        {
+            log::info!("the agent sends messages again: ready");
+        }
         let envelope = match Envelope::parse(text) {
             Ok(envelope) => envelope,
             Err(invalid) => {

@@ -40,6 +40,8 @@ pub(super) struct Process {
     pub(super) orphaned: IdMap<u64, ClientId>,
     /// Messages of the agent for sessions that have no owner yet.
     pub(super) early: EarlyMessages,
+    /// Whether the agent has sent nothing since a request timed out.
+    pub(super) is_silent: bool,
 }
 
 impl Process {
@@ -54,6 +56,7 @@ impl Process {
             abandoned: IdMap::default(),
             orphaned: IdMap::default(),
             early: EarlyMessages::default(),
+            is_silent: false,
         }
     }
 }
@@ -86,6 +89,12 @@ impl Router {
     /// Handles the exit of a process that the router wanted stopped.
     pub(crate) fn handle_stopped(&mut self) {
         self.stopping = self.stopping.saturating_sub(1);
+    }
+
+    /// Whether a process has sent nothing since a request to it timed out.
+    pub(crate) fn is_silent(&self, process: usize) -> bool {
+        let state = self.processes.get(process).and_then(Option::as_ref);
+        state.is_some_and(|state| state.is_silent)
     }
 
     /// The figures of a process.
@@ -370,6 +379,7 @@ impl Router {
         state.number = number;
         state.abandoned.clear();
         state.orphaned.clear();
+        state.is_silent = false;
         if let Some(pending) = state.initialize.pending() {
             pending.ids.clear();
         }

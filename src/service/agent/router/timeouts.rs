@@ -79,6 +79,13 @@ impl Router {
         let why = Some("the agent has not answered in time");
         let failed = error(&request.id, code::TIMED_OUT, "Timed out", why);
         output.to_client(request.client, &[&failed]);
+        if let Some(process) = self.process_mut(request.process)
+            && !std::mem::replace(&mut process.is_silent, true)
+        {
+            log::warn!(
+                "the agent has not answered a request in time: not ready until it sends a message"
+            );
+        }
         self.expect_late_response(&request, output);
         self.drop_early(request.process, output);
     }

@@ -25,6 +25,33 @@ impl Simulation {
     }
 }
 
+/// The bug: an agent that hung was never noticed, and load balancers sent it more clients.
+#[test]
+fn an_agent_is_silent_from_a_request_that_timed_out_until_its_next_message() {
+    let mut sim = limited();
+    sim.client_sends(1, &request("5", "x", &json!({})));
+    let late = sim.agent_received()["id"].clone();
+    sim.wait(LIMIT / 2);
+    assert!(!sim.router.is_silent(0));
+    sim.wait(LIMIT / 2);
+    assert!(sim.router.is_silent(0) && !sim.router.is_silent(1));
+    sim.agent_sends(&json!({"jsonrpc": "2.0", "id": late, "result": {}}).to_string());
+    assert!(!sim.router.is_silent(0));
+    // A prompt has no time limit, and other messages show that the agent lives.
+    sim.session(1, "s");
+    sim.client_sends(1, &request("6", "y", &json!({})));
+    sim.wait(LIMIT);
+    assert!(sim.router.is_silent(0));
+    let update =
+        json!({"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": "s"}});
+    sim.agent_sends(&update.to_string());
+    assert!(!sim.router.is_silent(0));
+    sim.client_sends(1, &request("7", "y", &json!({})));
+    sim.wait(LIMIT);
+    sim.router.handle_agent_exited(0, "{}", &mut sim.output);
+    assert!(!sim.router.is_silent(0));
+}
+
 #[test]
 fn a_request_that_the_agent_does_not_answer_fails_once() {
     let mut sim = limited();
