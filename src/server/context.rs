@@ -188,6 +188,13 @@ impl Context {
         self.core.own_ref(id).map_or(0, Client::unconfirmed_count)
     }
 
+    /// Sends a client a PING now. Unless something arrives within `patience`, the connection counts as cut.
+    pub(crate) fn probe(&mut self, id: ClientId, patience: Duration) {
+        if let Some((client, env)) = self.core.own(id) {
+            client.probe(env, patience);
+        }
+    }
+
     /// The time since the last bytes arrived from a client, including PONG. A live client answers the PING that the server
     /// sends in each ping interval.
     pub fn silent_for(&self, id: ClientId) -> Duration {

@@ -188,7 +188,7 @@ impl<S: Service> Server<S> {
                     return Err(Error::system("wait for events")(error));
                 }
             }
-            self.begin_turn();
+            let began = self.begin_turn();
             self.handle_jump(before, timeout);
             let slept = self.clock.slept(began);
             if !slept.is_zero() {
@@ -206,10 +206,12 @@ impl<S: Service> Server<S> {
         Ok((self.service, ended))
     }
 
-    pub(super) fn begin_turn(&mut self) {
+    /// Begins a turn, and returns its time.
+    pub(super) fn begin_turn(&mut self) -> Nanos {
         let began = monotonic_nanos();
         self.ctx.core.begin_turn(began, self.clock.at(began));
         self.ctx.core.env.counters.turns.begin_turn(began);
+        began
     }
 
     /// The part of a turn that follows its events.

@@ -36,6 +36,7 @@ mod pipe_program;
 pub mod process;
 mod routes;
 mod sharing;
+mod silence;
 
 pub use agent::{Agent, AgentConfig, AgentPerClient};
 pub use app::{App, AppConfig};

@@ -95,6 +95,23 @@ fn whatever_is_cut_each_message_arrives_once_and_in_order() {
     assert_eq!(bridge.rest(), Vec::<String>::new());
 }
 
+/// The bug: this took 30 s.
+#[test]
+fn a_connection_that_a_nat_has_forgotten_is_replaced_soon() {
+    let (mut app, address) = app(&["--ping-interval", "1h"]);
+    let cutter = Cutter::start(Some(address), Vec::new());
+    let mut bridge = connect(&url(cutter.address), &[]);
+    bridge.write(&request(1, "initialize").to_string());
+    let (client, _) = message(&app);
+    send(&mut app, &client, &answer(1));
+    assert_eq!(bridge.event(), answer(1));
+    cutter.forget();
+    bridge.write(&request(2, "work").to_string());
+    assert_eq!(message(&app).1, request(2, "work"));
+    send(&mut app, &client, &answer(2));
+    assert_eq!(bridge.event(), answer(2));
+}
+
 #[test]
 fn a_load_balancer_may_lead_the_client_to_another_node_first() {
     let (mut first, address) = app(&["--node", "one"]);

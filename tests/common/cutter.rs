@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A proxy on a free port. It passes connections on to a server until it cuts them. Dropping it cuts all connections and
@@ -18,6 +19,8 @@ struct State {
     limits: Vec<usize>,
     /// The sockets of all connections.
     sockets: Vec<TcpStream>,
+    /// Whether each connection, of those that are not forgotten yet, is forgotten.
+    forgotten: Vec<Arc<AtomicBool>>,
     accepted: usize,
     is_over: bool,
 }
@@ -32,6 +35,7 @@ impl Cutter {
             target,
             limits,
             sockets: Vec::new(),
+            forgotten: Vec::new(),
             accepted: 0,
             is_over: false,
         }));
@@ -50,9 +54,11 @@ impl Cutter {
                 let clone = |socket: &TcpStream| socket.try_clone().expect("a descriptor");
                 state.sockets.extend([clone(&client), clone(&server)]);
                 let left = Arc::new(Mutex::new(state.limits.pop()));
+                let forgotten = Arc::new(AtomicBool::new(false));
+                state.forgotten.push(Arc::clone(&forgotten));
                 for (from, to) in [(clone(&client), clone(&server)), (server, client)] {
-                    let left = Arc::clone(&left);
-                    std::thread::spawn(move || pass(from, to, &left));
+                    let (left, forgotten) = (Arc::clone(&left), Arc::clone(&forgotten));
+                    std::thread::spawn(move || pass(from, to, &left, &forgotten));
                 }
             }
         });
@@ -68,6 +74,13 @@ impl Cutter {
     pub fn cut(&self) {
         for socket in lock(&self.state).sockets.drain(..) {
             let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Passes on nothing more of the present connections, and does not end them, as a NAT that has forgotten them.
+    pub fn forget(&self) {
+        for forgotten in lock(&self.state).forgotten.drain(..) {
+            forgotten.store(true, Ordering::SeqCst);
         }
     }
 
@@ -91,7 +104,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Copies bytes until the end, or until the connection may pass on no more.
-fn pass(mut from: TcpStream, mut to: TcpStream, left: &Mutex<Option<usize>>) {
+fn pass(
+    mut from: TcpStream,
+    mut to: TcpStream,
+    left: &Mutex<Option<usize>>,
+    forgotten: &AtomicBool,
+) {
     let mut buffer = [0; 4096];
     loop {
         let count = match from.read(&mut buffer) {
@@ -100,6 +118,9 @@ fn pass(mut from: TcpStream, mut to: TcpStream, left: &Mutex<Option<usize>>) {
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
             Err(_) => break,
         };
+        if forgotten.load(Ordering::SeqCst) {
+            continue;
+        }
         let mut left = lock(left);
         let passed = left.map_or(count, |left| left.min(count));
         if let Some(left) = left.as_mut() {

@@ -9,7 +9,7 @@ use std::sync::mpsc::{self, Receiver};
 use crate::common::cutter::Cutter;
 use crate::common::program::{Program, outrigger, wait};
 use crate::common::terminal::OnTerminal;
-use crate::common::traces::eventually;
+use crate::common::traces::{TraceFile, eventually};
 use crate::common::{PATIENCE, call};
 use rustix::process::Signal;
 use serde_json::json;
@@ -197,6 +197,25 @@ fn cuts_lose_no_output_and_no_keys() {
     assert_eq!(client.text().matches("<two>").count(), 1);
 }
 
+/// The bug: this took 30 s, in which keys seemed to do nothing.
+#[test]
+fn keys_without_effect_show_that_the_connection_is_gone() {
+    let script = "stty -echo; echo ready; while read -r line; do echo \"<$line>\"; done";
+    let server = terminal(&["--ping-interval", "1h"], script);
+    let cutter = Cutter::start(Some(server.address()), Vec::new());
+    let mut client = attach(&[], &url(cutter.address, "/terminal"));
+    client.expect("ready");
+    client.type_keys("one\r");
+    client.expect("<one>");
+    cutter.forget();
+    client.type_keys("two\r");
+    client.expect("connection lost; trying again");
+    client.expect("<two>");
+    client.type_keys("\x04");
+    assert_eq!(client.code(), Some(0));
+    assert_eq!(client.text().matches("<two>").count(), 1);
+}
+
 #[test]
 fn a_terminal_begins_anew_when_its_server_restarts() {
     for options in [&[][..], &["--no-resume"]] {
@@ -215,6 +234,24 @@ fn a_terminal_begins_anew_when_its_server_restarts() {
         assert_eq!(client.code(), Some(0));
         assert!(first.wait().success());
     }
+}
+
+#[test]
+fn a_script_does_not_begin_anew_when_its_server_restarts() {
+    let started = TraceFile::new("attach-script");
+    let script = format!("echo $$ >>{}; exec sleep 1000", started.path());
+    let first = terminal(&[], &script);
+    let second = terminal(&[], &script);
+    let cutter = Cutter::start(Some(first.address()), Vec::new());
+    let url = url(cutter.address, "/terminal");
+    let script = std::thread::spawn(move || attach_piped(&[], &url, "x\n"));
+    started.pids(1);
+    cutter.set_target(Some(second.address()));
+    first.signal(Signal::TERM);
+    let output = script.join().expect("it ends");
+    assert_eq!(output.status.code(), Some(255));
+    assert!(text(&output.stderr).contains("connection lost: "));
+    assert_eq!(started.pids(1).len(), 1, "no other program was started");
 }
 
 #[test]

@@ -62,6 +62,13 @@ pub(super) struct HalfClosed {
     pub(super) owed: u64,
 }
 
+/// A PONG that is awaited for a shorter time than usual.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Probe {
+    pub(super) until: Time,
+    pub(super) patience: Duration,
+}
+
 /// State that few connections need, or that is needed only for a short time.
 #[derive(Debug, Default)]
 pub(super) struct ColdState {
@@ -76,6 +83,8 @@ pub(super) struct ColdState {
     pub(super) failed: bool,
     /// Set when the peer has half-closed the connection and can still receive.
     pub(super) half_closed: Option<HalfClosed>,
+    /// Set while a PONG is awaited for a shorter time than usual.
+    pub(super) probe: Option<Probe>,
     /// The compression that was negotiated.
     pub(super) codec: Option<Codec>,
     /// The keys that mask sent frames. Only a client has them.
@@ -88,7 +97,7 @@ impl ColdState {
     pub(super) fn is_empty(&self) -> bool {
         let idle = self.partial.is_none() && self.close_reason.is_none() && self.codec.is_none();
         let unread = self.confirmed.is_some() || self.peer_close.is_some();
-        let role = self.masks.is_some();
+        let role = self.masks.is_some() || self.probe.is_some();
         idle && self.due == 0 && self.half_closed.is_none() && !self.failed && !unread && !role
     }
 }

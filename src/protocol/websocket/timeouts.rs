@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use super::cold::HalfClosed;
+use super::cold::{HalfClosed, Probe};
 use super::{State, WebSocket};
 use crate::protocol::{CloseReason, OpCode, Time, Timeout, Timeouts};
 
@@ -68,10 +68,40 @@ impl WebSocket {
             State::Open => self.pinged = now,
             State::Closing | State::Closed => self.since = now,
         }
-        if let Some(cold) = &mut self.cold
-            && let Some(half_closed) = &mut cold.half_closed
-        {
-            half_closed.since = now;
+        if let Some(cold) = &mut self.cold {
+            if let Some(half_closed) = &mut cold.half_closed {
+                half_closed.since = now;
+            }
+            if let Some(probe) = &mut cold.probe {
+                probe.until = now + probe.patience;
+            }
+        }
+    }
+
+    /// Sends a PING now, as [`WebSocket::ping`] does, and awaits a sign of life for `patience` at most. If one is already
+    /// awaited in this way, does nothing.
+    pub fn probe(&mut self, now: Time, patience: Duration, sent: Option<u64>, out: &mut Vec<u8>) {
+        if self.state != State::Open || self.is_half_closed() || self.awaited_probe().is_some() {
+            return;
+        }
+        self.append_ping(sent, out);
+        // If a PONG was awaited before, its time limit goes on.
+        if std::mem::replace(&mut self.heard, false) {
+            self.pinged = now;
+        }
+        let until = now + patience;
+        self.cold.get_or_insert_default().probe = Some(Probe { until, patience });
+    }
+
+    /// The probe, if nothing has arrived since.
+    fn awaited_probe(&self) -> Option<Probe> {
+        self.cold.as_ref()?.probe.filter(|_| !self.heard)
+    }
+
+    fn append_ping(&mut self, sent: Option<u64>, out: &mut Vec<u8>) {
+        match sent {
+            Some(sent) => self.ping(sent, out),
+            None => self.append_control(OpCode::Ping, b"", out),
         }
     }
 
@@ -129,6 +159,7 @@ impl WebSocket {
         let deadlines = [
             after(self.pinged, ping),
             after(self.last_message, timeouts.idle),
+            self.awaited_probe().map(|probe| probe.until),
         ];
         deadlines.into_iter().flatten().min()
     }
@@ -167,17 +198,19 @@ impl WebSocket {
                 Timeout::Continue
             };
         }
-        if !self.heard && passed(self.pinged, timeouts.ping_timeout) {
+        let is_gone = self.awaited_probe().is_some_and(|probe| now >= probe.until);
+        if is_gone || (!self.heard && passed(self.pinged, timeouts.ping_timeout)) {
             return Timeout::Gone(CloseReason::ping_timeout());
         }
         if passed(self.last_message, timeouts.idle) {
             return Timeout::Idle;
         }
         if self.heard && passed(self.pinged, timeouts.ping_interval) {
-            match sent {
-                Some(sent) => self.ping(sent, out),
-                None => self.append_control(OpCode::Ping, b"", out),
+            self.append_ping(sent, out);
+            if let Some(cold) = &mut self.cold {
+                cold.probe = None;
             }
+            self.shrink();
             self.pinged = now;
             // Without a ping timeout, the PING only keeps proxies awake and no PONG is awaited.
             self.heard = timeouts.ping_timeout.is_none();
@@ -189,6 +222,47 @@ impl WebSocket {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The bug: a connection that a NAT had forgotten was noticed after 30 seconds.
+    #[test]
+    fn a_probe_awaits_a_sign_of_life_for_a_shorter_time() {
+        let at = Time::from_millis;
+        let timeouts = Timeouts::default();
+        let patience = Duration::from_secs(4);
+        let new = || WebSocket::opened(at(0), None);
+        let is_gone = |websocket: &mut WebSocket, now| {
+            let step = websocket.handle_timeout(at(now), &timeouts, None, &mut Vec::new());
+            matches!(step, Timeout::Gone(_))
+        };
+        let mut websocket = new();
+        let mut out = Vec::new();
+        websocket.probe(at(5000), patience, None, &mut out);
+        assert_eq!(out, [0x89, 0]);
+        // A second one does not extend the time.
+        websocket.probe(at(6000), patience, None, &mut out);
+        assert_eq!(out.len(), 2);
+        assert_eq!(websocket.deadline(&timeouts), Some(at(9000)));
+        assert!(!is_gone(&mut websocket, 8999));
+        assert!(is_gone(&mut websocket, 9000));
+
+        // After any sign of life, the usual limits apply again.
+        let mut websocket = new();
+        websocket.probe(at(5000), patience, None, &mut out);
+        assert!(websocket.handle_sign_of_life(at(8000)));
+        assert_eq!(websocket.deadline(&timeouts), Some(at(25_000)));
+        assert!(!is_gone(&mut websocket, 25_000), "it sends the next PING");
+        assert_eq!(websocket.deadline(&timeouts), Some(at(45_000)));
+        assert!(websocket.cold.is_none(), "the state is freed");
+
+        // A PING that was sent before has its own limit.
+        let mut websocket = new();
+        assert!(!is_gone(&mut websocket, 20_000));
+        websocket.probe(at(39_000), patience, None, &mut out);
+        assert_eq!(websocket.deadline(&timeouts), Some(at(40_000)));
+        // The peer takes output, so that the PONG may be late.
+        websocket.handle_progress(at(40_000));
+        assert_eq!(websocket.deadline(&timeouts), Some(at(44_000)));
+    }
 
     #[test]
     fn the_rate_limit_allows_a_burst_of_one_second() {

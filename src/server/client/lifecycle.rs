@@ -303,6 +303,22 @@ impl Client {
         outcome
     }
 
+    /// Sends a PING now, and ends the connection unless something arrives within `patience`. Does nothing while the service
+    /// holds the client's messages, because nothing is read then.
+    pub(in crate::server) fn probe(&mut self, env: &mut Env, patience: Duration) {
+        if !self.is_connected() || matches!(self.read_gate(env), ReadGate::Held(_)) {
+            return;
+        }
+        let sent = self.is_resumable().then(|| self.sent_count());
+        self.transmit(env, |connection, now, out| {
+            if let Connection::WebSocket(socket) = connection {
+                socket.probe(now, patience, sent, out);
+            }
+        });
+        self.mark_delivered();
+        self.rearm(env);
+    }
+
     /// Whether the reader of an event stream has stopped reading.
     fn is_stalled_stream(&mut self, env: &Env) -> bool {
         if !matches!(&self.connection, Connection::Http(http) if http.state() == HttpState::Streaming)

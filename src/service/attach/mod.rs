@@ -28,6 +28,7 @@ use self::keyboard::{InputState, Keyboard, Request};
 use self::signals::TerminalSignals;
 use super::pipe::PipeState;
 use super::process::{AttachEvent, AttachRole, Control};
+use super::silence::SilenceWatch;
 use crate::protocol::client::ResponseHead;
 use crate::sys::{RawMode, TerminalSize, terminal_size};
 use crate::text::printable;
@@ -125,6 +126,8 @@ pub(crate) struct Attach {
     has_role: bool,
     /// The timer of the message that there may be no terminal.
     recognition: Option<TimerId>,
+    /// Notices that keys have no effect.
+    silence: SilenceWatch,
     /// Whether the user was told that the server ignores input.
     is_ignored: bool,
     /// The timer of the next end of file, and its delay. Standard input has ended.
@@ -152,6 +155,7 @@ impl Attach {
             unstable: 0,
             has_role: false,
             recognition: None,
+            silence: SilenceWatch::default(),
             is_ignored: false,
             end_of_file: None,
         };
@@ -340,7 +344,8 @@ impl Attach {
         {
             display.leave_full_screen(ctx);
         }
-        if self.is_process() || self.is_restarting {
+        // A script must not take the exit of another program for that of its own.
+        if self.is_process() || (self.is_restarting && self.is_interactive()) {
             if self.phase == Phase::Open {
                 self.phase = Phase::Cut;
                 self.notice_cut();
@@ -426,8 +431,14 @@ impl Attach {
         if let (Phase::Open, Some(client), Some(keyboard)) =
             (self.phase, self.client, &mut self.keyboard)
         {
+            let silence = &mut self.silence;
             keyboard.send(ctx, |ctx, keys| {
-                !ctx.is_congested(client) && ctx.try_send(client, Message::Binary(keys)).is_ok()
+                let is_sent = !ctx.is_congested(client)
+                    && ctx.try_send(client, Message::Binary(keys)).is_ok();
+                if is_sent {
+                    silence.sent(ctx);
+                }
+                is_sent
             });
         }
     }
@@ -641,6 +652,8 @@ impl Service for Attach {
             .is_some_and(|one| one.is_timer(timer))
         {
             self.read_keys(ctx);
+        } else if self.silence.is_timer(timer) {
+            self.silence.check(ctx, self.client);
         } else if self.redraw == Some(timer) {
             self.redraw = None;
             self.update_size(ctx);

@@ -100,7 +100,11 @@ impl Bridge {
     pub(super) fn send(&mut self, ctx: &mut Context, message: Message<'_>) {
         if let Link::Open { client, .. } = self.link {
             // A connection that is ending takes no more messages. The answers that the requests among them get are errors.
-            if ctx.try_send(client, message).is_ok() || self.config.json {
+            let is_sent = ctx.try_send(client, message).is_ok();
+            if is_sent {
+                self.silence.sent(ctx);
+            }
+            if is_sent || self.config.json {
                 return;
             }
         }

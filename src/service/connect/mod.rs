@@ -23,6 +23,7 @@ use self::requests::{Remote, Requests};
 use super::agent::recover_id::IdRecovery;
 use super::framing::Decoder;
 use super::pipe::{LineReader, PipeState};
+use super::silence::SilenceWatch;
 use crate::protocol::client::ResponseHead;
 use crate::sys::{NonblockingFd, drop_code};
 use crate::text::printable;
@@ -101,6 +102,8 @@ pub struct Bridge {
     /// The number of unstable connections in a row, and when the first of them ended.
     unstable: u32,
     unstable_since: Option<Time>,
+    /// Notices that messages have no effect.
+    silence: SilenceWatch,
     /// When to stop waiting for the delivery of messages and for answers.
     linger: Option<TimerId>,
     linger_expired: bool,
@@ -130,6 +133,7 @@ impl Bridge {
             not_resumed: None,
             unstable: 0,
             unstable_since: None,
+            silence: SilenceWatch::default(),
             linger: None,
             linger_expired: false,
             was_open: false,
@@ -398,6 +402,12 @@ impl Service for Bridge {
             self.read_input(ctx);
         } else if self.output.as_ref().is_some_and(|one| one.is_timer(timer)) {
             self.write_output(ctx);
+        } else if self.silence.is_timer(timer) {
+            let client = match self.link {
+                Link::Open { client, .. } => Some(client),
+                Link::None | Link::Waiting(_) | Link::Opening(_) => None,
+            };
+            self.silence.check(ctx, client);
         } else if self.linger == Some(timer) {
             self.handle_linger_end(ctx);
         } else if self.link == Link::Waiting(timer) {
