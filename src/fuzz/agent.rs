@@ -10,7 +10,8 @@ use crate::service::agent::router::{ProcessChange, Router, RouterLimits, RouterO
 use crate::service::agent::{Approvals, UnknownSessions};
 use crate::{ClientId, Principal, Scope, Time};
 
-const METHODS: [&str; 13] = [
+const METHODS: [&str; 14] = [
+    "_free",
     "session/attach",
     "session/detach",
     "session/new",
@@ -25,7 +26,8 @@ const METHODS: [&str; 13] = [
     "session/set_mode",
     "_vendor/x",
 ];
-const AGENT_METHODS: [&str; 5] = [
+const AGENT_METHODS: [&str; 6] = [
+    "_free",
     "_vendor/x",
     "session/update",
     "session/request_permission",
@@ -111,7 +113,7 @@ pub fn router(data: &[u8]) {
         request_timeout: flag(4).then_some(Duration::from_secs(2)),
         answer_timeout: flag(8).then_some(Duration::from_secs(3)),
     };
-    let mut router = Router::new(limits);
+    let mut router = Router::new(limits).with_free_methods(vec!["_free".to_owned()]);
     let mut model = RouterModel::default();
     let mut present: Vec<ClientId> = Vec::new();
     let (mut next_client, mut now) = (1u64, Time::from_millis(1));

@@ -51,9 +51,7 @@ pub(super) struct RouterModel {
 
 impl RouterModel {
     fn note_update(&mut self, client: ClientId, message: &Value) {
-        let method = message["method"].as_str().unwrap_or_default();
-        let named = sessions_named(message, is_vendors(method));
-        self.updates.push((client, named));
+        self.updates.push((client, sessions_of(message)));
     }
 
     /// Records the client that got a token as the owner of a session.
@@ -68,6 +66,14 @@ impl RouterModel {
             }
             owner.1.insert(token);
         }
+    }
+}
+
+/// The sessions that a message of this method names. Messages of `_free` may name any.
+fn sessions_of(message: &Value) -> HashSet<String> {
+    match message["method"].as_str() {
+        Some("_free") => HashSet::new(),
+        method => sessions_named(message, method.is_some_and(is_vendors)),
     }
 }
 
@@ -117,7 +123,7 @@ fn collect(value: &Value, is_id: bool, named: &mut HashSet<String>) {
 }
 
 /// Whether a method is not in the schema, among those that the model uses.
-pub(super) fn is_vendors(method: &str) -> bool {
+fn is_vendors(method: &str) -> bool {
     method.starts_with('_') || method == "other"
 }
 
@@ -133,14 +139,14 @@ impl RouterOutput for RouterModel {
         let params = &value["params"];
         let client = params["client"].as_str();
         let client: Option<ClientId> = client.and_then(|client| client.parse().ok());
+        let any = params["any"].as_str();
+        let any: Option<ClientId> = any.and_then(|any| any.parse().ok());
+        assert!(any.is_none_or(|any| self.scope(any) > Scope::Watch));
         let method = value["method"].as_str().unwrap_or_default();
         if let Some(client) = client {
-            let is_for_observers = matches!(method, "session/list" | "initialize");
-            assert!(
-                self.scope(client) > Scope::Watch || is_for_observers,
-                "{text}"
-            );
-            let named = sessions_named(&value, is_vendors(method));
+            // From an observer, the agent gets only parameters that the schema has.
+            assert!(self.scope(client) > Scope::Watch, "{text}");
+            let named = sessions_of(&value);
             self.passed.push((client, method.to_owned(), named));
         }
         if let (MessageKind::Request { .. }, Some(id)) = (&envelope.kind, envelope.id()) {

@@ -202,8 +202,10 @@ fn a_line_feed_between_tokens_does_not_start_a_second_message() {
     let (_owner, session, _) = Client::with_session(address);
     let mut stranger = Client::initialized(address);
     let smuggled = json!({"jsonrpc": "2.0", "id": 99, "method": "session/prompt", "params": {"sessionId": session, "prompt": []}});
-    let text =
-        format!("{{\"jsonrpc\":\"2.0\",\"id\":5,\"method\":\"x\",\"params\":\n{smuggled}\r\n}}");
+    // In opaque content, the message may name any session.
+    let text = format!(
+        "{{\"jsonrpc\":\"2.0\",\"id\":5,\"method\":\"x\",\"params\":{{\"content\":\n{smuggled}\r\n}}}}"
+    );
     stranger.wire.send_frame(TEXT, text.as_bytes());
     let answer = stranger.hear();
     assert_eq!(

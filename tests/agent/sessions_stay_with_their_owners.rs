@@ -318,3 +318,52 @@ fn outlives(client: &mut Client) {
         client.wire.send_frame(PONG, &frame.payload);
     }
 }
+
+/// An agent whose sessions are "s1", "s2" and so on. When it gets `_vendor/go`, it sends `_vendor/thing` about "s1" before its
+/// answer. It answers no prompts.
+const AGENT: &str = r#"
+    sessions=0
+    while read -r line; do
+        id=${line#*'"id":'}
+        id=${id%%,*}
+        case $line in
+        *'"initialize"'*) result='{"protocolVersion":1,"agentCapabilities":{}}' ;;
+        *'"session/new"'*) sessions=$((sessions + 1)) result="{\"sessionId\":\"s$sessions\"}" ;;
+        *'"_vendor/go"'*)
+            echo '{"jsonrpc":"2.0","method":"_vendor/thing","params":{"_meta":{"sessionId":"s1"}}}'
+            result='{}'
+            ;;
+        *) continue ;;
+        esac
+        printf '{"jsonrpc":"2.0","result":%s,"id":%s}\n' "$result" "$id"
+    done
+"#;
+
+#[test]
+fn a_vendor_message_about_a_session_reaches_its_client_alone() {
+    // The bug: it went to all clients, and to the other client alone while the prompt of that client ran.
+    for passes in [false, true] {
+        let options: &[&str] = if passes {
+            &["--pass-methods", "_vendor/other,_vendor/thing"]
+        } else {
+            &[]
+        };
+        let arguments = [&["agent"], options, &["--", "sh", "-c", AGENT]].concat();
+        let server = Program::start(&arguments);
+        let address = server.address();
+        let (mut ada, first, _) = Client::with_session(address);
+        let (mut bob, second, _) = Client::with_session(address);
+        assert_eq!((&*first, &*second), ("s1", "s2"));
+        bob.prompt(&second, "hold");
+        let id = bob.request("_vendor/go", json!({}));
+        let mut receiver = &mut ada;
+        if passes {
+            receiver = &mut bob;
+        }
+        assert_eq!(receiver.hear()["method"], "_vendor/thing");
+        // The next message of either client is an answer.
+        assert_eq!(bob.hear()["id"], id);
+        let answer = ada.ask("_vendor/go", json!({"x": {"sessionIds": [second]}}));
+        assert_eq!(error_code(&answer), -32010, "{answer}");
+    }
+}

@@ -24,6 +24,7 @@ mod tests;
 
 pub use self::config::{AgentConfig, AgentProtocol, Approvals, UnknownSessions};
 pub use self::per_client::AgentPerClient;
+#[cfg(feature = "cli")]
 pub(crate) use self::schema::has_session_rules;
 pub use self::shared::Agent;
 pub use super::backoff::RestartLimit;

@@ -105,7 +105,7 @@ fn names_session(key: &str) -> bool {
         let last = folded(key).rev().take(end.len());
         last.eq(end.chars().rev())
     };
-    key.len() <= MAX_KEY && ENDS.iter().any(|end| ends_with(&end))
+    key.len() <= MAX_KEY && ENDS.iter().any(ends_with)
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ impl ClientState {
             client_requests: Vec::new(),
             agent_requests: Vec::new(),
             sessions: Vec::new(),
+            former: VecDeque::new(),
             watching: Vec::new(),
             name: "{}".into(),
             elicitations: VecDeque::new(),

@@ -56,6 +56,8 @@ pub(super) const MAX_INITIALIZE: usize = 1 << 20;
 const MAX_ORPHANED: usize = 1024;
 /// The maximum number of elicitations that are remembered for a client until they are completed.
 const MAX_ELICITATIONS: usize = 64;
+/// The maximum number of ended sessions that are remembered for a client.
+const MAX_FORMER: usize = 64;
 /// The maximum length of an elicitation id. Elicitations with longer ids are not remembered.
 const MAX_ELICITATION_ID: usize = 256;
 /// The maximum length of a permission request that is kept while a client answers it, in bytes.
@@ -143,6 +145,8 @@ struct ClientState {
     agent_requests: Vec<u64>,
     /// The sessions that the client controls or is loading.
     sessions: Vec<Arc<str>>,
+    /// The latest sessions of the client that have ended. It may still learn of them.
+    former: VecDeque<Arc<str>>,
     /// The sessions that the client observes.
     watching: Vec<Arc<str>>,
     /// The client's name and version, as a JSON object.

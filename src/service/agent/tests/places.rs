@@ -259,9 +259,13 @@ fn who_gets_a_message_of_the_agent_is_documented() {
 
 /// A simulation in which clients 1 and 2, of different principals, have the sessions "a" and "b".
 fn sim_of_two() -> Simulation {
+    sim_of_principals([named("ada"), named("bob")])
+}
+
+fn sim_of_principals(principals: [Principal; 2]) -> Simulation {
     let mut sim = Simulation::new();
-    for (number, name) in [(1, "a"), (2, "b")] {
-        sim.join_as(number, named(name));
+    for ((number, name), principal) in [(1, "a"), (2, "b")].into_iter().zip(principals) {
+        sim.join_as(number, principal);
         sim.session(number, name);
     }
     sim.clear();
@@ -309,35 +313,40 @@ fn an_answer_that_names_another_clients_session_is_not_passed_on() {
 
 #[test]
 fn sessions_of_one_client_may_be_named_together() {
-    let mut sim = sim_of_two();
-    sim.session(1, "a2");
-    sim.clear();
-    let both = json!({"sessions": ["a", "a2", "never seen"]});
-    sim.agent_sends(&notification("_vendor/x", &both));
-    assert_eq!(sim.output.clients.len(), 1);
-    assert_eq!(sim.client_received(1)["params"], both);
-    sim.client_sends(
-        1,
-        &request("7", "_vendor/x", &json!({"sessions": ["a", "a2"]})),
-    );
-    assert_eq!(sim.agent_received()["method"], "_vendor/x");
-    // A session that the client has closed is still its own.
-    sim.client_sends(
-        1,
-        &request("8", "session/close", &json!({"sessionId": "a2"})),
-    );
-    sim.agent_answers(&json!({}));
-    sim.clear();
-    let parent = json!({"sessionId": "a", "_meta": {"parentSessionId": "a2"}});
-    sim.agent_sends(&notification("session/update", &parent));
-    assert_eq!(sim.client_received(1)["params"], parent);
-    sim.clear();
-    let parent = json!({"sessionId": "b", "_meta": {"parentSessionId": "a2"}});
-    sim.agent_sends(&notification("session/update", &parent));
-    assert!(
-        sim.output.clients.is_empty(),
-        "client 2 must not know of it"
-    );
+    for principals in [
+        [named("ada"), named("bob")],
+        [Principal::Nobody, Principal::Nobody],
+    ] {
+        let mut sim = sim_of_principals(principals);
+        sim.session(1, "a2");
+        sim.clear();
+        let both = json!({"sessions": ["a", "a2", "never seen"]});
+        sim.agent_sends(&notification("_vendor/x", &both));
+        assert_eq!(sim.output.clients.len(), 1);
+        assert_eq!(sim.client_received(1)["params"], both);
+        sim.client_sends(
+            1,
+            &request("7", "_vendor/x", &json!({"sessions": ["a", "a2"]})),
+        );
+        assert_eq!(sim.agent_received()["method"], "_vendor/x");
+        // A session that the client has closed is still its own.
+        sim.client_sends(
+            1,
+            &request("8", "session/close", &json!({"sessionId": "a2"})),
+        );
+        sim.agent_answers(&json!({}));
+        sim.clear();
+        let parent = json!({"sessionId": "a", "_meta": {"parentSessionId": "a2"}});
+        sim.agent_sends(&notification("session/update", &parent));
+        assert_eq!(sim.client_received(1)["params"], parent);
+        sim.clear();
+        let parent = json!({"sessionId": "b", "_meta": {"parentSessionId": "a2"}});
+        sim.agent_sends(&notification("session/update", &parent));
+        assert!(
+            sim.output.clients.is_empty(),
+            "client 2 must not know of it"
+        );
+    }
 }
 
 #[test]

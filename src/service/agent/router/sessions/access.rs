@@ -183,8 +183,11 @@ impl Router {
         only_watches: bool,
         session: &str,
     ) -> Option<bool> {
-        let principal = self.clients.get(&client).map(|state| &state.principal);
+        let state = self.clients.get(&client);
+        let principal = state.map(|state| &state.principal);
         let is_same = |owner: &Principal| principal.is_some_and(|own| owner.is_same(own));
+        let is_former =
+            || state.is_some_and(|state| state.former.iter().any(|one| **one == *session));
         Some(match self.sessions.get(session) {
             Some(bound) => match bound.controller() {
                 Some(controller) => {
@@ -195,7 +198,7 @@ impl Router {
                 }
                 None => is_same(&bound.principal),
             },
-            None => is_same(&self.ended.get(session)?.principal),
+            None => is_same(&self.ended.get(session)?.principal) || is_former(),
         })
     }
 

@@ -37,7 +37,7 @@ use std::sync::Arc;
 
 use super::ended_sessions::SessionRecord;
 use super::turns::Activity;
-use super::{AbandonedRequest, Router, RouterOutput, Run, remove};
+use super::{AbandonedRequest, MAX_FORMER, Router, RouterOutput, Run, remove};
 #[cfg(doc)]
 use crate::service::agent::config::UnknownSessions;
 use crate::{ClientId, Principal, Time};
@@ -301,6 +301,10 @@ impl Router {
         for client in bound.clients() {
             if let Some(state) = self.clients.get_mut(&client) {
                 remove(&mut state.sessions, session);
+                if state.former.len() == MAX_FORMER {
+                    state.former.pop_front();
+                }
+                state.former.push_back(Arc::clone(session));
             }
         }
         self.drop_observers(session, &bound.observers);
