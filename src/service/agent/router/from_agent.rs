@@ -298,9 +298,18 @@ impl Router {
             Ok(named) => self.receiver(process, &named, output),
             Err(TooMany) => Receiver::Crossing,
         };
-        let mut session = None;
+        let (mut session, mut watched) = (None, None);
         let client = match receiver {
-            Receiver::Session { name, client, .. } => {
+            Receiver::Session {
+                name,
+                client,
+                is_addressed,
+            } => {
+                if is_addressed {
+                    watched = Some(Arc::clone(&name)).filter(|name| self.is_watched(name));
+                } else {
+                    reference = self.reference_of(process, envelope, client);
+                }
                 session = Some(name);
                 client
             }
@@ -353,7 +362,6 @@ impl Router {
             }
             state.elicitations.push_back((process, elicitation.into()));
         }
-        let watched = session.clone().filter(|session| self.is_watched(session));
         let Some(state) = self.clients.get_mut(&client) else {
             return;
         };
@@ -437,10 +445,15 @@ impl Router {
                 if is_addressed {
                     self.pass_to_observers(&name, text, &named, output);
                 }
-                if let Some(client) = client {
-                    output.to_client(client, &[text]);
-                }
-                return;
+                let Some(to) = client else { return };
+                let reference =
+                    (!is_addressed).then(|| self.reference_of(process, envelope, client));
+                return match reference.flatten() {
+                    Some((range, id)) => {
+                        output.to_client(to, &[&text[..range.start], &id, &text[range.end..]]);
+                    }
+                    None => output.to_client(to, &[text]),
+                };
             }
             Receiver::Early(name) => return self.hold_early(process, &name, text, output),
             Receiver::Nobody => return self.counters.dropped += 1,

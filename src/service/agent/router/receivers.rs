@@ -77,6 +77,18 @@ impl Router {
         }
     }
 
+    /// The client's request that a message from the agent refers to beside a session of the client: the range of its id, and the
+    /// client's own id.
+    pub(super) fn reference_of(
+        &self,
+        process: usize,
+        envelope: &Envelope<'_>,
+        client: Option<ClientId>,
+    ) -> Option<(Range<usize>, Box<str>)> {
+        let (range, request) = self.request_of(process, envelope)?;
+        (Some(request.client) == client).then(|| (range, request.id.clone()))
+    }
+
     /// Whether a client may know of all sessions that a message names.
     pub(super) fn may_get(
         &self,

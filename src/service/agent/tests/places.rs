@@ -369,3 +369,29 @@ fn observers_do_not_learn_of_other_sessions() {
         sim.clear();
     }
 }
+
+#[test]
+fn a_request_id_is_restored_beside_a_session_in_meta() {
+    let mut sim = sim_of_two();
+    sim.client_sends(1, &request("\"own\"", "_vendor/work", &json!({})));
+    let upstream = sim.agent_received()["id"].clone();
+    let params = json!({"requestId": upstream, "_meta": {"sessionId": "a"}});
+    for text in [
+        request("1", "mcp/message", &params),
+        notification("_vendor/progress", &params),
+    ] {
+        sim.clear();
+        sim.agent_sends(&text);
+        assert_eq!(
+            sim.client_received(1)["params"]["requestId"],
+            "own",
+            "{text}"
+        );
+    }
+    // The session decides if the request is another client's.
+    sim.clear();
+    let params = json!({"requestId": upstream, "_meta": {"sessionId": "b"}});
+    sim.agent_sends(&notification("_vendor/progress", &params));
+    assert_eq!(sim.client_received(2)["params"]["requestId"], upstream);
+    assert_eq!(sim.output.clients.len(), 1);
+}
