@@ -63,6 +63,13 @@ pub(super) struct Reserve {
 }
 
 impl Reserve {
+    /// Takes a descriptor.
+    pub(super) fn take() -> Self {
+        let mut reserve = Self::default();
+        reserve.refill();
+        reserve
+    }
+
     /// Takes a descriptor if there is none. It may be a while until one is free again.
     pub(super) fn refill(&mut self) {
         if self.file.is_none() {

@@ -171,6 +171,7 @@ impl<S: Service> Server<S> {
             // Another process serves new clients at the same address.
             self.stop_listening();
         }
+        self.check_returns();
         log::info!("draining {} clients", self.ctx.core.registry.client_count());
         self.ctx.core.service_id = ServiceId::ALL;
         self.act(|server| server.service.draining(&mut server.ctx));
@@ -225,6 +226,11 @@ impl<S: Service> Server<S> {
         } else if !self.ctx.core.shutdown.schedule.is_done() {
             return;
         }
+        self.check_returns();
+    }
+
+    /// Stops listening if no client can come back.
+    fn check_returns(&mut self) {
         let registry = &self.ctx.core.registry;
         if !self.listeners.is_empty() && !registry.iter().any(Client::is_kept_for_return) {
             self.stop_listening();

@@ -127,7 +127,7 @@ impl<S: Service> Server<S> {
             },
             service,
             listeners,
-            reserve: Reserve::default(),
+            reserve: Reserve::take(),
             signals: None,
             reload: None,
             children: None,

@@ -348,7 +348,7 @@ fn a_queued_client_is_read_however_much_work_events_cause() {
 fn the_call_of_a_stream_that_cannot_begin_is_uncounted_once() {
     // The bug: a stream whose head could not be written was treated as completely answered, and its call was uncounted
     // twice. The count of the address then fell below zero.
-    let mut world = World::new(8 + 3).expect("an epoll instance");
+    let mut world = World::new(0x20 + 7).expect("an epoll instance");
     let callers: Vec<_> = (0..2)
         .map(|_| {
             // The caller sends its call at once and is answered later.
