@@ -427,6 +427,8 @@ fn per_client_messages_pass_through_byte_for_byte() {
         "per-client",
         "--protocol",
         "jsonrpc",
+        "--max-json",
+        "16MiB",
         "--",
         "cat",
     ]);

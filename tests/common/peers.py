@@ -195,7 +195,7 @@ def results(workers, seconds=PATIENCE):
 
 
 class Server:
-    def __init__(self, binary, routes, options):
+    def __init__(self, binary, routes, options, more_tokens=()):
         self.files = tempfile.TemporaryDirectory(prefix="outrigger-attacks-")
         config = os.path.join(self.files.name, "config.json")
         self.log_path = os.path.join(self.files.name, "log")
@@ -204,6 +204,7 @@ class Server:
         tokens = os.path.join(self.files.name, "tokens")
         with open(tokens, "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
             file.write(f"attacker all {TOKEN}\nbystander all {TOKENS['bystander']}\nmeter metrics {TOKENS['meter']}\n")
+            file.writelines(f"person{number} use {token}\n" for number, token in enumerate(more_tokens))
         command = [binary, "serve", "--config", config, "--token-file", tokens, *options]
         environment = {name: value for name, value in os.environ.items() if name not in ("RUST_LOG", "OUTRIGGER_TOKEN")}
         with open(self.log_path, "wb") as log:

@@ -132,9 +132,9 @@ class Run:
         self.bystanders = []
         self.failures, self.notes, self.allowed = [], [], allowed(1)
 
-    def serve(self, routes=None, *options):
+    def serve(self, routes=None, *options, more_tokens=()):
         self.control = Server(self.binary, {}, [])
-        self.server = Server(self.binary, routes or {}, options)
+        self.server = Server(self.binary, routes or {}, options, more_tokens)
         return self.server.port
 
     def begin(self, path="/echo", pings=False):
@@ -865,12 +865,13 @@ def idle_after_storm(run):
 # Attacks by one person with 1, 64 and 400 connections. More connections must not make anyone else wait longer.
 
 
-def pour(pipe, port, path, first, message, connections, seconds, fields, reads):
-    """Sends `first` once and then `message` again and again on many connections. Reads what comes, or nothing. Returns the number
-    of bytes sent."""
+def pour(pipe, port, path, first, message, connections, seconds, fields, reads, comes_back):
+    """Sends `first` once and then `message` again and again on many connections. Reads what comes, or nothing. Replaces connections
+    that the server closes, if `comes_back`. Returns the number of bytes sent."""
     data, sent, states = memoryview(message), 0, {}
     with selectors.DefaultSelector() as selector:
-        for _ in range(connections):
+
+        def add():
             connection = open_client(port, path, fields) if path else connect(port)
             try:
                 connection.sendall(first)
@@ -881,6 +882,9 @@ def pour(pipe, port, path, first, message, connections, seconds, fields, reads):
             connection.setblocking(False)
             states[connection] = 0
             selector.register(connection, selectors.EVENT_WRITE | (selectors.EVENT_READ if reads else 0))
+
+        for _ in range(connections):
+            add()
         pipe.send(("ready", None))
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and states:
@@ -900,14 +904,16 @@ def pour(pipe, port, path, first, message, connections, seconds, fields, reads):
                     selector.unregister(connection)
                     connection.close()
                     del states[connection]
+                    if comes_back:
+                        add()
     return sent
 
 
-def pours(run, connections, message, path="/echo", first=b"", fields=AUTHORIZATION, reads=True, seconds=4):
+def pours(run, connections, message, path="/echo", first=b"", fields=AUTHORIZATION, reads=True, seconds=4, comes_back=False):
     """The bystander measures while two processes pour."""
     port = run.server.port
     workers = [
-        Worker(pour, port, path, first, message, share, seconds, fields, reads)
+        Worker(pour, port, path, first, message, share, seconds, fields, reads, comes_back)
         for share in ((connections + 1) // 2, connections // 2)
         if share
     ]
@@ -1038,12 +1044,220 @@ def viewers(run):
     pours(run, count, frame(9, b""), path=f"/process/{process}/attach?mode=viewer", seconds=5)
 
 
+# Messages that cost more than they weigh.
+
+
+def rpc(method, params, number=1):
+    """The text of a JSON-RPC request. `params` is the text of an object."""
+    return b'{"jsonrpc":"2.0","id":%d,"method":"%s","params":%s}' % (number, method.encode(), params)
+
+
+INITIALIZE = rpc("initialize", b'{"protocolVersion":1}')
+# What an attacker can put into a JSON text, and the end of the text.
+DENSE = [(b"0,", b"0"), (b'"\\n",', b"0"), (b'{"a":0},', b"0"), (b" ", b"0")]
+
+
+def size_for(connections):
+    """The size of a message, so that the messages of all connections fit into memory."""
+    return min(MAX_MESSAGE, 256 * MIB // connections) - 4 * KIB
+
+
+def watch_prompts(pipe, port, observers, seconds):
+    """A client and its observers, which prompt and read. Returns the number of prompts."""
+    def ask(client, text):
+        client.sendall(frame(1, text))
+        while True:
+            answer = json.loads(read_frame(client)[1])
+            if answer.get("id") == 1:
+                return answer
+
+    clients = open_clients(port, ["/acp"] * (observers + 1))
+    for client in clients:
+        ask(client, INITIALIZE)
+    owner, *watching = clients
+    session = ask(owner, rpc("session/new", b'{"cwd":"/","mcpServers":[]}'))["result"]["sessionId"].encode()
+    for client in watching:
+        role = ask(client, rpc("session/attach", b'{"sessionId":"%s"}' % session))
+        assert "result" in role, role
+    pipe.send(("ready", None))
+    texts = [b'{"sessionId":"%s","prompt":[%s0]}' % (session, b"0," * count) for count in (20_000, 20_000, 240_000, 990_000)]
+    prompts = [memoryview(frame(1, rpc("session/prompt", text))) for text in texts]
+    done, rest, deadline = 0, prompts[0], time.monotonic() + seconds
+    with selectors.EpollSelector() as selector:
+        for client in clients:
+            client.setblocking(False)
+            selector.register(client, selectors.EVENT_READ)
+        while time.monotonic() < deadline:
+            for key, _ in selector.select(0.005):
+                with contextlib.suppress(OSError):
+                    key.fileobj.recv(MIB)
+            with contextlib.suppress(BlockingIOError):
+                rest = rest[owner.send(rest) :]
+                if not rest:
+                    done += 1
+                    rest = prompts[done % len(prompts)]
+    return done
+
+
+def watched_prompt(run):
+    """prompts with up to 990,000 blocks in a session with 64 observers"""
+    port = run.serve({"/acp": {"agent": {"command": [run.binary, "example-agent"]}}})
+    run.allowed = allowed(66, held=65 * (MAX_OUTBOUND + TURN_BYTES), long_messages=True, programs=4 * MIB)
+    worker = Worker(watch_prompts, port, 64, 6)
+    worker.hear()
+    run.begin()
+    run.note(f"{worker.hear()} prompts")
+
+
+def dense(size, unit, end):
+    return unit * ((size - 400) // len(unit)) + end
+
+
+def big_json(run, connections, route, path, messages, *options, first=b"", fields=AUTHORIZATION, long=True):
+    run.serve({path or "/mcp": route}, *options)
+    largest = max(map(len, messages))
+    run.allowed = allowed(
+        connections + 1, held=connections * (2 * largest + TURN_BYTES + MAX_OUTBOUND), long_messages=long,
+        deflate="--deflate" in options, programs=8 * MIB + 2 * largest,
+    )
+    pours(run, connections, b"".join(messages), path=path, first=first, fields=fields, comes_back=True)
+
+
+def prompts_of(connections):
+    size = size_for(connections)
+    params = (b'{"sessionId":"x","prompt":[%s]}' % dense(size, *unit) for unit in DENSE)
+    return [rpc("session/prompt", text) for text in params]
+
+
+def agent_of(run):
+    return {"agent": {"command": [run.binary, "example-agent"]}}
+
+
+def big_json_agent(run, connections):
+    """prompts for an agent, full of values, escapes, keys and spaces"""
+    messages = [frame(1, text) for text in prompts_of(connections)]
+    big_json(run, connections, agent_of(run), "/acp", messages, first=frame(1, INITIALIZE))
+
+
+def big_json_deflate(run, connections):
+    """prompts for an agent that are compressed to a thousandth"""
+    connections = min(connections, 32)
+    messages = []
+    for text in prompts_of(connections):
+        squeeze = zlib.compressobj(9, zlib.DEFLATED, -15)
+        messages.append(frame(1, (squeeze.compress(text) + squeeze.flush(zlib.Z_SYNC_FLUSH))[:-4], 0xC0))
+    run.note(f"{max(map(len, messages)) / KIB:.0f} KiB each")
+    fields = AUTHORIZATION + b"Sec-WebSocket-Extensions: permessage-deflate; client_no_context_takeover\r\n"
+    first = frame(1, INITIALIZE)
+    big_json(run, connections, agent_of(run), "/acp", messages, "--deflate", first=first, fields=fields)
+
+
+def big_json_mcp(run, connections):
+    """messages for an MCP server, full of values, escapes, keys and spaces"""
+    size = size_for(connections)
+    bodies = (rpc("tools/call", b'{"name":"echo","arguments":{"x":[%s]}}' % dense(size, *unit)) for unit in DENSE)
+    accept = b"Accept: application/json, text/event-stream\r\nHost:"
+    messages = [post("/mcp", body).replace(b"Host:", accept, 1) for body in bodies]
+    big_json(run, connections, {"mcp": {"command": [run.binary, "example-mcp"]}}, None, messages)
+
+
+def big_json_app(run, connections):
+    """messages for an app in which each byte must be escaped"""
+    size = size_for(connections)
+    sizes = (size, min(size, 4 * MIB), min(size, 2 * MIB))
+    messages = [frame(1, unit * size) for unit, size in zip((b"x", b'"', b"\1"), sizes)]
+    # A message that closes the connection is the last.
+    messages.sort(key=len)
+    big_json(run, connections, {"app": {"command": ["sh", "-c", "exec cat > /dev/null"]}}, "/app", messages)
+
+
+def long_paths_tokens(run, connections):
+    """paths of 8 kB without a token, while the server has 254 tokens"""
+    source = random.Random(1)
+    tokens = [f"{source.getrandbits(256):064x}" for _ in range(251)]
+    run.serve(more_tokens=tokens)
+    run.allowed = allowed(connections + 1, held=connections * (TURN_BYTES + MAX_HEAD))
+    requests = [get(path) for path in ("/" + "0123456789abcdef" * 500, "/" + "0123456789abcdef/" * 60)]
+    workers = [
+        Worker(pipeline, run.server.port, request, (connections + 1) // 2, 4) for request in requests
+    ]
+    run.begin()
+    run.note(f"{sum(results(workers)) / KIB:.0f} KiB of answers")
+
+
+def storm_initialize(pipe, port, connections, seconds):
+    """Begins sessions on many connections at once, again and again. Returns their number."""
+    body = rpc("initialize", b'{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}')
+    accept = b"Accept: application/json, text/event-stream\r\nHost:"
+    request = post("/mcp", body).replace(b"Host:", accept, 1)
+    done, deadline = 0, time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        callers = [connect(port) for _ in range(connections)]
+        for caller in callers:
+            caller.sendall(request)
+        done += len(callers)
+        time.sleep(1 if connections > 1 else 0.05)
+        for caller in callers:
+            caller.close()
+    return done
+
+
+def mcp_initialize_storm(run, connections):
+    """`initialize` for an MCP server, each of which starts a process"""
+    connections = min(connections, 250)
+    port = run.serve({"/mcp": {"mcp": {"command": ["sh", "-c", "exec cat > /dev/null"]}}})
+    run.allowed = allowed(connections + 1, held=connections * (TURN_BYTES + MAX_HEAD), programs=256 * 64 * KIB)
+    run.begin()
+    run.note(f"{Worker(storm_initialize, port, connections, 5).hear()} sessions")
+
+
+DEAF = """
+import sys, time
+line = sys.stdin.readline()
+print('{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":1,"agentCapabilities":{}}}' % line.split('"id":')[1].split(",")[0], flush=True)
+time.sleep(60)
+"""
+
+
+def initialize_all(pipe, port, count):
+    clients = open_clients(port, ["/acp"] * count)
+    first = clients[0]
+    first.sendall(frame(1, INITIALIZE))
+    read_frame(first)
+    # The agent's pipe is full, and its clients are held.
+    note = frame(1, b'{"jsonrpc":"2.0","method":"_x","params":{"x":"%s"}}' % (b"x" * 100_000))
+    for _ in range(14):
+        first.sendall(note)
+    pipe.send(("ready", None))
+    time.sleep(1)
+    for client in clients[1:]:
+        client.sendall(frame(1, INITIALIZE))
+    time.sleep(2)
+    for client in clients:
+        client.close()
+    return count
+
+
+def agent_not_reading(run):
+    """8,000 clients of an agent that does not read send `initialize` and leave"""
+    port = run.serve({"/acp": {"agent": {"command": [PYTHON, "-c", DEAF]}}})
+    count = descriptors_for(8000)
+    run.allowed = allowed(count + 1, held=count * KIB, programs=8 * MIB)
+    worker = Worker(initialize_all, port, count)
+    worker.hear()
+    run.begin()
+    worker.hear()
+
+
 CROWDS = [
     fragments, empty_pings, empty_messages, deflated, unread_status, long_echoes, unended_messages, hoarded_output,
 ]
+COSTLY = [big_json_agent, big_json_deflate, big_json_mcp, big_json_app, long_paths_tokens, mcp_initialize_storm]
 
 ATTACKS = [
-    *(variant for attack in CROWDS for variant in scaled(attack)),
+    *(variant for attack in CROWDS + COSTLY for variant in scaled(attack)),
+    watched_prompt,
+    agent_not_reading,
     viewers,
     status_pipelining,
     readyz_pipelining,
