@@ -139,21 +139,32 @@ impl<'a> Skimmer<'a> {
     }
 
     /// Scans an array and calls `element` with the range of each value.
-    pub(crate) fn array(&mut self, mut element: impl FnMut(Range<usize>)) -> Result<(), NotJson> {
+    pub(crate) fn array(&mut self, element: impl FnMut(Range<usize>)) -> Result<(), NotJson> {
+        self.array_up_to(usize::MAX, element).map(drop)
+    }
+
+    /// Scans at most this many values of an array and calls `element` with the range of each. Returns whether the array has more,
+    /// which are not scanned.
+    pub(crate) fn array_up_to(
+        &mut self,
+        most: usize,
+        mut element: impl FnMut(Range<usize>),
+    ) -> Result<bool, NotJson> {
         self.space();
         self.expect(b'[')?;
         self.space();
         if self.take(b']') {
-            return Ok(());
+            return Ok(false);
         }
-        loop {
+        for _ in 0..most {
             element(self.value()?);
             self.space();
             if self.take(b']') {
-                return Ok(());
+                return Ok(false);
             }
             self.expect(b',')?;
         }
+        Ok(true)
     }
 
     /// Scans a value that will be scanned several times more, so it counts four times.

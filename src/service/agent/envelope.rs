@@ -45,6 +45,8 @@ pub(crate) struct Envelope<'a> {
     pub(crate) misspelled_session: Option<Cow<'a, str>>,
     /// `params.requestId`.
     pub(crate) request_id: Option<Range<usize>>,
+    /// `params.prompt`, if it occurs once.
+    pub(crate) prompt: Option<Range<usize>>,
     /// `params`, or in a response `result`, if it is an object.
     pub(crate) body: Option<Range<usize>>,
     /// `_meta` in that object.
@@ -53,7 +55,7 @@ pub(crate) struct Envelope<'a> {
     has_other_meta: bool,
     /// Whether `params` is there and is not an object.
     pub(crate) has_listed_params: bool,
-    /// The start of the last key that JSON-RPC does not have.
+    /// The start of the first key that JSON-RPC does not have.
     pub(crate) unknown_member: Option<String>,
 }
 
@@ -66,6 +68,7 @@ struct Body {
     session: Once,
     request_id: Once,
     meta: Once,
+    prompt: Option<Range<usize>>,
     /// The first two under another spelling.
     other_session: Once,
     other_request: Once,
@@ -79,9 +82,10 @@ struct Body {
 impl Body {
     /// Scans the object in front of which the cursor is.
     fn read(skimmer: &mut Skimmer<'_>) -> Result<Self, NotJson> {
-        let [mut session, mut request_id, mut meta] = <[Once; 3]>::default();
+        let [mut session, mut request_id, mut meta, mut prompt] = <[Once; 4]>::default();
         let [mut other_session, mut other_request] = <[Once; 2]>::default();
         let (mut has_duplicate, mut has_meta_twin, mut has_other_meta) = (false, false, false);
+        let mut has_two_prompts = false;
         let range = skimmer.nested(|skimmer, key| {
             // `_meta` is searched for several fields later.
             let value = if is_meta(&key) {
@@ -93,6 +97,10 @@ impl Body {
                 "sessionId" => !session.set(value),
                 "requestId" => !request_id.set(value),
                 "_meta" => !meta.set(value),
+                "prompt" => {
+                    has_two_prompts |= !prompt.set(value);
+                    false
+                }
                 other if is_spelling_of(other, "sessionId") => !other_session.set(value),
                 other if is_spelling_of(other, "requestId") => !other_request.set(value),
                 other => {
@@ -108,6 +116,7 @@ impl Body {
             session,
             request_id,
             meta,
+            prompt: prompt.0.filter(|_| !has_two_prompts),
             other_session,
             other_request,
             has_duplicate,
@@ -175,7 +184,8 @@ impl<'a> Envelope<'a> {
                 other => {
                     let names = ["jsonrpc", "id", "method", "params", "result", "error"];
                     twin |= names.iter().any(|name| is_spelling_of(other, name));
-                    unknown_member = Some(other.chars().take(MAX_SHOWN_KEY).collect());
+                    unknown_member
+                        .get_or_insert_with(|| other.chars().take(MAX_SHOWN_KEY).collect());
                     return skimmer.value().map(drop);
                 }
             };
@@ -255,6 +265,7 @@ impl<'a> Envelope<'a> {
             session: None,
             misspelled_session: None,
             request_id: None,
+            prompt: None,
             body: None,
             meta: None,
             has_other_meta: false,
@@ -390,6 +401,7 @@ impl<'a> Envelope<'a> {
             .map(unescape);
         self.has_other_meta = body.has_other_meta;
         (self.request_id, self.meta) = (body.request_id.0, body.meta.0);
+        self.prompt = body.prompt;
         self.body = Some(body.range);
         Ok(())
     }

@@ -302,7 +302,7 @@ impl Router {
     }
 
     /// Shows a prompt to the observers of a session, as updates with its content. In version 2, the agent does that. An update
-    /// has one block of content, so the number of blocks is limited. The last update says how many are left out.
+    /// has one block of content, so the number of blocks is limited. The last update says so.
     pub(super) fn show_prompt(
         &self,
         session: &str,
@@ -310,22 +310,15 @@ impl Router {
         output: &mut impl RouterOutput,
     ) {
         let text = prompt.text;
-        let body = prompt.body.as_ref();
-        let Some(blocks) = body.and_then(|params| member(text, params, "prompt")) else {
+        let Some(blocks) = &prompt.prompt else {
             return;
         };
         let mut contents: Vec<Range<usize>> = Vec::new();
-        let mut left_out: usize = 0;
-        let scanned = Skimmer::at(text, &blocks).array(|block| {
-            if contents.len() < MAX_SHOWN_BLOCKS {
-                contents.push(block);
-            } else {
-                left_out += 1;
-            }
-        });
-        if scanned.is_err() {
+        let mut blocks = Skimmer::at(text, blocks);
+        let Ok(has_more) = blocks.array_up_to(MAX_SHOWN_BLOCKS, |block| contents.push(block))
+        else {
             return;
-        }
+        };
         let session_json = quote(session);
         let mut show = |content: &str| {
             let update = format!(
@@ -336,10 +329,8 @@ impl Router {
         for content in contents {
             show(&text[content]);
         }
-        if left_out > 0 {
-            show(&format!(
-                r#"{{"type":"text","text":"[{left_out} more blocks of the prompt are not shown]"}}"#
-            ));
+        if has_more {
+            show(r#"{"type":"text","text":"[further blocks of the prompt are not shown]"}"#);
         }
     }
 

@@ -82,7 +82,7 @@ fn the_observers_of_a_prompt_share_a_limited_number_of_updates() {
     let content = &shown[64]["params"]["update"]["content"];
     assert_eq!(
         content["text"],
-        "[9936 more blocks of the prompt are not shown]"
+        "[further blocks of the prompt are not shown]"
     );
 }
 
