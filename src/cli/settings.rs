@@ -20,7 +20,7 @@ use super::tls::TlsFlags;
 #[cfg(feature = "deflate")]
 use crate::protocol::deflate::DeflateConfig;
 use crate::service::agent::{AgentProtocol, Approvals, RestartLimit, UnknownSessions};
-use crate::service::{Endpoint, Framing};
+use crate::service::{Compat, Endpoint, Framing};
 use crate::{Config, Listen, Scope, Token};
 
 /// The settings of a command, or of one route.
@@ -91,6 +91,8 @@ pub(crate) struct Settings {
     pub(crate) retention: Duration,
     pub(crate) max_processes: usize,
     pub(crate) max_exec_output: usize,
+    pub(crate) wait_for_readers: bool,
+    pub(crate) compat: Compat,
     pub(crate) linger: Duration,
     pub(crate) pass_env: Vec<String>,
     pub(crate) log_level: Option<log::LevelFilter>,
@@ -173,6 +175,8 @@ impl Settings {
             retention: Duration::from_secs(60),
             max_processes: 256,
             max_exec_output: 64 << 20,
+            wait_for_readers: false,
+            compat: Compat::None,
             linger: Duration::from_millis(250),
             pass_env: Vec::new(),
             log_level: None,

@@ -12,6 +12,7 @@ use crate::service::process::attach::{Attachments, NewReader, ReaderOutput, Role
 use crate::service::process::calls::{
     Call, read_data, read_exec, read_signal, read_size, read_spawn,
 };
+use crate::service::process::compat::Compat;
 use crate::service::process::dialect::{ClientMessage, Dialect};
 use crate::service::process::events::Details;
 use crate::service::process::exit::ProgramExit;
@@ -67,6 +68,13 @@ struct ReadersModel {
     unsent: bool,
     /// Whether pauses are ignored.
     ignores_pauses: bool,
+    /// Whether the program waits for its readers.
+    waits: bool,
+    /// The end of the output that any reader has seen or was sent.
+    sent_to: u64,
+    /// What must be kept after the program was last made to wait: the output from the first offset on, as long as the output
+    /// is not longer than the second one.
+    kept: Option<(u64, u64)>,
 }
 
 impl ReadersModel {
@@ -97,6 +105,14 @@ impl ReadersModel {
         );
         seen.exit = true;
         self.writer = self.writer.filter(|writer| *writer != reader);
+    }
+
+    /// The offset from which on output must be kept while the program waits.
+    fn must_keep_from(&self) -> u64 {
+        let readers = self.readers.values();
+        let readers = readers.filter(|seen| seen.role != Role::Viewer && !seen.is_done());
+        let from = readers.map(|seen| seen.at).min();
+        from.unwrap_or(self.sent_to)
     }
 
     /// Who is attached: the name of the writer, and the number of viewers.
@@ -185,6 +201,7 @@ impl ReaderOutput for ReadersModel {
             "{reader} gets the output from {from} on"
         );
         self.reader(reader, dialect).at = to;
+        self.sent_to = self.sent_to.max(to);
         self.count(reader);
     }
 
@@ -233,11 +250,13 @@ pub fn attachments(data: &[u8]) {
     };
     let size = (options & 0x20 == 0).then(TerminalSize::default);
     let capacity = 4096 + usize::from(options >> 4) * 100;
-    let mut attachments = Attachments::new(capacity, sharing, size);
+    let waits = options & 0x40 == 0;
+    let mut attachments = Attachments::new(capacity, sharing, size).waiting_for_readers(waits);
     let mut model = ReadersModel {
         room: 1 + usize::from(options & 7),
         sharing: Some(sharing),
         size,
+        waits,
         ..ReadersModel::default()
     };
     let mut next = 1;
@@ -254,7 +273,7 @@ pub fn attachments(data: &[u8]) {
                 } else {
                     OutputStream::Stderr
                 };
-                // The program waits for the writer and for no other reader.
+                // The program waits for the writer, and for other readers if it is told so.
                 if attachments.wants_output() {
                     let spare = attachments.spare(argument * 20);
                     let count = spare.len().min(argument * 20);
@@ -300,6 +319,7 @@ pub fn attachments(data: &[u8]) {
                     ended: false,
                 };
                 model.readers.insert(client, seen);
+                model.sent_to = model.sent_to.max(since);
                 if role == Role::Writer {
                     model.writer = Some(client);
                 }
@@ -364,6 +384,11 @@ pub fn attachments(data: &[u8]) {
                 attachments.handle_exit(exit, &mut model);
             }
             (7, _) if argument > 240 => {
+                if std::mem::take(&mut model.waits) {
+                    let in_pipes = 128 << 10;
+                    model.kept = Some((model.must_keep_from(), attachments.end() + in_pipes));
+                }
+                attachments.stop_waiting();
                 model.ignores_pauses = true;
                 attachments.end_pauses(&mut model);
                 model.unsent = false;
@@ -455,6 +480,16 @@ fn check(attachments: &Attachments, model: &ReadersModel, writer_began: u64) {
             "the writer misses no output"
         );
     }
+    let start = attachments.output().start();
+    if model.waits {
+        assert!(
+            start <= model.must_keep_from(),
+            "no output is dropped that the program waits for"
+        );
+    }
+    if let Some((from, until)) = model.kept {
+        assert!(end > until || start <= from, "the rest is kept, too");
+    }
     let writers = model
         .readers
         .values()
@@ -516,16 +551,26 @@ pub fn process_calls(data: &[u8]) {
         assert!(path.is_empty() || path.starts_with('/'));
         assert_eq!(call.id().is_some(), path.len() > 36);
     }
-    let spawned = read_spawn(body);
-    let executed = read_exec(body, 1000).map(|(request, most)| {
-        assert!(most <= 1000);
-        request
-    });
+    let mut requests = Vec::new();
+    for compat in [Compat::None, Compat::KernelImages] {
+        let spawned = read_spawn(body, compat);
+        let executed = read_exec(body, 1000, compat).map(|(request, most)| {
+            assert!(most <= 1000);
+            request
+        });
+        assert!(
+            spawned.is_err() || executed.is_ok() || compat != Compat::None,
+            "exec accepts every body that spawn accepts"
+        );
+        requests.extend([spawned, executed]);
+        let _ = read_data(body, compat).is_ok() && read_size(body, compat).is_ok();
+        let _ = read_signal(body, compat);
+    }
     assert!(
-        spawned.is_err() || executed.is_ok(),
-        "exec accepts every body that spawn accepts"
+        requests[0].is_err() || requests[2].is_ok(),
+        "kernel-images accepts more"
     );
-    for request in [spawned, executed].into_iter().flatten() {
+    for request in requests.into_iter().flatten() {
         assert!(!request.command[0].is_empty());
         let words = request
             .command
@@ -533,7 +578,6 @@ pub fn process_calls(data: &[u8]) {
             .chain(request.env.iter().map(|(name, _)| name));
         assert!(words.into_iter().all(|word| !word.contains('\0')));
     }
-    let _ = (read_data(body), read_size(body), read_signal(body));
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 # Runs other people's clients against the program: Python `websockets`, npm `ws`, headless Chromium with examples/chat.html,
 # the SDK of the Agent Client Protocol and an MCP server on either side of `outrigger agent` and behind `outrigger connect`, hosts of
 # MCP servers in front of it, clients of MCP over Streamable HTTP and the MCP conformance suite, language servers, a debug adapter and websocketd's example programs behind `outrigger pipe`,
+# the SDKs of kernel-images in front of `outrigger processes`, a client that behaves as Claude Code's in front of `outrigger app`,
 # examples/terminal with xterm.js, xterm.js's AttachAddon, ttyd's page and clients of ttyd, the terminal page, the console and the session page,
 # full-screen programs in tmux through examples/attach.py and `outrigger attach`, examples/resume.py and resume.ts behind a
 # proxy that cuts, and many of these over TLS, with sslyze.
@@ -9,8 +10,8 @@
 # be installed.
 #
 # usage: tests/interop/run.sh [PART...]      all parts but web by default: python node compression browser examples deploy acp
-#                                            connect terminal ttyd fullscreen attach resume tls pipe mcp. The part web needs a program with
-#                                            the feature `web`
+#                                            connect terminal ttyd fullscreen attach resume tls pipe kernel_images editor mcp. The part
+#                                            web needs a program with the feature `web`
 # env:   OUTRIGGER=target/release/outrigger
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -131,6 +132,17 @@ run_pipe() {
   "$tools/venv/bin/python" tests/interop/websocketd_programs.py
 }
 
+# The SDKs of kernel-images in front of `outrigger processes`.
+run_kernel_images() {
+  node_modules
+  [ -d "$tools/node_modules/@onkernel/sdk" ] ||
+    (cd "$tools" && npm install --silent --no-audit --no-fund @onkernel/sdk@0.84 >/dev/null)
+  TOOLS=$tools node tests/interop/kernel_images.mjs
+  venv
+  "$tools/venv/bin/python" -c 'import kernel' 2>/dev/null || "$tools/venv/bin/pip" install -q kernel==0.131.0
+  "$tools/venv/bin/python" tests/interop/kernel_images.py
+}
+
 # Clients of MCP servers in front of `outrigger mcp`: the conformance suite, the SDKs, fastmcp and the Inspector's command line.
 run_mcp() {
   node_modules
@@ -149,11 +161,11 @@ run_mcp() {
 }
 
 # A part that hangs fails.
-export -f venv node_modules mcp_venv run_{python,node,compression,browser,examples,deploy,acp,connect,terminal,ttyd,fullscreen,attach,resume,tls,pipe,mcp,web}
+export -f venv node_modules mcp_venv run_{python,node,compression,browser,examples,deploy,acp,connect,terminal,ttyd,fullscreen,attach,resume,tls,pipe,kernel_images,editor,mcp,web}
 export tools
 run() { timeout --kill-after=10 400 bash -euo pipefail -c "run_$1" || { echo "interop: $1 failed with $?" >&2; exit 1; }; }
 
-for part in ${@:-python node compression browser examples deploy acp connect terminal ttyd fullscreen attach resume tls pipe mcp}; do
+for part in ${@:-python node compression browser examples deploy acp connect terminal ttyd fullscreen attach resume tls pipe kernel_images editor mcp}; do
   echo "interop: $part"
   run "$part"
 done

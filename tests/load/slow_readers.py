@@ -168,7 +168,7 @@ class Reader:
             answer = json.loads(body)
             self.output = len(answer["stdout_b64"].rstrip("=")) * 3 // 4
             self.closed, wanted, self.events = 1000, [], []
-            if answer.get("truncated") or answer["exit_code"]:
+            if answer["exit_code"]:
                 raise Wrong(f"the answer says {dict(answer, stdout_b64='...')}")
         else:
             wanted = [{"type": "exit", "exitCode": self.code}] if self.kind == "terminal" else []

@@ -7,6 +7,7 @@ mod common;
 #[cfg(feature = "client")]
 mod a_terminal_is_attached_from_anywhere;
 mod attached_clients_know_each_other;
+mod clients_of_kernel_images_need_no_change;
 mod other_terminals_can_attach;
 mod processes_are_reached_over_http;
 mod terminals_lose_nothing;

@@ -1,10 +1,10 @@
 //! `outrigger processes`: an HTTP API to start, watch and signal processes, and to attach to their terminals.
 
 use super::super::flags::shared::{LINGER, PASS_ENV};
-use super::super::flags::{Flag, Takes, samples};
+use super::super::flags::{Flag, Takes, samples, turn_on};
 use super::super::values::{duration, number, size};
 use super::{Command, Serves};
-use crate::service::{Processes, ProcessesConfig};
+use crate::service::{Compat, Processes, ProcessesConfig};
 use crate::web::RoutePage;
 
 pub(super) static PROCESSES: Command = Command {
@@ -29,6 +29,7 @@ outlives its client. Its output is read and kept while no client is attached.
   POST /process/ID/resize     {\"rows\",\"cols\"}
   GET  /process/ID/stdout/stream   its output as server-sent events; ?since=OFFSET
   GET  /process/ID/attach     its terminal as a WebSocket; ?since=OFFSET, ?mode=viewer, ?takeover=1
+  GET  /process/spec.json     this API in OpenAPI, without the WebSocket; spec.yaml as well
 
 In a browser, / and /process are a console, and /process/ID/attach is a terminal (feature web).
 ",
@@ -36,6 +37,10 @@ In a browser, / and /process are a console, and /process/ID/attach is a terminal
         (
             "keep more output of each process, and keep it longer",
             "outrigger processes --scrollback 16MiB --retention 1h",
+        ),
+        (
+            "replace the process API of kernel-images, for its clients",
+            "outrigger processes --listen 0.0.0.0:10001 --compat kernel-images",
         ),
         (
             "let only your own programs connect, without a token",
@@ -55,7 +60,9 @@ In a browser, / and /process are a console, and /process/ID/attach is a terminal
             retention: settings.retention,
             max_processes: settings.max_processes,
             max_exec_output: settings.max_exec_output,
+            wait_for_readers: settings.wait_for_readers,
             linger: settings.linger,
+            compat: settings.compat,
             pass_env: settings.pass_env.clone(),
         })))
     }),
@@ -109,7 +116,8 @@ const FLAGS: &[Flag] = &[
         name: "max-exec-output",
         takes: Takes::One("BYTES"),
         default: Some("64MiB"),
-        help: "maximum output buffered for all exec calls together; a call that exceeds it gets 503",
+        help: "maximum output buffered for all exec calls together; a call that exceeds it gets 503. A quarter of it is the default limit for one stream of a process",
+        brief: Some("maximum output buffered for exec calls"),
         set: |settings, value| {
             settings.max_exec_output = size(value, 1024..=1 << 40)?;
             Ok(())
@@ -118,6 +126,30 @@ const FLAGS: &[Flag] = &[
         rejects: &["1023"],
         ..Flag::BASE
     },
+    Flag {
+        name: "wait-for-readers",
+        help: "a process waits while --scrollback is full of output that no client was sent, or that a stream is still being sent; without this flag the oldest output is dropped",
+        brief: Some("a process waits until its output is read"),
+        set: |settings, _| turn_on(&mut settings.wait_for_readers),
+        ..Flag::BASE
+    },
     PASS_ENV,
     LINGER,
+    Flag {
+        name: "compat",
+        takes: Takes::One("SYSTEM"),
+        words: &["kernel-images"],
+        help: "kernel-images: accept its clients without a change. Bodies are read leniently; exec waits until its output is closed, and answers a time-out with 500; processes of other users keep the server's environment; processes wait for readers",
+        brief: Some("accept the clients of kernel-images"),
+        set: |settings, value| {
+            settings.compat = match value {
+                "kernel-images" => Compat::KernelImages,
+                _ => return Err(format!("'{value}' is not kernel-images")),
+            };
+            Ok(())
+        },
+        accepts: samples(&["kernel-images"]),
+        rejects: &["", "docker"],
+        ..Flag::BASE
+    },
 ];

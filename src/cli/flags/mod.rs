@@ -263,7 +263,7 @@ pub(super) fn put<T>(place: &mut T, value: Result<T, String>) -> Result<(), Stri
 }
 
 /// Turns a switch on.
-fn turn_on(place: &mut bool) -> Result<(), String> {
+pub(super) fn turn_on(place: &mut bool) -> Result<(), String> {
     *place = true;
     Ok(())
 }

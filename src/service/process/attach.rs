@@ -6,6 +6,7 @@
 //! * The exit of the program comes after the last byte, and nothing comes after the exit.
 //! * There is at most one writer, from the time it attaches until it detaches or another one takes over.
 //! * The writer misses no output: while it is far behind, the program's output is not read.
+//! * If the program waits for its readers, no output is dropped that was not sent to a reader, and a listener misses none.
 //! * A reader is told its role, the terminal's size and the other clients before anything else. Later changes of the size
 //!   and of the clients reach every reader, the latter at most once in each interval.
 
@@ -21,6 +22,9 @@ use crate::{ClientId, CloseCode, Time};
 
 /// The maximum number of bytes of output in one message.
 const MAX_MESSAGE: usize = 64 << 10;
+
+/// What the pipes of a program can hold: 64 KiB each.
+const IN_PIPES: usize = 2 * (64 << 10);
 
 /// Output that arrives quickly is collected up to this size before it is sent.
 const BATCH: usize = 32 << 10;
@@ -124,6 +128,10 @@ pub(crate) struct Attachments {
     clients_changed: bool,
     /// When all readers were last told who is attached.
     clients_told: Time,
+    /// Whether the program waits while its output has no reader or a listener is behind.
+    waits: bool,
+    /// The end of the output that any reader has seen or was sent.
+    sent: u64,
     /// Whether the output goes on to readers that have asked for a pause.
     ignores_pauses: bool,
     /// Listeners whose streams have ended since the last [`Attachments::take_ended_streams`].
@@ -148,11 +156,19 @@ impl Attachments {
             clients_version: 0,
             clients_changed: false,
             clients_told: Time::default(),
+            waits: false,
+            sent: 0,
             ignores_pauses: false,
             ended_streams: Vec::new(),
             exit: None,
             is_restarting: false,
         }
+    }
+
+    /// Makes the program wait while its output has no reader or a listener is behind, instead of dropping output.
+    #[must_use]
+    pub(crate) fn waiting_for_readers(self, waits: bool) -> Self {
+        Self { waits, ..self }
     }
 
     /// The output that is kept.
@@ -161,10 +177,11 @@ impl Attachments {
         &self.output
     }
 
-    /// Space for up to `most` bytes of output. It overlaps no output that the writer has not been sent.
+    /// Space for up to `most` bytes of output. It overlaps no output that the writer has not been sent, and none that the
+    /// program waits for.
     pub(crate) fn spare(&mut self, most: usize) -> &mut [u8] {
-        let room = self.output.capacity() - self.behind();
-        self.output.spare(most.min(room))
+        let held = self.behind().max(self.held());
+        self.output.spare(most.min(self.output.capacity() - held))
     }
 
     /// Adds the first `count` bytes of `spare` to the output.
@@ -212,9 +229,17 @@ impl Attachments {
         self.readers.len()
     }
 
-    /// Whether more output should be read from the program: not while the writer is behind by more than a message.
+    /// Whether more output should be read from the program: not while the writer is behind by more than a message, and not
+    /// while there is no room for output that the program waits for.
     pub(crate) fn wants_output(&self) -> bool {
-        self.behind() < self.batch()
+        let has_room =
+            !self.waits || (self.held() < self.output.capacity() && !self.is_fragmented());
+        self.behind() < self.batch() && has_room
+    }
+
+    /// Whether output would be dropped that the program waits for, because there are too many changes between the streams.
+    fn is_fragmented(&self) -> bool {
+        self.held() > 0 && self.output.is_fragmented()
     }
 
     /// The amount of output that is sent without waiting for more.
@@ -226,6 +251,26 @@ impl Attachments {
     fn behind(&self) -> usize {
         let writer = self.writer.and_then(|writer| self.readers.get(&writer));
         writer.map_or(0, |writer| (self.output.end() - writer.next) as usize)
+    }
+
+    /// The number of bytes that are kept because the program waits: those that a listener has not been sent, and without
+    /// a listener or writer, those that no reader has been sent.
+    fn held(&self) -> usize {
+        if !self.waits {
+            return 0;
+        }
+        let readers = self.readers.values();
+        let readers = readers.filter(|reader| reader.role != Role::Viewer);
+        let from = readers.map(|reader| reader.next).min();
+        (self.output.end() - from.unwrap_or(self.sent)) as usize
+    }
+
+    /// The program has exited. What is still in its pipes is kept, too.
+    pub(crate) fn stop_waiting(&mut self) {
+        if self.waits && self.held() + IN_PIPES > self.output.capacity() {
+            self.output.grow(IN_PIPES);
+        }
+        self.waits = false;
     }
 
     /// Attaches a reader. A writer replaces the current one.
@@ -280,6 +325,8 @@ impl Attachments {
             clients_version: self.clients_version,
             paused: false,
         };
+        // The client says that it has seen the output up to here.
+        self.sent = self.sent.max(reader.next);
         self.readers.insert(client, reader);
         self.pump(client, out);
     }
@@ -420,6 +467,7 @@ impl Attachments {
                 return;
             }
             reader.next += bytes.len() as u64;
+            self.sent = self.sent.max(reader.next);
             out.output(client, reader.dialect, stream, bytes, reader.next);
         }
     }

@@ -1,14 +1,16 @@
 //! Parses the JSON bodies of calls field by field, each with its expected type.
 //!
-//! A body is rejected at the first field that is unknown, repeated or of the wrong type. Only the fields are built, so
-//! memory is bounded by the length of the body.
+//! A body is rejected at the first field that is unknown, repeated or of the wrong type. With [`Compat::KernelImages`],
+//! unknown fields are ignored, the last of several equal fields counts, names may differ in case, and anything may follow
+//! the object. Only the fields are built, so memory is bounded by the length of the body.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt;
 
-use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
+use super::compat::Compat;
 use crate::{Rejection, StatusCode};
 
 /// The maximum number of arguments and of variables. The kernel would reject more later.
@@ -60,12 +62,16 @@ enum FieldValue<'a> {
 pub(super) struct BodyFields<'a>(Vec<(&'static str, Option<FieldValue<'a>>)>);
 
 impl<'a> BodyFields<'a> {
-    pub(super) fn read(body: &'a [u8], schema: &Schema) -> Result<Self, Rejection> {
+    pub(super) fn read(body: &'a [u8], schema: &Schema, compat: Compat) -> Result<Self, Rejection> {
         let mut json = serde_json::Deserializer::from_slice(body);
-        let fields = FieldsVisitor { schema };
-        let fields = json
-            .deserialize_map(fields)
-            .and_then(|fields| json.end().map(|()| fields));
+        let is_lenient = compat.is_lenient();
+        let fields = FieldsVisitor { schema, is_lenient };
+        let fields = json.deserialize_map(fields).and_then(|fields| {
+            if !is_lenient {
+                json.end()?;
+            }
+            Ok(fields)
+        });
         fields.map(Self).map_err(|error| {
             let what = if error.is_data() { "valid" } else { "JSON" };
             bad_request(format!("the body is not {what}: {error}"))
@@ -116,6 +122,7 @@ impl<'a> BodyFields<'a> {
 
 struct FieldsVisitor<'s> {
     schema: &'s Schema,
+    is_lenient: bool,
 }
 
 impl<'de> Visitor<'de> for FieldsVisitor<'_> {
@@ -127,21 +134,47 @@ impl<'de> Visitor<'de> for FieldsVisitor<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut fields: Self::Value = Vec::new();
-        while let Some((name, field_type)) = map.next_key_seed(NameSeed(self.schema))? {
-            if fields.iter().any(|(given, _)| *given == name) {
-                return Err(de::Error::custom(format_args!("{name:?} is given twice")));
+        let mut ignored = None;
+        while let Some(name) = map.next_key_seed(NameSeed(&self))? {
+            let (name, field_type) = match name {
+                FieldName::Known(name, field_type) => (name, field_type),
+                FieldName::Unknown(shown) => {
+                    ignored.get_or_insert(shown);
+                    map.next_value::<IgnoredAny>()?;
+                    continue;
+                }
+            };
+            let given = fields.iter().position(|(given, _)| *given == name);
+            if let Some(given) = given {
+                if !self.is_lenient {
+                    return Err(de::Error::custom(format_args!("{name:?} is given twice")));
+                }
+                fields.swap_remove(given);
+                ignored.get_or_insert_with(|| name.to_owned());
             }
             fields.push((name, map.next_value_seed(ValueSeed { name, field_type })?));
+        }
+        if let Some(ignored) = ignored {
+            log::info!(
+                "accepted as kernel-images does: a body with unknown or repeated fields, of which {ignored:?} is the first"
+            );
         }
         Ok(fields)
     }
 }
 
+/// The name of a field.
+enum FieldName {
+    Known(&'static str, FieldType),
+    /// The beginning of a name that is not in the schema.
+    Unknown(String),
+}
+
 /// Deserializes the name of a field.
-struct NameSeed<'s>(&'s Schema);
+struct NameSeed<'v>(&'v FieldsVisitor<'v>);
 
 impl<'de> DeserializeSeed<'de> for NameSeed<'_> {
-    type Value = (&'static str, FieldType);
+    type Value = FieldName;
 
     fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<Self::Value, D::Error> {
         json.deserialize_str(self)
@@ -149,22 +182,29 @@ impl<'de> DeserializeSeed<'de> for NameSeed<'_> {
 }
 
 impl Visitor<'_> for NameSeed<'_> {
-    type Value = (&'static str, FieldType);
+    type Value = FieldName;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the name of a field")
     }
 
     fn visit_str<E: de::Error>(self, given: &str) -> Result<Self::Value, E> {
-        let field = self.0.iter().find(|(name, _)| *name == given);
-        field.copied().ok_or_else(|| {
-            let names: Vec<&str> = self.0.iter().map(|(name, _)| *name).collect();
-            let shown: String = given.chars().take(40).collect();
-            let names = names.join(", ");
-            E::custom(format_args!(
-                "unknown field {shown:?}, expected one of {names}"
-            ))
-        })
+        let FieldsVisitor { schema, is_lenient } = self.0;
+        let field = schema
+            .iter()
+            .find(|(name, _)| *name == given || (*is_lenient && name.eq_ignore_ascii_case(given)));
+        if let Some((name, field_type)) = field {
+            return Ok(FieldName::Known(name, *field_type));
+        }
+        let shown: String = given.chars().take(40).collect();
+        if *is_lenient {
+            return Ok(FieldName::Unknown(shown));
+        }
+        let names: Vec<&str> = schema.iter().map(|(name, _)| *name).collect();
+        let names = names.join(", ");
+        Err(E::custom(format_args!(
+            "unknown field {shown:?}, expected one of {names}"
+        )))
     }
 }
 
@@ -326,10 +366,14 @@ mod tests {
         ("variables", FieldType::Variables),
     ];
 
+    fn read(body: &[u8]) -> Result<BodyFields<'_>, Rejection> {
+        BodyFields::read(body, SCHEMA, Compat::None)
+    }
+
     #[test]
     fn fields_are_read_with_their_types() {
         let body = br#" {"text":"a\u00e9","flag":true,"number":-1.5,"words":["x",""],"variables":{"A":"1","B":""}} "#;
-        let fields = BodyFields::read(body, SCHEMA).expect("valid");
+        let fields = read(body).expect("valid");
         assert_eq!(fields.text("text"), Some("a\u{e9}"));
         assert!(fields.flag("flag"));
         assert_eq!(fields.number("number"), Some(-1.5));
@@ -337,7 +381,7 @@ mod tests {
         let variables = [("A", "1"), ("B", "")].map(|(name, value)| (name.into(), value.into()));
         assert_eq!(fields.variables("variables"), variables);
         let body = br#"{"text":null,"flag":null,"number":null,"words":null,"variables":null}"#;
-        let fields = BodyFields::read(body, SCHEMA).expect("null means absent");
+        let fields = read(body).expect("null means absent");
         assert!(SCHEMA.iter().all(|(name, _)| !fields.has(name)));
     }
 
@@ -396,13 +440,39 @@ mod tests {
             ("{} {}", "not JSON"),
             (r#"{"text":"\ud800"}"#, "not JSON"),
         ] {
-            let rejection = BodyFields::read(body.as_bytes(), SCHEMA).expect_err(body);
+            let rejection = read(body.as_bytes()).expect_err(body);
             assert!(
                 rejection.message.contains(says),
                 "{body}: {}",
                 rejection.message
             );
             assert_eq!(rejection.status.0, 400, "{body}");
+        }
+    }
+
+    /// The bug: the fields that kernel-images ignores were rejected.
+    #[test]
+    fn a_body_of_kernel_images_may_have_unknown_and_repeated_fields() {
+        let read = |body| BodyFields::read(body, SCHEMA, Compat::KernelImages);
+        let body =
+            br#"{"more":{"a":[1,{"b":null}]},"text":"a","Flag":true,"text":"b","x":1} trailing"#;
+        let fields = read(body).expect("accepted");
+        assert_eq!(
+            (fields.text("text"), fields.flag("flag")),
+            (Some("b"), true)
+        );
+        let fields = read(br#"{"text":"a","text":null}"#).expect("accepted");
+        assert!(!fields.has("text"), "the last one counts");
+        for bad in [
+            &br#"{"text":1}"#[..],
+            br#"{"words":"a"}"#,
+            b"[]",
+            b"",
+            b"{",
+            br#"{"x":tru}"#,
+        ] {
+            let body = String::from_utf8_lossy(bad);
+            assert_eq!(read(bad).expect_err(&body).status.0, 400, "{body}");
         }
     }
 
@@ -418,7 +488,7 @@ mod tests {
         let variables = format!(r#"{{"variables":{{{}"#, many(&pair));
         for body in [words, variables] {
             // The incomplete rest of the body is not read.
-            let rejection = BodyFields::read(body.as_bytes(), SCHEMA).expect_err("too many");
+            let rejection = read(body.as_bytes()).expect_err("too many");
             assert!(
                 rejection.message.contains("more than 10000"),
                 "{}",
@@ -426,7 +496,7 @@ mod tests {
             );
         }
         let unknown = format!("{{{}", many(&pair));
-        let rejection = BodyFields::read(unknown.as_bytes(), SCHEMA).expect_err("unknown");
+        let rejection = read(unknown.as_bytes()).expect_err("unknown");
         assert!(
             rejection.message.contains("column 4"),
             "{}",

@@ -9,13 +9,15 @@ use uuid::Uuid;
 
 use super::attach::Role;
 use super::body::{BodyFields, FieldType, Schema, bad_request};
+use super::compat::Compat;
 use super::messages::dimension;
 use super::program::MARK;
 use crate::sys::{Account, TerminalSize};
 use crate::{Rejection, Request, StatusCode};
 
-/// The default limit of `exec` for each output stream of a program.
-const DEFAULT_CAPTURE: usize = 1 << 20;
+/// The default limit of `exec` for each output stream of a program is this part of the limit for all calls together, so
+/// that one call does not use it up.
+const DEFAULT_PART: usize = 4;
 
 /// The maximum length of a body, except for that of `stdin`.
 const MAX_BODY: usize = 1 << 20;
@@ -32,6 +34,15 @@ pub(crate) enum Call {
     Resize(Uuid),
     Stream(Uuid),
     Attach(Uuid),
+    /// The description of the API.
+    Spec(SpecFormat),
+}
+
+/// The format of the description of the API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SpecFormat {
+    Json,
+    Yaml,
 }
 
 impl Call {
@@ -42,12 +53,18 @@ impl Call {
             [""] => (Self::List, "GET"),
             ["", "spawn"] => (Self::Spawn, "POST"),
             ["", "exec"] => (Self::Exec, "POST"),
+            ["", "spec.json"] => (Self::Spec(SpecFormat::Json), "GET"),
+            ["", "spec.yaml"] => (Self::Spec(SpecFormat::Yaml), "GET"),
             ["", id, "status"] => (Self::Status(parse_id(id)?), "GET"),
             ["", id, "stdin"] => (Self::Stdin(parse_id(id)?), "POST"),
             ["", id, "kill"] => (Self::Kill(parse_id(id)?), "POST"),
             ["", id, "resize"] => (Self::Resize(parse_id(id)?), "POST"),
             ["", id, "stdout", "stream"] => (Self::Stream(parse_id(id)?), "GET"),
-            ["", id, "attach"] => (Self::Attach(parse_id(id)?), "GET"),
+            // kernel-images does not parse the id here.
+            ["", id, "attach"] => {
+                let id = parse_id(id).map_err(|_| no_process())?;
+                (Self::Attach(id), "GET")
+            }
             _ => return Err(Rejection::not_found()),
         };
         if method == allow {
@@ -60,7 +77,7 @@ impl Call {
     /// The process that the call names.
     pub(crate) fn id(self) -> Option<Uuid> {
         match self {
-            Self::List | Self::Spawn | Self::Exec => None,
+            Self::List | Self::Spawn | Self::Exec | Self::Spec(_) => None,
             Self::Status(id)
             | Self::Stdin(id)
             | Self::Kill(id)
@@ -93,7 +110,7 @@ fn parse_id(text: &str) -> Result<Uuid, Rejection> {
     Uuid::try_parse(text)
         .ok()
         .filter(|_| hyphenated)
-        .ok_or_else(no_process)
+        .ok_or_else(|| bad_request("the id of the process is not a UUID"))
 }
 
 pub(crate) fn no_process() -> Rejection {
@@ -139,8 +156,8 @@ fn missing(name: &str) -> Rejection {
 }
 
 /// Reads the body of `stdin`.
-pub(crate) fn read_data(body: &[u8]) -> Result<Vec<u8>, Rejection> {
-    let fields = BodyFields::read(body, STDIN)?;
+pub(crate) fn read_data(body: &[u8], compat: Compat) -> Result<Vec<u8>, Rejection> {
+    let fields = BodyFields::read(body, STDIN, compat)?;
     let text = fields.text("data_b64").ok_or_else(|| missing("data_b64"))?;
     BASE64_STANDARD
         .decode(text)
@@ -148,20 +165,21 @@ pub(crate) fn read_data(body: &[u8]) -> Result<Vec<u8>, Rejection> {
 }
 
 /// Reads the body of `resize`.
-pub(crate) fn read_size(body: &[u8]) -> Result<TerminalSize, Rejection> {
-    let fields = BodyFields::read(body, RESIZE)?;
+pub(crate) fn read_size(body: &[u8], compat: Compat) -> Result<TerminalSize, Rejection> {
+    let fields = BodyFields::read(body, RESIZE, compat)?;
     for name in ["rows", "cols"] {
         if !fields.has(name) {
             return Err(missing(name));
         }
     }
-    size(&fields)
+    size(&fields, Compat::None)
 }
 
-/// Reads a terminal's size. Absent dimensions have their defaults.
-fn size(fields: &BodyFields<'_>) -> Result<TerminalSize, Rejection> {
+/// Reads a terminal's size. Absent dimensions have their defaults, as have those that kernel-images ignores.
+fn size(fields: &BodyFields<'_>, compat: Compat) -> Result<TerminalSize, Rejection> {
     let read = |name: &str, usual| match fields.number(name) {
         None => Ok(usual),
+        Some(number) if compat.is_lenient() && number <= 0.0 => Ok(usual),
         Some(number) if number.fract() == 0.0 && (1.0..=65535.0).contains(&number) => {
             Ok(number as u16)
         }
@@ -177,8 +195,8 @@ fn size(fields: &BodyFields<'_>) -> Result<TerminalSize, Rejection> {
 }
 
 /// Reads the body of `kill`.
-pub(crate) fn read_signal(body: &[u8]) -> Result<Signal, Rejection> {
-    let fields = BodyFields::read(body, KILL)?;
+pub(crate) fn read_signal(body: &[u8], compat: Compat) -> Result<Signal, Rejection> {
+    let fields = BodyFields::read(body, KILL, compat)?;
     let name = fields.text("signal").ok_or_else(|| missing("signal"))?;
     Ok(match name.strip_prefix("SIG").unwrap_or(name) {
         "TERM" => Signal::TERM,
@@ -190,15 +208,20 @@ pub(crate) fn read_signal(body: &[u8]) -> Result<Signal, Rejection> {
 }
 
 /// Reads the body of `spawn`.
-pub(crate) fn read_spawn(body: &[u8]) -> Result<RunRequest, Rejection> {
-    read_run(&BodyFields::read(body, SPAWN)?)
+pub(crate) fn read_spawn(body: &[u8], compat: Compat) -> Result<RunRequest, Rejection> {
+    read_run(&BodyFields::read(body, SPAWN, compat)?, compat)
 }
 
-/// Reads the body of `exec`. Returns the program, and the limit for each of its output streams, which is at most `most`.
-pub(crate) fn read_exec(body: &[u8], most: usize) -> Result<(RunRequest, usize), Rejection> {
-    let fields = BodyFields::read(body, EXEC)?;
+/// Reads the body of `exec`. Returns the program, and the limit for each of its output streams. `most` is the limit for
+/// all calls together.
+pub(crate) fn read_exec(
+    body: &[u8],
+    most: usize,
+    compat: Compat,
+) -> Result<(RunRequest, usize), Rejection> {
+    let fields = BodyFields::read(body, EXEC, compat)?;
     let limit = match fields.number("max_output_bytes") {
-        None => DEFAULT_CAPTURE.min(most),
+        None => most / DEFAULT_PART,
         Some(number) if number.fract() == 0.0 && (0.0..=most as f64).contains(&number) => {
             number as usize
         }
@@ -207,10 +230,10 @@ pub(crate) fn read_exec(body: &[u8], most: usize) -> Result<(RunRequest, usize),
             return Err(bad_request(why));
         }
     };
-    Ok((read_run(&fields)?, limit))
+    Ok((read_run(&fields, compat)?, limit))
 }
 
-fn read_run(fields: &BodyFields<'_>) -> Result<RunRequest, Rejection> {
+fn read_run(fields: &BodyFields<'_>, compat: Compat) -> Result<RunRequest, Rejection> {
     let name = fields.text("command").filter(|name| !name.is_empty());
     let mut command = vec![name.ok_or_else(|| missing("command"))?.to_owned()];
     command.extend_from_slice(fields.words("args"));
@@ -225,9 +248,9 @@ fn read_run(fields: &BodyFields<'_>) -> Result<RunRequest, Rejection> {
             return Err(bad_request(format!("\"env\": {MARK} is set by the server")));
         }
     }
-    let cwd = fields.text("cwd");
+    let cwd = fields.text("cwd").filter(|cwd| !cwd.is_empty());
     if let Some(cwd) = cwd {
-        if !cwd.starts_with('/') {
+        if !cwd.starts_with('/') && !compat.is_lenient() {
             return Err(bad_request("\"cwd\" is not an absolute path"));
         }
         if !std::path::Path::new(cwd).is_dir() {
@@ -238,7 +261,7 @@ fn read_run(fields: &BodyFields<'_>) -> Result<RunRequest, Rejection> {
         .number("timeout_sec")
         .filter(|seconds| *seconds > 0.0);
     let timeout = timeout.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    let size = size(fields)?;
+    let size = size(fields, compat)?;
     Ok(RunRequest {
         command,
         cwd: cwd.map(str::to_owned),
@@ -251,7 +274,8 @@ fn read_run(fields: &BodyFields<'_>) -> Result<RunRequest, Rejection> {
 
 /// The account to run the program as; `None` for the server's own.
 fn account(fields: &BodyFields<'_>) -> Result<Option<Account>, Rejection> {
-    let wanted = match (fields.text("as_user"), fields.flag("as_root")) {
+    let user = fields.text("as_user").filter(|user| !user.is_empty());
+    let wanted = match (user, fields.flag("as_root")) {
         (None, false) => return Ok(None),
         (Some(wanted), false) => wanted,
         (None, true) => "root",
@@ -374,27 +398,29 @@ mod tests {
         );
         assert_eq!(read("GET", "/spawn"), Err(405));
         assert_eq!(read("DELETE", &format!("/{id}/kill")), Err(405));
-        for bad in [
-            "/".to_owned(),
-            "/spawn/".to_owned(),
-            "//spawn".to_owned(),
-            format!("/{id}"),
-            format!("/{id}/"),
-            format!("/{id}/status/"),
-            format!("/{}/status", id.simple()),
-            format!("/{{{id}}}/status"),
-            format!("/{}x/status", &id.to_string()[..35]),
-            "/1/status".to_owned(),
-            "/../status".to_owned(),
+        assert_eq!(read("GET", "/spec.json"), Ok(Call::Spec(SpecFormat::Json)));
+        for (bad, status) in [
+            ("/".to_owned(), 404),
+            ("/spawn/".to_owned(), 404),
+            ("//spawn".to_owned(), 404),
+            (format!("/{id}"), 404),
+            (format!("/{id}/"), 404),
+            (format!("/{id}/status/"), 404),
+            (format!("/{}/status", id.simple()), 400),
+            (format!("/{{{id}}}/status"), 400),
+            (format!("/{}x/status", &id.to_string()[..35]), 400),
+            ("/1/status".to_owned(), 400),
+            ("/../status".to_owned(), 400),
+            ("/1/attach".to_owned(), 404),
         ] {
-            assert_eq!(read("GET", &bad), Err(404), "{bad}");
+            assert_eq!(read("GET", &bad), Err(status), "{bad}");
         }
     }
 
     #[test]
     fn an_invalid_body_is_rejected_with_the_reason() {
         let message = |body: &str| {
-            let rejection = read_spawn(body.as_bytes()).expect_err(body);
+            let rejection = read_spawn(body.as_bytes(), Compat::None).expect_err(body);
             assert_eq!(rejection.status.0, 400, "{body}");
             rejection.message.into_owned()
         };
@@ -431,6 +457,7 @@ mod tests {
         }
         let request = read_spawn(
             br#"{"command":"sh","args":null,"allocate_tty":true,"cols":100,"timeout_sec":0.5}"#,
+            Compat::None,
         );
         let request = request.expect("valid");
         assert_eq!(
@@ -443,9 +470,52 @@ mod tests {
         assert_eq!(request.timeout, Some(Duration::from_millis(500)));
         for no_limit in ["0", "-1", "1e30", "1e300"] {
             let body = format!(r#"{{"command":"sh","timeout_sec":{no_limit}}}"#);
-            let request = read_spawn(body.as_bytes()).expect("valid");
+            let request = read_spawn(body.as_bytes(), Compat::None).expect("valid");
             assert_eq!(request.timeout, None, "{no_limit}");
         }
+    }
+
+    #[test]
+    fn the_description_has_the_fields_of_every_body() {
+        let spec = include_str!("openapi.json");
+        let spec: serde_json::Value = serde_json::from_str(spec).expect("JSON");
+        for (name, schema) in [
+            ("ProcessSpawnRequest", SPAWN),
+            ("ProcessExecRequest", EXEC),
+            ("ProcessStdinRequest", STDIN),
+            ("ProcessKillRequest", KILL),
+            ("ProcessResizeRequest", RESIZE),
+        ] {
+            let fields = &spec["components"]["schemas"][name]["properties"];
+            let fields = fields.as_object().expect("an object");
+            let known: std::collections::BTreeSet<_> =
+                schema.iter().map(|(name, _)| *name).collect();
+            assert!(
+                known.iter().all(|name| fields.contains_key(*name)),
+                "{name}"
+            );
+            assert_eq!(known.len(), fields.len(), "{name}");
+        }
+    }
+
+    /// The bug: bodies that kernel-images accepts were rejected.
+    #[test]
+    fn empty_strings_mean_none_and_kernel_images_ignores_more() {
+        for compat in [Compat::None, Compat::KernelImages] {
+            let body = br#"{"command":"sh","args":[],"cwd":"","as_user":"","env":{}}"#;
+            let request = read_spawn(body, compat).expect("valid");
+            assert_eq!((request.cwd, request.account.is_none()), (None, true));
+        }
+        let body = br#"{"command":"sh","cwd":".","rows":0,"cols":-1,"allocate_tty":true,"new":1}"#;
+        assert!(read_spawn(body, Compat::None).is_err());
+        let request = read_spawn(body, Compat::KernelImages).expect("valid");
+        let usual = TerminalSize::default();
+        assert_eq!(
+            (request.cwd.as_deref(), request.terminal),
+            (Some("."), Some(usual))
+        );
+        let resize = br#"{"rows":0,"cols":80}"#;
+        assert!(read_size(resize, Compat::KernelImages).is_err());
     }
 
     /// The bug: the limit of each output was the message limit, so that thirty callers could hold a gigabyte.
@@ -453,20 +523,20 @@ mod tests {
     fn exec_takes_output_up_to_the_limit_in_its_body() {
         let limit = |more: &str| {
             let body = format!(r#"{{"command":"sh"{more}}}"#);
-            read_exec(body.as_bytes(), 16 << 20).map(|(_, limit)| limit)
+            read_exec(body.as_bytes(), 64 << 20, Compat::None).map(|(_, limit)| limit)
         };
-        assert_eq!(limit("").ok(), Some(1 << 20));
-        assert_eq!(limit(r#","max_output_bytes":null"#).ok(), Some(1 << 20));
+        assert_eq!(limit("").ok(), Some(16 << 20));
+        assert_eq!(limit(r#","max_output_bytes":null"#).ok(), Some(16 << 20));
         assert_eq!(limit(r#","max_output_bytes":0"#).ok(), Some(0));
         assert_eq!(
-            limit(r#","max_output_bytes":16777216"#).ok(),
-            Some(16 << 20)
+            limit(r#","max_output_bytes":67108864"#).ok(),
+            Some(64 << 20)
         );
-        for bad in ["16777217", "-1", "1.5", "1e300"] {
+        for bad in ["67108865", "-1", "1.5", "1e300"] {
             let rejection = limit(&format!(r#","max_output_bytes":{bad}"#)).expect_err(bad);
-            assert!(rejection.message.contains("from 0 to 16777216"));
+            assert!(rejection.message.contains("from 0 to 67108864"));
         }
-        let small = read_exec(br#"{"command":"sh"}"#, 1000).expect("valid");
-        assert_eq!(small.1, 1000, "the server's limit is smaller");
+        let small = read_exec(br#"{"command":"sh"}"#, 1000, Compat::None).expect("valid");
+        assert_eq!(small.1, 250, "the default follows the server's limit");
     }
 }

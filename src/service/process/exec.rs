@@ -4,11 +4,13 @@ use std::collections::{HashMap, VecDeque};
 
 use uuid::Uuid;
 
+use super::body::bad_request;
+use super::compat::Compat;
 use super::events::Details;
 use super::programs::Programs;
 use super::responses::executed;
-use super::sink::{CollectedOutput, ExecBudget, Sink};
-use crate::{ClientId, Context, Rejection, Response, Time};
+use super::sink::{CollectedOutput, Exceeded, ExecBudget, Sink};
+use crate::{ClientId, Context, Rejection, Response, StatusCode, Time};
 
 /// After this many bytes of output, no more calls are answered in one turn of the loop.
 const ANSWERED_PER_TURN: usize = 1 << 20;
@@ -23,16 +25,18 @@ pub(super) struct ExecCalls {
     /// The turn in which calls were last answered, and the bytes of output in the answers.
     answered: (Time, usize),
     budget: ExecBudget,
+    compat: Compat,
 }
 
 impl ExecCalls {
-    /// Limits the output that is held for all calls together.
-    pub(super) fn new(max_output: usize) -> Self {
+    /// Limits the output that is held for all calls together. Answers as `compat` does.
+    pub(super) fn new(max_output: usize, compat: Compat) -> Self {
         Self {
             callers: HashMap::new(),
             finished: VecDeque::new(),
             answered: (Time::default(), 0),
             budget: ExecBudget::new(max_output),
+            compat,
         }
     }
 
@@ -92,15 +96,30 @@ impl ExecCalls {
                 && self.callers.remove(&output.caller).is_some()
             {
                 self.answered.1 += output.stdout.len() + output.stderr.len();
-                let answer = if output.exceeded_budget() {
-                    Response::from(&budget_exhausted())
-                } else {
-                    executed(&program, output, ctx.now())
+                // A part of the output could be taken for all of it.
+                let failed = match output.exceeded() {
+                    Some(Exceeded::Total) => Some(budget_exhausted()),
+                    Some(Exceeded::Stream(limit)) => Some(output_too_long(limit)),
+                    None if self.compat == Compat::KernelImages && program.timed_out() => {
+                        Some(Rejection::new(StatusCode::INTERNAL, "process timed out"))
+                    }
+                    None => None,
+                };
+                let answer = match failed {
+                    Some(rejection) => Response::from(&rejection),
+                    None => executed(&program, output, ctx.now()),
                 };
                 ctx.respond(output.caller, &answer);
             }
         }
     }
+}
+
+fn output_too_long(limit: usize) -> Rejection {
+    bad_request(format!(
+        "the process was killed, because it wrote more than {limit} bytes to one of its streams; \"max_output_bytes\" sets \
+         this limit, up to --max-exec-output"
+    ))
 }
 
 fn budget_exhausted() -> Rejection {

@@ -14,6 +14,7 @@
 pub(crate) mod attach;
 mod body;
 pub(crate) mod calls;
+pub(crate) mod compat;
 pub(crate) mod dialect;
 pub(crate) mod events;
 mod exec;
@@ -27,6 +28,7 @@ pub(crate) mod scrollback;
 mod sink;
 mod terminal;
 
+pub use self::compat::Compat;
 pub use self::messages::{AttachEvent, AttachRole, Control};
 pub use self::processes::{Processes, ProcessesConfig};
 pub use self::terminal::{Terminal, TerminalConfig};

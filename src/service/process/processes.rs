@@ -9,15 +9,16 @@ use uuid::Uuid;
 use super::attach::{Attachments, Role, Sharing};
 use super::body::bad_request;
 use super::calls::{
-    AttachQuery, Call, RunRequest, no_process, read_data, read_exec, read_signal, read_size,
-    read_spawn, since,
+    AttachQuery, Call, RunRequest, SpecFormat, no_process, read_data, read_exec, read_signal,
+    read_size, read_spawn, since,
 };
+use super::compat::Compat;
 use super::dialect::Dialect;
 use super::events::Details;
 use super::exec::ExecCalls;
-use super::program::{Launch, Program};
+use super::program::{Launch, PassEnv, Program};
 use super::programs::Programs;
-use super::responses::{spawned, status, summary};
+use super::responses::{spawned, spec, start_failed, status, summary};
 use super::sink::Sink;
 use crate::service::Endpoint;
 use crate::sys::random_uuid;
@@ -51,10 +52,15 @@ pub struct ProcessesConfig {
     /// The maximum number of processes that run at once.
     pub max_processes: usize,
     /// The maximum number of bytes of output that are held for all `exec` calls together. A call whose output exceeds it
-    /// gets 503.
+    /// gets 503. A quarter of it is the default limit for one stream of a process.
     pub max_exec_output: usize,
+    /// Whether a process waits while its output has no reader, or a stream is behind. Otherwise the oldest output is
+    /// dropped.
+    pub wait_for_readers: bool,
     /// How long output is read after a process's exit if another process holds the output open.
     pub linger: Duration,
+    /// The server whose clients are accepted without a change.
+    pub compat: Compat,
     /// Variables of the server's environment that processes of other users get too.
     pub pass_env: Vec<String>,
 }
@@ -65,7 +71,7 @@ pub struct ProcessesConfig {
 /// ```
 /// use std::time::Duration;
 ///
-/// use outrigger::service::{Processes, ProcessesConfig};
+/// use outrigger::service::{Compat, Processes, ProcessesConfig};
 ///
 /// let processes = Processes::new(ProcessesConfig {
 ///     endpoint: "/process".parse()?,
@@ -73,7 +79,9 @@ pub struct ProcessesConfig {
 ///     retention: Duration::from_secs(600),
 ///     max_processes: 64,
 ///     max_exec_output: 64 << 20,
+///     wait_for_readers: false,
 ///     linger: Duration::from_millis(250),
+///     compat: Compat::None,
 ///     pass_env: Vec::new(),
 /// });
 /// # Ok::<(), outrigger::service::ParseEndpointError>(())
@@ -113,7 +121,7 @@ impl Processes {
         Self {
             programs: Programs::default(),
             waiting: HashMap::new(),
-            exec_calls: ExecCalls::new(config.max_exec_output),
+            exec_calls: ExecCalls::new(config.max_exec_output, config.compat),
             config,
             started: 0,
             stopping: false,
@@ -122,6 +130,12 @@ impl Processes {
 
     /// The call that a request makes. Its process may not exist.
     fn parse_call(&self, request: &Request<'_>) -> Result<Call, Rejection> {
+        let is_compatible = self.config.compat == Compat::KernelImages;
+        match request.path() {
+            "/spec.json" if is_compatible => return Ok(Call::Spec(SpecFormat::Json)),
+            "/spec.yaml" if is_compatible => return Ok(Call::Spec(SpecFormat::Yaml)),
+            _ => {}
+        }
         let below = self
             .config
             .endpoint
@@ -156,18 +170,20 @@ impl Processes {
         body: &[u8],
     ) -> Result<Option<Response>, Rejection> {
         let ok = || Response::json(StatusCode::OK, json!({"ok": true}).to_string());
+        let compat = self.config.compat;
         Ok(Some(match call {
             Call::List => self.list(ctx, reads_usage(request)?),
             Call::Spawn => {
                 let start = Start {
-                    request: read_spawn(body)?,
+                    request: read_spawn(body, compat)?,
                     exec: None,
                 };
                 return self.enqueue(ctx, caller, start).map(|()| None);
             }
             Call::Exec => {
                 let details = Details::of(request)?;
-                let (request, limit) = read_exec(body, ctx.config().limits.max_message)?;
+                let most = self.config.max_exec_output;
+                let (request, limit) = read_exec(body, most, compat)?;
                 let start = Start {
                     request,
                     exec: Some((limit, details)),
@@ -178,14 +194,14 @@ impl Processes {
                 let program = self.programs.get(id).ok_or_else(no_process)?;
                 status(program, ctx.now(), Details::of(request)?)
             }
-            Call::Stdin(id) => self.write(ctx, id, &read_data(body)?)?,
+            Call::Stdin(id) => self.write(ctx, id, &read_data(body, compat)?)?,
             Call::Kill(id) => {
-                let signal = read_signal(body)?;
+                let signal = read_signal(body, compat)?;
                 self.running(id)?.signal(signal);
                 ok()
             }
             Call::Resize(id) => {
-                let size = read_size(body)?;
+                let size = read_size(body, compat)?;
                 let program = self.running(id)?;
                 if !program.has_terminal() {
                     return Err(bad_request("process is not PTY-backed"));
@@ -206,6 +222,7 @@ impl Processes {
                 return Ok(None);
             }
             Call::Attach(_) => return Err(Rejection::not_found()),
+            Call::Spec(format) => spec(format, &self.config.endpoint),
         }))
     }
 
@@ -219,11 +236,9 @@ impl Processes {
         if self.stopping {
             return Err(Rejection::unavailable("stopping"));
         }
-        let running = self
-            .programs
-            .iter()
-            .filter(|program| program.exit().is_none())
-            .count();
+        // An `exec` whose output is held open counts until it is answered.
+        let is_running = |program: &&Program| program.exit().is_none() || !is_shared(program);
+        let running = self.programs.iter().filter(is_running).count();
         if running + self.waiting.len() >= self.config.max_processes {
             return Err(Rejection::unavailable("too many processes"));
         }
@@ -239,26 +254,31 @@ impl Processes {
     fn start(&mut self, ctx: &mut Context, caller: ClientId, start: Start) {
         let Start { request, exec } = start;
         let name = request.command[0].clone();
+        let is_compatible = self.config.compat == Compat::KernelImages;
         let launch = Launch {
             id: random_uuid(),
             command: request.command,
             cwd: request.cwd,
             env: request.env,
             account: request.account,
-            pass_env: self.config.pass_env.clone(),
+            pass_env: if is_compatible {
+                PassEnv::All
+            } else {
+                PassEnv::Named(self.config.pass_env.clone())
+            },
             terminal: request.terminal,
             takes_input: exec.is_none(),
             timeout: request.timeout,
-            linger: self.config.linger,
+            linger: (!is_compatible || exec.is_none()).then_some(self.config.linger),
         };
         let size = launch.terminal;
         let sink = match exec {
             Some((limit, details)) => self.exec_calls.sink(caller, limit, details),
-            None => Sink::Shared(Attachments::new(
-                self.config.scrollback,
-                Sharing::Shared,
-                size,
-            )),
+            None => {
+                let output = Attachments::new(self.config.scrollback, Sharing::Shared, size);
+                let waits = self.config.wait_for_readers || is_compatible;
+                Sink::Shared(output.waiting_for_readers(waits))
+            }
         };
         let answer = match self.programs.start(ctx, launch, sink) {
             Ok(id) => {
@@ -273,8 +293,7 @@ impl Processes {
             }
             Err(error) => {
                 log::warn!("cannot start {name:?}: {error}");
-                let detail = error.to_string();
-                Err(Rejection::new(StatusCode::INTERNAL, "failed to start process").detail(detail))
+                Err(start_failed(&error))
             }
         };
         let answer = answer.unwrap_or_else(|rejection| Response::from(&rejection));
@@ -425,7 +444,7 @@ impl Service for Processes {
             }
             call => {
                 if call.has_body() {
-                    request.expect_json_body()?;
+                    self.config.compat.expect_json_body(request)?;
                 }
                 Ok(Route::Http)
             }
@@ -436,6 +455,7 @@ impl Service for Processes {
         match self.parse_call(request) {
             Ok(Call::Attach(_)) if AttachQuery::is_viewer(request) => Scope::Watch,
             Ok(Call::Attach(_)) => Scope::Use,
+            Ok(Call::Spec(_)) => Scope::Watch,
             _ => Scope::All,
         }
     }

@@ -1,16 +1,21 @@
 //! The answers of the process API.
 
+use std::io;
 use std::time::SystemTime;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use rustix::io::Errno;
 use serde_json::{Value, json};
 
+use super::body::bad_request;
+use super::calls::SpecFormat;
 use super::events::Details;
 use super::program::Program;
 use super::sink::CollectedOutput;
+use crate::service::Endpoint;
 use crate::sys::usage;
-use crate::{Response, StatusCode, Time};
+use crate::{Rejection, Response, StatusCode, Time};
 
 /// An entry of the list of processes. `with_usage` adds its use of processor time and memory.
 pub(crate) fn summary(program: &mut Program, now: Time, with_usage: bool) -> Value {
@@ -84,7 +89,6 @@ pub(crate) fn status(program: &Program, now: Time, details: Details) -> Response
 /// The answer to `exec`.
 pub(crate) fn executed(program: &Program, output: &CollectedOutput, now: Time) -> Response {
     let exit = program.exit();
-    let truncated = output.is_truncated();
     let mut others = json!({
         "exit_code": exit.map(|exit| exit.code),
         "duration_ms": program.ran(now).as_millis() as u64,
@@ -92,7 +96,6 @@ pub(crate) fn executed(program: &Program, output: &CollectedOutput, now: Time) -
     if output.details == Details::All {
         others["signal"] = exit.and_then(|exit| exit.signal).into();
         others["timed_out"] = program.timed_out().into();
-        others["truncated"] = truncated.into();
     }
     // The output may be long, so it is encoded in place. Base64 needs no escapes.
     let mut body = others.to_string();
@@ -109,13 +112,44 @@ pub(crate) fn executed(program: &Program, output: &CollectedOutput, now: Time) -
         body.push('"');
     }
     body.push('}');
-    let response = Response::new(StatusCode::OK, "application/json", body.into_bytes());
-    if truncated {
-        // The schema fixes the fields of the body, so a header says that the output is incomplete.
-        response.field("X-Outrigger-Truncated", "true")
-    } else {
-        response
+    Response::new(StatusCode::OK, "application/json", body.into_bytes())
+}
+
+/// The answer to a call whose process could not be started.
+pub(super) fn start_failed(error: &io::Error) -> Rejection {
+    if is_fault_of_command(error) {
+        return bad_request(format!("cannot start the command: {error}"));
     }
+    let rejection = Rejection::new(StatusCode::INTERNAL, "failed to start process");
+    rejection.detail(error.to_string())
+}
+
+/// Whether another command could have been started: this one does not exist, may not be executed, is not executable or is
+/// a directory.
+fn is_fault_of_command(error: &io::Error) -> bool {
+    let errno = Errno::from_io_error(error);
+    matches!(
+        errno,
+        Some(
+            Errno::NOENT
+                | Errno::ACCESS
+                | Errno::PERM
+                | Errno::ISDIR
+                | Errno::NOEXEC
+                | Errno::NOTDIR
+        )
+    )
+}
+
+/// The description of the API in OpenAPI, with the paths of an endpoint. JSON is valid YAML.
+pub(super) fn spec(format: SpecFormat, endpoint: &Endpoint) -> Response {
+    let base = endpoint.path().trim_end_matches('/');
+    let text = include_str!("openapi.json").replace("\"/process/", &format!("\"{base}/"));
+    let content_type = match format {
+        SpecFormat::Json => "application/json",
+        SpecFormat::Yaml => "application/vnd.oai.openapi",
+    };
+    Response::new(StatusCode::OK, content_type, text.into_bytes())
 }
 
 fn rfc3339(time: SystemTime) -> String {

@@ -8,6 +8,9 @@ const MIN_SIZE: usize = 4096;
 /// The maximum number of changes between the two streams. If a program changes with every byte, less output is kept.
 const MAX_RUNS: usize = 16 << 10;
 
+/// The changes that are left for the output that is read after a program has been made to wait.
+const RESERVED_RUNS: usize = 1 << 10;
+
 /// The stream that output was written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OutputStream {
@@ -73,6 +76,25 @@ impl Scrollback {
     /// The offset of the next byte.
     pub(crate) fn end(&self) -> u64 {
         self.end
+    }
+
+    /// Whether a change between the two streams would drop output.
+    pub(crate) fn is_fragmented(&self) -> bool {
+        self.runs.len() > MAX_RUNS - RESERVED_RUNS
+    }
+
+    /// Makes room for `more` bytes beyond the capacity.
+    pub(crate) fn grow(&mut self, more: usize) {
+        let capacity = self.capacity + more;
+        if self.end > self.memory.len() as u64 {
+            // The output wraps around, so each byte gets the place that its offset has in the larger buffer.
+            let mut memory = vec![0; capacity];
+            for offset in self.start..self.end {
+                memory[(offset % capacity as u64) as usize] = self.memory[self.position(offset)];
+            }
+            self.memory = memory;
+        }
+        self.capacity = capacity;
     }
 
     /// Space for at least one and up to `most` bytes of output. It may overlap the oldest output, so bytes written here

@@ -50,9 +50,9 @@ pub(crate) struct CollectedOutput {
 
 /// The limit that a program's output has exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Exceeded {
-    /// The limit of one stream.
-    Stream,
+pub(crate) enum Exceeded {
+    /// The limit of one stream, in bytes.
+    Stream(usize),
     /// The limit of all collected output together.
     Total,
 }
@@ -115,7 +115,7 @@ impl CollectedOutput {
         };
         let taken = count.min(self.limit - collected.len());
         if taken < count {
-            self.exceeded.get_or_insert(Exceeded::Stream);
+            self.exceeded.get_or_insert(Exceeded::Stream(self.limit));
         }
         if self.budget.reserve(taken) {
             collected.extend_from_slice(&self.space[..taken]);
@@ -124,14 +124,9 @@ impl CollectedOutput {
         }
     }
 
-    /// Whether output was dropped.
-    pub(crate) fn is_truncated(&self) -> bool {
-        self.exceeded.is_some()
-    }
-
-    /// Whether output was dropped because of the output collected for other calls.
-    pub(crate) fn exceeded_budget(&self) -> bool {
-        self.exceeded == Some(Exceeded::Total)
+    /// The limit because of which output was dropped, if any was.
+    pub(crate) fn exceeded(&self) -> Option<Exceeded> {
+        self.exceeded
     }
 }
 
@@ -216,9 +211,10 @@ impl Sink {
         }
     }
 
-    /// Sends output to readers that have asked for a pause, too.
-    pub(crate) fn end_pauses(&mut self, ctx: &mut Context) {
+    /// The program has exited, so it cannot be made to wait any more. There may be more output.
+    pub(crate) fn root_exited(&mut self, ctx: &mut Context) {
         if let Self::Shared(attachments) = self {
+            attachments.stop_waiting();
             attachments.end_pauses(&mut ContextOutput(ctx));
         }
     }
@@ -246,7 +242,7 @@ impl Sink {
 
     /// Whether the output has exceeded its limit.
     pub(crate) fn is_over_limit(&self) -> bool {
-        matches!(self, Self::Collected(collected) if collected.is_truncated())
+        matches!(self, Self::Collected(collected) if collected.exceeded.is_some())
     }
 
     /// The offset after the last byte of output, for readers.
@@ -412,18 +408,19 @@ mod tests {
         let mut one = new();
         collect(&mut one, OutputStream::Stdout, 100_000);
         collect(&mut one, OutputStream::Stderr, 100_000);
-        assert!(!one.is_truncated());
+        assert_eq!(one.exceeded(), None);
         collect(&mut one, OutputStream::Stderr, 1);
-        assert!(one.is_truncated() && !one.exceeded_budget());
+        assert_eq!(one.exceeded(), Some(Exceeded::Stream(100_000)));
         assert_eq!((one.stdout.len(), one.stderr.len()), (100_000, 100_000));
         let mut other = new();
         collect(&mut other, OutputStream::Stdout, 60_000);
-        assert!(other.exceeded_budget() && other.stdout.len() <= 50_000);
+        assert_eq!(other.exceeded(), Some(Exceeded::Total));
+        assert!(other.stdout.len() <= 50_000);
         drop(one);
         assert!(!budget.is_full());
         let mut third = new();
         collect(&mut third, OutputStream::Stdout, 100_000);
-        assert!(!third.is_truncated());
+        assert_eq!(third.exceeded(), None);
         drop((other, third));
         assert_eq!(
             budget.bytes.load(Ordering::Relaxed),

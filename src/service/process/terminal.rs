@@ -9,7 +9,7 @@ use serde_json::json;
 use super::attach::{Attachments, Role, Sharing};
 use super::calls::{find_account, size_of};
 use super::dialect::Dialect;
-use super::program::{Launch, MARK};
+use super::program::{Launch, MARK, PassEnv};
 use super::programs::Programs;
 use super::sink::{ContextOutput, RESTARTING, Sink};
 use crate::service::Endpoint;
@@ -127,11 +127,11 @@ impl Terminal {
             cwd: self.config.cwd.clone(),
             env: self.config.env.clone(),
             account: self.account.clone(),
-            pass_env: self.config.pass_env.clone(),
+            pass_env: PassEnv::Named(self.config.pass_env.clone()),
             terminal: Some(size),
             takes_input: true,
             timeout: None,
-            linger: self.config.linger,
+            linger: Some(self.config.linger),
         }
     }
 

@@ -28,15 +28,25 @@ pub(crate) struct Launch {
     /// The account to run as; `None` for the server's own.
     pub(crate) account: Option<Account>,
     /// Variables of the server's environment that `account` gets too.
-    pub(crate) pass_env: Vec<String>,
+    pub(crate) pass_env: PassEnv,
     /// The size of its terminal; `None` for pipes.
     pub(crate) terminal: Option<TerminalSize>,
     /// Whether it has an input. Without one, a program with pipes reads end of file at once.
     pub(crate) takes_input: bool,
     /// The time after which it is killed.
     pub(crate) timeout: Option<Duration>,
-    /// How long output is read after the program's exit if another process holds the output open.
-    pub(crate) linger: Duration,
+    /// How long output is read after the program's exit if another process holds the output open; `None` for as long as it
+    /// does, up to `timeout`.
+    pub(crate) linger: Option<Duration>,
+}
+
+/// The variables of the server's environment that a program of another account gets.
+#[derive(Clone, Debug)]
+pub(crate) enum PassEnv {
+    /// All of them, and no login environment.
+    All,
+    /// These, those of the language and the terminal, and a login environment.
+    Named(Vec<String>),
 }
 
 /// A command that is ready to be started.
@@ -57,8 +67,8 @@ impl Launch {
         };
         let mut command = Command::new(name);
         command.args(args);
-        if let Some(account) = &self.account {
-            set_login_environment(&mut command, account, &self.pass_env);
+        if let (Some(account), PassEnv::Named(pass)) = (&self.account, &self.pass_env) {
+            set_login_environment(&mut command, account, pass);
         }
         if self.terminal.is_some() {
             command.env("TERM", TERM);
@@ -67,7 +77,11 @@ impl Launch {
         command.envs(env).env(MARK, self.id.to_string());
         let terminal = match self.terminal {
             Some(size) => {
-                let (server_side, program_side) = open_pty(size)?;
+                // Its kind must not be taken for that of a program that cannot be executed.
+                let opened = open_pty(size);
+                let (server_side, program_side) = opened.map_err(|error| {
+                    io::Error::other(format!("opening a terminal failed: {error}"))
+                })?;
                 if let Some(account) = &self.account {
                     rustix::fs::fchown(&program_side, Some(account.uid), None)?;
                 }

@@ -14,7 +14,7 @@ use rustix::process::Signal;
 use uuid::Uuid;
 
 use self::launch::PreparedLaunch;
-pub(crate) use self::launch::{Launch, MARK};
+pub(crate) use self::launch::{Launch, MARK, PassEnv};
 use self::streams::{InputPipe, OutputPipe, watch_terminal};
 use super::attach::Role;
 use super::exit::ProgramExit;
@@ -32,6 +32,10 @@ const READ_PER_TURN: usize = 64 << 10;
 /// The maximum number of bytes of output that are read after the linger time, if the output never pauses.
 const LINGER_BYTES: usize = 1 << 20;
 
+/// How long the output of a program is read that is being stopped, if it would otherwise be read for as long as another
+/// process holds it open.
+const STOPPED_LINGER: Duration = Duration::from_millis(250);
+
 /// Output that follows other output sooner than this is collected, so that a flood of small writes makes few messages.
 const BATCH_TIME: Duration = Duration::from_millis(1);
 
@@ -40,8 +44,8 @@ const BATCH_TIME: Duration = Duration::from_millis(1);
 enum Linger {
     /// The program is running.
     NotStarted,
-    /// It has exited. Output is read until this time.
-    Until(Time),
+    /// It has exited. Output is read until this time; without one, until no process holds it open.
+    Until(Option<Time>),
     /// The linger time is over. Output is read until no more is available, at most this many bytes.
     Draining(usize),
     /// All output is read, and the exit has been sent.
@@ -67,8 +71,12 @@ pub(crate) struct Program {
     sent_at: Time,
     /// When `unsent` bytes are sent at the latest.
     send_at: Option<Time>,
-    linger_for: Duration,
+    linger_for: Option<Duration>,
     linger: Linger,
+    /// When the time of the program is over.
+    time_limit: Option<Time>,
+    /// Whether its output was held open for longer than that.
+    output_timed_out: bool,
     pub(crate) sink: Sink,
 }
 
@@ -99,6 +107,8 @@ impl Program {
             send_at: None,
             linger_for: launch.linger,
             linger: Linger::NotStarted,
+            time_limit: launch.timeout.map(|timeout| ctx.now() + timeout),
+            output_timed_out: false,
             sink,
         };
         if let Err(error) = program.watch(ctx) {
@@ -168,9 +178,9 @@ impl Program {
         self.supervisor.exit().map(|exit| exit.status.into())
     }
 
-    /// Whether the program was killed because of its timeout.
+    /// Whether the program was killed because of its timeout, or its output was held open for that long.
     pub(crate) fn timed_out(&self) -> bool {
-        self.supervisor.timed_out()
+        self.supervisor.timed_out() || self.output_timed_out
     }
 
     /// How long the program has run.
@@ -208,7 +218,7 @@ impl Program {
     /// When to call [`Program::handle_timeout`], if at all.
     pub(crate) fn deadline(&self) -> Option<Time> {
         let linger = match self.linger {
-            Linger::Until(until) => Some(until),
+            Linger::Until(until) => until,
             Linger::NotStarted | Linger::Draining(_) | Linger::Done => None,
         };
         let sink = self.sink.deadline();
@@ -276,15 +286,18 @@ impl Program {
             }
             Some(Escalation::Terminated) | None => {}
         }
-        if matches!(self.linger, Linger::Until(until) if now >= until) {
+        if let Linger::Until(Some(until)) = self.linger
+            && now >= until
+        {
             if let Some(exit) = self.exit() {
                 log::info!(
                     "process {} {exit}; other processes still hold its output open after {:?}, and their later output \
                      is lost",
                     self.id,
-                    self.linger_for
+                    self.exited_at().map_or(Duration::ZERO, |at| now.since(at))
                 );
             }
+            self.output_timed_out = self.time_limit == Some(until);
             self.linger = Linger::Draining(LINGER_BYTES);
             self.read_rest(ctx);
         }
@@ -300,9 +313,15 @@ impl Program {
         if let Some(input) = self.input.take() {
             self.release(ctx, input.source);
         }
-        self.sink.end_pauses(ctx);
+        self.sink.root_exited(ctx);
         // The program's own output is in the pipes now. Processes that hold them open may write more.
-        self.linger = Linger::Until(ctx.now() + self.linger_for);
+        let is_killed = self.sink.is_over_limit() || self.timed_out();
+        self.linger = Linger::Until(match self.linger_for {
+            Some(time) => Some(ctx.now() + time),
+            // The answer is an error, for which no output is needed.
+            None if is_killed => Some(ctx.now()),
+            None => self.time_limit,
+        });
         self.read_rest(ctx);
         self.check_finished(ctx);
     }
@@ -393,11 +412,15 @@ impl Program {
                 break;
             }
         }
-        if self.sink.is_over_limit() && self.supervisor.exit().is_none() {
-            log_event!(Info, process = self.id, "exceeded its output limit: KILL");
-            self.supervisor.signal(Signal::KILL);
-        }
         let now = ctx.now();
+        if self.sink.is_over_limit() {
+            if self.supervisor.exit().is_none() {
+                log_event!(Info, process = self.id, "exceeded its output limit: KILL");
+                self.supervisor.signal(Signal::KILL);
+            } else if matches!(self.linger, Linger::Until(_)) {
+                self.linger = Linger::Until(Some(now));
+            }
+        }
         if closed || self.unsent >= self.sink.batch() || now.since(self.sent_at) > BATCH_TIME {
             self.send(ctx);
         } else if self.unsent > 0 && self.send_at.is_none() {
@@ -466,5 +489,12 @@ impl Program {
     /// Stops the program and all that it has started: HUP, then TERM, then KILL.
     pub(crate) fn stop(&mut self, now: Time) {
         self.supervisor.stop(now);
+        if self.linger_for.is_none() {
+            // A process that is not of its tree may hold its output open for ever.
+            self.linger_for = Some(STOPPED_LINGER);
+            if let Linger::Until(until) = &mut self.linger {
+                *until = Some(now + STOPPED_LINGER);
+            }
+        }
     }
 }
