@@ -316,6 +316,24 @@ fn an_attach_request_can_set_the_terminal_size() {
     );
 }
 
+/// The bug: the line about a size that is out of range did not say which.
+#[test]
+fn a_resize_that_cannot_be_applied_is_logged_with_its_reason() {
+    let (mut server, address) = processes(&[]);
+    let (id, _) = spawn(address, script("read line; stty size"));
+    let mut wire = attach(address, &id, "?rows=33&cols=99");
+    wire.send_frame(TEXT, br#"{"type":"resize","rows":0,"cols":70000}"#);
+    wire.send_frame(BINARY, b"\n");
+    let (output, _, _) = read_all(&mut wire);
+    assert!(String::from_utf8_lossy(&output).contains("33 99"));
+    server.signal(Signal::TERM);
+    let (_, log) = server.wait_and_read_log();
+    let says =
+        r#"resize rejected: rows=0 cols=70000 reason="rows and cols must be from 1 to 65535""#;
+    let line = log.lines().find(|line| line.contains(says));
+    assert!(line.is_some_and(|line| line.contains("WARN")), "{log}");
+}
+
 #[test]
 fn only_one_of_many_concurrent_writers_is_accepted() {
     let (_server, address) = processes(&[]);

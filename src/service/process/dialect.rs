@@ -3,12 +3,14 @@
 //! [`ContextOutput`](super::sink::ContextOutput) writes the server's messages. Nothing else depends on the dialect.
 
 use std::fmt;
+use std::io;
 
 use serde_json::Value;
 
 use super::body::bad_request;
 use super::events::Details;
-use super::messages::{Control, dimension};
+use super::messages::{Control, dimension, out_of_range};
+use crate::log_event::{log_event, word};
 use crate::sys::TerminalSize;
 use crate::{Accept, ClientId, Message, Rejection, Request};
 
@@ -20,6 +22,9 @@ const OUTRIGGER: &str = "outrigger";
 
 /// The maximum length of a `tty` message with a size. Its first one may carry a token.
 const MAX_TTY_CONTROL: usize = 8 << 10;
+
+/// Why a resize is rejected.
+const OUT_OF_RANGE: &str = "rows and cols must be from 1 to 65535";
 
 /// How the messages between the server and a reader are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +61,8 @@ pub(crate) enum Ignored {
     Command(usize),
     /// A `tty` message whose size is missing or invalid.
     Size(usize),
+    /// A resize whose dimensions are out of range.
+    Resize { rows: i64, cols: i64 },
 }
 
 impl Dialect {
@@ -98,7 +105,10 @@ impl Dialect {
             (Self::Json | Self::EventStream(_), Message::Text(text)) => {
                 match Control::parse(text) {
                     Some(Control::Resize(size)) => Ok(ClientMessage::Resize(size)),
-                    None => Err(Ignored::Text(text.len())),
+                    None => Err(match out_of_range(text) {
+                        Some((rows, cols)) => Ignored::Resize { rows, cols },
+                        None => Ignored::Text(text.len()),
+                    }),
                 }
             }
         }
@@ -147,8 +157,31 @@ impl Ignored {
         match self {
             Self::Text(_) | Self::Command(_) => log::warn!("{client} sent {self}: ignored"),
             Self::Size(_) => log::debug!("{client} sent {self}: ignored"),
+            Self::Resize { rows, cols } => {
+                log_event!(
+                    Warn,
+                    client = client,
+                    "resize rejected",
+                    rows = word(&rows),
+                    cols = word(&cols),
+                    reason = OUT_OF_RANGE,
+                );
+            }
         }
     }
+}
+
+/// Logs that the size of a client's terminal cannot be set.
+pub(super) fn log_failed_resize(client: ClientId, size: TerminalSize, error: &io::Error) {
+    let reason = error.to_string();
+    log_event!(
+        Warn,
+        client = client,
+        "resize rejected",
+        rows = size.rows,
+        cols = size.cols,
+        reason = reason.as_str(),
+    );
 }
 
 impl fmt::Display for Ignored {
@@ -166,6 +199,12 @@ impl fmt::Display for Ignored {
                 f,
                 "a message of {length} bytes that has no valid size of a terminal"
             ),
+            Self::Resize { rows, cols } => {
+                write!(
+                    f,
+                    "a resize to {rows} rows and {cols} columns: {OUT_OF_RANGE}"
+                )
+            }
         }
     }
 }
@@ -212,6 +251,12 @@ mod tests {
         let read = |dialect: Dialect, text| dialect.read(Message::Text(text));
         assert_eq!(read(Dialect::Json, resize), Ok(ClientMessage::Resize(size)));
         assert_eq!(read(Dialect::Json, "ls"), Err(Ignored::Text(2)));
+        let wrong = r#"{"type":"resize","rows":-1,"cols":70000}"#;
+        let (rows, cols) = (-1, 70_000);
+        assert_eq!(
+            read(Dialect::Json, wrong),
+            Err(Ignored::Resize { rows, cols })
+        );
         for text in [resize, "ls", ""] {
             let input = Ok(ClientMessage::Input(text.as_bytes()));
             assert_eq!(read(Dialect::Text, text), input);

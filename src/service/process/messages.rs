@@ -193,6 +193,16 @@ fn size(message: &Value) -> Option<TerminalSize> {
     })
 }
 
+/// The rows and columns of a resize that is out of range, for the log.
+pub(super) fn out_of_range(text: &str) -> Option<(i64, i64)> {
+    if text.len() > MAX_CONTROL {
+        return None;
+    }
+    let message: Value = serde_json::from_str(text).ok()?;
+    let read = |name| message.get(name)?.as_i64();
+    (message.get("type")? == "resize").then_some((read("rows")?, read("cols")?))
+}
+
 /// The number of rows or columns of a terminal: 1 to 65535.
 pub(super) fn dimension(number: u64) -> Option<u16> {
     u16::try_from(number).ok().filter(|number| *number > 0)

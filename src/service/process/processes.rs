@@ -13,7 +13,7 @@ use super::calls::{
     read_size, read_spawn, since,
 };
 use super::compat::Compat;
-use super::dialect::Dialect;
+use super::dialect::{Dialect, log_failed_resize};
 use super::events::Details;
 use super::exec::ExecCalls;
 use super::program::{Launch, PassEnv, Program};
@@ -207,6 +207,7 @@ impl Processes {
                     return Err(bad_request("process is not PTY-backed"));
                 }
                 self.programs.resize(ctx, id, size).map_err(|error| {
+                    log_failed_resize(caller, size, &error);
                     Rejection::new(StatusCode::INTERNAL, format!("resizing failed: {error}"))
                 })?;
                 ok()
@@ -559,7 +560,7 @@ impl Service for Processes {
                 if let (Role::Writer, Some(size)) = (query.role, query.size)
                     && let Err(error) = self.programs.resize(ctx, id, size)
                 {
-                    log::debug!("resizing the terminal of {client} failed: {error}");
+                    log_failed_resize(client, size, &error);
                 }
                 let kind = (query.role, dialect);
                 self.programs.attach(ctx, id, client, kind, since);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::attach::{NewReader, Role};
-use super::dialect::{ClientMessage, Dialect};
+use super::dialect::{ClientMessage, Dialect, log_failed_resize};
 use super::program::{Launch, MARK, Program};
 use super::sink::{ContextOutput, Sink};
 use crate::sys::{ProcessTrees, SystemProcessTable, TerminalSize};
@@ -350,11 +350,11 @@ impl Programs {
                 }
                 Ok(ClientMessage::Resize(size)) if writes => {
                     if let Err(error) = program.resize(ctx, size) {
-                        log::debug!("resizing the terminal of {client} failed: {error}");
+                        log_failed_resize(client, size, &error);
                     }
                 }
-                Ok(ClientMessage::Resize(_)) => {
-                    log::debug!("{client} is not the writer: resize ignored");
+                Ok(ClientMessage::Resize(TerminalSize { rows, cols })) => {
+                    log::debug!("{client} is not the writer: resize to {rows} rows and {cols} columns ignored");
                 }
                 Ok(ClientMessage::Pause) => {
                     attachments.set_paused(client, true);
