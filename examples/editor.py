@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """A WebSocket server for an editor's plugin, which runs `outrigger app` and exchanges lines of JSON with it.
 
-It has what an editor's command-line companions need: a random port, a lock file with the URL and the token, and the token in
-a header that the editor chooses. The first half is the plugin, the second half a client.
+It has what an editor's command-line companions need, such as Claude Code: a random port, a lock file with the URL, the token and
+the editor's pid, the token in a header that the editor chooses, and the subprotocol `mcp`, without which such clients give up. The
+first half is the plugin, the second half a client.
 
     python3 -m pip install websockets
     python3 examples/editor.py            OUTRIGGER=path/to/outrigger, if it is not in PATH
@@ -30,7 +31,7 @@ class Plugin:
         self.sidecar = subprocess.Popen(
             [OUTRIGGER, "app", "--port-range", "10000-60000", "--announce", f"{folder}/{{port}}.lock",
              "--announce-extra", json.dumps({"ideName": "Example", "workspaceFolders": [os.getcwd()]}),
-             "--token-header", HEADER, "--log", "warn"],
+             "--token-header", HEADER, "--subprotocol", "mcp", "--log", "warn"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         threading.Thread(target=self.read, daemon=True).start()
 
@@ -66,8 +67,11 @@ async def client(folder):
     [lock] = os.listdir(folder)
     with open(f"{folder}/{lock}") as file:
         where = json.load(file)
+    assert where["pid"] == os.getpid(), "the editor's pid"
     print(f"{lock}: {where['ideName']} at {where['url'].split('?')[0]}")
-    async with websockets.connect(where["url"].split("?")[0], additional_headers={HEADER: where["authToken"]}) as socket:
+    async with websockets.connect(where["url"].split("?")[0], additional_headers={HEADER: where["authToken"]},
+                                  subprotocols=["mcp"]) as socket:
+        assert socket.subprotocol == "mcp"
         for id, (method, *params) in enumerate([("openFile", "README.md"), ("getOpenEditors",)]):
             await socket.send(json.dumps({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
             while "id" not in (answer := json.loads(await socket.recv())):

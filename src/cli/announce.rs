@@ -1,14 +1,38 @@
 //! The file of `--announce`, which tells other programs where a server listens.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 use serde_json::{Map, Value, json};
 
 use crate::sys::random_uuid;
 use crate::{ListenAddress, Token};
+
+/// What stands for the port in the name of the file.
+const PORT: &str = "{port}";
+
+/// The field that says which server has written the file, so that another one can remove it if this one was killed.
+const WRITER: &str = "server";
+
+/// The maximum number of files that are looked at for those of servers that were killed, and the length of each.
+const MAX_LEFT: usize = 1000;
+const MAX_LENGTH: u64 = 64 << 10;
+
+/// What the file says.
+#[derive(Debug)]
+pub(super) struct AnnouncementContent<'a> {
+    /// The process that the server belongs to; `None` for the server itself.
+    pub(super) pid: Option<u32>,
+    pub(super) address: &'a ListenAddress,
+    pub(super) path: &'a str,
+    pub(super) token: Option<&'a Token>,
+    /// More fields.
+    pub(super) extra: &'a Map<String, Value>,
+}
 
 /// The file. It is removed on drop, unless another file has taken its name.
 #[derive(Debug)]
@@ -19,37 +43,32 @@ pub(super) struct Announcement {
 }
 
 impl Announcement {
-    /// Writes the file atomically, with access for the server's user only. `{port}` in `name` stands for the port.
-    pub(super) fn write(
-        name: &str,
-        address: &ListenAddress,
-        path: &str,
-        token: Option<&Token>,
-        extra: &Map<String, Value>,
-    ) -> io::Result<Self> {
-        let port = address.tcp().map(|address| address.port());
-        let file = match port {
-            Some(port) => name.replace("{port}", &port.to_string()),
-            None if name.contains("{port}") => {
+    /// Writes the file atomically, with access for the server's user only. `{port}` in `name` stands for the port, and `~/`
+    /// at its beginning for the home directory. Creates its directory. Removes the files that servers of the same name have
+    /// left there when they were killed.
+    pub(super) fn write(name: &str, content: &AnnouncementContent<'_>) -> io::Result<Self> {
+        let name = expand_home(name)?;
+        let port = content.address.tcp().map(|address| address.port());
+        let path = match port {
+            Some(port) => name.replace(PORT, &port.to_string()),
+            None if name.contains(PORT) => {
                 let why = "--announce: a unix socket has no port for {port}";
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
             }
-            None => name.to_owned(),
+            None => name.clone(),
         };
-        let mut content = json!({
-            "pid": std::process::id(),
-            "port": port,
-            "transport": if address.is_tls() { "wss" } else { "ws" },
-            "url": address.url(path),
-            "authToken": token.map(Token::reveal),
-        });
-        if let Value::Object(fields) = &mut content {
-            fields.extend(extra.clone());
-        }
         let failed =
-            |error: io::Error| io::Error::new(error.kind(), format!("--announce: {file}: {error}"));
+            |error: io::Error| io::Error::new(error.kind(), format!("--announce: {path}: {error}"));
+        if let Some(folder) = Path::new(&path).parent() {
+            // The files have tokens.
+            let mut builder = DirBuilder::new();
+            builder.recursive(true).mode(0o700);
+            builder.create(folder).map_err(failed)?;
+        }
+        remove_dead(Path::new(&name));
+        let text = content.to_json(port);
         // A reader must never see a part of the file, so it is complete before it gets its name.
-        let unfinished = PathBuf::from(format!("{file}.{}", random_uuid().simple()));
+        let unfinished = PathBuf::from(format!("{path}.{}", random_uuid().simple()));
         let mut out = OpenOptions::new()
             .write(true)
             .create_new(true)
@@ -57,11 +76,11 @@ impl Announcement {
             .open(&unfinished)
             .map_err(failed)?;
         let written = out
-            .write_all(format!("{content}\n").as_bytes())
-            .and_then(|()| fs::rename(&unfinished, &file));
+            .write_all(format!("{text}\n").as_bytes())
+            .and_then(|()| fs::rename(&unfinished, &path));
         match written {
             Ok(()) => Ok(Self {
-                path: file.into(),
+                path: path.into(),
                 file: out,
             }),
             Err(error) => {
@@ -70,6 +89,93 @@ impl Announcement {
             }
         }
     }
+}
+
+impl AnnouncementContent<'_> {
+    fn to_json(&self, port: Option<u16>) -> Value {
+        let mut content = json!({
+            "pid": self.pid.unwrap_or_else(std::process::id),
+            "port": port,
+            "transport": if self.address.is_tls() { "wss" } else { "ws" },
+            "url": self.address.url(self.path),
+            "authToken": self.token.map(Token::reveal),
+        });
+        content[WRITER] = json!({"pid": std::process::id(), "host": host()});
+        if let Value::Object(fields) = &mut content {
+            fields.extend(self.extra.clone());
+        }
+        content
+    }
+}
+
+/// Replaces `~/` at the beginning of a path, as a shell does. A program that starts the server without one cannot.
+fn expand_home(name: &str) -> io::Result<String> {
+    let Some(rest) = name.strip_prefix("~/") else {
+        return Ok(name.to_owned());
+    };
+    match std::env::var("HOME") {
+        Ok(home) if !home.is_empty() => Ok(format!("{}/{rest}", home.trim_end_matches('/'))),
+        _ => {
+            let why = format!("--announce: HOME is not set, so {name} cannot be found");
+            Err(io::Error::new(io::ErrorKind::NotFound, why))
+        }
+    }
+}
+
+/// The name of this machine or container. Process ids of others mean other processes.
+fn host() -> String {
+    let system = rustix::system::uname();
+    system.nodename().to_string_lossy().into_owned()
+}
+
+/// Removes the files for other ports that servers have left which were killed.
+fn remove_dead(name: &Path) {
+    let (Some(folder), Some(pattern)) = (name.parent(), name.file_name()) else {
+        return;
+    };
+    let pattern = pattern.to_string_lossy();
+    let Some((before, after)) = pattern.split_once(PORT) else {
+        return;
+    };
+    let folder = if folder.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        folder
+    };
+    let Ok(files) = fs::read_dir(folder) else {
+        return;
+    };
+    for file in files.take(MAX_LEFT).flatten() {
+        let name = file.file_name();
+        let name = name.to_string_lossy();
+        let port = name
+            .strip_prefix(before)
+            .and_then(|rest| rest.strip_suffix(after));
+        let is_ours = port.is_some_and(|port| port.parse::<u16>().is_ok());
+        if is_ours && is_dead(&file.path()) {
+            log::info!("--announce: removing {name}, whose server was killed");
+            let _ = fs::remove_file(file.path());
+        }
+    }
+}
+
+/// Whether a server of this machine has written a file and does not run any more.
+fn is_dead(path: &Path) -> bool {
+    let read = || {
+        let mut text = String::new();
+        File::open(path)
+            .ok()?
+            .take(MAX_LENGTH)
+            .read_to_string(&mut text)
+            .ok()?;
+        let content: Value = serde_json::from_str(&text).ok()?;
+        let writer = content.get(WRITER)?;
+        let pid = i32::try_from(writer["pid"].as_i64()?).ok()?;
+        (writer["host"] == host().as_str()).then_some(Pid::from_raw(pid)?)
+    };
+    let is_file = fs::symlink_metadata(path).is_ok_and(|found| found.is_file());
+    let writer = if is_file { read() } else { None };
+    writer.is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH))
 }
 
 impl Drop for Announcement {

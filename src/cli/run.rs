@@ -10,7 +10,7 @@ use log::LevelFilter;
 use rustix::io::Errno;
 
 use super::addresses::reached_at;
-use super::announce::Announcement;
+use super::announce::{Announcement, AnnouncementContent};
 use super::commands::{Command, ProgramArg, Serves, ServiceParams};
 use super::invocation;
 use super::line_output::LineOutput;
@@ -138,14 +138,13 @@ fn serve(
     server.stop_on_signals()?;
     let orphans = server.adopt_orphans()?;
     handle_hangup(&mut server, &settings)?;
-    let mut announcement = None;
     // If a service fails to start, the server is stopping, and `run` returns at once.
-    if server.start().is_ok() {
-        announcement = announce(command, &settings, server.local_addresses())?;
+    if server.start().is_ok()
+        && let Some(announcement) = announce(command, &settings, server.local_addresses())?
+    {
+        server.drop_when_stopping(announcement);
     }
-    let ended = server.run();
-    drop(announcement);
-    let (routes, ended) = ended?;
+    let (routes, ended) = server.run()?;
     let failure = routes.failure().map(str::to_owned);
     drop(routes);
     drop(orphans);
@@ -229,9 +228,18 @@ fn announce(
                     "--announce: authToken is null: there are several tokens, or only the digest is known"
                 );
             }
-            let token = tokens.only();
-            let extra = &settings.announce_extra;
-            Some(Announcement::write(name, address, path, token, extra)?)
+            // An app without a program belongs to the editor that has started it.
+            let parent =
+                rustix::process::getppid().filter(|_| is_part_of_its_parent(command, settings));
+            let parent = parent.and_then(|parent| parent.as_raw_nonzero().get().try_into().ok());
+            let content = AnnouncementContent {
+                pid: settings.announce_pid.or(parent),
+                address,
+                path,
+                token: tokens.only(),
+                extra: &settings.announce_extra,
+            };
+            Some(Announcement::write(name, &content)?)
         }
         _ => None,
     };
@@ -241,13 +249,18 @@ fn announce(
     } else {
         address_lines(command, settings, &reached, &endpoints)
     };
-    // An app without a program uses standard output for events alone.
-    if command.program == ProgramArg::Optional && settings.program.is_empty() {
+    // Standard output is for events alone.
+    if is_part_of_its_parent(command, settings) {
         logging::write_line(&text);
     } else {
         print_within(&text, PRINT_TIMEOUT);
     }
     Ok(announcement)
+}
+
+/// Whether the server is an app without a program: it exchanges events and commands with the program that has started it.
+fn is_part_of_its_parent(command: &Command, settings: &Settings) -> bool {
+    command.program == ProgramArg::Optional && settings.program.is_empty()
 }
 
 /// The lines with the addresses of services and pages.

@@ -33,6 +33,7 @@ pub(crate) struct Settings {
     pub(crate) listen: Vec<ListenFlag>,
     pub(crate) port_range: Option<RangeInclusive<u16>>,
     pub(crate) announce: Option<String>,
+    pub(crate) announce_pid: Option<u32>,
     pub(crate) announce_extra: serde_json::Map<String, serde_json::Value>,
     #[cfg(feature = "tls")]
     pub(crate) tls: TlsFlags,
@@ -126,6 +127,7 @@ impl Settings {
             listen: Vec::new(),
             port_range: None,
             announce: None,
+            announce_pid: None,
             announce_extra: serde_json::Map::new(),
             #[cfg(feature = "tls")]
             tls: TlsFlags::default(),

@@ -5,6 +5,7 @@
 //! [`Server::act`], which then handles the news in the run queue. Reads, writes, accepts and work are bounded in each
 //! turn, so that no client can starve another.
 
+use std::any::Any;
 use std::fmt;
 use std::io;
 use std::time::Duration;
@@ -85,6 +86,8 @@ pub struct Server<S> {
     pub(super) started: bool,
     /// When the first signal arrived. A later one ends the server at once.
     pub(super) signalled: Option<Time>,
+    /// Dropped when the server begins to stop.
+    pub(super) until_drain: Option<Box<dyn Any + Send>>,
     /// When to try to accept connections again after slots or descriptors ran out, or the limit of a turn was reached.
     pub(super) accept_again: Option<Time>,
     /// When to compare the service's clients with the registry again.

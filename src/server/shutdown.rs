@@ -167,6 +167,7 @@ impl<S: Service> Server<S> {
 
     /// Begins to close every client. Stops listening, unless clients may be cut that have to come back.
     fn begin_drain(&mut self) {
+        self.until_drain = None;
         if self.ctx.config().reuse_port || self.listeners.iter().any(Listener::is_inherited) {
             // Another process serves new clients at the same address.
             self.stop_listening();

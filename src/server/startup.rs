@@ -1,5 +1,6 @@
 //! How a server begins: it binds its addresses and installs signal handlers.
 
+use std::any::Any;
 use std::io;
 
 use mio::Poll;
@@ -134,12 +135,19 @@ impl<S: Service> Server<S> {
             reaper: Reaper::default(),
             started: false,
             signalled: None,
+            until_drain: None,
             accept_again: None,
             check_at: clock.now(),
             clock,
             buffer,
             poll,
         })
+    }
+
+    /// Drops `value` when the server begins to stop, before it stops listening. A file that tells clients where the server
+    /// listens should go then, and not after the last client has gone. A second call replaces the value.
+    pub fn drop_when_stopping(&mut self, value: impl Any + Send) {
+        self.until_drain = Some(Box::new(value));
     }
 
     /// Makes SIGTERM, SIGINT and SIGQUIT stop the server as [`Handle::stop`](crate::Handle::stop) does. A second signal

@@ -125,9 +125,23 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "announce",
         takes: Takes::One("FILE"),
-        help: "write {pid, port, transport, url, authToken} to FILE as JSON once the server listens, readable by its user only, and remove FILE at the end; {port} in FILE stands for the port",
+        help: "write {pid, port, transport, url, authToken} to FILE as JSON once the server listens, readable by its user only, and remove FILE when it begins to stop; {port} in FILE stands for the port, ~/ for the home directory",
         set: |settings, value| put(&mut settings.announce, Ok(Some(value.to_owned()))),
         accepts: samples(&["/tmp/{port}.lock"]),
+        ..Flag::BASE
+    },
+    Flag {
+        name: "announce-pid",
+        takes: Takes::One("PID"),
+        default_note: Some("the server's; of an app without a program, its parent's"),
+        help: "the pid in the --announce file: that of the program to which the server belongs, such as an editor",
+        requires: Some("announce"),
+        set: |settings, value| {
+            settings.announce_pid = Some(number(value, 1..=i32::MAX as usize)? as u32);
+            Ok(())
+        },
+        accepts: samples(&["1"]),
+        rejects: &["0", "-1", "vim"],
         ..Flag::BASE
     },
     Flag {
