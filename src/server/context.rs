@@ -215,6 +215,18 @@ impl Context {
         client.respond(env, response)
     }
 
+    /// Answers a call. The blocks follow the body of the response, and are not copied. The method of the call is not HEAD.
+    pub(crate) fn respond_in_blocks(
+        &mut self,
+        id: ClientId,
+        response: Response,
+        blocks: Vec<Vec<u8>>,
+    ) {
+        if let Some((client, env)) = self.core.own(id) {
+            let _ = client.respond_in_blocks(env, response, blocks);
+        }
+    }
+
     /// Begins to answer a call with a stream of events (`text/event-stream`). `fields` are added to the head; they must
     /// be valid, and must not describe the length or encoding of the body. The answer to a HEAD request ends after its
     /// head.

@@ -309,6 +309,8 @@ pub struct Response {
     status: StatusCode,
     content_type: &'static str,
     body: Cow<'static, [u8]>,
+    /// The length of more bytes of the body, which are sent after the response.
+    following: usize,
     fields: Vec<Field>,
 }
 
@@ -323,8 +325,15 @@ impl Response {
             status,
             content_type,
             body: body.into(),
+            following: 0,
             fields: Vec::new(),
         }
+    }
+
+    /// Announces that `following` more bytes of the body are sent after the response.
+    #[cfg(feature = "server")]
+    pub(crate) fn followed_by(self, following: usize) -> Self {
+        Self { following, ..self }
     }
 
     /// Creates a response whose body is JSON text. The text is not checked.
@@ -401,7 +410,8 @@ impl Response {
                     write_field(NO_SNIFFING.0, NO_SNIFFING.1, out);
                 }
             }
-            write_field("Content-Length", &self.body.len().to_string(), out);
+            let length = self.body.len() + self.following;
+            write_field("Content-Length", &length.to_string(), out);
         }
         // Usually, a response is valid only for this request.
         if !has("Cache-Control") {

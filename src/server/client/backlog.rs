@@ -17,6 +17,9 @@ use crate::server::tls::Scratch;
 /// Output is collected in blocks of about this size. A larger piece gets a block of its own.
 const BLOCK: usize = 64 << 10;
 
+/// A block below this length is copied to its neighbour.
+const SMALL_BLOCK: usize = 4 << 10;
+
 /// The maximum number of blocks in one write.
 const BLOCKS_PER_WRITE: usize = 16;
 
@@ -183,6 +186,21 @@ impl Backlog {
         self.queued += bytes.len();
         self.largest = self.largest.max(bytes.len());
         self.blocks.push_back(Block::Static(bytes));
+        self.check();
+    }
+
+    /// Appends the blocks of one long message.
+    pub(in crate::server) fn push_blocks(&mut self, blocks: Vec<Vec<u8>>) {
+        let total = blocks.iter().map(Vec::len).sum::<usize>();
+        for block in blocks.into_iter().filter(|block| !block.is_empty()) {
+            if block.len() < SMALL_BLOCK {
+                self.push(&[&block], 0);
+            } else {
+                self.queued += block.len();
+                self.blocks.push_back(Block::Own(block));
+            }
+        }
+        self.largest = self.largest.max(total);
         self.check();
     }
 

@@ -189,13 +189,37 @@ impl Client {
         Ok(())
     }
 
+    /// Answers a call. The blocks follow the body of the response.
+    pub(in crate::server) fn respond_in_blocks(
+        &mut self,
+        env: &mut Env,
+        response: Response,
+        blocks: Vec<Vec<u8>>,
+    ) -> Result<(), SendError> {
+        self.expect(HttpState::Answering)?;
+        log::debug!("{} answered: {}", self.id, response.status().0);
+        self.uncount_call(env);
+        env.counters.responded(response.status());
+        env.budget.spend(CALL + blocks.len());
+        let response = response.followed_by(blocks.iter().map(Vec::len).sum());
+        if let Connection::Http(http) = &mut self.connection {
+            let mut beginning = Vec::new();
+            http.respond(env.now, HttpDate::now(), &response, &mut beginning);
+            self.transmit_followed(env, &beginning, |backlog| backlog.push_blocks(blocks));
+        }
+        self.read_on(env);
+        Ok(())
+    }
+
     /// Answers a call with a body that is part of the program.
     fn respond_statically(&mut self, env: &mut Env, response: &Response) {
         if let Connection::Http(http) = &mut self.connection {
             let mut head = Vec::new();
             let body =
                 http.respond_until_static_body(env.now, HttpDate::now(), response, &mut head);
-            self.transmit_static(env, &head, body.unwrap_or_default());
+            self.transmit_followed(env, &head, |backlog| {
+                backlog.push_static(body.unwrap_or_default());
+            });
         }
     }
 

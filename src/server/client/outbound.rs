@@ -251,12 +251,17 @@ impl Client {
         self.rearm(env);
     }
 
-    /// Sends bytes that are followed by others which are part of the program.
-    pub(super) fn transmit_static(&mut self, env: &mut Env, head: &[u8], body: &'static [u8]) {
+    /// Sends bytes that are followed by others, which `add` queues without a copy.
+    pub(super) fn transmit_followed(
+        &mut self,
+        env: &mut Env,
+        head: &[u8],
+        add: impl FnOnce(&mut super::Backlog),
+    ) {
         self.write_output(env);
         self.enqueue(env, |backlog| {
             backlog.push(&[head], 0);
-            backlog.push_static(body);
+            add(backlog);
         });
         self.settle(env);
         self.rearm(env);

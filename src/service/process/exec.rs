@@ -8,7 +8,7 @@ use super::body::bad_request;
 use super::compat::Compat;
 use super::events::Details;
 use super::programs::Programs;
-use super::responses::executed;
+use super::responses::{answer_executed, execution};
 use super::sink::{CollectedOutput, Exceeded, ExecBudget, Sink};
 use crate::{ClientId, Context, Rejection, Response, StatusCode, Time};
 
@@ -91,25 +91,26 @@ impl ExecCalls {
             // The process has been removed already if its caller is gone.
             let program = self.finished.pop_front();
             let program = program.and_then(|id| programs.remove(ctx, id));
-            let Some(program) = program else { continue };
-            if let Sink::Collected(output) = &program.sink
+            let Some(mut program) = program else { continue };
+            let has_timed_out = program.timed_out();
+            let summary = execution(&program, ctx.now());
+            if let Sink::Collected(output) = &mut program.sink
                 && self.callers.remove(&output.caller).is_some()
             {
-                self.answered.1 += output.stdout.len() + output.stderr.len();
+                self.answered.1 += output.held();
                 // A part of the output could be taken for all of it.
                 let failed = match output.exceeded() {
                     Some(Exceeded::Total) => Some(budget_exhausted()),
                     Some(Exceeded::Stream(limit)) => Some(output_too_long(limit)),
-                    None if self.compat == Compat::KernelImages && program.timed_out() => {
+                    None if self.compat == Compat::KernelImages && has_timed_out => {
                         Some(Rejection::new(StatusCode::INTERNAL, "process timed out"))
                     }
                     None => None,
                 };
-                let answer = match failed {
-                    Some(rejection) => Response::from(&rejection),
-                    None => executed(&program, output, ctx.now()),
-                };
-                ctx.respond(output.caller, &answer);
+                match failed {
+                    Some(rejection) => ctx.respond(output.caller, &Response::from(&rejection)),
+                    None => answer_executed(ctx, summary, output),
+                }
             }
         }
     }

@@ -12,6 +12,7 @@
 //! Clients that know other messages select another `Dialect`.
 
 pub(crate) mod attach;
+mod base64_blocks;
 mod body;
 pub(crate) mod calls;
 pub(crate) mod compat;

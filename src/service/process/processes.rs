@@ -456,7 +456,6 @@ impl Service for Processes {
         match self.parse_call(request) {
             Ok(Call::Attach(_)) if AttachQuery::is_viewer(request) => Scope::Watch,
             Ok(Call::Attach(_)) => Scope::Use,
-            Ok(Call::Spec(_)) => Scope::Watch,
             _ => Scope::All,
         }
     }

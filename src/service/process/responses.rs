@@ -3,8 +3,6 @@
 use std::io;
 use std::time::SystemTime;
 
-use base64::Engine;
-use base64::prelude::BASE64_STANDARD;
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
@@ -15,7 +13,7 @@ use super::program::Program;
 use super::sink::CollectedOutput;
 use crate::service::Endpoint;
 use crate::sys::usage;
-use crate::{Rejection, Response, StatusCode, Time};
+use crate::{Context, Rejection, Response, StatusCode, Time};
 
 /// An entry of the list of processes. `with_usage` adds its use of processor time and memory.
 pub(crate) fn summary(program: &mut Program, now: Time, with_usage: bool) -> Value {
@@ -86,33 +84,36 @@ pub(crate) fn status(program: &Program, now: Time, details: Details) -> Response
     Response::json(StatusCode::OK, body.to_string())
 }
 
-/// The answer to `exec`.
-pub(crate) fn executed(program: &Program, output: &CollectedOutput, now: Time) -> Response {
+/// What the answer to `exec` says beside the output.
+pub(super) fn execution(program: &Program, now: Time) -> Value {
     let exit = program.exit();
-    let mut others = json!({
+    json!({
         "exit_code": exit.map(|exit| exit.code),
         "duration_ms": program.ran(now).as_millis() as u64,
-    });
-    if output.details == Details::All {
-        others["signal"] = exit.and_then(|exit| exit.signal).into();
-        others["timed_out"] = program.timed_out().into();
+        "signal": exit.and_then(|exit| exit.signal),
+        "timed_out": program.timed_out(),
+    })
+}
+
+/// Answers `exec`. The output may be long, so it is not copied. Base64 needs no escapes.
+pub(super) fn answer_executed(
+    ctx: &mut Context,
+    mut execution: Value,
+    output: &mut CollectedOutput,
+) {
+    if let (Details::Usual, Some(fields)) = (output.details, execution.as_object_mut()) {
+        fields.retain(|name, _| matches!(&**name, "exit_code" | "duration_ms"));
     }
-    // The output may be long, so it is encoded in place. Base64 needs no escapes.
-    let mut body = others.to_string();
-    body.pop();
-    body.reserve(100 + (output.stdout.len() + output.stderr.len()) * 4 / 3);
-    for (name, bytes) in [
-        ("stdout_b64", &output.stdout),
-        ("stderr_b64", &output.stderr),
-    ] {
-        body.push_str(",\"");
-        body.push_str(name);
-        body.push_str("\":\"");
-        BASE64_STANDARD.encode_string(bytes, &mut body);
-        body.push('"');
-    }
-    body.push('}');
-    Response::new(StatusCode::OK, "application/json", body.into_bytes())
+    let [stdout, stderr] = output.take();
+    let mut beginning = execution.to_string();
+    beginning.pop();
+    beginning.push_str(",\"stdout_b64\":\"");
+    let middle = ["\",\"stderr_b64\":\"".to_owned()];
+    let end = ["\"}".to_owned()];
+    let blocks = stdout.into_iter().chain(middle).chain(stderr).chain(end);
+    let blocks = blocks.map(String::into_bytes).collect();
+    let response = Response::json(StatusCode::OK, beginning);
+    ctx.respond_in_blocks(output.caller, response, blocks);
 }
 
 /// The answer to a call whose process could not be started.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::attach::{Attachments, ReaderOutput};
+use super::base64_blocks::Base64Blocks;
 use super::dialect::Dialect;
 use super::events::{self, Details};
 use super::exit::ProgramExit;
@@ -39,10 +40,12 @@ pub(crate) struct CollectedOutput {
     /// The caller that gets the output.
     pub(crate) caller: ClientId,
     pub(crate) details: Details,
-    pub(crate) stdout: Vec<u8>,
-    pub(crate) stderr: Vec<u8>,
+    stdout: Base64Blocks,
+    stderr: Base64Blocks,
     limit: usize,
     budget: ExecBudget,
+    /// The number of bytes that are reserved from the budget.
+    held: usize,
     /// Space for the next read.
     space: Vec<u8>,
     exceeded: Option<Exceeded>,
@@ -99,10 +102,11 @@ impl CollectedOutput {
         Self {
             caller,
             details,
-            stdout: Vec::new(),
-            stderr: Vec::new(),
+            stdout: Base64Blocks::default(),
+            stderr: Base64Blocks::default(),
             limit,
             budget,
+            held: 0,
             space: vec![0; STEP],
             exceeded: None,
         }
@@ -118,10 +122,21 @@ impl CollectedOutput {
             self.exceeded.get_or_insert(Exceeded::Stream(self.limit));
         }
         if self.budget.reserve(taken) {
-            collected.extend_from_slice(&self.space[..taken]);
+            collected.push(&self.space[..taken]);
+            self.held += taken;
         } else {
             self.exceeded = Some(Exceeded::Total);
         }
+    }
+
+    /// Takes standard output and standard error as base64, each in blocks.
+    pub(super) fn take(&mut self) -> [Vec<String>; 2] {
+        [&mut self.stdout, &mut self.stderr].map(|output| std::mem::take(output).finish())
+    }
+
+    /// The number of bytes that are held.
+    pub(super) fn held(&self) -> usize {
+        self.held
     }
 
     /// The limit because of which output was dropped, if any was.
@@ -132,8 +147,7 @@ impl CollectedOutput {
 
 impl Drop for CollectedOutput {
     fn drop(&mut self) {
-        let count = self.stdout.len() + self.stderr.len();
-        self.budget.bytes.fetch_sub(count, Ordering::Relaxed);
+        self.budget.bytes.fetch_sub(self.held, Ordering::Relaxed);
     }
 }
 
