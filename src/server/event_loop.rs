@@ -24,6 +24,7 @@ use super::id::{ClientId, Origin, ServiceId, SourceId};
 use super::listener::{Accepted, EXHAUSTED_RETRY, Listener, Reserve};
 use super::news::News;
 use super::policy::Access;
+use super::reloading::Reloading;
 use super::scheduler::{Phase, Work};
 use super::service::{Readiness, Service};
 use super::signals::Signals;
@@ -50,9 +51,6 @@ const INPUT_TIME: Nanos = 4_000_000;
 /// The time of a turn, in nanoseconds, after which no further output is written.
 const OUTPUT_TIME: Nanos = 6_000_000;
 
-/// Returns the new settings.
-pub(super) type MakeReload = Box<dyn FnMut() -> Reload + Send>;
-
 /// The settings that a running server can replace. A field that is `None` leaves its settings unchanged.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
@@ -76,8 +74,8 @@ pub struct Server<S> {
     /// For connections that arrive when no descriptor is left.
     pub(super) reserve: Reserve,
     pub(super) signals: Option<Signals>,
-    /// SIGHUP, and the function that then creates new settings.
-    pub(super) reload: Option<(Signals, MakeReload)>,
+    /// Reads new settings on SIGHUP.
+    pub(super) reload: Option<Reloading>,
     /// SIGCHLD, if this process adopts orphans.
     pub(super) children: Option<Signals>,
     /// Reaps adopted processes that have exited.
@@ -292,7 +290,12 @@ impl<S: Service> Server<S> {
                     self.ctx.core.ready_again(source, readiness);
                 }
             }
-            Origin::Waker => self.perform(Task::Commands),
+            Origin::Waker => {
+                self.perform(Task::Commands);
+                if let Some(reload) = self.reload.as_mut().and_then(Reloading::take) {
+                    self.act(|server| server.ctx.core.reload(reload));
+                }
+            }
             Origin::Signals => {
                 let count = self.signals.as_mut().map_or(0, Signals::take);
                 for _ in 0..count {
@@ -300,11 +303,8 @@ impl<S: Service> Server<S> {
                 }
             }
             Origin::Reload => {
-                if let Some((signals, make)) = &mut self.reload
-                    && signals.take() > 0
-                {
-                    let reload = make();
-                    self.act(|server| server.ctx.core.reload(reload));
+                if let Some(reload) = &mut self.reload {
+                    reload.handle_signal();
                 }
             }
             Origin::Children => {

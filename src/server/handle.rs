@@ -154,6 +154,11 @@ impl<S: Service> Inbox<S> {
         }
     }
 
+    /// Wakes the loop.
+    pub(super) fn bell(&self) -> &Bell {
+        &self.bell
+    }
+
     pub(super) fn handle(&self) -> Handle<S> {
         Handle {
             commands: self.sender.clone(),

@@ -46,6 +46,7 @@ mod operator;
 mod policy;
 mod reading;
 mod registry;
+mod reloading;
 mod requests;
 mod resumption;
 mod scheduler;

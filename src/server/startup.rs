@@ -19,6 +19,7 @@ use super::event_loop::Server;
 use super::handle::Inbox;
 use super::id::{CHILDREN, RELOAD, SIGNALS};
 use super::listener::{Listener, Reserve};
+use super::reloading::Reloading;
 use super::service::Service;
 use super::signals::Signals;
 use crate::sys::{Reaper, become_subreaper, kill_orphans, raise_descriptor_limit};
@@ -178,7 +179,8 @@ impl<S: Service> Server<S> {
         added.map_err(Error::system("install signal handlers"))
     }
 
-    /// Makes SIGHUP call a function that returns new settings. [`Reload`] says what happens to connected clients.
+    /// Makes SIGHUP call a function that returns new settings. A thread calls it, because reading files may block. [`Reload`]
+    /// says what happens to connected clients.
     ///
     /// # Errors
     ///
@@ -189,7 +191,8 @@ impl<S: Service> Server<S> {
     ) -> Result<(), Error> {
         let signals = Signals::new(self.poll.registry(), RELOAD, &[SIGHUP])
             .map_err(Error::system("install signal handlers"))?;
-        self.reload = Some((signals, Box::new(reload)));
+        let bell = self.commands.bell().clone();
+        self.reload = Some(Reloading::new(signals, Box::new(reload), bell));
         Ok(())
     }
 

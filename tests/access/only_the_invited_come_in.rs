@@ -1,9 +1,10 @@
 //! Tests of tokens, origins, hosts and listeners with the real program.
 
 use std::fs;
+use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
@@ -720,6 +721,48 @@ fn a_hangup_reloads_the_token_and_the_lists() {
     assert_eq!(status(address, "/?token=first", ""), "401");
     let told = (1008, "the token was revoked".to_owned());
     assert_eq!(revoked.read_close(), told);
+}
+
+/// The bug: while a file of SIGHUP could not be read, as on a network file system, no client was served.
+#[test]
+fn a_file_that_blocks_does_not_hold_up_clients() {
+    let file = TraceFile::new("reload-blocks");
+    fs::write(file.path(), "first").expect("a file");
+    let server = run(&[
+        "echo",
+        "--listen",
+        "127.0.0.1:0",
+        "--token-file",
+        &file.path(),
+    ]);
+    let (address, _) = listening(&server.line());
+    let mut client = Wire::connect(address, "/?token=first");
+    // A pipe blocks its reader until a writer has written.
+    fs::remove_file(file.path()).expect("the file");
+    let made = Command::new("mkfifo").arg(file.path()).status();
+    assert!(made.expect("it runs").success());
+    server.signal(Signal::HUP);
+    let mut writer = None;
+    eventually("the server reads the file", || {
+        // Without a reader, this fails.
+        let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+        let mut options = fs::OpenOptions::new();
+        writer = options
+            .write(true)
+            .custom_flags(flags)
+            .open(file.path())
+            .ok();
+        writer.is_some()
+    });
+    client.send_frame(TEXT, b"still here");
+    assert_eq!(client.read_frame().payload, b"still here");
+    assert_eq!(status(address, "/?token=first", ""), "101");
+    let mut writer = writer.expect("open");
+    writer.write_all(b"second").expect("the server reads");
+    drop(writer);
+    eventually("the new token is taken", || {
+        status(address, "/?token=second", "") == "101"
+    });
 }
 
 #[test]
