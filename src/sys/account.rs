@@ -2,6 +2,8 @@
 
 use std::ffi::{CStr, CString};
 use std::io;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use nix::unistd::{self, User};
 use rustix::process::{Gid, Uid, getegid, geteuid};
@@ -12,6 +14,22 @@ const USER_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// The shell of an account whose entry names none.
 const SHELL: &str = "/bin/sh";
+
+/// How long accounts that were found are remembered, and how many.
+const REMEMBERED: Duration = Duration::from_secs(60);
+const MOST_REMEMBERED: usize = 64;
+
+/// The accounts that were found, the latest first.
+static FOUND: Mutex<Vec<Found>> = Mutex::new(Vec::new());
+
+/// An account that was found.
+#[derive(Debug)]
+struct Found {
+    /// The text that it was found by.
+    wanted: String,
+    account: Account,
+    at: Instant,
+}
 
 /// A user with the groups that login(1) would set.
 #[derive(Clone, Debug)]
@@ -28,10 +46,35 @@ impl Account {
     /// Finds an account by `USER` or `USER:GROUP`, where `USER` is a name or a number and `GROUP` is a number that
     /// replaces the user's own group. Returns `None` if the user does not exist.
     ///
+    /// The user database may be on the network, so an account that was found is remembered for a minute.
+    ///
     /// # Errors
     ///
     /// The group is not a number, or the user database cannot be read.
     pub(crate) fn find(wanted: &str) -> io::Result<Option<Self>> {
+        // A panic cannot leave the list in an invalid state.
+        let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+        found.retain(|known| known.at.elapsed() < REMEMBERED);
+        if let Some(known) = found.iter().find(|known| known.wanted == wanted) {
+            return Ok(Some(known.account.clone()));
+        }
+        let account = Self::look_up(wanted)?;
+        if let Some(account) = account.clone() {
+            found.truncate(MOST_REMEMBERED - 1);
+            let (wanted, at) = (wanted.to_owned(), Instant::now());
+            found.insert(
+                0,
+                Found {
+                    wanted,
+                    account,
+                    at,
+                },
+            );
+        }
+        Ok(account)
+    }
+
+    fn look_up(wanted: &str) -> io::Result<Option<Self>> {
         let (user, group) = match wanted.split_once(':') {
             Some((user, group)) => (user, Some(parse_id(group).ok_or_else(bad_group)?)),
             None => (wanted, None),
@@ -194,6 +237,15 @@ mod tests {
         for bad in ["root:", "root:wheel", "0:-1", "0:4294967295", ":0x"] {
             assert!(Account::find(bad).is_err(), "{bad:?}");
         }
+        let known = |wanted: &str| {
+            let found = FOUND.lock().expect("valid");
+            found.iter().filter(|known| known.wanted == wanted).count()
+        };
+        assert_eq!((known("root:7"), known("no such user")), (1, 0));
+        for group in 100..300 {
+            let _ = Account::find(&format!("root:{group}"));
+        }
+        assert_eq!(FOUND.lock().expect("valid").len(), MOST_REMEMBERED);
         let account = find("root").expect("root");
         assert!(account.is_ours("root") == geteuid().is_root());
         assert!(!find("root:7").expect("root").is_ours("root:7"));

@@ -7,6 +7,7 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigHandler, Signal as NixSignal, signal};
 use rustix::process::{
@@ -65,6 +66,10 @@ pub(super) fn reap_dropped() {
     });
 }
 
+/// The time within which a child process must have executed its program. The parent waits for it, and with it the whole
+/// loop. A file system that does not answer would otherwise hold both up for any time.
+const EXECUTE_TIMEOUT: Duration = Duration::from_secs(3);
+
 /// The first descriptor after the standard streams.
 const FIRST_DESCRIPTOR: RawFd = 3;
 
@@ -94,7 +99,20 @@ impl ChildProcess {
     ///
     /// It inherits its standard streams and no other descriptor, the original descriptor limit, and the server's
     /// environment except for [`PRIVATE_VARIABLES`]. Variables that `command` sets are passed on in any case.
+    ///
+    /// # Errors
+    ///
+    /// The process cannot be created, the program cannot be executed, or, on Linux, this takes longer than
+    /// [`EXECUTE_TIMEOUT`].
     pub(crate) fn start(command: &mut Command, options: StartOptions) -> io::Result<Self> {
+        Self::start_within(EXECUTE_TIMEOUT, command, options)
+    }
+
+    fn start_within(
+        timeout: Duration,
+        command: &mut Command,
+        options: StartOptions,
+    ) -> io::Result<Self> {
         reap_dropped();
         for variable in PRIVATE_VARIABLES {
             let mut set = command.get_envs().filter(|(_, value)| value.is_some());
@@ -105,6 +123,7 @@ impl ChildProcess {
         let parent = getpid();
         let limit = original_descriptor_limit();
         let prepare = move || {
+            kill_unless_executed_within(timeout);
             setsid()?;
             if options.terminal {
                 ioctl_tiocsctty(rustix::stdio::stdin())?;
@@ -137,12 +156,19 @@ impl ChildProcess {
         unsafe {
             command.pre_exec(prepare);
         }
+        let began = Instant::now();
         let child = command.spawn()?;
         ours().insert(child.id());
-        Ok(Self {
+        let process = Self {
             child,
             reaped: false,
-        })
+        };
+        // The end of a child that was killed before it executed its program looks like success.
+        if began.elapsed() >= timeout && process.is_killed() {
+            let why = format!("the program could not be executed within {timeout:?}");
+            return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+        }
+        Ok(process)
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -161,6 +187,14 @@ impl ChildProcess {
     /// Whether the process has exited. Until it is reaped it stays a zombie, and its pid and group are not reused.
     pub(crate) fn has_exited(&self) -> bool {
         has_exited(self.id())
+    }
+
+    /// Whether the process was killed, without reaping it.
+    fn is_killed(&self) -> bool {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let status = to_pid(self.id()).map(|pid| waitid(WaitId::Pid(pid), options));
+        let killed = Some(Signal::KILL.as_raw());
+        matches!(status, Some(Ok(Some(status))) if status.terminating_signal() == killed)
     }
 
     /// Reaps the process. Blocks until it has exited. Returns `None` if it has been reaped elsewhere, so that its status
@@ -192,6 +226,34 @@ impl Drop for ChildProcess {
         reap_dropped();
     }
 }
+
+/// Has the kernel kill this process, a child, unless it executes a program within this time: timers of `timer_create` end
+/// with the execution. Where this fails, there is no limit. It only makes system calls, so it may run between fork and exec.
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+fn kill_unless_executed_within(timeout: Duration) {
+    use nix::libc;
+    // SAFETY: the calls read and write only the given structures, which are valid for them: all fields are numbers, for which
+    // zero is valid, and on 64-bit systems the kernel's structures are those of libc. `id` has the kernel's type.
+    #[allow(unsafe_code)]
+    unsafe {
+        let mut event: libc::sigevent = std::mem::zeroed();
+        event.sigev_notify = libc::SIGEV_SIGNAL;
+        event.sigev_signo = libc::SIGKILL;
+        let mut id: libc::c_int = 0;
+        let clock = libc::CLOCK_MONOTONIC;
+        if libc::syscall(libc::SYS_timer_create, clock, &raw mut event, &raw mut id) == 0 {
+            let mut limit: libc::itimerspec = std::mem::zeroed();
+            limit.it_value.tv_sec = timeout.as_secs() as libc::time_t;
+            limit.it_value.tv_nsec = timeout.subsec_nanos().into();
+            let none = std::ptr::null_mut::<libc::itimerspec>();
+            libc::syscall(libc::SYS_timer_settime, id, 0, &raw const limit, none);
+        }
+    }
+}
+
+/// This system has no such timers.
+#[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
+fn kill_unless_executed_within(_timeout: Duration) {}
 
 /// Has the kernel kill this process when its parent exits.
 #[cfg(target_os = "linux")]
@@ -261,8 +323,6 @@ pub(crate) fn code_or_signal(status: ExitStatus) -> Result<i32, i32> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
-
     use super::*;
 
     fn sleeper() -> ChildProcess {
@@ -299,5 +359,46 @@ mod tests {
         }
         signal_group(pid, Signal::KILL);
         expect_reaped(pid);
+    }
+
+    /// The bug: a program on a file system that did not answer held up the whole loop. A lease holds up whoever opens the
+    /// file until its owner gives it up, as a network file system does.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_program_that_cannot_be_executed_in_time_is_given_up() {
+        use std::os::fd::AsRawFd;
+
+        use nix::libc;
+
+        /// The request that sets the signal with which the owner of a lease is asked for it.
+        const F_SETSIG: libc::c_int = 10;
+
+        let path = std::env::temp_dir().join(format!("outrigger-lease-{}", std::process::id()));
+        std::fs::copy("/bin/true", &path).expect("a program");
+        let file = std::fs::OpenOptions::new()
+            .write(true)
+            .open(&path)
+            .expect("the program");
+        // SAFETY: the calls take numbers. The signal that asks for the lease is one that is ignored.
+        #[allow(unsafe_code)]
+        let leased = unsafe {
+            libc::fcntl(file.as_raw_fd(), F_SETSIG, libc::SIGURG);
+            libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK)
+        };
+        let mut command = Command::new(&path);
+        let options = StartOptions::default();
+        let started = (leased == 0)
+            .then(|| ChildProcess::start_within(Duration::from_millis(100), &mut command, options));
+        drop(file);
+        std::fs::remove_file(&path).expect("the program");
+        match started {
+            Some(Err(error)) => assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}"),
+            // It had not exited yet when that was looked at.
+            Some(Ok(mut process)) => {
+                let status = process.reap().expect("a status");
+                assert_eq!(status.signal(), Some(Signal::KILL.as_raw()));
+            }
+            None => println!("this file system has no leases"),
+        }
     }
 }

@@ -198,6 +198,15 @@ fn a_command_that_cannot_be_executed_is_the_fault_of_the_caller() {
             );
         }
     }
+    for cwd in ["/no/such", &text] {
+        let body = json!({"command": "true", "cwd": cwd});
+        let (status, answer) = call(address, "POST", "/process/exec", Some(body));
+        let message = answer["message"].as_str().expect("a message");
+        assert!(
+            status == 400 && message.contains("\"cwd\""),
+            "{status} {message}"
+        );
+    }
     std::fs::remove_file(&file).expect("the file");
 }
 

@@ -255,6 +255,7 @@ impl Processes {
     fn start(&mut self, ctx: &mut Context, caller: ClientId, start: Start) {
         let Start { request, exec } = start;
         let name = request.command[0].clone();
+        let has_cwd = request.cwd.is_some();
         let is_compatible = self.config.compat == Compat::KernelImages;
         let launch = Launch {
             id: random_uuid(),
@@ -294,7 +295,7 @@ impl Processes {
             }
             Err(error) => {
                 log::warn!("cannot start {name:?}: {error}");
-                Err(start_failed(&error))
+                Err(start_failed(&error, has_cwd))
             }
         };
         let answer = answer.unwrap_or_else(|rejection| Response::from(&rejection));

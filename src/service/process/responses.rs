@@ -116,10 +116,16 @@ pub(super) fn answer_executed(
     ctx.respond_in_blocks(output.caller, response, blocks);
 }
 
-/// The answer to a call whose process could not be started.
-pub(super) fn start_failed(error: &io::Error) -> Rejection {
+/// The answer to a call whose process could not be started. The child enters its working directory itself, so the error
+/// may be that of the directory.
+pub(super) fn start_failed(error: &io::Error, has_cwd: bool) -> Rejection {
     if is_fault_of_command(error) {
-        return bad_request(format!("cannot start the command: {error}"));
+        let what = if has_cwd {
+            "enter \"cwd\" or start the command"
+        } else {
+            "start the command"
+        };
+        return bad_request(format!("cannot {what}: {error}"));
     }
     let rejection = Rejection::new(StatusCode::INTERNAL, "failed to start process");
     rejection.detail(error.to_string())
