@@ -126,8 +126,10 @@ fn unknown_text_is_ignored_and_only_its_length_is_logged() {
     let warnings: Vec<&str> = log.lines().filter(|line| line.contains("WARN")).collect();
     assert_eq!(warnings.len(), 2, "{log}");
     // The bug: the log had the text, which may be typed input.
-    assert!(warnings[0].contains("a text message of 36 bytes"), "{log}");
-    assert!(!log.contains("rows") && !log.contains("xxx"), "{log}");
+    assert!(warnings[1].contains("a text message of 304 bytes"), "{log}");
+    assert!(!log.contains("xxx"), "{log}");
+    // A resize is not typed.
+    assert!(warnings[0].contains("resize rejected: rows=0 cols=80"), "{log}");
 }
 
 #[test]
