@@ -249,11 +249,14 @@ impl Context {
         client.end_stream(env)
     }
 
-    /// Whether a message of a client is over [`Config::max_json`], so that the service must refuse it. Counts it.
-    pub(crate) fn refuses_json(&mut self, length: usize) -> bool {
-        let is_too_long = length > self.core.env.config.max_json;
-        self.core.env.counters.long_json += u64::from(is_too_long);
-        is_too_long
+    /// Whether a message of a client is over [`Config::max_json`], so that the service must refuse it.
+    pub(crate) fn is_long_json(&self, length: usize) -> bool {
+        length > self.core.env.config.max_json
+    }
+
+    /// Counts a message that a service refuses because of its length.
+    pub(crate) fn count_long_json(&mut self) {
+        self.core.env.counters.long_json += 1;
     }
 
     // File descriptors, timers and work.

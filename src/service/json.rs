@@ -122,12 +122,11 @@ impl<'a> Skimmer<'a> {
             return Ok(());
         }
         loop {
-            let key = self.key()?;
-            let key = &self.text[key];
-            let key = if key.len() > MAX_KEY {
-                Cow::Borrowed(&key[1..key.len() - 1])
+            let (key, has_escapes) = self.scan_key()?;
+            let key = if has_escapes && key.len() <= MAX_KEY {
+                unescape(&self.text[key])
             } else {
-                unescape(key)
+                Cow::Borrowed(&self.text[key.start + 1..key.end - 1])
             };
             member(self, key)?;
             self.space();
@@ -167,12 +166,14 @@ impl<'a> Skimmer<'a> {
         Ok(true)
     }
 
-    /// Scans a value that will be scanned several times more, so it counts four times.
-    pub(crate) fn value_to_search(&mut self) -> Result<Range<usize>, NotJson> {
-        let before = self.budget;
-        let value = self.value()?;
-        self.spend(3 * (before - self.budget))?;
-        Ok(value)
+    /// The units that are left.
+    pub(crate) fn budget(&self) -> u32 {
+        self.budget
+    }
+
+    /// Counts what was scanned since there were `before` units left three times more, because it will be scanned again.
+    pub(crate) fn count_again(&mut self, before: u32) -> Result<(), NotJson> {
+        self.spend(3 * (before - self.budget))
     }
 
     /// Scans a value of any kind and returns its range.
@@ -295,14 +296,22 @@ impl<'a> Skimmer<'a> {
 
     /// Scans a key and the colon after it. Returns the range of the key with its quotes.
     fn key(&mut self) -> Result<Range<usize>, NotJson> {
+        self.scan_key().map(|(key, _)| key)
+    }
+
+    /// Scans a key and the colon after it. Returns the range of the key with its quotes, and whether it has escapes.
+    fn scan_key(&mut self) -> Result<(Range<usize>, bool), NotJson> {
         self.space();
+        self.spend(VALUE)?;
         let before = self.budget;
         let key = self.string()?;
         let escapes = before - self.budget;
-        self.spend(VALUE + escapes * (ESCAPE_IN_KEY - ESCAPE))?;
+        if escapes > 0 {
+            self.spend(escapes * (ESCAPE_IN_KEY - ESCAPE))?;
+        }
         self.space();
         self.expect(b':')?;
-        Ok(key)
+        Ok((key, escapes > 0))
     }
 
     /// Scans a string. The range includes the quotes.

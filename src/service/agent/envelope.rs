@@ -87,16 +87,16 @@ impl Body {
         let (mut has_duplicate, mut has_meta_twin, mut has_other_meta) = (false, false, false);
         let mut has_two_prompts = false;
         let range = skimmer.nested(|skimmer, key| {
-            // `_meta` is searched for several fields later.
-            let value = if is_meta(&key) {
-                skimmer.value_to_search()?
-            } else {
-                skimmer.value()?
-            };
+            let before = skimmer.budget();
+            let value = skimmer.value()?;
             has_duplicate |= match &*key {
                 "sessionId" => !session.set(value),
                 "requestId" => !request_id.set(value),
-                "_meta" => !meta.set(value),
+                "_meta" => {
+                    // It is searched for several fields later.
+                    skimmer.count_again(before)?;
+                    !meta.set(value)
+                }
                 "prompt" => {
                     has_two_prompts |= !prompt.set(value);
                     false
@@ -104,7 +104,10 @@ impl Body {
                 other if is_spelling_of(other, "sessionId") => !other_session.set(value),
                 other if is_spelling_of(other, "requestId") => !other_request.set(value),
                 other => {
-                    has_other_meta |= is_meta(other);
+                    if is_meta(other) {
+                        has_other_meta = true;
+                        skimmer.count_again(before)?;
+                    }
                     has_meta_twin |= other.eq_ignore_ascii_case("_meta");
                     false
                 }

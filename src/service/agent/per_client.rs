@@ -369,14 +369,16 @@ impl Service for AgentPerClient {
                 ctx.send(client, Message::Text(&refused));
                 return;
             }
-            Ok(envelope) if !(acp && is_prompt(&envelope.kind)) && ctx.refuses_json(text.len()) => {
+            Ok(envelope) if ctx.is_long_json(text.len()) && !(acp && is_prompt(&envelope.kind)) => {
+                ctx.count_long_json();
                 return agent.refuse_long(ctx, client, framing, &envelope);
             }
             Ok(envelope) => {
                 agent.begun = true;
                 agent.track(&envelope);
             }
-            Err(_) if ctx.refuses_json(text.len()) => {
+            Err(_) if ctx.is_long_json(text.len()) => {
+                ctx.count_long_json();
                 let refused = error("null", code::INVALID, "Invalid request", Some(TOO_LONG));
                 return ctx.send(client, Message::Text(&refused));
             }

@@ -455,8 +455,12 @@ impl RouterOutput for ContextOutput<'_> {
         self.ctx.send_to_all(clients, Message::Text(text));
     }
 
-    fn refuses_json(&mut self, length: usize) -> bool {
-        self.ctx.refuses_json(length)
+    fn is_long_json(&self, length: usize) -> bool {
+        self.ctx.is_long_json(length)
+    }
+
+    fn count_long_json(&mut self) {
+        self.ctx.count_long_json();
     }
 
     fn close(&mut self, client: ClientId, code: CloseCode, reason: &str) {

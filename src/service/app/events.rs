@@ -102,11 +102,15 @@ impl Events {
         self.push("connect", &event);
     }
 
-    /// The length of a message, or half its length as JSON if most of it needs escapes.
-    pub(super) fn cost_of(message: Message<'_>) -> usize {
+    /// Whether a message is over the limit, or its JSON is over twice the limit because most of it needs escapes.
+    pub(super) fn is_long(message: Message<'_>, limit: usize) -> bool {
+        /// The maximum length of an escape.
+        const LONGEST: usize = 6;
+        let length = message.as_bytes().len();
         match message {
-            Message::Text(text) => text.len().max(escaped_len(text) / 2),
-            Message::Binary(bytes) => bytes.len(),
+            _ if length > limit => true,
+            Message::Text(text) if length * LONGEST > 2 * limit => escaped_len(text) > 2 * limit,
+            Message::Text(_) | Message::Binary(_) => false,
         }
     }
 
@@ -187,7 +191,11 @@ fn escaped_len(text: &str) -> usize {
 }
 
 fn push_string(out: &mut Vec<u8>, text: &str) {
-    out.reserve(escaped_len(text) + 2);
+    /// From this length on, the room for the result is reserved at once.
+    const LONG: usize = 64 << 10;
+    if text.len() >= LONG {
+        out.reserve(escaped_len(text) + 2);
+    }
     let written = serde_json::to_writer(&mut *out, text);
     debug_assert!(written.is_ok(), "writing to memory cannot fail");
 }
@@ -215,8 +223,9 @@ mod tests {
             out.clear();
             push_string(&mut out, &text);
             assert_eq!(escaped_len(&text) + 2, out.len(), "{unit:?}");
-            let cost = Events::cost_of(Message::Text(&text));
-            assert_eq!(cost, text.len().max((out.len() - 2) / 2));
+            let most = text.len().max((out.len() - 1) / 2);
+            assert!(!Events::is_long(Message::Text(&text), most));
+            assert!(Events::is_long(Message::Text(&text), most - 1));
         }
         // Tabs are counted as if they needed six bytes.
         assert_eq!(escaped_len("\t\r"), 12);

@@ -324,7 +324,8 @@ impl Service for App {
 
     fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
         ctx.spend(2 + message.as_bytes().len() / 512);
-        if ctx.refuses_json(Events::cost_of(message)) {
+        if Events::is_long(message, ctx.config().max_json) {
+            ctx.count_long_json();
             return ctx.close(client, CloseCode::TOO_BIG, TOO_LONG);
         }
         self.events.message(client, message);

@@ -77,7 +77,8 @@ impl Router {
         if only_watches && !self.is_permitted_to_watch(client, &envelope, output) {
             return;
         }
-        if !self.is_prompt(&envelope) && output.refuses_json(text.len()) {
+        if output.is_long_json(text.len()) && !self.is_prompt(&envelope) {
+            output.count_long_json();
             return self.refuse_long(client, &envelope, output);
         }
         let known = match self.check_schema(&envelope) {

@@ -111,10 +111,12 @@ pub(crate) trait RouterOutput {
         }
     }
     /// Whether a client's message of this length must be refused, unless it is a prompt.
-    fn refuses_json(&mut self, length: usize) -> bool {
+    fn is_long_json(&self, length: usize) -> bool {
         let _ = length;
         false
     }
+    /// Counts a message that is refused because of its length.
+    fn count_long_json(&mut self) {}
     /// Closes a client.
     fn close(&mut self, client: ClientId, code: CloseCode, reason: &str);
     /// Returns a new secret that cannot be guessed.

@@ -68,7 +68,7 @@ impl RouterOutput for RecordedOutput {
         }
     }
 
-    fn refuses_json(&mut self, length: usize) -> bool {
+    fn is_long_json(&self, length: usize) -> bool {
         self.max_json > 0 && length > self.max_json
     }
 
