@@ -422,7 +422,7 @@ export class Connection {
     const wait = longest * (0.5 + 0.5 * Math.random());
     this.#attempts++;
     // Without a resumable connection, the server may still count the lost connection as the writer.
-    if (!this.#resumable && !this.viewer && this.state.name === "open") this.#takeover = true;
+    if (!this.#resumable && !anew && !this.viewer && this.state.name === "open") this.#takeover = true;
     this.#set({ name: "lost", since: this.#since, next: Date.now() + wait, message: message ?? this.state.message, cuts: this.#cuts });
     if (this.#stopped || this.#socket || this.#timer) return;
     this.#timer = setTimeout(() => this.#connect(), wait);

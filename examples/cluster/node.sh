@@ -14,7 +14,7 @@ listen=${name^^}
 trap 'kill "$pid" 2>/dev/null; wait "$pid"; exit 0' TERM
 while true; do
   "$OUTRIGGER" app --path /rooms --listen "${!listen}" --token-file "$state/token" --trusted-proxy 127.0.0.1 \
-    --affinity-cookie "node=$name" --max-message 16KiB --restart -- \
+    --affinity-cookie "node=$name" --node "$name" --max-message 16KiB --restart -- \
     "$PYTHON" "$here/chat.py" >>"$state/$name.out" 2>>"$state/$name.log" &
   pid=$!
   echo "$pid" >"$state/$name.new"

@@ -229,7 +229,7 @@ async def check_resumption(cluster):
         assert status == 101 and token, (node, status)
         back = {"Outrigger-Resume": f"{token}; received=0"}
         status, _ = await resume(cluster, other, back)
-        assert status == 410, (node, other, status)
+        assert status == 421, (node, other, status)
         status, token = await resume(cluster, node, back)
         assert status == 101, (node, status)
     token = token.partition(";")[0]

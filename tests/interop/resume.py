@@ -1,4 +1,5 @@
-"""examples/resume.py counts while its connections are cut: no number is lost, doubled or out of order."""
+"""examples/resume.py counts while its connections are cut, and while some of them are led to another node: no number is lost, doubled
+or out of order."""
 
 import asyncio
 import os
@@ -21,10 +22,21 @@ class Cutter(Proxy):
     def plan(self):
         return self.random.randrange(380, 410)
 
+    async def serve(self, *args):
+        """Leads every third connection to the other node."""
+        self.count += 1
+        self.server_port = self.ports[self.count % 3 == 0]
+        await super().serve(*args)
+
+
+def port(server):
+    return int(server.url.rsplit(":")[-1].strip("/"))
+
 
 async def main():
-    with Server("echo") as server:
-        cutter = Cutter(int(server.url.rsplit(":")[-1].strip("/")), 1000, "resume")
+    with Server("echo", "--node", "one") as server, Server("echo", "--node", "two") as other:
+        cutter = Cutter(port(server), 1000, "resume")
+        cutter.count, cutter.ports = 0, (port(server), port(other))
         url = f"ws://127.0.0.1:{await cutter.start()}/"
         command = [sys.executable, "-u", "examples/resume.py", url]
         client = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
@@ -36,7 +48,7 @@ async def main():
             client.kill()
             await client.wait()
             await cutter.stop()
-        assert cutter.cuts.total() > 0
+        assert cutter.cuts.total() > 0 and cutter.count >= 3
         print(f"  examples/resume.py: {NUMBERS} numbers, {cutter.cuts.total()} cuts ok")
 
 

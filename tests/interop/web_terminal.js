@@ -450,6 +450,25 @@ os.read(0, 1)
     await terminal.stop();
   },
 
+  /** The server restarts and ends the terminal: the page begins a new one by itself when the server is back. */
+  async restarted(browser) {
+    const server = await bash();
+    const cutter = new Cutter();
+    const port = await cutter.start(server.port);
+    const page = await Page.open(browser, `http://127.0.0.1:${port}${server.path}#token=${TOKEN}`);
+    await page.shows("\n$");
+    await server.stop();
+    await page.says(/The server restarts. No connection since/);
+    const other = await bash();
+    cutter.port = other.port;
+    await page.says(/Connected/);
+    await page.type("echo another\n");
+    await page.shows("\nanother");
+    await page.close();
+    cutter.stop();
+    await other.stop();
+  },
+
   /** The server ends and another one takes its place: the terminal is gone, and the page says so. */
   async gone(browser) {
     const server = await bash();
