@@ -38,6 +38,11 @@ pub(super) fn too_many_of_address() -> Rejection {
     Rejection::unavailable("too many clients from this address").because("max_clients_per_address")
 }
 
+/// 503 because services hold too much memory.
+pub(crate) fn too_little_memory() -> Rejection {
+    Rejection::unavailable("too little memory").because("memory")
+}
+
 impl Core {
     /// Whether there is room for another client or call of this connection's peer.
     pub(super) fn room(&self, id: ClientId) -> Room {
@@ -81,7 +86,7 @@ impl Core {
     /// The rejection, if there is no room.
     pub(super) fn find_room(&self, id: ClientId) -> Result<Option<ClientId>, Rejection> {
         if self.is_memory_short() {
-            return Err(Rejection::unavailable("too little memory").because("memory"));
+            return Err(too_little_memory());
         }
         let room = self.room(id);
         let Some(rejection) = room.rejection() else {

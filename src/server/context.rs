@@ -136,6 +136,12 @@ impl Context {
         self.core.own_ref(id).map(Client::path)
     }
 
+    /// Whether clients make the server hold almost as much as [`Config::memory`](crate::Config::memory) allows, although it has
+    /// ended those who hold most. Services should begin nothing then that takes more memory.
+    pub fn is_short_of_memory(&self) -> bool {
+        self.core.is_memory_short()
+    }
+
     /// The address of a client.
     pub fn remote(&self, id: ClientId) -> Option<Remote> {
         self.core.registry.get(id).map(|client| client.remote)

@@ -74,6 +74,7 @@ pub(crate) use address::split_security;
 pub use address::{Listen, ListenAddress, ParseListenError};
 #[cfg(feature = "cli")]
 pub(crate) use admin::{expect_no_body, is_reserved_path};
+pub(crate) use admission::too_little_memory;
 pub use client::{Remote, Traffic};
 pub use config::{Config, ConfigBuilder, ConfigError, ResumeConfig};
 pub use connector::{Connect, ConnectError, ParseTargetError, Proxies, Retry, Target};

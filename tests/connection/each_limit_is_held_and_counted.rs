@@ -124,6 +124,65 @@ fn calls_of_an_address_count_with_its_clients() {
 }
 
 #[test]
+fn clients_of_a_principal() {
+    // The bug: one person could take the places of all.
+    let folder = TraceFile::new("principal");
+    let socket = format!("{}.sock", folder.path());
+    let listen = format!("unix:{socket}");
+    let program = Program::start(&[
+        "echo",
+        "--log",
+        "off",
+        "--listen",
+        "127.0.0.1:0",
+        "--listen",
+        &listen,
+        "--max-clients-per-principal",
+        "2",
+    ]);
+    let address = program.address();
+    let metric = "outrigger_refusals_total{reason=\"max_clients_per_principal\"}";
+    let connect = || {
+        let mut stream = UnixStream::connect(&socket).expect("the server listens");
+        stream.write_all(&request("/")).expect("a request");
+        let mut status = [0; 12];
+        stream.read_exact(&mut status).expect("an answer");
+        (stream, String::from_utf8_lossy(&status[9..]).into_owned())
+    };
+    let [first, _second] = [connect(), connect()];
+    assert_eq!((&*first.1, &*_second.1), ("101", "101"));
+    assert_eq!(connect().1, "503");
+    eventually(metric, || sample(address, metric) == 1.0);
+    // Others are not limited, and clients without a name do not count together.
+    let _others: Vec<_> = (0..4).map(|_| Wire::connect(address, "/")).collect();
+    drop(first);
+    eventually("there is room again", || connect().1 == "101");
+}
+
+#[test]
+fn memory_that_services_hold() {
+    let program = Program::start(&["processes", "--log", "off", "--memory", "1MiB"]);
+    let address = program.address();
+    let spawn = |script: &str| {
+        let body = serde_json::json!({"command": "sh", "args": ["-c", script]});
+        crate::common::call(address, "POST", "/process/spawn", Some(body))
+    };
+    assert_eq!(spawn("head -c 2000000 /dev/zero; sleep 1000").0, 200);
+    // The output of a process counts, and no other one is started then.
+    eventually("memory is short", || {
+        let (status, answer) = spawn("true");
+        status == 503 && answer["message"] == "too little memory"
+    });
+    assert_eq!(
+        sample(address, "outrigger_limit{limit=\"memory\"}"),
+        1048576.0
+    );
+    assert!(sample(address, "outrigger_held_memory_bytes") > 900_000.0);
+    // What was started goes on, and can be ended.
+    assert_eq!(crate::common::call(address, "GET", "/process", None).0, 200);
+}
+
+#[test]
 fn the_size_of_a_head() {
     let metric = "outrigger_refusals_total{reason=\"head_size\"}";
     let server = Limited::new(&["--max-head", "1024"], metric);

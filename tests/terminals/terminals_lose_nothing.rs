@@ -129,7 +129,10 @@ fn unknown_text_is_ignored_and_only_its_length_is_logged() {
     assert!(warnings[1].contains("a text message of 304 bytes"), "{log}");
     assert!(!log.contains("xxx"), "{log}");
     // A resize is not typed.
-    assert!(warnings[0].contains("resize rejected: rows=0 cols=80"), "{log}");
+    assert!(
+        warnings[0].contains("resize rejected: rows=0 cols=80"),
+        "{log}"
+    );
 }
 
 #[test]

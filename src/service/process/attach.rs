@@ -184,6 +184,16 @@ impl Attachments {
         self.output.spare(most.min(self.output.capacity() - held))
     }
 
+    /// The memory of the output in bytes.
+    pub(crate) fn held_memory(&self) -> usize {
+        self.output.held()
+    }
+
+    /// Keeps no more output than now fits into the memory, because memory is short.
+    pub(crate) fn stop_growing(&mut self) {
+        self.output.stop_growing();
+    }
+
     /// Adds the first `count` bytes of `spare` to the output.
     pub(crate) fn commit(&mut self, stream: OutputStream, count: usize) {
         self.output.commit(stream, count);

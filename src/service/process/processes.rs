@@ -20,6 +20,7 @@ use super::program::{Launch, PassEnv, Program};
 use super::programs::Programs;
 use super::responses::{spawned, spec, start_failed, status, summary};
 use super::sink::Sink;
+use crate::server::too_little_memory;
 use crate::service::Endpoint;
 use crate::sys::random_uuid;
 use crate::{
@@ -242,6 +243,9 @@ impl Processes {
         let running = self.programs.iter().filter(is_running).count();
         if running + self.waiting.len() >= self.config.max_processes {
             return Err(Rejection::unavailable("too many processes"));
+        }
+        if ctx.is_short_of_memory() {
+            return Err(too_little_memory());
         }
         if start.exec.is_some() {
             self.exec_calls.check_budget()?;
@@ -611,6 +615,10 @@ impl Service for Processes {
 
     fn orphans_changed(&mut self, ctx: &mut Context) {
         self.programs.orphans_changed(ctx);
+    }
+
+    fn held(&self) -> usize {
+        self.programs.held_memory()
     }
 
     fn status(&self) -> StatusFields {

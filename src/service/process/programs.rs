@@ -119,6 +119,11 @@ impl Programs {
         self.entries.get_mut(&id).map(|entry| &mut entry.program)
     }
 
+    /// The memory of the output of all programs, in bytes.
+    pub(crate) fn held_memory(&self) -> usize {
+        self.iter().map(|program| program.sink.held_memory()).sum()
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Program> {
         self.entries.values().map(|entry| &entry.program)
     }

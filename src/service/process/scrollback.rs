@@ -68,6 +68,16 @@ impl Scrollback {
         self.capacity
     }
 
+    /// The memory of the buffer in bytes.
+    pub(crate) fn held(&self) -> usize {
+        self.memory.capacity()
+    }
+
+    /// Keeps no more output than now fits into the memory, because memory is short.
+    pub(crate) fn stop_growing(&mut self) {
+        self.capacity = self.memory.len().max(MIN_SIZE).min(self.capacity);
+    }
+
     /// The offset of the oldest byte that is kept.
     pub(crate) fn start(&self) -> u64 {
         self.start
@@ -166,6 +176,35 @@ impl Scrollback {
 mod tests {
     use super::*;
     use crate::random::Random;
+
+    #[test]
+    fn a_buffer_that_stops_growing_keeps_the_last_bytes_that_fit() {
+        let mut ring = Scrollback::new(1 << 20);
+        let write = |ring: &mut Scrollback, count: usize| {
+            for _ in 0..count {
+                ring.spare(1)[0] = (ring.end() % 251) as u8;
+                ring.commit(OutputStream::Stdout, 1);
+            }
+        };
+        write(&mut ring, 5000);
+        ring.stop_growing();
+        let held = ring.held();
+        write(&mut ring, 100_000);
+        assert_eq!((ring.held(), ring.end()), (held, 105_000));
+        assert_eq!(ring.end() - ring.start(), held as u64);
+        let mut from = ring.start();
+        while from < ring.end() {
+            let (_, piece) = ring.piece(from, 777);
+            for byte in piece {
+                assert_eq!(u64::from(*byte), from % 251);
+                from += 1;
+            }
+        }
+        let mut empty = Scrollback::new(1 << 20);
+        empty.stop_growing();
+        write(&mut empty, 10_000);
+        assert_eq!(empty.end() - empty.start(), MIN_SIZE as u64);
+    }
 
     #[test]
     fn the_last_bytes_of_the_output_are_kept() {

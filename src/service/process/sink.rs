@@ -160,6 +160,22 @@ impl Sink {
         }
     }
 
+    /// The memory of the output in bytes.
+    pub(crate) fn held_memory(&self) -> usize {
+        match self {
+            Self::Shared(attachments) => attachments.held_memory(),
+            Self::Collected(collected) => collected.held(),
+        }
+    }
+
+    /// Keeps no more output than now fits into the memory, because memory is short. Output that a call collects has a limit of its
+    /// own.
+    pub(crate) fn stop_growing(&mut self) {
+        if let Self::Shared(attachments) = self {
+            attachments.stop_growing();
+        }
+    }
+
     /// Space for up to `most` bytes of output.
     pub(crate) fn spare(&mut self, most: usize) -> &mut [u8] {
         match self {

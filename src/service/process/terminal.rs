@@ -270,6 +270,10 @@ impl Service for Terminal {
         self.programs.orphans_changed(ctx);
     }
 
+    fn held(&self) -> usize {
+        self.programs.held_memory()
+    }
+
     fn status(&self) -> StatusFields {
         let status = json!({"processes": {"running": self.programs.len()}});
         StatusFields::from_value(status)

@@ -384,6 +384,9 @@ impl Program {
         let output = &mut self.outputs[at];
         let mut left = READ_PER_TURN;
         let mut closed = false;
+        if ctx.is_short_of_memory() {
+            self.sink.stop_growing();
+        }
         while left > 0 && self.sink.wants_output() {
             let spare = self.sink.spare(left);
             match output.read(spare) {
