@@ -13,7 +13,7 @@
 //! # #[cfg(feature = "server")] fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use outrigger::{ClientId, CloseReason, Config, Context, Message, Request, Server, Service};
 //!
-//! /// A chat: everyone at a path gets what one of them says.
+//! /// A chat: a message goes to every client on the same path.
 //! struct Chat;
 //!
 //! impl Service for Chat {
@@ -67,11 +67,11 @@
 //!  socket <--- write buffer <-------- PONG, CLOSE ------ Context::send, close, broadcast     |
 //!            |   | bytes that do not fit                                                     |
 //!            |   v                                                                           |
-//!            |  the client's backlog, until the socket is writable                           |
+//!            |  the client's output queue, until the socket is writable                      |
 //!            +-------------------------------------------------------------------------------+
 //! ```
 //!
-//! Until the handshake, a [`protocol::HttpConnection`] takes the place of the [`protocol::WebSocket`].
+//! Until the handshake, a [`protocol::HttpConnection`] is used instead of the [`protocol::WebSocket`].
 //!
 //! Services can rely on this:
 //!
@@ -108,7 +108,7 @@
 //! # #[cfg(not(feature = "server"))] fn main() {}
 //! ```
 //!
-//! The other way round, [`protocol::driver`] is one connection on any byte stream, for a task of a runtime.
+//! Conversely, [`protocol::driver`] runs one connection on any byte stream, in a task of an async runtime.
 //! `examples/tokio.rs` shows both, with compression.
 //!
 //! # A client

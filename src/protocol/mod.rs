@@ -1,4 +1,4 @@
-//! The server's side of RFC 6455 without I/O: the caller passes in bytes and the time, and gets events and bytes.
+//! Both sides of RFC 6455 without I/O: the caller passes in bytes and the time, and gets events and bytes.
 //!
 //! The protocol uses no socket, clock, log or event loop, so a whole conversation runs in a unit test or a fuzzer with
 //! simulated time. To use it in an event loop of your own, build the crate with `default-features = false`.

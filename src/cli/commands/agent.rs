@@ -95,7 +95,7 @@ const FLAGS: &[Flag] = &[
         words: &["shared", "per-client"],
         default: Some("shared"),
         help: "shared: one agent for each kind of client; per-client: one agent for each connection",
-        brief: Some("shared or per-client: one agent for all, or one each"),
+        brief: Some("shared or per-client: share agents, or start one for each"),
         set: |settings, value| {
             settings.per_client = match value {
                 "shared" => false,

@@ -8,7 +8,7 @@ use crate::service::{App, AppConfig};
 pub(super) static APP: Command = Command {
     name: "app",
     usage: "[OPTIONS] [-- PROGRAM [ARGS...]]",
-    summary: "make PROGRAM the server, by lines of JSON",
+    summary: "run PROGRAM as a server that reads and writes JSON lines",
     brief: Some(
         "\
 Runs PROGRAM as the server: it reads events and writes commands as lines of JSON. Without PROGRAM,

@@ -27,7 +27,7 @@ pub(super) static ATTACH: Command = Command {
     summary: "use a terminal or process of a server",
     brief: Some(
         "\
-Makes this terminal the terminal of a program behind a server. ~. after a newline leaves.",
+Makes this terminal the terminal of a program behind a server. To leave, type ~. after a newline.",
     ),
     about: "\
 Makes this terminal the terminal of a program behind a server: a program of 'outrigger terminal' at

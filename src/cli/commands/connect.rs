@@ -27,7 +27,7 @@ sent as a message, and each message is written to standard output as a line. A p
 agents or MCP servers as child processes can thus use one that runs elsewhere. After a cut, the
 connection resumes, and every message arrives exactly once. All other output goes to standard error.
 
-If the connection is lost for good, each JSON-RPC request that waits gets the error -32016, and the
+If the connection is lost for good, each pending JSON-RPC request gets the error -32016, and the
 next 'initialize' begins a new connection.
 
 URL is ws://HOST[:PORT]/PATH or wss://HOST[:PORT]/PATH, or for a unix socket ws+unix:SOCKET:PATH.

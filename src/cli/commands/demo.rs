@@ -9,7 +9,7 @@ pub(super) static DEMO: Command = Command {
     summary: "run several services and print links to try",
     brief: Some(
         "\
-Serves several commands at once, with a console for browsers. It prints what to open and to paste.",
+Serves several commands at once, with a console for browsers. It prints links and commands to try.",
     ),
     about: "\
 Serves several commands at once: echo at /echo, your shell at /terminal, processes at /process, a

@@ -8,7 +8,7 @@ pub(super) static ECHO: Command = Command {
     summary: "send every message back",
     brief: Some(
         "\
-Sends every message back to the client that sent it. It tests clients, proxies and networks.",
+Sends every message back to the client that sent it. Use it to test clients, proxies and networks.",
     ),
     about: "\
 Sends every message back to the client that sent it, to test clients, proxies and networks.

@@ -8,7 +8,7 @@ use crate::service::{PipeConfig, PipePerClient, PipeShared};
 pub(super) static PIPE: Command = Command {
     name: "pipe",
     usage: "[OPTIONS] -- PROGRAM [ARGS...]",
-    summary: "make PROGRAM's input and output the messages",
+    summary: "turn messages into PROGRAM's input, and its output into messages",
     brief: Some(
         "\
 Runs PROGRAM for each client. A message becomes a line of its input, and a line of its output

@@ -8,7 +8,7 @@ pub(super) static SERVE: Command = Command {
     summary: "serve several of these on one listener",
     brief: Some(
         "\
-Serves several commands on one listener, each at a path that the configuration file names.
+Serves several commands on one listener, each at a path set in the configuration file.
 A browser finds a console at /.",
     ),
     about: "\

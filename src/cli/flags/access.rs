@@ -9,7 +9,7 @@ pub(in crate::cli) const TOKEN_FILE: Flag = Flag {
         "a generated token, printed in the 'listening' line; none for echo on loopback",
     ),
     help: "file with the tokens that clients present: one word, or lines NAME SCOPE SECRET as 'outrigger token' writes them; the variable OUTRIGGER_TOKEN may hold this text instead",
-    brief: Some("tokens of clients; without it, one is printed"),
+    brief: Some("file with tokens; without it, one is generated and printed"),
     set: |settings, value| put(&mut settings.token_file, Ok(Some(value.into()))),
     accepts: samples(&["/run/token"]),
     ..Flag::BASE

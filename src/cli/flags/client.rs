@@ -15,6 +15,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         default_note: None,
         help: "file with the token to present, in its first line that is neither empty nor a comment; the variable OUTRIGGER_TOKEN may hold the token instead, and so may the query of URL, as token=TOKEN",
+        brief: Some("file with the token to present"),
         ..TOKEN_FILE
     },
     Flag {

@@ -22,7 +22,7 @@ pub(super) const FLAGS: &[Flag] = &[
         name: "resume-grace",
         takes: Takes::One("TIME"),
         default: Some("5m"),
-        help: "how long a client whose connection was cut may take to resume it, counted from when the service owes the client nothing more",
+        help: "how long a client whose connection was cut may take to resume it, counted from the end of the client's pending work",
         set: |settings, value| {
             let time = duration(value).map(Option::unwrap_or_default);
             put(&mut config(settings).grace, time)
@@ -48,7 +48,7 @@ pub(super) const FLAGS: &[Flag] = &[
         name: "resume-buffer",
         takes: Takes::One("BYTES"),
         default: Some("4MiB"),
-        help: "maximum unconfirmed messages kept for one resumable client, not counting the longest one; a client that exceeds it ends with 1008",
+        help: "maximum unconfirmed messages kept for one resumable client, not counting the longest one; a client that exceeds it is disconnected with 1008",
         set: |settings, value| put(&mut config(settings).buffer, size(value, 4096..=1 << 40)),
         accepts: samples(&["4096", "1GiB"]),
         rejects: &["4095", "lots"],

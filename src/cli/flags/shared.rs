@@ -57,7 +57,7 @@ pub(in crate::cli) const ON_FAILURE: Flag = Flag {
     words: &["exit", "retry"],
     default_note: Some("exit; retry in a route of serve"),
     help: "when the program cannot be started or keeps exiting: 'exit' ends the server; 'retry' rejects clients with 503 and starts the program again, at least every 10 s",
-    brief: Some("end the server, or try again without end"),
+    brief: Some("if PROGRAM fails: end the server, or keep restarting PROGRAM"),
     set: |settings, value| {
         settings.restart_limit.on_failure = match value {
             "exit" => OnFailure::Exit,

@@ -42,7 +42,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "tls-client-ca",
         takes: Takes::One("FILE"),
-        help: "require a certificate of every client that connects over TLS; the file contains the CA certificates in PEM that must have signed it. The name in the certificate identifies the client in the log and in /status, as cert:NAME",
+        help: "require a certificate from every client that connects over TLS; the file contains the CA certificates in PEM that must have signed it. The name in the certificate identifies the client in the log and in /status, as cert:NAME",
         set: |settings, value| put(&mut settings.tls.client_ca, Ok(Some(value.into()))),
         accepts: samples(&["/etc/ssl/clients.pem"]),
         ..Flag::BASE
