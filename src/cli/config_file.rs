@@ -109,12 +109,12 @@ impl ConfigFile {
 
     fn route(&self, path: &str, route: &Value) -> Result<(&'static Command, Settings), String> {
         let place = [ROUTES, path];
-        let one = || {
-            let names: Vec<_> = Command::of_routes().map(|command| command.name).collect();
-            let names = names.join(", ");
-            let why = format!("expected an object with one of {names} and its settings");
-            self.error(&place, &why)
-        };
+        let names: Vec<_> = Command::of_routes().map(|command| command.name).collect();
+        let expected = format!(
+            "expected an object with one of {} and its settings",
+            names.join(", ")
+        );
+        let one = || self.error(&place, &expected);
         let (name, fields) = route
             .as_object()
             .filter(|route| route.len() == 1)
@@ -123,7 +123,10 @@ impl ConfigFile {
         let mut commands = Command::of_routes();
         let command = commands
             .find(|command| command.name == name)
-            .ok_or_else(one)?;
+            .ok_or_else(|| {
+                let hint = suggest::hint(name, &names, "\"", "\"");
+                self.error(&[ROUTES, path, name], &format!("{expected}{hint}"))
+            })?;
         let place = [ROUTES, path, name];
         let fields = fields
             .as_object()
@@ -257,6 +260,14 @@ fn unknown_setting(key: &str, mut names: Vec<&str>, command: &Command) -> String
     }
     names.extend((command.program != ProgramArg::None).then_some(PROGRAM));
     names.extend(matches!(command.serves, Serves::Routes).then_some(ROUTES));
+    let mut serves = Command::ALL
+        .iter()
+        .filter(|command| command.serves_routes());
+    let is_of_server =
+        |command: &Command| Flag::general(command).iter().any(|flag| flag.name == key);
+    if !command.serves_routes() && serves.any(|command| is_of_server(command)) {
+        return "this is a setting of the server: write it outside the routes".to_owned();
+    }
     let hint = suggest::hint(key, &names, "\"", "\"");
     format!("'{}' has no such setting{hint}", command.name)
 }

@@ -23,7 +23,10 @@ pub(super) fn find(
             Found::Other => Err(format!(
                 "cannot start {name:?}: it is not an executable file"
             )),
-            Found::Nothing => Err(format!("cannot start {name:?}: no such file")),
+            Found::Nothing => Err(format!(
+                "cannot start {name:?}: no such file{}",
+                words_hint(name)
+            )),
         };
     }
     let given = variables.iter().rfind(|(variable, _)| variable == "PATH");
@@ -42,8 +45,20 @@ pub(super) fn find(
     }
     Err(match other {
         Some(file) => format!("cannot start {name:?}: {file:?} is not an executable file"),
-        None => format!("cannot start {name:?}: not found in PATH"),
+        None => format!(
+            "cannot start {name:?}: not found in PATH{}",
+            words_hint(name)
+        ),
     })
+}
+
+/// What to say about a name that seems to have arguments.
+fn words_hint(name: &str) -> &'static str {
+    if name.contains(' ') {
+        "; write the program and its arguments as separate words"
+    } else {
+        ""
+    }
 }
 
 /// The kind of file at a path.

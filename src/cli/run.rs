@@ -72,7 +72,18 @@ pub(super) fn run(
     }
     match serve(command, settings, routes) {
         Ok(outcome) => outcome,
-        Err(error) => fail(&with_causes(&*error), Outcome::Failure),
+        Err(error) => {
+            let hint = match error.downcast_ref() {
+                Some(crate::Error::Listen { address, source })
+                    if source.kind() == io::ErrorKind::AddrInUse
+                        && !address.starts_with("unix:") =>
+                {
+                    "; another program uses this port: choose one with -p, or any free one with -p 0"
+                }
+                _ => "",
+            };
+            fail(&format!("{}{hint}", with_causes(&*error)), Outcome::Failure)
+        }
     }
 }
 

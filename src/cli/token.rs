@@ -87,6 +87,13 @@ fn add(file: &Path, name: &str, scope: Scope) -> Result<(), Failure> {
     })?;
     let edit = Edit::begin(file, true)?;
     let mut tokens = edit.tokens.clone();
+    if tokens
+        .iter()
+        .any(|one| one.name() == name && one.scope() == scope)
+    {
+        let why = format!("'{name}' has a token of the scope {scope} already; revoke it first");
+        return Err(failed(why));
+    }
     tokens
         .add(credential)
         .map_err(|error| failed(format!("'{name}': {error}")))?;

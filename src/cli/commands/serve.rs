@@ -26,7 +26,7 @@ Serves several of the other commands behind one listener, each at a path. The fi
 
 The settings of a route are the options of its command by their names. The longest path that matches
 a request wins, and '/...' at the end of a path includes all paths below it. If one of the programs
-fails for good, the server stops.
+fails, only its route stops: new clients get 503 until the program works again.
 
 In a browser, / is a console that shows the activity of the routes, unless / is itself a route.
 ",

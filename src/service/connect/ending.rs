@@ -64,9 +64,26 @@ impl Bridge {
                 self.fail(ctx, "the connection was cut", failure);
             }
             // If the CLOSE was sent before, its time limit applies.
-            Link::Open { client, .. } if self.stage == Stage::InputEnded => self.close(ctx, client),
+            Link::Open { client, .. } if self.stage == Stage::InputEnded => {
+                self.failure = self.unanswered();
+                self.close(ctx, client);
+            }
             Link::Open { .. } => {}
         }
+    }
+
+    /// Says how many requests the server has not answered in time, if it speaks JSON-RPC.
+    fn unanswered(&self) -> Option<String> {
+        let count = self.requests.waiting_count();
+        (self.config.json && count > 0).then(|| {
+            let time = self.config.linger;
+            let requests = if count == 1 {
+                "request was"
+            } else {
+                "requests were"
+            };
+            format!("{count} {requests} not answered within {time:?} after the end of the input")
+        })
     }
 
     /// Stops as soon as everything is written to standard output.
@@ -75,7 +92,7 @@ impl Bridge {
             return;
         }
         self.stage = Stage::Finished;
-        self.failure = failure;
+        self.failure = failure.or(self.failure.take());
         match self.link {
             Link::Opening(client) | Link::Open { client, .. } => {
                 ctx.close(client, CloseCode::NORMAL, "");

@@ -70,6 +70,11 @@ impl Requests {
         !self.local.is_empty()
     }
 
+    /// The number of requests of the local side that wait for an answer.
+    pub(super) fn waiting_count(&self) -> usize {
+        self.local.len()
+    }
+
     /// Whether the connection was lost and only `initialize` begins another one.
     pub(super) fn awaits_initialize(&self) -> bool {
         self.lost.is_some()

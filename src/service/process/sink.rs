@@ -164,7 +164,8 @@ impl Sink {
     pub(crate) fn held_memory(&self) -> usize {
         match self {
             Self::Shared(attachments) => attachments.held_memory(),
-            Self::Collected(collected) => collected.held(),
+            // It is held as base64.
+            Self::Collected(collected) => collected.held() / 3 * 4,
         }
     }
 

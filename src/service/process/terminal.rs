@@ -7,7 +7,8 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::attach::{Attachments, Role, Sharing};
-use super::calls::{find_account, size_of};
+use super::body::bad_request;
+use super::calls::{AttachQuery, find_account, size_of};
 use super::dialect::Dialect;
 use super::program::{Launch, MARK, PassEnv};
 use super::programs::Programs;
@@ -177,6 +178,10 @@ impl Service for Terminal {
     fn accept(&mut self, ctx: &mut Context, request: &Request<'_>) -> Result<Accept, Rejection> {
         size_of(request)?;
         let dialect = Dialect::of(request)?;
+        if AttachQuery::is_viewer(request) {
+            let why = "each client of a terminal has a program of its own; a terminal of the process API can be watched";
+            return Err(bad_request(why));
+        }
         if self.used && self.config.once {
             return Err(Rejection::unavailable(
                 "this terminal accepts one client only",
