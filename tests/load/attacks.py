@@ -670,8 +670,7 @@ def exec_readers(run, held, **fields):
 
 def slow_exec_readers(run):
     """30 callers of `exec` read 2 kB/s of 16 MB each"""
-    # The server keeps 1 MiB of each stream, and the answer has both in base64.
-    exec_readers(run, 2 * MIB * 4 // 3)
+    exec_readers(run, MAX_OUTBOUND)
 
 
 def greedy_exec_readers(run):

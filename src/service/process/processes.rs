@@ -9,8 +9,8 @@ use uuid::Uuid;
 use super::attach::{Attachments, Role, Sharing};
 use super::body::bad_request;
 use super::calls::{
-    AttachQuery, Call, RunRequest, SpecFormat, no_process, read_data, read_exec, read_signal,
-    read_size, read_spawn, since,
+    AttachQuery, Call, RunRequest, no_process, read_data, read_exec, read_signal, read_size,
+    read_spawn, since,
 };
 use super::compat::Compat;
 use super::dialect::{Dialect, log_failed_resize};
@@ -131,17 +131,14 @@ impl Processes {
 
     /// The call that a request makes. Its process may not exist.
     fn parse_call(&self, request: &Request<'_>) -> Result<Call, Rejection> {
+        let path = request.path();
         let is_compatible = self.config.compat == Compat::KernelImages;
-        match request.path() {
-            "/spec.json" if is_compatible => return Ok(Call::Spec(SpecFormat::Json)),
-            "/spec.yaml" if is_compatible => return Ok(Call::Spec(SpecFormat::Yaml)),
-            _ => {}
-        }
-        let below = self
-            .config
-            .endpoint
-            .below(request.path())
-            .ok_or_else(Rejection::not_found)?;
+        let below = match self.config.endpoint.below(path) {
+            Some(below) => below,
+            // kernel-images describes itself at its root.
+            None if is_compatible && matches!(path, "/spec.json" | "/spec.yaml") => path,
+            None => return Err(Rejection::not_found()),
+        };
         let method = match request.method() {
             "HEAD" => "GET",
             method => method,

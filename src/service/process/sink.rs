@@ -113,20 +113,36 @@ impl CollectedOutput {
     }
 
     fn commit(&mut self, stream: OutputStream, count: usize) {
+        if self.exceeded.is_some() {
+            return;
+        }
         let collected = match stream {
             OutputStream::Stdout => &mut self.stdout,
             OutputStream::Stderr => &mut self.stderr,
         };
-        let taken = count.min(self.limit - collected.len());
-        if taken < count {
-            self.exceeded.get_or_insert(Exceeded::Stream(self.limit));
-        }
-        if self.budget.reserve(taken) {
-            collected.push(&self.space[..taken]);
-            self.held += taken;
+        if count > self.limit - collected.len() {
+            self.exceed(Exceeded::Stream(self.limit));
+        } else if self.budget.reserve(count) {
+            self.held += count;
+            collected.push(&self.space[..count]);
         } else {
-            self.exceeded = Some(Exceeded::Total);
+            self.exceed(Exceeded::Total);
         }
+    }
+
+    /// The answer is an error, so the output is not needed. Other calls get its space at once, or all of them would fail
+    /// together.
+    fn exceed(&mut self, limit: Exceeded) {
+        self.exceeded = Some(limit);
+        self.stdout = Base64Blocks::default();
+        self.stderr = Base64Blocks::default();
+        self.release();
+    }
+
+    /// Gives the space back.
+    fn release(&mut self) {
+        let held = std::mem::take(&mut self.held);
+        self.budget.bytes.fetch_sub(held, Ordering::Relaxed);
     }
 
     /// Takes standard output and standard error as base64, each in blocks.
@@ -147,7 +163,7 @@ impl CollectedOutput {
 
 impl Drop for CollectedOutput {
     fn drop(&mut self) {
-        self.budget.bytes.fetch_sub(self.held, Ordering::Relaxed);
+        self.release();
     }
 }
 
@@ -436,27 +452,27 @@ mod tests {
         let budget = ExecBudget::new(250_000);
         let caller: ClientId = "c1".parse().expect("an id");
         let new = || CollectedOutput::new(caller, Details::Usual, 100_000, budget.clone());
+        let held = || budget.bytes.load(Ordering::Relaxed);
         let mut one = new();
         collect(&mut one, OutputStream::Stdout, 100_000);
         collect(&mut one, OutputStream::Stderr, 100_000);
-        assert_eq!(one.exceeded(), None);
-        collect(&mut one, OutputStream::Stderr, 1);
-        assert_eq!(one.exceeded(), Some(Exceeded::Stream(100_000)));
-        assert_eq!((one.stdout.len(), one.stderr.len()), (100_000, 100_000));
+        assert_eq!((one.exceeded(), held()), (None, 200_000));
+        // The bug: what was collected for a call that failed was held until its process had exited, so that other calls
+        // failed with it.
         let mut other = new();
         collect(&mut other, OutputStream::Stdout, 60_000);
-        assert_eq!(other.exceeded(), Some(Exceeded::Total));
-        assert!(other.stdout.len() <= 50_000);
-        drop(one);
-        assert!(!budget.is_full());
+        assert_eq!((other.exceeded(), held()), (Some(Exceeded::Total), 200_000));
+        collect(&mut one, OutputStream::Stderr, 1);
+        assert_eq!(
+            (one.exceeded(), held()),
+            (Some(Exceeded::Stream(100_000)), 0)
+        );
+        collect(&mut one, OutputStream::Stdout, 1000);
         let mut third = new();
         collect(&mut third, OutputStream::Stdout, 100_000);
-        assert_eq!(third.exceeded(), None);
-        drop((other, third));
-        assert_eq!(
-            budget.bytes.load(Ordering::Relaxed),
-            0,
-            "the whole budget is free again"
-        );
+        assert_eq!((third.exceeded(), held()), (None, 100_000));
+        assert!(!budget.is_full());
+        drop((one, other, third));
+        assert_eq!(held(), 0, "the whole budget is free again");
     }
 }

@@ -297,7 +297,7 @@ impl Program {
                     self.exited_at().map_or(Duration::ZERO, |at| now.since(at))
                 );
             }
-            self.output_timed_out = self.time_limit == Some(until);
+            self.output_timed_out = self.linger_for.is_none() && self.time_limit == Some(until);
             self.linger = Linger::Draining(LINGER_BYTES);
             self.read_rest(ctx);
         }
