@@ -94,6 +94,7 @@ pub use policy::{
 #[cfg(feature = "cli")]
 pub(crate) use policy::{RejectionHints, words};
 pub(crate) use policy::{is_token_protocol, percent_decode, without_token};
+#[cfg(feature = "cli")]
 pub(crate) use resumption::is_node_name;
 pub(crate) use resumption::without_resume;
 pub use service::{Readiness, Route, Service};

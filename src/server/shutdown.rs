@@ -83,7 +83,7 @@ impl Shutdown {
         )
     }
 
-    /// Whether the first request of a connection is served while the server stops: it was accepted before the server began to stop.
+    /// Whether a stopping server serves the first request of a connection: it was accepted before the server began to stop.
     pub(super) fn serves_newcomer(&self, id: ClientId) -> bool {
         self.is_asked() || self.newcomers.contains(&id)
     }
@@ -242,7 +242,7 @@ impl<S: Service> Server<S> {
     /// that waits for an answer gets 503, if its socket has room.
     fn end_clients(&mut self) {
         self.stop_listening();
-        let unfinished = Rejection::unavailable("the server stops, and the call took too long");
+        let unfinished = Rejection::unavailable("the server stopped before the call was answered");
         let unfinished = Response::from(&unfinished.because("stopping"));
         for id in self.ctx.core.registry.ids() {
             self.act(|server| {

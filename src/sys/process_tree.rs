@@ -274,10 +274,10 @@ impl ProcessTrees {
 
 #[cfg(test)]
 mod tests {
-    use crate::sys::random_uuid;
     use std::collections::BTreeMap;
 
     use super::*;
+    use crate::sys::random_uuid;
 
     /// A simulated process table that counts the calls.
     #[derive(Default)]

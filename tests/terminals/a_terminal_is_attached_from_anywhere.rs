@@ -225,8 +225,13 @@ fn a_terminal_begins_anew_when_its_server_restarts() {
         let cutter = Cutter::start(Some(first.address()), Vec::new());
         let mut client = attach(&[], &url(cutter.address, "/terminal"));
         client.expect("one ");
-        cutter.set_target(Some(second.address()));
+        cutter.set_target(None);
         first.signal(Signal::TERM);
+        client.expect("connection lost; trying again");
+        // The new program does not get what was typed for the other one.
+        client.type_keys("stale\r");
+        eventually("it tries to come back", || cutter.accepted() > 3);
+        cutter.set_target(Some(second.address()));
         client.expect("the server has restarted: this is a new program");
         client.type_keys("again\r");
         client.expect("got again");

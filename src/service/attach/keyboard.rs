@@ -150,6 +150,12 @@ impl Keyboard {
         }
     }
 
+    /// Drops the keys that wait for the program.
+    pub(super) fn forget(&mut self) {
+        self.waiting = ByteQueue::default();
+        self.last = None;
+    }
+
     /// Adds the end of file that a user would type. After an unfinished line, the first `^D` only ends the line.
     pub(super) fn add_end_of_file(&mut self) {
         let is_line_start = self

@@ -303,6 +303,10 @@ impl Attach {
         self.phase = Phase::Open;
         self.not_resumed = None;
         let is_new = std::mem::take(&mut self.is_restarting);
+        if is_new && let Some(keyboard) = &mut self.keyboard {
+            // They were typed for the program before.
+            keyboard.forget();
+        }
         let is_full = self.display.as_ref().is_some_and(Display::is_full);
         if let Some(client) = self.client {
             ctx.set_held(client, is_full);
@@ -566,6 +570,8 @@ impl Service for Attach {
     }
 
     fn resumed(&mut self, ctx: &mut Context, _: ClientId) {
+        // Whoever has sent CLOSE 1012, the program goes on.
+        self.is_restarting = false;
         if self.phase == Phase::Cut {
             self.come_back(ctx);
         }
