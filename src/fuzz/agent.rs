@@ -141,7 +141,7 @@ pub fn router(data: &[u8]) {
                         .push("0".to_owned());
                     let version = [1, 1, 1, 2, 3][a / 4 % 5];
                     let text = format!(
-                        r#"{{"jsonrpc":"2.0","id":0,"method":"initialize","params":{{"protocolVersion":{version},"clientCapabilities":{{"fs":{{"readTextFile":{}}}}}}}}}"#,
+                        r#"{{"method":"initialize","params":{{"protocolVersion":{version},"clientCapabilities":{{"fs":{{"readTextFile":{}}}}}}},"id":0,"jsonrpc":"2.0"}}"#,
                         b % 8 > 1
                     );
                     router.handle_client_message(now, client, &text, &mut model);
@@ -180,7 +180,7 @@ pub fn router(data: &[u8]) {
                 };
                 let takes_over = a % 2 == 0;
                 let text = format!(
-                    r#"{{"jsonrpc":"2.0",{with_id}"method":"{method}","params":{{"{key}":"{client}",{spelled},"_meta":{{"outrigger":{{"resumeToken":"{token}","watchToken":"{token}","takeover":{takes_over}}}}}}}}}"#
+                    r#"{{ {with_id}"jsonrpc":"2.0","method":"{method}","params":{{"{key}":"{client}",{spelled},"_meta":{{"outrigger":{{"resumeToken":"{token}","watchToken":"{token}","takeover":{takes_over}}}}}}}}}"#
                 );
                 let before: HashMap<String, Option<ClientId>> = (0..9)
                     .map(|at| format!("s{at}"))

@@ -93,7 +93,8 @@ impl Router {
         };
         match &envelope.kind {
             MessageKind::Request { method, id } if method == "initialize" && self.limits.acp => {
-                self.initialize_from_client(now, client, &envelope, &text[id.clone()], output);
+                let id = &envelope.text[id.clone()];
+                self.initialize_from_client(now, client, &envelope, id, output);
             }
             MessageKind::Request { method, id } => {
                 self.request_from_client(now, client, &envelope, method, id.clone(), output)

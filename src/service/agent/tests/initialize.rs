@@ -154,7 +154,10 @@ fn only_known_parameters_of_an_observer_reach_the_agent() {
         "clientInfo": {"name": "n", "version": "1", "z": []},
         "_meta": {"a": 1},
     });
-    sim.client_sends(1, &request("\"i\"", "initialize", &params));
+    // The id is not where it is in the message without the other parameters.
+    let text =
+        format!(r#"{{ "é":0,"params":{params},"method":"initialize","id":"i","jsonrpc":"2.0"}}"#);
+    sim.client_sends(1, &text);
     let known = json!({
         "protocolVersion": 1,
         "clientCapabilities": {"fs": {"readTextFile": false}},
