@@ -38,6 +38,10 @@ impl Router {
         id: &str,
         output: &mut impl RouterOutput,
     ) {
+        if let Err(refused) = self.check_names(client, "initialize", envelope, false) {
+            self.counters.denied += 1;
+            return output.to_client(client, &[&refused.response(id)]);
+        }
         self.counters.initializes += 1;
         let Some(state) = self.clients.get(&client) else {
             return;

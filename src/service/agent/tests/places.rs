@@ -312,6 +312,18 @@ fn an_answer_that_names_another_clients_session_is_not_passed_on() {
 }
 
 #[test]
+fn initialize_names_no_session_of_another_client() {
+    let mut sim = sim_of_two();
+    sim.connect_as(3, named("eve"));
+    let params = json!({"protocolVersion": 2, "_meta": {"x": {"sessionId": "a"}}});
+    sim.client_sends(3, &request("1", "initialize", &params));
+    assert_eq!(code(&sim.client_received(3)), -32010);
+    assert!(sim.router.take_process_changes().is_empty());
+    sim.hello(3, &json!({"protocolVersion": 2}));
+    assert_eq!(sim.client_received(3)["result"]["protocolVersion"], 2);
+}
+
+#[test]
 fn sessions_of_one_client_may_be_named_together() {
     for principals in [
         [named("ada"), named("bob")],
