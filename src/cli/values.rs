@@ -34,7 +34,7 @@ pub(super) fn listen(text: &str) -> Result<Vec<ListenFlag>, String> {
         let listen: Listen = text
             .parse()
             .map_err(|_| "missing path after unix:".to_owned())?;
-        let path = text.trim_start_matches("unix:");
+        let path = text.strip_prefix("unix:").unwrap_or(text);
         check_socket_path(path.as_ref()).map_err(|error| format!("'{path}': {error}"))?;
         return Ok(vec![secured(listen)]);
     }

@@ -7,7 +7,7 @@ use super::event_loop::Server;
 use super::id::ClientId;
 use super::service::Service;
 
-/// The time between two checks of a busy server. A check visits every client, which takes about a millisecond for 10,000.
+/// The time between two checks of a busy server. A check visits every client.
 const INTERVAL: Duration = Duration::from_secs(60);
 
 /// Debug builds and fuzzers check after every disconnect while there are at most this many connections.

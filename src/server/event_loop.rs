@@ -172,6 +172,7 @@ impl<S: Service> Server<S> {
         self.run_with(Events::with_capacity(EVENTS_PER_TURN))
     }
 
+    /// Runs the loop, with room for this many events.
     pub(crate) fn run_with(mut self, mut events: Events) -> Result<(S, Ended), Error> {
         // A service that fails to start stops the server, so the loop below ends.
         let _ = self.start();

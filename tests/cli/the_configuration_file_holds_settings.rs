@@ -93,3 +93,22 @@ fn a_flag_overrides_the_file() {
         assert!(error.contains(says), "{text}: {error}");
     }
 }
+
+#[test]
+fn an_error_says_what_the_file_lacks_and_which_route_it_concerns() {
+    let file = TraceFile::new("config-routes");
+    for (text, says) in [
+        // The bug: "missing --config", although it was given.
+        ("{}", "--config: the file has no \"routes\""),
+        (
+            "{\"routes\": {\"/a\": {\"echo\": {}}, \"/b\": {\"terminal\": {\"command\": [\"no-such-program\"]}}}}",
+            "/b: cannot start \"no-such-program\": not found in PATH",
+        ),
+    ] {
+        fs::write(file.path(), text).expect("a file");
+        let output = outrigger(&["serve", "--check", "--config", &file.path()]);
+        let error = String::from_utf8(output.stderr).expect("UTF-8");
+        assert_eq!((output.status.code(), error.lines().count()), (Some(2), 1));
+        assert!(error.contains(says), "{error}");
+    }
+}

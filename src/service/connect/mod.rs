@@ -174,7 +174,7 @@ impl Bridge {
     fn warn_of_other_protocol(&mut self) {
         if !std::mem::replace(&mut self.has_warned_of_protocol, true) {
             log::warn!(
-                "the server sends messages that are not JSON-RPC, which are ignored; use --no-json for other protocols"
+                "the server sends messages that are not JSON-RPC, and they are ignored; use --no-json for other protocols"
             );
         }
     }

@@ -17,6 +17,7 @@ use crate::service::agent::recover_id::{IdRecovery, RecoveredId};
 use crate::service::agent::response::{code, error, invalid_message_error, with_id};
 use crate::service::agent::router::MAX_ID;
 use crate::service::json::quote;
+use crate::service::process::AttachEvent;
 
 /// The maximum number of requests of each side that wait for an answer.
 pub(super) const MAX_WAITING: usize = 4096;
@@ -184,7 +185,7 @@ impl Requests {
     pub(super) fn handle_remote<'a>(&mut self, text: &'a str) -> Remote<'a> {
         let envelope = match Envelope::parse(text) {
             Ok(envelope) => envelope,
-            Err(EnvelopeError::Invalid { .. }) if is_similar(text) => {
+            Err(EnvelopeError::Invalid { .. }) if may_be_message(text) => {
                 return Remote::Pass(text.into());
             }
             Err(_) => return Remote::Ignore,
@@ -289,11 +290,11 @@ enum Answer {
     Same,
 }
 
-/// Whether a JSON text is a batch, or a message of another version of JSON-RPC.
-fn is_similar(text: &str) -> bool {
-    let text = text.trim_ascii();
-    let has = |name| member(text, &(0..text.len()), name).is_some();
-    text.starts_with('[') || ["method", "result", "error"].into_iter().any(has)
+/// Whether a JSON text may be a batch, or a message of another version of JSON-RPC or of a similar protocol, such as that of
+/// debug adapters. The server of a terminal is recognized by its own messages.
+fn may_be_message(text: &str) -> bool {
+    let is_structured = text.trim_ascii_start().starts_with(['{', '[']);
+    is_structured && AttachEvent::parse(text).is_none()
 }
 
 /// The id in a notification that cancels a request, and whether the request then gets no answer.

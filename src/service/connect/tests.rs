@@ -56,6 +56,7 @@ fn without_a_loss_every_message_passes_unchanged() {
         r#"{"jsonrpc":"2.0","id":"unknown","result":null}"#,
         r#"[{"jsonrpc":"2.0","id":2,"method":"x"}]"#,
         r#"{"id":3,"method":"old"}"#,
+        r#"{"seq":1,"type":"event","event":"initialized"}"#,
     ] {
         assert_eq!(
             requests.handle_local(text),
