@@ -212,7 +212,7 @@ fn a_response_over_the_message_limit_fails_its_request() {
     }
 }
 
-/// A server in this process with an idle timeout of 300 ms.
+/// A server in this process with a short idle timeout.
 struct Served {
     address: SocketAddr,
     stop: Box<dyn Fn() -> Result<(), Stopped>>,
@@ -222,8 +222,8 @@ struct Served {
 fn serve<S: Service + Send + 'static>(service: S) -> Served {
     let mut config = Config::default();
     config.listen = vec![([127, 0, 0, 1], 0).into()];
-    config.timeouts.idle = Some(Duration::from_millis(300));
-    config.timeouts.ping_interval = Some(Duration::from_millis(150));
+    config.timeouts.idle = Some(Duration::from_millis(1200));
+    config.timeouts.ping_interval = Some(Duration::from_millis(500));
     let server = Server::bind(config, service).expect("a free port");
     let handle = server.handle();
     Served {

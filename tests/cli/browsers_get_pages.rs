@@ -545,7 +545,7 @@ fn readers_that_do_not_read_cost_no_memory() {
 fn a_stopping_server_answers_a_connection_that_was_there_once_and_ends() {
     let ignores = "trap '' HUP TERM; echo ready; exec sleep 1000";
     let mut server = Server::start(
-        &["terminal", "--drain-timeout", "2s"],
+        &["terminal", "--drain-timeout", "4s"],
         &["--", "sh", "-c", ignores],
     );
     let mut attached = Wire::open(server.address);
@@ -561,7 +561,6 @@ fn a_stopping_server_answers_a_connection_that_was_there_once_and_ends() {
         .wire;
     let waits = Wire::open(server.address);
     server.program.signal(Signal::TERM);
-    assert_eq!(attached.read_close().0, 1001);
     kept.expect_end();
     let line = "GET /terminal";
     let mut waits = waits;
@@ -573,6 +572,7 @@ fn a_stopping_server_answers_a_connection_that_was_there_once_and_ends() {
     );
     answer.wire.end_output();
     answer.wire.expect_end();
+    assert_eq!(attached.read_close().0, 1001);
     assert!(server.program.wait().code().is_some());
 }
 

@@ -23,7 +23,7 @@ use outrigger::{
 };
 
 /// The deadline of every wait. Only a failing test waits this long.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The time between two checks of a condition that has no event.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(1);
@@ -46,6 +46,8 @@ pub struct Witness {
     told: Sender<Told>,
     /// The caller that gets its answer when the server stops.
     pub waiting: Option<ClientId>,
+    /// Whether a timer has seen that the server stops.
+    is_stopping: bool,
     on_message: OnMessage,
 }
 
@@ -106,7 +108,8 @@ impl Service for Witness {
     }
 
     fn timer(&mut self, ctx: &mut Context, _: TimerId) {
-        if !ctx.is_stopping() {
+        // In the turn in which the stop is requested, draining has not begun.
+        if !ctx.is_stopping() || !std::mem::replace(&mut self.is_stopping, true) {
             ctx.set_timer(Duration::from_millis(10));
         } else if let Some(caller) = self.waiting.take() {
             let answer = Response::json(
@@ -168,6 +171,7 @@ impl TestServer {
                 Witness {
                     told: sender,
                     waiting: None,
+                    is_stopping: false,
                     on_message,
                 },
             )
@@ -489,10 +493,10 @@ pub fn frame(fin: bool, opcode: u8, payload: &[u8]) -> Vec<u8> {
 /// Short timeouts, for tests that wait for them.
 pub fn impatient() -> Config {
     let mut config = Config::default();
-    config.timeouts.handshake = Some(Duration::from_millis(200));
-    config.timeouts.close = Some(Duration::from_millis(200));
-    config.timeouts.ping_interval = Some(Duration::from_millis(100));
-    config.timeouts.ping_timeout = Some(Duration::from_millis(200));
+    config.timeouts.handshake = Some(Duration::from_millis(500));
+    config.timeouts.close = Some(Duration::from_millis(500));
+    config.timeouts.ping_interval = Some(Duration::from_millis(250));
+    config.timeouts.ping_timeout = Some(Duration::from_millis(500));
     config.drain_timeout = Duration::from_secs(2);
     config
 }

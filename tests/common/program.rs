@@ -63,7 +63,15 @@ impl Program {
     /// Starts `outrigger` with these arguments on a free port, without access control.
     pub fn start(args: &[&str]) -> Self {
         let (before, after) = args.split_at(1);
-        let all = [before, &["--listen", "127.0.0.1:0", "--no-auth"], after].concat();
+        // A test may be too busy to answer a PING in time.
+        let own = [
+            "--listen",
+            "127.0.0.1:0",
+            "--no-auth",
+            "--ping-interval",
+            "0",
+        ];
+        let all = [before, &own, after].concat();
         Self::spawn(Command::new(env!("CARGO_BIN_EXE_outrigger")).args(all))
     }
 

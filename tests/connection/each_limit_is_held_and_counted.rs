@@ -253,7 +253,7 @@ fn unread_output() {
 #[test]
 fn the_time_of_each_phase() {
     let metric = "outrigger_refusals_total{reason=\"handshake_timeout\"}";
-    let server = Limited::new(&["--handshake-timeout", "50ms"], metric);
+    let server = Limited::new(&["--handshake-timeout", "500ms"], metric);
     assert_eq!(server.status(b"GET / HTTP/1.1\r\n").1, "408");
     server.expect_count(1.0);
 

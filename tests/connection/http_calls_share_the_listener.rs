@@ -152,7 +152,7 @@ fn a_slow_body_gets_408_and_an_idle_connection_is_closed() {
     let mut config = impatient();
     config.timeouts = patient()
         .timeouts
-        .with_handshake(Duration::from_millis(200));
+        .with_handshake(Duration::from_millis(500));
     let server = TestServer::echo(config);
     let mut wire = Wire::open(server.address);
     wire.send(&call("/call", "Content-Length: 5\r\n", "hell"));
@@ -238,7 +238,7 @@ fn a_slow_caller_gets_its_whole_answer() {
         let mut length = 0;
         while length < body.len() + 11 {
             length += wire.read_exact(50_000.min(body.len() + 11 - length)).len();
-            let due = Duration::from_millis(1200) * length as u32 / body.len() as u32;
+            let due = Duration::from_millis(3000) * length as u32 / body.len() as u32;
             std::thread::park_timeout(due.saturating_sub(began.elapsed()));
         }
         if last {

@@ -567,7 +567,7 @@ fn a_websocket_whose_process_has_exited_does_not_keep_others_out() {
 
 #[test]
 fn unused_and_unknown_sessions_end() {
-    let server = script(&["--session-idle", "400ms"], ":");
+    let server = script(&["--session-idle", "3s"], ":");
     let address = server.address();
     let session = Session::begin(address);
     let stream = session.listen(None);
@@ -591,7 +591,7 @@ fn unused_and_unknown_sessions_end() {
     let server = Program::start(&[
         "mcp",
         "--initialize-timeout",
-        "1s",
+        "4s",
         "--",
         "sh",
         "-c",

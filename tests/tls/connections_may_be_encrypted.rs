@@ -433,7 +433,7 @@ fn an_encrypted_origin_is_https_and_the_cookie_is_secure() {
 fn a_stalled_handshake_is_ended_and_counted() {
     let folder = Folder::new("stalled");
     let authority = Authority::new();
-    let args = ["--handshake-timeout", "300ms", "--no-auth"];
+    let args = ["--handshake-timeout", "2s", "--no-auth"];
     let mut server = serve(&folder, &authority, &args);
     let address = server.address();
     let mut silent = Wire::open(address);
