@@ -166,6 +166,10 @@ impl ConfigFile {
         }
         let mut flags = flags.into_iter().filter(|flag| flag.in_file);
         let Some(flag) = flags.clone().find(|flag| flag.name == key) else {
+            if place.len() > 1 && is_of_server(key) {
+                let why = "this is a setting of the server: write it outside the routes";
+                return Err(wrong(why.to_owned()));
+            }
             let why = unknown_setting(key, flags.by_ref().map(|flag| flag.name).collect(), command);
             return Err(wrong(why));
         };
@@ -253,6 +257,14 @@ impl<'de> Visitor<'de> for UniqueVisitor {
     }
 }
 
+/// Whether a key is a setting of a server with routes.
+fn is_of_server(key: &str) -> bool {
+    let mut commands = Command::ALL
+        .iter()
+        .filter(|command| command.serves_routes());
+    commands.any(|command| Flag::find(key, command).is_some_and(|flag| flag.in_file))
+}
+
 /// The error for a key that is not one of these settings of a command.
 fn unknown_setting(key: &str, mut names: Vec<&str>, command: &Command) -> String {
     if let Some(why) = missing_feature(key) {
@@ -260,14 +272,6 @@ fn unknown_setting(key: &str, mut names: Vec<&str>, command: &Command) -> String
     }
     names.extend((command.program != ProgramArg::None).then_some(PROGRAM));
     names.extend(matches!(command.serves, Serves::Routes).then_some(ROUTES));
-    let mut serves = Command::ALL
-        .iter()
-        .filter(|command| command.serves_routes());
-    let is_of_server =
-        |command: &Command| Flag::general(command).iter().any(|flag| flag.name == key);
-    if !command.serves_routes() && serves.any(|command| is_of_server(command)) {
-        return "this is a setting of the server: write it outside the routes".to_owned();
-    }
     let hint = suggest::hint(key, &names, "\"", "\"");
     format!("'{}' has no such setting{hint}", command.name)
 }

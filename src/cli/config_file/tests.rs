@@ -166,7 +166,7 @@ fn an_error_names_the_key_and_its_line() {
         (
             "serve",
             "{\"routes\":{\"/x\":{\"echo\":{\"max-clients\":1}}}}",
-            "'echo' has no such setting",
+            "this is a setting of the server: write it outside the routes",
         ),
     ] {
         let error = error(command, text);
