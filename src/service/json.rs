@@ -288,7 +288,11 @@ impl<'a> Skimmer<'a> {
 
     /// Takes the units of what was scanned from the budget.
     fn spend(&mut self, units: u32) -> Result<(), NotJson> {
-        self.budget = self.budget.checked_sub(units).ok_or(NotJson)?;
+        let Some(left) = self.budget.checked_sub(units) else {
+            self.budget = 0;
+            return Err(NotJson);
+        };
+        self.budget = left;
         #[cfg(test)]
         tests::SCANNED.set(tests::SCANNED.get() + u64::from(units));
         Ok(())
@@ -481,11 +485,17 @@ pub(crate) fn unescape(raw: &str) -> Cow<'_, str> {
 
 /// Says where a text is not JSON, and what was expected there. The position counts bytes from 0.
 pub(crate) fn why_not_json(text: &str) -> String {
-    let mut skimmer = Skimmer::new(text);
-    if skimmer.value().and_then(|_| skimmer.end()).is_ok() {
+    /// The other parser has no limits, so it gets no longer text.
+    const DETAILED: usize = 64 << 10;
+    let mut skimmer = Skimmer::of_client(text);
+    let scanned = skimmer.value().and_then(|_| skimmer.end());
+    if scanned.is_ok() || skimmer.budget == 0 {
         return "the message is over a limit of values".to_owned();
     }
     let at = skimmer.at;
+    if text.len() > DETAILED {
+        return format!("byte {at}: not JSON, or over a limit of nesting");
+    }
     // This parser stops at the same byte, and has a text for each error. It does not limit what the scanner limits.
     let why = match serde_json::from_str::<serde::de::IgnoredAny>(text) {
         Err(error) => {
@@ -668,6 +678,21 @@ pub(crate) mod tests {
         for text in ["{\"a\":[1,2}", "[", "{\"a\"}", "\"", "[1,]"] {
             let scanned = Skimmer::new(text).strings((), |(), _| (), |(), _| ());
             assert_eq!(scanned, Err(NotJson), "{text}");
+        }
+    }
+
+    /// The bug: a parser without limits read the text again, so 16 MiB of spaces or escapes took up to 100 ms.
+    #[test]
+    fn the_reason_for_a_refusal_costs_one_more_scan_at_most() {
+        let most = u64::from(MAX_CLIENT_VALUES * VALUE);
+        for unit in ["0,", "\"\\n\",", "{\"a\":0},", "   "] {
+            let text = format!("[{}", unit.repeat(1 << 20));
+            let mut why = String::new();
+            let units = units_of(|| why = why_not_json(&text));
+            assert!(units <= most, "{unit:?}: {units}");
+            let is_over = why == "the message is over a limit of values";
+            assert!(is_over || why.starts_with(&format!("byte {}: not JSON", text.len())));
+            assert_eq!(is_over, unit != "   ");
         }
     }
 
