@@ -107,7 +107,7 @@ fn the_token_command_adds_lists_and_revokes() {
         (
             &["add", "ada"][..],
             1,
-            "'ada': this name is used twice with the same scope",
+            "'ada' has a token of the scope all already",
         ),
         (&["revoke", "zoe"], 1, "there is no token 'zoe'"),
         (&["add", "a b"], 2, "'a b' is no name"),

@@ -260,13 +260,18 @@ fn at_the_end_of_input_answers_are_awaited_and_the_server_gets_1000() {
     let (status, log) = bridge.wait_and_read_log();
     assert_eq!((status.code(), &*log), (Some(0), ""));
 
-    // An answer that does not come.
+    // The bug: a request without an answer was forgotten without a word, and the exit code was 0.
     let mut bridge = connect(&url(address), &["--linger", "50ms"]);
     bridge.write(&request(2, "work").to_string());
     assert_eq!(message(&server).1, request(2, "work"));
     bridge.end_input();
     assert_eq!(server.event_of("disconnect")["code"], 1000);
-    assert_eq!(bridge.wait().code(), Some(0));
+    let (status, log) = bridge.wait_and_read_log();
+    assert_eq!(status.code(), Some(1));
+    assert_eq!(
+        log,
+        "outrigger: 1 request was not answered within 50ms after the end of the input\n"
+    );
 }
 
 #[test]

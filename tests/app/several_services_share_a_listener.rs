@@ -145,7 +145,7 @@ fn an_invalid_route_is_reported_with_its_key_and_line() {
         (r#"{"a": {"echo": {}}}"#, "\"a\": a path begins with '/'"),
         (
             r#"{"/a": {"dance": {}}}"#,
-            "\"/a\": expected an object with one of agent, terminal",
+            "\"dance\": expected an object with one of agent, terminal",
         ),
         (
             r#"{"/a": {"echo": {}, "app": {}}}"#,
@@ -158,7 +158,7 @@ fn an_invalid_route_is_reported_with_its_key_and_line() {
         ),
         (
             r#"{"/a": {"echo": {"listen": "x"}}}"#,
-            "\"listen\": 'echo' has no such setting",
+            "\"listen\": this is a setting of the server",
         ),
         (
             r#"{"/a": {"echo": {}}, "/a/...": {"echo": {}}}"#,
