@@ -529,8 +529,8 @@ fn every_error_has_its_status_and_is_json() {
     for call_of in ["spawn", "exec"] {
         let body = json!({"command": "/no/such"});
         let (_, answer) = call(address, "POST", &format!("/process/{call_of}"), Some(body));
-        let detail = answer["detail"].as_str().expect("the reason");
-        assert!(detail.starts_with("No such file"), "{detail}");
+        let message = answer["message"].as_str().expect("the reason");
+        assert!(message.contains("No such file"), "{message}");
     }
     let mut wire = Wire::open(address);
     wire.send(b"POST /process/spawn HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}");
