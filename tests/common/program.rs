@@ -216,16 +216,16 @@ impl Program {
         })
     }
 
-    /// The first line of the log. The rest is dropped.
-    pub fn log_line(mut self) -> String {
+    /// Reads the log line by line.
+    pub fn follow_log(&mut self) -> Log {
         let stderr = self.stderr.take().expect("read once");
-        let (sender, line) = mpsc::channel();
+        let (sender, lines) = mpsc::channel();
         std::thread::spawn(move || {
             let mut lines = BufReader::new(stderr).lines().map_while(Result::ok);
-            sender.send(lines.next())
+            lines.try_for_each(|line| sender.send(line))
         });
-        let line = line.recv_timeout(PATIENCE).expect("a line of the log");
-        line.expect("a line of the log")
+        let text = String::new();
+        Log { lines, text }
     }
 
     /// Waits for the end and returns the log.
@@ -233,6 +233,27 @@ impl Program {
         let log = read_to_end(self.stderr.take().expect("read once"));
         let status = self.wait();
         (status, log.recv_timeout(PATIENCE).expect("the log ends"))
+    }
+}
+
+/// The log of a running program.
+pub struct Log {
+    lines: Receiver<String>,
+    text: String,
+}
+
+impl Log {
+    /// Waits for a line with this text after those that were waited for. Returns the log until then.
+    pub fn expect(&mut self, text: &str) -> &str {
+        loop {
+            let line = self.lines.recv_timeout(PATIENCE);
+            let line = line.unwrap_or_else(|_| panic!("{text}: {}", self.text));
+            self.text.push_str(&line);
+            self.text.push('\n');
+            if line.contains(text) {
+                return &self.text;
+            }
+        }
     }
 }
 

@@ -203,7 +203,7 @@ async function processes(context, page, origin) {
   await run("sh -c 'not closed");
   await page.getByText("The quote ' is not closed.").waitFor(WAIT);
   await run("/no/such/program");
-  await page.locator("#spawn-error").filter({ hasText: /^failed to start process: No such file/ }).waitFor(WAIT);
+  await page.locator("#spawn-error").filter({ hasText: /^cannot start the command: No such file/ }).waitFor(WAIT);
 
   await run("sleep 1000");
   await row("sleep 1000").getByText("running").waitFor(WAIT);

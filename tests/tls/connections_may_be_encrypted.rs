@@ -9,7 +9,6 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use crate::common::program::{Program, outrigger};
-use crate::common::traces::eventually;
 use crate::common::{BINARY, PATIENCE, TEXT, TestServer, Told, Wire, frame, patient};
 use outrigger::{TlsConfig, TlsIdentity};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
@@ -324,7 +323,7 @@ fn a_hangup_replaces_the_certificate_and_a_bad_one_changes_nothing() {
     let folder = Folder::new("reload");
     let (first, second) = (Authority::new(), Authority::new());
     let mut server = serve(&folder, &first, &[]);
-    let log = server.read_log();
+    let mut log = server.follow_log();
     let address = server.address();
     let mut old = connect(address, &first.client(None));
     assert!(upgrade(&mut old, "").starts_with("HTTP/1.1 101 "));
@@ -336,28 +335,22 @@ fn a_hangup_replaces_the_certificate_and_a_bad_one_changes_nothing() {
     // The key does not belong to the certificate.
     folder.write("server.pem", &certificate);
     server.signal(Signal::HUP);
+    let text = log.expect("the private key does not belong to the certificate");
+    assert!(
+        text.contains("the TLS settings stay unchanged: --tls-key: "),
+        "{text}"
+    );
     echo(&mut old, b"still here");
     assert!(is_served(&first));
     folder.write("server.key", &key);
     server.signal(Signal::HUP);
-    eventually("the new certificate is used", || is_served(&second));
-    assert!(!is_served(&first));
+    log.expect("reloaded the TLS settings: fingerprint=");
+    assert!(is_served(&second) && !is_served(&first));
     folder.write("server.pem", "nothing");
     server.signal(Signal::HUP);
+    log.expect("server.pem: found no certificate in PEM format");
     echo(&mut old, b"still here");
     assert!(is_served(&second));
-    drop(old);
-    server.signal(Signal::TERM);
-    server.wait();
-    let log = log.join().expect("the log");
-    for expected in [
-        "the TLS settings stay unchanged: --tls-key: ",
-        "the private key does not belong to the certificate",
-        "reloaded the TLS settings: fingerprint=",
-        "server.pem: found no certificate in PEM format",
-    ] {
-        assert!(log.contains(expected), "{expected}: {log}");
-    }
 }
 
 #[test]
