@@ -143,23 +143,10 @@ impl Env {
         most: Nanos,
         is_first: bool,
     ) -> Option<(AccountId, Work)> {
-        if self.scheduler.is_idle(phase) {
-            return None;
-        }
-        self.settle_work();
-        if self.turn_time >= most && !is_first {
+        if self.scheduler.is_idle(phase) || (self.turn_time >= most && !is_first) {
             return None;
         }
         self.scheduler.next(phase)
-    }
-
-    /// Reads the clock if much was done since it was last read. Otherwise, one long slice of work would be followed by another one
-    /// in the same turn.
-    #[inline]
-    pub(super) fn settle_work(&mut self) {
-        if self.budget.must_settle() {
-            self.settle();
-        }
     }
 
     /// Charges the current account for the time since the last charge.

@@ -263,9 +263,8 @@ impl<S: Service> Server<S> {
     }
 
     /// Whether input may be handled at once: nobody waits, and the turn has only begun.
-    fn may_handle_now(&mut self) -> bool {
-        let env = &mut self.ctx.core.env;
-        env.settle_work();
+    fn may_handle_now(&self) -> bool {
+        let env = &self.ctx.core.env;
         env.turn_time < EVENTS_TIME && env.scheduler.is_idle(Phase::Input)
     }
 
