@@ -106,6 +106,14 @@ impl Env {
                     >= self.config.turn_bytes.clamp(1, INFLATED_SHARE) as u64)
     }
 
+    /// Counts what the client that was read may hold of its decompressed messages.
+    #[cold]
+    fn count_decompressed(&mut self) {
+        let bytes = self.protocol.decompressed() - self.share_began;
+        self.memory
+            .add(usize::try_from(bytes).unwrap_or(usize::MAX));
+    }
+
     /// Whether the write buffer must be written: it has reached its maximum size or the soft limit of output.
     #[inline]
     pub(super) fn is_output_full(&self) -> bool {
@@ -278,7 +286,7 @@ impl Core {
                 paused: 0,
                 serves_console: false,
                 turn: 0,
-                memory: Memory::default(),
+                memory: Memory::new(config.memory),
                 config,
             },
             sources: Sources::default(),
@@ -373,6 +381,9 @@ impl Core {
         let (client, env) = self.reading()?;
         client.write_output(env);
         client.set_reading(false);
+        if env.protocol.compression.is_some() {
+            env.count_decompressed();
+        }
         if was_ready {
             client.settle(env);
             client.read_again(env);

@@ -234,7 +234,8 @@ impl<S: Service> Server<S> {
         if !self.ctx.core.env.scheduler.is_idle(Phase::Output) {
             self.serve(Phase::Output, OUTPUT_TIME);
         }
-        if self.ctx.core.must_measure_memory() {
+        let env = &self.ctx.core.env;
+        if env.memory.is_due(env.now) {
             self.keep_within_memory();
         }
         self.ctx.core.do_chores();

@@ -29,37 +29,55 @@ const INTERVAL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_m
 const ENDED: usize = 64;
 
 /// The memory that clients hold, in bytes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Memory {
     /// What connections and services held when it was measured.
     held: usize,
     /// What may have been added since.
     added: usize,
-    /// The total number of decompressed bytes at that time.
-    decompressed: u64,
-    /// When to measure again.
+    /// Measure when this much was added.
+    most_added: usize,
+    /// When to measure again, if anything was added.
     next: Time,
-    /// Whether more clients must end than one turn could.
-    is_over: bool,
 }
 
 impl Memory {
+    /// Nothing is held yet.
+    pub(super) fn new(limit: Option<usize>) -> Self {
+        match limit {
+            Some(limit) => Self::measured(limit, 0, Time::default()),
+            None => Self {
+                held: 0,
+                added: 0,
+                most_added: usize::MAX,
+                next: Time::from_millis(u64::MAX),
+            },
+        }
+    }
+
+    /// So much is held now.
+    fn measured(limit: usize, held: usize, next: Time) -> Self {
+        // A growing buffer has up to twice the capacity that it needs. Close to the limit, measuring more often would cost more
+        // than what it is for.
+        let left = most(limit).saturating_sub(held) / 2;
+        Self {
+            held,
+            added: 0,
+            most_added: left.max(limit / RESERVE / 4),
+            next,
+        }
+    }
+
     /// Records that a client may hold so many bytes more.
     #[inline]
     pub(super) fn add(&mut self, bytes: usize) {
         self.added = self.added.saturating_add(bytes);
     }
 
-    /// Whether the clients must be measured, for a budget of `limit` bytes. `decompressed` is the total number of bytes.
+    /// Whether the clients must be measured.
     #[inline]
-    fn is_due(&self, limit: usize, decompressed: u64, now: Time) -> bool {
-        let inflated = usize::try_from(decompressed - self.decompressed).unwrap_or(usize::MAX);
-        let added = self.added.saturating_add(inflated);
-        // A growing buffer has up to twice the capacity that it needs.
-        let may_exceed = self.held.saturating_add(added.saturating_mul(2)) > most(limit);
-        self.is_over
-            || (may_exceed && added > limit / RESERVE / 4)
-            || (added > 0 && now >= self.next)
+    pub(super) fn is_due(&self, now: Time) -> bool {
+        self.added >= self.most_added || (now >= self.next && self.added > 0)
     }
 }
 
@@ -96,16 +114,6 @@ fn largest(holdings: &[Holding]) -> Option<usize> {
 }
 
 impl Core {
-    /// Whether the memory of the clients must be measured.
-    #[inline]
-    pub(super) fn must_measure_memory(&self) -> bool {
-        let env = &self.env;
-        env.config.memory.is_some_and(|limit| {
-            env.memory
-                .is_due(limit, env.protocol.decompressed(), env.now)
-        })
-    }
-
     /// The clients that hold at least `least` bytes, and what all clients hold, in bytes.
     fn measure(&self, least: usize) -> (Vec<Holding>, usize) {
         let mut total = 0;
@@ -164,13 +172,12 @@ impl Core {
         }
         let interval =
             INTERVAL.0 + INTERVAL.1 * u32::try_from(self.registry.len()).unwrap_or(u32::MAX);
-        self.env.memory = Memory {
-            held: total + services,
-            added: 0,
-            decompressed: self.env.protocol.decompressed(),
-            next: self.env.now + interval,
-            is_over: ended == ENDED,
-        };
+        let next = self.env.now + interval;
+        self.env.memory = Memory::measured(limit, total + services, next);
+        if ended == ENDED {
+            // More clients must end than one turn could.
+            self.env.memory.most_added = 0;
+        }
     }
 }
 
@@ -223,32 +230,19 @@ mod tests {
     #[test]
     fn clients_are_measured_when_the_budget_may_be_exceeded_and_once_in_a_while() {
         let limit = 16 << 20;
-        let mut memory = Memory {
-            next: Time::from_millis(1000),
-            ..Memory::default()
-        };
-        assert!(
-            !memory.is_due(limit, 0, Time::from_millis(5000)),
-            "nothing was added"
-        );
+        let (early, late) = (Time::from_millis(999), Time::from_millis(1000));
+        let mut memory = Memory::measured(limit, 0, late);
+        assert!(!memory.is_due(late), "nothing was added");
         memory.add(1);
-        assert!(!memory.is_due(limit, 0, Time::from_millis(999)));
-        assert!(memory.is_due(limit, 0, Time::from_millis(1000)));
+        assert!(!memory.is_due(early) && memory.is_due(late));
         memory.add(limit / 2);
-        assert!(memory.is_due(limit, 0, Time::from_millis(1)));
-        let inflated = Memory {
-            next: Time::from_millis(1000),
-            ..Memory::default()
-        };
-        assert!(inflated.is_due(limit, limit as u64 / 2, Time::from_millis(1)));
-        assert!(!inflated.is_due(usize::MAX, limit as u64 / 2, Time::from_millis(1)));
+        assert!(memory.is_due(early));
         // Close to the limit, measuring after each message would cost more than the message.
-        let full = Memory {
-            held: limit,
-            added: 1000,
-            next: Time::from_millis(1000),
-            ..Memory::default()
-        };
-        assert!(!full.is_due(limit, 0, Time::from_millis(1)));
+        let mut full = Memory::measured(limit, limit, late);
+        full.add(1000);
+        assert!(!full.is_due(early) && full.is_due(late));
+        let mut unlimited = Memory::new(None);
+        unlimited.add(usize::MAX - 1);
+        assert!(!unlimited.is_due(late));
     }
 }

@@ -651,7 +651,9 @@ fn near_the_limit_of_memory_the_client_that_holds_most_ends_and_frees_it() {
     // The bug: there was no bound on what all clients hold together. Eight clients that had each sent 15 MB of a message that
     // did not end had the server killed for memory.
     let mut world = World::new(7).expect("an epoll instance");
-    world.server.ctx.core.env.config.memory = Some(200_000);
+    let env = &mut world.server.ctx.core.env;
+    env.config.memory = Some(200_000);
+    env.memory = super::memory::Memory::new(Some(200_000));
     let clients: Vec<_> = (0..5).map(|_| world.connect()).collect();
     for client in &clients {
         world.stream(*client).wire().room = 1 << 20;
