@@ -237,10 +237,11 @@ impl Router {
         output: &impl RouterOutput,
     ) -> bool {
         let named = Named::find(response, request.places).map(|named| Named {
-            // The session that a method of the schema creates belongs to nobody yet. The agent may reuse the id of another one.
-            address: named
-                .address
-                .filter(|_| request.class != RequestClass::Create),
+            // The client knows the session that it has named. The one that a method of the schema creates belongs to nobody yet: the
+            // agent may reuse the id of another one.
+            address: named.address.filter(|address| {
+                request.class != RequestClass::Create && request.session.as_deref() != Some(address)
+            }),
             ..named
         });
         named.is_ok_and(|named| self.may_get(request.client, &named, output))

@@ -132,14 +132,15 @@ impl Router {
                 return Err(SessionError::Invalid("\"sessionId\" is missing"));
             }
         }
+        let mut about = None;
         if let Some(session) = named.filter(|_| !claims) {
-            let bound = self.sessions.get(session);
-            match bound.filter(|bound| bound.controller() == Some(client)) {
+            let found = self.sessions.get_key_value(session);
+            match found.filter(|(_, bound)| bound.controller() == Some(client)) {
                 None => return Err(SessionError::Denied),
-                Some(bound) if !self.is_current(bound.run) && bound.claim.is_none() => {
+                Some((_, bound)) if !self.is_current(bound.run) && bound.claim.is_none() => {
                     return Err(SessionError::Lost);
                 }
-                Some(_) => {}
+                Some((name, _)) => about = Some(Arc::clone(name)),
             }
         }
         // In other places, a message may name any session that cannot be another client's.
@@ -150,8 +151,10 @@ impl Router {
         {
             return Err(SessionError::Denied);
         }
-        let known = all.all().find_map(|name| self.sessions.get_key_value(name));
-        Ok(known.map(|(name, _)| Arc::clone(name)))
+        Ok(about.or_else(|| {
+            let known = all.all().find_map(|name| self.sessions.get_key_value(name));
+            known.map(|(name, _)| Arc::clone(name))
+        }))
     }
 
     /// Checks the session ids in a client's response to a request of the agent.
