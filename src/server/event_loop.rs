@@ -209,6 +209,7 @@ impl<S: Service> Server<S> {
     }
 
     /// Begins a turn, and returns its time.
+    #[inline]
     pub(super) fn begin_turn(&mut self) -> Nanos {
         let began = monotonic_nanos();
         self.ctx.core.begin_turn(began, self.clock.at(began));

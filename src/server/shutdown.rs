@@ -130,7 +130,15 @@ impl<S: Service> Server<S> {
     }
 
     /// Takes the next step of the shutdown if it is due.
+    #[inline]
     pub(super) fn handle_shutdown(&mut self) {
+        if self.ctx.core.shutdown.state != ShutdownState::Running {
+            self.advance_shutdown();
+        }
+    }
+
+    #[cold]
+    fn advance_shutdown(&mut self) {
         let now = self.ctx.now();
         let drain_timeout = self.ctx.config().drain_timeout;
         if self.ctx.core.shutdown.state == ShutdownState::Asked {
