@@ -3,6 +3,8 @@
 //! A unit of work is about a microsecond. Services and clients count units for what a few bytes can cause: calls, broadcasts,
 //! parsed messages. The [scheduler](super::scheduler) charges the time that a slice really took.
 
+use super::clock::Nanos;
+
 /// The maximum work for a client in one slice.
 pub(super) const CLIENT_SHARE: u32 = 200;
 
@@ -84,6 +86,12 @@ impl Budget {
     #[inline]
     pub(super) fn must_settle(self) -> bool {
         self.unsettled >= UNSETTLED
+    }
+
+    /// The longest time, in nanoseconds, that the work since the clock was read can have taken: fifty times what it usually takes.
+    pub(super) fn plausible_time(self) -> Nanos {
+        const UNIT: Nanos = 50_000;
+        (Nanos::from(self.unsettled) + Nanos::from(SLICE)) * UNIT
     }
 
     /// The clock was read.

@@ -159,7 +159,8 @@ impl Env {
 
     /// Charges the current account for the time since the last charge.
     pub(super) fn settle(&mut self) {
-        let took = self.scheduler.charge(self.stopwatch.read());
+        let most = self.budget.plausible_time();
+        let took = self.scheduler.charge(self.stopwatch.read(), most);
         self.turn_time += took;
         self.slice_time += took;
         self.budget.settle();
@@ -169,7 +170,7 @@ impl Env {
     #[inline]
     pub(super) fn end_turn(&mut self, now: Nanos) {
         if self.has_work() {
-            self.scheduler.charge(now);
+            self.scheduler.charge(now, self.budget.plausible_time());
             self.budget.settle();
         }
     }

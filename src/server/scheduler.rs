@@ -333,12 +333,13 @@ impl Scheduler {
 
     // Charges.
 
-    /// Charges the current account for the time until `now`, and returns this time in nanoseconds.
-    pub(super) fn charge(&mut self, now: Nanos) -> Nanos {
+    /// Charges the current account for the time until `now`, but for at most `most`, and returns the whole time in nanoseconds. What
+    /// is beyond `most` was not work: the system ran another process meanwhile.
+    pub(super) fn charge(&mut self, now: Nanos, most: Nanos) -> Nanos {
         let took = now.saturating_sub(self.since);
         self.since = now;
         let account = &mut self.accounts[self.current.index()];
-        let cost = i64::try_from(took).unwrap_or(i64::MAX);
+        let cost = i64::try_from(took.min(most)).unwrap_or(i64::MAX);
         account.credit = account.credit.saturating_sub(cost).max(-MOST_DEBT);
         took
     }
@@ -408,10 +409,10 @@ mod tests {
         /// Does the next work, which takes this long.
         fn serve(&mut self, takes: Nanos) -> Option<(AccountId, Work)> {
             let (account, work) = self.scheduler.next(Phase::Input)?;
-            self.scheduler.charge(self.now);
+            self.scheduler.charge(self.now, Nanos::MAX);
             self.scheduler.set_current(account);
             self.now += takes;
-            self.scheduler.charge(self.now);
+            self.scheduler.charge(self.now, Nanos::MAX);
             Some((account, work))
         }
     }
@@ -462,6 +463,23 @@ mod tests {
             world.scheduler.push(account, work);
         }
         assert_eq!(served, 10);
+    }
+
+    #[test]
+    fn nobody_pays_for_the_time_in_which_another_process_ran() {
+        // The bug: on a busy machine, a client with small messages got into debt when the server was interrupted, and then waited
+        // as long behind everyone else.
+        let mut world = World::new();
+        let small = world.scheduler.acquire(address(1));
+        world.scheduler.push(small, read(1));
+        let (account, _) = world.scheduler.next(Phase::Input).expect("work");
+        world.scheduler.charge(0, 0);
+        world.scheduler.set_current(account);
+        assert_eq!(world.scheduler.charge(30 * LONG, 1000), 30 * LONG);
+        let other = world.scheduler.acquire(address(2));
+        world.scheduler.push(other, read(2));
+        world.scheduler.push(small, read(3));
+        assert_eq!(world.serve(LONG), Some((small, read(3))));
     }
 
     #[test]
