@@ -218,6 +218,7 @@ impl<S: Service> Server<S> {
     }
 
     /// The part of a turn that follows its events.
+    #[inline(always)]
     pub(super) fn take_turn(&mut self) {
         if self.reaper.has_work() {
             self.perform(Task::Orphans);
