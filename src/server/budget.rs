@@ -38,6 +38,8 @@ pub(super) struct Budget {
     share: u32,
     /// The work since the clock was read.
     unsettled: u32,
+    /// All work since the current account is charged.
+    effort: u32,
     /// Whether the share is used up, or messages may have to be held back for another reason.
     has_exceptions: bool,
 }
@@ -47,7 +49,7 @@ impl Budget {
     pub(super) fn begin(&mut self, share: u32, may_hold: bool) {
         self.work = 0;
         self.share = share;
-        self.unsettled = self.unsettled.saturating_add(SLICE);
+        self.add(SLICE);
         self.has_exceptions = may_hold;
     }
 
@@ -66,14 +68,21 @@ impl Budget {
     pub(super) fn spend(&mut self, units: usize) {
         let units = u32::try_from(units).unwrap_or(u32::MAX);
         self.work = self.work.saturating_add(units);
-        self.unsettled = self.unsettled.saturating_add(units);
+        self.add(units);
         self.has_exceptions |= self.is_spent();
     }
 
-    /// Counts bytes that were read. They do not count for the share, because reads have limits of their own.
+    /// Counts bytes that were read, or that a whole message has. They do not count for the share, because reads have limits of
+    /// their own.
     #[inline]
     pub(super) fn read(&mut self, bytes: usize) {
-        self.unsettled = self.unsettled.saturating_add((bytes / BYTES) as u32);
+        self.add((bytes / BYTES) as u32);
+    }
+
+    #[inline]
+    fn add(&mut self, units: u32) {
+        self.unsettled = self.unsettled.saturating_add(units);
+        self.effort = self.effort.saturating_add(units);
     }
 
     /// Whether the share of this slice is used up.
@@ -88,10 +97,16 @@ impl Budget {
         self.unsettled >= UNSETTLED
     }
 
-    /// The longest time, in nanoseconds, that the work since the clock was read can have taken: fifty times what it usually takes.
+    /// The longest time, in nanoseconds, that the work since the current account is charged can have taken: fifty times what it
+    /// usually takes.
     pub(super) fn plausible_time(self) -> Nanos {
         const UNIT: Nanos = 50_000;
-        (Nanos::from(self.unsettled) + Nanos::from(SLICE)) * UNIT
+        (Nanos::from(self.effort) + Nanos::from(SLICE)) * UNIT
+    }
+
+    /// Another account is charged from now on.
+    pub(super) fn switch(&mut self) {
+        self.effort = 0;
     }
 
     /// The clock was read.

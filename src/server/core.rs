@@ -136,6 +136,7 @@ impl Env {
         self.settle();
         self.scheduler.set_current(account);
         self.slice_time = 0;
+        self.budget.switch();
     }
 
     /// Begins work of the server itself.
@@ -159,7 +160,7 @@ impl Env {
 
     /// Charges the current account for the time since the last charge.
     pub(super) fn settle(&mut self) {
-        let most = self.budget.plausible_time();
+        let most = self.budget.plausible_time().saturating_sub(self.slice_time);
         let took = self.scheduler.charge(self.stopwatch.read(), most);
         self.turn_time += took;
         self.slice_time += took;
@@ -170,7 +171,8 @@ impl Env {
     #[inline]
     pub(super) fn end_turn(&mut self, now: Nanos) {
         if self.has_work() {
-            self.scheduler.charge(now, self.budget.plausible_time());
+            let most = self.budget.plausible_time().saturating_sub(self.slice_time);
+            self.scheduler.charge(now, most);
             self.budget.settle();
         }
     }
@@ -312,6 +314,7 @@ impl Core {
         self.env.turn += 1;
         self.env.turn_time = 0;
         self.env.slice_time = 0;
+        self.env.budget.switch();
         self.env.scheduler.begin_turn(began);
     }
 

@@ -189,6 +189,8 @@ fn receive<S: Service>(
     match event {
         None => return false,
         Some(Inbound::Message(payload)) => {
+            // Most of it may have been read in earlier turns, but its handling takes time now.
+            env.budget.read(payload.as_message().as_bytes().len());
             service.message(ctx, id, payload.as_message());
             payload.recycle(&mut ctx.core.env.protocol.buffers);
         }

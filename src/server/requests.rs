@@ -276,6 +276,7 @@ fn handle_call<S: Service>(
     request: &Request<'_>,
     body: &[u8],
 ) {
+    ctx.core.env.budget.read(body.len());
     log_event!(
         Debug,
         client = id,
