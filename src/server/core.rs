@@ -123,8 +123,18 @@ impl Env {
     /// Begins a slice of work that an account pays for. The first slice of a turn begins with the turn.
     #[inline]
     pub(super) fn begin_slice(&mut self, account: AccountId, share: u32) {
-        if !self.scheduler.continues(account) || self.budget.must_settle() {
-            self.switch_account(account);
+        self.begin_slice_of(account, Phase::Input, share);
+    }
+
+    /// Begins a slice of output.
+    pub(super) fn begin_output(&mut self, account: AccountId) {
+        self.begin_slice_of(account, Phase::Output, CLIENT_SHARE);
+    }
+
+    #[inline(always)]
+    fn begin_slice_of(&mut self, account: AccountId, phase: Phase, share: u32) {
+        if !self.scheduler.continues(account, phase) || self.budget.must_settle() {
+            self.switch_account(account, phase);
         }
         let may_hold = self.paused != 0 || self.config.rate_limit.is_some();
         self.budget.begin(share, may_hold);
@@ -132,9 +142,9 @@ impl Env {
     }
 
     #[inline(never)]
-    fn switch_account(&mut self, account: AccountId) {
+    fn switch_account(&mut self, account: AccountId, phase: Phase) {
         self.settle();
-        self.scheduler.set_current(account);
+        self.scheduler.set_current(account, phase);
         self.slice_time = 0;
         self.budget.switch();
     }
@@ -193,7 +203,7 @@ impl Env {
     pub(super) fn charge_service(&mut self, service_id: ServiceId) {
         self.settle();
         let id = self.scheduler.acquire(Payer::Service(service_id));
-        self.scheduler.set_current(id);
+        self.scheduler.set_current(id, Phase::Input);
         self.scheduler.release(id);
     }
 

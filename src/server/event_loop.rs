@@ -251,7 +251,7 @@ impl<S: Service> Server<S> {
             is_first = false;
             let env = &mut self.ctx.core.env;
             match work {
-                Work::Write(_) => env.begin_slice(account, CLIENT_SHARE),
+                Work::Write(_) => env.begin_output(account),
                 // What handles the rest begins the slice.
                 Work::Read(_) | Work::Source(_) | Work::Start(_) | Work::StartOwn(_) => {}
             }

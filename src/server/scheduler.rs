@@ -120,10 +120,23 @@ enum Listed {
 }
 
 /// The work of one phase of an account.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Queue {
     work: VecDeque<Work>,
     listed: Listed,
+    /// What is left of the share, in nanoseconds; negative for a debt. Each phase has its own, because the accounts that wait in one
+    /// phase need not wait in the other, where nobody would keep a debt from being forgiven.
+    credit: i64,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        Self {
+            work: VecDeque::new(),
+            listed: Listed::No,
+            credit: QUANTUM,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -131,8 +144,6 @@ struct Account {
     payer: Payer,
     /// The number of clients and sources that have this account. The account is removed when there are none, and no work.
     holders: usize,
-    /// What is left of the share, in nanoseconds; negative for a debt.
-    credit: i64,
     queues: [Queue; PHASES],
 }
 
@@ -153,8 +164,9 @@ pub(super) struct Scheduler {
     accounts: Slab<Account>,
     by_payer: HashMap<Payer, AccountId>,
     rings: [Ring; PHASES],
-    /// The account that is charged now.
+    /// The account that is charged now, and for work of which phase.
     current: AccountId,
+    phase: Phase,
     /// Since when the current account is charged.
     since: Nanos,
     /// Whether nothing was done in this turn.
@@ -168,6 +180,7 @@ impl Scheduler {
             by_payer: HashMap::new(),
             rings: Default::default(),
             current: AccountId::SERVER,
+            phase: Phase::Input,
             since: 0,
             is_fresh: false,
         };
@@ -192,7 +205,6 @@ impl Scheduler {
         let slot = self.accounts.insert(Account {
             payer: payer.clone(),
             holders: 0,
-            credit: QUANTUM,
             queues: Default::default(),
         });
         // There are fewer accounts than connections and sources.
@@ -260,7 +272,7 @@ impl Scheduler {
         queue.work.push_back(work);
         ring.pending += 1;
         if queue.listed == Listed::No {
-            if account.credit > 0 {
+            if queue.credit > 0 {
                 queue.listed = Listed::New;
                 ring.new.push_back(id);
             } else {
@@ -294,7 +306,7 @@ impl Scheduler {
             let id = *list.front()?;
             let account = &mut self.accounts[id.index()];
             let queue = &mut account.queues[phase];
-            if account.credit > 0
+            if queue.credit > 0
                 && let Some(work) = queue.work.pop_front()
             {
                 ring.pending -= 1;
@@ -307,8 +319,8 @@ impl Scheduler {
                 continue;
             }
             // An account whose work is done waits for its turn in `old`, too. Otherwise it could always be new.
-            if account.credit <= 0 {
-                account.credit += QUANTUM;
+            if queue.credit <= 0 {
+                queue.credit += QUANTUM;
             }
             queue.listed = Listed::Old;
             ring.old.push_back(id);
@@ -338,9 +350,9 @@ impl Scheduler {
     pub(super) fn charge(&mut self, now: Nanos, most: Nanos) -> Nanos {
         let took = now.saturating_sub(self.since);
         self.since = now;
-        let account = &mut self.accounts[self.current.index()];
+        let queue = &mut self.accounts[self.current.index()].queues[self.phase as usize];
         let cost = i64::try_from(took.min(most)).unwrap_or(i64::MAX);
-        account.credit = account.credit.saturating_sub(cost).max(-MOST_DEBT);
+        queue.credit = queue.credit.saturating_sub(cost).max(-MOST_DEBT);
         took
     }
 
@@ -350,9 +362,10 @@ impl Scheduler {
         self.current
     }
 
-    /// Makes this the account that is charged. Call `charge` before.
+    /// Makes this the account that is charged, for work of a phase. Call `charge` before.
     #[inline]
-    pub(super) fn set_current(&mut self, id: AccountId) {
+    pub(super) fn set_current(&mut self, id: AccountId, phase: Phase) {
+        self.phase = phase;
         let before = std::mem::replace(&mut self.current, id);
         if before != id {
             self.remove_unused(before);
@@ -366,14 +379,16 @@ impl Scheduler {
         self.is_fresh = true;
     }
 
-    /// Whether the current account goes on with `id`, so that there is nothing to charge yet. The first account of a turn pays for
-    /// its beginning.
+    /// Whether the current account and phase go on with work of `id`, so that there is nothing to charge yet. The first account of a
+    /// turn pays for its beginning.
     #[inline]
-    pub(super) fn continues(&mut self, id: AccountId) -> bool {
-        if std::mem::replace(&mut self.is_fresh, false) && self.current != id {
-            self.set_current(id);
+    pub(super) fn continues(&mut self, id: AccountId, phase: Phase) -> bool {
+        let goes_on = self.current == id && self.phase == phase;
+        if std::mem::replace(&mut self.is_fresh, false) && !goes_on {
+            self.set_current(id, phase);
+            return true;
         }
-        self.current == id
+        goes_on
     }
 }
 
@@ -410,7 +425,7 @@ mod tests {
         fn serve(&mut self, takes: Nanos) -> Option<(AccountId, Work)> {
             let (account, work) = self.scheduler.next(Phase::Input)?;
             self.scheduler.charge(self.now, Nanos::MAX);
-            self.scheduler.set_current(account);
+            self.scheduler.set_current(account, Phase::Input);
             self.now += takes;
             self.scheduler.charge(self.now, Nanos::MAX);
             Some((account, work))
@@ -474,12 +489,69 @@ mod tests {
         world.scheduler.push(small, read(1));
         let (account, _) = world.scheduler.next(Phase::Input).expect("work");
         world.scheduler.charge(0, 0);
-        world.scheduler.set_current(account);
+        world.scheduler.set_current(account, Phase::Input);
         assert_eq!(world.scheduler.charge(30 * LONG, 1000), 30 * LONG);
         let other = world.scheduler.acquire(address(2));
         world.scheduler.push(other, read(2));
         world.scheduler.push(small, read(3));
         assert_eq!(world.serve(LONG), Some((small, read(3))));
+    }
+
+    #[test]
+    fn small_work_does_not_wait_behind_several_long_pieces_of_another() {
+        // The bug: 400 connections of one person sent calls that take 7 ms each, and a message of 20 bytes waited for 60 of them.
+        let mut world = World::new();
+        let (heavy, small) = (
+            world.scheduler.acquire(address(1)),
+            world.scheduler.acquire(address(2)),
+        );
+        (1..=400).for_each(|number| world.scheduler.push(heavy, read(number)));
+        let write = |number| Work::Write(ClientId::new(0, number));
+        // The number of turns for which the small work has waited, if there is any, and the longest wait.
+        let (mut waited, mut most) = (None, 0);
+        for turn in 0..5000 {
+            // A turn takes one long piece of work, or a short one and then a long one.
+            world.scheduler.begin_turn(world.now);
+            let mut took = 0;
+            while took < 4 * LONG {
+                let (account, work) = world.scheduler.next(Phase::Input).expect("work");
+                if !world.scheduler.continues(account, Phase::Input) {
+                    world.scheduler.charge(world.now, Nanos::MAX);
+                    world.scheduler.set_current(account, Phase::Input);
+                }
+                if account == small {
+                    took += LONG / 50;
+                    world.now += LONG / 50;
+                    waited = None;
+                } else {
+                    took += 7 * LONG;
+                    world.now += 7 * LONG;
+                    world.scheduler.push(heavy, work);
+                    world.scheduler.push(heavy, write(1));
+                }
+            }
+            world.scheduler.end_phase(Phase::Input);
+            // Only one of them has output.
+            while let Some((account, _)) = world.scheduler.next(Phase::Output) {
+                if !world.scheduler.continues(account, Phase::Output) {
+                    world.scheduler.charge(world.now, Nanos::MAX);
+                    world.scheduler.set_current(account, Phase::Output);
+                }
+                world.now += LONG / 100;
+            }
+            world.scheduler.end_phase(Phase::Output);
+            world.scheduler.charge(world.now, Nanos::MAX);
+            match &mut waited {
+                Some(turns) => *turns += 1,
+                None if turn % 2 == 0 => {
+                    world.scheduler.push(small, read(1000));
+                    waited = Some(0);
+                }
+                None => {}
+            }
+            most = most.max(waited.unwrap_or(0));
+        }
+        assert!(most <= 4, "{most} turns");
     }
 
     #[test]
@@ -513,7 +585,7 @@ mod tests {
             world.scheduler.release(id);
             assert_eq!(world.serve(1), Some((id, read(number))));
             assert_eq!(world.serve(1), None);
-            world.scheduler.set_current(AccountId::SERVER);
+            world.scheduler.set_current(AccountId::SERVER, Phase::Input);
             assert_eq!(world.scheduler.accounts.len(), 1, "the server's own");
             assert_eq!(world.scheduler.by_payer.len(), 1);
             assert_eq!(world.scheduler.holders(), 0);
