@@ -143,6 +143,12 @@ run_kernel_images() {
   "$tools/venv/bin/python" tests/interop/kernel_images.py
 }
 
+# A client that behaves as Claude Code's, in front of the plugin of an editor.
+run_editor() {
+  node_modules
+  TOOLS=$tools node tests/interop/editor.mjs
+}
+
 # Clients of MCP servers in front of `outrigger mcp`: the conformance suite, the SDKs, fastmcp and the Inspector's command line.
 run_mcp() {
   node_modules
