@@ -133,7 +133,7 @@ async function main() {
     await page.setViewportSize({ width: 1440, height: 900 });
     await fits(page);
     await checkAccess(page, "console");
-    assert.match(errors.shift(), /status of 500/, "the program that does not exist");
+    assert.match(errors.shift(), /status of 400/, "the program that does not exist");
     // The question whether the program has the terminal page.
     assert.deepEqual(errors.filter((error) => !error.endsWith("/xterm.mjs")), []);
     console.log("  widths and accessibility ok");
