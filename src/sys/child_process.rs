@@ -243,7 +243,7 @@ fn kill_unless_executed_within(timeout: Duration) {
         let clock = libc::CLOCK_MONOTONIC;
         if libc::syscall(libc::SYS_timer_create, clock, &raw mut event, &raw mut id) == 0 {
             let mut limit: libc::itimerspec = std::mem::zeroed();
-            limit.it_value.tv_sec = timeout.as_secs() as libc::time_t;
+            limit.it_value.tv_sec = timeout.as_secs() as _;
             limit.it_value.tv_nsec = timeout.subsec_nanos().into();
             let none = std::ptr::null_mut::<libc::itimerspec>();
             libc::syscall(libc::SYS_timer_settime, id, 0, &raw const limit, none);
