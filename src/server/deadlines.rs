@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use super::client::Client;
 use super::core::Core;
-use super::event_loop::{Server, Task};
+use super::event_loop::Server;
 use super::id::ClientId;
 use super::service::Service;
+use super::timers::Due;
 use super::tls::TlsStream;
 use crate::log_event::{log_event, word};
 use crate::protocol::{CloseReason, Rejection, Time, Timeout};
@@ -19,7 +20,19 @@ impl<S: Service> Server<S> {
             let Some(due) = core.timers.pop(&mut core.registry, core.env.now) else {
                 return;
             };
-            self.perform(Task::Timer(due));
+            self.act(|server| server.handle_due(due));
+        }
+    }
+
+    /// Handles one expired deadline. Does nothing if its client or timer is gone, even if the slot was reused.
+    fn handle_due(&mut self, due: Due) {
+        match due {
+            Due::Client(id) => self.handle_deadline(id),
+            Due::Service(timer, service_id) => {
+                self.ctx.core.env.begin_own_work();
+                self.ctx.core.enter_service(service_id);
+                self.service.timer(&mut self.ctx, timer);
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! The event loop: polls for events, dispatches them, and disconnects clients. No other module removes a client.
 //!
-//! A turn of the loop waits for events or the next deadline. Then it performs tasks: it handles events, reads queued
+//! A turn of the loop waits for events or the next deadline. Then it handles the events, reads queued
 //! clients, handles passed deadlines and writes queued output. Every action that may change a client goes through
 //! [`Server::act`], which then handles the news in the run queue. Reads, writes, accepts and work are bounded in each
 //! turn, so that no client can starve another.
@@ -25,10 +25,9 @@ use super::listener::{Accepted, EXHAUSTED_RETRY, Listener, Reserve};
 use super::news::News;
 use super::policy::Access;
 use super::reloading::Reloading;
-use super::scheduler::{Phase, Work};
+use super::scheduler::{AccountId, Phase, Work};
 use super::service::{Readiness, Service};
 use super::signals::Signals;
-use super::timers::Due;
 #[cfg(feature = "tls")]
 use super::tls::TlsConfig;
 use super::tls::TlsStream;
@@ -111,26 +110,15 @@ impl<S> fmt::Debug for Server<S> {
     }
 }
 
-/// A unit of work of the loop.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Task {
-    /// A client's socket is ready.
-    Client {
-        id: ClientId,
-        readable: bool,
-        writable: bool,
-        hung_up: bool,
-    },
-    /// Work of an account.
-    Work(Work),
-    /// A client's deadline, or a timer of a service, may have passed.
-    Timer(Due),
-    /// A descriptor that a service watches is ready.
-    Source(SourceId, Readiness),
-    /// Another thread has sent commands.
-    Commands,
-    /// An adopted process may have exited.
-    Orphans,
+/// What the kernel reports about a client's socket.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct SocketEvent {
+    /// There is input, or its end.
+    pub(super) readable: bool,
+    /// There is room for output.
+    pub(super) writable: bool,
+    /// The peer has half-closed the connection, or the socket has failed.
+    pub(super) hung_up: bool,
 }
 
 impl<S: Service> Server<S> {
@@ -221,7 +209,7 @@ impl<S: Service> Server<S> {
     #[inline(always)]
     pub(super) fn take_turn(&mut self) {
         if self.reaper.has_work() {
-            self.perform(Task::Orphans);
+            self.act(Self::reap_orphans);
         }
         if !self.ctx.core.attempts.is_empty() {
             self.begin_attempts();
@@ -249,13 +237,7 @@ impl<S: Service> Server<S> {
         let mut is_first = true;
         while let Some((account, work)) = self.ctx.core.env.next_work(phase, most, is_first) {
             is_first = false;
-            let env = &mut self.ctx.core.env;
-            match work {
-                Work::Write(_) => env.begin_output(account),
-                // What handles the rest begins the slice.
-                Work::Read(_) | Work::Source(_) | Work::Start(_) | Work::StartOwn(_) => {}
-            }
-            self.perform(Task::Work(work));
+            self.act(|server| server.do_work(account, work));
             // Starting a program blocks for milliseconds, so it is the last work of its kind in a turn.
             if matches!(work, Work::Start(_) | Work::StartOwn(_)) {
                 self.ctx.core.env.settle();
@@ -275,12 +257,12 @@ impl<S: Service> Server<S> {
         match Origin::from(event.token()) {
             Origin::Client(id) => {
                 let hung_up = event.is_read_closed() || event.is_error();
-                self.perform(Task::Client {
-                    id,
+                let event = SocketEvent {
                     readable: event.is_readable() || hung_up,
                     writable: event.is_writable(),
                     hung_up,
-                });
+                };
+                self.act(|server| server.handle_client(id, event));
             }
             Origin::Source(source) => {
                 let failed = event.is_error();
@@ -289,13 +271,13 @@ impl<S: Service> Server<S> {
                     writable: event.is_writable() || event.is_write_closed() || failed,
                 };
                 if self.may_handle_now() {
-                    self.perform(Task::Source(source, readiness));
+                    self.act(|server| server.call_ready(source, readiness));
                 } else {
                     self.ctx.core.ready_again(source, readiness);
                 }
             }
             Origin::Waker => {
-                self.perform(Task::Commands);
+                self.act(Self::run_commands);
                 if let Some(reload) = self.reload.as_mut().and_then(Reloading::take) {
                     self.act(|server| server.ctx.core.reload(reload));
                 }
@@ -324,56 +306,44 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// Performs a task, then handles its news. A task does nothing if its client, source or timer is gone, even if the
-    /// slot was reused.
-    pub(super) fn perform(&mut self, task: Task) {
-        self.act(|server| server.start_task(task));
-    }
-
-    fn start_task(&mut self, task: Task) {
-        match task {
-            Task::Client {
-                id,
-                readable,
-                writable,
-                hung_up,
-            } => self.handle_client(id, readable, writable, hung_up),
-            Task::Work(Work::Read(id)) => {
-                self.ctx.core.with(id, |client, _| client.leave_queue());
+    /// Does queued work of an account. Does nothing if its client or source is gone, even if the slot was reused.
+    fn do_work(&mut self, account: AccountId, work: Work) {
+        let core = &mut self.ctx.core;
+        match work {
+            Work::Read(id) => {
+                core.with(id, |client, _| client.leave_queue());
                 self.read_client(id);
             }
-            Task::Work(Work::Write(id)) => {
-                self.ctx.core.with(id, |client, env| client.flush(env));
+            Work::Write(id) => {
+                core.env.begin_output(account);
+                core.with(id, |client, env| client.flush(env));
             }
-            Task::Work(Work::Source(source)) => {
-                if let Some(readiness) = self.ctx.core.sources.take_again(source) {
+            Work::Source(source) => {
+                if let Some(readiness) = core.sources.take_again(source) {
                     self.call_ready(source, readiness);
                 }
             }
-            Task::Work(Work::Start(id)) => self.call_start(id),
-            Task::Work(Work::StartOwn(service_id)) => {
-                self.ctx.core.env.begin_own_work();
-                self.ctx.core.env.charge_service(service_id);
-                self.ctx.core.enter_service(service_id);
+            Work::Start(id) => self.call_start(id),
+            Work::StartOwn(service_id) => {
+                core.env.begin_own_work();
+                core.env.charge_service(service_id);
+                core.enter_service(service_id);
                 self.service.start_program(&mut self.ctx, None);
             }
-            Task::Timer(Due::Client(id)) => self.handle_deadline(id),
-            Task::Timer(Due::Service(timer, service_id)) => {
-                self.ctx.core.env.begin_own_work();
-                self.ctx.core.enter_service(service_id);
-                self.service.timer(&mut self.ctx, timer);
-            }
-            Task::Source(source, readiness) => self.call_ready(source, readiness),
-            Task::Commands => {
-                self.ctx.core.env.begin_own_work();
-                self.commands.run(&mut self.ctx, &mut self.service);
-            }
-            Task::Orphans => {
-                if self.reaper.reap() {
-                    self.ctx.core.service_id = ServiceId::ALL;
-                    self.service.orphans_changed(&mut self.ctx);
-                }
-            }
+        }
+    }
+
+    /// Performs what other threads have asked for.
+    fn run_commands(&mut self) {
+        self.ctx.core.env.begin_own_work();
+        self.commands.run(&mut self.ctx, &mut self.service);
+    }
+
+    /// Reaps adopted processes that have exited.
+    fn reap_orphans(&mut self) {
+        if self.reaper.reap() {
+            self.ctx.core.service_id = ServiceId::ALL;
+            self.service.orphans_changed(&mut self.ctx);
         }
     }
 
@@ -407,23 +377,24 @@ impl<S: Service> Server<S> {
         self.reap();
     }
 
-    fn handle_client(&mut self, id: ClientId, readable: bool, writable: bool, hung_up: bool) {
+    /// Handles an event of a client's socket. Does nothing if the client is gone, even if the slot was reused.
+    pub(super) fn handle_client(&mut self, id: ClientId, event: SocketEvent) {
         let found = self.ctx.core.with(id, |client, env| {
             if client.is_stale_event(env) {
                 return false;
             }
-            if readable {
-                client.handle_readable(hung_up);
+            if event.readable {
+                client.handle_readable(event.hung_up);
             }
-            if writable {
+            if event.writable {
                 client.handle_writable(env);
             }
             client.is_outgoing()
         });
         if found == Some(true) {
-            return self.handle_outgoing(id, readable);
+            return self.handle_outgoing(id, event.readable);
         }
-        if found.is_none() || !readable {
+        if found.is_none() || !event.readable {
             return;
         }
         if self.may_handle_now() {

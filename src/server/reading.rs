@@ -71,6 +71,10 @@ impl<S: Service> Server<S> {
             let Some((client, env)) = self.ctx.core.reading() else {
                 return;
             };
+            if !client.has_input() {
+                // The common case: everything that arrived has been handled.
+                return;
+            }
             let gate = client.read_gate(env);
             let is_over = count >= SHORT_READ && env.slice_time() >= SLICE_TIME;
             if budget == 0 || is_over || gate == ReadGate::Held(Why::Turn) {

@@ -17,7 +17,7 @@ use self::outgoing::Ours;
 use super::agreement::Disagreement;
 use super::client::ReadGate;
 use super::clock::{Nanos, Stopwatch};
-use super::event_loop::Task;
+use super::event_loop::SocketEvent;
 use super::memory_stream::MemoryStream;
 use super::stream::Stream;
 #[cfg(feature = "tls")]
@@ -484,12 +484,12 @@ impl<S: Service> World<S> {
     }
 
     pub(crate) fn event(&mut self, id: ClientId, readable: bool, writable: bool, hung_up: bool) {
-        self.server.perform(Task::Client {
-            id,
+        let event = SocketEvent {
             readable,
             writable,
             hung_up,
-        });
+        };
+        self.server.act(|server| server.handle_client(id, event));
         #[cfg(feature = "tls")]
         self.continue_handshake(id);
     }
@@ -500,12 +500,11 @@ impl<S: Service> World<S> {
         while let Some((peer, stream)) = self.peers.get_mut(&id).zip(self.streams.get(&id))
             && peer.pump(stream)
         {
-            self.server.perform(Task::Client {
-                id,
+            let event = SocketEvent {
                 readable: true,
-                writable: false,
-                hung_up: false,
-            });
+                ..SocketEvent::default()
+            };
+            self.server.act(|server| server.handle_client(id, event));
         }
     }
 

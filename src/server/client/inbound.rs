@@ -167,7 +167,8 @@ impl Client {
     }
 
     /// Whether there may be input: in the socket, read already, or being decompressed.
-    pub(super) fn has_input(&self) -> bool {
+    #[inline]
+    pub(in crate::server) fn has_input(&self) -> bool {
         self.flags.has(Flag::Readable) || self.has_unread() || self.is_inflating()
     }
 

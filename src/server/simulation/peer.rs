@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::World;
 use crate::protocol::handshake::accept_key;
 use crate::protocol::{OpCode, apply_mask};
-use crate::server::event_loop::Task;
+use crate::server::event_loop::SocketEvent;
 use crate::server::memory_stream::{Dial, MemoryStream};
 use crate::server::{ClientId, Context};
 
@@ -339,12 +339,12 @@ impl World {
         hung_up: bool,
     ) {
         if let Some(id) = self.chosen(argument).and_then(|link| self.owner(link)) {
-            self.server.perform(Task::Client {
-                id,
+            let event = SocketEvent {
                 readable,
                 writable,
                 hung_up,
-            });
+            };
+            self.server.act(|server| server.handle_client(id, event));
         }
     }
 
