@@ -2,11 +2,10 @@
 
 use super::context::Context;
 use super::id::ClientId;
-use super::metrics;
 use super::operator;
 use super::policy::{ProtectedResource, Scope};
+use super::server_metrics;
 use super::service::Service;
-use crate::protocol::http::Framing;
 use crate::protocol::{Rejection, Request, Response, StatusCode};
 
 /// Whether the server is alive.
@@ -62,17 +61,8 @@ pub(super) fn check(request: &Request<'_>) -> Result<Scope, Rejection> {
     if !matches!(request.method(), "GET" | "HEAD") {
         return Err(Rejection::method_not_allowed("GET, HEAD"));
     }
-    expect_no_body(request)?;
+    request.expect_no_body()?;
     Ok(Scope::Metrics)
-}
-
-/// Rejects a request with a body, before the body has arrived.
-pub(crate) fn expect_no_body(request: &Request<'_>) -> Result<(), Rejection> {
-    if request.framing()? == Framing::Length(0) {
-        return Ok(());
-    }
-    let why = "this path accepts no body";
-    Err(Rejection::new(StatusCode::CONTENT_TOO_LARGE, why))
 }
 
 /// The maximum number of clients in one answer to `/status`.
@@ -98,8 +88,8 @@ pub(super) fn answer<S: Service>(
         },
         METRICS => Response::new(
             StatusCode::OK,
-            metrics::CONTENT_TYPE,
-            metrics::write(ctx, service).into_bytes(),
+            server_metrics::CONTENT_TYPE,
+            server_metrics::write(ctx, service, expect_ready(ctx, service).is_ok()).into_bytes(),
         ),
         path if is_metadata_path(path) => metadata(ctx),
         _ => match page(request) {

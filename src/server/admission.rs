@@ -34,7 +34,7 @@ impl Room {
 }
 
 /// 503 for an address that has as many clients as allowed.
-pub(super) fn too_many_of_address() -> Rejection {
+fn too_many_of_address() -> Rejection {
     Rejection::unavailable("too many clients from this address").because("max_clients_per_address")
 }
 
@@ -44,6 +44,24 @@ pub(crate) fn too_little_memory() -> Rejection {
 }
 
 impl Core {
+    /// Counts a connection whose address has just become known, and rejects it if its address has too many. An address
+    /// may have twice as many connections as clients.
+    pub(super) fn count_connection(&mut self, id: ClientId) {
+        let Some(most) = self.env.config.max_clients_per_address else {
+            return;
+        };
+        // If slots are scarce, the connection ends without waiting for the peer.
+        let is_scarce = self.registry.len() > self.env.config.max_connections() / 2;
+        self.with(id, |client, env| {
+            if client.count_for_address(env) > most.saturating_mul(2) {
+                client.reject(env, &too_many_of_address());
+                if is_scarce {
+                    client.disconnect(env);
+                }
+            }
+        });
+    }
+
     /// Whether there is room for another client or call of this connection's peer.
     pub(super) fn room(&self, id: ClientId) -> Room {
         let Some(client) = self.registry.get(id) else {

@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use super::address::ListenAddress;
 use super::client::Remote;
-use super::core::{Core, Env};
-use super::event_loop::Reload;
+use super::core::Core;
+use super::env::Env;
 use super::id::ClientId;
 use super::operator;
 use super::policy::{
     Access, Credential, CredentialId, Failures, Link, LinkTarget, Links, Principal,
     REJECTION_DELAY, Scope, Token,
 };
+use super::reloading::Reload;
 use super::scheduler::Payer;
 #[cfg(feature = "tls")]
 use super::tls::TlsConfig;

@@ -14,7 +14,7 @@ use super::address::Listen;
 use super::id::MAX_SLOTS;
 use super::metrics::Metrics;
 use super::policy::{Access, Peers, Scope};
-use super::resumption::is_node_name;
+use super::resume_token::is_node_name;
 use super::stream::Stream;
 #[cfg(feature = "tls")]
 use super::tls::TlsConfig;

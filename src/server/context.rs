@@ -10,10 +10,10 @@ use super::config::Config;
 use super::core::Core;
 use super::error::SendError;
 use super::id::{ClientId, ServiceId, SourceId, TimerId};
-use super::interest::Interest;
 use super::policy::{LinkTarget, Principal, Scope};
+use super::readiness::Interest;
+use super::readiness::Readiness;
 use super::scheduler::Work;
-use super::service::Readiness;
 use super::status::Status;
 use crate::protocol::{CloseCode, Message, Response, Time};
 

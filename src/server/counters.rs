@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::client::Traffic;
 use super::histogram::Histogram;
 use super::service_times::ServiceTimes;
+use super::traffic::Traffic;
 use crate::protocol::{Cause, CloseReason, Rejection, StatusCode};
 
 /// The names of [`Outcome`]s, in their order.

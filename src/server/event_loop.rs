@@ -23,13 +23,11 @@ use super::handle::{Handle, Inbox};
 use super::id::{ClientId, Origin, ServiceId, SourceId};
 use super::listener::{Accepted, EXHAUSTED_RETRY, Listener, Reserve};
 use super::news::News;
-use super::policy::Access;
+use super::readiness::Readiness;
 use super::reloading::Reloading;
 use super::scheduler::{AccountId, Phase, Work};
-use super::service::{Readiness, Service};
+use super::service::Service;
 use super::signals::Signals;
-#[cfg(feature = "tls")]
-use super::tls::TlsConfig;
 use super::tls::TlsStream;
 use crate::log_event::{log_event, word};
 use crate::protocol::{CloseReason, Rejection, Time};
@@ -49,19 +47,6 @@ const INPUT_TIME: Nanos = 4_000_000;
 
 /// The time of a turn, in nanoseconds, after which no further output is written.
 const OUTPUT_TIME: Nanos = 6_000_000;
-
-/// The settings that a running server can replace. A field that is `None` leaves its settings unchanged.
-#[derive(Clone, Debug, Default)]
-#[non_exhaustive]
-pub struct Reload {
-    /// Which clients may connect. Clients stay connected, except those whose token is no longer in [`Access::tokens`] or
-    /// has a lower scope there. They get CLOSE 1008, with [`Cause::Revoked`](crate::Cause::Revoked).
-    pub access: Option<Access>,
-    /// The certificates for new connections. Clients whose certificate is no longer accepted get CLOSE 1008, with
-    /// [`Cause::Revoked`](crate::Cause::Revoked). It is ignored if the server was started without TLS.
-    #[cfg(feature = "tls")]
-    pub tls: Option<TlsConfig>,
-}
 
 /// A WebSocket server with the service it serves.
 pub struct Server<S> {
@@ -200,7 +185,7 @@ impl<S: Service> Server<S> {
     #[inline]
     pub(super) fn begin_turn(&mut self) -> Nanos {
         let began = monotonic_nanos();
-        self.ctx.core.begin_turn(began, self.clock.at(began));
+        self.ctx.core.env.begin_turn(began, self.clock.at(began));
         self.ctx.core.env.counters.turns.begin_turn(began);
         began
     }

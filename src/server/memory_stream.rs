@@ -4,6 +4,9 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice, Read, Write};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use super::id::ClientId;
+use super::stream::Stream;
+
 /// A connection in memory. The server has one end, and the test or fuzzer has the other.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MemoryStream(Arc<Mutex<Wire>>);
@@ -107,5 +110,27 @@ impl Write for MemoryStream {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// Gives the loop connections in memory instead of sockets.
+#[derive(Debug, Default)]
+pub(crate) struct Dialer {
+    /// The attempts whose host is being resolved.
+    pub(crate) resolving: Vec<(ClientId, u32)>,
+    /// The test's ends of new connections.
+    pub(crate) dialed: Vec<MemoryStream>,
+    /// What becomes of the next connection at once.
+    pub(crate) next: Dial,
+}
+
+impl Dialer {
+    /// Opens a connection.
+    pub(in crate::server) fn dial(&mut self) -> Stream {
+        let stream = MemoryStream::default();
+        stream.wire().dial = self.next;
+        stream.wire().room = 1 << 16;
+        self.dialed.push(stream.clone());
+        Stream::Memory(stream)
     }
 }

@@ -23,19 +23,21 @@ mod budget;
 mod client;
 mod clock;
 mod config;
+mod connecting;
 mod connector;
 mod context;
 mod core;
 mod counters;
 mod deadlines;
 mod drain_schedule;
+mod draining;
+mod env;
 mod error;
 mod event_loop;
 mod forwarding;
 mod handle;
 mod histogram;
 mod id;
-mod interest;
 mod listener;
 mod memory;
 #[cfg(any(test, fuzzing))]
@@ -44,12 +46,16 @@ mod metrics;
 mod news;
 mod operator;
 mod policy;
+mod readiness;
 mod reading;
 mod registry;
+mod relief;
 mod reloading;
 mod requests;
+mod resume_token;
 mod resumption;
 mod scheduler;
+mod server_metrics;
 mod service;
 mod service_times;
 mod shutdown;
@@ -68,23 +74,24 @@ mod tls;
 #[cfg(not(feature = "tls"))]
 #[path = "tls/none.rs"]
 mod tls;
+mod traffic;
+mod wheel;
 
 #[cfg(feature = "cli")]
 pub(crate) use address::split_security;
 pub use address::{Listen, ListenAddress, ParseListenError};
 #[cfg(feature = "cli")]
-pub(crate) use admin::{expect_no_body, is_reserved_path};
+pub(crate) use admin::is_reserved_path;
 pub(crate) use admission::too_little_memory;
-pub use client::{Remote, Traffic};
+pub use client::Remote;
 pub use config::{Config, ConfigBuilder, ConfigError, ResumeConfig};
 pub use connector::{Connect, ConnectError, ParseTargetError, Proxies, Retry, Target};
 pub use context::Context;
 pub use error::{Error, SendError};
-pub use event_loop::{Ended, Reload, Server};
+pub use event_loop::{Ended, Server};
 pub use handle::{Handle, Stopped};
 pub use histogram::Histogram;
 pub use id::{ClientId, ParseClientIdError, ServiceId, SourceId, TimerId};
-pub use interest::Interest;
 pub use metrics::Metrics;
 pub use policy::{
     Access, Credential, LinkTarget, ParsePeersError, ParseResourceError, ParseScopeError,
@@ -94,13 +101,16 @@ pub use policy::{
 #[cfg(feature = "cli")]
 pub(crate) use policy::{RejectionHints, words};
 pub(crate) use policy::{is_token_protocol, percent_decode, without_token};
+pub use readiness::{Interest, Readiness};
+pub use reloading::Reload;
 #[cfg(feature = "cli")]
-pub(crate) use resumption::is_node_name;
+pub(crate) use resume_token::is_node_name;
 pub(crate) use resumption::without_resume;
-pub use service::{Readiness, Route, Service};
+pub use service::{Route, Service};
 pub use startup::AdoptedOrphans;
 pub use status::{ClientStatus, ResumeStatus, Status, StatusFields, StatusValue};
 #[cfg(all(feature = "tls", any(test, fuzzing)))]
 pub(crate) use tls::simulation::converse as converse_over_tls;
 #[cfg(feature = "tls")]
 pub use tls::{ClientTls, TlsConfig, TlsError, TlsIdentity};
+pub use traffic::Traffic;

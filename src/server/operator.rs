@@ -92,11 +92,11 @@ pub(super) fn is_for_everyone(request: &Request<'_>) -> bool {
 pub(super) fn check(request: &Request<'_>) -> Result<Scope, Rejection> {
     match Call::of(request)? {
         Call::Session => {
-            super::admin::expect_no_body(request)?;
+            request.expect_no_body()?;
             Ok(Scope::Metrics)
         }
         Call::Links | Call::RevokeLink(_) => {
-            super::admin::expect_no_body(request)?;
+            request.expect_no_body()?;
             Ok(Scope::All)
         }
         Call::IssueLink | Call::CloseClient(_) => {

@@ -7,7 +7,7 @@ use slab::Slab;
 
 use super::client::Client;
 use super::id::{ClientId, MAX_SLOTS};
-use super::timers::Link;
+use super::wheel::Link;
 use crate::protocol::Time;
 
 /// The initial number of slots. The slab is large enough for a memory mapping of its own, of which the kernel backs

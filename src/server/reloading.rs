@@ -5,9 +5,24 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use super::Reload;
 use super::bell::Bell;
+use super::policy::Access;
 use super::signals::Signals;
+#[cfg(feature = "tls")]
+use super::tls::TlsConfig;
+
+/// The settings that a running server can replace. A field that is `None` leaves its settings unchanged.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Reload {
+    /// Which clients may connect. Clients stay connected, except those whose token is no longer in [`Access::tokens`] or
+    /// has a lower scope there. They get CLOSE 1008, with [`Cause::Revoked`](crate::Cause::Revoked).
+    pub access: Option<Access>,
+    /// The certificates for new connections. Clients whose certificate is no longer accepted get CLOSE 1008, with
+    /// [`Cause::Revoked`](crate::Cause::Revoked). It is ignored if the server was started without TLS.
+    #[cfg(feature = "tls")]
+    pub tls: Option<TlsConfig>,
+}
 
 /// Returns the new settings.
 pub(super) type MakeReload = Box<dyn FnMut() -> Reload + Send>;

@@ -4,11 +4,13 @@ use super::admin;
 use super::authorization::handle_wrong_token;
 use super::client::Client;
 use super::context::Context;
-use super::core::{Core, Env};
+use super::core::Core;
+use super::env::Env;
 use super::id::{ClientId, ServiceId};
 use super::operator;
 use super::policy::{RequestSource, Scope};
-use super::resumption::{self, Ask, ResumeToken};
+use super::resume_token::ResumeToken;
+use super::resumption::{self, Ask};
 use super::service::{Route, Service};
 use crate::log_event::{log_event, word};
 use crate::protocol::deflate::Offer;
@@ -159,7 +161,7 @@ fn route<S: Service>(
     ctx.core.check_link(id, request)?;
     let route = if request.is_preflight() {
         // The server keeps no memory for a peer without a token.
-        admin::expect_no_body(request)?;
+        request.expect_no_body()?;
         Route::Http
     } else if admin::is_for(request) {
         let needed = admin::check(request)?;

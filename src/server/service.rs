@@ -7,6 +7,7 @@ use super::context::Context;
 use super::id::{ClientId, ServiceId, SourceId, TimerId};
 use super::metrics::Metrics;
 use super::policy::{LinkTarget, Scope};
+use super::readiness::Readiness;
 use super::status::StatusFields;
 use crate::protocol::client::ResponseHead;
 use crate::protocol::{Accept, CloseReason, Message, Rejection, Request, Response, StatusCode};
@@ -18,17 +19,6 @@ pub enum Route {
     WebSocket,
     /// Requests are HTTP calls. [`Service::call`] follows with the whole request.
     Http,
-}
-
-/// The readiness of a watched file descriptor.
-///
-/// Readiness is edge-triggered. Read or write until `WouldBlock`, or request another call with [`Context::again`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Readiness {
-    /// Reading will not block: there is data, end of file or an error.
-    pub readable: bool,
-    /// Writing will not block: there is room or an error.
-    pub writable: bool,
 }
 
 /// The behavior of a server. Every method has a default, so implement only the methods that you need.

@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use mio::Poll;
 
-pub(crate) use self::outgoing::Dialer;
 use self::outgoing::Ours;
 use super::agreement::Disagreement;
 use super::client::ReadGate;
@@ -313,7 +312,7 @@ impl World {
         };
         let mut world = Self::with_service(config, Witness::default())?;
         if options & 8 != 0 {
-            world.server.ctx.core.dialer = Some(Dialer::default());
+            world.server.ctx.core.dialer = Some(super::memory_stream::Dialer::default());
         }
         #[cfg(feature = "tls")]
         if options & 0x10 != 0 {

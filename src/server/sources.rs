@@ -8,8 +8,8 @@ use mio::{Interest, Registry};
 use slab::Slab;
 
 use super::id::{ServiceId, SourceId};
+use super::readiness::Readiness;
 use super::scheduler::AccountId;
-use super::service::Readiness;
 
 /// A watched file descriptor.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! Deadlines of clients and timers of services, in one timer wheel with two resolutions.
+//! Deadlines of clients and timers of services, in two timer wheels with different resolutions.
 //!
 //! ```text
 //! coarse: [ list ] [ list ] ... [ list ]      512 ticks of 64 ms: deadlines of clients, distant timers
@@ -17,6 +17,7 @@ use slab::Slab;
 
 use super::id::{ClientId, ServiceId, TimerId};
 use super::registry::Registry;
+use super::wheel::{Link, Links, MAX_LISTS, Wheel};
 use crate::protocol::Time;
 
 /// Milliseconds of a coarse tick.
@@ -26,37 +27,15 @@ const COARSE_TICKS: usize = 512;
 /// The number of fine ticks, of a millisecond each.
 const FINE_TICKS: usize = 64;
 
-const NIL: u32 = u32::MAX;
-const UNLINKED: u16 = u16::MAX;
 /// Set in the key of a service's timer; the other keys are slots of the registry.
 const SERVICE: u32 = 1 << 31;
 
 const _: () = assert!(
     COARSE_TICKS.is_multiple_of(64)
         && FINE_TICKS.is_multiple_of(64)
-        && COARSE_TICKS + FINE_TICKS < UNLINKED as usize
+        && COARSE_TICKS + FINE_TICKS <= MAX_LISTS
         && FINE_TICKS as u64 >= COARSE_TICK
 );
-
-/// A timer's position in a list of the wheel. It is packed, so that the byte behind it in a client's entry is free.
-#[derive(Clone, Copy, Debug)]
-#[repr(Rust, packed(2))]
-pub(super) struct Link {
-    previous: u32,
-    next: u32,
-    /// The number of the list, counted over both wheels.
-    list: u16,
-}
-
-impl Default for Link {
-    fn default() -> Self {
-        Self {
-            previous: NIL,
-            next: NIL,
-            list: UNLINKED,
-        }
-    }
-}
 
 /// A timer of a service.
 #[derive(Debug)]
@@ -111,15 +90,15 @@ impl Timers {
         deadline: Option<Time>,
     ) {
         self.advance(now);
-        let mut links = Links {
+        let mut entries = Entries {
             registry,
             services: &mut self.services,
         };
         let key = id.slot() as u32;
-        self.is_next_early |= self.coarse.remove(&mut links, key);
+        self.is_next_early |= self.coarse.remove(&mut entries, key);
         if let Some(deadline) = deadline {
             let tick = deadline.as_millis().div_ceil(COARSE_TICK);
-            let due = self.coarse.insert(&mut links, key, tick);
+            let due = self.coarse.insert(&mut entries, key, tick);
             self.next = Some(self.next.map_or(due, |next| next.min(due)));
         }
     }
@@ -151,16 +130,16 @@ impl Timers {
     fn insert_service(&mut self, registry: &mut Registry, slot: usize, now: Time) {
         let due = self.services[slot].due;
         let key = SERVICE | slot as u32;
-        let mut links = Links {
+        let mut entries = Entries {
             registry,
             services: &mut self.services,
         };
         let found = if due.since(now) < Duration::from_millis(COARSE_TICK) {
-            self.fine.insert(&mut links, key, due.as_millis())
+            self.fine.insert(&mut entries, key, due.as_millis())
         } else {
             // The coarse wheel returns it early. It then moves to the fine wheel.
             let tick = due.as_millis() / COARSE_TICK;
-            self.coarse.insert(&mut links, key, tick)
+            self.coarse.insert(&mut entries, key, tick)
         };
         self.next = Some(self.next.map_or(found, |next| next.min(found)));
     }
@@ -169,13 +148,13 @@ impl Timers {
     pub(super) fn cancel_service(&mut self, registry: &mut Registry, id: TimerId) {
         let slot = id.slot();
         if self.services.get(slot).is_some_and(|timer| timer.id == id) {
-            let mut links = Links {
+            let mut entries = Entries {
                 registry,
                 services: &mut self.services,
             };
             let key = SERVICE | slot as u32;
             self.is_next_early |=
-                self.coarse.remove(&mut links, key) || self.fine.remove(&mut links, key);
+                self.coarse.remove(&mut entries, key) || self.fine.remove(&mut entries, key);
             self.services.remove(slot);
         }
     }
@@ -199,12 +178,12 @@ impl Timers {
 
     fn pop_due(&mut self, registry: &mut Registry, now: Time) -> Option<Due> {
         loop {
-            let mut links = Links {
+            let mut entries = Entries {
                 registry,
                 services: &mut self.services,
             };
-            let coarse = self.coarse.pop(&mut links, now);
-            let Some(key) = coarse.or_else(|| self.fine.pop(&mut links, now)) else {
+            let coarse = self.coarse.pop(&mut entries, now);
+            let Some(key) = coarse.or_else(|| self.fine.pop(&mut entries, now)) else {
                 self.is_next_early = true;
                 self.next();
                 return None;
@@ -234,134 +213,19 @@ impl Timers {
     }
 }
 
-/// Access to the links of all entries, by key.
-struct Links<'a> {
+/// The clients and the timers of services.
+struct Entries<'a> {
     registry: &'a mut Registry,
     services: &'a mut Slab<ServiceTimer>,
 }
 
-impl Links<'_> {
-    fn get(&mut self, key: u32) -> &mut Link {
+impl Links for Entries<'_> {
+    fn link(&mut self, key: u32) -> &mut Link {
         if key & SERVICE == 0 {
             self.registry.timer_mut(key as usize)
         } else {
             &mut self.services[(key & !SERVICE) as usize].link
         }
-    }
-}
-
-/// A ring of lists, one for each tick.
-#[derive(Debug)]
-struct Wheel<const TICKS: usize> {
-    heads: Box<[u32; TICKS]>,
-    /// One bit for each list that is not empty.
-    occupied: Box<[u64]>,
-    /// The tick whose list is being emptied. All lists before it are empty.
-    tick: u64,
-    /// Milliseconds of a tick.
-    millis: u64,
-    /// The number of the first list in [`Link::list`].
-    first_list: u16,
-}
-
-impl<const TICKS: usize> Wheel<TICKS> {
-    fn new(millis: u64, first_list: u16, now: Time) -> Self {
-        Self {
-            heads: Box::new([NIL; TICKS]),
-            occupied: vec![0; TICKS / 64].into(),
-            tick: now.as_millis() / millis,
-            millis,
-            first_list,
-        }
-    }
-
-    const TICKS: u64 = TICKS as u64;
-
-    /// Inserts an entry that is in no list. Returns the time of its tick.
-    fn insert(&mut self, links: &mut Links<'_>, key: u32, tick: u64) -> Time {
-        let tick = tick.clamp(self.tick + 1, self.tick + Self::TICKS - 1);
-        let at = (tick % Self::TICKS) as usize;
-        let next = std::mem::replace(&mut self.heads[at], key);
-        if next != NIL {
-            links.get(next).previous = key;
-        }
-        *links.get(key) = Link {
-            previous: NIL,
-            next,
-            list: self.first_list + at as u16,
-        };
-        self.occupied[at / 64] |= 1 << (at % 64);
-        Time::from_millis(tick * self.millis)
-    }
-
-    /// Removes an entry from its list. Returns whether the list belonged to this wheel.
-    fn remove(&mut self, links: &mut Links<'_>, key: u32) -> bool {
-        let link = *links.get(key);
-        let at = usize::from(link.list.wrapping_sub(self.first_list));
-        if at >= TICKS {
-            return false;
-        }
-        *links.get(key) = Link::default();
-        match link.previous {
-            NIL => self.heads[at] = link.next,
-            previous => links.get(previous).next = link.next,
-        }
-        if link.next != NIL {
-            links.get(link.next).previous = link.previous;
-        }
-        if self.heads[at] == NIL {
-            self.occupied[at / 64] &= !(1 << (at % 64));
-        }
-        true
-    }
-
-    /// Removes and returns the next key whose tick is due.
-    fn pop(&mut self, links: &mut Links<'_>, now: Time) -> Option<u32> {
-        let target = now.as_millis() / self.millis;
-        // Every list is within one round of the wheel. After a jump over many rounds all of them are due, and one round
-        // before the target is enough to find them.
-        if let Some(ahead) = target.checked_sub(self.tick + Self::TICKS) {
-            self.tick += ahead / Self::TICKS * Self::TICKS;
-        }
-        match self.next_tick() {
-            Some(tick) if tick <= target => {
-                self.tick = tick;
-                let key = self.heads[(tick % Self::TICKS) as usize];
-                self.remove(links, key);
-                Some(key)
-            }
-            _ => {
-                self.tick = self.tick.max(target);
-                None
-            }
-        }
-    }
-
-    /// The next tick with a list that is not empty.
-    fn next_tick(&self) -> Option<u64> {
-        let first = (self.tick % Self::TICKS) as usize;
-        let words = self.occupied.len();
-        for step in 0..=words {
-            let word = (first / 64 + step) % words;
-            let mut bits = self.occupied[word];
-            if step == 0 {
-                bits &= u64::MAX << (first % 64);
-            } else if step == words {
-                bits &= !(u64::MAX << (first % 64));
-            }
-            if bits != 0 {
-                let at = word * 64 + bits.trailing_zeros() as usize;
-                let ahead = (at + TICKS - first) % TICKS;
-                return Some(self.tick + ahead as u64);
-            }
-        }
-        None
-    }
-
-    /// When `pop` may have something next.
-    fn next(&self) -> Option<Time> {
-        self.next_tick()
-            .map(|tick| Time::from_millis(tick * self.millis))
     }
 }
 

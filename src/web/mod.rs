@@ -5,7 +5,6 @@
 
 mod files;
 
-use crate::server::expect_no_body;
 use crate::service::{Endpoint, Pages};
 use crate::{ClientId, Context, Rejection, Request, Response, Route, Scope, Service, StatusCode};
 
@@ -187,7 +186,7 @@ impl Pages for Site {
 impl Service for Site {
     fn route(&mut self, request: &Request<'_>) -> Result<Route, Rejection> {
         // Anyone may ask, so the server waits for no body.
-        expect_no_body(request)?;
+        request.expect_no_body()?;
         Ok(Route::Http)
     }
 

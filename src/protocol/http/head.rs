@@ -288,6 +288,20 @@ impl<'a> Request<'a> {
         ))
     }
 
+    /// Rejects a request that has a body, before the body has arrived.
+    ///
+    /// # Errors
+    ///
+    /// 413, or the error of [`Request::framing`].
+    #[cfg(feature = "server")]
+    pub(crate) fn expect_no_body(&self) -> Result<(), Rejection> {
+        if self.framing()? == Framing::Length(0) {
+            return Ok(());
+        }
+        let why = "this path accepts no body";
+        Err(Rejection::new(StatusCode::CONTENT_TOO_LARGE, why))
+    }
+
     /// How the body is delimited.
     ///
     /// # Errors

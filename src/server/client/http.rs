@@ -7,7 +7,7 @@ use crate::log_event::{Field, log_event, word};
 use crate::protocol::http::{HttpConnection, HttpDate, HttpState};
 use crate::protocol::{CloseReason, Rejection, Request, Response, StatusCode, Time};
 use crate::server::budget::CALL;
-use crate::server::core::Env;
+use crate::server::env::Env;
 use crate::server::error::SendError;
 
 /// The media type of server-sent events, which a browser's `EventSource` reads.

@@ -7,7 +7,7 @@ use crate::log_event::{Field, log_event, word};
 use crate::protocol::client::ClientEvent;
 use crate::protocol::http::{HttpEvent, HttpState};
 use crate::protocol::{CloseReason, Message, Payload, Rejection, StatusCode};
-use crate::server::core::Env;
+use crate::server::env::Env;
 use crate::server::stream::LastRead;
 use crate::server::tls::TlsStream;
 

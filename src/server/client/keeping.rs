@@ -6,7 +6,7 @@ use super::outbox::Outbox;
 use super::resumable::is_final;
 use super::{Client, Connection, ReadGate, Why};
 use crate::protocol::{Cause, CloseReason, Message, Time};
-use crate::server::core::Env;
+use crate::server::env::Env;
 use crate::server::news::News;
 
 /// A PING that asks for a confirmation is sent after messages of 1/16 of the resume buffer.

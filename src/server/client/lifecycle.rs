@@ -11,8 +11,9 @@ use crate::protocol::{
     Accept, CloseCode, CloseReason, NextStep, State, StatusCode, Time, Timeout, WebSocket,
 };
 use crate::server::connector::ConnectError;
-use crate::server::core::{Env, earlier};
+use crate::server::core::earlier;
 use crate::server::counters::Outcome;
+use crate::server::env::Env;
 use crate::server::error::SendError;
 use crate::server::news::News;
 use crate::server::tls::TlsStream;

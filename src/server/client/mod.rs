@@ -25,19 +25,19 @@ use std::time::Duration;
 use self::backlog::Backlog;
 pub(super) use self::broadcast::Broadcast;
 pub(super) use self::inbound::{Inbound, Input, Read, ReadGate, SHORT_READ, Why};
-pub(super) use self::outbound::WRITE_BUFFER;
 pub use self::remote::Remote;
 use self::resumable::Detached;
 pub(super) use self::takeover::WrongCount;
 use super::connector::Outgoing;
-use super::core::Env;
+use super::env::Env;
 use super::id::{ClientId, ServiceId};
 use super::news::News;
 use super::policy::CredentialId;
 use super::scheduler::{AccountId, Work};
 use super::stream::Stream;
-use super::timers::Link;
 use super::tls::{PeerCertificate, TlsStream};
+use super::traffic::Traffic;
+use super::wheel::Link;
 use crate::protocol::http::{HttpConnection, TraceParent};
 use crate::protocol::{Time, WebSocket};
 
@@ -126,30 +126,6 @@ impl Flags {
             self.0 & !(flag as u8)
         };
         before
-    }
-}
-
-/// The number of bytes and messages that a connection has carried.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Traffic {
-    /// Bytes read from the socket.
-    pub bytes_in: u64,
-    /// Bytes written to the socket.
-    pub bytes_out: u64,
-    /// Data messages received.
-    pub messages_in: u64,
-    /// Data messages sent, including those that are still queued.
-    pub messages_out: u64,
-}
-
-impl Traffic {
-    /// Adds the traffic of another connection.
-    pub(super) fn add(&mut self, other: Self) {
-        self.bytes_in += other.bytes_in;
-        self.bytes_out += other.bytes_out;
-        self.messages_in += other.messages_in;
-        self.messages_out += other.messages_out;
     }
 }
 

@@ -16,13 +16,10 @@ use crate::protocol::deflate::{SLICE, Squeeze};
 use crate::protocol::{CloseReason, Message, SentHeader, Time};
 use crate::server::budget::WRITE;
 use crate::server::config::Config;
-use crate::server::core::Env;
+use crate::server::env::{Env, WRITE_BUFFER};
 use crate::server::error::SendError;
 use crate::server::news::News;
 use crate::server::scheduler::Work;
-
-/// The size at which the write buffer, or a backlog whose socket is not full, is written.
-pub(in crate::server) const WRITE_BUFFER: usize = 256 << 10;
 
 /// A payload of at least this size is written without copying, unless more input waits.
 const DIRECT: usize = 16 << 10;

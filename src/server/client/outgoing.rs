@@ -8,7 +8,7 @@ use crate::protocol::client::ClientEvent;
 use crate::protocol::deflate::Agreement;
 use crate::protocol::{CloseReason, Input, RandomSource, WebSocket};
 use crate::server::connector::{ConnectError, Outgoing, Phase};
-use crate::server::core::Env;
+use crate::server::env::Env;
 use crate::server::id::ClientId;
 use crate::server::stream::Stream;
 use crate::server::tls::TlsStream;

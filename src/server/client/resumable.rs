@@ -13,9 +13,9 @@ use crate::protocol::{
     Accept, Cause, CloseCode, CloseReason, Message, NextStep, SentHeader, State, Time,
 };
 use crate::server::config::ResumeConfig;
-use crate::server::core::Env;
+use crate::server::env::Env;
 use crate::server::news::News;
-use crate::server::resumption::{ResumeToken, Secret};
+use crate::server::resume_token::{ResumeToken, Secret};
 use crate::server::status::ResumeStatus;
 use crate::server::stream::Stream;
 use crate::server::tls::PeerCertificate;

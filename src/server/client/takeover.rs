@@ -7,10 +7,10 @@ use crate::protocol::deflate::Codec;
 use crate::protocol::handshake::Upgrade;
 use crate::protocol::http::HttpConnection;
 use crate::protocol::{Accept, Cause, CloseCode, CloseReason, State, StatusCode, WebSocket};
-use crate::server::core::Env;
+use crate::server::env::Env;
 use crate::server::id::ClientId;
 use crate::server::news::News;
-use crate::server::resumption::{ResumeToken, Secret};
+use crate::server::resume_token::{ResumeToken, Secret};
 
 /// The request of a new connection to be handed to an earlier client.
 #[derive(Debug)]

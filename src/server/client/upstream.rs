@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::{Client, Connection};
 use crate::protocol::{Accept, Cause, CloseCode, CloseReason, Time};
 use crate::server::connector::{Connect, Failures, Outgoing};
-use crate::server::core::Env;
+use crate::server::env::Env;
 use crate::server::id::ClientId;
-use crate::server::resumption::ResumeToken;
+use crate::server::resume_token::ResumeToken;
 
 /// A connection counts as stable if it lasts this long or carries a message.
 const STABLE: Duration = Duration::from_secs(10);

@@ -28,10 +28,10 @@ struct Question {
 
 /// The addresses for an attempt of a connection, or why there are none.
 #[derive(Debug)]
-pub(super) struct Answer {
-    pub(super) id: ClientId,
-    pub(super) attempt: u32,
-    pub(super) resolved: Resolved,
+pub(in crate::server) struct Answer {
+    pub(in crate::server) id: ClientId,
+    pub(in crate::server) attempt: u32,
+    pub(in crate::server) resolved: Resolved,
 }
 
 /// Resolves host names, and wakes the loop when it has an answer.
@@ -68,7 +68,13 @@ impl Resolver {
 
     /// Resolves a name for an attempt of a connection. [`Resolver::next_answer`] returns the result. An earlier attempt of the
     /// same connection needs no answer.
-    pub(super) fn resolve(&mut self, id: ClientId, attempt: u32, host: String, port: u16) {
+    pub(in crate::server) fn resolve(
+        &mut self,
+        id: ClientId,
+        attempt: u32,
+        host: String,
+        port: u16,
+    ) {
         self.forget(id);
         self.waiting.push_back(Question {
             id,
@@ -80,12 +86,12 @@ impl Resolver {
     }
 
     /// Drops the question of a connection whose attempt has ended.
-    pub(super) fn forget(&mut self, id: ClientId) {
+    pub(in crate::server) fn forget(&mut self, id: ClientId) {
         self.waiting.retain(|question| question.id != id);
     }
 
     /// Gives the next waiting name to a thread, unless all are busy.
-    pub(super) fn resolve_next(&mut self) {
+    pub(in crate::server) fn resolve_next(&mut self) {
         if self.threads.load(Ordering::Acquire) >= MAX_THREADS {
             return;
         }
@@ -124,7 +130,7 @@ impl Resolver {
     }
 
     /// An answer that has arrived since the bell rang.
-    pub(super) fn next_answer(&self) -> Option<Answer> {
+    pub(in crate::server) fn next_answer(&self) -> Option<Answer> {
         self.answers.try_recv().ok()
     }
 }

@@ -1,13 +1,16 @@
 //! The settings of an outgoing connection.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
+use super::error::ConnectError;
 use super::proxies::Proxies;
-use super::target::Target;
+use super::target::{Place, Target};
 use crate::protocol::client::{HandshakeRequest, is_field, is_reserved};
 use crate::server::policy::Token;
+use crate::server::stream::Stream;
 #[cfg(feature = "tls")]
-use crate::server::tls::ClientTls;
+use crate::server::tls::{ClientTls, TlsStream};
 
 /// When to try again after an attempt has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,17 +62,17 @@ impl Default for Retry {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Connect {
-    pub(super) target: Target,
+    pub(in crate::server) target: Target,
     token: Option<Token>,
     fields: Vec<(String, String)>,
     protocols: Vec<String>,
     deflate: bool,
-    pub(super) timeout: Duration,
-    pub(super) retry: Option<Retry>,
-    pub(super) resumable: bool,
-    pub(super) proxies: Proxies,
+    pub(in crate::server) timeout: Duration,
+    pub(in crate::server) retry: Option<Retry>,
+    pub(in crate::server) resumable: bool,
+    pub(in crate::server) proxies: Proxies,
     #[cfg(feature = "tls")]
-    pub(super) tls: ClientTls,
+    pub(in crate::server) tls: ClientTls,
 }
 
 impl Connect {
@@ -203,5 +206,59 @@ impl Connect {
             request = request.with_field(name, value);
         }
         request
+    }
+}
+
+impl Connect {
+    /// Whether the connection is to be resumable.
+    pub(in crate::server) fn is_resumable(&self) -> bool {
+        self.resumable
+    }
+
+    /// The host and port to ask the proxy for, and the credentials for the proxy. `None` without a proxy.
+    pub(in crate::server) fn tunnel(&self) -> Option<(String, Option<&str>)> {
+        let proxy = self.proxies.find(&self.target)?;
+        let credentials = proxy.credentials.as_ref();
+        Some((
+            self.target.host_and_port(),
+            credentials.map(|secret| secret.0.as_str()),
+        ))
+    }
+
+    /// Begins TLS on a socket.
+    pub(in crate::server) fn encrypt(&self, socket: Stream) -> Result<Stream, ConnectError> {
+        #[cfg(feature = "tls")]
+        {
+            let stream = TlsStream::connect(socket, &self.tls, self.target.server_name());
+            stream.map(Stream::Tls).map_err(|error| ConnectError::Tls {
+                message: error.to_string(),
+                is_certificate: true,
+            })
+        }
+        #[cfg(not(feature = "tls"))]
+        {
+            drop(socket);
+            Err(ConnectError::Invalid("this build has no TLS".to_owned()))
+        }
+    }
+
+    /// Where to connect to: the server, or its proxy.
+    pub(in crate::server) fn place(&self) -> Cow<'_, Place> {
+        match self.proxies.find(&self.target) {
+            Some(proxy) => Cow::Owned(Place::Tcp {
+                host: proxy.host.clone(),
+                port: proxy.port,
+            }),
+            None => Cow::Borrowed(&self.target.place),
+        }
+    }
+
+    pub(in crate::server) fn check(&self) -> Result<(), ConnectError> {
+        if self.request(None, false).is_valid() {
+            Ok(())
+        } else {
+            let why = "the URL or a header field contains characters that HTTP does not allow";
+            Err(ConnectError::Invalid(why.to_owned()))
+        }
     }
 }

@@ -5,34 +5,10 @@ use std::time::Duration;
 
 use crate::protocol::{CloseCode, Message};
 use crate::server::connector::{Connect, ConnectError, Proxies, Retry};
-use crate::server::memory_stream::{Dial, MemoryStream};
-use crate::server::stream::Stream;
 use crate::server::{ClientId, Context};
 
 /// The maximum number of connections that the service opens, so that it does not go on for ever.
 const MOST: u32 = 40;
-
-/// Gives the loop connections in memory instead of sockets.
-#[derive(Debug, Default)]
-pub(crate) struct Dialer {
-    /// The attempts whose host is being resolved.
-    pub(crate) resolving: Vec<(ClientId, u32)>,
-    /// The test's ends of new connections.
-    pub(crate) dialed: Vec<MemoryStream>,
-    /// What becomes of the next connection at once.
-    pub(crate) next: Dial,
-}
-
-impl Dialer {
-    /// Opens a connection.
-    pub(in crate::server) fn dial(&mut self) -> Stream {
-        let stream = MemoryStream::default();
-        stream.wire().dial = self.next;
-        stream.wire().room = 1 << 16;
-        self.dialed.push(stream.clone());
-        Stream::Memory(stream)
-    }
-}
 
 /// What the service knows about the connections that it opens.
 #[derive(Debug, Default)]

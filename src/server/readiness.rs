@@ -1,4 +1,4 @@
-//! The operations on a watched file descriptor whose readiness a service wants to know.
+//! The readiness of watched file descriptors.
 
 /// What a service wants to do with a file descriptor: [`Context::watch`](crate::Context::watch) reports when it can.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,4 +19,15 @@ impl Interest {
             Self::Both => mio::Interest::READABLE | mio::Interest::WRITABLE,
         }
     }
+}
+
+/// The readiness of a watched file descriptor.
+///
+/// Readiness is edge-triggered. Read or write until `WouldBlock`, or request another call with [`Context::again`](crate::Context::again).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Readiness {
+    /// Reading will not block: there is data, end of file or an error.
+    pub readable: bool,
+    /// Writing will not block: there is room or an error.
+    pub writable: bool,
 }

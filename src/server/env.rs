@@ -1,0 +1,270 @@
+//! The state that all clients of a loop share: settings, buffers, counters, and who pays for the work of the present slice.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::budget::{Budget, CLIENT_SHARE};
+use super::clock::{Nanos, Stopwatch};
+use super::config::Config;
+use super::counters::Counters;
+use super::id::{ClientId, ServiceId};
+use super::memory::Memory;
+use super::news::News;
+use super::policy::{Addresses, Failures, Links};
+use super::scheduler::{AccountId, Payer, Phase, Scheduler, Work};
+use super::tls::Scratch;
+use crate::protocol::deflate::Compression;
+use crate::protocol::{Shared, Time};
+
+/// The size at which the write buffer, or a backlog whose socket is not full, is written.
+pub(super) const WRITE_BUFFER: usize = 256 << 10;
+
+/// The maximum number of decompressed bytes in one slice.
+const INFLATED_SHARE: usize = 128 << 10;
+
+#[cfg(feature = "deflate")]
+fn compression(config: &Config) -> Option<Compression> {
+    config.deflate.map(Compression::new)
+}
+
+#[cfg(not(feature = "deflate"))]
+fn compression(_: &Config) -> Option<Compression> {
+    None
+}
+
+/// The state that all clients of a loop share. Operations on a client take it as an argument.
+#[derive(Debug)]
+pub(super) struct Env {
+    pub(super) config: Config,
+    /// The time of the present turn.
+    pub(super) now: Time,
+    /// How long the machine was suspended since the loop began.
+    pub(super) asleep: Duration,
+    /// Buffers that all TLS streams share.
+    pub(super) scratch: Scratch,
+    /// Limits, buffers and compressors of the protocol.
+    pub(super) protocol: Shared,
+    /// The write buffer: replies to the client that is being read. Empty while no client is being read.
+    pub(super) output: Vec<u8>,
+    /// The size at which the write buffer is written.
+    most_output: usize,
+    /// Whether the client that is being read has sent more, so that more replies may follow.
+    pub(super) has_more_input: bool,
+    /// News that the loop handles after the current task. It ignores the id of a client that is gone.
+    pub(super) news: VecDeque<(ClientId, News)>,
+    /// The work that is left over, and who pays for what.
+    pub(super) scheduler: Scheduler,
+    pub(super) stopwatch: Stopwatch,
+    pub(super) budget: Budget,
+    /// The measured time of this turn and of the current slice, in nanoseconds.
+    pub(super) turn_time: Nanos,
+    slice_time: Nanos,
+    /// The total number of decompressed bytes when the current slice began.
+    share_began: u64,
+    pub(super) counters: Counters,
+    pub(super) addresses: Addresses,
+    /// The addresses that have presented wrong tokens.
+    pub(super) failures: Failures,
+    /// The links that the server has issued.
+    pub(super) links: Links,
+    /// The number of calls that services have not completely answered.
+    pub(super) calls: usize,
+    /// The services that take no messages, one bit for each.
+    paused: u64,
+    /// Whether the current turn has answered a request of the console.
+    pub(super) serves_console: bool,
+    /// The number of the current turn of the loop, counted from 1.
+    pub(super) turn: u64,
+    /// The memory that clients hold.
+    pub(super) memory: Memory,
+}
+
+impl Env {
+    pub(super) fn new(config: Config, now: Time) -> Self {
+        Self {
+            now,
+            asleep: Duration::ZERO,
+            scratch: Scratch::default(),
+            protocol: Shared::new(config.limits, compression(&config)),
+            output: Vec::new(),
+            most_output: WRITE_BUFFER.min(config.soft_outbound),
+            has_more_input: false,
+            news: VecDeque::new(),
+            scheduler: Scheduler::new(),
+            stopwatch: Stopwatch::default(),
+            budget: Budget::default(),
+            turn_time: 0,
+            slice_time: 0,
+            share_began: 0,
+            counters: Counters::default(),
+            addresses: Addresses::new(config.max_clients_per_address.is_some()),
+            failures: Failures::default(),
+            links: Links::default(),
+            calls: 0,
+            paused: 0,
+            serves_console: false,
+            turn: 0,
+            memory: Memory::new(config.memory),
+            config,
+        }
+    }
+
+    /// Begins a turn of the loop at `began`, which is `now` for the protocol.
+    pub(super) fn begin_turn(&mut self, began: Nanos, now: Time) {
+        self.now = now;
+        self.turn += 1;
+        self.turn_time = 0;
+        self.slice_time = 0;
+        self.budget.switch();
+        self.scheduler.begin_turn(began);
+    }
+
+    /// The time of the present turn, with the time in which the machine was suspended: for what expires at a time of day.
+    pub(super) fn real_now(&self) -> Time {
+        self.now + self.asleep
+    }
+
+    /// Whether a service takes no messages from its clients.
+    pub(super) fn is_paused(&self, service_id: ServiceId) -> bool {
+        self.paused & (ServiceId::ALL.bit() | service_id.bit()) != 0
+    }
+
+    /// Holds back the messages of a service's clients.
+    pub(super) fn pause(&mut self, service_id: ServiceId) {
+        self.paused |= service_id.bit();
+        self.budget.add_exception();
+    }
+
+    /// Ends a pause. Returns whether the service was paused.
+    pub(super) fn unpause(&mut self, service_id: ServiceId) -> bool {
+        let was_paused = self.paused & service_id.bit() != 0;
+        self.paused &= !service_id.bit();
+        was_paused
+    }
+
+    /// Whether the slice is used up: in work, or in decompressed bytes.
+    pub(super) fn is_share_spent(&self) -> bool {
+        self.budget.is_spent()
+            || (self.protocol.compression.is_some()
+                && self.protocol.decompressed() - self.share_began
+                    >= self.config.turn_bytes.clamp(1, INFLATED_SHARE) as u64)
+    }
+
+    /// Counts what the client that was read may hold of its decompressed messages.
+    #[cold]
+    pub(super) fn count_decompressed(&mut self) {
+        let bytes = self.protocol.decompressed() - self.share_began;
+        self.memory
+            .add(usize::try_from(bytes).unwrap_or(usize::MAX));
+    }
+
+    /// Whether the write buffer must be written: it has reached its maximum size or the soft limit of output.
+    #[inline]
+    pub(super) fn is_output_full(&self) -> bool {
+        self.output.len() >= self.most_output
+    }
+
+    /// Begins a slice of work that an account pays for. The first slice of a turn begins with the turn.
+    #[inline]
+    pub(super) fn begin_slice(&mut self, account: AccountId, share: u32) {
+        self.begin_slice_of(account, Phase::Input, share);
+    }
+
+    /// Begins a slice of output.
+    pub(super) fn begin_output(&mut self, account: AccountId) {
+        self.begin_slice_of(account, Phase::Output, CLIENT_SHARE);
+    }
+
+    #[inline(always)]
+    fn begin_slice_of(&mut self, account: AccountId, phase: Phase, share: u32) {
+        if !self.scheduler.continues(account, phase) || self.budget.must_settle() {
+            self.switch_account(account, phase);
+        }
+        let may_hold = self.paused != 0 || self.config.rate_limit.is_some();
+        self.budget.begin(share, may_hold);
+        self.share_began = self.protocol.decompressed();
+    }
+
+    #[inline(never)]
+    fn switch_account(&mut self, account: AccountId, phase: Phase) {
+        self.settle();
+        self.scheduler.set_current(account, phase);
+        self.slice_time = 0;
+        self.budget.switch();
+    }
+
+    /// Begins work of the server itself.
+    pub(super) fn begin_own_work(&mut self) {
+        self.begin_slice(AccountId::SERVER, CLIENT_SHARE);
+    }
+
+    /// The next work of a phase, unless the turn has taken `most` nanoseconds. The first work of a phase is always done.
+    #[inline]
+    pub(super) fn next_work(
+        &mut self,
+        phase: Phase,
+        most: Nanos,
+        is_first: bool,
+    ) -> Option<(AccountId, Work)> {
+        if self.scheduler.is_idle(phase) || (self.turn_time >= most && !is_first) {
+            return None;
+        }
+        self.scheduler.next(phase)
+    }
+
+    /// Charges the current account for the time since the last charge.
+    pub(super) fn settle(&mut self) {
+        let most = self.budget.plausible_time().saturating_sub(self.slice_time);
+        let took = self.scheduler.charge(self.stopwatch.read(), most);
+        self.turn_time += took;
+        self.slice_time += took;
+        self.budget.settle();
+    }
+
+    /// Ends a turn at `now`. Who was served last pays for it only if somebody waits.
+    #[inline]
+    pub(super) fn end_turn(&mut self, now: Nanos) {
+        if self.has_work() {
+            let most = self.budget.plausible_time().saturating_sub(self.slice_time);
+            self.scheduler.charge(now, most);
+            self.budget.settle();
+        }
+    }
+
+    /// Whether clients or sources have work left over.
+    #[inline]
+    pub(super) fn has_work(&self) -> bool {
+        !self.scheduler.is_idle(Phase::Input) || !self.scheduler.is_idle(Phase::Output)
+    }
+
+    /// The time that the current slice has taken, in nanoseconds.
+    pub(super) fn slice_time(&mut self) -> Nanos {
+        self.settle();
+        self.slice_time
+    }
+
+    /// From now on in this slice, a service's own account pays: for what its clients share.
+    pub(super) fn charge_service(&mut self, service_id: ServiceId) {
+        self.settle();
+        let id = self.scheduler.acquire(Payer::Service(service_id));
+        self.scheduler.set_current(id, Phase::Input);
+        self.scheduler.release(id);
+    }
+
+    /// Queues the start of a program for a service.
+    pub(super) fn queue_own_start(&mut self, service_id: ServiceId) {
+        let id = self.scheduler.acquire(Payer::Service(service_id));
+        self.scheduler.push(id, Work::StartOwn(service_id));
+        self.scheduler.release(id);
+    }
+
+    /// Queues news of a client.
+    pub(super) fn push_news(&mut self, id: ClientId, news: News) {
+        self.news.push_back((id, news));
+    }
+
+    /// Queues a client's output to be written at the end of the turn. Who has caused the output pays for it.
+    pub(super) fn push_dirty(&mut self, id: ClientId) {
+        self.scheduler.push_caused(Work::Write(id));
+    }
+}
