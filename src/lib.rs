@@ -164,6 +164,8 @@ pub mod cli;
 mod demo;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+#[cfg(test)]
+mod layers;
 #[cfg(feature = "server")]
 mod log_event;
 pub mod protocol;

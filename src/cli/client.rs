@@ -13,10 +13,11 @@ use super::defaults::TOKEN_VARIABLE;
 use super::settings::Settings;
 #[cfg(feature = "tls")]
 use super::tls::read;
+use crate::service::Problem;
 use crate::sys::mask_arguments;
 #[cfg(feature = "tls")]
 use crate::{ClientTls, TlsError};
-use crate::{Connect, Proxies, Target, Token};
+use crate::{Connect, ParseTargetError, Proxies, Target, Token};
 
 /// The maximum size of a token file.
 const MAX_TOKEN_FILE: u64 = 64 << 10;
@@ -79,7 +80,14 @@ impl Settings {
             return Err("--ca cannot be combined with --fingerprint".to_owned());
         }
         let url = self.operand.as_deref().unwrap_or_default();
-        let target: Target = url.parse().map_err(|error| format!("URL: {error}"))?;
+        let target: Target = url.parse().map_err(|error: ParseTargetError| {
+            let advice = if error.is_user_name() {
+                "; use --token-file or --header"
+            } else {
+                ""
+            };
+            format!("URL: {error}{advice}")
+        })?;
         #[cfg(feature = "tls")]
         if let Some(flag) = self.client.tls.given().filter(|_| !target.is_tls()) {
             return Err(format!("{flag} has no effect without TLS; use wss://"));
@@ -194,6 +202,18 @@ impl ClientTlsFlags {
             })?;
         }
         Ok(tls)
+    }
+}
+
+/// What the user can do about a problem of a client.
+pub(super) fn advise(problem: Problem) -> &'static str {
+    match problem {
+        Problem::Token => "present a token with --token-file or OUTRIGGER_TOKEN",
+        Problem::Certificate => "use --ca FILE or --fingerprint SHA256 to trust it",
+        Problem::Unreachable => "--give-up sets for how long",
+        Problem::Conflict => "use --takeover to replace the other client, or --viewer to watch",
+        Problem::NoTerminal => "see 'outrigger attach --help'",
+        Problem::NotJsonRpc => "use --no-json for other protocols",
     }
 }
 

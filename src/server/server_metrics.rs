@@ -231,7 +231,7 @@ fn write_held<S: Service>(out: &mut Metrics, ctx: &Context, service: &S) {
     );
     out.gauge(
         "outrigger_held_memory_bytes",
-        "Memory that clients make the server hold, which --memory limits.",
+        "Memory that clients make the server hold.",
         ctx.core.held_memory() + service.held(),
     );
 }
@@ -246,7 +246,7 @@ fn write_resumptions(out: &mut Metrics, ctx: &Context) {
         ),
         (
             "outrigger_long_json_total",
-            "Messages of clients that were refused because they are over --max-json.",
+            "Messages from clients that were refused because they are over the limit of JSON messages.",
             counters.long_json,
         ),
         (

@@ -17,6 +17,7 @@
 //!
 //! [`Routes`] combines several services behind one listener.
 
+mod advice;
 pub mod agent;
 pub mod app;
 #[cfg(feature = "client")]
@@ -38,6 +39,7 @@ mod routes;
 mod sharing;
 mod silence;
 
+pub use advice::{Advise, Problem};
 pub use agent::{Agent, AgentConfig, AgentPerClient};
 pub use app::{App, AppConfig};
 pub use backoff::{OnFailure, RestartLimit};

@@ -515,7 +515,7 @@ fn what_cannot_pass_ends_connect_at_once_and_for_the_rest_it_says_how_long_it_tr
     drop(std::os::unix::net::UnixListener::bind(none.path()).expect("a socket"));
     let mut bridge = connect(&format!("ws+unix:{}:/", none.path()), &["--give-up", "5m"]);
     let mut log = bridge.follow_log();
-    log.expect("; trying again for 300s (--give-up)");
+    log.expect("; trying again for 300s; --give-up sets for how long");
 }
 
 #[test]

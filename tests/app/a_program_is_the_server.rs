@@ -28,7 +28,7 @@ fn a_message_over_the_limit_of_json_closes_its_client() {
         wire.send_frame(TEXT, &[b'x'; 1024]);
         wire.send_frame(opcode, &message);
         assert_eq!(app.event_of("message")["text"], "x".repeat(1024));
-        let why = "message over the limit of JSON messages (--max-json)";
+        let why = "message over the limit of JSON messages";
         assert_eq!(wire.read_close(), (1009, why.to_owned()));
         wire.send_close(1009);
         assert_eq!(app.event_of("disconnect")["code"], 1009);

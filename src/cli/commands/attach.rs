@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::super::client::advise;
 use super::super::flags::{Flag, Takes, samples};
 use super::super::run::Failure;
 use super::super::settings::Settings;
@@ -148,6 +149,7 @@ fn run(mut settings: Settings) -> Result<Outcome, Failure> {
         takeover: flags.takeover,
         escape: flags.escape,
         notify: logging::write_line,
+        advise,
     });
     // A panic would leave the terminal in raw mode.
     let report = std::panic::take_hook();

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::super::client::advise;
 use super::super::flags::shared::FRAMING;
 use super::super::flags::{Flag, Takes, samples};
 use super::super::run::Failure;
@@ -124,6 +125,7 @@ fn run(mut settings: Settings) -> Result<Outcome, Failure> {
     bridge.buffer = settings.client.buffer;
     bridge.linger = settings.client.linger;
     bridge.give_up = settings.give_up();
+    bridge.advise = advise;
     let mut config: Config = std::mem::take(&mut settings.server);
     config.drain_timeout = DRAIN_TIMEOUT;
     // What was kept before the connection was open is sent at once.

@@ -149,6 +149,17 @@ impl fmt::Display for Target {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseTargetError(&'static str);
 
+/// A URL with a user name, and perhaps a password.
+const USER_NAME: &str = "a URL with a user name is not supported";
+
+impl ParseTargetError {
+    /// Whether the URL has a user name.
+    #[cfg(feature = "client")]
+    pub(crate) fn is_user_name(&self) -> bool {
+        self.0 == USER_NAME
+    }
+}
+
 impl fmt::Display for ParseTargetError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0)
@@ -228,7 +239,7 @@ fn tcp_place(rest: &str, tls: bool) -> Result<(Place, &str), ParseTargetError> {
     let end = rest.find(['/', '?']).unwrap_or(rest.len());
     let (authority, target) = rest.split_at(end);
     if authority.contains('@') {
-        return wrong("a URL with a user name is not supported; use --token-file or --header");
+        return wrong(USER_NAME);
     }
     let (host, port) = match authority.strip_prefix('[') {
         Some(rest) => {

@@ -30,7 +30,7 @@ const MAX_NAMES: usize = 4;
 const LAST_SECOND: u64 = 253_402_300_799;
 
 /// The error for a certificate that no trusted authority has signed.
-const UNTRUSTED: &str = "the server's certificate is not signed by a trusted authority; use --ca FILE or --fingerprint SHA256";
+const UNTRUSTED: &str = "the server's certificate is not signed by a trusted authority";
 
 /// Verifies the certificate of a server, and that the server has its private key.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ impl Trusted {
         let builder =
             WebPkiServerVerifier::builder_with_provider(roots.into(), Arc::clone(provider));
         let signed = builder.build().map_err(|_| {
-            let problem = "found no CA certificates on this system; use --ca FILE or --fingerprint SHA256, or set SSL_CERT_FILE";
+            let problem = "found no CA certificates on this system; set SSL_CERT_FILE, or trust a certificate explicitly";
             io::Error::new(io::ErrorKind::NotFound, problem)
         })?;
         Ok(Self::Authorities { listed, signed })

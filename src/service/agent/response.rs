@@ -79,8 +79,7 @@ pub(in crate::service) fn parse_error(why: &str) -> String {
     error("null", code::PARSE, "Parse error", Some(why))
 }
 /// Why a client's message is refused that is over [`Config::max_json`](crate::Config::max_json).
-pub(in crate::service) const TOO_LONG: &str =
-    "the message is over the limit of JSON messages (--max-json)";
+pub(in crate::service) const TOO_LONG: &str = "the message is over the limit of JSON messages";
 
 /// The error response to text that is not a valid message.
 pub(in crate::service) fn invalid_message_error(text: &str, invalid: &EnvelopeError) -> String {

@@ -41,7 +41,7 @@ const TURN_LINES: u32 = 1000;
 /// The pause between reads of a program that writes only invalid lines.
 const INVALID_PAUSE: Duration = Duration::from_millis(10);
 /// Why a client is closed whose message is over [`Config::max_json`](crate::Config::max_json).
-const TOO_LONG: &str = "message over the limit of JSON messages (--max-json)";
+const TOO_LONG: &str = "message over the limit of JSON messages";
 /// The maximum number of bytes of an invalid line that are logged.
 const SHOWN: usize = 200;
 

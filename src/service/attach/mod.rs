@@ -26,6 +26,7 @@ use self::display::Display;
 use self::escape::EscapeParser;
 use self::keyboard::{InputState, Keyboard, Request};
 use self::signals::TerminalSignals;
+use super::advice::{Advise, Problem, with_advice};
 use super::pipe::PipeState;
 use super::process::{AttachEvent, AttachRole, Control};
 use super::silence::SilenceWatch;
@@ -74,6 +75,8 @@ pub(crate) struct AttachConfig {
     pub(crate) escape: Option<u8>,
     /// Writes a message for the user to standard error.
     pub(crate) notify: fn(&str),
+    /// What the user can do about a problem.
+    pub(crate) advise: Advise,
 }
 
 /// How the client ended.
@@ -213,9 +216,9 @@ impl Attach {
     /// Ends because the server has sent what no terminal sends first.
     fn fail_without_terminal(&mut self, ctx: &mut Context) {
         let url = self.config.connect.target();
-        let message =
-            format!("{url} is neither a terminal nor a process; see 'outrigger attach --help'");
-        self.fail(ctx, message);
+        let message = format!("{url} is neither a terminal nor a process");
+        let problem = Some(Problem::NoTerminal);
+        self.fail(ctx, with_advice(message, problem, self.config.advise));
     }
 
     /// Tells the user something.
@@ -542,10 +545,12 @@ impl Service for Attach {
         self.client = None;
         let url = self.config.connect.target();
         match (self.phase, error.status()) {
-            (Phase::Opening, status) => {
-                let advice = advice(status);
-                let message = format!("cannot connect to {url}: {error}{advice}");
-                self.fail(ctx, message);
+            (Phase::Opening, _) => {
+                let message = format!("cannot connect to {url}: {error}");
+                self.fail(
+                    ctx,
+                    with_advice(message, Problem::of(error), self.config.advise),
+                );
             }
             // The server may not have noticed that the former connection is gone.
             (Phase::Cut, Some(409)) => self.retry = Some(ctx.set_timer(WRITER_RETRY)),
@@ -615,8 +620,9 @@ impl Service for Attach {
             CloseCode::ABNORMAL => self.lose(ctx, reason),
             CloseCode::TAKEN_OVER => self.fail(ctx, "another client has taken over"),
             CloseCode::CONFLICT => {
-                let message = format!("another client is the writer{}", advice(Some(409)));
-                self.fail(ctx, message);
+                let message = "another client is the writer".to_owned();
+                let problem = Some(Problem::Conflict);
+                self.fail(ctx, with_advice(message, problem, self.config.advise));
             }
             code => {
                 let reason = printable(reason.reason.as_bytes());
@@ -703,15 +709,6 @@ fn is_restart(reason: &CloseReason) -> bool {
 fn process_of(path: &str) -> Option<Uuid> {
     let (_, id) = path.strip_suffix("/attach")?.rsplit_once('/')?;
     Uuid::try_parse(id).ok().filter(|_| id.len() == 36)
-}
-
-/// What the user can do about a refusal with this status.
-fn advice(status: Option<u16>) -> &'static str {
-    match status {
-        Some(401) => "; present a token with --token-file or OUTRIGGER_TOKEN",
-        Some(409) => "; use --takeover to replace the other client, or --viewer to watch",
-        _ => "",
-    }
 }
 
 #[cfg(test)]

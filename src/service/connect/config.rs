@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::service::Framing;
+use crate::service::{Advise, Framing};
 use crate::{Connect, Retry};
 
 /// The settings of a [`Bridge`](super::Bridge).
@@ -22,6 +22,8 @@ pub struct BridgeConfig {
     pub linger: Duration,
     /// How long to begin connections that the server ends at once.
     pub give_up: Duration,
+    /// What the user can do about a problem. It follows the problem in the log. The default says nothing.
+    pub advise: Advise,
 }
 
 impl BridgeConfig {
@@ -35,6 +37,7 @@ impl BridgeConfig {
             buffer: 4 << 20,
             linger: Duration::from_secs(5),
             give_up: Retry::GIVE_UP,
+            advise: |_| "",
         }
     }
 }

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use super::output::Output;
 use super::requests::Local;
 use super::{Bridge, Link, Stage};
+use crate::service::Problem;
 use crate::service::agent::recover_id::IdRecovery;
 use crate::service::agent::response::parse_error;
 use crate::service::framing::FramingError;
@@ -32,7 +33,7 @@ impl Bridge {
             Line::Whole(bytes) => self.handle_message(ctx, bytes),
             Line::TooLong(_) if self.config.json => self.skipped = Some(IdRecovery::default()),
             Line::TooLong(_) => {
-                log::warn!("a line of standard input is over --max-message and is not sent");
+                log::warn!("a line of standard input is over the message limit and is not sent");
             }
             Line::Skipped(bytes) => {
                 if let Some(skipped) = &mut self.skipped {
@@ -88,7 +89,10 @@ impl Bridge {
             Local::Refuse(answer) => {
                 let is_json = text.trim_start().starts_with(['{', '[']);
                 if !is_json && !std::mem::replace(&mut self.has_warned_of_input, true) {
-                    log::warn!("standard input is not JSON-RPC; use --no-json for other protocols");
+                    self.warn(
+                        "standard input is not JSON-RPC".to_owned(),
+                        Problem::NotJsonRpc,
+                    );
                 }
                 self.answer(ctx, &answer);
             }

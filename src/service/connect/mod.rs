@@ -20,6 +20,7 @@ pub use self::config::BridgeConfig;
 use self::ending::undelivered;
 use self::output::Output;
 use self::requests::{Remote, Requests};
+use super::advice::{Problem, with_advice};
 use super::agent::recover_id::IdRecovery;
 use super::framing::Decoder;
 use super::pipe::{LineReader, PipeState};
@@ -166,16 +167,22 @@ impl Bridge {
     fn fail_to_connect(&mut self, ctx: &mut Context, error: &ConnectError) {
         let target = self.config.connect.target();
         let failure = format!("cannot connect to {target}: {error}");
+        let failure = with_advice(failure, Problem::of(error), self.config.advise);
         self.link = Link::None;
         self.fail(ctx, &error.to_string(), Some(failure));
+    }
+
+    /// Writes a warning with what the user can do about it.
+    fn warn(&self, text: String, problem: Problem) {
+        let text = with_advice(text, Some(problem), self.config.advise);
+        log::warn!("{text}");
     }
 
     /// Says once that the server sends what the local side would not understand.
     fn warn_of_other_protocol(&mut self) {
         if !std::mem::replace(&mut self.has_warned_of_protocol, true) {
-            log::warn!(
-                "the server sends messages that are not JSON-RPC, and they are ignored; use --no-json for other protocols"
-            );
+            let text = "the server sends messages that are not JSON-RPC, and they are ignored";
+            self.warn(text.to_owned(), Problem::NotJsonRpc);
         }
     }
 
@@ -286,7 +293,7 @@ impl Service for Bridge {
                 Duration::MAX => String::new(),
                 limit => format!(" for {limit:?}"),
             };
-            log::warn!("{text}; trying again{limit} (--give-up)");
+            self.warn(format!("{text}; trying again{limit}"), Problem::Unreachable);
         }
         self.last_error = Some(text);
     }

@@ -149,7 +149,7 @@ impl Requests {
     pub(super) fn handle_long_local(&mut self, skipped: IdRecovery) -> Local<'static> {
         match skipped.finish() {
             Some(RecoveredId::Request(id)) => {
-                let why = Some("the request is over the message limit (--max-message)");
+                let why = Some("the request is over the message limit");
                 Local::Refuse(error(&id, code::INVALID, "Invalid request", why))
             }
             Some(RecoveredId::Response(id)) => {
@@ -162,7 +162,7 @@ impl Requests {
                 Local::Pass(error(&id, code::INTERNAL, "Internal error", why).into())
             }
             None => {
-                let why = Some("the message is over the message limit (--max-message)");
+                let why = Some("the message is over the message limit");
                 Local::Refuse(error("null", code::INVALID, "Invalid request", why))
             }
         }

@@ -21,7 +21,7 @@ use crate::server::tls::simulation::MAX_HELD;
 use crate::server::tls::stream::{Scratch, TlsStream};
 use crate::server::tls::{ClientTls, TlsConfig, TlsError, TlsIdentity};
 
-const UNTRUSTED: &str = "the server's certificate is not signed by a trusted authority; use --ca FILE or --fingerprint SHA256";
+const UNTRUSTED: &str = "the server's certificate is not signed by a trusted authority";
 
 /// An authority with this name.
 fn authority(name: &str) -> CertifiedIssuer<'static, KeyPair> {

@@ -178,7 +178,7 @@ fn unknown_sessions_are_loaded_by_the_only_principal_or_by_rule() {
         if !permitted {
             // The bug: a client whose server had restarted was not told what would let it load its session.
             let why = sim.client_received(last)["error"]["data"].to_string();
-            for permits in ["unix socket", "token", "--unknown-sessions allow"] {
+            for permits in ["unix socket", "token", "allows unknown sessions"] {
                 assert!(why.contains(permits), "{why}");
             }
             sim.client_sends(

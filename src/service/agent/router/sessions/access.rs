@@ -74,7 +74,7 @@ impl fmt::Display for SessionError {
             Self::Observers => "the limit of observers of a session is reached",
             Self::Version => "the session speaks another version of the protocol",
             Self::Unknown => {
-                "the server has not seen the session since its start, and it could belong to another client; loading it is permitted if the server has one token or only a unix socket, or with --unknown-sessions allow"
+                "the server has not seen the session since its start, and it could belong to another client; loading it is permitted if the server has one token or only a unix socket, or allows unknown sessions"
             }
             Self::Lost => "the agent that had the session has exited; load the session again",
             Self::Full => "the limit of sessions is reached; close one first",
