@@ -4,6 +4,7 @@ use super::context::Context;
 use super::id::ClientId;
 use super::operator;
 use super::policy::{ProtectedResource, Scope};
+use super::route::Route;
 use super::server_metrics;
 use super::service::Service;
 use crate::protocol::{Rejection, Request, Response, StatusCode};
@@ -43,9 +44,15 @@ pub(super) fn is_for(request: &Request<'_>) -> bool {
     !request.wants_websocket() && is_admin_path(request.path())
 }
 
-/// Whether a request needs no token, because its answer says where to get one. Its Host and Origin are checked.
-pub(super) fn needs_no_token(request: &Request<'_>) -> bool {
-    is_for(request) && is_metadata_path(request.path())
+/// How a request for the server itself is handled. [`check`] follows when the peer is known.
+pub(super) fn route(request: &Request<'_>) -> Route {
+    let route = Route::call().with_max_body(operator::MAX_BODY);
+    // The metadata say where to get a token.
+    if is_metadata_path(request.path()) || is_open(request) {
+        route.public()
+    } else {
+        route
+    }
 }
 
 /// Whether a request needs no authorization. Probes have no token, and their answers reveal nothing.

@@ -436,7 +436,7 @@ mod tests {
             world.give(id, head.as_bytes());
             world.event(id, true, true, false);
             assert_eq!(world.status(id), format!("HTTP/1.1 {status}"));
-            let flag = &mut world.server.ctx.core.env.serves_console;
+            let flag = &mut world.server.ctx.core.env.is_uncounted;
             assert_eq!(std::mem::take(flag), is_left_out, "{token}");
         }
         world.finish();

@@ -71,8 +71,8 @@ pub(super) struct Env {
     pub(super) calls: usize,
     /// The services that take no messages, one bit for each.
     paused: u64,
-    /// Whether the current turn has answered a request of the console.
-    pub(super) serves_console: bool,
+    /// Whether the current turn has answered a request that counts in no figure.
+    pub(super) is_uncounted: bool,
     /// The number of the current turn of the loop, counted from 1.
     pub(super) turn: u64,
     /// The memory that clients hold.
@@ -102,7 +102,7 @@ impl Env {
             links: Links::default(),
             calls: 0,
             paused: 0,
-            serves_console: false,
+            is_uncounted: false,
             turn: 0,
             memory: Memory::new(config.memory),
             config,

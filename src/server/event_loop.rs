@@ -175,7 +175,7 @@ impl<S: Service> Server<S> {
             self.take_turn();
             let ended_at = monotonic_nanos();
             self.ctx.core.env.end_turn(ended_at);
-            let counted = !std::mem::take(&mut self.ctx.core.env.serves_console);
+            let counted = !std::mem::take(&mut self.ctx.core.env.is_uncounted);
             self.ctx.core.env.counters.turns.end_turn(ended_at, counted);
         }
         Ok((self.service, ended))

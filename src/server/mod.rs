@@ -54,6 +54,7 @@ mod reloading;
 mod requests;
 mod resume_token;
 mod resumption;
+mod route;
 mod scheduler;
 mod server_metrics;
 mod service;
@@ -106,7 +107,8 @@ pub use reloading::Reload;
 #[cfg(feature = "cli")]
 pub(crate) use resume_token::is_node_name;
 pub(crate) use resumption::without_resume;
-pub use service::{Route, Service};
+pub use route::Route;
+pub use service::Service;
 pub use startup::AdoptedOrphans;
 pub use status::{ClientStatus, ResumeStatus, Status, StatusFields, StatusValue};
 #[cfg(all(feature = "tls", any(test, fuzzing)))]

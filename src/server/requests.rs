@@ -7,11 +7,11 @@ use super::context::Context;
 use super::core::Core;
 use super::env::Env;
 use super::id::{ClientId, ServiceId};
-use super::operator;
 use super::policy::{RequestSource, Scope};
 use super::resume_token::ResumeToken;
 use super::resumption::{self, Ask};
-use super::service::{Route, Service};
+use super::route::{Handling, Route};
+use super::service::Service;
 use crate::log_event::{log_event, word};
 use crate::protocol::deflate::Offer;
 use crate::protocol::http::HttpEvent;
@@ -20,8 +20,8 @@ use crate::protocol::{CloseReason, Rejection, Request, Response, StatusCode};
 /// The subprotocol that clients can offer beside their token. It does not change the messages.
 const OWN_PROTOCOL: &str = "outrigger";
 
-/// The field with which the console marks its own requests, so that the figures that it shows do not include them.
-const CONSOLE: &str = "outrigger-console";
+/// The field of requests that are to count in no figure. The console sends it, so that its figures do not include its own requests.
+const UNCOUNTED: &str = "outrigger-console";
 
 /// The maximum length of a request's path in bytes. The server keeps the path while the client is connected.
 const MAX_PATH: usize = 1024;
@@ -73,7 +73,7 @@ fn with_path(rejection: Rejection, request: &Request<'_>, env: &Env) -> Rejectio
     rejection.at(&shown[..shown.floor_char_boundary(MAX_REJECTED_PATH)])
 }
 
-/// Checks access, selects the service, and upgrades or answers the request, or waits for its body.
+/// Asks the service how it handles the request, checks access, and upgrades or answers the request, or waits for its body.
 fn route<S: Service>(
     ctx: &mut Context,
     service: &mut S,
@@ -87,100 +87,56 @@ fn route<S: Service>(
         let why = format!("the path is longer than {MAX_PATH} bytes");
         return Err(Rejection::new(StatusCode::URI_TOO_LONG, why));
     }
-    let is_stopping = ctx.is_stopping();
-    let service_id = if admin::is_for(request) {
-        ServiceId::ALL
+    let is_admin = admin::is_for(request);
+    // Only a peer with the scope learns why a request is refused.
+    let route = if is_admin {
+        admin::route(request)
     } else {
-        service.service_id(request)
+        service.route(request).unwrap_or_else(Route::from)
     };
-    ctx.core.enter_service(service_id);
-    let Core {
-        registry,
-        env,
-        listen,
-        service_id,
-        shutdown,
-        ..
-    } = &mut ctx.core;
-    let Some(client) = registry.get_mut(id) else {
+    let is_served = ctx.core.begin_request(id, request, route.service_id);
+    if !ctx.core.authenticate(id, request, route.is_public)? {
         return Ok(());
-    };
-    client.service_id = *service_id;
-    client.set_trace(request.trace_parent());
-    let is_served = !is_stopping || (client.is_new() && shutdown.serves_newcomer(id));
-    let access = &env.config.access;
-    let is_user = client.remote.user().is_some();
-    let from = RequestSource {
-        listen,
-        links: &env.links,
-        is_guarded: is_user,
-        is_encrypted: client.tls().is_some(),
-    };
-    let origin = access.known_origin(request, from);
-    // A stopping server answers one request on each connection and then closes it.
-    client.begin_request(request, origin.as_deref(), is_stopping);
-    let needs_no_token = client.needs_no_token(env);
-    let is_named = is_user || client.forwarded_user().is_some();
-    let is_public = if admin::is_for(request) {
-        admin::needs_no_token(request) || admin::is_open(request)
-    } else {
-        service.is_public(request)
-    };
-    // The answer to a request that needs no token must not show whether its token is right.
-    let credential = if is_named || is_public {
-        None
-    } else {
-        let link = || access.link(request, &env.links);
-        access.credential(request).or_else(link)
-    };
-    client.credential = credential;
-    // A certificate does not make up for a token that was revoked: the holder of a token gets no more than the token permits.
-    let has_wrong_token = !is_named
-        && credential.is_none()
-        && !access.tokens.is_empty()
-        && access.presents_token(request);
-    let is_authenticated =
-        (needs_no_token && !has_wrong_token) || client.credential.is_some() || is_public;
-    if !admin::is_open(request)
-        && let Err(rejection) = access.check(request, from, is_authenticated)
-    {
-        let is_wrong = rejection.status == StatusCode::UNAUTHORIZED;
-        if is_wrong
-            && access.presents_token(request)
-            && let Some(delay) = handle_wrong_token(env, client.remote)
-        {
-            let rejection = with_path(rejection, request, env);
-            client.reject_later(env, rejection, delay);
-            return Ok(());
-        }
-        return Err(rejection);
     }
-    let needs_token = !access.tokens.is_empty() && !needs_no_token;
-    client.set_trusted(!needs_token || client.credential.is_some());
     ctx.core.assign_account(id);
     ctx.core.check_link(id, request)?;
     let route = if request.is_preflight() {
         // The server keeps no memory for a peer without a token.
         request.expect_no_body()?;
-        Route::Http
-    } else if admin::is_for(request) {
+        Route::call()
+    } else if is_admin {
         let needed = admin::check(request)?;
         ctx.core.check_scope(id, needed)?;
-        Route::Http
+        route
     } else if !is_served && !resumption::is_return(request) {
         return Err(Rejection::unavailable("stopping").because("stopping"));
     } else {
-        ctx.core.check_scope(id, service.scope(request))?;
-        service.route(request)?
+        ctx.core.check_scope(id, route.scope)?;
+        route
     };
-    if route == Route::WebSocket {
-        return upgrade(ctx, service, id, request);
+    match route {
+        Route {
+            refusal: Some(rejection),
+            ..
+        } => Err(rejection),
+        Route {
+            handling: Handling::WebSocket,
+            is_resumable,
+            ..
+        } => upgrade(ctx, service, id, request, is_resumable),
+        Route { max_body, .. } => begin_call(ctx, service, id, request, head, max_body),
     }
-    let max_body = if admin::is_for(request) {
-        operator::MAX_BODY
-    } else {
-        service.max_body(request)
-    };
+}
+
+/// Waits for the body of a call, or handles the call if it has none.
+fn begin_call<S: Service>(
+    ctx: &mut Context,
+    service: &mut S,
+    id: ClientId,
+    request: &Request<'_>,
+    head: &[u8],
+    max_body: usize,
+) -> Result<(), Rejection> {
     let begun = ctx.core.with(id, |client, env| {
         client.begin_call(env, request, head, max_body)
     });
@@ -190,14 +146,97 @@ fn route<S: Service>(
     Ok(())
 }
 
+impl Core {
+    /// Begins a request for a service. Returns whether it may be served: a stopping server serves only the first request of a
+    /// connection that it had accepted.
+    fn begin_request(
+        &mut self,
+        id: ClientId,
+        request: &Request<'_>,
+        service_id: ServiceId,
+    ) -> bool {
+        self.enter_service(service_id);
+        let is_stopping = self.shutdown.is_stopping();
+        let Some(client) = self.registry.get_mut(id) else {
+            return false;
+        };
+        client.service_id = service_id;
+        client.set_trace(request.trace_parent());
+        !is_stopping || (client.is_new() && self.shutdown.serves_newcomer(id))
+    }
+
+    /// Finds out who makes a request, and checks that this peer may. Returns `false` if the request is rejected later, because
+    /// its token is wrong.
+    fn authenticate(
+        &mut self,
+        id: ClientId,
+        request: &Request<'_>,
+        is_public: bool,
+    ) -> Result<bool, Rejection> {
+        let is_stopping = self.shutdown.is_stopping();
+        let Self {
+            registry,
+            env,
+            listen,
+            ..
+        } = self;
+        let Some(client) = registry.get_mut(id) else {
+            return Ok(false);
+        };
+        let access = &env.config.access;
+        let is_user = client.remote.user().is_some();
+        let from = RequestSource {
+            listen,
+            links: &env.links,
+            is_guarded: is_user,
+            is_encrypted: client.tls().is_some(),
+        };
+        let origin = access.known_origin(request, from);
+        // A stopping server answers one request on each connection and then closes it.
+        client.begin_request(request, origin.as_deref(), is_stopping);
+        let needs_no_token = client.needs_no_token(env);
+        let is_named = is_user || client.forwarded_user().is_some();
+        // The answer to a request that needs no token must not show whether its token is right.
+        client.credential = if is_named || is_public {
+            None
+        } else {
+            let link = || access.link(request, &env.links);
+            access.credential(request).or_else(link)
+        };
+        let is_known = client.credential.is_some();
+        // A certificate does not make up for a token that was revoked: the holder of a token gets no more than it permits.
+        let has_wrong_token =
+            !is_named && !is_known && !access.tokens.is_empty() && access.presents_token(request);
+        let is_authenticated = (needs_no_token && !has_wrong_token) || is_known || is_public;
+        if !admin::is_open(request)
+            && let Err(rejection) = access.check(request, from, is_authenticated)
+        {
+            let is_wrong = rejection.status == StatusCode::UNAUTHORIZED;
+            if is_wrong
+                && access.presents_token(request)
+                && let Some(delay) = handle_wrong_token(env, client.remote)
+            {
+                let rejection = with_path(rejection, request, env);
+                client.reject_later(env, rejection, delay);
+                return Ok(false);
+            }
+            return Err(rejection);
+        }
+        let needs_token = !access.tokens.is_empty() && !needs_no_token;
+        client.set_trusted(!needs_token || is_known);
+        Ok(true)
+    }
+}
+
 /// Opens a connection, if the service accepts it.
 fn upgrade<S: Service>(
     ctx: &mut Context,
     service: &mut S,
     id: ClientId,
     request: &Request<'_>,
+    is_resumable: bool,
 ) -> Result<(), Rejection> {
-    let is_offered = ctx.config().resume.is_some() && service.is_resumable(request);
+    let is_offered = ctx.config().resume.is_some() && is_resumable;
     let asked = resumption::read(request, is_offered, ctx.config().node.as_deref())?;
     if let Some(Ask::Back {
         token, received, ..
@@ -287,10 +326,11 @@ fn handle_call<S: Service>(
         path = request.path(),
     );
     let no_room = ctx.core.room(id).rejection();
-    let is_of_console = request.header(CONSOLE).is_some() && ctx.core.scope(id) >= Scope::All;
-    // An operator needs the console when the server is full. Its pages take no memory of a connection.
-    let is_for_pages = service.service_id(request) == ServiceId::PAGES;
-    ctx.core.env.serves_console |= is_of_console;
+    let service_id = ctx.core.registry.get(id).map(|client| client.service_id);
+    let is_uncounted = service_id == Some(ServiceId::UNCOUNTED);
+    let asks_not_to_count = request.header(UNCOUNTED).is_some();
+    let leaves_no_trace = asks_not_to_count && ctx.core.scope(id) >= Scope::All;
+    ctx.core.env.is_uncounted |= leaves_no_trace;
     ctx.core.with(id, |client, env| client.count_call(env));
     if request.is_preflight() {
         ctx.respond(id, &Response::preflight());
@@ -301,11 +341,11 @@ fn handle_call<S: Service>(
         // Listing clients takes more time than the length of the response accounts for.
         ctx.spend(response.body_len() / 80);
         ctx.respond(id, &response);
-    } else if let Some(rejection) = no_room.filter(|_| !is_for_pages) {
+    } else if let Some(rejection) = no_room.filter(|_| !is_uncounted) {
         ctx.core.env.counters.counted(&rejection);
         ctx.respond(id, &Response::from(&rejection));
     } else {
-        if !is_of_console && !is_for_pages {
+        if !leaves_no_trace && !is_uncounted {
             ctx.core.env.counters.service_calls += 1;
         }
         service.call(ctx, id, request, body);

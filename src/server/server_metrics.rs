@@ -5,7 +5,6 @@ use super::context::Context;
 use super::counters::OUTCOMES;
 #[cfg(feature = "tls")]
 use super::counters::TLS_OUTCOMES;
-use super::id::ServiceId;
 use super::metrics::Metrics;
 use super::service::Service;
 use crate::protocol::deflate::Compression;
@@ -361,10 +360,9 @@ fn write_times<S: Service>(out: &mut Metrics, ctx: &Context, service: &S) {
         "outrigger_service_turn_seconds",
         "The part of each turn of the event loop that went to a service and its clients, of the turns that handled its events.",
         "route",
-        services.iter().map(|(id, times)| {
-            let unnamed = if *id == ServiceId::PAGES { "pages" } else { "server" };
-            (service.name(*id).unwrap_or(unnamed), times)
-        }),
+        services
+            .iter()
+            .map(|(id, times)| (service.name(*id).unwrap_or("server"), times)),
     );
 }
 

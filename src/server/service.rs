@@ -6,20 +6,12 @@ use super::connector::ConnectError;
 use super::context::Context;
 use super::id::{ClientId, ServiceId, SourceId, TimerId};
 use super::metrics::Metrics;
-use super::policy::{LinkTarget, Scope};
+use super::policy::LinkTarget;
 use super::readiness::Readiness;
+use super::route::Route;
 use super::status::StatusFields;
 use crate::protocol::client::ResponseHead;
 use crate::protocol::{Accept, CloseReason, Message, Rejection, Request, Response, StatusCode};
-
-/// How the requests for a path are handled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Route {
-    /// Requests are WebSocket handshakes. [`Service::accept`] and [`Service::connected`] follow.
-    WebSocket,
-    /// Requests are HTTP calls. [`Service::call`] follows with the whole request.
-    Http,
-}
 
 /// The behavior of a server. Every method has a default, so implement only the methods that you need.
 ///
@@ -34,44 +26,18 @@ pub trait Service {
         let _ = ctx;
     }
 
-    /// Selects the service that handles a request, for a service that combines several. From then on,
-    /// [`Context::service_id`] returns this id in every call that concerns the client.
-    fn service_id(&self, request: &Request<'_>) -> ServiceId {
-        let _ = request;
-        ServiceId::ALL
-    }
-
     /// The name of one of several services in the metrics, such as its path.
     fn name(&self, id: ServiceId) -> Option<&str> {
         let _ = id;
         None
     }
 
-    /// Returns how a request is handled, or rejects it, usually with [`Rejection::not_found`]. The loop calls this
-    /// method when the head has arrived, so that it can reject a request without waiting for its body.
-    fn route(&mut self, request: &Request<'_>) -> Result<Route, Rejection> {
+    /// Returns how a request is handled, or rejects it, usually with [`Rejection::not_found`]. The loop calls this method once
+    /// for each request, when the head has arrived, and before it knows whether the peer may make the request. A rejection is the
+    /// same as [`Route::from`] the rejection: only peers whose token has the scope [`Scope::Use`](super::Scope::Use) get it. In a method that follows, [`Context::scope`] is the scope of the client's token.
+    fn route(&self, request: &Request<'_>) -> Result<Route, Rejection> {
         let _ = request;
-        Ok(Route::WebSocket)
-    }
-
-    /// The lowest scope that a request needs. The loop rejects the request of a client whose token has a lower scope with
-    /// 403, before it calls `route`. In a method that follows, [`Context::scope`] is the scope of the client's token.
-    fn scope(&self, request: &Request<'_>) -> Scope {
-        let _ = request;
-        Scope::Use
-    }
-
-    /// The maximum length of the body of a call that `route` has accepted. A body over this limit or over `max_message`
-    /// gets 413.
-    fn max_body(&self, request: &Request<'_>) -> usize {
-        let _ = request;
-        usize::MAX
-    }
-
-    /// Whether clients may make their connections resumable with this request.
-    fn is_resumable(&self, request: &Request<'_>) -> bool {
-        let _ = request;
-        true
+        Ok(Route::web_socket())
     }
 
     /// Accepts or rejects an opening handshake. If it is accepted, `connected` follows at once.
@@ -167,12 +133,6 @@ pub trait Service {
     /// A connection that was [cut](Service::cut) continues.
     fn resumed(&mut self, ctx: &mut Context, client: ClientId) {
         let _ = (ctx, client);
-    }
-
-    /// Whether a request needs no token, because its answer holds nothing secret, such as a page. Host and Origin are checked.
-    fn is_public(&self, request: &Request<'_>) -> bool {
-        let _ = request;
-        false
     }
 
     /// Whether a link to `target` may be issued for a caller: a token with which others watch the target. Rejects it unless

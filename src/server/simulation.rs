@@ -81,18 +81,15 @@ impl Service for Witness {
         true
     }
 
-    fn route(&mut self, request: &Request<'_>) -> Result<Route, Rejection> {
-        match request.path() {
-            "/fuzz" => Ok(Route::WebSocket),
-            _ => Ok(Route::Http),
-        }
-    }
-
-    fn scope(&self, request: &Request<'_>) -> Scope {
-        match request.parameters("mode").next().as_deref() {
-            Some("viewer") => Scope::Watch,
-            _ => Scope::Use,
-        }
+    fn route(&self, request: &Request<'_>) -> Result<Route, Rejection> {
+        let route = match request.path() {
+            "/fuzz" => Route::web_socket(),
+            _ => Route::call(),
+        };
+        Ok(match request.parameters("mode").next().as_deref() {
+            Some("viewer") => route.with_scope(Scope::Watch),
+            _ => route,
+        })
     }
 
     fn call(&mut self, ctx: &mut Context, caller: ClientId, request: &Request<'_>, body: &[u8]) {

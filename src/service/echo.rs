@@ -28,7 +28,7 @@ impl Echo {
 }
 
 impl Service for Echo {
-    fn route(&mut self, request: &Request<'_>) -> Result<Route, Rejection> {
+    fn route(&self, request: &Request<'_>) -> Result<Route, Rejection> {
         self.endpoint.route(request)
     }
 

@@ -52,7 +52,7 @@ impl Endpoint {
     /// Routes a request for this endpoint to the WebSocket handshake.
     pub(crate) fn route(&self, request: &Request<'_>) -> Result<Route, Rejection> {
         if self.matches(request.path()) {
-            Ok(Route::WebSocket)
+            Ok(Route::web_socket())
         } else {
             Err(Rejection::not_found())
         }

@@ -192,15 +192,6 @@ impl Routes {
         }
     }
 
-    /// The service that handles a request.
-    fn service_for(&self, request: &Request<'_>) -> Option<&dyn Service> {
-        if let Some(pages) = self.pages_for(request) {
-            return Some(pages);
-        }
-        let mounted = &self.services[self.find(request.path())?];
-        Some(&*mounted.service)
-    }
-
     /// The pages, if they answer a request.
     fn pages_for(&self, request: &Request<'_>) -> Option<&dyn Service> {
         let pages = self.pages.as_deref()?;
@@ -260,27 +251,34 @@ impl Service for Routes {
         self.each(ctx, |service, ctx| service.started(ctx));
     }
 
-    fn service_id(&self, request: &Request<'_>) -> ServiceId {
-        if self.pages_for(request).is_some() {
-            return ServiceId::PAGES;
+    fn route(&self, request: &Request<'_>) -> Result<Route, Rejection> {
+        // An operator needs the pages when the server is full.
+        if let Some(pages) = self.pages_for(request) {
+            return Ok(pages.route(request)?.with_service_id(ServiceId::UNCOUNTED));
         }
-        let alone = self.services.len() == 1;
-        self.find(request.path())
-            .map_or(ServiceId::ALL, |index| service_id(index, alone))
+        let Some(index) = self.find(request.path()) else {
+            return Ok(Route::from(Rejection::not_found()).with_scope(Scope::Watch));
+        };
+        let mounted = &self.services[index];
+        let route = mounted.service.route(request).unwrap_or_else(Route::from);
+        let route = route.with_service_id(service_id(index, self.services.len() == 1));
+        Ok(if mounted.is_resumable {
+            route
+        } else {
+            route.with_resumption(false)
+        })
     }
 
     fn name(&self, id: ServiceId) -> Option<&str> {
+        if id == ServiceId::UNCOUNTED {
+            return Some("pages");
+        }
         self.mounted(id).map(|mounted| mounted.endpoint.path())
     }
 
     fn keeps_every_client(&self, id: ServiceId) -> bool {
         let mounted = self.mounted(id);
         mounted.is_some_and(|mounted| mounted.service.keeps_every_client(ServiceId::ALL))
-    }
-
-    fn is_public(&self, request: &Request<'_>) -> bool {
-        let service = self.service_for(request);
-        service.is_some_and(|service| service.is_public(request))
     }
 
     fn share(
@@ -293,32 +291,6 @@ impl Service for Routes {
         let alone = self.services.len() == 1;
         ctx.set_service_id(service_id(index, alone));
         self.services[index].service.share(ctx, caller, target)
-    }
-
-    fn route(&mut self, request: &Request<'_>) -> Result<Route, Rejection> {
-        if self.pages_for(request).is_some()
-            && let Some(pages) = self.pages.as_deref_mut()
-        {
-            return pages.route(request);
-        }
-        let index = self.find(request.path()).ok_or_else(Rejection::not_found)?;
-        self.services[index].service.route(request)
-    }
-
-    fn scope(&self, request: &Request<'_>) -> Scope {
-        // Nothing is at any other path, which `route` says.
-        let service = self.service_for(request);
-        service.map_or(Scope::Watch, |service| service.scope(request))
-    }
-
-    fn max_body(&self, request: &Request<'_>) -> usize {
-        let service = self.service_for(request);
-        service.map_or(usize::MAX, |service| service.max_body(request))
-    }
-
-    fn is_resumable(&self, request: &Request<'_>) -> bool {
-        let mounted = self.find(request.path()).map(|at| &self.services[at]);
-        mounted.is_some_and(|one| one.is_resumable && one.service.is_resumable(request))
     }
 
     fn accept(&mut self, ctx: &mut Context, request: &Request<'_>) -> Result<Accept, Rejection> {

@@ -184,26 +184,16 @@ impl Pages for Site {
 }
 
 impl Service for Site {
-    fn route(&mut self, request: &Request<'_>) -> Result<Route, Rejection> {
+    fn route(&self, request: &Request<'_>) -> Result<Route, Rejection> {
         // Anyone may ask, so the server waits for no body.
-        request.expect_no_body()?;
-        Ok(Route::Http)
-    }
-
-    fn is_public(&self, request: &Request<'_>) -> bool {
-        request.path() != LOG
-    }
-
-    fn scope(&self, request: &Request<'_>) -> Scope {
-        if request.path() == LOG {
-            Scope::All
+        let accepted = request.expect_no_body();
+        let route = accepted.map(|()| Route::call().with_max_body(0));
+        let route = route.unwrap_or_else(Route::from);
+        Ok(if request.path() == LOG {
+            route.with_scope(Scope::All)
         } else {
-            Scope::Metrics
-        }
-    }
-
-    fn max_body(&self, _: &Request<'_>) -> usize {
-        0
+            route.with_scope(Scope::Metrics).public()
+        })
     }
 
     fn call(&mut self, ctx: &mut Context, caller: ClientId, request: &Request<'_>, _: &[u8]) {

@@ -52,11 +52,11 @@ pub struct Witness {
 }
 
 impl Service for Witness {
-    fn route(&mut self, request: &Request<'_>) -> Result<Route, Rejection> {
+    fn route(&self, request: &Request<'_>) -> Result<Route, Rejection> {
         match request.path() {
             "/nothing" => Err(Rejection::not_found()),
-            path if path.starts_with("/call") => Ok(Route::Http),
-            _ => Ok(Route::WebSocket),
+            path if path.starts_with("/call") => Ok(Route::call()),
+            _ => Ok(Route::web_socket()),
         }
     }
 

@@ -287,7 +287,7 @@ fn is_initialize(kind: &MessageKind<'_>) -> bool {
 }
 
 impl Service for AgentPerClient {
-    fn route(&mut self, request: &Request<'_>) -> Result<Route, Rejection> {
+    fn route(&self, request: &Request<'_>) -> Result<Route, Rejection> {
         self.config.endpoint.route(request)
     }
 

@@ -492,13 +492,10 @@ impl Service for Agent {
         self.start(ctx, 0);
     }
 
-    fn route(&mut self, request: &Request<'_>) -> Result<Route, Rejection> {
-        self.config.endpoint.route(request)
-    }
-
     /// A client with the scope `watch` may observe sessions; see the router.
-    fn scope(&self, _: &Request<'_>) -> Scope {
-        Scope::Watch
+    fn route(&self, request: &Request<'_>) -> Result<Route, Rejection> {
+        let route = self.config.endpoint.route(request);
+        Ok(route.unwrap_or_else(Route::from).with_scope(Scope::Watch))
     }
 
     fn accept(&mut self, _: &mut Context, request: &Request<'_>) -> Result<Accept, Rejection> {

@@ -298,7 +298,7 @@ impl Service for App {
         self.start(ctx);
     }
 
-    fn route(&mut self, request: &Request<'_>) -> Result<Route, Rejection> {
+    fn route(&self, request: &Request<'_>) -> Result<Route, Rejection> {
         self.config.endpoint.route(request)
     }
 

@@ -192,7 +192,7 @@ impl PipePerClient {
 }
 
 impl Service for PipePerClient {
-    fn route(&mut self, request: &Request<'_>) -> Result<Route, Rejection> {
+    fn route(&self, request: &Request<'_>) -> Result<Route, Rejection> {
         self.config.endpoint.route(request)
     }
 

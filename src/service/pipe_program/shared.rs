@@ -211,7 +211,7 @@ impl Service for PipeShared {
         self.start(ctx);
     }
 
-    fn route(&mut self, request: &Request<'_>) -> Result<Route, Rejection> {
+    fn route(&self, request: &Request<'_>) -> Result<Route, Rejection> {
         self.config.endpoint.route(request)
     }
 

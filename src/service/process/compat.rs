@@ -40,12 +40,16 @@ impl Compat {
                     && self.is_lenient()
                     && !is_from_browser(request) =>
             {
-                log::info!(
-                    "accepted as kernel-images does: a body whose type is not application/json"
-                );
                 Ok(())
             }
             result => result,
+        }
+    }
+
+    /// Logs that a body was accepted whose type is not JSON.
+    pub(super) fn log_body_type(self, request: &Request<'_>) {
+        if self.is_lenient() && request.expect_json_body().is_err() {
+            log::info!("accepted as kernel-images does: a body whose type is not application/json");
         }
     }
 }

@@ -94,6 +94,8 @@ pub struct Processes {
     /// What the callers have asked for whose processes are not started yet.
     waiting: HashMap<ClientId, Start>,
     exec_calls: ExecCalls,
+    /// The request of the handshake that was accepted last. `connected` follows at once.
+    accepted: Option<AttachRequest>,
     started: u64,
     stopping: bool,
 }
@@ -123,6 +125,7 @@ impl Processes {
             programs: Programs::default(),
             waiting: HashMap::new(),
             exec_calls: ExecCalls::new(config.max_exec_output, config.compat),
+            accepted: None,
             config,
             started: 0,
             stopping: false,
@@ -146,12 +149,21 @@ impl Processes {
         Call::read(method, below)
     }
 
-    fn read_call(&self, request: &Request<'_>) -> Result<Call, Rejection> {
-        let call = self.parse_call(request)?;
+    /// Checks that the process of a call exists.
+    fn expect_process(&self, call: Call) -> Result<(), Rejection> {
         match call.id() {
             Some(id) if !self.is_visible(id) => Err(no_process()),
-            _ => Ok(call),
+            _ => Ok(()),
         }
+    }
+
+    /// Checks that the process of a call exists, and that its body will be JSON.
+    fn check_call(&self, call: Call, request: &Request<'_>) -> Result<(), Rejection> {
+        self.expect_process(call)?;
+        if call.has_body() {
+            self.config.compat.expect_json_body(request)?;
+        }
+        Ok(())
     }
 
     /// Whether a process with this id exists that was not started by `exec`.
@@ -366,11 +378,9 @@ impl Processes {
         self.programs.get(id).map_or(0, Program::output_end)
     }
 
-    fn read_attach(&self, request: &Request<'_>) -> Result<AttachRequest, Rejection> {
-        let Call::Attach(id) = self.read_call(request)? else {
-            return Err(Rejection::not_found());
-        };
-        let program = self.programs.get(id).ok_or_else(no_process)?;
+    fn read_attach(&self, id: Uuid, request: &Request<'_>) -> Result<AttachRequest, Rejection> {
+        let program = self.programs.get(id).filter(|program| is_shared(program));
+        let program = program.ok_or_else(no_process)?;
         if !program.has_terminal() {
             return Err(bad_request("process is not PTY-backed"));
         }
@@ -380,6 +390,18 @@ impl Processes {
             dialect: Dialect::of(request)?,
             since: since(request, program.output_end())?,
         })
+    }
+
+    fn route_attach(&self, id: Uuid, request: &Request<'_>) -> Result<Route, Rejection> {
+        let route = Route::web_socket();
+        // The process of a client that comes back may have been removed, and its last output still waits for the client.
+        if asks_to_come_back(request) {
+            return Ok(route);
+        }
+        let attach = self.read_attach(id, request)?;
+        // A client that is refused leaves no connection that could be resumed.
+        let is_refused = asks_for_new_connection(request) && self.is_refused(&attach);
+        Ok(route.with_resumption(!is_refused))
     }
 
     /// Whether a client would be a second writer of its process.
@@ -435,31 +457,22 @@ fn asks_to_come_back(request: &Request<'_>) -> bool {
 }
 
 impl Service for Processes {
-    fn route(&mut self, request: &Request<'_>) -> Result<Route, Rejection> {
-        // The process of a client that comes back may have been removed, and its last output still waits for the client.
-        if asks_to_come_back(request) && matches!(self.parse_call(request)?, Call::Attach(_)) {
-            return Ok(Route::WebSocket);
-        }
-        match self.read_call(request)? {
-            Call::Attach(_) => {
-                self.read_attach(request)?;
-                Ok(Route::WebSocket)
+    /// Which processes exist is known only to clients with the scope.
+    fn route(&self, request: &Request<'_>) -> Result<Route, Rejection> {
+        let (route, scope) = match self.parse_call(request) {
+            Ok(Call::Attach(id)) => {
+                let is_viewer = AttachQuery::is_viewer(request);
+                let scope = if is_viewer { Scope::Watch } else { Scope::Use };
+                (self.route_attach(id, request), scope)
             }
-            call => {
-                if call.has_body() {
-                    self.config.compat.expect_json_body(request)?;
-                }
-                Ok(Route::Http)
+            Ok(call) => {
+                let checked = self.check_call(call, request);
+                let route = checked.map(|()| Route::call().with_max_body(call.max_body()));
+                (route, Scope::All)
             }
-        }
-    }
-
-    fn scope(&self, request: &Request<'_>) -> Scope {
-        match self.parse_call(request) {
-            Ok(Call::Attach(_)) if AttachQuery::is_viewer(request) => Scope::Watch,
-            Ok(Call::Attach(_)) => Scope::Use,
-            _ => Scope::All,
-        }
+            Err(rejection) => (Err(rejection), Scope::All),
+        };
+        Ok(route.unwrap_or_else(Route::from).with_scope(scope))
     }
 
     /// Processes that have a terminal can be watched.
@@ -481,24 +494,15 @@ impl Service for Processes {
         Err(bad_request("process is not PTY-backed"))
     }
 
-    /// A client that is refused leaves no connection that could be resumed. A client that comes back is not refused, because
-    /// the connection that it resumes is still attached.
-    fn is_resumable(&self, request: &Request<'_>) -> bool {
-        let is_refused = || {
-            let attach = self.read_attach(request);
-            attach.is_ok_and(|attach| self.is_refused(&attach))
-        };
-        !(asks_for_new_connection(request) && is_refused())
-    }
-
-    fn max_body(&self, request: &Request<'_>) -> usize {
-        self.read_call(request).map_or(usize::MAX, Call::max_body)
-    }
-
     fn call(&mut self, ctx: &mut Context, caller: ClientId, request: &Request<'_>, body: &[u8]) {
-        let answer = self
-            .read_call(request)
-            .and_then(|call| self.answer(ctx, caller, call, request, body));
+        let answer = self.parse_call(request).and_then(|call| {
+            // It may have been removed since the head arrived.
+            self.expect_process(call)?;
+            if call.has_body() {
+                self.config.compat.log_body_type(request);
+            }
+            self.answer(ctx, caller, call, request, body)
+        });
         match answer {
             Ok(None) => {}
             Ok(Some(response)) => ctx.respond(caller, &response),
@@ -536,22 +540,27 @@ impl Service for Processes {
         if self.stopping {
             return Err(Rejection::unavailable("stopping").because("stopping"));
         }
-        let attach = self.read_attach(request)?;
+        let Call::Attach(id) = self.parse_call(request)? else {
+            return Err(Rejection::not_found());
+        };
+        let attach = self.read_attach(id, request)?;
         // A page cannot see the status of a failed handshake. It gets CLOSE instead, from `connected`.
         if self.is_refused(&attach) && request.header("origin").is_none() {
             let why = "process already has an active attach session";
             return Err(Rejection::new(StatusCode::CONFLICT, why));
         }
-        Ok(attach.dialect.accept())
+        let accept = attach.dialect.accept();
+        self.accepted = Some(attach);
+        Ok(accept)
     }
 
-    fn connected(&mut self, ctx: &mut Context, client: ClientId, request: &Request<'_>) {
-        match self.read_attach(request) {
-            Ok(attach) if self.is_refused(&attach) => {
+    fn connected(&mut self, ctx: &mut Context, client: ClientId, _: &Request<'_>) {
+        match self.accepted.take() {
+            Some(attach) if self.is_refused(&attach) => {
                 let why = "another client is the writer";
                 ctx.close(client, CloseCode::CONFLICT, why);
             }
-            Ok(attach) => {
+            Some(attach) => {
                 let AttachRequest {
                     id,
                     query,
@@ -566,7 +575,7 @@ impl Service for Processes {
                 let kind = (query.role, dialect);
                 self.programs.attach(ctx, id, client, kind, since);
             }
-            Err(_) => {}
+            None => {}
         }
         self.follow_up(ctx);
     }

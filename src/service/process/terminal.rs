@@ -171,7 +171,7 @@ impl Terminal {
 }
 
 impl Service for Terminal {
-    fn route(&mut self, request: &Request<'_>) -> Result<Route, Rejection> {
+    fn route(&self, request: &Request<'_>) -> Result<Route, Rejection> {
         self.config.endpoint.route(request)
     }
 

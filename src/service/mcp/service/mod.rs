@@ -121,19 +121,15 @@ impl Service for Mcp {
         }
     }
 
-    fn route(&mut self, request: &Request<'_>) -> Result<Route, Rejection> {
+    fn route(&self, request: &Request<'_>) -> Result<Route, Rejection> {
         if !self.config.endpoint.matches(request.path()) {
             return Err(Rejection::not_found());
         }
         Ok(if request.wants_websocket() {
-            Route::WebSocket
+            Route::web_socket()
         } else {
-            Route::Http
+            Route::call().with_max_body(self.max_json)
         })
-    }
-
-    fn max_body(&self, _: &Request<'_>) -> usize {
-        self.max_json
     }
 
     fn accept(&mut self, ctx: &mut Context, request: &Request<'_>) -> Result<Accept, Rejection> {
