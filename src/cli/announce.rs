@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::sys::random_uuid;
 use crate::{ListenAddress, Token};
 
-/// What stands for the port in the name of the file.
+/// The placeholder for the port in the name of the file.
 const PORT: &str = "{port}";
 
 /// The field that says which server has written the file, so that another one can remove it if this one was killed.

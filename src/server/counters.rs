@@ -36,7 +36,7 @@ pub(super) struct Counters {
     pub(super) responses: BTreeMap<u16, u64>,
     /// Rejected requests by reason.
     pub(super) rejections: BTreeMap<&'static str, u64>,
-    /// Clients about whom a service and the registry disagreed. Any is a bug.
+    /// Clients that only a service or only the registry had. Any such client is a bug.
     pub(super) disagreements: u64,
     /// Requests with a wrong token.
     pub(super) wrong_tokens: u64,

@@ -3,11 +3,11 @@
 //!
 //! The memory is not counted where it is stored, so no count can drift. The loop adds up what may have been added, and measures all
 //! clients only if this could exceed the budget, and once in a while. If the budget is exceeded, the largest client of the principal
-//! that holds most gives way.
+//! that holds most is ended; see [`relief`](super::relief).
 
 use crate::protocol::Time;
 
-/// A client gives way when less than this part of the budget is left, because one turn can add as much.
+/// A client is ended when less than this part of the budget is left, because one turn can add as much.
 const RESERVE: usize = 16;
 
 /// The memory that clients hold, in bytes.
@@ -73,7 +73,7 @@ impl Memory {
     }
 }
 
-/// What may be held before clients give way.
+/// The memory that may be held before clients are ended.
 pub(super) fn most(limit: usize) -> usize {
     limit - limit / RESERVE
 }

@@ -101,7 +101,7 @@ impl Core {
             log::warn!(
                 "ending {client}, for which {bytes} bytes are held: too little memory is left"
             );
-            self.with(client, |client, env| client.give_way(env, least));
+            self.with(client, |client, env| client.free_memory(env, least));
             total = total.saturating_sub(bytes);
             ended += 1;
         }
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_client_of_the_largest_principal_gives_way() {
+    fn the_largest_client_of_the_largest_principal_is_ended() {
         // The bug: 17 unread echoes of one client ended all detached clients of everybody, which kept 20 bytes each.
         let mut scheduler = super::super::scheduler::Scheduler::new();
         let mut account = |last| {

@@ -218,7 +218,7 @@ def server_killed():
         assert other.tool("pid")[0] == 200, "the other session is not affected"
         assert other.delete() in (200, 202, 204) and other.tool("pid")[0] == 404
         eventually("all processes are gone", lambda: (server.held()["sessions"] == 0 and not children_of(server.pid), server.held()))
-    print(f"  {len(pids)} processes killed with 8 calls each, then the pool is given up; a session ends with its process")
+    print(f"  {len(pids)} processes killed with 8 calls each, and the pool is restarted each time; a session ends with its process")
 
 
 def websocket():

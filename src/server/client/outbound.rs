@@ -555,7 +555,7 @@ impl Client {
     }
 
     /// Ends the client, and frees what is held for it, because too little memory is left.
-    pub(in crate::server) fn give_way(&mut self, env: &mut Env, worthwhile: usize) {
+    pub(in crate::server) fn free_memory(&mut self, env: &mut Env, worthwhile: usize) {
         if self.is_open() {
             self.cut_off_for(env, CloseReason::memory());
         }
