@@ -209,7 +209,7 @@ impl ClientTlsFlags {
 pub(super) fn advise(problem: Problem) -> &'static str {
     match problem {
         Problem::Token => "present a token with --token-file or OUTRIGGER_TOKEN",
-        Problem::Certificate => "use --ca FILE or --fingerprint SHA256 to trust it",
+        Problem::Untrusted => "use --ca FILE or --fingerprint SHA256",
         Problem::Unreachable => "--give-up sets for how long",
         Problem::Conflict => "use --takeover to replace the other client, or --viewer to watch",
         Problem::NoTerminal => "see 'outrigger attach --help'",

@@ -50,7 +50,7 @@ pub(super) struct Env {
     most_output: usize,
     /// Whether the client that is being read has sent more, so that more replies may follow.
     pub(super) has_more_input: bool,
-    /// News that the loop handles after the current task. It ignores the id of a client that is gone.
+    /// News that the loop handles after the current action. It ignores the id of a client that is gone.
     pub(super) news: VecDeque<(ClientId, News)>,
     /// The work that is left over, and who pays for what.
     pub(super) scheduler: Scheduler,

@@ -2,7 +2,7 @@
 //!
 //! A turn of the loop waits for events or the next deadline. Then it handles the events, reads queued
 //! clients, handles passed deadlines and writes queued output. Every action that may change a client goes through
-//! [`Server::act`], which then handles the news in the run queue. Reads, writes, accepts and work are bounded in each
+//! [`Server::act`], which then handles the news. Reads, writes, accepts and work are bounded in each
 //! turn, so that no client can starve another.
 
 use std::any::Any;

@@ -121,9 +121,9 @@ impl ServiceId {
     /// The maximum number of services in one server.
     pub const MOST: usize = 63;
 
-    /// The id of a service whose calls are answered even when the server is full, and counted in no figure. It is never paused, and
-    /// it has no clients.
-    pub(crate) const UNCOUNTED: Self = Self(Self::MOST as u8 + 1);
+    /// The id of a service whose calls are answered even when the server is full, and do not count as calls of services. It is never
+    /// paused, and it has no clients.
+    pub(crate) const ALWAYS_SERVED: Self = Self(Self::MOST as u8 + 1);
 
     /// The id of a service by its index, counted from 0; `None` from [`ServiceId::MOST`] on.
     #[must_use]
@@ -142,7 +142,7 @@ impl ServiceId {
         self == Self::ALL || self == other
     }
 
-    /// The bit of this service in a set; 0 for [`ServiceId::UNCOUNTED`], which is in no set.
+    /// The bit of this service in a set; 0 for [`ServiceId::ALWAYS_SERVED`], which is in no set.
     pub(super) fn bit(self) -> u64 {
         1_u64.checked_shl(self.0.into()).unwrap_or(0)
     }

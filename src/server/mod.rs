@@ -6,8 +6,8 @@
 //!   it is checked out of its slot, which stays reserved.
 //! * *One disconnect*: only `Server::disconnect` removes a client from the slab, deregisters its socket and calls
 //!   `disconnected`. A second call for the same id does nothing.
-//! * *News, then reap*: a service or a failing write puts what happened to a client into the run queue as news. After
-//!   the task, the loop acts on the news in one place, `Server::reap`.
+//! * *News, then reap*: a service or a failing write queues what happened to a client as news. After
+//!   the action, the loop acts on the news in one place, `Server::reap`.
 //! * *The client does its own work*: reading, writing, answering and closing are methods of `Client`. The loop calls
 //!   these methods and the service.
 //! * *An idle client holds nothing*: all clients share the loop's read buffer and write buffer, and rarely used state

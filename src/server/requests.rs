@@ -327,7 +327,7 @@ fn handle_call<S: Service>(
     );
     let no_room = ctx.core.room(id).rejection();
     let service_id = ctx.core.registry.get(id).map(|client| client.service_id);
-    let is_uncounted = service_id == Some(ServiceId::UNCOUNTED);
+    let is_always_served = service_id == Some(ServiceId::ALWAYS_SERVED);
     let asks_not_to_count = request.header(UNCOUNTED).is_some();
     let leaves_no_trace = asks_not_to_count && ctx.core.scope(id) >= Scope::All;
     ctx.core.env.is_uncounted |= leaves_no_trace;
@@ -341,11 +341,11 @@ fn handle_call<S: Service>(
         // Listing clients takes more time than the length of the response accounts for.
         ctx.spend(response.body_len() / 80);
         ctx.respond(id, &response);
-    } else if let Some(rejection) = no_room.filter(|_| !is_uncounted) {
+    } else if let Some(rejection) = no_room.filter(|_| !is_always_served) {
         ctx.core.env.counters.counted(&rejection);
         ctx.respond(id, &Response::from(&rejection));
     } else {
-        if !leaves_no_trace && !is_uncounted {
+        if !leaves_no_trace && !is_always_served {
             ctx.core.env.counters.service_calls += 1;
         }
         service.call(ctx, id, request, body);

@@ -33,8 +33,10 @@ pub trait Service {
     }
 
     /// Returns how a request is handled, or rejects it, usually with [`Rejection::not_found`]. The loop calls this method once
-    /// for each request, when the head has arrived, and before it knows whether the peer may make the request. A rejection is the
-    /// same as [`Route::from`] the rejection: only peers whose token has the scope [`Scope::Use`](super::Scope::Use) get it. In a method that follows, [`Context::scope`] is the scope of the client's token.
+    /// for each request that it does not answer itself, when the head has arrived, and before it knows whether the peer may
+    /// make the request. An error is the same as [`Route::from`] the rejection: only a peer whose token has the scope
+    /// [`Scope::Use`](super::Scope::Use) gets it. In a method that follows, [`Context::scope`] is the scope of the client's
+    /// token.
     fn route(&self, request: &Request<'_>) -> Result<Route, Rejection> {
         let _ = request;
         Ok(Route::web_socket())

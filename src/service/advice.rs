@@ -8,8 +8,8 @@ use crate::ConnectError;
 pub enum Problem {
     /// The server requires another token.
     Token,
-    /// The server's certificate is not accepted.
-    Certificate,
+    /// No trusted authority has signed the server's certificate.
+    Untrusted,
     /// The server is not there, and the client tries again.
     Unreachable,
     /// Another client is the writer.
@@ -23,13 +23,10 @@ pub enum Problem {
 impl Problem {
     /// The problem behind a failed attempt to connect.
     pub(super) fn of(error: &ConnectError) -> Option<Self> {
-        match (error, error.status()) {
-            (ConnectError::Tls { is_certificate, .. }, _) => {
-                is_certificate.then_some(Self::Certificate)
-            }
-            (_, Some(401)) => Some(Self::Token),
-            (_, Some(409)) => Some(Self::Conflict),
-            _ => None,
+        match error.status() {
+            Some(401) => Some(Self::Token),
+            Some(409) => Some(Self::Conflict),
+            _ => error.is_untrusted().then_some(Self::Untrusted),
         }
     }
 }

@@ -254,7 +254,8 @@ impl Service for Routes {
     fn route(&self, request: &Request<'_>) -> Result<Route, Rejection> {
         // An operator needs the pages when the server is full.
         if let Some(pages) = self.pages_for(request) {
-            return Ok(pages.route(request)?.with_service_id(ServiceId::UNCOUNTED));
+            let route = pages.route(request).unwrap_or_else(Route::from);
+            return Ok(route.with_service_id(ServiceId::ALWAYS_SERVED));
         }
         let Some(index) = self.find(request.path()) else {
             return Ok(Route::from(Rejection::not_found()).with_scope(Scope::Watch));
@@ -270,7 +271,7 @@ impl Service for Routes {
     }
 
     fn name(&self, id: ServiceId) -> Option<&str> {
-        if id == ServiceId::UNCOUNTED {
+        if id == ServiceId::ALWAYS_SERVED {
             return Some("pages");
         }
         self.mounted(id).map(|mounted| mounted.endpoint.path())

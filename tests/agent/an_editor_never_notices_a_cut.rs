@@ -704,8 +704,11 @@ fn a_certificate_is_trusted_by_its_fingerprint_or_as_a_ca() {
         assert_eq!(bridge.line(), note);
     }
     let other = "00".repeat(32);
-    for args in [&["--fingerprint", &*other][..], &[]] {
+    // Who has pinned a certificate is not told how to pin another one.
+    for (args, is_advised) in [(&["--fingerprint", &*other][..], false), (&[], true)] {
         let (status, log) = connect(url, args).wait_and_read_log();
+        let advice = "; use --ca FILE or --fingerprint SHA256\n";
+        assert_eq!(log.ends_with(advice), is_advised, "{log}");
         assert_eq!(status.code(), Some(1));
         let start = format!("outrigger: cannot connect to {url}: TLS: ");
         assert!(log.starts_with(&start) && log.lines().count() == 1, "{log}");

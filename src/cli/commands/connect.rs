@@ -10,7 +10,7 @@ use super::super::settings::Settings;
 use super::super::values::{duration, size};
 use super::super::{Outcome, fail};
 use super::{Command, Serves};
-use crate::service::{Bridge, BridgeConfig, Framing, Routes};
+use crate::service::{Bridge, BridgeConfig, Framing, Problem, Routes};
 use crate::{Config, Ended, Retry, Server, Service};
 
 pub(super) static CONNECT: Command = Command {
@@ -125,7 +125,11 @@ fn run(mut settings: Settings) -> Result<Outcome, Failure> {
     bridge.buffer = settings.client.buffer;
     bridge.linger = settings.client.linger;
     bridge.give_up = settings.give_up();
-    bridge.advise = advise;
+    bridge.advise = |problem| match problem {
+        // These are the options of `attach`.
+        Problem::Conflict | Problem::NoTerminal => "",
+        problem => advise(problem),
+    };
     let mut config: Config = std::mem::take(&mut settings.server);
     config.drain_timeout = DRAIN_TIMEOUT;
     // What was kept before the connection was open is sent at once.

@@ -2,7 +2,7 @@
 //!
 //! A [`Client`] owns its socket and its protocol state. The event loop calls its methods, which read, write, answer
 //! HTTP and close. They take [`Env`], the state that all clients of a loop share. They do not call services and do not
-//! remove the client. Instead, they queue news for the loop in the run queue.
+//! remove the client. Instead, they queue news for the loop.
 
 mod backlog;
 mod broadcast;
@@ -102,7 +102,7 @@ enum Flag {
     Held = 1 << 2,
     /// The last read ended inside a long message.
     SendsLong = 1 << 3,
-    /// The client is in the run queue of readable clients.
+    /// The client is in the queue of readable clients.
     Queued = 1 << 4,
     /// The connection is counted for its address.
     Counted = 1 << 5,

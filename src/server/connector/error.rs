@@ -7,6 +7,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::protocol::client::{HandshakeError, Refusal};
+#[cfg(feature = "tls")]
+use crate::server::tls::UNTRUSTED;
 use crate::text::is_control;
 
 /// The longest text of a server that an error contains, in characters.
@@ -73,6 +75,18 @@ impl ConnectError {
             Self::Handshake(HandshakeError::Eof) => true,
             Self::Handshake(_) | Self::NotResumed(_) | Self::Invalid(_) | Self::Cancelled => false,
         }
+    }
+
+    /// Whether no trusted authority has signed the server's certificate.
+    #[cfg(feature = "tls")]
+    pub(crate) fn is_untrusted(&self) -> bool {
+        matches!(self, Self::Tls { message, .. } if message == UNTRUSTED)
+    }
+
+    /// There is no certificate.
+    #[cfg(not(feature = "tls"))]
+    pub(crate) fn is_untrusted(&self) -> bool {
+        false
     }
 
     /// Whether there is no such host or socket file, so that waiting does not help a client that was never connected. A client

@@ -27,3 +27,4 @@ pub use self::config::{TlsConfig, TlsError};
 pub use self::identity::TlsIdentity;
 pub(super) use self::peer::PeerCertificate;
 pub(super) use self::stream::{Scratch, TlsStream};
+pub(super) use self::trust::UNTRUSTED;

@@ -166,10 +166,10 @@ impl Bridge {
     /// Ends because no connection could be opened.
     fn fail_to_connect(&mut self, ctx: &mut Context, error: &ConnectError) {
         let target = self.config.connect.target();
-        let failure = format!("cannot connect to {target}: {error}");
-        let failure = with_advice(failure, Problem::of(error), self.config.advise);
+        let why = with_advice(error.to_string(), Problem::of(error), self.config.advise);
+        let failure = format!("cannot connect to {target}: {why}");
         self.link = Link::None;
-        self.fail(ctx, &error.to_string(), Some(failure));
+        self.fail(ctx, &why, Some(failure));
     }
 
     /// Writes a warning with what the user can do about it.
