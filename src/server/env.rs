@@ -1,4 +1,4 @@
-//! The state that all clients of a loop share: settings, buffers, counters, and who pays for the work of the present slice.
+//! The state that all clients of a loop share: settings, buffers, counters, and the account that pays for the current slice.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -44,11 +44,11 @@ pub(super) struct Env {
     pub(super) scratch: Scratch,
     /// Limits, buffers and compressors of the protocol.
     pub(super) protocol: Shared,
-    /// The write buffer: replies to the client that is being read. Empty while no client is being read.
+    /// The write buffer. It collects the replies to one read of a client, and is empty otherwise.
     pub(super) output: Vec<u8>,
     /// The size at which the write buffer is written.
     most_output: usize,
-    /// Whether the client that is being read has sent more, so that more replies may follow.
+    /// Whether some of the bytes of this read are not handled yet, so that more replies may follow.
     pub(super) has_more_input: bool,
     /// News that the loop handles after the current action. It ignores the id of a client that is gone.
     pub(super) news: VecDeque<(ClientId, News)>,
@@ -71,7 +71,7 @@ pub(super) struct Env {
     pub(super) calls: usize,
     /// The services that take no messages, one bit for each.
     paused: u64,
-    /// Whether the current turn has answered a request that counts in no figure.
+    /// Whether the figures must leave out the current turn, because it has answered a request with the field of the console.
     pub(super) is_uncounted: bool,
     /// The number of the current turn of the loop, counted from 1.
     pub(super) turn: u64,

@@ -37,7 +37,7 @@ impl Memory {
         }
     }
 
-    /// So much is held now.
+    /// The state after a measurement: `held` bytes are held, and the next measurement is due at `next`.
     pub(super) fn measured(limit: usize, held: usize, next: Time) -> Self {
         // A growing buffer has up to twice the capacity that it needs. Close to the limit, measuring more often would cost more
         // than what it is for.

@@ -1,5 +1,5 @@
-//! Keeps what clients hold within the budget of [`memory`](super::memory): measures the clients, and ends the largest client of the
-//! principal that holds most while they hold too much.
+//! Keeps the memory that clients hold within the budget of [`memory`](super::memory). While they hold too much, ends the largest
+//! client of the principal that holds most.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -21,12 +21,12 @@ const INTERVAL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_m
 /// The maximum number of clients that end in one turn. Ending one may write to its socket.
 const ENDED: usize = 64;
 
-/// The smallest holding of a client whose end is worth it.
+/// The minimum holding in bytes of a client that may be ended. Ending a smaller one would free too little.
 fn least(limit: usize) -> usize {
     (limit / 256).clamp(256, 16 << 10)
 }
 
-/// What a client holds.
+/// The memory that a client holds.
 #[derive(Clone, Copy, Debug)]
 struct Holding {
     account: AccountId,

@@ -20,7 +20,7 @@ use crate::protocol::{CloseReason, Rejection, Request, Response, StatusCode};
 /// The subprotocol that clients can offer beside their token. It does not change the messages.
 const OWN_PROTOCOL: &str = "outrigger";
 
-/// The field of requests that are to count in no figure. The console sends it, so that its figures do not include its own requests.
+/// The field with which the console marks its requests, so that its figures do not include them.
 const UNCOUNTED: &str = "outrigger-console";
 
 /// The maximum length of a request's path in bytes. The server keeps the path while the client is connected.
@@ -165,8 +165,8 @@ impl Core {
         !is_stopping || (client.is_new() && self.shutdown.serves_newcomer(id))
     }
 
-    /// Finds out who makes a request, and checks that this peer may. Returns `false` if the request is rejected later, because
-    /// its token is wrong.
+    /// Identifies the peer that makes a request, and checks that it may connect. Returns `false` if the request is rejected later,
+    /// because its token is wrong.
     fn authenticate(
         &mut self,
         id: ClientId,

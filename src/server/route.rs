@@ -32,7 +32,7 @@ pub struct Route {
     pub(super) refusal: Option<Rejection>,
 }
 
-/// What follows a request.
+/// The methods that the loop calls for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Handling {
     /// [`Service::accept`](super::Service::accept) and [`Service::connected`](super::Service::connected).
@@ -106,7 +106,8 @@ impl Route {
     }
 }
 
-/// A request that is refused, if the client's token has the scope. Set a scope to hide from other clients why it is refused.
+/// Refuses the request. Only a client whose token has the scope of the route gets the rejection; others get 403, so that they do
+/// not learn the reason.
 impl From<Rejection> for Route {
     fn from(rejection: Rejection) -> Self {
         Self {

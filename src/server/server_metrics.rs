@@ -1,4 +1,4 @@
-//! What the server and its services have counted, as metrics.
+//! The metrics of the server and its services, for `/metrics`.
 
 use super::client::Client;
 use super::context::Context;

@@ -1,9 +1,10 @@
-//! A timer wheel: a ring of lists, one for each tick. Its owner keeps the links of the lists in its entries.
+//! A timer wheel: a ring of linked lists, one for each tick. The caller stores the link of each entry.
 
 use crate::protocol::Time;
 
 const NIL: u32 = u32::MAX;
 const UNLINKED: u16 = u16::MAX;
+
 /// The maximum number of lists of all wheels whose entries share a link.
 pub(super) const MAX_LISTS: usize = UNLINKED as usize;
 

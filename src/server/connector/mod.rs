@@ -1,5 +1,5 @@
-//! Outgoing connections: where to connect and how, look-ups of names, proxies, and the state of a connection that is being
-//! opened. [`connecting`](super::connecting) opens them in the loop.
+//! Outgoing connections: URLs, settings, name resolution, proxies, and the state of a connection until it is open.
+//! [`connecting`](super::connecting) opens them in the loop.
 
 mod answer;
 mod error;

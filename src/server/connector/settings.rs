@@ -210,7 +210,7 @@ impl Connect {
 }
 
 impl Connect {
-    /// Whether the connection is to be resumable.
+    /// Whether to request a resumable connection.
     pub(in crate::server) fn is_resumable(&self) -> bool {
         self.resumable
     }
