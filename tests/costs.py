@@ -32,7 +32,7 @@ KEPT = pathlib.Path(__file__).with_suffix(".json")
 TOLERANCE, SPLIT_TOLERANCE, CALLS_TOLERANCE = 0.04, 0.3, 0.1
 REQUEST = (
     b"GET /%s HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n%s\r\n"
 )
 
 
@@ -72,10 +72,10 @@ while key := os.read(0, 1):
 class Client:
     """An open connection."""
 
-    def __init__(self, port, query=b""):
+    def __init__(self, port, query=b"", fields=b""):
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=120)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.send(REQUEST % query)
+        self.send(REQUEST % (query, fields))
         self.rest = b""
         while not self.rest.endswith(b"\r\n\r\n"):
             self.rest += self.take(1)
@@ -113,8 +113,8 @@ class Client:
         return (2, length) if length < 126 else (4, int.from_bytes(self.rest[2:4]))
 
 
-def echo(size, depth, opcode=2, payload=b"hello wo"):
-    """Echoes batches of `depth` messages of `size` bytes."""
+def echo(size, depth, opcode=2, payload=b"hello wo", options=(), fields=b""):
+    """Echoes batches of `depth` messages of `size` bytes. `fields` are added to the request."""
     payload = (payload * (size // len(payload) + 1))[:size]
     batch = frame(payload, opcode) * depth
     size = reply_size(len(payload)) * depth
@@ -125,7 +125,7 @@ def echo(size, depth, opcode=2, payload=b"hello wo"):
             client.skip(size)
         return rounds * depth
 
-    return ["echo"], run
+    return ["echo", *options], run, b"", fields
 
 
 def calls(depth, query=b""):
@@ -167,9 +167,18 @@ def keys(size):
     return ["terminal", "--path", "/", "--", sys.executable, "-c", PRINTER.replace("SIZE", str(size))], run
 
 
+PROXY = ["--trusted-proxy", "127.0.0.1"]
+FORWARDED = b"X-Forwarded-For: 192.0.2.1\r\ntraceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n"
+
 # For each: the conversation, the rounds of the shorter and the longer one, and the tolerance for instructions.
 CONVERSATIONS = {
     "echo of 20 bytes, one by one": (echo(20, 1), 200, 1200, TOLERANCE),
+    "echo of 20 bytes through a proxy and with a traceparent, one by one": (
+        echo(20, 1, options=PROXY, fields=FORWARDED),
+        200,
+        1200,
+        TOLERANCE,
+    ),
     "echo of 20 bytes, 32 at once": (echo(20, 32), 20, 120, TOLERANCE),
     "echo of 20 bytes of text, 32 at once": (echo(20, 32, 1), 20, 120, TOLERANCE),
     "echo of 1 KiB, 16 at once": (echo(1024, 16), 20, 120, TOLERANCE),
@@ -188,7 +197,7 @@ CONVERSATIONS = {
 
 def have(command, conversation, rounds):
     """Has a conversation of `rounds` rounds with a server. Returns the number of messages."""
-    arguments, run, *query = conversation
+    arguments, run, *request = conversation
     options = ["--listen", "127.0.0.1:0", "--log", "off", "--no-auth"]
     server = subprocess.Popen(
         [*command, OUTRIGGER, arguments[0], *options, *arguments[1:]],
@@ -198,7 +207,7 @@ def have(command, conversation, rounds):
     )
     try:
         port = int(re.search(rb":(\d+)/", server.stdout.readline())[1])
-        client = Client(port, *query)
+        client = Client(port, *request)
         messages = run(client, rounds)
         client.socket.close()
         # Signals the group, because strace does not forward signals.

@@ -1,8 +1,9 @@
 //! Whether there is room for another client or call: the limits of the server, of an address, of a principal, and of memory.
 
-use super::client::{Client, Remote};
+use super::client::Client;
 use super::core::Core;
 use super::id::ClientId;
+use super::remote::Remote;
 use crate::protocol::Rejection;
 
 /// Which limits keep a client or a call from being accepted.
@@ -72,7 +73,7 @@ impl Core {
         let each = config.max_clients_per_principal;
         Room {
             is_full: in_use >= config.max_clients,
-            address_is_full: self.address_is_full(client.remote),
+            address_is_full: self.address_is_full(client.wire.remote),
             // While all clients together are fewer, they need not be counted.
             principal_is_full: each
                 .is_some_and(|most| in_use >= most && self.principal_has(client, most)),
@@ -90,9 +91,10 @@ impl Core {
     /// Whether the principal of this client is a person who has `most` clients, including calls that wait for answers.
     fn principal_has(&self, client: &Client, most: usize) -> bool {
         let is_used = |other: &&Client| {
-            other.account == client.account && (other.is_admitted() || other.is_unanswered())
+            other.wire.account == client.wire.account
+                && (other.is_admitted() || other.wire.is_unanswered())
         };
-        self.env.scheduler.is_person(client.account)
+        self.env.scheduler.is_person(client.wire.account)
             && self.registry.iter().filter(is_used).take(most).count() == most
     }
 
@@ -116,12 +118,12 @@ impl Core {
         let clients = self.registry.iter();
         let clients = clients.filter(|client| client.may_come_back() && !client.is_ours());
         let fitting = clients.filter(|client| {
-            (!room.address_is_full || client.remote.ip() == newcomer.remote.ip())
-                && (!room.principal_is_full || client.account == newcomer.account)
+            (!room.address_is_full || client.wire.remote.ip() == newcomer.wire.remote.ip())
+                && (!room.principal_is_full || client.wire.account == newcomer.wire.account)
         });
         let idle = fitting.filter_map(|client| {
-            let is_other = client.remote.ip() != newcomer.remote.ip();
-            Some((is_other, client.idle_since()?, client.id))
+            let is_other = client.wire.remote.ip() != newcomer.wire.remote.ip();
+            Some((is_other, client.wire.detached()?.idle_since?, client.id))
         });
         let leaver = idle.min().map(|(.., id)| id);
         leaver.map(Some).ok_or(rejection)

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::address::ListenAddress;
-use super::client::Remote;
 use super::core::Core;
 use super::env::Env;
 use super::id::ClientId;
@@ -15,6 +14,7 @@ use super::policy::{
     REJECTION_DELAY, Scope, Token,
 };
 use super::reloading::Reload;
+use super::remote::Remote;
 use super::scheduler::Payer;
 #[cfg(feature = "tls")]
 use super::tls::TlsConfig;
@@ -26,19 +26,19 @@ impl Core {
         let Some(client) = self.registry.get(id) else {
             return Principal::Nobody;
         };
-        if let Some(user) = client.forwarded_user() {
+        if let Some(user) = client.wire.forwarded_user() {
             return Principal::Proxied(Arc::clone(user));
         }
-        if let Some(user) = client.remote.user() {
+        if let Some(user) = client.wire.remote.user() {
             return Principal::User(user);
         }
         // The certificate of a trusted proxy does not stand for its clients.
-        if !client.is_from_trusted_proxy()
+        if client.wire.forwarding().is_none()
             && let Some(name) = client.certificate_name()
         {
             return Principal::Certificate(name);
         }
-        let Some(credential) = client.credential else {
+        let Some(credential) = client.wire.credential else {
             return Principal::Nobody;
         };
         if let Some(link) = self.env.links.get(credential) {
@@ -53,11 +53,11 @@ impl Core {
         let Some(client) = self.registry.get(id) else {
             return Payer::Server;
         };
-        let ip = client.remote.ip();
+        let ip = client.wire.remote.ip();
         if client.is_ours() {
             return Payer::Server;
         }
-        if client.is_stranger() && client.remote.user().is_none() {
+        if client.wire.is_stranger() && client.wire.remote.user().is_none() {
             return Payer::strangers(ip);
         }
         let principal = match self.link(id) {
@@ -77,7 +77,7 @@ impl Core {
 
     /// The link whose token a client has presented.
     pub(super) fn link(&self, id: ClientId) -> Option<&Link> {
-        self.env.links.get(self.registry.get(id)?.credential?)
+        self.env.links.get(self.registry.get(id)?.wire.credential?)
     }
 
     /// The scope of the token of a client's last request, or of the users of trusted proxies. Any other client that needs no
@@ -87,10 +87,10 @@ impl Core {
         let Some(client) = self.registry.get(id) else {
             return Scope::Metrics;
         };
-        if client.forwarded_user().is_some() {
+        if client.wire.forwarded_user().is_some() {
             return self.env.config.auth_scope;
         }
-        let Some(credential) = client.credential else {
+        let Some(credential) = client.wire.credential else {
             let config = &self.env.config;
             let needs_none = config.access.tokens.is_empty() || client.needs_no_token(&self.env);
             return if needs_none {
@@ -124,9 +124,12 @@ impl Core {
         if self.link(id).is_none() {
             return Ok(());
         }
-        let credential = self.registry.get(id).and_then(|client| client.credential);
-        let clients = self.registry.iter().filter(|client| client.was_open());
-        let same = clients.filter(|client| client.credential == credential);
+        let credential = self
+            .registry
+            .get(id)
+            .and_then(|client| client.wire.credential);
+        let clients = self.registry.iter().filter(|client| client.wire.was_open());
+        let same = clients.filter(|client| client.wire.credential == credential);
         if same.count() < Links::MOST_CLIENTS {
             return Ok(());
         }
@@ -145,7 +148,7 @@ impl Core {
         let client = self.registry.get(caller);
         let credential = client.and_then(|client| {
             let tokens = &self.env.config.access.tokens;
-            tokens.get(client.credential?).cloned()
+            tokens.get(client.wire.credential?).cloned()
         });
         let expires = self.env.real_now() + lasts;
         let issued = self.env.links.issue(target, issuer, credential, expires);
@@ -165,8 +168,12 @@ impl Core {
         let Self { registry, env, .. } = self;
         let removed = env.links.remove(is_over);
         for client in registry.iter_mut() {
-            if client.credential.is_some_and(|one| removed.contains(&one)) {
-                client.credential = Some(CredentialId::REVOKED);
+            if client
+                .wire
+                .credential
+                .is_some_and(|one| removed.contains(&one))
+            {
+                client.wire.credential = Some(CredentialId::REVOKED);
                 client.revoke(env, reason.clone());
             }
         }
@@ -185,7 +192,7 @@ impl Core {
     /// Disconnects a WebSocket client at the request of an operator. Returns false if it is gone.
     pub(super) fn close_by_operator(&mut self, id: ClientId) -> bool {
         let found = self.with(id, |client, env| {
-            let was_open = client.was_open();
+            let was_open = client.wire.was_open();
             if was_open {
                 client.close(env, CloseReason::by_operator());
             }
@@ -257,7 +264,7 @@ impl Core {
         let Self { registry, env, .. } = self;
         let mut revoked = 0;
         for client in registry.iter_mut() {
-            let Some(credential) = client.credential else {
+            let Some(credential) = client.wire.credential else {
                 continue;
             };
             if env.links.get(credential).is_some() {
@@ -265,7 +272,7 @@ impl Core {
             }
             let known = earlier.tokens.get(credential);
             let successor = known.and_then(|one| env.config.access.tokens.successor(one));
-            client.credential = Some(successor.unwrap_or(CredentialId::REVOKED));
+            client.wire.credential = Some(successor.unwrap_or(CredentialId::REVOKED));
             if successor.is_none() {
                 client.revoke(env, CloseReason::revoked("token"));
                 revoked += 1;
@@ -380,7 +387,9 @@ mod tests {
         }
         let waits = *world.old.last().expect("six");
         let client = world.server.ctx.core.registry.get(waits);
-        assert!(client.is_some_and(|client| client.is_stranger() && !client.is_unanswered()));
+        assert!(
+            client.is_some_and(|client| client.wire.is_stranger() && !client.wire.is_unanswered())
+        );
         world.finish();
     }
 

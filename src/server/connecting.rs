@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use mio::net::{TcpStream, UnixStream};
 
-use super::client::{Client, Remote};
+use super::client::{Client, Delivery, Upstream};
 use super::connector::{
     Connect, ConnectError, Failures, Outgoing, Phase, Place, Resolved, Returning,
 };
@@ -26,6 +26,7 @@ use super::context::Context;
 use super::core::Core;
 use super::event_loop::Server;
 use super::id::ClientId;
+use super::remote::Remote;
 use super::scheduler::AccountId;
 use super::service::Service;
 use super::stream::Stream;
@@ -34,6 +35,11 @@ use crate::sys::{check_socket_path, random_bytes};
 
 /// A connection that is cut sooner than this is not opened again at once.
 const LEAST_APART: Duration = Duration::from_secs(1);
+
+/// The state of a client whose connection this side has opened, and which comes back by itself.
+fn upstream_of(client: &Client) -> Option<&Upstream> {
+    client.delivery().and_then(Delivery::upstream)
+}
 
 impl Core {
     /// Begins to open a connection for the current service.
@@ -59,7 +65,9 @@ impl Core {
         let Ok(id) = self.registry.insert(|id| {
             let mut client = Client::new(id, Stream::Closed, Remote::SHARED_UNIX, now);
             client.service_id = service_id;
-            client.set_outgoing(Outgoing::new(connect, returning, failures, now, delay));
+            client
+                .wire
+                .set_outgoing(Outgoing::new(connect, returning, failures, now, delay));
             Ok::<_, std::convert::Infallible>(client)
         });
         self.env.scheduler.hold(AccountId::SERVER);
@@ -77,7 +85,7 @@ impl Core {
         let Some(client) = self.registry.get_mut(id) else {
             return;
         };
-        let Some(outgoing) = client.outgoing_mut() else {
+        let Some(outgoing) = client.wire.outgoing_mut() else {
             return;
         };
         if outgoing.phase != Phase::Waiting {
@@ -122,7 +130,7 @@ impl Core {
         let Some(client) = self.registry.get_mut(id) else {
             return;
         };
-        let Some(outgoing) = client.outgoing_mut() else {
+        let Some(outgoing) = client.wire.outgoing_mut() else {
             return;
         };
         // The attempt may have timed out since.
@@ -162,7 +170,7 @@ impl Core {
         let Some(client) = registry.get_mut(id) else {
             return;
         };
-        while let Some(outgoing) = client.outgoing_mut() {
+        while let Some(outgoing) = client.wire.outgoing_mut() {
             let connect = Arc::clone(&outgoing.connect);
             let opened = match &*connect.place() {
                 Place::Unix(_) if last.is_some() => break,
@@ -186,8 +194,9 @@ impl Core {
             };
             let (remote, address, stream) = opened;
             outgoing.begin_address(env.now);
-            client.remote = remote;
-            let registered = stream.and_then(|stream| client.set_stream(poll, stream));
+            client.wire.remote = remote;
+            let registered =
+                stream.and_then(|stream| client.set_stream(&mut env.scratch, poll, stream));
             match registered {
                 Ok(()) => {
                     self.rearm(id);
@@ -207,21 +216,23 @@ impl Core {
             return;
         };
         if client
+            .wire
             .outgoing()
             .is_none_or(|one| one.phase != Phase::Connecting)
         {
             return;
         }
-        match client.is_established() {
+        match client.wire.is_established() {
             None => {}
             Some(Ok(())) => client.begin_exchange(&mut self.env),
             Some(Err(source)) => {
                 let address = match client
+                    .wire
                     .outgoing()
                     .map(|one| one.connect.place().into_owned())
                 {
                     Some(Place::Unix(socket)) => socket.display().to_string(),
-                    _ => client.remote.to_string(),
+                    _ => client.wire.remote.to_string(),
                 };
                 self.connect_next(id, Some(ConnectError::Connect { address, source }));
             }
@@ -230,7 +241,7 @@ impl Core {
 
     /// Ends the attempts to come back for a client that has ended.
     pub(super) fn end_return(&mut self, client: &Client) {
-        if let Some(joiner) = client.upstream().and_then(|upstream| upstream.joiner) {
+        if let Some(joiner) = upstream_of(client).and_then(|upstream| upstream.joiner) {
             self.with(joiner, |client, env| {
                 client.fail(env, ConnectError::Cancelled)
             });
@@ -244,8 +255,12 @@ impl Core {
             return;
         };
         self.service_id = client.service_id;
-        let (received, last) = (client.traffic.messages_in, client.last_connection(now));
-        let Some(upstream) = client.upstream_mut() else {
+        let received = client.traffic.messages_in;
+        let Some(delivery) = client.delivery_mut() else {
+            return;
+        };
+        let last = delivery.last_connection(now, received);
+        let Some((last, upstream)) = last.zip(delivery.upstream_mut()) else {
             return;
         };
         let give_up = upstream.connect.retry.unwrap_or_default().give_up;
@@ -270,7 +285,9 @@ impl Core {
             failures,
             delay.unwrap_or_default(),
         );
-        if let Some(upstream) = self.registry.get_mut(target).and_then(Client::upstream_mut) {
+        let delivery = self.registry.get_mut(target);
+        let delivery = delivery.and_then(Client::delivery_mut);
+        if let Some(upstream) = delivery.and_then(Delivery::upstream_mut) {
             upstream.joiner = Some(joiner);
         }
         if delay.is_none() {
@@ -303,7 +320,7 @@ impl<S: Service> Server<S> {
         self.ctx.core.continue_connecting(id);
         let client = self.ctx.core.registry.get(id);
         let is_connected = client.is_some_and(|client| {
-            !client.outgoing().is_some_and(|one| {
+            !client.wire.outgoing().is_some_and(|one| {
                 matches!(
                     one.phase,
                     Phase::Waiting | Phase::Resolving | Phase::Connecting
@@ -319,7 +336,11 @@ impl<S: Service> Server<S> {
     pub(super) fn handle_outgoing_deadline(&mut self, id: ClientId) {
         let now = self.ctx.now();
         let core = &mut self.ctx.core;
-        let Some(outgoing) = core.registry.get_mut(id).and_then(Client::outgoing_mut) else {
+        let Some(outgoing) = core
+            .registry
+            .get_mut(id)
+            .and_then(|client| client.wire.outgoing_mut())
+        else {
             return;
         };
         if outgoing.deadline() > now {
@@ -352,9 +373,9 @@ impl<S: Service> Server<S> {
             return false;
         };
         resolver.forget(id);
-        client.drop_stream(poll);
+        client.wire.cut(id, &mut env.scratch, poll);
         let service_id = client.service_id;
-        let Some(outgoing) = client.outgoing_mut() else {
+        let Some(outgoing) = client.wire.outgoing_mut() else {
             return false;
         };
         let Some(error) = outgoing.take_failure() else {
@@ -389,7 +410,7 @@ impl<S: Service> Server<S> {
         };
         let target = returning.target;
         let is_current =
-            |client: &Client| client.upstream().is_some_and(|one| one.joiner == Some(id));
+            |client: &Client| upstream_of(client).is_some_and(|one| one.joiner == Some(id));
         if !self.ctx.core.registry.get(target).is_some_and(is_current) {
             return;
         }
@@ -403,7 +424,9 @@ impl<S: Service> Server<S> {
         // If this side has sent CLOSE, the server has ended the connection because of it.
         let client = self.ctx.core.registry.get(target);
         let was_closed = matches!(error, ConnectError::NotResumed(_))
-            && client.is_some_and(Client::is_close_waiting);
+            && client
+                .and_then(Client::delivery)
+                .is_some_and(Delivery::is_closing);
         if !was_closed {
             self.service.connect_failed(&mut self.ctx, target, &error);
         }

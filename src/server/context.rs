@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use super::address::ListenAddress;
-use super::client::{Client, Remote};
+use super::client::{Client, Delivery};
 use super::config::Config;
 use super::core::Core;
 use super::error::SendError;
@@ -13,9 +13,10 @@ use super::id::{ClientId, ServiceId, SourceId, TimerId};
 use super::policy::{LinkTarget, Principal, Scope};
 use super::readiness::Interest;
 use super::readiness::Readiness;
+use super::remote::Remote;
 use super::scheduler::Work;
 use super::status::Status;
-use crate::protocol::{CloseCode, Message, Response, Time};
+use crate::protocol::{CloseCode, CloseReason, Message, Response, Time};
 
 /// The server's interface for services. Most methods of a [`Service`](crate::Service) take it as an argument.
 ///
@@ -88,7 +89,7 @@ impl Context {
     /// has not begun to receive is dropped.
     pub fn cut_off(&mut self, id: ClientId) {
         if let Some((client, env)) = self.core.own(id) {
-            client.cut_off(env);
+            client.cut_off(env, CloseReason::slow_consumer());
         }
     }
 
@@ -127,7 +128,7 @@ impl Context {
     pub fn quiet_for(&self, id: ClientId) -> Duration {
         let client = self.core.own_ref(id);
         client.map_or(Duration::MAX, |client| {
-            self.now().since(client.last_message())
+            self.now().since(client.wire.last_message())
         })
     }
 
@@ -144,13 +145,13 @@ impl Context {
 
     /// The address of a client.
     pub fn remote(&self, id: ClientId) -> Option<Remote> {
-        self.core.registry.get(id).map(|client| client.remote)
+        self.core.registry.get(id).map(|client| client.wire.remote)
     }
 
     /// Whether a client's connection uses TLS. False for a client whose connection was cut.
     pub fn is_encrypted(&self, id: ClientId) -> bool {
         let client = self.core.registry.get(id);
-        client.is_some_and(|client| client.tls().is_some())
+        client.is_some_and(|client| client.wire.tls().is_some())
     }
 
     /// The authenticated owner of a client's connection.
@@ -186,12 +187,16 @@ impl Context {
 
     /// Whether a client's connection was cut and can still be resumed. Messages to it wait meanwhile.
     pub fn is_detached(&self, id: ClientId) -> bool {
-        self.core.registry.get(id).is_some_and(Client::is_detached)
+        self.core
+            .registry
+            .get(id)
+            .is_some_and(|client| client.wire.is_detached())
     }
 
     /// The number of messages to a client that can resume its connection which it has not confirmed. 0 for other clients.
     pub fn unconfirmed(&self, id: ClientId) -> u64 {
-        self.core.own_ref(id).map_or(0, Client::unconfirmed_count)
+        let delivery = self.core.own_ref(id).and_then(Client::delivery);
+        delivery.map_or(0, Delivery::unconfirmed_count)
     }
 
     /// Sends a client a PING now. Unless something arrives within `patience`, the connection counts as cut.
@@ -205,7 +210,7 @@ impl Context {
     /// sends in each ping interval.
     pub fn silent_for(&self, id: ClientId) -> Duration {
         let client = self.core.own_ref(id);
-        client.map_or(Duration::MAX, |client| client.silence(self.now()))
+        client.map_or(Duration::MAX, |client| client.wire.silence(self.now()))
     }
 
     // HTTP calls.
@@ -299,7 +304,7 @@ impl Context {
     /// many waits behind the others. It is not called if the client has disconnected by then.
     pub fn queue_start(&mut self, id: ClientId) {
         if let Some((client, env)) = self.core.own(id) {
-            env.scheduler.push(client.account, Work::Start(id));
+            env.scheduler.push(client.wire.account, Work::Start(id));
         }
     }
 

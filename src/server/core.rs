@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::address::ListenAddress;
 
 use super::budget::CLIENT_SHARE;
-use super::client::{Broadcast, Client, Remote};
+use super::client::{Broadcast, Client, Join};
 use super::config::Config;
 use super::connector::Resolver;
 use super::env::{Env, WRITE_BUFFER};
@@ -18,6 +18,7 @@ use super::policy::is_one_of;
 use super::readiness::Interest;
 use super::readiness::Readiness;
 use super::registry::Registry;
+use super::remote::Remote;
 use super::scheduler::Work;
 use super::shutdown::Shutdown;
 use super::sources::Sources;
@@ -135,8 +136,8 @@ impl Core {
         let Some(client) = self.registry.check_out(id) else {
             return false;
         };
-        client.set_reading(true);
-        let (service_id, account) = (client.service_id, client.account);
+        client.wire.set_reading(true);
+        let (service_id, account) = (client.service_id, client.wire.account);
         self.enter_service(service_id);
         self.env.begin_slice(account, CLIENT_SHARE);
         true
@@ -150,11 +151,11 @@ impl Core {
 
     /// Writes the replies to what was read, and puts the client back into its slot. `was_ready` says whether the gate
     /// let the client be read. A held client is not queued again, because the loop would then never sleep. If a
-    /// client comes back on this connection, returns that client and the number of messages that it has received.
-    pub(super) fn end_read(&mut self, was_ready: bool) -> Option<(ClientId, u64)> {
+    /// client comes back on this connection, returns which one.
+    pub(super) fn end_read(&mut self, was_ready: bool) -> Option<Join> {
         let (client, env) = self.reading()?;
         client.write_output(env);
-        client.set_reading(false);
+        client.wire.set_reading(false);
         if env.protocol.compression.is_some() {
             env.count_decompressed();
         }
@@ -162,7 +163,7 @@ impl Core {
             client.settle(env);
             client.read_again(env);
         }
-        let joins = client.joins();
+        let joins = client.wire.joins();
         debug_assert!(env.output.is_empty());
         if env.output.capacity() > 2 * WRITE_BUFFER {
             env.output = Vec::new();
@@ -202,8 +203,8 @@ impl Core {
         let (now, poll, scheduler) = (self.env.now, &self.poll, &mut self.env.scheduler);
         let inserted = self.registry.insert(|id| {
             let mut client = Client::new(id, stream, remote, now);
-            client.register(poll)?;
-            scheduler.hold(client.account);
+            client.wire.register(id, poll)?;
+            scheduler.hold(client.wire.account);
             io::Result::Ok(client)
         });
         let id = match inserted {
@@ -214,10 +215,10 @@ impl Core {
             }
         };
         if is_proxied {
-            self.with(id, |client, _| client.expect_proxy_header());
+            self.with(id, |client, _| client.wire.expect_proxy_header());
         } else if is_trusted {
             // The connections of a proxy have many clients, so they are not limited as those of one address.
-            self.with(id, |client, _| client.expect_forwarded_requests());
+            self.with(id, |client, _| client.wire.expect_forwarded_requests());
         } else {
             self.count_connection(id);
         }
@@ -263,7 +264,7 @@ impl Core {
             if !ours || !to(client.id, client.path()) {
                 continue;
             }
-            if !client.fits(&self.env, message.as_bytes().len()) {
+            if !client.wire.fits(&self.env, message.as_bytes().len()) {
                 full.push(client.id);
                 continue;
             }
@@ -283,7 +284,7 @@ impl Core {
             let Some((client, env)) = self.own(id).filter(|(client, _)| client.is_open()) else {
                 continue;
             };
-            if !client.fits(env, message.as_bytes().len()) {
+            if !client.wire.fits(env, message.as_bytes().len()) {
                 full.push(id);
                 continue;
             }
@@ -374,19 +375,19 @@ impl Core {
     pub(super) fn is_busy(&self) -> bool {
         self.registry.client_count() > 0
             || self.env.calls > 0
-            || self.registry.iter().any(|client| client.queued() > 0)
+            || self.registry.iter().any(|client| client.wire.queued() > 0)
             || (self.shutdown.awaits_newcomers(self.env.now)
-                && self.registry.iter().any(Client::is_new))
+                && self.registry.iter().any(|client| client.wire.is_new()))
     }
 
     /// Records the address behind a proxy. A connection through a unix socket without an address has an unknown user.
     pub(super) fn set_proxied(&mut self, id: ClientId, address: Option<SocketAddr>) {
         self.with(id, |client, _| {
             if let Some(address) = address {
-                log::debug!("{id} is for {address}, through {}", client.remote);
-                client.remote = address.into();
-            } else if client.remote.is_unix() {
-                client.remote = Remote::SHARED_UNIX;
+                log::debug!("{id} is for {address}, through {}", client.wire.remote);
+                client.wire.remote = address.into();
+            } else if client.wire.remote.is_unix() {
+                client.wire.remote = Remote::SHARED_UNIX;
             }
         });
         self.count_connection(id);
@@ -398,7 +399,8 @@ impl Core {
         if self.service_id == ServiceId::ALL {
             return self.registry.client_count();
         }
-        let ours = |client: &&Client| client.was_open() && client.service_id == self.service_id;
+        let ours =
+            |client: &&Client| client.wire.was_open() && client.service_id == self.service_id;
         self.registry.iter().filter(ours).count()
     }
 
@@ -407,7 +409,7 @@ impl Core {
         let ours = self
             .registry
             .iter()
-            .filter(|client| client.was_open() && self.service_id.includes(client.service_id));
+            .filter(|client| client.wire.was_open() && self.service_id.includes(client.service_id));
         let mut clients = ours
             .skip_while(|client| after.is_some_and(|after| client.id.slot() <= after.slot()))
             .peekable();
@@ -418,16 +420,16 @@ impl Core {
             page.push(ClientStatus {
                 id: client.id,
                 path: client.path().to_owned(),
-                remote: client.remote,
+                remote: client.wire.remote,
                 principal: self.principal(client.id),
-                connected: self.env.now.since(client.since()),
+                connected: self.env.now.since(client.wire.since()),
                 traffic: client.traffic,
-                queued_bytes: client.queued(),
+                queued_bytes: client.wire.queued(),
                 resume: client.resume_status(self.env.now),
             });
         }
         let mut totals = self.env.counters.ended_clients;
-        let present = self.registry.iter().filter(|client| client.was_open());
+        let present = self.registry.iter().filter(|client| client.wire.was_open());
         present.for_each(|client| totals.add(client.traffic));
         Status {
             client_count: self.client_count(),
@@ -489,8 +491,8 @@ impl Core {
             return;
         };
         let scheduler = &mut self.env.scheduler;
-        if !scheduler.is_of(client.account, &payer) {
-            let before = std::mem::replace(&mut client.account, scheduler.acquire(payer));
+        if !scheduler.is_of(client.wire.account, &payer) {
+            let before = std::mem::replace(&mut client.wire.account, scheduler.acquire(payer));
             scheduler.release(before);
         }
     }

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::client::Client;
 use super::core::Core;
 use super::event_loop::Server;
 use super::id::ClientId;
@@ -39,10 +38,10 @@ impl<S: Service> Server<S> {
     /// Handles an expired time limit of a client: sends a PING, restarts the limit, or ends the connection.
     pub(super) fn handle_deadline(&mut self, id: ClientId) {
         let client = self.ctx.core.registry.get(id);
-        if client.is_some_and(Client::is_outgoing) {
+        if client.is_some_and(|client| client.wire.is_outgoing()) {
             return self.handle_outgoing_deadline(id);
         }
-        if client.is_some_and(Client::is_detached) {
+        if client.is_some_and(|client| client.wire.is_detached()) {
             let pending = self.is_waiting(id);
             self.ctx
                 .core
@@ -57,16 +56,20 @@ impl<S: Service> Server<S> {
             return;
         }
         let client = self.ctx.core.registry.get(id);
-        if client.is_some_and(Client::is_tls_handshaking) {
+        if client.is_some_and(|client| client.wire.is_tls_handshaking()) {
             // It could not read a response. It is not read again, because a handshake takes long and many may expire at
             // once.
             self.ctx.core.with(id, |client, env| {
-                if client.tls().is_some_and(TlsStream::is_inside_handshake) {
+                if client
+                    .wire
+                    .tls()
+                    .is_some_and(TlsStream::is_inside_handshake)
+                {
                     log_event!(
                         Info,
                         client = id,
                         "TLS handshake timed out",
-                        remote = word(&client.remote),
+                        remote = word(&client.wire.remote),
                     );
                 }
                 client.end(env, CloseReason::eof());
@@ -76,7 +79,7 @@ impl<S: Service> Server<S> {
         // If the loop was late, the bytes that show that the peer is alive may already be in the socket.
         self.ctx
             .core
-            .with(id, |client, _| client.handle_readable(false));
+            .with(id, |client, _| client.wire.handle_readable(false));
         // Reading may end the connection, which then has no deadline.
         self.act(|server| server.read_client(id));
         let reason = match handle(self) {
@@ -91,7 +94,7 @@ impl<S: Service> Server<S> {
             Some(Timeout::Idle) => CloseReason::idle_timeout(),
             Some(Timeout::Gone(reason)) => {
                 self.ctx.core.with(id, |client, env| {
-                    env.counters.close_timeouts += u64::from(client.is_closing());
+                    env.counters.close_timeouts += u64::from(client.wire.is_closing());
                     client.end(env, reason);
                 });
                 return;

@@ -16,7 +16,7 @@ use super::tls::Scratch;
 use crate::protocol::deflate::Compression;
 use crate::protocol::{Shared, Time};
 
-/// The size at which the write buffer, or a backlog whose socket is not full, is written.
+/// The size at which the write buffer, or the queued output of a socket that is not full, is written.
 pub(super) const WRITE_BUFFER: usize = 256 << 10;
 
 /// The maximum number of decompressed bytes in one slice.

@@ -346,7 +346,7 @@ impl<S: Service> Server<S> {
     fn call_start(&mut self, id: ClientId) {
         let core = &mut self.ctx.core;
         if let Some(client) = core.registry.get(id) {
-            let (service_id, account) = (client.service_id, client.account);
+            let (service_id, account) = (client.service_id, client.wire.account);
             core.env.begin_slice(account, CLIENT_SHARE);
             core.env.budget.spend(START);
             core.enter_service(service_id);
@@ -369,12 +369,12 @@ impl<S: Service> Server<S> {
                 return false;
             }
             if event.readable {
-                client.handle_readable(event.hung_up);
+                client.wire.handle_readable(event.hung_up);
             }
             if event.writable {
                 client.handle_writable(env);
             }
-            client.is_outgoing()
+            client.wire.is_outgoing()
         });
         if found == Some(true) {
             return self.handle_outgoing(id, event.readable);
@@ -446,7 +446,7 @@ impl<S: Service> Server<S> {
         let strangers = core.registry.oldest_strangers(core.env.now, EVICTED);
         for id in &strangers {
             core.with(*id, |client, env| {
-                if client.is_requesting() {
+                if client.wire.is_requesting() {
                     let rejection = Rejection::unavailable("too many connections");
                     client.reject(env, &rejection.because("max_connections"));
                 }
@@ -471,7 +471,7 @@ impl<S: Service> Server<S> {
     fn report_drained(&mut self, id: ClientId) {
         let sends = |core: &Core| {
             let client = core.registry.get(id);
-            client.is_some_and(|client| client.is_open() || client.is_answering())
+            client.is_some_and(|client| client.is_open() || client.wire.is_answering())
         };
         if sends(&self.ctx.core) {
             self.ctx.core.enter(id);
@@ -496,7 +496,7 @@ impl<S: Service> Server<S> {
             // The news concerns the connection that was cut.
             return;
         }
-        if client.is_outgoing() && self.retry(id) {
+        if client.wire.is_outgoing() && self.retry(id) {
             return;
         }
         let core = &mut self.ctx.core;
@@ -505,15 +505,20 @@ impl<S: Service> Server<S> {
         let Some(mut client) = core.registry.remove(id) else {
             return;
         };
-        if client.tls().is_some_and(TlsStream::is_inside_handshake) && !client.is_ours() {
+        if client
+            .wire
+            .tls()
+            .is_some_and(TlsStream::is_inside_handshake)
+            && !client.is_ours()
+        {
             core.env.counters.tls_failed();
         }
-        client.hang_up(&mut core.env, &core.poll);
-        core.env.scheduler.release(client.account);
+        client.wire.hang_up(id, &mut core.env.scratch, &core.poll);
+        core.env.scheduler.release(client.wire.account);
         core.env.counters.ended(client.traffic, client.outcome());
         core.enter_service(client.service_id);
-        let remote = client.remote;
-        if client.is_counted() {
+        let remote = client.wire.remote;
+        if client.wire.is_counted() {
             core.env.addresses.remove_connection(remote.ip());
         }
         if core.registry.client_count() == 0 {
@@ -521,9 +526,9 @@ impl<S: Service> Server<S> {
         }
         // `accept` may have been waiting for this descriptor.
         self.accept_again = self.accept_again.map(|_| core.env.now);
-        if let Some(outgoing) = client.take_outgoing() {
+        if let Some(outgoing) = client.wire.take_outgoing() {
             self.report_failure(id, outgoing);
-        } else if client.was_open() {
+        } else if client.wire.was_open() {
             if client.is_ours() {
                 core.end_return(&client);
             } else {
@@ -531,7 +536,7 @@ impl<S: Service> Server<S> {
             }
             let path = client.path.take();
             let duration = client.open_for(core.env.now);
-            let trace = client.trace_ids();
+            let trace = client.wire.trace_ids();
             let reason = client.into_close_reason().unwrap_or_else(CloseReason::eof);
             core.env.counters.disconnected(&reason, duration);
             log_event!(

@@ -9,11 +9,9 @@ impl Core {
     /// Begins to handle a request: the connection has the address of its peer, and no trace, until the request names others.
     pub(super) fn begin_head(&mut self, id: ClientId) {
         let client = self.registry.get_mut(id);
-        if let Some(client) = client.filter(|client| client.awaits_head()) {
-            client.set_trace(None);
-            if let Some(peer) = client.begin_forwarded_request() {
-                client.remote = peer;
-            }
+        if let Some(client) = client.filter(|client| client.wire.awaits_head()) {
+            client.wire.set_trace(None);
+            client.wire.begin_forwarded_request();
         }
     }
 
@@ -24,20 +22,20 @@ impl Core {
         let Some(client) = registry.get_mut(id) else {
             return Ok(());
         };
-        let Some(peer) = client.begin_forwarded_request() else {
+        let Some(peer) = client.wire.begin_forwarded_request() else {
             return Ok(());
         };
         debug_assert!(
-            !client.is_unanswered(),
+            !client.wire.is_unanswered(),
             "a pending call counts for its address"
         );
-        client.remote = forwarded_client(peer, &env.config.trusted_proxies, request);
-        if client.remote != peer {
-            log::debug!("{id} is for {}, through {peer}", client.remote);
+        client.wire.remote = forwarded_client(peer, &env.config.trusted_proxies, request);
+        if client.wire.remote != peer {
+            log::debug!("{id} is for {}, through {peer}", client.wire.remote);
         }
         if let Some(header) = &env.config.auth_header {
             let user = forwarded_user(request, header)?;
-            client.set_forwarded_user(user);
+            client.wire.set_forwarded_user(user);
         }
         Ok(())
     }
@@ -135,6 +133,8 @@ mod tests {
                 self.take_turn();
                 self.check();
             }
+            // The account that was served last is kept until the next slice begins.
+            self.server.ctx.core.env.begin_own_work();
         }
 
         /// Trusts these proxies from now on.
@@ -149,19 +149,19 @@ mod tests {
         /// Whether a client comes from a trusted proxy, and the user that the proxy has named.
         fn forwarding(&self, id: ClientId) -> (bool, Option<&str>) {
             let client = self.client(id);
-            let user = client.forwarded_user().map(|user| &**user);
-            (client.is_from_trusted_proxy(), user)
+            let user = client.wire.forwarded_user().map(|user| &**user);
+            (client.wire.forwarding().is_some(), user)
         }
 
         /// The text of the name of a client's user, which is freed with the state of the connection.
         fn user(&self, id: ClientId) -> Weak<str> {
-            Arc::downgrade(self.client(id).forwarded_user().expect("a user"))
+            Arc::downgrade(self.client(id).wire.forwarded_user().expect("a user"))
         }
 
         /// The remote address, the principal and the scope of a connection.
         fn identity(&self, id: ClientId) -> (String, String, Scope) {
             let core = &self.server.ctx.core;
-            let remote = core.registry.get(id).expect("connected").remote;
+            let remote = core.registry.get(id).expect("connected").wire.remote;
             (
                 remote.to_string(),
                 core.principal(id).to_string(),
@@ -235,7 +235,7 @@ mod tests {
         let fields = format!("X-Forwarded-For: 192.0.2.1\r\nX-User: ada\r\n{TRACE}");
         world.call(id, &fields);
         world.answer_all();
-        let trace = |world: &World| world.server.ctx.core.registry.get(id)?.trace_ids();
+        let trace = |world: &World| world.server.ctx.core.registry.get(id)?.wire.trace_ids();
         assert!(trace(&world).is_some());
         world.give(id, b"GET /\r\n\r\n");
         world.event(id, true, true, false);
@@ -329,12 +329,12 @@ mod tests {
             world.event(second, true, true, false);
             world.take_turn();
             world.check();
-            assert!(world.client(first).is_detached(), "{is_cut}");
+            assert!(world.client(first).wire.is_detached(), "{is_cut}");
             let third = world.ask(&path, AS_ADA);
             assert!(world.has_answered(third, "101"));
             world.take_turn();
             world.check();
-            assert!(!world.client(first).is_detached());
+            assert!(!world.client(first).wire.is_detached());
         }
         world.finish();
     }
@@ -393,7 +393,7 @@ mod tests {
                 let principal = world.identity(first).1;
                 if is_cut {
                     world.cut(first);
-                    assert!(world.client(first).is_detached());
+                    assert!(world.client(first).wire.is_detached());
                     assert_eq!(world.forwarding(first), first_state);
                     assert_eq!(world.identity(first).1, principal);
                 }
@@ -419,12 +419,12 @@ mod tests {
         world.give(id, &[LONG_ECHO, LONG_ECHO].concat());
         world.event(id, true, false, false);
         let client = world.client(id);
-        assert!(client.is_congested() && client.has_unread());
+        assert!(client.is_congested() && client.wire.has_unread());
         world.add_room(id, 200_000);
         world.event(id, false, true, false);
         (0..5).for_each(|_| world.take_turn());
         let client = world.client(id);
-        assert!(client.queued() == 0 && !client.has_unread());
+        assert!(client.wire.queued() == 0 && !client.wire.has_unread());
         assert_eq!(world.service().told[&id], 2);
         assert_eq!(world.forwarding(id), (true, Some("ada")));
         world.check();

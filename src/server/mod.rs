@@ -51,6 +51,7 @@ mod reading;
 mod registry;
 mod relief;
 mod reloading;
+mod remote;
 mod requests;
 mod resume_token;
 mod resumption;
@@ -84,7 +85,6 @@ pub use address::{Listen, ListenAddress, ParseListenError};
 #[cfg(feature = "cli")]
 pub(crate) use admin::is_reserved_path;
 pub(crate) use admission::too_little_memory;
-pub use client::Remote;
 pub use config::{Config, ConfigBuilder, ConfigError, ResumeConfig};
 pub use connector::{Connect, ConnectError, ParseTargetError, Proxies, Retry, Target};
 pub use context::Context;
@@ -104,6 +104,7 @@ pub(crate) use policy::{RejectionHints, words};
 pub(crate) use policy::{is_token_protocol, percent_decode, without_token};
 pub use readiness::{Interest, Readiness};
 pub use reloading::Reload;
+pub use remote::Remote;
 #[cfg(feature = "cli")]
 pub(crate) use resume_token::is_node_name;
 pub(crate) use resumption::without_resume;

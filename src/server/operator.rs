@@ -163,8 +163,8 @@ fn links(ctx: &Context) -> Response {
     let links = ctx.core.env.links.all();
     let clients = |credential| {
         let clients = ctx.core.registry.iter();
-        let watching = clients.filter(|client| client.was_open());
-        let watching = watching.filter(|client| client.credential == Some(credential));
+        let watching = clients.filter(|client| client.wire.was_open());
+        let watching = watching.filter(|client| client.wire.credential == Some(credential));
         watching.count()
     };
     let links = links.into_iter().map(|(credential, link)| {

@@ -26,7 +26,7 @@ impl<S: Service> Server<S> {
             }
             if let Some(target) = self.ctx.core.end_read(is_ready) {
                 self.ctx.core.join(id, target);
-                self.report_resumed(target.0);
+                self.report_resumed(target.target);
             }
         }
     }
@@ -39,7 +39,7 @@ impl<S: Service> Server<S> {
         };
         let gate = client.read_gate(env);
         let is_held = matches!(gate, ReadGate::Held(Why::Answer | Why::Output));
-        if is_held && client.is_answering() && client.is_hung_up() {
+        if is_held && client.wire.is_answering() && client.wire.is_hung_up() {
             // The caller is not read, so only the event shows that it hung up. Its input is discarded from now on.
             client.abandon_input(env);
             self.forget_call(id);
@@ -54,8 +54,8 @@ impl<S: Service> Server<S> {
             return;
         };
         // A message that is being decompressed, and kept input, must be handled before new input is read.
-        if client.is_inflating() || client.has_unread() {
-            let count = client.take_unread(&mut self.buffer);
+        if client.wire.is_inflating() || client.wire.has_unread() {
+            let count = client.wire.take_unread(&mut self.buffer);
             return self.handle_input(id, Read::Bytes(count));
         }
         let mut budget = self.buffer.len();
@@ -71,7 +71,7 @@ impl<S: Service> Server<S> {
             let Some((client, env)) = self.ctx.core.reading() else {
                 return;
             };
-            if !client.has_input() {
+            if !client.wire.has_input() {
                 // The common case: everything that arrived has been handled.
                 return;
             }
@@ -82,7 +82,9 @@ impl<S: Service> Server<S> {
                 return;
             }
             // Kept input must be handled before new input is read, even if the client is no longer held.
-            let is_done = !client.is_readable() || client.is_inflating() || client.has_unread();
+            let is_done = !client.wire.is_readable()
+                || client.wire.is_inflating()
+                || client.wire.has_unread();
             if is_done || gate != ReadGate::Ready {
                 return;
             }
@@ -129,7 +131,7 @@ impl<S: Service> Server<S> {
                 input.peek().len(),
                 "placed bytes are never kept"
             );
-            client.keep_unread(input.peek());
+            client.wire.keep_unread(input.peek());
         }
     }
 
@@ -139,15 +141,15 @@ impl<S: Service> Server<S> {
         let Some((client, env)) = self.ctx.core.reading() else {
             return;
         };
-        if client.is_half_closed() {
+        if client.wire.is_half_closed() {
             return;
         }
-        if client.is_connected() && client.is_resumable() {
+        if client.wire.is_connected() && client.is_resumable() {
             // The client may come back, so its service hears nothing.
             return client.end(env, CloseReason::eof());
         }
         let mut patience = Duration::ZERO;
-        if client.is_connected() {
+        if client.wire.is_connected() {
             patience = self.service.input_ended(&mut self.ctx, id);
         }
         if let Some((client, env)) = self.ctx.core.reading() {

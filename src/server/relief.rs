@@ -4,7 +4,6 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::client::Client;
 use super::core::Core;
 use super::event_loop::Server;
 use super::id::ClientId;
@@ -54,11 +53,11 @@ impl Core {
         let mut total = 0;
         let mut holdings = Vec::new();
         for client in self.registry.iter() {
-            let bytes = client.holds();
+            let bytes = client.wire.holds();
             total += bytes;
             if bytes >= least {
                 holdings.push(Holding {
-                    account: client.account,
+                    account: client.wire.account,
                     client: client.id,
                     bytes,
                 });
@@ -69,7 +68,7 @@ impl Core {
 
     /// What all connections hold, in bytes.
     pub(super) fn held_memory(&self) -> usize {
-        self.registry.iter().map(Client::holds).sum()
+        self.registry.iter().map(|client| client.wire.holds()).sum()
     }
 
     /// Whether so little memory is left that services should begin nothing that takes more.

@@ -2,7 +2,6 @@
 
 use super::admin;
 use super::authorization::handle_wrong_token;
-use super::client::Client;
 use super::context::Context;
 use super::core::Core;
 use super::env::Env;
@@ -161,8 +160,8 @@ impl Core {
             return false;
         };
         client.service_id = service_id;
-        client.set_trace(request.trace_parent());
-        !is_stopping || (client.is_new() && self.shutdown.serves_newcomer(id))
+        client.wire.set_trace(request.trace_parent());
+        !is_stopping || (client.wire.is_new() && self.shutdown.serves_newcomer(id))
     }
 
     /// Identifies the peer that makes a request, and checks that it may connect. Returns `false` if the request is rejected later,
@@ -184,26 +183,28 @@ impl Core {
             return Ok(false);
         };
         let access = &env.config.access;
-        let is_user = client.remote.user().is_some();
+        let is_user = client.wire.remote.user().is_some();
         let from = RequestSource {
             listen,
             links: &env.links,
             is_guarded: is_user,
-            is_encrypted: client.tls().is_some(),
+            is_encrypted: client.wire.tls().is_some(),
         };
         let origin = access.known_origin(request, from);
         // A stopping server answers one request on each connection and then closes it.
-        client.begin_request(request, origin.as_deref(), is_stopping);
+        client
+            .wire
+            .begin_request(request, origin.as_deref(), is_stopping);
         let needs_no_token = client.needs_no_token(env);
-        let is_named = is_user || client.forwarded_user().is_some();
+        let is_named = is_user || client.wire.forwarded_user().is_some();
         // The answer to a request that needs no token must not show whether its token is right.
-        client.credential = if is_named || is_public {
+        client.wire.credential = if is_named || is_public {
             None
         } else {
             let link = || access.link(request, &env.links);
             access.credential(request).or_else(link)
         };
-        let is_known = client.credential.is_some();
+        let is_known = client.wire.credential.is_some();
         // A certificate does not make up for a token that was revoked: the holder of a token gets no more than it permits.
         let has_wrong_token =
             !is_named && !is_known && !access.tokens.is_empty() && access.presents_token(request);
@@ -214,7 +215,7 @@ impl Core {
             let is_wrong = rejection.status == StatusCode::UNAUTHORIZED;
             if is_wrong
                 && access.presents_token(request)
-                && let Some(delay) = handle_wrong_token(env, client.remote)
+                && let Some(delay) = handle_wrong_token(env, client.wire.remote)
             {
                 let rejection = with_path(rejection, request, env);
                 client.reject_later(env, rejection, delay);
@@ -223,7 +224,7 @@ impl Core {
             return Err(rejection);
         }
         let needs_token = !access.tokens.is_empty() && !needs_no_token;
-        client.set_trusted(!needs_token || is_known);
+        client.wire.set_trusted(!needs_token || is_known);
         Ok(true)
     }
 }
@@ -291,7 +292,11 @@ fn upgrade<S: Service>(
         }
     });
     let principal = ctx.principal(id);
-    let trace = ctx.core.registry.get(id).and_then(Client::trace_ids);
+    let trace = ctx
+        .core
+        .registry
+        .get(id)
+        .and_then(|client| client.wire.trace_ids());
     log_event!(
         Info,
         client = id,

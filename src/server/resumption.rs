@@ -7,7 +7,7 @@
 
 use std::borrow::Cow;
 
-use super::client::{Client, WrongCount};
+use super::client::{Client, Join, WrongCount};
 use super::context::Context;
 use super::core::Core;
 use super::event_loop::Server;
@@ -139,7 +139,7 @@ pub(super) fn negotiate(
 ) -> Result<(Accept, Option<Codec>), Rejection> {
     if let Some(cookie) = &ctx.config().affinity_cookie {
         let client = ctx.core.registry.get(id);
-        let secure = match client.and_then(|client| client.tls()) {
+        let secure = match client.and_then(|client| client.wire.tls()) {
             Some(_) => "; Secure",
             None => "",
         };
@@ -176,7 +176,8 @@ pub(super) fn check(
             // A token of the same name that permits less must not continue, for example, the writer of a terminal.
             && core.scope(id) >= core.scope(target)
     });
-    let Some(client) = client else {
+    let Some((client, delivery)) = client.and_then(|client| Some((client, client.delivery()?)))
+    else {
         let why = "the token is unknown or has expired";
         log_event!(
             Info,
@@ -186,7 +187,7 @@ pub(super) fn check(
         );
         return Err(gone());
     };
-    match client.check_received(received) {
+    match delivery.check_received(received, client.traffic.messages_out) {
         Ok(()) => Ok(()),
         Err(WrongCount::TooFew) => {
             let lacking = received + 1;
@@ -217,45 +218,44 @@ pub(super) fn resume(
 ) -> Result<(), Rejection> {
     let target = token.client;
     check(ctx, id, request, &token, received)?;
-    let Some(client) = ctx.core.registry.get(target) else {
+    let next = ResumeToken::generate(target, ctx.config().node.as_deref());
+    let Some(client) = ctx.core.registry.get_mut(target) else {
         return Err(gone());
     };
     let taken = client.traffic.messages_in;
-    let next = ResumeToken::generate(target, ctx.config().node.as_deref());
-    let renewed = ctx
-        .core
-        .with(target, |client, _| client.renew_token(token.secret, &next));
-    let accept = renewed.unwrap_or_default();
+    let delivery = client.delivery_mut().ok_or_else(gone)?;
+    let accept = delivery.renew_token(token.secret, &next, taken);
     let accept = accept.field(FIELD, format!("{next}; received={taken}"))?;
     let (accept, codec) = negotiate(ctx, id, accept, offer)?;
     ctx.core.with(id, |client, env| {
-        client.open_to_join(env, upgrade, &accept, codec, (target, received));
+        client.open_to_join(env, upgrade, &accept, codec, Join { target, received });
         if notice {
-            client.notify(env, &next, taken);
+            client.send_notice(env, &next, taken);
         }
     });
     Ok(())
 }
 
 impl Core {
-    /// Hands the connection `id` to the client `target`, which comes back on it and has received `received` messages.
+    /// Hands the connection `id` to the client that comes back on it.
     /// Called right after the connection was read.
-    pub(super) fn join(&mut self, id: ClientId, (target, received): (ClientId, u64)) {
+    pub(super) fn join(&mut self, id: ClientId, join: Join) {
+        let Join { target, received } = join;
         let Some((new, client)) = self.registry.pair_mut(id, target) else {
             debug_assert!(false, "{target} cannot end while {id} is read");
             return;
         };
-        let away = client.detached_for(self.env.now);
+        let away = client.wire.detached_for(self.env.now);
         client.take_over(&mut self.env, &self.poll, new, received);
         let env = &mut self.env;
         env.counters.resumes += 1;
         env.counters.takeovers += u64::from(away.is_none());
-        let trace = client.trace_ids();
+        let trace = client.wire.trace_ids();
         log_event!(
             Info,
             client = target,
             "resumed",
-            remote = word(&client.remote),
+            remote = word(&client.wire.remote),
             received = received,
             kept = client.kept(),
             away = away,
@@ -280,7 +280,7 @@ impl Core {
     pub(super) fn detached_count(&self) -> usize {
         let clients = self.registry.iter();
         let ours = clients.filter(|client| self.service_id.includes(client.service_id));
-        ours.filter(|client| client.is_detached()).count()
+        ours.filter(|client| client.wire.is_detached()).count()
     }
 }
 
@@ -295,7 +295,7 @@ impl<S: Service> Server<S> {
             ..
         } = &mut self.ctx.core;
         if let Some(client) = registry.get_mut(id) {
-            let trace = client.trace_ids();
+            let trace = client.wire.trace_ids();
             log_event!(
                 Info,
                 client = id,
@@ -304,7 +304,7 @@ impl<S: Service> Server<S> {
                 code = cut.code.0,
                 reason = &*cut.reason,
                 path = client.path(),
-                remote = word(&client.remote),
+                remote = word(&client.wire.remote),
                 kept = client.kept();
                 trace = trace
             );

@@ -213,14 +213,17 @@ fn write_held<S: Service>(out: &mut Metrics, ctx: &Context, service: &S) {
     out.gauge(
         "outrigger_queued_bytes",
         "Bytes of output that wait for clients.",
-        registry.iter().map(Client::queued).sum::<usize>(),
+        registry
+            .iter()
+            .map(|client| client.wire.queued())
+            .sum::<usize>(),
     );
     out.gauge(
         "outrigger_detached_clients",
         "Clients whose connection was cut and that can still resume it; they count as clients.",
         registry
             .iter()
-            .filter(|client| client.is_detached())
+            .filter(|client| client.wire.is_detached())
             .count(),
     );
     out.gauge(

@@ -392,7 +392,7 @@ impl<S: Service> World<S> {
     /// The clients that the service is owed an end of.
     pub(crate) fn present(&self) -> Vec<ClientId> {
         let clients = self.server.ctx.core.registry.iter();
-        let open = clients.filter(|client| client.was_open());
+        let open = clients.filter(|client| client.wire.was_open());
         let mut present: Vec<_> = open.map(|client| client.id).collect();
         present.sort();
         assert_eq!(present.len(), self.server.ctx.core.registry.client_count());
@@ -528,16 +528,16 @@ impl World {
         let mut present = BTreeSet::new();
         for client in ctx.core.registry.iter() {
             let id = client.id;
-            if client.was_open() {
+            if client.wire.was_open() {
                 present.insert(id);
             }
             let most = 4 * ctx.config().max_outbound + ctx.config().limits.max_message + 4096;
             assert!(
-                client.queued() <= most,
+                client.wire.queued() <= most,
                 "{} bytes wait for {id}",
-                client.queued()
+                client.wire.queued()
             );
-            assert!(client.held() <= 2 * ctx.config().limits.max_message + 1024);
+            assert!(client.wire.held() <= 2 * ctx.config().limits.max_message + 1024);
         }
         let holders = ctx.core.registry.len() + ctx.core.sources.len();
         assert_eq!(ctx.core.env.scheduler.holders(), holders);
@@ -546,7 +546,7 @@ impl World {
             .core
             .registry
             .iter()
-            .filter(|client| client.is_unanswered());
+            .filter(|client| client.wire.is_unanswered());
         let calling: BTreeSet<_> = calling.map(|client| client.id).collect();
         assert!(calling.iter().eq(self.server.service.calling.keys()));
         assert_eq!(calling.len(), ctx.core.env.calls);
@@ -556,9 +556,9 @@ impl World {
         assert!(admitted <= ctx.config().max_clients);
         let mut uses = BTreeMap::new();
         for client in ctx.core.registry.iter() {
-            let is_admitted = client.was_open() && !client.is_ours();
-            let count = usize::from(is_admitted) + usize::from(client.is_unanswered());
-            *uses.entry(client.remote.ip()).or_default() += count;
+            let is_admitted = client.wire.was_open() && !client.is_ours();
+            let count = usize::from(is_admitted) + usize::from(client.wire.is_unanswered());
+            *uses.entry(client.wire.remote.ip()).or_default() += count;
         }
         assert_eq!(uses.values().sum::<usize>(), admitted + calling.len());
         let is_limited = ctx.config().max_clients_per_address.is_some();

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::client::Remote;
 use super::histogram::Histogram;
 use super::id::ClientId;
 use super::policy::Principal;
+use super::remote::Remote;
 use super::traffic::Traffic;
 
 /// A snapshot of a server.

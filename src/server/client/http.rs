@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::{Client, Connection, Flag};
+use super::Client;
+use super::wire::Protocol;
 use crate::log_event::{Field, log_event, word};
 use crate::protocol::http::{HttpConnection, HttpDate, HttpState};
 use crate::protocol::{CloseReason, Rejection, Request, Response, StatusCode, Time};
@@ -20,63 +21,11 @@ impl Client {
         env: &mut Env,
         operation: impl FnOnce(&mut HttpConnection, Time, &mut Vec<u8>),
     ) {
-        self.transmit(env, |connection, now, out| {
-            if let Connection::Http(http) = connection {
+        self.transmit(env, |protocol, now, out| {
+            if let Protocol::Http(http) = protocol {
                 operation(http, now, out);
             }
         });
-    }
-
-    fn http_state(&self) -> Option<HttpState> {
-        match &self.connection {
-            Connection::Http(http) => Some(http.state()),
-            Connection::WebSocket(_) | Connection::Outgoing(_) | Connection::Detached(_) => None,
-        }
-    }
-
-    /// Whether a call of this client waits for its answer, or for the rest of it.
-    pub(in crate::server) fn is_answering(&self) -> bool {
-        matches!(&self.connection, Connection::Http(http) if http.is_answering())
-    }
-
-    /// Whether a call of this client has not been completely answered.
-    pub(in crate::server) fn is_unanswered(&self) -> bool {
-        matches!(&self.connection, Connection::Http(http) if http.is_unanswered())
-    }
-
-    /// Whether a request head is arriving, or is being handled.
-    pub(in crate::server) fn awaits_head(&self) -> bool {
-        self.http_state() == Some(HttpState::Head)
-    }
-
-    /// Whether a request, or its body, is arriving.
-    pub(in crate::server) fn is_requesting(&self) -> bool {
-        matches!(self.http_state(), Some(HttpState::Head | HttpState::Body))
-    }
-
-    /// Records the properties of a request that its answer depends on. `origin` is the origin of the page that may read
-    /// the answer.
-    pub(in crate::server) fn begin_request(
-        &mut self,
-        request: &Request<'_>,
-        origin: Option<&str>,
-        is_last: bool,
-    ) {
-        if let Connection::Http(http) = &mut self.connection {
-            http.begin_request(request, origin);
-            if is_last {
-                http.end_keep_alive();
-            }
-        }
-    }
-
-    /// Records whether a request was authenticated. An unauthenticated connection is not kept alive for further
-    /// requests.
-    pub(in crate::server) fn set_trusted(&mut self, trusted: bool) {
-        self.flags.set(Flag::Trusted, trusted);
-        if !trusted && let Connection::Http(http) = &mut self.connection {
-            http.end_keep_alive();
-        }
     }
 
     /// Begins to receive a call. Returns whether its body has arrived.
@@ -98,19 +47,19 @@ impl Client {
     /// Counts a call that is given to the service.
     pub(in crate::server) fn count_call(&self, env: &mut Env) {
         env.calls += 1;
-        env.addresses.add_client(self.remote.ip());
+        env.addresses.add_client(self.wire.remote.ip());
     }
 
     /// Counts the end of a call: it was completely answered, or its caller is gone.
     pub(in crate::server) fn uncount_call(&self, env: &mut Env) {
         env.calls = env.calls.saturating_sub(1);
-        env.addresses.remove_client(self.remote.ip());
+        env.addresses.remove_client(self.wire.remote.ip());
     }
 
     /// Records that the caller is gone. Returns whether its call had not been completely answered, so that the service has
     /// to be told.
     pub(in crate::server) fn forget_call(&mut self, env: &mut Env) -> bool {
-        let Connection::Http(http) = &mut self.connection else {
+        let Some(http) = self.wire.http_mut() else {
             return false;
         };
         let was_unanswered = http.forget_call();
@@ -124,7 +73,7 @@ impl Client {
     pub(in crate::server) fn reject(&mut self, env: &mut Env, rejection: &Rejection) {
         let reason = rejection.to_string();
         let reason = reason.split_once(' ').map_or("", |(_, reason)| reason);
-        let trace = self.trace_ids();
+        let trace = self.wire.trace_ids();
         log_event!(
             Info,
             client = self.id,
@@ -132,7 +81,7 @@ impl Client {
             status = Field::BareNumber(rejection.status.0.into()),
             reason = Field::Bare(&reason),
             path = rejection.path(),
-            remote = word(&self.remote);
+            remote = word(&self.wire.remote);
             trace = trace
         );
         env.counters.refused(rejection);
@@ -159,11 +108,8 @@ impl Client {
 
     /// Rejects a request whose delay has passed.
     pub(in crate::server) fn reject_now(&mut self, env: &mut Env) {
-        let rejection = match &mut self.connection {
-            Connection::Http(http) => http.take_rejection(),
-            Connection::WebSocket(_) | Connection::Outgoing(_) | Connection::Detached(_) => None,
-        };
-        if let Some(rejection) = rejection {
+        let http = self.wire.http_mut();
+        if let Some(rejection) = http.and_then(HttpConnection::take_rejection) {
             self.reject(env, &rejection);
         }
     }
@@ -174,10 +120,7 @@ impl Client {
         env: &mut Env,
         response: &Response,
     ) -> Result<(), SendError> {
-        self.expect(HttpState::Answering)?;
-        log::debug!("{} answered: {}", self.id, response.status().0);
-        self.uncount_call(env);
-        env.counters.responded(response.status());
+        self.begin_answer(env, response)?;
         env.budget.spend(CALL + response.body_len() / 256);
         match response.long_static_body() {
             Some(_) => self.respond_statically(env, response),
@@ -196,29 +139,35 @@ impl Client {
         response: Response,
         blocks: Vec<Vec<u8>>,
     ) -> Result<(), SendError> {
-        self.expect(HttpState::Answering)?;
-        log::debug!("{} answered: {}", self.id, response.status().0);
-        self.uncount_call(env);
-        env.counters.responded(response.status());
+        self.begin_answer(env, &response)?;
         env.budget.spend(CALL + blocks.len());
         let response = response.followed_by(blocks.iter().map(Vec::len).sum());
-        if let Connection::Http(http) = &mut self.connection {
+        if let Some(http) = self.wire.http_mut() {
             let mut beginning = Vec::new();
             http.respond(env.now, HttpDate::now(), &response, &mut beginning);
-            self.transmit_followed(env, &beginning, |backlog| backlog.push_blocks(blocks));
+            self.transmit_followed(env, &beginning, |output| output.push_blocks(blocks));
         }
         self.read_on(env);
         Ok(())
     }
 
+    /// Fails unless a call waits for its answer. Counts the answer.
+    fn begin_answer(&self, env: &mut Env, response: &Response) -> Result<(), SendError> {
+        self.wire.expect(HttpState::Answering)?;
+        log::debug!("{} answered: {}", self.id, response.status().0);
+        self.uncount_call(env);
+        env.counters.responded(response.status());
+        Ok(())
+    }
+
     /// Answers a call with a body that is part of the program.
     fn respond_statically(&mut self, env: &mut Env, response: &Response) {
-        if let Connection::Http(http) = &mut self.connection {
+        if let Some(http) = self.wire.http_mut() {
             let mut head = Vec::new();
             let body =
                 http.respond_until_static_body(env.now, HttpDate::now(), response, &mut head);
-            self.transmit_followed(env, &head, |backlog| {
-                backlog.push_static(body.unwrap_or_default());
+            self.transmit_followed(env, &head, |output| {
+                output.push_static(body.unwrap_or_default());
             });
         }
     }
@@ -229,14 +178,14 @@ impl Client {
         env: &mut Env,
         fields: &[(&str, &str)],
     ) -> Result<(), SendError> {
-        self.expect(HttpState::Answering)?;
+        self.wire.expect(HttpState::Answering)?;
         env.counters.responded(StatusCode::OK);
         let fields = [&[EVENT_STREAM], fields].concat();
         self.transmit_http(env, |http, now, out| {
             http.begin_stream(now, HttpDate::now(), &fields, out)
         });
         // The answer to HEAD is complete. The end of a caller whose socket is dead is counted with its disconnect.
-        if !self.is_unanswered() {
+        if !self.wire.is_unanswered() {
             self.uncount_call(env);
             self.read_on(env);
         }
@@ -249,8 +198,8 @@ impl Client {
         env: &mut Env,
         bytes: &[u8],
     ) -> Result<(), SendError> {
-        self.expect(HttpState::Streaming)?;
-        if !self.has_room(env, bytes.len()) {
+        self.wire.expect(HttpState::Streaming)?;
+        if !self.wire.has_room(env, bytes.len(), self.traffic.bytes_out) {
             self.end(env, CloseReason::slow_consumer());
             return Err(SendError::SlowConsumer);
         }
@@ -260,24 +209,16 @@ impl Client {
 
     /// Ends the stream.
     pub(in crate::server) fn end_stream(&mut self, env: &mut Env) -> Result<(), SendError> {
-        self.expect(HttpState::Streaming)?;
+        self.wire.expect(HttpState::Streaming)?;
         self.uncount_call(env);
         self.transmit_http(env, |http, now, out| http.end_stream(now, out));
         self.read_on(env);
         Ok(())
     }
 
-    fn expect(&self, state: HttpState) -> Result<(), SendError> {
-        if self.http_state() == Some(state) {
-            Ok(())
-        } else {
-            Err(SendError::Gone)
-        }
-    }
-
     /// Queues the client for reading, because the next request may have arrived behind the call.
     fn read_on(&mut self, env: &mut Env) {
-        if !self.flags.has(Flag::Reading) {
+        if !self.wire.is_reading() {
             self.read_again(env);
         }
     }

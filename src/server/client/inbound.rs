@@ -2,10 +2,11 @@
 
 use std::io;
 
-use super::{Client, Connection, Flag};
+use super::wire::{Flag, Protocol};
+use super::{Client, ClientFlag};
 use crate::log_event::{Field, log_event, word};
 use crate::protocol::client::ClientEvent;
-use crate::protocol::http::{HttpEvent, HttpState};
+use crate::protocol::http::HttpEvent;
 use crate::protocol::{CloseReason, Message, Payload, Rejection, StatusCode};
 use crate::server::env::Env;
 use crate::server::stream::LastRead;
@@ -41,7 +42,7 @@ pub(in crate::server) enum Why {
     /// messages again, or when the connection starts to close. A hold by `set_held` also ends when the peer half-closes
     /// the connection.
     Service,
-    /// The output has exceeded the soft limit and has not drained since. Ends when the backlog is written.
+    /// The output has exceeded the soft limit and has not drained since. Ends when the output is written.
     Output,
     /// A call must be answered before the input behind it is handled. Ends with the answer.
     Answer,
@@ -91,8 +92,8 @@ impl Client {
     #[inline]
     pub(in crate::server) fn read_gate(&self, env: &Env) -> ReadGate {
         // Nothing is incomplete and nothing waits.
-        if let Connection::WebSocket(socket) = &self.connection
-            && self.backlog.is_none()
+        if let Some(socket) = self.wire.websocket()
+            && self.wire.is_quiet()
             && socket.is_between_messages()
         {
             return if env.is_share_spent() {
@@ -106,34 +107,23 @@ impl Client {
 
     /// [`Client::read_gate`] for any state.
     fn find_hold(&self, env: &Env) -> ReadGate {
-        // A closing connection is always read, and its input discarded: closing a socket with unread data resets the
-        // connection, and the reset destroys what the peer has not read yet.
-        let discards = match &self.connection {
-            Connection::WebSocket(socket) => socket.discards_input(),
-            Connection::Http(http) => {
-                matches!(http.state(), HttpState::Closing | HttpState::Closed)
-            }
-            Connection::Outgoing(_) => false,
-            Connection::Detached(_) => true,
-        };
-        if discards {
+        if self.wire.discards_input() {
             return ReadGate::Ready;
         }
-        if self.backlog.is_some()
-            && let Some(why) = self.resume_gate(env)
-        {
-            return ReadGate::Held(why);
+        if self.wire.joins().is_some() {
+            return ReadGate::Held(Why::Joining);
         }
-        if self.is_output_held() {
+        let is_message_next = self.wire.has_unread() || self.wire.awaits_data();
+        if is_message_next && self.awaits_confirmation() {
+            return ReadGate::Held(Why::Unconfirmed);
+        }
+        if self.wire.is_congested() {
             return ReadGate::Held(Why::Output);
         }
-        if let Connection::Http(http) = &self.connection
-            && http.is_answering()
-            && self.has_unread()
-        {
+        if self.wire.is_answering() && self.wire.has_unread() {
             return ReadGate::Held(Why::Answer);
         }
-        if (self.has_unread() || self.awaits_data()) && self.holds_messages(env) {
+        if is_message_next && self.holds_messages(env) {
             return ReadGate::Held(Why::Service);
         }
         if env.is_share_spent() {
@@ -146,67 +136,27 @@ impl Client {
     pub(in crate::server) fn holds_messages(&self, env: &Env) -> bool {
         // Requests are always read, because the server answers some of them itself. A peer that has half-closed is read
         // to find the end of file behind its last bytes.
-        (env.is_paused(self.service_id) && self.was_open())
-            || (self.flags.has(Flag::Held) && !self.flags.has(Flag::HungUp))
-    }
-
-    /// Whether the next byte of input belongs to a data message.
-    pub(super) fn awaits_data(&self) -> bool {
-        matches!(&self.connection, Connection::WebSocket(socket) if socket.awaits_data())
-    }
-
-    /// Whether input that was read waits to be handled.
-    pub(in crate::server) fn has_unread(&self) -> bool {
-        let backlog = self.backlog.as_ref();
-        backlog.is_some_and(|backlog| !backlog.unread.is_empty())
-    }
-
-    /// Whether a long message is being decompressed, so that `receive` has work without further input.
-    pub(in crate::server) fn is_inflating(&self) -> bool {
-        matches!(&self.connection, Connection::WebSocket(socket) if socket.is_inflating())
-    }
-
-    /// Whether there may be input: in the socket, read already, or being decompressed.
-    #[inline]
-    pub(in crate::server) fn has_input(&self) -> bool {
-        self.flags.has(Flag::Readable) || self.has_unread() || self.is_inflating()
-    }
-
-    /// Whether the socket may have more to read.
-    pub(in crate::server) fn is_readable(&self) -> bool {
-        self.flags.has(Flag::Readable)
-    }
-
-    /// Records that the socket became readable, and whether the peer has half-closed the connection.
-    pub(in crate::server) fn handle_readable(&mut self, hung_up: bool) {
-        self.flags.set(Flag::Readable, true);
-        if hung_up {
-            self.flags.set(Flag::HungUp, true);
-        }
-    }
-
-    /// Whether the peer has half-closed the connection and the end of file has not been read.
-    pub(in crate::server) fn is_hung_up(&self) -> bool {
-        self.flags.has(Flag::HungUp)
+        (env.is_paused(self.service_id) && self.wire.was_open())
+            || (self.flags.has(ClientFlag::Held) && !self.wire.flags.has(Flag::HungUp))
     }
 
     /// Records that the client left the queue of clients to read.
     pub(in crate::server) fn leave_queue(&mut self) {
-        self.flags.set(Flag::Queued, false);
+        self.flags.set(ClientFlag::Queued, false);
     }
 
     /// Stops or resumes the delivery of messages from this client. See [`Context::set_held`](crate::Context::set_held).
     pub(in crate::server) fn set_held(&mut self, env: &mut Env, held: bool) {
-        if self.flags.set(Flag::Held, held) && !held {
-            self.excuse_silence(env.now);
+        if self.flags.set(ClientFlag::Held, held) && !held {
+            self.wire.excuse_silence(env.now);
             self.read_again(env);
         }
     }
 
     /// Queues the client for reading after its service was resumed. Restarts the time limits if input waited.
     pub(in crate::server) fn resume(&mut self, env: &mut Env) {
-        if self.has_unread() {
-            self.excuse_silence(env.now);
+        if self.wire.has_unread() {
+            self.wire.excuse_silence(env.now);
             self.restart_ping_window(env);
         }
         self.read_again(env);
@@ -220,17 +170,17 @@ impl Client {
         buffer: &mut [u8],
         most: usize,
     ) -> Read {
-        if !self.flags.has(Flag::Readable) {
+        if !self.wire.flags.has(Flag::Readable) {
             return Read::Nothing;
         }
-        let most = if self.holds_messages(env) || self.awaits_confirmation(env) {
+        let most = if self.holds_messages(env) || self.awaits_confirmation() {
             most.min(CONTROL_READ)
         } else {
             most
         };
-        let room = match &mut self.connection {
-            Connection::WebSocket(socket) => socket.room(&mut env.protocol),
-            Connection::Http(_) | Connection::Outgoing(_) | Connection::Detached(_) => None,
+        let room = match &mut self.wire.protocol {
+            Protocol::WebSocket(socket) => socket.room(&mut env.protocol),
+            Protocol::Http(_) | Protocol::Outgoing(_) | Protocol::Detached(_) => None,
         };
         let is_placed = room.is_some();
         let space = match room {
@@ -238,31 +188,31 @@ impl Client {
                 let len = room.len().min(most);
                 &mut room[..len]
             }
-            None if self.flags.has(Flag::SendsLong) => {
+            None if self.wire.flags.has(Flag::SendsLong) => {
                 let first = env.protocol.long_message / FIRST_READ_SHARE;
                 &mut buffer[..most.min(first.max(1)).min(SHORT_READ)]
             }
             None => &mut buffer[..most.min(SHORT_READ)],
         };
         let len = space.len();
-        if let Some(tls) = self.stream.tls_mut() {
+        if let Some(tls) = self.wire.stream.tls_mut() {
             let read = tls.read(space, &mut env.scratch);
             let last = tls.last_read();
             return self.handle_tls_read(env, read, last, is_placed);
         }
-        match self.stream.read(space) {
-            Ok(0) => self.handle_end(),
+        match self.wire.stream.read(space) {
+            Ok(0) => self.wire.handle_end(),
             Ok(count) => {
                 self.traffic.bytes_in += count as u64;
                 env.budget.read(count);
                 env.memory.add(count);
                 // A short read has emptied the socket, and the next byte makes a new event. The end of file may have
                 // been announced already.
-                let more = count == len || self.flags.has(Flag::HungUp);
+                let more = count == len || self.wire.flags.has(Flag::HungUp);
                 self.handle_bytes(env, count, more, is_placed)
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                self.flags.set(Flag::Readable, false);
+                self.wire.flags.set(Flag::Readable, false);
                 Read::Nothing
             }
             Err(error) => self.handle_read_error(env, &error),
@@ -272,9 +222,9 @@ impl Client {
     /// Bytes were read. `more` says whether there may be more in the socket.
     #[inline]
     fn handle_bytes(&mut self, env: &mut Env, count: usize, more: bool, is_placed: bool) -> Read {
-        self.flags.set(Flag::Readable, more);
-        self.flags.set(Flag::SendsLong, is_placed);
-        if let Connection::WebSocket(socket) = &mut self.connection
+        self.wire.flags.set(Flag::Readable, more);
+        self.wire.flags.set(Flag::SendsLong, is_placed);
+        if let Protocol::WebSocket(socket) = &mut self.wire.protocol
             && socket.handle_sign_of_life(env.now)
         {
             self.rearm(env);
@@ -286,14 +236,8 @@ impl Client {
         }
     }
 
-    fn handle_end(&mut self) -> Read {
-        self.flags.set(Flag::Readable, false);
-        self.flags.set(Flag::HungUp, false);
-        Read::End
-    }
-
     fn handle_read_error(&mut self, env: &mut Env, error: &io::Error) -> Read {
-        self.flags.set(Flag::Readable, false);
+        self.wire.flags.set(Flag::Readable, false);
         self.end(env, CloseReason::read_error(error));
         Read::Nothing
     }
@@ -309,24 +253,24 @@ impl Client {
     ) -> Read {
         self.traffic.bytes_in += last.wire as u64;
         env.budget.spend(last.work);
-        let more = last.more || self.flags.has(Flag::HungUp);
+        let more = last.more || self.wire.flags.has(Flag::HungUp);
         if last.opens {
             self.handle_tls_opened(env);
         }
         match read {
             Ok(0) => {
-                let is_begun = self.tls().is_some_and(TlsStream::is_inside_handshake);
-                if is_begun && self.is_tls_handshaking() && !self.is_outgoing() {
+                let is_begun = self.wire.tls().is_some_and(TlsStream::is_inside_handshake);
+                if is_begun && self.wire.is_tls_handshaking() && !self.wire.is_outgoing() {
                     let why = "the peer disconnected";
                     log_event!(
                         Info,
                         client = self.id,
                         "TLS handshake failed",
                         reason = Field::Bare(&why),
-                        remote = word(&self.remote),
+                        remote = word(&self.wire.remote),
                     );
                 }
-                self.handle_end()
+                self.wire.handle_end()
             }
             Ok(count) => self.handle_bytes(env, count, more, is_placed),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -335,9 +279,9 @@ impl Client {
                 }
                 // If the socket had nothing, the next byte makes a new event.
                 let is_empty = last.wire == 0 && !last.more;
-                self.flags.set(Flag::Readable, more && !is_empty);
+                self.wire.flags.set(Flag::Readable, more && !is_empty);
                 if last.is_plain {
-                    if self.is_requesting() {
+                    if self.wire.is_requesting() {
                         self.reject(env, &plain_text());
                     }
                     // Output that waited for the handshake can be written now.
@@ -345,25 +289,25 @@ impl Client {
                 }
                 Read::Nothing
             }
-            Err(error) if self.is_outgoing() => {
+            Err(error) if self.wire.is_outgoing() => {
                 self.handle_tls_failure(env, &error);
                 Read::Nothing
             }
             // A violation of TLS. The peer was sent an alert.
             Err(error)
                 if error.kind() == io::ErrorKind::InvalidData
-                    && self.tls().is_some_and(TlsStream::has_failed_handshake) =>
+                    && self.wire.tls().is_some_and(TlsStream::has_failed_handshake) =>
             {
                 log_event!(
                     Info,
                     client = self.id,
                     "TLS handshake failed",
                     reason = Field::Bare(&error),
-                    remote = word(&self.remote),
+                    remote = word(&self.wire.remote),
                 );
                 // Output that waited for the handshake cannot be written.
-                if let Some(backlog) = self.backlog.as_deref_mut() {
-                    backlog.drop_unbegun();
+                if let Some(rare) = self.wire.rare.as_deref_mut() {
+                    rare.output.drop_unbegun();
                 }
                 self.discard_input(env);
                 Read::Nothing
@@ -381,10 +325,11 @@ impl Client {
         env: &mut Env,
         input: &mut Input<'a>,
     ) -> Option<Message<'a>> {
-        let Connection::WebSocket(socket) = &mut self.connection else {
+        let is_quiet = self.wire.is_quiet();
+        let Protocol::WebSocket(socket) = &mut self.wire.protocol else {
             return None;
         };
-        if self.backlog.is_some() || self.flags.has(Flag::Held) || env.budget.has_exceptions() {
+        if !is_quiet || self.flags.has(ClientFlag::Held) || env.budget.has_exceptions() {
             return None;
         }
         let message = socket.receive_whole(env.now, input, &mut env.protocol, &mut env.output)?;
@@ -399,12 +344,9 @@ impl Client {
         env: &mut Env,
         input: &mut Input<'a>,
     ) -> Option<Inbound<'a>> {
-        let holds = self.holds_messages(env) || self.awaits_confirmation(env);
-        let Connection::WebSocket(socket) = &mut self.connection else {
-            if self.is_outgoing() {
-                return self.receive_response(env, input).map(Inbound::Response);
-            }
-            return self.receive_http(env, input).map(Inbound::Http);
+        let holds = self.holds_messages(env) || self.awaits_confirmation();
+        let Protocol::WebSocket(socket) = &mut self.wire.protocol else {
+            return self.wire.receive_head(env, input);
         };
         let payload = if holds {
             socket.receive_control(env.now, input, &mut env.protocol, &mut env.output);
@@ -429,7 +371,7 @@ impl Client {
         if self.is_ours() {
             return self.handle_tls_connected(env);
         }
-        if let Some(tls) = self.stream.tls() {
+        if let Some(tls) = self.wire.stream.tls() {
             env.counters.tls_opened(tls.is_resumed());
             log::debug!("{} TLS handshake complete: {}", self.id, tls.describe());
             if !env.config.accepts_client(tls) {
@@ -444,31 +386,11 @@ impl Client {
         self.handle_writable(env);
     }
 
-    /// Whether the TLS handshake is in progress.
-    pub(in crate::server) fn is_tls_handshaking(&self) -> bool {
-        self.stream.tls().is_some_and(TlsStream::is_handshaking)
-    }
-
-    fn receive_http<'a>(&mut self, env: &Env, input: &mut Input<'a>) -> Option<HttpEvent<'a>> {
-        match &mut self.connection {
-            Connection::Http(http) => {
-                let event = http.receive(env.now, input, &env.protocol.limits);
-                if let (Some(HttpEvent::Proxied(_)), Some(tls)) = (&event, self.stream.tls_mut()) {
-                    // The handshake follows, and some of it may have been read.
-                    self.flags.set(Flag::Readable, true);
-                    tls.begin_handshake(input.take(input.len()));
-                }
-                event
-            }
-            Connection::WebSocket(_) | Connection::Outgoing(_) | Connection::Detached(_) => None,
-        }
-    }
-
     /// Counts a message against the rate limit. Closes a client that is over the limit.
     #[cold]
     fn is_over_rate(&mut self, env: &mut Env) -> bool {
-        let (Connection::WebSocket(socket), Some(rate)) =
-            (&mut self.connection, env.config.rate_limit)
+        let (Protocol::WebSocket(socket), Some(rate)) =
+            (&mut self.wire.protocol, env.config.rate_limit)
         else {
             return false;
         };
@@ -477,30 +399,5 @@ impl Client {
             socket.close(env.now, CloseReason::rate_limit(), &mut env.output);
         }
         is_over
-    }
-
-    /// Moves the kept input to the front of `buffer` and returns its length.
-    pub(in crate::server) fn take_unread(&mut self, buffer: &mut [u8]) -> usize {
-        let Some(backlog) = self.backlog.as_deref_mut() else {
-            return 0;
-        };
-        let unread = std::mem::take(&mut backlog.unread);
-        if backlog.is_empty() {
-            self.backlog = None;
-        }
-        buffer[..unread.len()].copy_from_slice(&unread);
-        unread.len()
-    }
-
-    /// Keeps input that was read and must wait.
-    pub(in crate::server) fn keep_unread(&mut self, input: &[u8]) {
-        let backlog = self.backlog.get_or_insert_default();
-        debug_assert!(backlog.unread.is_empty());
-        backlog.unread = input.to_vec();
-    }
-
-    /// Whether the peer has half-closed the connection and the service still sends to it.
-    pub(in crate::server) fn is_half_closed(&self) -> bool {
-        matches!(&self.connection, Connection::WebSocket(socket) if socket.is_half_closed())
     }
 }

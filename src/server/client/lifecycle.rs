@@ -1,14 +1,28 @@
 //! The life of a connection: the upgrade, time limits, and the steps of closing.
+//!
+//! | verb | what the peer still gets | for |
+//! |---|---|---|
+//! | [`close`](Client::close) | all queued output, then the closing handshake | an open WebSocket; a client that was cut gets it later |
+//! | [`cut_off`](Client::cut_off) | frames that have begun, then the closing handshake | a client that reads too slowly, or takes too much memory |
+//! | [`end`](Client::end) | nothing | an error, and a peer that is gone |
+//! | [`abandon_input`](Client::abandon_input) | all queued output | a peer that has half-closed the connection |
+//! | [`revoke`](Client::revoke) | as `close`, and before the upgrade as `end` | a token, link or certificate that is no longer accepted |
+//! | [`drain`](Client::drain) | as `close`; a pending call is answered first | a server that stops |
+//! | [`detach`](Client::detach) | nothing: the socket is closed, and the client stays | a cut, after which a resumable client may come back |
+//! | [`reject`](Client::reject), [`fail`](Client::fail) | an HTTP error; nothing | a connection that is not open yet, of a peer or of this side |
+//!
+//! [`disconnect`](Client::disconnect) is the last step of each: it asks the loop to remove the client.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Client, Connection, Flag, ReadGate, Why};
+use super::wire::{Flag, Protocol};
+use super::{Client, ReadGate, Why};
 use crate::protocol::deflate::Codec;
 use crate::protocol::handshake::Upgrade;
 use crate::protocol::http::HttpState;
 use crate::protocol::{
-    Accept, CloseCode, CloseReason, NextStep, State, StatusCode, Time, Timeout, WebSocket,
+    Accept, CloseCode, CloseReason, NextStep, StatusCode, Time, Timeout, WebSocket,
 };
 use crate::server::connector::ConnectError;
 use crate::server::core::earlier;
@@ -31,14 +45,13 @@ impl Client {
         path: Arc<Box<str>>,
         codec: Option<Codec>,
     ) {
-        debug_assert!(!self.was_open());
+        debug_assert!(!self.wire.was_open());
         self.path = Some(path);
         self.set_opened(env.now);
-        env.addresses.add_client(self.remote.ip());
+        env.addresses.add_client(self.wire.remote.ip());
         env.counters.responded(StatusCode::SWITCHING_PROTOCOLS);
-        self.transmit(env, |connection, now, out| {
-            *connection =
-                Connection::WebSocket(WebSocket::accept(now, upgrade, accept, codec, out));
+        self.transmit(env, |protocol, now, out| {
+            *protocol = Protocol::WebSocket(WebSocket::accept(now, upgrade, accept, codec, out));
         });
     }
 
@@ -49,7 +62,7 @@ impl Client {
         code: CloseCode,
         reason: String,
     ) -> Result<(), SendError> {
-        if self.is_outgoing() {
+        if self.wire.is_outgoing() {
             self.fail(env, ConnectError::Cancelled);
             return Ok(());
         }
@@ -62,11 +75,14 @@ impl Client {
 
     /// Begins the closing handshake. Does nothing unless the connection is open.
     pub(in crate::server) fn close(&mut self, env: &mut Env, reason: CloseReason) {
-        if !self.is_connected() {
+        if !self.wire.is_connected() {
             self.close_cut(env, reason);
-        } else if !self.postpone_close(&reason) {
-            self.transmit(env, |connection, now, out| {
-                if let Connection::WebSocket(socket) = connection {
+        } else if !self
+            .delivery_mut()
+            .is_some_and(|one| one.postpone_close(&reason))
+        {
+            self.transmit(env, |protocol, now, out| {
+                if let Protocol::WebSocket(socket) = protocol {
                     socket.close(now, reason, out);
                 }
             });
@@ -81,7 +97,7 @@ impl Client {
 
     /// Closes the connection because its token, link or certificate is no longer accepted. A pending call is not answered.
     pub(in crate::server) fn revoke(&mut self, env: &mut Env, reason: CloseReason) {
-        if self.was_open() {
+        if self.wire.was_open() {
             self.close(env, reason);
         } else {
             self.end(env, reason);
@@ -97,11 +113,15 @@ impl Client {
     }
 
     fn abandon(&mut self, now: Time, reason: CloseReason) {
-        match &mut self.connection {
-            Connection::Http(http) => http.abandon(now),
-            Connection::WebSocket(socket) => socket.abandon(now, reason),
-            Connection::Outgoing(_) => self.abandon_attempt(&reason),
-            Connection::Detached(_) => self.end_cut(reason),
+        match &mut self.wire.protocol {
+            Protocol::Http(http) => http.abandon(now),
+            Protocol::WebSocket(socket) => socket.abandon(now, reason),
+            Protocol::Outgoing(_) => self.wire.abandon_attempt(&reason),
+            Protocol::Detached(_) => {
+                if let Some(delivery) = self.delivery_mut() {
+                    delivery.end(reason);
+                }
+            }
         }
     }
 
@@ -109,49 +129,38 @@ impl Client {
     /// state of the connection or written the last of its output.
     #[inline]
     pub(in crate::server) fn settle(&mut self, env: &mut Env) {
-        if !self.is_connected() {
+        if !self.wire.is_connected() {
             self.settle_closing(env);
         }
     }
 
     fn settle_closing(&mut self, env: &mut Env) {
-        if self.since() == env.now {
+        if self.wire.since() == env.now {
             // The state has just begun, so measure progress from now: progress extends its time limit.
             self.mark_delivered();
             // A closing connection is always read, so queue it if it was held.
             self.read_again(env);
         }
-        if self.queued() == 0 {
-            match self.next_step() {
+        if self.wire.queued() == 0 {
+            match self.wire.next_step() {
                 NextStep::Continue => {}
                 // The peer's remaining input is read and discarded: closing with unread data would reset the
                 // connection, and the peer might never see why it ended.
-                NextStep::EndOutput => self.stream.end_output(&mut env.scratch),
+                NextStep::EndOutput => self.wire.stream.end_output(&mut env.scratch),
                 NextStep::Close => self.disconnect(env),
             }
         }
         self.rearm(env);
     }
 
-    fn next_step(&self) -> NextStep {
-        match &self.connection {
-            Connection::Http(http) => http.next_step(),
-            Connection::WebSocket(socket) => socket.next_step(),
-            Connection::Outgoing(_) => NextStep::Continue,
-            Connection::Detached(_) => self.detached_step(),
-        }
-    }
-
     /// Keeps a half-closed client connected, so that the service can still send to it, until it accepts no output for
     /// `patience`.
     pub(in crate::server) fn end_input(&mut self, env: &mut Env, patience: Duration) {
-        let queued = self.queued();
-        let queued = self
-            .stream
-            .tls()
-            .map_or(queued, |_| TlsStream::sealed_len(queued));
+        let queued = self.wire.queued();
+        let tls = self.wire.tls();
+        let queued = tls.map_or(queued, |_| TlsStream::sealed_len(queued));
         let owed = self.traffic.bytes_out + queued as u64;
-        if let Connection::WebSocket(socket) = &mut self.connection {
+        if let Some(socket) = self.wire.websocket_mut() {
             socket.end_input(env.now, patience, owed);
         }
         self.mark_delivered();
@@ -162,11 +171,11 @@ impl Client {
 
     /// Ends a half-closed connection when its queued output is written, or after the close timeout.
     pub(in crate::server) fn abandon_input(&mut self, env: &mut Env) {
-        if self.is_outgoing() {
+        if self.wire.is_outgoing() {
             return self.end(env, CloseReason::eof());
         }
         self.flush(env);
-        if self.queued() == 0 {
+        if self.wire.queued() == 0 {
             return self.end(env, CloseReason::eof());
         }
         self.end_when_written(env, CloseReason::eof());
@@ -175,9 +184,9 @@ impl Client {
     /// Closes the connection because the server stops. Sends CLOSE on an open WebSocket. A pending call is answered
     /// first.
     pub(in crate::server) fn drain(&mut self, env: &mut Env) {
-        let queued = self.queued();
-        let Connection::Http(http) = &mut self.connection else {
-            if self.is_outgoing() {
+        let queued = self.wire.queued();
+        let Some(http) = self.wire.http_mut() else {
+            if self.wire.is_outgoing() {
                 return self.end(env, CloseReason::shutdown());
             }
             return self.close(env, CloseReason::shutdown());
@@ -198,41 +207,36 @@ impl Client {
     /// Whether the drain schedule decides when to close the connection: true for an open WebSocket, for an event stream,
     /// and for a client that may come back.
     pub(in crate::server) fn is_drained_in_order(&self) -> bool {
-        match &self.connection {
-            Connection::Http(http) => http.state() == HttpState::Streaming,
-            Connection::WebSocket(socket) => socket.is_open(),
-            Connection::Detached(_) => self.is_kept_for_return(),
-            Connection::Outgoing(_) => false,
+        match &self.wire.protocol {
+            Protocol::Http(http) => http.state() == HttpState::Streaming,
+            Protocol::WebSocket(socket) => socket.is_open(),
+            Protocol::Detached(_) => self.is_kept_for_return(),
+            Protocol::Outgoing(_) => false,
         }
-    }
-
-    /// Whether the first request has not arrived completely.
-    pub(in crate::server) fn is_new(&self) -> bool {
-        matches!(&self.connection, Connection::Http(http) if http.is_new())
     }
 
     /// How the connection was used.
     pub(in crate::server) fn outcome(&self) -> Outcome {
-        match &self.connection {
-            Connection::WebSocket(_) | Connection::Detached(_) => Outcome::WebSocket,
+        match &self.wire.protocol {
+            Protocol::WebSocket(_) | Protocol::Detached(_) => Outcome::WebSocket,
             // The connection was given to another client, or taken from it.
-            Connection::Http(_) if self.path.is_some() => Outcome::WebSocket,
-            Connection::Http(http) if http.was_called() => Outcome::Http,
-            Connection::Http(http) if http.was_rejected() => Outcome::Rejected,
-            Connection::Http(_) | Connection::Outgoing(_) => Outcome::Unused,
+            Protocol::Http(_) if self.path.is_some() => Outcome::WebSocket,
+            Protocol::Http(http) if http.was_called() => Outcome::Http,
+            Protocol::Http(http) if http.was_rejected() => Outcome::Rejected,
+            Protocol::Http(_) | Protocol::Outgoing(_) => Outcome::Unused,
         }
     }
 
     /// Why the connection ended. `None` if it was never a WebSocket.
     pub(in crate::server) fn into_close_reason(mut self) -> Option<CloseReason> {
-        if let Some(ended) = self.take_ended() {
+        if let Some(ended) = self.delivery_mut().and_then(|one| one.ended.take()) {
             return Some(ended.without_close());
         }
         // CLOSE is the last frame, so it has not been written while output is queued.
-        let close_left = self.queued() == 0;
-        let socket = match self.connection {
-            Connection::WebSocket(socket) => socket,
-            Connection::Http(_) | Connection::Outgoing(_) | Connection::Detached(_) => return None,
+        let close_left = self.wire.queued() == 0;
+        let socket = match self.wire.protocol {
+            Protocol::WebSocket(socket) => socket,
+            Protocol::Http(_) | Protocol::Outgoing(_) | Protocol::Detached(_) => return None,
         };
         let close_left = close_left && socket.close_reason().is_some();
         let reason = socket.into_close_reason(CloseReason::eof());
@@ -252,17 +256,15 @@ impl Client {
 
     /// When to call [`Client::handle_timeout`]. `None` means never.
     pub(in crate::server) fn deadline(&self, env: &Env) -> Option<Time> {
-        match &self.connection {
-            Connection::Http(http) => http.deadline(&env.config.timeouts),
-            Connection::WebSocket(socket) => {
-                earlier(socket.deadline(&env.config.timeouts), self.stuck_at(env))
+        match &self.wire.protocol {
+            Protocol::Http(http) => http.deadline(&env.config.timeouts),
+            Protocol::WebSocket(socket) => {
+                earlier(socket.deadline(&env.config.timeouts), self.stuck_at())
             }
-            Connection::Outgoing(outgoing) => Some(outgoing.deadline()),
+            Protocol::Outgoing(outgoing) => Some(outgoing.deadline()),
             // The attempts to come back have time limits of their own.
-            Connection::Detached(_) if self.upstream().is_some() => None,
-            Connection::Detached(detached) => {
-                Some(detached.deadline(env.config.resume.unwrap_or_default()))
-            }
+            Protocol::Detached(_) if self.is_ours() => None,
+            Protocol::Detached(detached) => Some(detached.deadline(&self.delivery()?.limits)),
         }
     }
 
@@ -278,25 +280,25 @@ impl Client {
         // continue, so that proxies keep the connection open.
         let is_unseen = self.read_gate(env) == ReadGate::Held(Why::Service);
         if is_unseen {
-            self.excuse_silence(env.now);
+            self.wire.excuse_silence(env.now);
         }
         let timeouts = env.config.timeouts;
         let sent = self.is_resumable().then(|| self.sent_count());
         let mut outcome = Timeout::Continue;
         let mut pinged = false;
-        self.transmit(env, |connection, now, out| {
-            outcome = match connection {
-                Connection::Http(http) => http.handle_timeout(now, &timeouts, out),
-                Connection::WebSocket(socket) => {
+        self.transmit(env, |protocol, now, out| {
+            outcome = match protocol {
+                Protocol::Http(http) => http.handle_timeout(now, &timeouts, out),
+                Protocol::WebSocket(socket) => {
                     let outcome = socket.handle_timeout(now, &timeouts, sent, out);
                     pinged = !out.is_empty();
                     outcome
                 }
-                Connection::Outgoing(_) | Connection::Detached(_) => Timeout::Continue,
+                Protocol::Outgoing(_) | Protocol::Detached(_) => Timeout::Continue,
             };
         });
         if is_unseen {
-            self.excuse_silence(env.now);
+            self.wire.excuse_silence(env.now);
         }
         if pinged {
             self.mark_delivered();
@@ -307,12 +309,12 @@ impl Client {
     /// Sends a PING now, and ends the connection unless something arrives within `patience`. Does nothing while the service
     /// holds the client's messages, because nothing is read then.
     pub(in crate::server) fn probe(&mut self, env: &mut Env, patience: Duration) {
-        if !self.is_connected() || matches!(self.read_gate(env), ReadGate::Held(_)) {
+        if !self.wire.is_connected() || matches!(self.read_gate(env), ReadGate::Held(_)) {
             return;
         }
         let sent = self.is_resumable().then(|| self.sent_count());
-        self.transmit(env, |connection, now, out| {
-            if let Connection::WebSocket(socket) = connection {
+        self.transmit(env, |protocol, now, out| {
+            if let Protocol::WebSocket(socket) = protocol {
                 socket.probe(now, patience, sent, out);
             }
         });
@@ -322,13 +324,13 @@ impl Client {
 
     /// Whether the reader of an event stream has stopped reading.
     fn is_stalled_stream(&mut self, env: &Env) -> bool {
-        if !matches!(&self.connection, Connection::Http(http) if http.state() == HttpState::Streaming)
-        {
+        if self.wire.http_state() != Some(HttpState::Streaming) {
             return false;
         }
-        let progressed = self.measure_progress() > 0 || self.is_delivered();
-        let queued = self.queued();
-        let Connection::Http(http) = &mut self.connection else {
+        let progressed =
+            self.wire.measure_progress(self.traffic.bytes_out) > 0 || self.wire.is_delivered();
+        let queued = self.wire.queued();
+        let Some(http) = self.wire.http_mut() else {
             return false;
         };
         if progressed {
@@ -346,10 +348,8 @@ impl Client {
     /// Whether a half-closed client has received all output that was queued when it half-closed. Later broadcasts do
     /// not keep it connected.
     pub(in crate::server) fn has_what_was_owed(&self) -> bool {
-        let Connection::WebSocket(socket) = &self.connection else {
-            return false;
-        };
-        socket.owed().is_some_and(|owed| self.delivered() >= owed)
+        let owed = self.wire.websocket().and_then(WebSocket::owed);
+        owed.is_some_and(|owed| self.wire.delivered(self.traffic.bytes_out) >= owed)
     }
 
     /// Whether the peer has accepted output since the current time limit began. If so, restarts the limit, because the
@@ -357,88 +357,48 @@ impl Client {
     pub(in crate::server) fn has_progressed(&mut self, env: &mut Env) -> bool {
         // On an open connection, any progress counts. A closing connection only occupies a slot, so it must make
         // progress at a minimum rate.
-        let least = if self.is_connected() {
+        let least = if self.wire.is_connected() {
             1.0
         } else {
             let close = env.config.timeouts.close.unwrap_or_default();
             (SLOWEST_END * close.as_secs_f64()).max(1.0)
         };
-        let progressed = f64::from(self.measure_progress()) >= least;
+        let progressed = f64::from(self.wire.measure_progress(self.traffic.bytes_out)) >= least;
         if progressed {
-            match &mut self.connection {
-                Connection::Http(http) => http.handle_progress(env.now),
-                Connection::WebSocket(socket) => socket.handle_progress(env.now),
-                Connection::Outgoing(_) | Connection::Detached(_) => {}
+            match &mut self.wire.protocol {
+                Protocol::Http(http) => http.handle_progress(env.now),
+                Protocol::WebSocket(socket) => socket.handle_progress(env.now),
+                Protocol::Outgoing(_) | Protocol::Detached(_) => {}
             }
             self.rearm(env);
         }
         progressed
     }
 
-    /// Whether the WebSocket is closing or closed.
-    pub(in crate::server) fn is_closing(&self) -> bool {
-        matches!(&self.connection, Connection::WebSocket(socket) if socket.state() != State::Open)
-    }
-
     /// Restarts the idle timeout.
     pub(in crate::server) fn excuse_idleness(&mut self, env: &mut Env) {
-        if let Connection::WebSocket(socket) = &mut self.connection {
+        if let Some(socket) = self.wire.websocket_mut() {
             socket.handle_message(env.now);
         }
         self.rearm(env);
     }
 
-    /// Restarts the idle timeout and cancels an awaited PONG, because the server did not read from the peer.
-    pub(super) fn excuse_silence(&mut self, now: Time) {
-        match &mut self.connection {
-            Connection::Http(http) => http.excuse_silence(now),
-            Connection::WebSocket(socket) => socket.excuse_silence(now),
-            Connection::Outgoing(_) | Connection::Detached(_) => {}
-        }
-    }
-
     /// Restarts the ping timeout of a WebSocket.
     pub(in crate::server) fn restart_ping_window(&mut self, env: &mut Env) {
-        if let Connection::WebSocket(socket) = &mut self.connection {
+        if let Some(socket) = self.wire.websocket_mut() {
             socket.restart_ping_window(env.now);
         }
         self.rearm(env);
     }
 
-    // The socket.
-
-    /// Registers the socket for events, once for the lifetime of the connection.
-    pub(in crate::server) fn register(&mut self, registry: &mio::Registry) -> std::io::Result<()> {
-        self.stream.register(registry, self.id.token())
-    }
-
-    /// Deregisters the socket. Over TLS, sends close_notify first if all output was written.
-    pub(in crate::server) fn hang_up(&mut self, env: &mut Env, registry: &mio::Registry) {
-        if self.queued() == 0
-            && let Some(tls) = self.stream.tls_mut()
-        {
-            tls.close(&mut env.scratch);
-        }
-        if let Err(error) = self.stream.deregister(registry) {
-            log::debug!("{} deregistering failed: {error}", self.id);
-        }
-    }
-
-    /// Makes the client wait for a PROXY protocol header before its first request.
-    pub(in crate::server) fn expect_proxy_header(&mut self) {
-        if let Connection::Http(http) = &mut self.connection {
-            http.expect_proxy_header();
-        }
-    }
-
     /// Counts the connection for its address, which has just become known. Returns the number of connections of the
     /// address.
     pub(in crate::server) fn count_for_address(&mut self, env: &mut Env) -> usize {
-        if self.remote.is_unix() {
+        if self.wire.remote.is_unix() {
             return 0;
         }
-        let was_counted = self.flags.set(Flag::Counted, true);
+        let was_counted = self.wire.flags.set(Flag::Counted, true);
         debug_assert!(!was_counted);
-        env.addresses.add_connection(self.remote.ip())
+        env.addresses.add_connection(self.wire.remote.ip())
     }
 }

@@ -4,18 +4,20 @@
 //! (the protocol's own bytes), and [`Client::flush`] writes the queued output. Until then it is in one of three places:
 //!
 //! * While the client is being read: in the loop's write buffer, so that the replies to one read leave in one write.
-//! * Otherwise: in the client's backlog until the end of the turn. Large pieces are written at once.
-//! * After the socket has accepted only a part: the rest is in the backlog until the socket has room.
+//! * Otherwise: in the connection's [`Output`] until the end of the turn. Large pieces are written at once.
+//! * After the socket has accepted only a part: the rest is in the [`Output`] until the socket has room.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::{Broadcast, Client, Connection, Flag};
+use super::Client;
+use super::delivery::Delivery;
+use super::outbox::Outbox;
+use super::output::{Broadcast, Output};
+use super::wire::{Protocol, Wire};
 use crate::protocol::deflate::{SLICE, Squeeze};
 use crate::protocol::{CloseReason, Message, SentHeader, Time};
 use crate::server::budget::WRITE;
-use crate::server::config::Config;
 use crate::server::env::{Env, WRITE_BUFFER};
 use crate::server::error::SendError;
 use crate::server::news::News;
@@ -36,14 +38,8 @@ const COMPRESSED_IN_UNIT: usize = 64;
 /// The cost of compressing a slice.
 const SQUEEZE: usize = SLICE / COMPRESSED_IN_UNIT;
 
-/// A broadcast up to this size is copied to each backlog; the clients share a longer one.
+/// A broadcast up to this size is copied for each client; the clients share a longer one.
 const COPIED: usize = 4 << 10;
-
-/// The factor by which the output limit is higher for a client that keeps reading.
-const STEADY_FACTOR: usize = 4;
-
-/// A client keeps reading if it has accepted output within this time.
-const STEADY: Duration = Duration::from_secs(5);
 
 impl Client {
     /// Sends a message. It is written at the end of the current turn at the latest, together with the client's other
@@ -54,13 +50,14 @@ impl Client {
         env: &mut Env,
         message: Message<'_>,
     ) -> Result<(), SendError> {
-        if self.backlog.is_some() {
-            return self.push_behind(env, message);
+        if self.wire.is_quiet() {
+            self.send_now(env, message)
+        } else {
+            self.push_behind(env, message)
         }
-        self.send_now(env, message)
     }
 
-    /// Sends a message of a client that has a backlog.
+    /// Sends a message that may have to wait, or that is kept until the client confirms it.
     #[inline(never)]
     fn push_behind(&mut self, env: &mut Env, message: Message<'_>) -> Result<(), SendError> {
         if !self.make_room(env, message.as_bytes().len()) {
@@ -71,7 +68,7 @@ impl Client {
         }
         if !self.keep(env, message) {
             self.traffic.messages_out += 1;
-            if let Connection::Detached(detached) = &mut self.connection {
+            if let Protocol::Detached(detached) = &mut self.wire.protocol {
                 detached.last_message = env.now;
             }
             return Ok(());
@@ -89,7 +86,7 @@ impl Client {
         message: Message<'_>,
     ) -> Result<(), SendError> {
         let payload = message.as_bytes();
-        let Connection::WebSocket(socket) = &mut self.connection else {
+        let Some(socket) = self.wire.websocket_mut() else {
             return Err(SendError::Closing);
         };
         if !socket.is_open() {
@@ -101,7 +98,7 @@ impl Client {
             return Ok(());
         }
         let header = SentHeader::new(message.opcode(), payload.len());
-        if payload.len() < DIRECT && self.flags.has(Flag::Reading) {
+        if payload.len() < DIRECT && self.wire.is_reading() {
             header.append_with(payload, &mut env.output);
             if env.is_output_full() {
                 self.write_output(env);
@@ -115,7 +112,7 @@ impl Client {
     /// Adds a frame to the output, or writes it if it is large.
     #[inline(never)]
     fn push_frame(&mut self, env: &mut Env, header: SentHeader, payload: &[u8]) {
-        let is_reading = self.flags.has(Flag::Reading);
+        let is_reading = self.wire.is_reading();
         let direct = if is_reading && env.has_more_input {
             LARGE
         } else {
@@ -129,8 +126,8 @@ impl Client {
                 self.write_output(env);
             }
         } else {
-            self.enqueue(env, |backlog| {
-                backlog.push(&[header.encode().as_slice(), payload], 0);
+            self.enqueue(env, |output| {
+                output.push(&[header.encode().as_slice(), payload], 0);
             });
         }
     }
@@ -138,13 +135,14 @@ impl Client {
     /// Sends a message that is masked or compressed.
     #[inline(never)]
     fn push_transformed(&mut self, env: &mut Env, message: Message<'_>) -> bool {
-        let Connection::WebSocket(socket) = &mut self.connection else {
+        let is_reading = self.wire.is_reading();
+        let Some(socket) = self.wire.websocket_mut() else {
             return false;
         };
         if !socket.is_client() {
             return self.push_compressed(env, message);
         }
-        if self.flags.has(Flag::Reading) {
+        if is_reading {
             socket.send(message, &mut env.protocol, &mut env.output);
             if env.is_output_full() {
                 self.write_output(env);
@@ -153,7 +151,7 @@ impl Client {
             let mut frame = Vec::new();
             socket.send(message, &mut env.protocol, &mut frame);
             if frame.len() < DIRECT {
-                self.enqueue(env, |backlog| backlog.push(&[&frame], 0));
+                self.enqueue(env, |output| output.push(&[&frame], 0));
             } else {
                 self.write(env, &[&frame]);
             }
@@ -162,12 +160,12 @@ impl Client {
     }
 
     /// Sends a message compressed, if that makes it smaller. A long message, and every message queued behind it, is
-    /// compressed in slices when it is at the front of the backlog.
+    /// compressed in slices when it is at the front of the output.
     #[inline(never)]
     fn push_compressed(&mut self, env: &mut Env, message: Message<'_>) -> bool {
         let payload = message.as_bytes();
-        let waits = self.has_squeeze();
-        let Connection::WebSocket(socket) = &mut self.connection else {
+        let waits = self.wire.has_squeeze();
+        let Some(socket) = self.wire.websocket_mut() else {
             return false;
         };
         let (Some(compression), Some(codec)) = (&mut env.protocol.compression, socket.codec())
@@ -180,7 +178,7 @@ impl Client {
             }
             self.write_output(env);
             let message = Squeeze::new(message.opcode(), payload);
-            self.enqueue(env, |backlog| backlog.push_squeeze(message));
+            self.enqueue(env, |output| output.push_squeeze(message));
             return true;
         }
         env.budget.spend(payload.len() / COMPRESSED_IN_UNIT);
@@ -197,7 +195,7 @@ impl Client {
 
     /// Sends the frame of a broadcast that suits the client. It is written at the end of the turn, together with the others.
     pub(in crate::server) fn push_shared(&mut self, env: &mut Env, broadcast: &mut Broadcast<'_>) {
-        if self.backlog.is_some() && self.is_resumable() {
+        if self.is_resumable() {
             // A client that cannot take the message is closed.
             let _ = self.push_behind(env, broadcast.message);
             return;
@@ -206,22 +204,22 @@ impl Client {
             let _ = self.send_now(env, broadcast.message);
             return;
         }
-        let is_behind = self.has_squeeze();
-        let Connection::WebSocket(socket) = &mut self.connection else {
+        let is_behind = self.wire.has_squeeze();
+        let Some(socket) = self.wire.websocket_mut() else {
             return;
         };
         self.traffic.messages_out += 1;
         socket.handle_message(env.now);
         let frame = broadcast.frame(socket, &mut env.protocol.compression, is_behind);
-        if self.flags.has(Flag::Reading) {
+        if self.wire.is_reading() {
             env.output.extend_from_slice(frame);
             return;
         }
-        self.enqueue(env, |backlog| {
+        self.enqueue(env, |output| {
             if frame.len() <= COPIED {
-                backlog.push(&[frame], 0);
+                output.push(&[frame], 0);
             } else {
-                backlog.push_shared(Arc::clone(frame), 0);
+                output.push_shared(Arc::clone(frame), 0);
             }
         });
     }
@@ -230,16 +228,16 @@ impl Client {
     pub(super) fn transmit(
         &mut self,
         env: &mut Env,
-        operation: impl FnOnce(&mut Connection, Time, &mut Vec<u8>),
+        operation: impl FnOnce(&mut Protocol, Time, &mut Vec<u8>),
     ) {
-        if self.flags.has(Flag::Reading) {
-            operation(&mut self.connection, env.now, &mut env.output);
+        if self.wire.is_reading() {
+            operation(&mut self.wire.protocol, env.now, &mut env.output);
             if env.is_output_full() {
                 self.write_output(env);
             }
         } else {
             let mut bytes = Vec::new();
-            operation(&mut self.connection, env.now, &mut bytes);
+            operation(&mut self.wire.protocol, env.now, &mut bytes);
             if !bytes.is_empty() {
                 self.write(env, &[&bytes]);
             }
@@ -253,12 +251,12 @@ impl Client {
         &mut self,
         env: &mut Env,
         head: &[u8],
-        add: impl FnOnce(&mut super::Backlog),
+        add: impl FnOnce(&mut Output),
     ) {
         self.write_output(env);
-        self.enqueue(env, |backlog| {
-            backlog.push(&[head], 0);
-            add(backlog);
+        self.enqueue(env, |output| {
+            output.push(&[head], 0);
+            add(output);
         });
         self.settle(env);
         self.rearm(env);
@@ -267,7 +265,7 @@ impl Client {
     /// Writes the replies to one read.
     #[inline(never)]
     pub(in crate::server) fn write_output(&mut self, env: &mut Env) {
-        if self.flags.has(Flag::Reading) && !env.output.is_empty() {
+        if self.wire.is_reading() && !env.output.is_empty() {
             let output = std::mem::take(&mut env.output);
             self.write_now(env, &[&output]);
             env.output = output;
@@ -277,7 +275,7 @@ impl Client {
 
     /// Writes the write buffer, followed by whole frames in at most two parts.
     fn write(&mut self, env: &mut Env, parts: &[&[u8]]) {
-        if self.flags.has(Flag::Reading) && !env.output.is_empty() {
+        if self.wire.is_reading() && !env.output.is_empty() {
             let output = std::mem::take(&mut env.output);
             let mut all = vec![&*output];
             all.extend_from_slice(parts);
@@ -292,22 +290,22 @@ impl Client {
     /// Writes whole frames, at most four parts. What the socket does not take waits, and so does everything if
     /// anything waits already.
     fn write_now(&mut self, env: &mut Env, parts: &[&[u8]]) {
-        if self
-            .backlog
-            .as_ref()
-            .is_some_and(|backlog| backlog.queued() > 0)
-        {
-            return self.enqueue(env, |backlog| backlog.push(parts, 0));
+        if self.wire.output().is_some_and(|output| output.queued() > 0) {
+            return self.enqueue(env, |output| output.push(parts, 0));
         }
         let mut slices = [IoSlice::new(&[]); 4];
         for (slice, part) in slices.iter_mut().zip(parts) {
             *slice = IoSlice::new(part);
         }
-        match self.stream.write(&slices[..parts.len()], &mut env.scratch) {
+        match self
+            .wire
+            .stream
+            .write(&slices[..parts.len()], &mut env.scratch)
+        {
             Ok(written) => {
-                self.traffic.bytes_out += self.stream.sent(written);
+                self.traffic.bytes_out += self.wire.stream.sent(written);
                 if written < parts.iter().map(|part| part.len()).sum() {
-                    self.keep_rest(env, |backlog| backlog.push(parts, written));
+                    self.keep_rest(env, |output| output.push(parts, written));
                 }
             }
             Err(error) => self.handle_write_error(env, &error),
@@ -324,88 +322,106 @@ impl Client {
         self.end(env, reason);
     }
 
-    /// Appends output to the backlog, to be written at the end of the turn.
-    fn enqueue(&mut self, env: &mut Env, add: impl FnOnce(&mut super::Backlog)) {
-        let backlog = self.backlog.get_or_insert_default();
-        let before = backlog.queued();
-        add(backlog);
-        env.memory.add(backlog.queued() - before);
-        backlog.congested |= backlog.queued() > env.config.soft_outbound;
-        if backlog.blocked {
+    /// Appends output, to be written at the end of the turn.
+    fn enqueue(&mut self, env: &mut Env, add: impl FnOnce(&mut Output)) {
+        let output = self.wire.output_mut();
+        let before = output.queued();
+        add(output);
+        env.memory.add(output.queued() - before);
+        output.congested |= output.queued() > env.config.soft_outbound;
+        if output.blocked {
             return;
         }
         // A service may send more than the limit in one call, so write early: only output that the socket does not
         // accept counts.
-        if backlog.queued() >= WRITE_BUFFER && !backlog.must_squeeze() {
+        if output.queued() >= WRITE_BUFFER && !output.must_squeeze() {
             self.flush(env);
-        } else if !std::mem::replace(&mut backlog.dirty, true) {
-            env.push_dirty(self.id);
+        } else {
+            self.write_later(env);
         }
     }
 
     /// Queues the rest of a short write. The socket is usually full then; with TLS it may have room.
     #[cold]
-    fn keep_rest(&mut self, env: &mut Env, add: impl FnOnce(&mut super::Backlog)) {
-        let backlog = self.backlog.get_or_insert_default();
-        add(backlog);
-        env.memory.add(backlog.queued());
-        backlog.congested |= backlog.queued() > env.config.soft_outbound;
-        if !self.stream.has_room() {
-            backlog.blocked = true;
-        } else if !std::mem::replace(&mut backlog.dirty, true) {
+    fn keep_rest(&mut self, env: &mut Env, add: impl FnOnce(&mut Output)) {
+        let is_full = !self.wire.stream.has_room();
+        let output = self.wire.output_mut();
+        add(output);
+        env.memory.add(output.queued());
+        output.congested |= output.queued() > env.config.soft_outbound;
+        if is_full {
+            output.blocked = true;
+        } else {
+            self.write_later(env);
+        }
+    }
+
+    /// Queues the client to be written at the end of the turn.
+    pub(super) fn write_later(&mut self, env: &mut Env) {
+        if !std::mem::replace(&mut self.wire.output_mut().dirty, true) {
             env.push_dirty(self.id);
         }
     }
 
     /// Records that the socket has room, and queues the client to be written to.
     pub(in crate::server) fn handle_writable(&mut self, env: &mut Env) {
-        if let Some(backlog) = self.backlog.as_deref_mut() {
-            backlog.blocked = false;
-            if std::mem::replace(&mut backlog.dirty, true) {
+        let has_output = self.wire.queued() > 0 || self.has_unsent();
+        if let Some(rare) = self.wire.rare.as_deref_mut() {
+            rare.output.blocked = false;
+            if has_output && std::mem::replace(&mut rare.output.dirty, true) {
                 return;
             }
-        } else if self.stream.sealed() == 0 {
+        }
+        if !has_output {
             return;
         }
-        env.scheduler.push(self.account, Work::Write(self.id));
+        env.scheduler.push(self.wire.account, Work::Write(self.id));
     }
 
     /// Writes encrypted bytes that the socket has not taken. Returns whether further output can be written.
     #[cold]
     fn flush_sealed(&mut self, env: &mut Env) -> bool {
-        match self.stream.flush() {
+        match self.wire.stream.flush() {
             Ok(sent) => self.traffic.bytes_out += sent as u64,
             Err(error) => {
                 self.handle_write_error(env, &error);
                 return false;
             }
         }
-        let is_full = self.stream.sealed() > 0;
-        if is_full && let Some(backlog) = self.backlog.as_deref_mut() {
-            backlog.blocked = true;
-            backlog.dirty = false;
+        let is_full = self.wire.stream.sealed() > 0;
+        if is_full && let Some(rare) = self.wire.rare.as_deref_mut() {
+            rare.output.blocked = true;
+            rare.output.dirty = false;
         }
         !is_full
     }
 
     /// Writes queued output, at most [`WRITE_PER_TURN`], and takes the next step of closing if all is written.
     pub(in crate::server) fn flush(&mut self, env: &mut Env) {
-        if self.stream.sealed() > 0 && !self.flush_sealed(env) {
+        if self.wire.stream.sealed() > 0 && !self.flush_sealed(env) {
             return;
         }
-        let Some(backlog) = self.backlog.as_deref_mut() else {
+        let Wire {
+            rare: Some(rare),
+            protocol,
+            stream,
+            account,
+            ..
+        } = &mut self.wire
+        else {
             return self.settle(env);
         };
-        backlog.dirty = false;
+        let output = &mut rare.output;
+        output.dirty = false;
         let before = self.traffic.bytes_out;
         let mut squeezed = 0;
-        while backlog.queued() > 0 {
+        while output.queued() > 0 {
             if squeezed < SLICE {
-                let codec = match &mut self.connection {
-                    Connection::WebSocket(socket) => socket.codec(),
-                    Connection::Http(_) | Connection::Outgoing(_) | Connection::Detached(_) => None,
+                let codec = match protocol {
+                    Protocol::WebSocket(socket) => socket.codec(),
+                    Protocol::Http(_) | Protocol::Outgoing(_) | Protocol::Detached(_) => None,
                 };
-                match backlog.squeeze(codec, env.protocol.compression.as_mut()) {
+                match output.squeeze(codec, env.protocol.compression.as_mut()) {
                     Ok(Some(count)) => {
                         squeezed += count;
                         // The compressor may not have produced output yet.
@@ -417,21 +433,21 @@ impl Client {
                         return self.end(env, reason);
                     }
                 }
-            } else if backlog.must_squeeze() {
-                backlog.dirty = true;
-                env.scheduler.push(self.account, Work::Write(self.id));
+            } else if output.must_squeeze() {
+                output.dirty = true;
+                env.scheduler.push(*account, Work::Write(self.id));
                 return env.budget.spend(SQUEEZE + WRITE);
             }
-            match backlog.write(&mut self.stream, &mut env.scratch) {
+            match output.write(stream, &mut env.scratch) {
                 Ok(sent) => {
                     self.traffic.bytes_out += sent;
-                    if backlog.blocked {
+                    if output.blocked {
                         break;
                     }
                     let total = (self.traffic.bytes_out - before) as usize;
-                    if total >= WRITE_PER_TURN && backlog.queued() > 0 {
-                        backlog.dirty = true;
-                        env.scheduler.push(self.account, Work::Write(self.id));
+                    if total >= WRITE_PER_TURN && output.queued() > 0 {
+                        output.dirty = true;
+                        env.scheduler.push(*account, Work::Write(self.id));
                         return env.budget.spend(WRITE + WRITE_PER_TURN / 2048);
                     }
                 }
@@ -439,134 +455,77 @@ impl Client {
             }
         }
         let written = (self.traffic.bytes_out - before) as usize;
-        if backlog.queued() == 0 {
-            let drained = std::mem::take(&mut backlog.congested);
-            if backlog.is_empty() {
-                self.backlog = None;
-            }
+        env.budget.spend(WRITE + written / 2048);
+        if output.queued() == 0 {
+            let drained = std::mem::take(&mut output.congested);
+            self.wire.shrink();
             if drained {
-                if !self.is_congested() {
-                    env.push_news(self.id, News::Drained);
-                }
-                self.read_again(env);
+                self.handle_drained(env);
             }
         }
-        env.budget.spend(WRITE + written / 2048);
-        if self.has_unsent() && self.queued() == 0 {
+        if self.has_unsent() && self.wire.queued() == 0 {
             self.send_unsent(env);
         }
         self.settle(env);
     }
 
+    /// The output has exceeded the soft limit and is written now.
+    fn handle_drained(&mut self, env: &mut Env) {
+        if !self.is_congested() {
+            env.push_news(self.id, News::Drained);
+        }
+        self.read_again(env);
+    }
+
     /// Writes queued output unless the socket is known to be full.
     pub(super) fn offer(&mut self, env: &mut Env) {
         self.write_output(env);
-        let backlog = self.backlog.as_ref();
-        if backlog.is_some_and(|backlog| !backlog.blocked) {
+        if self.wire.output().is_some_and(|output| !output.blocked) {
             self.flush(env);
         }
     }
 
-    /// Whether the client's input is held back until its output has drained.
-    pub(super) fn is_output_held(&self) -> bool {
-        let backlog = self.backlog.as_ref();
-        backlog.is_some_and(|backlog| backlog.congested)
-    }
-
     /// Whether the service should send no more until the client has taken, or confirmed, what was sent.
     pub(in crate::server) fn is_congested(&self) -> bool {
-        self.is_output_held() || self.is_crowded()
-    }
-
-    /// Whether a message waits to be compressed, so that nothing else may be compressed before it.
-    fn has_squeeze(&self) -> bool {
-        let backlog = self.backlog.as_ref();
-        backlog.is_some_and(|backlog| backlog.has_squeeze())
+        self.wire.is_congested() || self.delivery().is_some_and(Delivery::is_crowded)
     }
 
     /// Makes room for a message of `size` bytes. If there is no room, closes the client as a slow consumer.
     #[cold]
     fn make_room(&mut self, env: &mut Env, size: usize) -> bool {
-        if !self.is_open() || self.fits(env, size) {
+        if !self.is_open() || self.wire.fits(env, size) {
             return true;
         }
-        if self.make_room_to_keep(env, size) && self.fits(env, size) {
+        if !self.wire.may_keep(size) {
+            self.release_confirmed(env);
+        }
+        if self.wire.fits(env, size) {
             return true;
         }
         // The output may not have been written yet. Only output that the socket does not accept counts.
         self.offer(env);
-        if self.has_room(env, size) {
+        if self.wire.has_room(env, size, self.traffic.bytes_out) {
             return true;
         }
-        self.cut_off(env);
+        self.cut_off(env, CloseReason::slow_consumer());
         false
-    }
-
-    /// Whether a message of `size` bytes may be queued without checking whether the client keeps reading.
-    pub(in crate::server) fn fits(&self, env: &Env, size: usize) -> bool {
-        let waiting = self.waiting(env);
-        let fits = waiting <= env.config.soft_outbound
-            || self.fits_within(waiting, size, env.config.max_outbound, &env.config);
-        fits && self.may_keep(env, size)
-    }
-
-    /// Whether another `size` bytes may be queued. The limit is higher for a client that keeps reading.
-    pub(super) fn has_room(&mut self, env: &Env, size: usize) -> bool {
-        if self.fits(env, size) {
-            return true;
-        }
-        if !self.may_keep(env, size) {
-            return false;
-        }
-        let most = STEADY_FACTOR.saturating_mul(env.config.max_outbound);
-        if !self.fits_within(self.waiting(env), size, most, &env.config) {
-            return false;
-        }
-        let delivered = self.delivered();
-        self.backlog
-            .as_deref_mut()
-            .is_none_or(|backlog| backlog.takes_steadily(delivered, env.now, STEADY))
-    }
-
-    /// Whether the output stays within `most` bytes if `size` bytes are added. The longest message does not count, so
-    /// that one message always fits.
-    fn fits_within(&self, waiting: usize, size: usize, most: usize, config: &Config) -> bool {
-        let backlog = self.backlog.as_ref();
-        let largest = backlog.map_or(0, |backlog| backlog.largest());
-        let total = waiting + size;
-        let largest = largest.min(config.limits.max_message).max(size).min(total);
-        total - largest <= most
-    }
-
-    /// The number of bytes in the backlog and, while the client is read, in the write buffer.
-    fn waiting(&self, env: &Env) -> usize {
-        let gathered = if self.flags.has(Flag::Reading) {
-            env.output.len()
-        } else {
-            0
-        };
-        gathered + self.queued()
-    }
-
-    /// Closes a client that reads too slowly. Drops the frames of which nothing was written, so that CLOSE follows
-    /// those that were begun. See [`Cause::SlowConsumer`](crate::Cause::SlowConsumer).
-    pub(in crate::server) fn cut_off(&mut self, env: &mut Env) {
-        self.cut_off_for(env, CloseReason::slow_consumer());
     }
 
     /// Ends the client, and frees what is held for it, because too little memory is left.
     pub(in crate::server) fn free_memory(&mut self, env: &mut Env, worthwhile: usize) {
         if self.is_open() {
-            self.cut_off_for(env, CloseReason::memory());
+            self.cut_off(env, CloseReason::memory());
         }
         // The rest of a frame that has begun cannot be followed by a CLOSE any sooner, so the connection ends.
-        if self.holds() >= worthwhile {
+        if self.wire.holds() >= worthwhile {
             self.end(env, CloseReason::memory());
         }
     }
 
-    fn cut_off_for(&mut self, env: &mut Env, reason: CloseReason) {
-        if self.is_answering() {
+    /// Closes a client that reads too slowly, or for which there is no memory. Drops the frames of which nothing was written, so
+    /// that CLOSE follows those that were begun.
+    pub(in crate::server) fn cut_off(&mut self, env: &mut Env, reason: CloseReason) {
+        if self.wire.is_answering() {
             return self.end(env, reason);
         }
         if !self.is_open() {
@@ -574,37 +533,19 @@ impl Client {
             return;
         }
         self.write_output(env);
-        if let Some(backlog) = self.backlog.as_deref_mut() {
-            backlog.drop_unbegun();
+        if let Some(rare) = self.wire.rare.as_deref_mut() {
+            rare.output.drop_unbegun();
         }
-        self.forget_kept();
+        // The client ends for good.
+        if let Some(delivery) = self.delivery_mut() {
+            delivery.outbox = Outbox::default();
+        }
         self.close(env, reason);
         self.offer(env);
     }
 
-    /// The number of bytes that the peer's kernel has acknowledged, as far as this kernel reports it. For a unix socket
-    /// the number includes overhead, so only compare two values.
-    pub(super) fn delivered(&self) -> u64 {
-        let unsent = self.stream.unsent().unwrap_or(0) as u64;
-        self.traffic.bytes_out.wrapping_sub(unsent)
-    }
-
-    /// Whether the peer's kernel has acknowledged all output.
-    pub(super) fn is_delivered(&self) -> bool {
-        self.queued() == 0 && self.stream.unsent().unwrap_or(0) == 0
-    }
-
     /// Begins to measure progress.
     pub(super) fn mark_delivered(&mut self) {
-        self.delivered_mark = self.delivered() as u32;
-    }
-
-    /// The number of bytes that the peer's kernel has acknowledged since progress was last measured. Bytes in this
-    /// kernel's send buffer do not count, because the buffer may grow while the peer reads nothing.
-    pub(super) fn measure_progress(&mut self) -> u32 {
-        let before = self.delivered_mark;
-        self.mark_delivered();
-        let taken = self.delivered_mark.wrapping_sub(before) as i32;
-        taken.max(0) as u32
+        self.wire.mark_delivered(self.traffic.bytes_out);
     }
 }

@@ -1,63 +1,131 @@
-//! A connection that this side opens: the steps from its socket to the open WebSocket.
+//! A connection that this side opens: the steps from its socket to the open WebSocket, and how to come back after a cut.
 
 use std::io;
+use std::sync::Arc;
+use std::time::Duration;
 
-use super::takeover::Join;
-use super::{Client, Connection, Flag};
-use crate::protocol::client::ClientEvent;
+use super::Client;
+use super::wire::{Flag, Protocol};
 use crate::protocol::deflate::Agreement;
-use crate::protocol::{CloseReason, Input, RandomSource, WebSocket};
-use crate::server::connector::{ConnectError, Outgoing, Phase};
+use crate::protocol::{Accept, Cause, CloseCode, CloseReason, RandomSource, Time, WebSocket};
+use crate::server::connector::{Connect, ConnectError, Failures, Outgoing, Phase};
 use crate::server::env::Env;
 use crate::server::id::ClientId;
+use crate::server::resume_token::ResumeToken;
 use crate::server::stream::Stream;
-use crate::server::tls::TlsStream;
+use crate::server::tls::{Scratch, TlsStream};
 use crate::sys::random_bytes;
 
 /// The source of masking keys and nonces.
 const RANDOM: RandomSource = random_bytes;
 
+/// A connection counts as stable if it lasts this long or carries a message.
+const STABLE: Duration = Duration::from_secs(10);
+
+/// How often to come back for a CLOSE that the server has not answered.
+const MAX_UNANSWERED: u8 = 2;
+
+/// The last connection of a client that was cut.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::server) struct LastConnection {
+    /// How long it was open.
+    pub(in crate::server) lasted: Duration,
+    /// Whether it was stable: it lasted, or messages arrived in either direction.
+    pub(in crate::server) was_stable: bool,
+}
+
+/// The additional state of a resumable connection that this side has opened.
+#[derive(Debug)]
+pub(in crate::server) struct Upstream {
+    pub(in crate::server) connect: Arc<Connect>,
+    /// The latest token of the server.
+    pub(in crate::server) token: Box<str>,
+    /// The connection that makes the attempts to come back.
+    pub(in crate::server) joiner: Option<ClientId>,
+    /// The failed attempts since the last stable connection.
+    pub(in crate::server) failures: Failures,
+    /// When the last connection was opened.
+    opened: Time,
+    /// The number of times that this side's CLOSE was not answered.
+    unanswered: u8,
+    /// The number of messages received, and of those that the server has confirmed, when it was opened.
+    mark: (u64, u64),
+}
+
+/// Whether an end for this reason is a cut, after which this side comes back. `peer_close` is the code of the server's
+/// CLOSE.
+pub(super) fn is_cut_by_server(reason: &CloseReason, peer_close: Option<CloseCode>) -> bool {
+    match reason.cause {
+        Cause::Eof | Cause::ReadError | Cause::WriteError | Cause::PingTimeout => true,
+        // The message of a frame that breaks the protocol was not counted as received, so the server sends it again. It
+        // would also send a message again that is too long or invalid.
+        Cause::ProtocolError => reason.code == CloseCode::PROTOCOL,
+        // Service restart, try again later, bad gateway (IANA's registry of close codes).
+        Cause::PeerClose => matches!(reason.code.0, 1012..=1014),
+        // Without an answer to the CLOSE, the server may not have received the last messages.
+        Cause::Service => peer_close.is_none(),
+        Cause::IdleTimeout
+        | Cause::SlowConsumer
+        | Cause::Memory
+        | Cause::RateLimit
+        | Cause::NotResumed
+        | Cause::Revoked
+        | Cause::Operator
+        | Cause::Shutdown => false,
+    }
+}
+
+impl Upstream {
+    /// Whether to come back although this side has sent CLOSE: the server may lack messages, and has not answered yet.
+    pub(super) fn may_close_again(&self) -> bool {
+        self.unanswered < MAX_UNANSWERED
+    }
+
+    /// The server has accepted a new connection, and has sent a new token. `mark` says how many messages were received and
+    /// confirmed.
+    pub(super) fn begin(&mut self, now: Time, token: &str, mark: (u64, u64)) {
+        self.token = token.into();
+        self.opened = now;
+        self.mark = mark;
+        self.joiner = None;
+    }
+
+    /// The last connection, which was cut. `mark` says how many messages were received and confirmed, and `is_closing` whether this
+    /// side has closed the connection.
+    pub(super) fn last_connection(
+        &self,
+        now: Time,
+        mark: (u64, u64),
+        is_closing: bool,
+    ) -> LastConnection {
+        let lasted = now.since(self.opened);
+        let was_used = self.mark != mark || lasted >= STABLE;
+        LastConnection {
+            lasted,
+            was_stable: was_used && !is_closing,
+        }
+    }
+
+    /// Counts a CLOSE of this side that the server has not answered.
+    pub(super) fn count_unanswered(&mut self) {
+        self.unanswered += 1;
+    }
+}
+
 impl Client {
-    /// Makes this a connection that is not open yet.
-    pub(in crate::server) fn set_outgoing(&mut self, outgoing: Outgoing) {
-        self.connection = Connection::Outgoing(Box::new(outgoing));
-    }
-
-    /// The state of a connection that is not open yet.
-    pub(in crate::server) fn outgoing(&self) -> Option<&Outgoing> {
-        match &self.connection {
-            Connection::Outgoing(outgoing) => Some(outgoing),
-            _ => None,
-        }
-    }
-
-    /// The state of a connection that is not open yet.
-    pub(in crate::server) fn outgoing_mut(&mut self) -> Option<&mut Outgoing> {
-        match &mut self.connection {
-            Connection::Outgoing(outgoing) => Some(outgoing),
-            _ => None,
-        }
-    }
-
-    /// Whether the connection is being opened by this side.
-    #[inline]
-    pub(in crate::server) fn is_outgoing(&self) -> bool {
-        matches!(self.connection, Connection::Outgoing(_))
-    }
-
     /// Whether this side opens, or has opened, the connection.
     pub(in crate::server) fn is_ours(&self) -> bool {
-        match &self.connection {
-            Connection::Outgoing(_) => true,
-            Connection::WebSocket(socket) => socket.is_client(),
-            Connection::Detached(_) => self.upstream().is_some(),
-            Connection::Http(_) => false,
+        match &self.wire.protocol {
+            Protocol::Outgoing(_) => true,
+            Protocol::WebSocket(socket) => socket.is_client(),
+            Protocol::Detached(_) => self.delivery().is_some_and(|one| one.upstream.is_some()),
+            Protocol::Http(_) => false,
         }
     }
 
     /// Ends the attempt. The loop then makes another one, or gives up.
     pub(in crate::server) fn fail(&mut self, env: &mut Env, error: ConnectError) {
-        if let Some(outgoing) = self.outgoing_mut() {
+        if let Some(outgoing) = self.wire.outgoing_mut() {
             outgoing.fail(error);
             self.disconnect(env);
         }
@@ -66,43 +134,27 @@ impl Client {
     /// Gives the connection another socket, which it registers for events.
     pub(in crate::server) fn set_stream(
         &mut self,
+        scratch: &mut Scratch,
         poll: &mio::Registry,
         stream: Stream,
     ) -> io::Result<()> {
-        self.drop_stream(poll);
-        self.stream = stream;
-        self.register(poll)
-    }
-
-    /// Closes the socket, and drops what was read from it and what waits for it.
-    pub(in crate::server) fn drop_stream(&mut self, poll: &mio::Registry) {
-        if let Err(error) = self.stream.deregister(poll) {
-            log::debug!("{} deregistering failed: {error}", self.id);
-        }
-        self.stream = Stream::Closed;
-        self.backlog = None;
-        for flag in [Flag::Readable, Flag::HungUp, Flag::SendsLong] {
-            self.flags.set(flag, false);
-        }
-    }
-
-    /// Whether the socket is connected. `None` if that is not known yet.
-    pub(in crate::server) fn is_established(&self) -> Option<io::Result<()>> {
-        self.stream.is_established()
+        self.wire.cut(self.id, scratch, poll);
+        self.wire.stream = stream;
+        self.wire.register(self.id, poll)
     }
 
     /// The socket is connected: asks the proxy for a tunnel if there is one, or begins the handshake.
     pub(in crate::server) fn begin_exchange(&mut self, env: &mut Env) {
-        let Some(outgoing) = self.outgoing_mut() else {
+        let Some(outgoing) = self.wire.outgoing_mut() else {
             return;
         };
-        let connect = std::sync::Arc::clone(&outgoing.connect);
-        self.stream.set_nodelay();
+        let connect = Arc::clone(&outgoing.connect);
+        self.wire.stream.set_nodelay();
         let Some((authority, credentials)) = connect.tunnel() else {
             return self.begin_upgrade(env);
         };
-        self.transmit(env, |connection, _, out| {
-            if let Connection::Outgoing(outgoing) = connection {
+        self.transmit(env, |protocol, _, out| {
+            if let Protocol::Outgoing(outgoing) = protocol {
                 outgoing.begin_handshake(Phase::Tunnel);
                 outgoing
                     .handshake
@@ -113,82 +165,68 @@ impl Client {
 
     /// Begins TLS if the URL asks for it, and sends the request of the opening handshake.
     pub(in crate::server) fn begin_upgrade(&mut self, env: &mut Env) {
-        let Some(outgoing) = self.outgoing_mut() else {
+        let Some(outgoing) = self.wire.outgoing_mut() else {
             return;
         };
-        let connect = std::sync::Arc::clone(&outgoing.connect);
+        let connect = Arc::clone(&outgoing.connect);
+        let returning = outgoing.returning.as_ref();
+        let resume = match returning.map(|returning| returning.field.clone()) {
+            Some(field) => Some(field),
+            None => connect.is_resumable().then(|| "new".to_owned()),
+        };
         if connect.target().is_tls() {
-            let socket = std::mem::replace(&mut self.stream, Stream::Closed);
+            let socket = std::mem::replace(&mut self.wire.stream, Stream::Closed);
             match connect.encrypt(socket) {
-                Ok(stream) => self.stream = stream,
+                Ok(stream) => self.wire.stream = stream,
                 Err(error) => return self.fail(env, error),
             }
         }
         let has_compression = env.protocol.compression.is_some();
-        let resume = match &outgoing_field(&self.connection) {
-            Some(field) => Some(field.clone()),
-            None => connect.is_resumable().then(|| "new".to_owned()),
-        };
         let request = connect.request(resume.as_deref(), has_compression);
         let mut nonce = [0; 16];
         RANDOM(&mut nonce);
-        self.transmit(env, |connection, _, out| {
-            if let Connection::Outgoing(outgoing) = connection {
+        self.transmit(env, |protocol, _, out| {
+            if let Protocol::Outgoing(outgoing) = protocol {
                 outgoing.begin_handshake(Phase::Handshake);
                 outgoing.handshake.request(nonce, &request, out);
             }
         });
         // A client speaks first: its ClientHello precedes the request, which waits.
-        if let Err(error) = self.stream.flush() {
+        if let Err(error) = self.wire.stream.flush() {
             self.fail(env, ConnectError::Lost(error.to_string()));
         }
-    }
-
-    /// Parses input of a connection that is not open yet.
-    pub(super) fn receive_response(
-        &mut self,
-        env: &Env,
-        input: &mut Input<'_>,
-    ) -> Option<ClientEvent> {
-        let max_head = env.protocol.limits.max_head;
-        self.outgoing_mut()?.handshake.receive(input, max_head)
     }
 
     /// The server has accepted the handshake: the connection is open. Returns its attempt.
     pub(in crate::server) fn open_outgoing(
         &mut self,
         env: &mut Env,
-        path: std::sync::Arc<Box<str>>,
+        path: Arc<Box<str>>,
         agreement: Option<Agreement>,
     ) -> Option<Box<Outgoing>> {
         let compression = env.protocol.compression.as_ref();
         let codec = compression
             .zip(agreement)
             .map(|(one, agreed)| one.connect(agreed));
-        let open = Connection::WebSocket(WebSocket::connect(env.now, codec, RANDOM));
-        match std::mem::replace(&mut self.connection, open) {
-            Connection::Outgoing(outgoing) => {
+        let open = Protocol::WebSocket(WebSocket::connect(env.now, codec, RANDOM));
+        match std::mem::replace(&mut self.wire.protocol, open) {
+            Protocol::Outgoing(outgoing) => {
                 self.path = Some(path);
                 self.set_opened(env.now);
                 self.rearm(env);
                 Some(outgoing)
             }
             other => {
-                self.connection = other;
+                self.wire.protocol = other;
                 None
             }
         }
     }
 
-    /// Makes this connection continue the client `target`, of which the server has received `received` messages.
-    pub(in crate::server) fn join_later(&mut self, target: ClientId, received: u64) {
-        self.backlog.get_or_insert_default().join = Some(Join { target, received });
-    }
-
     /// TLS is established: sends the request, which has waited.
     #[cold]
     pub(super) fn handle_tls_connected(&mut self, env: &mut Env) {
-        if let Some(tls) = self.stream.tls() {
+        if let Some(tls) = self.wire.stream.tls() {
             log::debug!("{} TLS handshake complete: {}", self.id, tls.describe());
         }
         self.handle_writable(env);
@@ -197,14 +235,11 @@ impl Client {
     /// Reading has failed while the connection was being opened: the socket, or the TLS session.
     #[cold]
     pub(super) fn handle_tls_failure(&mut self, env: &mut Env, error: &io::Error) {
-        self.flags.set(Flag::Readable, false);
+        self.wire.flags.set(Flag::Readable, false);
         let failed = match error.kind() {
             io::ErrorKind::InvalidData => ConnectError::Tls {
                 message: error.to_string(),
-                is_certificate: self
-                    .stream
-                    .tls()
-                    .is_some_and(TlsStream::is_certificate_error),
+                is_certificate: self.wire.tls().is_some_and(TlsStream::is_certificate_error),
             },
             _ => ConnectError::Lost(format!(
                 "the connection ended during the handshake: {error}"
@@ -213,38 +248,30 @@ impl Client {
         self.fail(env, failed);
     }
 
-    /// An error of the socket, or the end of its input, has ended the attempt.
-    pub(super) fn abandon_attempt(&mut self, reason: &CloseReason) {
-        let failed = self
-            .stream
-            .tls()
-            .is_some_and(TlsStream::has_failed_handshake);
-        if let Some(outgoing) = self.outgoing_mut() {
-            let error = if reason.cause == crate::Cause::Shutdown {
-                ConnectError::Cancelled
-            } else if failed {
-                ConnectError::Tls {
-                    message: reason.reason.to_string(),
-                    is_certificate: false,
-                }
-            } else {
-                outgoing.end_of_input(ConnectError::Lost(format!(
-                    "the connection ended during the handshake: {}",
-                    reason.reason
-                )))
-            };
-            outgoing.fail(error);
-        }
-    }
-}
+    // Coming back to a server.
 
-/// The field with which a client comes back.
-fn outgoing_field(connection: &Connection) -> Option<String> {
-    match connection {
-        Connection::Outgoing(outgoing) => outgoing
-            .returning
-            .as_ref()
-            .map(|returning| returning.field.clone()),
-        _ => None,
+    /// Makes a connection that this side has opened resumable, with the token of the server.
+    pub(in crate::server) fn make_upstream(
+        &mut self,
+        env: &mut Env,
+        connect: Arc<Connect>,
+        token: &str,
+    ) {
+        // The secret is never sent, so no peer can resume this client.
+        let unused = ResumeToken::generate(self.id, None);
+        self.make_resumable(env, &unused, Accept::default(), false);
+        let upstream = Upstream {
+            connect,
+            token: token.into(),
+            joiner: None,
+            failures: Failures::default(),
+            opened: env.now,
+            unanswered: 0,
+            mark: (0, 0),
+        };
+        if let Some(delivery) = self.delivery_mut() {
+            delivery.certificate = None;
+            delivery.upstream = Some(Box::new(upstream));
+        }
     }
 }

@@ -1,215 +1,79 @@
-//! Resumable clients: their state while they are connected, and while they are detached after a cut.
+//! Resumable clients: sending what they have not confirmed, the cut, and coming back.
 //!
 //! When its TCP connection is cut, a resumable client stays in the registry. It is then *detached*: the service is not told,
-//! and messages to the client wait in the outbox. The client comes back with a [`ResumeToken`] on a new connection, which
-//! hands its socket to the detached client.
+//! and messages to the client wait in the outbox. The client comes back with a [`ResumeToken`] on a new connection, and takes its
+//! wire over.
 
-use std::time::Duration;
+use std::io;
 
+use super::Client;
+use super::delivery::{Delivery, Detached, Stuck, is_cut, may_wait};
 use super::outbox::Outbox;
-use super::upstream::{Upstream, is_cut_by_server};
-use super::{Client, Connection, Flag};
+use super::outgoing::is_cut_by_server;
+use super::wire::{Flag, Join, Protocol};
+use crate::protocol::deflate::Codec;
+use crate::protocol::handshake::Upgrade;
+use crate::protocol::http::HttpConnection;
 use crate::protocol::{
-    Accept, Cause, CloseCode, CloseReason, Message, NextStep, SentHeader, State, Time,
+    Accept, Cause, CloseCode, CloseReason, Message, SentHeader, State, StatusCode, Time, WebSocket,
 };
-use crate::server::config::ResumeConfig;
 use crate::server::env::Env;
 use crate::server::news::News;
 use crate::server::resume_token::{ResumeToken, Secret};
 use crate::server::status::ResumeStatus;
-use crate::server::stream::Stream;
-use crate::server::tls::PeerCertificate;
 
-/// How often to ask the service whether it still owes a detached client something.
-const CHECK: Duration = Duration::from_secs(1);
+/// How many bytes of messages are resent in one turn, and how many of these bytes count as a unit of work.
+const RESENT: (usize, usize) = (64 << 10, 2048);
 
-/// The additional state of a resumable client.
-#[derive(Debug)]
-pub(in crate::server) struct Resumable {
-    /// The messages that the client has not confirmed, and those that its latest PONG has confirmed. The latter are kept
-    /// until a PONG confirms more, because a client may answer a PING before its application has handled the messages
-    /// that precede it.
-    pub(super) outbox: Outbox,
-    /// The secret of the latest token.
-    pub(super) secret: Secret,
-    /// The secret of the previous token, and the number of messages that the client had sent when that token was used.
-    /// The previous token is valid until the client sends another message, which shows that it has the latest token.
-    pub(super) earlier: Option<(Secret, u64)>,
-    /// The number of bytes sent since the last PING that asks for a confirmation.
-    pub(super) unpinged: usize,
-    /// The count in the last of these PINGs, and when it was sent.
-    pub(super) pinged: (u64, Time),
-    /// The number of additional bytes that may be unconfirmed before the client's messages wait.
-    pub(super) allowance: usize,
-    /// When the client last made progress, while too much is unconfirmed for the service to send more. `None` otherwise.
-    pub(super) crowded: Option<Time>,
-    /// The state of a connection that this side has opened.
-    pub(super) upstream: Option<Box<Upstream>>,
-    /// The certificate of the client.
-    pub(super) certificate: Option<Box<PeerCertificate>>,
-    /// The fields of the first 101 response. A resumed connection gets them again.
-    pub(super) accept: Accept,
-    /// The CLOSE of the service that has not been sent. It follows the unsent messages, if necessary on the next
-    /// connection.
-    pub(super) closing: Option<CloseReason>,
-    /// Why the client has ended for good after the cut.
-    pub(super) ended: Option<CloseReason>,
-    /// Whether the client can no longer come back when its current connection ends.
-    pub(super) is_final: bool,
-    /// The turn of the loop in which the client came back. Events of this turn belong to its earlier connection.
-    pub(super) resumed_in: u64,
-    /// The number of times that the client has come back.
-    pub(super) resumes: u64,
-}
-
-/// The state of a client whose connection was cut.
-#[derive(Debug)]
-pub(super) struct Detached {
-    /// When the connection was cut.
-    pub(super) since: Time,
-    /// When the last data message was received or sent.
-    pub(super) last_message: Time,
-    /// Since when the service owes the client nothing. `None` while it owes something.
-    idle_since: Option<Time>,
-    /// When to ask again what the service owes.
-    check_at: Time,
-    /// Why the connection was cut.
-    cut: CloseReason,
-}
-
-impl Detached {
-    /// When to call [`Client::check_detached`].
-    pub(super) fn deadline(&self, limits: ResumeConfig) -> Time {
-        self.check_at.min(self.since + limits.limit)
-    }
-}
-
-/// Whether an end for this reason is a cut, after which the client may come back. `peer_close` is the code of the client's
-/// CLOSE.
-fn is_cut(reason: &CloseReason, peer_close: Option<CloseCode>) -> bool {
-    // A page that reloads sends 1001, for example. A client that leaves sends 1000 or no code.
-    let leaves = |code| matches!(code, CloseCode::NORMAL | CloseCode::NONE);
-    match reason.cause {
-        Cause::Eof | Cause::ReadError | Cause::WriteError | Cause::PingTimeout => true,
-        Cause::PeerClose => !leaves(reason.code),
-        // Without an answer to the CLOSE, the client may not have received the last messages.
-        Cause::Service => {
-            let is_answered = |code| code == reason.code || leaves(code);
-            !is_final(reason.code) && !peer_close.is_some_and(is_answered)
-        }
-        Cause::ProtocolError
-        | Cause::IdleTimeout
-        | Cause::SlowConsumer
-        | Cause::Memory
-        | Cause::RateLimit
-        | Cause::NotResumed
-        | Cause::Revoked
-        | Cause::Operator
-        | Cause::Shutdown => false,
-    }
-}
-
-/// Whether a close code of the service ends a client for good, because the client did something wrong.
-pub(super) fn is_final(code: CloseCode) -> bool {
-    matches!(
-        code,
-        CloseCode::PROTOCOL | CloseCode::POLICY | CloseCode::TOO_BIG
-    )
-}
+/// The same, if the messages are compressed.
+const RESENT_COMPRESSED: (usize, usize) = (16 << 10, 40);
 
 impl Client {
+    /// What the client keeps across its connections, if it is resumable.
     #[inline]
-    pub(super) fn resumable(&self) -> Option<&Resumable> {
-        self.backlog.as_ref()?.resumable.as_deref()
+    pub(in crate::server) fn delivery(&self) -> Option<&Delivery> {
+        self.wire.rare.as_ref()?.delivery.as_deref()
     }
 
-    pub(super) fn resumable_mut(&mut self) -> Option<&mut Resumable> {
-        self.backlog.as_mut()?.resumable.as_deref_mut()
+    pub(in crate::server) fn delivery_mut(&mut self) -> Option<&mut Delivery> {
+        self.wire.rare.as_mut()?.delivery.as_deref_mut()
     }
 
     /// Whether the client can resume its connection after a cut.
+    #[inline]
     pub(in crate::server) fn is_resumable(&self) -> bool {
-        self.resumable().is_some()
-    }
-
-    /// Whether the connection was cut and the client can still come back.
-    pub(in crate::server) fn is_detached(&self) -> bool {
-        matches!(self.connection, Connection::Detached(_))
+        self.delivery().is_some()
     }
 
     /// Whether the client is detached and has not ended.
     pub(in crate::server) fn may_come_back(&self) -> bool {
-        self.is_detached() && !self.has_ended()
+        self.wire.is_detached() && !self.has_ended()
     }
 
     /// Whether the client of another process can come back, now or after its connection is cut.
     pub(in crate::server) fn is_kept_for_return(&self) -> bool {
-        self.is_resumable() && !self.is_ours() && (self.is_connected() || self.may_come_back())
-    }
-
-    /// Whether messages wait until they can be sent, or until a client that was cut comes back.
-    pub(in crate::server) fn lacks_messages(&self) -> bool {
-        self.has_unsent() || (self.is_detached() && self.unconfirmed_count() > 0)
+        let may_return = self.wire.is_connected() || self.may_come_back();
+        self.is_resumable() && !self.is_ours() && may_return
     }
 
     /// Whether the client has ended for good after a cut.
     pub(super) fn has_ended(&self) -> bool {
-        self.resumable().is_some_and(|one| one.ended.is_some())
-    }
-
-    /// Takes the reason why the client has ended for good after a cut.
-    pub(super) fn take_ended(&mut self) -> Option<CloseReason> {
-        self.resumable_mut()?.ended.take()
-    }
-
-    /// Ends a client for good after a cut. An earlier reason takes precedence.
-    pub(super) fn end_cut(&mut self, reason: CloseReason) {
-        if let Some(resumable) = self.resumable_mut()
-            && resumable.ended.is_none()
-        {
-            resumable.ended = Some(resumable.closing.take().unwrap_or(reason));
-        }
-    }
-
-    /// What to do with a detached client.
-    pub(super) fn detached_step(&self) -> NextStep {
-        if self.has_ended() {
-            NextStep::Close
-        } else {
-            NextStep::Continue
-        }
-    }
-
-    /// How long the client has been detached.
-    pub(in crate::server) fn detached_for(&self, now: Time) -> Option<Duration> {
-        match &self.connection {
-            Connection::Detached(detached) => Some(now.since(detached.since)),
-            _ => None,
-        }
-    }
-
-    /// Since when the service owes a detached client nothing. `None` if it owes something, or if the client is connected.
-    pub(in crate::server) fn idle_since(&self) -> Option<Time> {
-        match &self.connection {
-            Connection::Detached(detached) => detached.idle_since,
-            _ => None,
-        }
-    }
-
-    /// The number of bytes of the kept messages.
-    pub(in crate::server) fn kept(&self) -> usize {
-        self.resumable()
-            .map_or(0, |resumable| resumable.outbox.len())
+        self.delivery().is_some_and(|one| one.ended.is_some())
     }
 
     /// The client's state for the status; `None` if it is not resumable.
     pub(in crate::server) fn resume_status(&self, now: Time) -> Option<ResumeStatus> {
-        let resumable = self.resumable()?;
+        let delivery = self.delivery()?;
         Some(ResumeStatus {
-            detached: self.detached_for(now),
-            kept_bytes: resumable.outbox.len(),
-            resumes: resumable.resumes,
+            detached: self.wire.detached_for(now),
+            kept_bytes: delivery.outbox.len(),
+            resumes: delivery.resumes,
         })
+    }
+
+    /// The number of bytes of the kept messages.
+    pub(in crate::server) fn kept(&self) -> usize {
+        self.delivery().map_or(0, |one| one.outbox.len())
     }
 
     /// Makes the client resumable. With `notice`, sends it the notice with its token.
@@ -220,38 +84,23 @@ impl Client {
         accept: Accept,
         notice: bool,
     ) {
-        let certificate = self.certificate();
-        let backlog = self.backlog.get_or_insert_default();
-        backlog.resumable = Some(Box::new(Resumable {
-            outbox: Outbox::default(),
-            secret: token.secret,
-            earlier: None,
-            unpinged: 0,
-            pinged: (0, env.now),
-            allowance: 0,
-            crowded: None,
-            upstream: None,
-            certificate,
-            accept,
-            closing: None,
-            ended: None,
-            is_final: false,
-            resumed_in: u64::MAX,
-            resumes: 0,
-        }));
+        let certificate = self.wire.certificate();
+        let limits = env.config.resume;
+        let delivery = Delivery::new(limits, token.secret, accept, certificate, env.now);
+        self.wire.busy().delivery = Some(Box::new(delivery));
         if notice {
             self.send_notice(env, token, 0);
         }
     }
 
-    /// The certificate that the client has presented on its connection.
-    pub(super) fn certificate(&self) -> Option<Box<PeerCertificate>> {
-        self.stream.tls()?.certificate().map(Box::new)
-    }
-
     /// Sends the notice: the token and the number of messages that the server has received. It is not counted as a
     /// message.
-    pub(super) fn send_notice(&mut self, env: &mut Env, token: &ResumeToken, received: u64) {
+    pub(in crate::server) fn send_notice(
+        &mut self,
+        env: &mut Env,
+        token: &ResumeToken,
+        received: u64,
+    ) {
         let notice = token.notice(received);
         self.transmit(env, |_, _, out| {
             let message = Message::Text(&notice);
@@ -259,21 +108,190 @@ impl Client {
         });
     }
 
+    // Sending.
+
+    /// Whether the connection was cut and messages are kept until the client comes back. This is true as soon as the
+    /// connection has ended, even before the loop has detached the client.
+    pub(super) fn takes_messages(&self) -> bool {
+        let Some(delivery) = self.delivery() else {
+            return false;
+        };
+        let is_cut =
+            self.wire.is_detached() || self.cut().is_some_and(|cut| cut.cause != Cause::Service);
+        is_cut && !delivery.is_over()
+    }
+
+    /// Keeps a message until the client confirms it. Returns whether the message must be sent now. Does nothing for a client
+    /// that is not resumable.
+    pub(super) fn keep(&mut self, env: &mut Env, message: Message<'_>) -> bool {
+        let is_connected = self.wire.is_connected();
+        let Some(delivery) = self.delivery_mut() else {
+            return true;
+        };
+        let (len, is_sent) = delivery.keep(message, is_connected);
+        env.memory.add(len);
+        if delivery.check_crowd(env.now) {
+            self.rearm(env);
+        }
+        is_sent
+    }
+
+    /// The number of messages that were sent, on the current connection and earlier ones.
+    pub(super) fn sent_count(&self) -> u64 {
+        let unsent = self.delivery().map_or(0, |one| one.outbox.unsent());
+        self.traffic.messages_out - unsent
+    }
+
+    /// Whether messages wait to be sent on the current connection.
+    pub(super) fn has_unsent(&self) -> bool {
+        self.delivery().is_some_and(Delivery::has_unsent)
+    }
+
+    /// Whether messages wait until they can be sent, or until a client that was cut comes back.
+    pub(in crate::server) fn lacks_messages(&self) -> bool {
+        let is_detached = self.wire.is_detached();
+        self.delivery()
+            .is_some_and(|one| one.has_unsent() || (is_detached && one.unconfirmed_count() > 0))
+    }
+
+    /// Sends the next unsent messages, up to the limit for one turn. Sends the CLOSE that waits behind them after the last
+    /// one. Called when all earlier output has been written to the socket.
+    pub(super) fn send_unsent(&mut self, env: &mut Env) {
+        let rare = self.wire.rare.as_mut();
+        // Sending needs the whole client, so the messages are taken out of it meanwhile.
+        let Some(mut delivery) = rare.and_then(|rare| rare.delivery.take()) else {
+            return;
+        };
+        let socket = self.wire.websocket_mut();
+        let compresses = socket.is_some_and(|socket| socket.codec().is_some());
+        let (most, cost) = if compresses {
+            RESENT_COMPRESSED
+        } else {
+            RESENT
+        };
+        // The messages were counted when the service sent them.
+        let counted = self.traffic.messages_out;
+        let mut total = 0;
+        while total < most
+            && let Some(message) = delivery.outbox.next_unsent()
+            && self.send_now(env, message).is_ok()
+        {
+            total += delivery.outbox.advance();
+        }
+        self.traffic.messages_out = counted;
+        env.budget.spend(total / cost);
+        delivery.unpinged += total;
+        self.wire.busy().delivery = Some(delivery);
+        self.ping_if_due(env);
+        if !self.has_unsent() {
+            self.send_waiting_close(env);
+        } else if self.wire.is_connected() && !self.wire.output_mut().blocked {
+            self.write_later(env);
+        }
+    }
+
+    /// Sends the CLOSE of the service that has waited for unsent messages.
+    fn send_waiting_close(&mut self, env: &mut Env) {
+        let closing = self.delivery_mut().and_then(|one| one.closing.take());
+        if let Some(closing) = closing {
+            self.close(env, closing);
+        }
+    }
+
+    /// Sends a PING that asks for a confirmation, if one is due.
+    pub(super) fn ping_if_due(&mut self, env: &mut Env) {
+        let sent = self.sent_count();
+        if self
+            .delivery_mut()
+            .is_some_and(|one| one.begin_ping(sent, env.now))
+        {
+            self.transmit(env, |protocol, _, out| {
+                if let Protocol::WebSocket(socket) = protocol {
+                    socket.ping(sent, out);
+                }
+            });
+        }
+    }
+
+    /// Handles a PONG that confirms the first `count` messages.
+    pub(super) fn confirm(&mut self, env: &mut Env, count: u64) {
+        self.release(env, |outbox| outbox.confirm(count));
+        if let Some(delivery) = self.delivery_mut() {
+            delivery.end_allowance();
+        }
+        self.ping_if_due(env);
+    }
+
+    /// Drops what the client has confirmed, because memory is short.
+    pub(in crate::server) fn release_confirmed(&mut self, env: &mut Env) {
+        self.release(env, Outbox::release_confirmed);
+    }
+
+    /// Drops messages with `release`, and reports if there is room again.
+    fn release(&mut self, env: &mut Env, release: impl FnOnce(&mut Outbox)) {
+        let Some(delivery) = self.delivery_mut() else {
+            return;
+        };
+        let was_crowded = delivery.is_crowded();
+        let is_relieved = delivery.release(env.now, release);
+        if is_relieved && !self.is_congested() {
+            env.push_news(self.id, News::Drained);
+        }
+        if was_crowded {
+            self.rearm(env);
+        }
+        self.read_again(env);
+    }
+
+    /// Whether so much is unconfirmed that the client's next message must wait for a PONG. A message that has begun to arrive
+    /// does not wait, because its rest may precede the PONG.
+    #[inline]
+    pub(super) fn awaits_confirmation(&self) -> bool {
+        let socket = || self.wire.websocket();
+        self.delivery().is_some_and(Delivery::awaits_confirmation)
+            && !socket().is_some_and(WebSocket::is_inside_message)
+    }
+
+    /// When to call [`Client::is_stuck`] for a connected client that confirms nothing.
+    pub(super) fn stuck_at(&self) -> Option<Time> {
+        let delivery = self.delivery().filter(|_| self.wire.is_connected())?;
+        delivery.stuck_at(self.awaits_confirmation())
+    }
+
+    /// Whether the client has had all output for some time, has confirmed none of it, and its PONG may be behind a
+    /// message that the service does not take.
+    pub(super) fn is_stuck(&mut self, env: &mut Env) -> bool {
+        if self.stuck_at().is_none_or(|at| at > env.now) {
+            return false;
+        }
+        let gate = self.read_gate(env);
+        let is_idle = self.wire.is_delivered() && !self.has_unsent();
+        let delivery = self.delivery_mut();
+        if delivery.is_some_and(|one| one.check_stuck(gate, is_idle, env.now) == Stuck::Cut) {
+            return true;
+        }
+        self.read_again(env);
+        false
+    }
+
+    // The cut.
+
     /// Why the connection was cut. `None` if it was not cut, or if the client may not come back. Called after the
     /// connection has ended.
     pub(in crate::server) fn cut(&self) -> Option<CloseReason> {
-        let Connection::WebSocket(socket) = &self.connection else {
-            return None;
-        };
-        if self.resumable()?.is_final || self.has_ended() {
+        let socket = self.wire.websocket()?;
+        let delivery = self.delivery()?;
+        if delivery.is_final || delivery.ended.is_some() {
             return None;
         }
         let reason = socket.close_reason()?;
-        let is_cut = if socket.is_client() {
-            is_cut_by_server(reason, socket.peer_close())
-                && (reason.cause != Cause::Service || self.may_close_again())
-        } else {
-            is_cut(reason, socket.peer_close())
+        let is_cut = match &delivery.upstream {
+            Some(upstream) => {
+                let lacks = delivery.outbox.unconfirmed() > 0;
+                is_cut_by_server(reason, socket.peer_close())
+                    && (reason.cause != Cause::Service || (lacks && upstream.may_close_again()))
+            }
+            None => is_cut(reason, socket.peer_close()),
         };
         is_cut.then(|| reason.clone())
     }
@@ -286,33 +304,21 @@ impl Client {
         cut: CloseReason,
         pending: bool,
     ) {
-        self.hang_up(env, poll);
-        self.stream = Stream::Closed;
-        if self.flags.set(Flag::Counted, false) {
-            env.addresses.remove_connection(self.remote.ip());
-        }
         let was_congested = self.is_congested();
-        if let Some(backlog) = self.backlog.as_deref_mut() {
-            backlog.forget_wire();
-        }
-        for flag in [Flag::Readable, Flag::HungUp, Flag::SendsLong] {
-            self.flags.set(flag, false);
-        }
-        if cut.cause == Cause::Service {
-            self.count_unanswered();
+        self.wire.cut(self.id, &mut env.scratch, poll);
+        if self.wire.flags.set(Flag::Counted, false) {
+            env.addresses.remove_connection(self.wire.remote.ip());
         }
         if cut.cause == Cause::Service
-            && let Some(resumable) = self.resumable_mut()
+            && let Some(delivery) = self.delivery_mut()
         {
-            resumable.closing = Some(cut.clone());
+            if let Some(upstream) = &mut delivery.upstream {
+                upstream.count_unanswered();
+            }
+            delivery.closing = Some(cut.clone());
         }
-        self.connection = Connection::Detached(Box::new(Detached {
-            since: env.now,
-            last_message: self.last_message(),
-            idle_since: None,
-            check_at: env.now,
-            cut,
-        }));
+        let detached = Detached::new(env.now, self.wire.last_message(), cut);
+        self.wire.protocol = Protocol::Detached(Box::new(detached));
         self.check_detached(env, pending);
         if was_congested && !self.is_congested() {
             env.push_news(self.id, News::Drained);
@@ -322,24 +328,13 @@ impl Client {
     /// Ends a detached client that was away for too long, or sets the time of the next check. `pending` says whether
     /// the service owes it something.
     pub(in crate::server) fn check_detached(&mut self, env: &mut Env, pending: bool) {
-        let limits = env.config.resume.unwrap_or_default();
-        if self.upstream().is_some() {
-            return self.rearm(env);
-        }
-        let Connection::Detached(detached) = &mut self.connection else {
+        let Some(limits) = self.delivery().map(|one| one.limits) else {
             return;
         };
-        let now = env.now;
-        detached.idle_since = match detached.idle_since {
-            _ if pending => None,
-            Some(since) => Some(since),
-            None => Some(now),
-        };
-        detached.check_at = match detached.idle_since {
-            Some(since) => since + limits.grace,
-            None => now + CHECK,
-        };
-        if detached.deadline(limits) <= now {
+        if !self.is_ours()
+            && let Protocol::Detached(detached) = &mut self.wire.protocol
+            && detached.check(&limits, pending, env.now)
+        {
             let reason = CloseReason::not_resumed(&detached.cut);
             return self.end(env, reason);
         }
@@ -349,23 +344,150 @@ impl Client {
     /// Closes a client that is not connected. If the service closes it, the client gets the CLOSE when it comes back.
     /// For any other reason, or with a final code, the client ends now.
     pub(super) fn close_cut(&mut self, env: &mut Env, reason: CloseReason) {
-        let is_over = match &self.connection {
-            Connection::Detached(_) => true,
-            Connection::WebSocket(socket) => socket.state() == State::Closed,
-            Connection::Http(_) | Connection::Outgoing(_) => false,
+        let takes_messages = self.takes_messages();
+        let is_over = match &self.wire.protocol {
+            Protocol::Detached(_) => true,
+            Protocol::WebSocket(socket) => socket.state() == State::Closed,
+            Protocol::Http(_) | Protocol::Outgoing(_) => false,
         };
-        if reason.cause == Cause::Service && !is_final(reason.code) {
-            if self.takes_messages()
-                && let Some(resumable) = self.resumable_mut()
-            {
-                resumable.closing = Some(reason);
+        let Some(delivery) = self.delivery_mut() else {
+            return;
+        };
+        if may_wait(&reason) {
+            if takes_messages {
+                delivery.closing = Some(reason);
             }
-        } else if is_over && self.is_resumable() {
-            self.end_cut(reason);
+        } else if is_over {
+            delivery.end(reason);
             self.disconnect(env);
-        } else if let Some(resumable) = self.resumable_mut() {
+        } else {
             // The closing handshake goes on, but the client cannot come back.
-            resumable.is_final = true;
+            delivery.is_final = true;
         }
+    }
+
+    // Coming back.
+
+    /// Whether the client can come back now with a token of this secret.
+    pub(in crate::server) fn opens_with(&self, secret: &Secret) -> bool {
+        let is_over = match &self.wire.protocol {
+            Protocol::Detached(_) => self.has_ended(),
+            Protocol::WebSocket(socket) => !socket.is_open() && self.cut().is_none(),
+            Protocol::Http(_) | Protocol::Outgoing(_) => true,
+        };
+        let messages_in = self.traffic.messages_in;
+        let delivery = self.delivery();
+        delivery.is_some_and(|one| one.opens_with(secret, messages_in)) && !is_over
+    }
+
+    /// Answers the handshake of this connection, on which another client comes back. No message is read before
+    /// [`Client::take_over`] has handed the connection to that client.
+    pub(in crate::server) fn open_to_join(
+        &mut self,
+        env: &mut Env,
+        upgrade: &Upgrade<'_>,
+        accept: &Accept,
+        codec: Option<Codec>,
+        join: Join,
+    ) {
+        env.counters.responded(StatusCode::SWITCHING_PROTOCOLS);
+        self.wire.join_later(join);
+        self.transmit(env, |protocol, now, out| {
+            *protocol = Protocol::WebSocket(WebSocket::accept(now, upgrade, accept, codec, out));
+        });
+    }
+
+    /// Whether events of this turn belong to an earlier connection of the client. When the kernel reported them, the new
+    /// socket was not yet registered for the client.
+    pub(in crate::server) fn is_stale_event(&self, env: &Env) -> bool {
+        let delivery = self.delivery();
+        delivery.is_some_and(|one| one.resumed_in == env.turn)
+    }
+
+    /// Takes over the connection of `new`, and sends all messages after the first `received` ones. In exchange, `new` gets
+    /// the old connection, which ends with CLOSE 4001 if it is still open. `new` is no longer a client.
+    pub(in crate::server) fn take_over(
+        &mut self,
+        env: &mut Env,
+        poll: &mio::Registry,
+        new: &mut Self,
+        received: u64,
+    ) {
+        let was_congested = self.is_congested();
+        if !self.is_ours() {
+            env.addresses.remove_client(self.wire.remote.ip());
+            env.addresses.add_client(new.wire.remote.ip());
+        }
+        let registered = self.swap_wires(poll, new);
+        new.end_taken(env, self.delivery_mut());
+        self.release(env, |outbox| outbox.resume_after(received));
+        let certificate = self.wire.certificate().filter(|_| !self.is_ours());
+        if let Some(delivery) = self.delivery_mut() {
+            delivery.resume(received, certificate, env.turn);
+            delivery.check_crowd(env.now);
+        }
+        if was_congested && !self.is_congested() {
+            env.push_news(self.id, News::Drained);
+        }
+        self.mark_delivered();
+        // The loop sends the waiting messages at the end of the turn.
+        self.write_later(env);
+        if !self.has_unsent() {
+            self.send_waiting_close(env);
+        }
+        self.read_again(env);
+        self.settle(env);
+        self.rearm(env);
+        if let Err(error) = registered {
+            // No event would ever come. The client may try again.
+            return self.end(env, CloseReason::read_error(&error));
+        }
+        let socket = self.wire.websocket();
+        if socket.is_some_and(|socket| socket.state() == State::Closed) {
+            // Writing the handshake failed.
+            self.disconnect(env);
+        }
+    }
+
+    /// Exchanges the connections of this client and of `new`. Fails if no events will come for this client's new connection.
+    fn swap_wires(&mut self, poll: &mio::Registry, new: &mut Self) -> io::Result<()> {
+        std::mem::swap(&mut self.wire, &mut new.wire);
+        let own = self.wire.busy();
+        let old = new.wire.rare.get_or_insert_default();
+        own.take_over(old);
+        new.path.clone_from(&self.path);
+        if let Err(error) = new.wire.stream.reregister(poll, new.id.token()) {
+            // It is read no more, and closes after its time limit.
+            log::warn!("{}: cannot register its socket again: {error}", new.id);
+        }
+        self.wire.stream.reregister(poll, self.id.token())
+    }
+
+    /// Ends a connection that another client has left. The CLOSE of a service that was not answered is kept in `delivery`.
+    fn end_taken(&mut self, env: &mut Env, delivery: Option<&mut Delivery>) {
+        let over = Protocol::Http(HttpConnection::closing(env.now));
+        let Protocol::WebSocket(mut socket) = std::mem::replace(&mut self.wire.protocol, over)
+        else {
+            self.wire.rare = None;
+            return self.disconnect(env);
+        };
+        let closing = socket.close_reason().cloned();
+        let closing = closing.filter(|reason| reason.cause == Cause::Service);
+        if let Some(delivery) = delivery {
+            delivery.closing = delivery.closing.take().or(closing);
+        }
+        let mut close = Vec::new();
+        let reason = CloseReason::new(Cause::Service, CloseCode::TAKEN_OVER, "Taken over");
+        socket.close(env.now, reason, &mut close);
+        // Releases the compressor.
+        socket.abandon(env.now, CloseReason::eof());
+        let output = self.wire.output_mut();
+        output.drop_unbegun();
+        if !close.is_empty() {
+            output.push(&[&close], 0);
+        }
+        self.write_later(env);
+        self.mark_delivered();
+        self.rearm(env);
     }
 }

@@ -5,10 +5,11 @@ use super::ConnectError;
 use crate::log_event::{log_event, word};
 use crate::protocol::Input;
 use crate::protocol::client::{ClientEvent, HandshakeError, ResponseHead};
-use crate::server::client::{Client, Remote};
+use crate::server::client::Join;
 use crate::server::context::Context;
 use crate::server::core::Core;
 use crate::server::id::ClientId;
+use crate::server::remote::Remote;
 use crate::server::service::Service;
 
 /// The longest resume token that is accepted from a server.
@@ -49,7 +50,7 @@ pub(in crate::server) fn handle_answer<S: Service>(
             let field = response.single("outrigger-resume").unwrap_or_default();
             let (token, received) = split_resume(field);
             let client = ctx.core.registry.get(id);
-            let Some(outgoing) = client.and_then(Client::outgoing) else {
+            let Some(outgoing) = client.and_then(|client| client.wire.outgoing()) else {
                 return;
             };
             let target = outgoing.returning.as_ref().map(|one| one.target);
@@ -65,10 +66,15 @@ pub(in crate::server) fn handle_answer<S: Service>(
                     }
                     ctx.core.with(id, |client, env| {
                         client.open_outgoing(env, path, agreement);
-                        client.join_later(target, received.unwrap_or_default());
+                        let received = received.unwrap_or_default();
+                        client.wire.join_later(Join { target, received });
                     });
                     ctx.core.with(target, |client, env| {
-                        client.begin_upstream(env.now, token.unwrap_or_default());
+                        let messages_in = client.traffic.messages_in;
+                        if let Some(delivery) = client.delivery_mut() {
+                            let token = token.unwrap_or_default();
+                            delivery.begin_upstream(env.now, token, messages_in);
+                        }
                     });
                 }
                 None => {
@@ -118,10 +124,9 @@ fn check_return(
     token: Option<&str>,
     received: Option<u64>,
 ) -> Result<(), &'static str> {
-    let Some(client) = core
-        .registry
-        .get(target)
-        .filter(|client| client.may_come_back())
+    let client = core.registry.get(target);
+    let client = client.filter(|client| client.may_come_back());
+    let Some((client, delivery)) = client.and_then(|client| Some((client, client.delivery()?)))
     else {
         return Err("the connection has ended");
     };
@@ -129,7 +134,7 @@ fn check_return(
         return Err("the server no longer offers resumable connections");
     };
     let received = received.ok_or("the server's Outrigger-Resume field is not valid")?;
-    client
-        .check_received(received)
+    delivery
+        .check_received(received, client.traffic.messages_out)
         .map_err(|_| "the server reports an impossible number of received messages")
 }

@@ -153,9 +153,9 @@ mod tests {
 
     use crate::protocol::Time;
     use crate::server::bell::Bell;
-    use crate::server::client::Remote;
     use crate::server::connector::Resolver;
     use crate::server::core::Core;
+    use crate::server::remote::Remote;
     use crate::server::*;
 
     #[test]
@@ -182,7 +182,7 @@ mod tests {
                 .add_client(stream.into(), remote, false)
                 .expect("a client");
             core.with(client, |client, _| {
-                client.credential = tokens.presented(presented.as_bytes());
+                client.wire.credential = tokens.presented(presented.as_bytes());
             });
             assert_eq!(core.principal(client), principal);
             assert_eq!(core.scope(client), scope);

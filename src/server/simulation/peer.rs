@@ -208,7 +208,11 @@ impl World {
     fn owner(&self, link: usize) -> Option<ClientId> {
         let stream = &self.upstream.links.get(link)?.stream;
         let mut clients = self.server.ctx.core.registry.iter();
-        let owner = clients.find(|one| one.memory_stream().is_some_and(|own| own.is_same(stream)));
+        let owner = clients.find(|one| {
+            one.wire
+                .memory_stream()
+                .is_some_and(|own| own.is_same(stream))
+        });
         owner.map(|client| client.id)
     }
 
@@ -248,7 +252,11 @@ impl World {
             }
         }
         let core = &self.server.ctx.core;
-        let pending = core.registry.iter().filter(|one| one.is_outgoing()).count();
+        let pending = core
+            .registry
+            .iter()
+            .filter(|one| one.wire.is_outgoing())
+            .count();
         let cut = ours.open.values().filter(|cut| **cut).count();
         assert!(
             pending <= ours.connecting.len() + cut,
@@ -256,7 +264,11 @@ impl World {
         );
         for (client, is_cut) in &ours.open {
             let entry = core.registry.get(*client).expect("it is registered");
-            assert_eq!(entry.is_detached(), *is_cut, "{client} was told of its cut");
+            assert_eq!(
+                entry.wire.is_detached(),
+                *is_cut,
+                "{client} was told of its cut"
+            );
         }
     }
 

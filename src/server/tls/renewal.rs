@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::config::TlsConfig;
 use crate::protocol::CloseReason;
+use crate::server::client::Delivery;
 use crate::server::core::Core;
 
 /// A certificate that expires within this many days is warned about.
@@ -41,7 +42,10 @@ impl Core {
         // Verifying the signatures of thousands of clients takes long, and is necessary only for other authorities.
         let is_same = present.is_some_and(|present| present.has_same_authorities(&tls));
         for client in self.registry.iter_mut() {
-            let accepted = match (client.tls(), client.kept_certificate()) {
+            let accepted = match (
+                client.wire.tls(),
+                client.delivery().and_then(Delivery::certificate),
+            ) {
                 (Some(stream), _) if is_same => stream.is_current(),
                 (None, Some(certificate)) if is_same => certificate.is_current(),
                 (Some(stream), _) => stream.is_accepted_by(&tls),

@@ -1,16 +1,12 @@
-//! The backlog of a client: output that waits for the socket, and input that waits to be handled.
+//! The output of a connection that its socket has not taken, and the frames of a broadcast, which connections share.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::forwarding::Forwarding;
-use super::resumable::Resumable;
-use super::takeover::Join;
-use crate::protocol::Time;
-use crate::protocol::deflate::{Codec, Compression, CompressionFailed, Squeeze};
-use crate::protocol::http::TraceParent;
+use crate::protocol::deflate::{Codec, Compression, CompressionFailed, SLICE, Squeeze};
+use crate::protocol::{Message, SentHeader, Time, WebSocket};
 use crate::server::stream::Stream;
 use crate::server::tls::Scratch;
 
@@ -53,15 +49,14 @@ impl Block {
     }
 }
 
-/// The waiting output and input of a client. A client has a backlog only while something waits, or if it is resumable
-/// or comes from a trusted proxy.
+/// The queued output of a connection.
 ///
 /// ```text
 ///  blocks: [ written | waiting ] [ waiting ] ... [ waiting, may grow ]
 ///                    ^ written bytes of the first block
 /// ```
 #[derive(Debug, Default)]
-pub(in crate::server) struct Backlog {
+pub(super) struct Output {
     blocks: VecDeque<Block>,
     /// The number of bytes of the first block that were written. It is less than the block's length, and 0 if there is no
     /// block.
@@ -70,40 +65,30 @@ pub(in crate::server) struct Backlog {
     begun: bool,
     /// The number of unwritten bytes in all blocks.
     queued: usize,
-    /// The length of the longest piece added since the backlog was last empty.
+    /// The length of the longest piece added since the output was last empty.
     largest: usize,
     /// While over the limit: the number of bytes that the peer has accepted, and when that last changed.
     taken: Option<(u64, Time)>,
     /// Whether the socket was full at the last write. An event reports when it has room.
-    pub(in crate::server) blocked: bool,
+    pub(super) blocked: bool,
     /// Whether the output has exceeded the soft limit and has not drained since.
-    pub(in crate::server) congested: bool,
+    pub(super) congested: bool,
     /// Whether the client is queued to be written at the end of the turn.
-    pub(in crate::server) dirty: bool,
-    /// Input that was read but not handled yet.
-    pub(in crate::server) unread: Vec<u8>,
-    /// The state of a client that can resume its connection.
-    pub(super) resumable: Option<Box<Resumable>>,
-    /// The state of a connection from a trusted proxy. The loop keeps it until the connection, or its client, ends.
-    pub(super) forwarding: Option<Box<Forwarding>>,
-    /// The trace of the last request of the connection.
-    pub(super) trace: Option<Box<TraceParent>>,
-    /// Set while this connection is about to continue another client.
-    pub(super) join: Option<Join>,
+    pub(super) dirty: bool,
 }
 
-impl Backlog {
+impl Output {
     /// The number of bytes of output that wait.
-    pub(in crate::server) fn queued(&self) -> usize {
+    pub(super) fn queued(&self) -> usize {
         self.queued
     }
 
-    /// The length of the longest piece added since the backlog was last empty. No waiting message is longer.
-    pub(in crate::server) fn largest(&self) -> usize {
+    /// The length of the longest piece added since the output was last empty. No waiting message is longer.
+    pub(super) fn largest(&self) -> usize {
         self.largest
     }
 
-    /// The memory that is held for the client, in bytes. Clients that share a frame hold equal parts of it.
+    /// The memory of the output, in bytes. Clients that share a frame hold equal parts of it.
     pub(super) fn held(&self) -> usize {
         let block = |block: &Block| match block {
             Block::Own(bytes) => bytes.capacity(),
@@ -111,20 +96,12 @@ impl Backlog {
             Block::Static(_) => 0,
             Block::Squeeze(message) => message.remaining(),
         };
-        let resumable = self.resumable.as_ref();
-        self.blocks.iter().map(block).sum::<usize>()
-            + self.unread.capacity()
-            + resumable.map_or(0, |resumable| resumable.outbox.memory())
+        self.blocks.iter().map(block).sum()
     }
 
     /// Whether the peer has accepted any bytes within `patience`. `delivered` is the number that it has accepted so
     /// far. The first call begins the measurement.
-    pub(in crate::server) fn takes_steadily(
-        &mut self,
-        delivered: u64,
-        now: Time,
-        patience: Duration,
-    ) -> bool {
+    pub(super) fn takes_steadily(&mut self, delivered: u64, now: Time, patience: Duration) -> bool {
         let (taken, since) = *self.taken.get_or_insert((delivered, now));
         if delivered.wrapping_sub(taken) as i64 > 0 {
             self.taken = Some((delivered, now));
@@ -133,27 +110,14 @@ impl Backlog {
         now.since(since) < patience
     }
 
-    /// Whether neither output nor input waits, and nothing is kept for the client.
-    pub(in crate::server) fn is_empty(&self) -> bool {
-        let keeps = self.resumable.is_some()
-            || self.forwarding.is_some()
-            || self.trace.is_some()
-            || self.join.is_some();
-        self.queued == 0 && self.unread.is_empty() && !keeps
-    }
-
-    /// Drops the output and the input of a connection that was cut.
-    pub(super) fn forget_wire(&mut self) {
-        *self = Self {
-            resumable: self.resumable.take(),
-            forwarding: self.forwarding.take(),
-            trace: self.trace.take(),
-            ..Self::default()
-        };
+    /// Whether nothing is queued, and nothing is held back until it has drained.
+    #[inline]
+    pub(super) fn is_idle(&self) -> bool {
+        self.queued == 0 && !self.congested
     }
 
     /// Appends whole frames, given in parts. The first `skip` bytes have been written already.
-    pub(in crate::server) fn push(&mut self, parts: &[&[u8]], mut skip: usize) {
+    pub(super) fn push(&mut self, parts: &[&[u8]], mut skip: usize) {
         let total = parts.iter().map(|part| part.len()).sum::<usize>();
         if skip > 0 {
             debug_assert!(self.queued == 0 && skip < total);
@@ -179,7 +143,7 @@ impl Backlog {
     }
 
     /// Appends bytes that are part of the program. They take no memory of the connection.
-    pub(in crate::server) fn push_static(&mut self, bytes: &'static [u8]) {
+    pub(super) fn push_static(&mut self, bytes: &'static [u8]) {
         if bytes.is_empty() {
             return;
         }
@@ -190,7 +154,7 @@ impl Backlog {
     }
 
     /// Appends the blocks of one long message.
-    pub(in crate::server) fn push_blocks(&mut self, blocks: Vec<Vec<u8>>) {
+    pub(super) fn push_blocks(&mut self, blocks: Vec<Vec<u8>>) {
         let total = blocks.iter().map(Vec::len).sum::<usize>();
         for block in blocks.into_iter().filter(|block| !block.is_empty()) {
             if block.len() < SMALL_BLOCK {
@@ -205,7 +169,7 @@ impl Backlog {
     }
 
     /// Appends a frame that several clients share. The first `written` bytes have been written already.
-    pub(in crate::server) fn push_shared(&mut self, frame: Arc<[u8]>, written: usize) {
+    pub(super) fn push_shared(&mut self, frame: Arc<[u8]>, written: usize) {
         debug_assert!(written < frame.len() && (written == 0 || self.queued == 0));
         if self.queued == 0 {
             self.written = written;
@@ -217,7 +181,7 @@ impl Backlog {
     }
 
     /// Appends a message that is compressed when it is sent.
-    pub(in crate::server) fn push_squeeze(&mut self, message: Squeeze) {
+    pub(super) fn push_squeeze(&mut self, message: Squeeze) {
         self.queued += message.remaining();
         self.largest = self.largest.max(message.remaining());
         self.blocks.push_back(Block::Squeeze(message));
@@ -225,18 +189,18 @@ impl Backlog {
     }
 
     /// Whether a message waits to be compressed, so that nothing else may be compressed before it.
-    pub(in crate::server) fn has_squeeze(&self) -> bool {
+    pub(super) fn has_squeeze(&self) -> bool {
         let is_squeeze = |block: &Block| matches!(block, Block::Squeeze(_));
         self.blocks.iter().any(is_squeeze)
     }
 
     /// Whether the first block must be compressed before it is sent.
-    pub(in crate::server) fn must_squeeze(&self) -> bool {
+    pub(super) fn must_squeeze(&self) -> bool {
         matches!(self.blocks.front(), Some(Block::Squeeze(_)))
     }
 
     /// Compresses a slice of the first block if it must be compressed, and returns the number of bytes compressed.
-    pub(in crate::server) fn squeeze(
+    pub(super) fn squeeze(
         &mut self,
         codec: Option<&mut Codec>,
         shared: Option<&mut Compression>,
@@ -263,7 +227,7 @@ impl Backlog {
     }
 
     /// Drops every block of which no byte was written.
-    pub(in crate::server) fn drop_unbegun(&mut self) {
+    pub(super) fn drop_unbegun(&mut self) {
         self.blocks
             .truncate(usize::from(self.written > 0 || self.begun));
         self.queued = self
@@ -274,11 +238,7 @@ impl Backlog {
     }
 
     /// Writes once and returns the number of bytes that the socket has taken.
-    pub(in crate::server) fn write(
-        &mut self,
-        stream: &mut Stream,
-        scratch: &mut Scratch,
-    ) -> io::Result<u64> {
+    pub(super) fn write(&mut self, stream: &mut Stream, scratch: &mut Scratch) -> io::Result<u64> {
         let mut slices = [IoSlice::new(&[]); BLOCKS_PER_WRITE];
         let mut count = 0;
         let mut offered = 0;
@@ -328,5 +288,64 @@ impl Backlog {
                 .front()
                 .is_none_or(|block| self.written < block.len())
         );
+    }
+}
+
+/// The frames of a broadcast: one uncompressed, and one for each compression window that a client has negotiated.
+/// Clients share them.
+#[derive(Debug)]
+pub(in crate::server) struct Broadcast<'a> {
+    pub(super) message: Message<'a>,
+    plain: Arc<[u8]>,
+    /// The compressed frames by the bits of their window. `None` if compression does not make the message smaller.
+    compressed: Vec<(u8, Option<Arc<[u8]>>)>,
+}
+
+impl<'a> Broadcast<'a> {
+    pub(in crate::server) fn new(message: Message<'a>) -> Self {
+        let payload = message.as_bytes();
+        let header = SentHeader::new(message.opcode(), payload.len());
+        Self {
+            message,
+            plain: [header.encode().as_slice(), payload].concat().into(),
+            compressed: Vec::new(),
+        }
+    }
+
+    /// The frame for a client. `is_behind` says that a message waits to be compressed for it.
+    pub(super) fn frame(
+        &mut self,
+        socket: &mut WebSocket,
+        compression: &mut Option<Compression>,
+        is_behind: bool,
+    ) -> &Arc<[u8]> {
+        let (Some(codec), Some(compression)) = (socket.codec(), compression) else {
+            return &self.plain;
+        };
+        // Compressing a long message would block the loop, and a message that waits to be compressed must be compressed
+        // first.
+        if is_behind || self.message.as_bytes().len() > SLICE {
+            return &self.plain;
+        }
+        let window = codec.window();
+        let known = self.compressed.iter().position(|(bits, _)| *bits == window);
+        let at = known.unwrap_or_else(|| {
+            let payload = self.message.as_bytes();
+            let frame = compression.compress_alone(payload, window).map(|bytes| {
+                let header = SentHeader::compressed(self.message.opcode(), bytes.len());
+                let frame = [header.encode().as_slice(), &bytes].concat().into();
+                compression.give_back(bytes);
+                frame
+            });
+            self.compressed.push((window, frame));
+            self.compressed.len() - 1
+        });
+        match &self.compressed[at].1 {
+            Some(frame) => {
+                codec.note_alone();
+                frame
+            }
+            None => &self.plain,
+        }
     }
 }

@@ -1,0 +1,859 @@
+//! The connection of a client: its socket, its protocol, and what is queued in either direction.
+//!
+//! A [`Wire`] ends with its socket, while a resumable [`Client`](super::Client) survives a cut. When the client comes back, the
+//! two clients exchange their wires.
+
+use std::io;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::delivery::{Delivery, Detached};
+use super::inbound::{Inbound, Input, Read};
+use super::output::Output;
+use crate::protocol::http::{HttpConnection, HttpEvent, HttpState, TraceParent};
+use crate::protocol::{Cause, CloseReason, NextStep, Request, Time, WebSocket};
+use crate::server::connector::{ConnectError, Outgoing};
+use crate::server::env::Env;
+use crate::server::error::SendError;
+use crate::server::id::ClientId;
+use crate::server::policy::CredentialId;
+use crate::server::remote::Remote;
+use crate::server::scheduler::AccountId;
+use crate::server::stream::Stream;
+use crate::server::tls::{PeerCertificate, Scratch, TlsStream};
+
+/// The factor by which the output limit is higher for a client that keeps reading.
+const STEADY_FACTOR: usize = 4;
+
+/// A client keeps reading if it has accepted output within this time.
+const STEADY: Duration = Duration::from_secs(5);
+
+/// The protocol of a connection.
+#[derive(Debug)]
+pub(super) enum Protocol {
+    /// HTTP: every connection before its upgrade.
+    Http(HttpConnection),
+    /// WebSocket, after the upgrade.
+    WebSocket(WebSocket),
+    /// A connection that this side is opening.
+    Outgoing(Box<Outgoing>),
+    /// None: the connection was cut, and the client may resume it.
+    Detached(Box<Detached>),
+}
+
+/// A set of boolean properties, one bit for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Flags<F>(u8, PhantomData<F>);
+
+/// A boolean property of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Flag {
+    /// The socket may have more to read.
+    Readable = 1,
+    /// The peer has half-closed the connection, so end of file follows even after a short read.
+    HungUp = 1 << 1,
+    /// The last read ended inside a long message.
+    SendsLong = 1 << 2,
+    /// The connection is counted for its address.
+    Counted = 1 << 3,
+    /// The last request was authenticated, or the server requires no token.
+    Trusted = 1 << 4,
+    /// The client is checked out and being read. Its output goes to the loop's write buffer.
+    Reading = 1 << 5,
+    /// Something may be queued or kept, so each message takes the slow path. See [`Wire::is_quiet`].
+    Busy = 1 << 6,
+}
+
+impl From<Flag> for u8 {
+    fn from(flag: Flag) -> Self {
+        flag as Self
+    }
+}
+
+impl<F> Default for Flags<F> {
+    fn default() -> Self {
+        Self(0, PhantomData)
+    }
+}
+
+impl<F: Into<u8>> Flags<F> {
+    #[inline]
+    pub(super) fn has(self, flag: F) -> bool {
+        self.0 & flag.into() != 0
+    }
+
+    /// Sets or clears a flag and returns what it was.
+    #[inline]
+    pub(super) fn set(&mut self, flag: F, on: bool) -> bool {
+        let (flag, before) = (flag.into(), self.0);
+        self.0 = if on { before | flag } else { before & !flag };
+        before & flag != 0
+    }
+}
+
+/// What only some connections have.
+#[derive(Debug, Default)]
+pub(super) struct Rare {
+    /// Output that the socket has not taken.
+    pub(super) output: Output,
+    /// Input that was read but not handled yet.
+    unread: Vec<u8>,
+    forwarding: Option<Box<Forwarding>>,
+    /// The trace of the last request.
+    trace: Option<Box<TraceParent>>,
+    /// Set while this connection is about to continue another client.
+    join: Option<Join>,
+    /// What the client keeps across its connections. It is here so that a client has one pointer only, and stays with the client
+    /// when the wires are exchanged.
+    pub(super) delivery: Option<Box<Delivery>>,
+}
+
+impl Rare {
+    /// Whether there is no reason to keep the box.
+    fn is_empty(&self) -> bool {
+        self.is_quiet() && self.forwarding.is_none() && self.trace.is_none()
+    }
+
+    /// Takes what the client keeps from the box of its old connection, of which no further input is handled.
+    pub(super) fn take_over(&mut self, old: &mut Self) {
+        self.delivery = old.delivery.take();
+        self.join = None;
+        old.unread = Vec::new();
+        // Each of them was queued under the id of the other client.
+        (self.output.dirty, old.output.dirty) = (false, false);
+    }
+
+    fn is_quiet(&self) -> bool {
+        let is_idle = self.output.is_idle() && self.unread.is_empty();
+        is_idle && self.delivery.is_none() && self.join.is_none()
+    }
+}
+
+/// The state of a connection from a trusted proxy, from `accept` to its end. The connection carries requests of any client, so
+/// neither the user of a unix socket nor the certificate of the proxy identifies them, even if a request has none of the
+/// fields that proxies set: some proxies let a client remove them.
+///
+/// A connection with a PROXY protocol header has no such state. The proxy that sends the header does not look at requests, so
+/// it passes on forged fields.
+#[derive(Debug)]
+pub(in crate::server) struct Forwarding {
+    /// The address of the proxy.
+    peer: Remote,
+    /// The user that the proxy has named in the last request.
+    user: Option<Arc<str>>,
+}
+
+/// The request of a new connection to be handed to an earlier client.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::server) struct Join {
+    pub(in crate::server) target: ClientId,
+    /// The number of messages that the client has received.
+    pub(in crate::server) received: u64,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(in crate::server) struct Wire {
+    pub(super) protocol: Protocol,
+    pub(super) rare: Option<Box<Rare>>,
+    pub(super) stream: Stream,
+    /// The low bits of [`Wire::delivered`] when progress was last measured.
+    delivered_mark: u32,
+    /// Who pays for the work that the connection causes.
+    pub(in crate::server) account: AccountId,
+    pub(in crate::server) remote: Remote,
+    /// The token of the last request.
+    pub(in crate::server) credential: Option<CredentialId>,
+    pub(super) flags: Flags<Flag>,
+}
+
+impl Wire {
+    /// A connection that waits for its first request.
+    pub(super) fn new(stream: Stream, remote: Remote, now: Time) -> Self {
+        Self {
+            protocol: Protocol::Http(HttpConnection::new(now)),
+            rare: None,
+            stream,
+            delivered_mark: 0,
+            account: AccountId::SERVER,
+            remote,
+            credential: None,
+            flags: Flags::default(),
+        }
+    }
+
+    // The protocol.
+
+    /// The connection before its upgrade.
+    #[inline]
+    pub(in crate::server) fn http(&self) -> Option<&HttpConnection> {
+        match &self.protocol {
+            Protocol::Http(http) => Some(http),
+            _ => None,
+        }
+    }
+
+    pub(super) fn http_mut(&mut self) -> Option<&mut HttpConnection> {
+        match &mut self.protocol {
+            Protocol::Http(http) => Some(http),
+            _ => None,
+        }
+    }
+
+    /// The connection after its upgrade.
+    #[inline]
+    pub(in crate::server) fn websocket(&self) -> Option<&WebSocket> {
+        match &self.protocol {
+            Protocol::WebSocket(socket) => Some(socket),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    pub(super) fn websocket_mut(&mut self) -> Option<&mut WebSocket> {
+        match &mut self.protocol {
+            Protocol::WebSocket(socket) => Some(socket),
+            _ => None,
+        }
+    }
+
+    /// The state of a connection that this side is opening.
+    #[inline]
+    pub(in crate::server) fn outgoing(&self) -> Option<&Outgoing> {
+        match &self.protocol {
+            Protocol::Outgoing(outgoing) => Some(outgoing),
+            _ => None,
+        }
+    }
+
+    pub(in crate::server) fn outgoing_mut(&mut self) -> Option<&mut Outgoing> {
+        match &mut self.protocol {
+            Protocol::Outgoing(outgoing) => Some(outgoing),
+            _ => None,
+        }
+    }
+
+    /// Makes this a connection that this side is opening.
+    pub(in crate::server) fn set_outgoing(&mut self, outgoing: Outgoing) {
+        self.protocol = Protocol::Outgoing(Box::new(outgoing));
+    }
+
+    /// Takes the state of a connection that could not be opened.
+    pub(in crate::server) fn take_outgoing(&mut self) -> Option<Box<Outgoing>> {
+        self.outgoing()?;
+        let closed = Protocol::Http(HttpConnection::closing(self.since()));
+        match std::mem::replace(&mut self.protocol, closed) {
+            Protocol::Outgoing(outgoing) => Some(outgoing),
+            _ => None,
+        }
+    }
+
+    /// An error of the socket, or the end of its input, has ended the attempt.
+    pub(super) fn abandon_attempt(&mut self, reason: &CloseReason) {
+        let tls = self.tls();
+        let failed = tls.is_some_and(TlsStream::has_failed_handshake);
+        if let Some(outgoing) = self.outgoing_mut() {
+            let error = if reason.cause == Cause::Shutdown {
+                ConnectError::Cancelled
+            } else if failed {
+                ConnectError::Tls {
+                    message: reason.reason.to_string(),
+                    is_certificate: false,
+                }
+            } else {
+                outgoing.end_of_input(ConnectError::Lost(format!(
+                    "the connection ended during the handshake: {}",
+                    reason.reason
+                )))
+            };
+            outgoing.fail(error);
+        }
+    }
+
+    /// The state of a client whose connection was cut.
+    pub(in crate::server) fn detached(&self) -> Option<&Detached> {
+        match &self.protocol {
+            Protocol::Detached(detached) => Some(detached),
+            _ => None,
+        }
+    }
+
+    /// Whether this side is opening the connection.
+    #[inline]
+    pub(in crate::server) fn is_outgoing(&self) -> bool {
+        self.outgoing().is_some()
+    }
+
+    /// Whether the connection was cut, and the client may resume it.
+    pub(in crate::server) fn is_detached(&self) -> bool {
+        self.detached().is_some()
+    }
+
+    /// How long the client has been detached.
+    pub(in crate::server) fn detached_for(&self, now: Time) -> Option<Duration> {
+        Some(now.since(self.detached()?.since))
+    }
+
+    /// Whether the connection carries messages.
+    #[inline]
+    pub(in crate::server) fn is_connected(&self) -> bool {
+        self.websocket().is_some_and(WebSocket::is_open)
+    }
+
+    /// Whether the WebSocket is closing or closed.
+    pub(in crate::server) fn is_closing(&self) -> bool {
+        self.websocket().is_some_and(|socket| !socket.is_open())
+    }
+
+    /// Whether the WebSocket was opened, even if it has been cut since.
+    pub(in crate::server) fn was_open(&self) -> bool {
+        !matches!(self.protocol, Protocol::Http(_) | Protocol::Outgoing(_))
+    }
+
+    /// The state of the connection before its upgrade.
+    pub(super) fn http_state(&self) -> Option<HttpState> {
+        self.http().map(HttpConnection::state)
+    }
+
+    /// Whether a request head is arriving, or is being handled.
+    pub(in crate::server) fn awaits_head(&self) -> bool {
+        self.http_state() == Some(HttpState::Head)
+    }
+
+    /// Whether a request, or its body, is arriving.
+    pub(in crate::server) fn is_requesting(&self) -> bool {
+        matches!(self.http_state(), Some(HttpState::Head | HttpState::Body))
+    }
+
+    /// Whether a call is not answered yet, or only in part.
+    pub(in crate::server) fn is_answering(&self) -> bool {
+        self.http().is_some_and(HttpConnection::is_answering)
+    }
+
+    /// Whether a call has not been completely answered.
+    pub(in crate::server) fn is_unanswered(&self) -> bool {
+        self.http().is_some_and(HttpConnection::is_unanswered)
+    }
+
+    /// Whether the first request has not arrived completely.
+    pub(in crate::server) fn is_new(&self) -> bool {
+        self.http().is_some_and(HttpConnection::is_new)
+    }
+
+    /// Whether the client is unauthenticated, not upgraded, and has no pending call.
+    pub(in crate::server) fn is_stranger(&self) -> bool {
+        let is_idle = self.http().is_some_and(|http| !http.is_unanswered());
+        is_idle && !self.flags.has(Flag::Trusted)
+    }
+
+    /// When the current state of the connection began. For an open WebSocket: when it was opened.
+    pub(in crate::server) fn since(&self) -> Time {
+        match &self.protocol {
+            Protocol::Http(http) => http.since(),
+            Protocol::Outgoing(outgoing) => outgoing.began,
+            Protocol::WebSocket(socket) => socket.since(),
+            Protocol::Detached(detached) => detached.since,
+        }
+    }
+
+    /// When the last data message passed in either direction.
+    pub(in crate::server) fn last_message(&self) -> Time {
+        match &self.protocol {
+            Protocol::WebSocket(socket) => socket.last_message(),
+            Protocol::Detached(detached) => detached.last_message,
+            Protocol::Http(_) | Protocol::Outgoing(_) => self.since(),
+        }
+    }
+
+    /// The time since the last bytes arrived from an upgraded client.
+    pub(in crate::server) fn silence(&self, now: Time) -> Duration {
+        self.websocket()
+            .map_or_else(|| now.since(self.since()), |socket| socket.silence(now))
+    }
+
+    /// Restarts the idle timeout and cancels an awaited PONG, because the server did not read from the peer.
+    pub(super) fn excuse_silence(&mut self, now: Time) {
+        match &mut self.protocol {
+            Protocol::Http(http) => http.excuse_silence(now),
+            Protocol::WebSocket(socket) => socket.excuse_silence(now),
+            Protocol::Outgoing(_) | Protocol::Detached(_) => {}
+        }
+    }
+
+    /// Requires a PROXY protocol header before the first request.
+    pub(in crate::server) fn expect_proxy_header(&mut self) {
+        if let Some(http) = self.http_mut() {
+            http.expect_proxy_header();
+        }
+    }
+
+    /// Fails unless a call is in this state.
+    pub(super) fn expect(&self, state: HttpState) -> Result<(), SendError> {
+        if self.http_state() == Some(state) {
+            Ok(())
+        } else {
+            Err(SendError::Gone)
+        }
+    }
+
+    /// Records the properties of a request that its answer depends on. `origin` is the origin of the page that may read
+    /// the answer.
+    pub(in crate::server) fn begin_request(
+        &mut self,
+        request: &Request<'_>,
+        origin: Option<&str>,
+        is_last: bool,
+    ) {
+        if let Some(http) = self.http_mut() {
+            http.begin_request(request, origin);
+            if is_last {
+                http.end_keep_alive();
+            }
+        }
+    }
+
+    /// Records whether a request was authenticated. An unauthenticated connection is not kept alive for further
+    /// requests.
+    pub(in crate::server) fn set_trusted(&mut self, trusted: bool) {
+        self.flags.set(Flag::Trusted, trusted);
+        if !trusted && let Some(http) = self.http_mut() {
+            http.end_keep_alive();
+        }
+    }
+
+    /// Parses input before the upgrade, up to the next event.
+    pub(super) fn receive_head<'a>(
+        &mut self,
+        env: &Env,
+        input: &mut Input<'a>,
+    ) -> Option<Inbound<'a>> {
+        match &mut self.protocol {
+            Protocol::Http(http) => {
+                let event = http.receive(env.now, input, &env.protocol.limits)?;
+                if let (HttpEvent::Proxied(_), Some(tls)) = (&event, self.stream.tls_mut()) {
+                    // The handshake follows, and some of it may have been read.
+                    self.flags.set(Flag::Readable, true);
+                    tls.begin_handshake(input.take(input.len()));
+                }
+                Some(Inbound::Http(event))
+            }
+            Protocol::Outgoing(outgoing) => {
+                let max_head = env.protocol.limits.max_head;
+                let event = outgoing.handshake.receive(input, max_head)?;
+                Some(Inbound::Response(event))
+            }
+            Protocol::WebSocket(_) | Protocol::Detached(_) => None,
+        }
+    }
+
+    /// The next step of closing, once all output is written.
+    pub(super) fn next_step(&self) -> NextStep {
+        match &self.protocol {
+            Protocol::Http(http) => http.next_step(),
+            Protocol::WebSocket(socket) => socket.next_step(),
+            Protocol::Outgoing(_) => NextStep::Continue,
+            Protocol::Detached(_) => {
+                let delivery = self.rare.as_ref().and_then(|rare| rare.delivery.as_ref());
+                match delivery.and_then(|one| one.ended.as_ref()) {
+                    Some(_) => NextStep::Close,
+                    None => NextStep::Continue,
+                }
+            }
+        }
+    }
+
+    // What is queued.
+
+    /// Whether a message can be passed on without further checks: nothing is queued in either direction, and no message is kept
+    /// until it is confirmed. One test, because each message asks: what adds to the queues sets a flag, and [`Wire::shrink`]
+    /// clears it.
+    #[inline(always)]
+    pub(super) fn is_quiet(&self) -> bool {
+        let is_quiet = !self.flags.has(Flag::Busy);
+        debug_assert!(!is_quiet || self.rare.as_ref().is_none_or(|rare| rare.is_quiet()));
+        is_quiet
+    }
+
+    /// What is queued or kept, if anything is.
+    #[inline]
+    fn queues(&self) -> Option<&Rare> {
+        self.rare.as_deref().filter(|_| !self.is_quiet())
+    }
+
+    /// What is queued or kept, to add to it.
+    pub(super) fn busy(&mut self) -> &mut Rare {
+        self.flags.set(Flag::Busy, true);
+        self.rare.get_or_insert_default()
+    }
+
+    /// The output that the socket has not taken, if there is any.
+    pub(super) fn output(&self) -> Option<&Output> {
+        Some(&self.queues()?.output)
+    }
+
+    pub(super) fn output_mut(&mut self) -> &mut Output {
+        &mut self.busy().output
+    }
+
+    /// The number of bytes of output that wait for the socket.
+    pub(in crate::server) fn queued(&self) -> usize {
+        self.output().map_or(0, Output::queued) + self.stream.sealed()
+    }
+
+    /// Whether input is held back until the output has drained.
+    pub(super) fn is_congested(&self) -> bool {
+        self.output().is_some_and(|output| output.congested)
+    }
+
+    /// Whether a message waits to be compressed, so that nothing else may be compressed before it.
+    pub(super) fn has_squeeze(&self) -> bool {
+        self.output().is_some_and(Output::has_squeeze)
+    }
+
+    /// Whether input that was read waits to be handled.
+    pub(in crate::server) fn has_unread(&self) -> bool {
+        self.queues().is_some_and(|rare| !rare.unread.is_empty())
+    }
+
+    /// Moves the kept input to the front of `buffer` and returns its length.
+    pub(in crate::server) fn take_unread(&mut self, buffer: &mut [u8]) -> usize {
+        let Some(rare) = self.rare.as_deref_mut() else {
+            return 0;
+        };
+        let unread = std::mem::take(&mut rare.unread);
+        self.shrink();
+        buffer[..unread.len()].copy_from_slice(&unread);
+        unread.len()
+    }
+
+    /// Keeps input that was read and must wait.
+    pub(in crate::server) fn keep_unread(&mut self, input: &[u8]) {
+        let rare = self.busy();
+        debug_assert!(rare.unread.is_empty());
+        rare.unread = input.to_vec();
+    }
+
+    /// Notes whether something is still queued or kept, and drops the box if nothing is in it.
+    pub(super) fn shrink(&mut self) {
+        self.rare.take_if(|rare| rare.is_empty());
+        let is_quiet = self.rare.as_ref().is_none_or(|rare| rare.is_quiet());
+        self.flags.set(Flag::Busy, !is_quiet);
+    }
+
+    /// Whether the client is checked out and being read.
+    #[inline]
+    pub(super) fn is_reading(&self) -> bool {
+        self.flags.has(Flag::Reading)
+    }
+
+    /// Marks the client as checked out of its slot, or as back in it.
+    pub(in crate::server) fn set_reading(&mut self, reading: bool) {
+        self.flags.set(Flag::Reading, reading);
+    }
+
+    /// Whether a message of `size` bytes may be queued without checking whether the client keeps reading.
+    pub(in crate::server) fn fits(&self, env: &Env, size: usize) -> bool {
+        let fits = self.waiting(env) <= env.config.soft_outbound
+            || self.fits_within(env, size, env.config.max_outbound);
+        fits && self.may_keep(size)
+    }
+
+    /// Whether another `size` bytes may be queued. The limit is higher for a client that keeps reading. `sent` bytes were sent so
+    /// far.
+    pub(super) fn has_room(&mut self, env: &Env, size: usize, sent: u64) -> bool {
+        if self.fits(env, size) {
+            return true;
+        }
+        let most = STEADY_FACTOR.saturating_mul(env.config.max_outbound);
+        if !self.may_keep(size) || !self.fits_within(env, size, most) {
+            return false;
+        }
+        let delivered = self.delivered(sent);
+        let rare = self.rare.as_deref_mut();
+        rare.is_none_or(|rare| rare.output.takes_steadily(delivered, env.now, STEADY))
+    }
+
+    /// Whether a message of `size` bytes may be kept until the client confirms it.
+    pub(super) fn may_keep(&self, size: usize) -> bool {
+        let delivery = self.rare.as_ref().and_then(|rare| rare.delivery.as_ref());
+        delivery.is_none_or(|one| one.may_keep(size))
+    }
+
+    /// Whether the output stays within `most` bytes if `size` bytes are added. The longest message does not count, so
+    /// that one message always fits.
+    fn fits_within(&self, env: &Env, size: usize, most: usize) -> bool {
+        let largest = self.output().map_or(0, Output::largest);
+        let total = self.waiting(env) + size;
+        let largest = largest
+            .min(env.config.limits.max_message)
+            .max(size)
+            .min(total);
+        total - largest <= most
+    }
+
+    /// The number of bytes that are queued and, while the client is read, in the write buffer.
+    fn waiting(&self, env: &Env) -> usize {
+        let gathered = if self.is_reading() {
+            env.output.len()
+        } else {
+            0
+        };
+        gathered + self.queued()
+    }
+
+    /// Whether there may be input: in the socket, read already, or being decompressed.
+    #[inline]
+    pub(in crate::server) fn has_input(&self) -> bool {
+        self.is_readable() || self.has_unread() || self.is_inflating()
+    }
+
+    /// Whether the peer has half-closed the connection and the service still sends to it.
+    pub(in crate::server) fn is_half_closed(&self) -> bool {
+        self.websocket().is_some_and(WebSocket::is_half_closed)
+    }
+
+    /// Whether the next byte of input belongs to a data message.
+    pub(super) fn awaits_data(&self) -> bool {
+        self.websocket().is_some_and(WebSocket::awaits_data)
+    }
+
+    /// Whether a long message is being decompressed, so that there is work without further input.
+    pub(in crate::server) fn is_inflating(&self) -> bool {
+        self.websocket().is_some_and(WebSocket::is_inflating)
+    }
+
+    /// Whether input is discarded. A closing connection is always read, because closing a socket with unread data resets the
+    /// connection, and the reset destroys what the peer has not read yet.
+    pub(super) fn discards_input(&self) -> bool {
+        match &self.protocol {
+            Protocol::WebSocket(socket) => socket.discards_input(),
+            Protocol::Http(http) => {
+                matches!(http.state(), HttpState::Closing | HttpState::Closed)
+            }
+            Protocol::Outgoing(_) => false,
+            Protocol::Detached(_) => true,
+        }
+    }
+
+    /// The memory of the protocol and its compressors, in bytes.
+    #[cfg(any(test, fuzzing))]
+    pub(in crate::server) fn held(&self) -> usize {
+        match &self.protocol {
+            Protocol::Http(http) => http.held(),
+            Protocol::WebSocket(socket) => socket.held() + socket.held_by_codec(),
+            Protocol::Outgoing(_) | Protocol::Detached(_) => 0,
+        }
+    }
+
+    /// The memory that is held for the connection and its client, in bytes: what their end would free.
+    pub(in crate::server) fn holds(&self) -> usize {
+        let protocol = match &self.protocol {
+            Protocol::Http(http) => http.held(),
+            Protocol::WebSocket(socket) => socket.held(),
+            Protocol::Outgoing(_) | Protocol::Detached(_) => 0,
+        };
+        let rare = self.rare.as_ref().map_or(0, |rare| {
+            let outbox = rare.delivery.as_ref().map_or(0, |one| one.outbox.memory());
+            rare.output.held() + rare.unread.capacity() + outbox
+        });
+        protocol + rare + self.tls().map_or(0, TlsStream::held)
+    }
+
+    // What the last request has said.
+
+    /// What is known of a connection from a trusted proxy. A client that was cut keeps what is known about its last connection.
+    pub(in crate::server) fn forwarding(&self) -> Option<&Forwarding> {
+        self.rare.as_ref()?.forwarding.as_deref()
+    }
+
+    /// Forgets the client that the last request came from. Returns the address of the trusted proxy, if there is one.
+    pub(in crate::server) fn begin_forwarded_request(&mut self) -> Option<Remote> {
+        let forwarding = self.rare.as_mut()?.forwarding.as_deref_mut()?;
+        forwarding.user = None;
+        self.remote = forwarding.peer;
+        Some(forwarding.peer)
+    }
+
+    /// Sets the user that the trusted proxy has named.
+    pub(in crate::server) fn set_forwarded_user(&mut self, user: Option<Arc<str>>) {
+        if let Some(rare) = &mut self.rare
+            && let Some(forwarding) = &mut rare.forwarding
+        {
+            forwarding.user = user;
+        }
+    }
+
+    /// The user that a trusted proxy has named in the last request.
+    pub(in crate::server) fn forwarded_user(&self) -> Option<&Arc<str>> {
+        self.forwarding()?.user.as_ref()
+    }
+
+    /// Marks a new connection as one of a trusted proxy.
+    pub(in crate::server) fn expect_forwarded_requests(&mut self) {
+        let (peer, user) = (self.remote, None);
+        self.rare.get_or_insert_default().forwarding = Some(Box::new(Forwarding { peer, user }));
+    }
+
+    /// Keeps the trace of a request until the next one.
+    pub(in crate::server) fn set_trace(&mut self, trace: Option<TraceParent>) {
+        if let Some(trace) = trace {
+            self.rare.get_or_insert_default().trace = Some(Box::new(trace));
+        } else if let Some(rare) = &mut self.rare {
+            rare.trace = None;
+            self.shrink();
+        }
+    }
+
+    /// The ids of the trace of the last request, for the log: of the trace, and of the span that made the request.
+    pub(in crate::server) fn trace_ids(&self) -> Option<(String, String)> {
+        let trace = self.rare.as_ref()?.trace.as_deref()?;
+        Some((trace.trace_id(), trace.parent_id()))
+    }
+
+    /// Makes this connection continue an earlier client when it has been read.
+    pub(in crate::server) fn join_later(&mut self, join: Join) {
+        self.busy().join = Some(join);
+    }
+
+    /// The client that this connection is to be handed to.
+    #[inline]
+    pub(in crate::server) fn joins(&self) -> Option<Join> {
+        self.queues()?.join
+    }
+
+    // The socket.
+
+    /// The TLS stream, if the connection uses TLS.
+    pub(in crate::server) fn tls(&self) -> Option<&TlsStream> {
+        self.stream.tls()
+    }
+
+    /// The certificate that the peer has presented.
+    pub(super) fn certificate(&self) -> Option<Box<PeerCertificate>> {
+        self.tls()?.certificate().map(Box::new)
+    }
+
+    /// Whether the TLS handshake is in progress.
+    pub(in crate::server) fn is_tls_handshaking(&self) -> bool {
+        self.tls().is_some_and(TlsStream::is_handshaking)
+    }
+
+    /// Whether the socket may have more to read.
+    #[inline]
+    pub(in crate::server) fn is_readable(&self) -> bool {
+        self.flags.has(Flag::Readable)
+    }
+
+    /// Whether the peer has half-closed the connection and the end of file has not been read.
+    pub(in crate::server) fn is_hung_up(&self) -> bool {
+        self.flags.has(Flag::HungUp)
+    }
+
+    /// Records that the socket became readable, and whether the peer has half-closed the connection.
+    pub(in crate::server) fn handle_readable(&mut self, hung_up: bool) {
+        self.flags.set(Flag::Readable, true);
+        if hung_up {
+            self.flags.set(Flag::HungUp, true);
+        }
+    }
+
+    /// Records that the end of file was read.
+    pub(super) fn handle_end(&mut self) -> Read {
+        self.flags.set(Flag::Readable, false);
+        self.flags.set(Flag::HungUp, false);
+        Read::End
+    }
+
+    /// Whether the connection is counted for its address.
+    pub(in crate::server) fn is_counted(&self) -> bool {
+        self.flags.has(Flag::Counted)
+    }
+
+    /// Whether a socket that was asked to connect is connected. `None` if that is not known yet.
+    pub(in crate::server) fn is_established(&self) -> Option<io::Result<()>> {
+        self.stream.is_established()
+    }
+
+    /// Registers the socket for events, once for the lifetime of the connection.
+    pub(in crate::server) fn register(
+        &mut self,
+        id: ClientId,
+        poll: &mio::Registry,
+    ) -> io::Result<()> {
+        self.stream.register(poll, id.token())
+    }
+
+    /// Deregisters the socket. Over TLS, sends close_notify first if all output was written.
+    pub(in crate::server) fn hang_up(
+        &mut self,
+        id: ClientId,
+        scratch: &mut Scratch,
+        poll: &mio::Registry,
+    ) {
+        if self.queued() == 0
+            && let Some(tls) = self.stream.tls_mut()
+        {
+            tls.close(scratch);
+        }
+        if let Err(error) = self.stream.deregister(poll) {
+            log::debug!("{id} deregistering failed: {error}");
+        }
+    }
+
+    /// Closes the socket, and drops what was read from it and what is queued for it. What the client keeps stays.
+    pub(in crate::server) fn cut(
+        &mut self,
+        id: ClientId,
+        scratch: &mut Scratch,
+        poll: &mio::Registry,
+    ) {
+        self.hang_up(id, scratch, poll);
+        self.stream = Stream::Closed;
+        if let Some(rare) = self.rare.as_deref_mut() {
+            (rare.output, rare.unread, rare.join) = Default::default();
+        }
+        self.shrink();
+        for flag in [Flag::Readable, Flag::HungUp, Flag::SendsLong] {
+            self.flags.set(flag, false);
+        }
+    }
+
+    /// The connection in memory, if it is one.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn memory_stream(&self) -> Option<&crate::server::memory_stream::MemoryStream> {
+        match &self.stream {
+            Stream::Memory(stream) => Some(stream),
+            _ => None,
+        }
+    }
+
+    // Progress.
+
+    /// Of `sent` bytes, the number that the peer's kernel has acknowledged, as far as this kernel reports it. For a unix socket
+    /// the number includes overhead, so only compare two values.
+    pub(super) fn delivered(&self, sent: u64) -> u64 {
+        let unsent = self.stream.unsent().unwrap_or(0) as u64;
+        sent.wrapping_sub(unsent)
+    }
+
+    /// Whether the peer's kernel has acknowledged all output.
+    pub(super) fn is_delivered(&self) -> bool {
+        self.queued() == 0 && self.stream.unsent().unwrap_or(0) == 0
+    }
+
+    /// Begins to measure progress. `sent` bytes were sent so far.
+    pub(super) fn mark_delivered(&mut self, sent: u64) {
+        self.delivered_mark = self.delivered(sent) as u32;
+    }
+
+    /// The number of bytes that the peer's kernel has acknowledged since progress was last measured. Bytes in this
+    /// kernel's send buffer do not count, because the buffer may grow while the peer reads nothing.
+    pub(super) fn measure_progress(&mut self, sent: u64) -> u32 {
+        let before = self.delivered_mark;
+        self.mark_delivered(sent);
+        let taken = self.delivered_mark.wrapping_sub(before) as i32;
+        taken.max(0) as u32
+    }
+}
