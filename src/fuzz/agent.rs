@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::agent_model::{RouterModel, Sent};
 use super::agent_references::references;
-use crate::service::agent::recover_id::IdRecovery;
 use crate::service::agent::router::{ProcessChange, Router, RouterLimits, RouterOutput};
 use crate::service::agent::{Approvals, UnknownSessions};
+use crate::service::jsonrpc::IdRecovery;
 use crate::{ClientId, Principal, Scope, Time};
 
 const METHODS: [&str; 14] = [

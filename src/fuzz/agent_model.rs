@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde_json::Value;
 
-use crate::service::agent::envelope::{Envelope, MessageKind, is_spelling_of};
 use crate::service::agent::router::RouterOutput;
+use crate::service::jsonrpc::{Envelope, MessageKind, is_spelling_of};
 use crate::{ClientId, CloseCode, Principal, Scope};
 
 /// A request that the agent has received.

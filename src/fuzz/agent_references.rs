@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::service::agent::envelope::Envelope;
 use crate::service::agent::router::{Router, RouterLimits, RouterOutput};
 use crate::service::agent::{Approvals, UnknownSessions};
+use crate::service::jsonrpc::Envelope;
 use crate::{ClientId, CloseCode, Principal, Scope, Time};
 
 const IDS: [&str; 4] = ["1", "\"1\"", "1.0", "null"];
@@ -181,7 +181,7 @@ pub(super) fn references(data: &[u8]) {
                     r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id}}}}}"#
                 );
                 router.handle_client_message(now, client, &text, &mut sent);
-                let is_it = |one: &Pending| one.client == client && one.id == id;
+                let is_it = |one: &Pending| one.client == client && is_same_value(one.id, id);
                 if let Some(at) = pending.iter().rposition(is_it) {
                     let one = pending.remove(at);
                     let want =
@@ -269,6 +269,13 @@ pub(super) fn references(data: &[u8]) {
         router.handle_disconnected(now, client, &mut Sent::default());
     }
     assert_eq!(router.client_request_count(), 0);
+}
+
+/// Whether two ids are the same: the naive form of the rule.
+fn is_same_value(one: &str, other: &str) -> bool {
+    let value = |id: &str| serde_json::from_str::<serde_json::Value>(id).expect("JSON");
+    let (one, other) = (value(one), value(other));
+    one == other || (one.is_number() && one.as_f64() == other.as_f64())
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! Fuzzes the parser of JSON-RPC messages.
 
 use super::agent_model::sessions_named;
-use crate::service::agent::envelope::{Envelope, EnvelopeError, MessageKind, is_spelling_of};
 use crate::service::agent::named::{Named, Places};
-use crate::service::agent::recover_id::{IdRecovery, RecoveredId};
-use crate::service::agent::router::MAX_ID;
+use crate::service::jsonrpc::{
+    Envelope, EnvelopeError, IdRecovery, MAX_ID, MessageKind, RecoveredId, is_spelling_of,
+};
 
 /// Parses any text as a message. The parser agrees with serde_json on what is JSON and on the values in it.
 pub fn envelope(data: &[u8]) {

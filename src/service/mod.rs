@@ -29,6 +29,7 @@ mod echo;
 mod endpoint;
 pub(crate) mod framing;
 mod json;
+pub(crate) mod jsonrpc;
 pub(crate) mod lines;
 #[cfg(feature = "mcp")]
 pub(crate) mod mcp;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::envelope::{Envelope, member};
+use crate::service::jsonrpc::{Envelope, member};
 use crate::{ClientId, Time};
 
 /// The state of a process's one `initialize`.

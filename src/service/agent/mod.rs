@@ -4,17 +4,14 @@
 //! that it is for. [`AgentPerClient`] starts a process for each client and passes messages through unchanged.
 
 mod config;
-pub(crate) mod envelope;
 mod figures;
 mod initialize;
-pub(super) mod line_decoder;
 pub(crate) mod named;
 mod params;
 mod per_client;
 mod pressure;
 mod process;
-pub(crate) mod recover_id;
-pub(super) mod response;
+mod response;
 pub(crate) mod router;
 mod schema;
 mod shared;

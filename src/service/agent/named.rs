@@ -7,8 +7,8 @@
 
 use std::borrow::Cow;
 
-use super::envelope::{Envelope, folded};
 use crate::service::json::{Skimmer, unescape};
+use crate::service::jsonrpc::{Envelope, folded};
 
 /// The maximum number of session ids in a message.
 const MAX_NAMED: usize = 1024;

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::envelope::member;
 use crate::service::json::Skimmer;
+use crate::service::jsonrpc::member;
 
 /// The type of a parameter.
 #[derive(Debug)]

@@ -2,16 +2,15 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::envelope::{Envelope, EnvelopeError, MessageKind, member};
-use super::line_decoder::{AgentLine, LineDecoder, push_line, start_of};
-use super::recover_id::{IdRecovery, RecoveredId};
-use super::response::{TOO_LONG, code, error, invalid_message_error};
-use super::router::MAX_ID;
 use super::{AgentConfig, AgentProtocol, HIGH_WATER, LOW_WATER, MAX_UNREAD, WATCH};
 use crate::service::Framing;
 use crate::service::child::{Child, ChildEvent, code_and_signal, describe};
 use crate::service::framing::Decoder;
-use crate::service::json::unescape;
+
+use crate::service::jsonrpc::{
+    Envelope, EnvelopeError, IdKey, IdRecovery, LineDecoder, MAX_ID, MessageKind, MessageLine,
+    RecoveredId, TOO_LONG, code, error, invalid_message_error, member, push_line, start_of,
+};
 use crate::service::lines::Line;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Readiness, Rejection,
@@ -32,7 +31,7 @@ struct ClientAgent {
     /// Whether the agent's output cannot be divided into messages any further.
     broken: bool,
     /// The normalized ids of the client's requests that the agent has not answered.
-    client_requests: HashSet<Box<str>>,
+    client_requests: HashSet<IdKey>,
 }
 
 impl ClientAgent {
@@ -40,7 +39,7 @@ impl ClientAgent {
     fn track(&mut self, envelope: &Envelope<'_>) {
         match &envelope.kind {
             MessageKind::Request { id, .. } if self.client_requests.len() < MAX_CLIENT_REQUESTS => {
-                let id = normalized_id(&envelope.text[id.clone()]);
+                let id = IdKey::of(&envelope.text[id.clone()]);
                 self.client_requests.insert(id);
             }
             // In the Model Context Protocol, a cancelled request gets no response.
@@ -48,8 +47,7 @@ impl ClientAgent {
                 let params = envelope.body.as_ref();
                 let id = params.and_then(|params| member(envelope.text, params, "requestId"));
                 if let Some(id) = id {
-                    self.client_requests
-                        .remove(&normalized_id(&envelope.text[id]));
+                    self.client_requests.remove(&IdKey::of(&envelope.text[id]));
                 }
             }
             _ => {}
@@ -84,14 +82,6 @@ impl ClientAgent {
     }
 }
 
-/// An id in a form that does not depend on the escapes in it.
-fn normalized_id(raw: &str) -> Box<str> {
-    if raw.starts_with('"') {
-        return format!("\"{}", unescape(raw)).into();
-    }
-    raw.into()
-}
-
 /// Appends a message to the input of an agent.
 fn push_message(framing: Framing, input: &mut Vec<u8>, text: &str) {
     match framing {
@@ -104,13 +94,13 @@ fn push_message(framing: Framing, input: &mut Vec<u8>, text: &str) {
 fn pass_on(
     ctx: &mut Context,
     client: ClientId,
-    client_requests: &mut HashSet<Box<str>>,
-    line: AgentLine<'_>,
+    client_requests: &mut HashSet<IdKey>,
+    line: MessageLine<'_>,
     refused: &mut Vec<String>,
 ) {
     let (recovered, why) = match line {
-        AgentLine::Nothing => return,
-        AgentLine::Text(text) => match Envelope::parse(text) {
+        MessageLine::Nothing => return,
+        MessageLine::Text(text) => match Envelope::parse(text) {
             Err(EnvelopeError::Parse) => {
                 let start = start_of(text.as_bytes());
                 log::warn!("skipped a line of the agent of {client} that is not JSON: {start:?}");
@@ -122,19 +112,19 @@ fn pass_on(
                     ..
                 }) = parsed
                 {
-                    client_requests.remove(&normalized_id(&text[id]));
+                    client_requests.remove(&IdKey::of(&text[id]));
                 }
                 // A disconnected client gets no more messages.
                 ctx.send(client, Message::Text(text));
                 return;
             }
         },
-        AgentLine::Unreadable(recovered, why) => (recovered, why),
+        MessageLine::Unreadable(recovered, why) => (recovered, why),
     };
     // An error response keeps the sender of the request from waiting forever.
     match recovered {
         Some(RecoveredId::Response(id)) => {
-            client_requests.remove(&normalized_id(&id));
+            client_requests.remove(&IdKey::of(&id));
             let why = format!("the agent's answer {why}");
             let failed = error(&id, code::INTERNAL, "Internal error", Some(&why));
             ctx.send(client, Message::Text(&failed));

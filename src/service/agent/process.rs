@@ -1,8 +1,8 @@
 //! An agent process: the child, the lines queued for it, and its restarts.
 
-use super::line_decoder::LineDecoder;
 use crate::service::backoff::{Backoff, RestartLimit};
 use crate::service::child::Child;
+use crate::service::jsonrpc::LineDecoder;
 use crate::{Context, TimerId};
 
 /// The state of an agent process.

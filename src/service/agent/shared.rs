@@ -2,12 +2,12 @@
 //! streams of the processes.
 
 use super::figures;
-use super::line_decoder::{AgentLine, push_line};
 use super::pressure::{Affected, Pressure};
 use super::process::{AgentProcess, ProcessState};
 use super::router::{ProcessChange, Router, RouterLimits, RouterOutput};
 use super::{AgentConfig, AgentProtocol, HIGH_WATER, LOW_WATER, MAX_UNREAD, WATCH};
 use crate::service::child::{Child, ChildEvent, code_and_signal, describe};
+use crate::service::jsonrpc::{MessageLine, push_line};
 use crate::service::lines::Line;
 use crate::sys::random_uuid;
 use crate::{
@@ -342,11 +342,11 @@ impl Agent {
                     sender: Some((index, MAX_UNREAD.saturating_sub(queued))),
                 };
                 match decoder.decode(line) {
-                    AgentLine::Nothing => {}
-                    AgentLine::Text(text) => {
+                    MessageLine::Nothing => {}
+                    MessageLine::Text(text) => {
                         router.handle_agent_message(now, index, text, &mut output)
                     }
-                    AgentLine::Unreadable(recovered, why) => {
+                    MessageLine::Unreadable(recovered, why) => {
                         router.handle_unreadable(now, index, recovered, why, &mut output)
                     }
                 }

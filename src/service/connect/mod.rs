@@ -5,7 +5,6 @@
 
 mod config;
 mod ending;
-mod ids;
 mod input;
 mod output;
 mod requests;
@@ -21,11 +20,11 @@ use self::ending::undelivered;
 use self::output::Output;
 use self::requests::{Remote, Requests};
 use super::advice::{Problem, with_advice};
-use super::agent::recover_id::IdRecovery;
 use super::framing::Decoder;
 use super::pipe::{LineReader, PipeState};
 use super::silence::SilenceWatch;
 use crate::protocol::client::ResponseHead;
+use crate::service::jsonrpc::IdRecovery;
 use crate::sys::{NonblockingFd, drop_code};
 use crate::text::printable;
 use crate::{

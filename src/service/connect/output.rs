@@ -3,7 +3,7 @@
 use std::io;
 
 use crate::service::Framing;
-use crate::service::agent::line_decoder::push_line;
+use crate::service::jsonrpc::push_line;
 use crate::service::pipe::{PipeState, Writer};
 use crate::sys::NonblockingFd;
 use crate::{Context, SourceId, TimerId};

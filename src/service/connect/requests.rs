@@ -11,12 +11,11 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::ids::{self, WaitingIds};
-use crate::service::agent::envelope::{Envelope, EnvelopeError, MessageKind, member};
-use crate::service::agent::recover_id::{IdRecovery, RecoveredId};
-use crate::service::agent::response::{code, error, invalid_message_error, with_id};
-use crate::service::agent::router::MAX_ID;
 use crate::service::json::quote;
+use crate::service::jsonrpc::{
+    Envelope, EnvelopeError, IdKey, IdRecovery, MAX_ID, MessageKind, RecoveredId, WaitingIds, code,
+    error, invalid_message_error, member, with_id,
+};
 use crate::service::process::AttachEvent;
 
 /// The maximum number of requests of each side that wait for an answer.
@@ -56,7 +55,7 @@ pub(super) struct Requests {
     /// Requests of lost connections that the local side may still answer.
     stale: WaitingIds,
     /// The remote side's ids of requests that have another id on the local side, by the latter.
-    renamed: HashMap<Box<str>, Box<str>>,
+    renamed: HashMap<IdKey, Box<str>>,
     /// The number of ids that were replaced.
     renames: u64,
     /// Whether the local side has sent `initialize` on this connection.
@@ -102,7 +101,7 @@ impl Requests {
             MessageKind::Notification { .. } if self.lost.is_some() => Local::Drop,
             MessageKind::Notification { .. } => {
                 if let Some((id, true)) = cancelled(&envelope) {
-                    self.local.remove(&ids::key(&text[id]));
+                    self.local.remove(&IdKey::of(&text[id]));
                 }
                 Local::Pass(text.into())
             }
@@ -170,7 +169,7 @@ impl Requests {
 
     /// The request that an answer of the local side is for.
     fn answer(&mut self, id: &str) -> Answer {
-        let key = ids::key(id);
+        let key = IdKey::of(id);
         if self.stale.remove(&key) || self.lost.is_some() {
             return Answer::Stale;
         }
@@ -200,7 +199,7 @@ impl Requests {
                 if self.remote.len() == MAX_WAITING {
                     return Remote::Refuse(too_many(raw));
                 }
-                let key = ids::key(raw);
+                let key = IdKey::of(raw);
                 if self.stale.contains(&key) || self.renamed.contains_key(&key) {
                     let id = self.rename(raw);
                     self.remote.insert(&id);
@@ -214,7 +213,7 @@ impl Requests {
                 }
             }
             MessageKind::Response { id, .. } => {
-                self.local.remove(&ids::key(&text[id.clone()]));
+                self.local.remove(&IdKey::of(&text[id.clone()]));
             }
         }
         Remote::Pass(text.into())
@@ -225,7 +224,7 @@ impl Requests {
         loop {
             self.renames += 1;
             let id = quote(&format!("outrigger-{}", self.renames));
-            let key = ids::key(&id);
+            let key = IdKey::of(&id);
             if !self.stale.contains(&key) && !self.remote.contains(&key) {
                 self.renamed.insert(key, raw.into());
                 return id;
@@ -240,9 +239,9 @@ impl Requests {
         range: Range<usize>,
         ends: bool,
     ) -> Remote<'a> {
-        let key = ids::key(&text[range.clone()]);
+        let key = IdKey::of(&text[range.clone()]);
         let mut renamed = self.renamed.iter();
-        let local = renamed.find(|(_, original)| ids::key(original) == key);
+        let local = renamed.find(|(_, original)| IdKey::of(original) == key);
         let local = local.map(|(local, _)| local.clone());
         if ends {
             let known = local.as_ref().unwrap_or(&key);
@@ -251,7 +250,7 @@ impl Requests {
         }
         match local {
             Some(local) => {
-                let id = ids::raw(&local);
+                let id = local.to_raw();
                 Remote::Pass(
                     [&text[..range.start], &id, &text[range.end..]]
                         .concat()

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::requests::{Local, MAX_WAITING, Remote, Requests};
 use crate::random::Random;
-use crate::service::agent::recover_id::IdRecovery;
+use crate::service::jsonrpc::IdRecovery;
 
 fn value(text: &str) -> Value {
     serde_json::from_str(text).expect("JSON")

@@ -9,8 +9,8 @@ use base64::prelude::BASE64_STANDARD;
 use super::http_error::HttpError;
 use super::tools::Tools;
 use crate::Request;
-use crate::service::agent::envelope::member;
 use crate::service::json::unescape;
+use crate::service::jsonrpc::member;
 
 /// The value of a field. A field that occurs twice is malformed.
 pub(super) fn sole_header<'a>(

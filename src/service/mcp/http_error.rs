@@ -3,35 +3,14 @@
 use std::borrow::Cow;
 
 use super::versions::{SESSION_VERSIONS, STATELESS};
-use crate::service::json::quote;
+use crate::service::jsonrpc::{code, error_with};
 use crate::{Response, StatusCode};
-
-/// Error codes of JSON-RPC 2.0, and those of MCP revision 2026-07-28 (its page "Overview", section "Error Codes").
-pub(super) mod code {
-    pub(in crate::service::mcp) const PARSE: i32 = -32700;
-    pub(in crate::service::mcp) const INVALID_REQUEST: i32 = -32600;
-    pub(in crate::service::mcp) const INVALID_PARAMS: i32 = -32602;
-    pub(in crate::service::mcp) const METHOD_NOT_FOUND: i32 = -32601;
-    pub(in crate::service::mcp) const INTERNAL: i32 = -32603;
-    /// The code that the SDKs use for an unknown session.
-    pub(in crate::service::mcp) const SESSION_NOT_FOUND: i32 = -32001;
-    pub(in crate::service::mcp) const HEADER_MISMATCH: i32 = -32020;
-    pub(in crate::service::mcp) const MISSING_CAPABILITY: i32 = -32021;
-    pub(in crate::service::mcp) const UNSUPPORTED_VERSION: i32 = -32022;
-}
 
 /// The fields of answers that a page of another origin may read.
 pub(super) const EXPOSED: (&str, &str) = (
     "Access-Control-Expose-Headers",
     "Mcp-Session-Id, Retry-After, WWW-Authenticate",
 );
-
-/// A JSON-RPC error response. `data` is a text for debugging.
-pub(super) fn error(id: &str, code: i32, message: &str, data: Option<&str>) -> String {
-    let data = data.map_or_else(String::new, |data| format!(r#","data":{}"#, quote(data)));
-    let message = quote(message);
-    format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":{code},"message":{message}{data}}}}}"#)
-}
 
 /// Why a request is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +41,7 @@ impl HttpError {
 
     /// 400 with the code of an invalid request.
     pub(super) fn invalid(message: impl Into<Cow<'static, str>>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, code::INVALID_REQUEST, message)
+        Self::new(StatusCode::BAD_REQUEST, code::INVALID, message)
     }
 
     /// A header field is missing, malformed, or differs from the body.
@@ -98,7 +77,7 @@ impl HttpError {
     pub(super) fn events_required() -> Self {
         Self::new(
             StatusCode::NOT_ACCEPTABLE,
-            code::INVALID_REQUEST,
+            code::INVALID,
             "Accept must allow text/event-stream",
         )
     }
@@ -128,15 +107,9 @@ impl HttpError {
 
     /// The JSON-RPC error. In revision 2026-07-28, an error without an id has no `id` member; before, the id is `null`.
     pub(super) fn to_json(&self, is_stateless: bool) -> String {
-        let id = match (&self.id, is_stateless) {
-            (Some(id), _) => format!(r#""id":{id},"#),
-            (None, true) => String::new(),
-            (None, false) => r#""id":null,"#.to_owned(),
-        };
-        let data = self.data.as_ref();
-        let data = data.map_or_else(String::new, |data| format!(r#","data":{data}"#));
-        let (code, message) = (self.code, quote(&self.message));
-        format!(r#"{{"jsonrpc":"2.0",{id}"error":{{"code":{code},"message":{message}{data}}}}}"#)
+        let without = (!is_stateless).then_some("null");
+        let id = self.id.as_deref().or(without);
+        error_with(id, self.code, &self.message, self.data.as_deref())
     }
 
     /// The response with the error.

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use crate::service::agent::envelope::{Envelope, member};
 use crate::service::json::{Skimmer, unescape};
+use crate::service::jsonrpc::{Envelope, member};
 
 /// The filter of a subscription.
 #[derive(Debug, Default)]

@@ -18,7 +18,6 @@ mod reply;
 mod request;
 mod service;
 mod session;
-mod splice;
 mod tools;
 mod versions;
 
@@ -29,7 +28,7 @@ pub use self::service::Mcp;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzed {
     use crate::Request;
-    use crate::service::agent::envelope::{Envelope, MessageKind};
+    use crate::service::jsonrpc::{Envelope, MessageKind};
 
     use super::http_error::HttpError;
     use super::pool::{with_subscription, with_unique_ids};

@@ -3,10 +3,10 @@
 use std::io;
 use std::ops::ControlFlow;
 
-use crate::service::agent::envelope::{Envelope, EnvelopeError};
-use crate::service::agent::line_decoder::{AgentLine, LineDecoder, push_line, start_of};
-use crate::service::agent::recover_id::{IdRecovery, RecoveredId};
 use crate::service::child::{Child, ChildEvent};
+use crate::service::jsonrpc::{
+    Envelope, EnvelopeError, IdRecovery, LineDecoder, MessageLine, RecoveredId, push_line, start_of,
+};
 use crate::service::lines::Line;
 use crate::{Context, SourceId, TimerId};
 
@@ -32,11 +32,11 @@ pub(super) enum Received<'a> {
 
 impl<'a> Received<'a> {
     /// Reads a line. Logs a warning if it is no message.
-    fn read(line: AgentLine<'a>) -> Self {
+    fn read(line: MessageLine<'a>) -> Self {
         let (recovered, why) = match line {
-            AgentLine::Nothing => (None, ""),
-            AgentLine::Unreadable(recovered, why) => (recovered, why),
-            AgentLine::Text(text) => match Envelope::parse(text) {
+            MessageLine::Nothing => (None, ""),
+            MessageLine::Unreadable(recovered, why) => (recovered, why),
+            MessageLine::Text(text) => match Envelope::parse(text) {
                 Ok(envelope) => return Self::Message(envelope),
                 Err(EnvelopeError::Parse) => {
                     let start = start_of(text.as_bytes());

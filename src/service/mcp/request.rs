@@ -2,12 +2,11 @@
 
 use super::accept::{Accepts, has_json_body};
 use super::headers;
-use super::http_error::{HttpError, code};
+use super::http_error::HttpError;
 use super::tools::Tools;
 use super::versions::{EARLIER_VERSIONS, SESSION_VERSIONS, STATELESS};
-use crate::service::agent::envelope::{Envelope, EnvelopeError, MessageKind, member};
-use crate::service::agent::router::MAX_ID;
 use crate::service::json::{unescape, why_not_json};
+use crate::service::jsonrpc::{Envelope, EnvelopeError, MAX_ID, MessageKind, code, member};
 use crate::{Request, StatusCode};
 
 /// The keys of `_meta` that every request of revision 2026-07-28 has.
@@ -61,7 +60,7 @@ pub(super) fn check_media_types(request: &Request<'_>) -> Result<Accepts, HttpEr
     if !has_json_body(request) {
         return Err(HttpError::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            code::INVALID_REQUEST,
+            code::INVALID,
             "The Content-Type must be application/json",
         ));
     }
@@ -69,7 +68,7 @@ pub(super) fn check_media_types(request: &Request<'_>) -> Result<Accepts, HttpEr
     if accepts.is_nothing() {
         return Err(HttpError::new(
             StatusCode::NOT_ACCEPTABLE,
-            code::INVALID_REQUEST,
+            code::INVALID,
             "Accept allows neither application/json nor text/event-stream",
         ));
     }
@@ -173,7 +172,7 @@ fn check_message<'a>(
         (MessageKind::Request { method, .. }, ..) if method == "initialize" => {
             return Err(HttpError::new(
                 StatusCode::NOT_FOUND,
-                code::METHOD_NOT_FOUND,
+                code::NO_METHOD,
                 "Method not found: revision 2026-07-28 has no initialize",
             ));
         }
@@ -205,7 +204,7 @@ fn check_message<'a>(
     let missing = |key| {
         HttpError::new(
             StatusCode::BAD_REQUEST,
-            code::INVALID_PARAMS,
+            code::PARAMS,
             format!("Invalid params: _meta has no valid {key:?}"),
         )
     };
@@ -265,9 +264,9 @@ mod tests {
             read("MCP-Protocol-Version: 2025-06-18\r\n", plain, true),
             (0, "session")
         );
-        assert_eq!(read(VERSION, plain, true).0, code::INVALID_PARAMS);
+        assert_eq!(read(VERSION, plain, true).0, code::PARAMS);
         let body = CALL.replace("clientCapabilities\":{}", "clientCapabilities\":1");
-        assert_eq!(read(&fields, &body, true).0, code::INVALID_PARAMS);
+        assert_eq!(read(&fields, &body, true).0, code::PARAMS);
         let initialize = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}"#;
         assert_eq!(read("", initialize, true), (0, "initialize"));
         assert_eq!(read(VERSION, initialize, true), (0, "initialize"));
@@ -275,7 +274,7 @@ mod tests {
         assert_eq!(read(VERSION, notification, true), (0, "notification"));
         assert_eq!(read("", notification, true), (0, "session"));
         let response = r#"{"jsonrpc":"2.0","id":1,"result":{}}"#;
-        assert_eq!(read(VERSION, response, true).0, code::INVALID_REQUEST);
+        assert_eq!(read(VERSION, response, true).0, code::INVALID);
         assert_eq!(read("", response, true), (0, "session"));
     }
 
@@ -305,28 +304,22 @@ mod tests {
         for (body, code) in [
             ("", code::PARSE),
             ("{", code::PARSE),
-            ("[]", code::INVALID_REQUEST),
-            ("7", code::INVALID_REQUEST),
-            (r#"{"id":1,"method":"x"}"#, code::INVALID_REQUEST),
-            (
-                r#"{"jsonrpc":"2.0","id":null,"method":"x"}"#,
-                code::INVALID_REQUEST,
-            ),
-            (
-                r#"{"jsonrpc":"2.0","id":1.0,"method":"x"}"#,
-                code::INVALID_REQUEST,
-            ),
+            ("[]", code::INVALID),
+            ("7", code::INVALID),
+            (r#"{"id":1,"method":"x"}"#, code::INVALID),
+            (r#"{"jsonrpc":"2.0","id":null,"method":"x"}"#, code::INVALID),
+            (r#"{"jsonrpc":"2.0","id":1.0,"method":"x"}"#, code::INVALID),
             (
                 r#"{"jsonrpc":"2.0","id":9007199254740993,"method":"x"}"#,
-                code::INVALID_REQUEST,
+                code::INVALID,
             ),
             (
                 r#"{"jsonrpc":"2.0","id":1,"method":"x","params":[]}"#,
-                code::INVALID_REQUEST,
+                code::INVALID,
             ),
             (
                 r#"{"jsonrpc":"2.0","id":1,"method":"x","more":1}"#,
-                code::INVALID_REQUEST,
+                code::INVALID,
             ),
         ] {
             assert_eq!(read("", body, true).0, code, "{body}");

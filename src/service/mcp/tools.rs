@@ -9,8 +9,8 @@ use serde_json::Value;
 use super::headers::{decode, sole_header};
 use super::http_error::HttpError;
 use crate::Request;
-use crate::service::agent::envelope::member;
 use crate::service::json::unescape;
+use crate::service::jsonrpc::member;
 
 /// The name of the annotation.
 const ANNOTATION: &str = "x-mcp-header";

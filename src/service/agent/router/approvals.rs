@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::{AgentRequest, Router, RouterOutput};
 use crate::ClientId;
 use crate::service::agent::config::Approvals;
-use crate::service::agent::envelope::{Envelope, MessageKind, member};
 use crate::service::json::{quote, unescape};
+use crate::service::jsonrpc::{Envelope, MessageKind, member};
 
 impl Router {
     /// Whether a client may answer permission requests of the sessions that it observes.

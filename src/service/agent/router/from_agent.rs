@@ -7,15 +7,17 @@ use std::sync::Arc;
 use super::receivers::Receiver;
 use super::sessions::{NewTokens, turn_ended};
 use super::{
-    AgentRequest, ClientRequest, ClientState, MAX_ELICITATION_ID, MAX_ELICITATIONS, MAX_ID,
+    AgentRequest, ClientRequest, ClientState, MAX_ELICITATION_ID, MAX_ELICITATIONS,
     MAX_KEPT_REQUEST, MAX_SESSION_ID, RequestClass, Router, RouterOutput, cancelled_id,
-    is_cancellation, parse_upstream_id, remove, same_id, splice,
+    is_cancellation, remove,
 };
-use crate::service::agent::envelope::{Envelope, MessageKind, member};
 use crate::service::agent::named::{Named, TooMany};
-use crate::service::agent::recover_id::{IdRecovery, RecoveredId};
-use crate::service::agent::response::{client_gone, code, error, with_id, with_meta};
+use crate::service::agent::response::{client_gone, with_meta};
 use crate::service::json::unescape;
+use crate::service::jsonrpc::{
+    Envelope, IdRecovery, MAX_ID, MessageKind, RecoveredId, assigned, code, error, is_same, member,
+    splice, with_id,
+};
 use crate::{ClientId, Time};
 
 impl Router {
@@ -76,7 +78,7 @@ impl Router {
     ) {
         self.counters.dropped += 1;
         match recovered {
-            Some(RecoveredId::Response(id)) if parse_upstream_id(&id).is_some() => {
+            Some(RecoveredId::Response(id)) if assigned(&id).is_some() => {
                 let why = format!("the agent's answer {why}");
                 let failed = error(&id, code::INTERNAL, "Internal error", Some(&why));
                 self.handle_agent_message(now, process, &failed, output);
@@ -99,7 +101,7 @@ impl Router {
         output: &mut impl RouterOutput,
     ) {
         let text = envelope.text;
-        let Some(upstream_id) = parse_upstream_id(&text[id.clone()]) else {
+        let Some(upstream_id) = assigned(&text[id.clone()]) else {
             return self.drop_response(&text[id]);
         };
         let Some(state) = self.process_mut(process) else {
@@ -514,7 +516,7 @@ impl Router {
             Envelope::parse(text).is_ok_and(|held| {
                 let is_request = matches!(held.kind, MessageKind::Request { .. });
                 let named = &envelope.text[range.clone()];
-                is_request && held.id().is_some_and(|id| same_id(id, named))
+                is_request && held.id().is_some_and(|id| is_same(id, named))
             })
         };
         let state = self.process_mut(process);
@@ -538,7 +540,7 @@ impl Router {
         };
         let mut requests = self.agent_requests.iter();
         let request = requests.find(|(_, request)| {
-            request.process == process && same_id(&request.id, &text[range.clone()])
+            request.process == process && is_same(&request.id, &text[range.clone()])
         });
         let Some((
             &upstream_id,

@@ -8,13 +8,15 @@ use super::references::PROGRESS;
 use super::sessions::{Session, SessionError, class_of};
 use super::watch::{is_for_observers, watch_only};
 use super::{
-    ClientRequest, MAX_ID, MAX_INITIALIZE, RequestClass, Router, RouterOutput, cancelled_id,
-    is_cancellation, parse_upstream_id, same_id, splice,
+    ClientRequest, MAX_INITIALIZE, RequestClass, Router, RouterOutput, cancelled_id,
+    is_cancellation,
 };
-use crate::service::agent::envelope::{Envelope, EnvelopeError, MessageKind};
 use crate::service::agent::params::known_params;
-use crate::service::agent::response::{TOO_LONG, code, error, invalid_message_error};
 use crate::service::agent::schema::wrong_kind;
+use crate::service::jsonrpc::{
+    Envelope, EnvelopeError, MAX_ID, MessageKind, TOO_LONG, assigned, code, error,
+    invalid_message_error, is_same, splice,
+};
 use crate::{ClientId, CloseCode, Time};
 
 /// The result of the checks on a request.
@@ -362,7 +364,7 @@ impl Router {
         let ids = state.map_or(&[][..], |state| &state.client_requests);
         let is_named = |id: &&u64| {
             let request = self.client_requests.get(id);
-            request.is_some_and(|request| same_id(&request.id, raw))
+            request.is_some_and(|request| is_same(&request.id, raw))
         };
         // The latest request counts if a client reuses an id.
         let upstream_id = ids.iter().filter(is_named).max();
@@ -448,7 +450,7 @@ impl Router {
                 ..
             }
         );
-        let upstream_id = parse_upstream_id(&text[id.clone()]).filter(|upstream_id| {
+        let upstream_id = assigned(&text[id.clone()]).filter(|upstream_id| {
             let request = self.agent_requests.get(upstream_id);
             request.is_some_and(|request| {
                 // An observer that cannot answer says so with an error, which is no answer.

@@ -5,12 +5,12 @@ use std::ops::Range;
 use super::processes::{Process, ProcessChange};
 use super::watch::name_of;
 use super::{Capabilities, RequestClass, Router, RouterOutput};
-use crate::service::agent::envelope::{Envelope, MessageKind, member};
 use crate::service::agent::initialize::{
     Initialize, PendingInitialize, declares_resume, kind_of, version_of,
 };
-use crate::service::agent::response::{code, error, with_meta};
+use crate::service::agent::response::with_meta;
 use crate::service::json::Skimmer;
+use crate::service::jsonrpc::{Envelope, MessageKind, code, error, member};
 use crate::{ClientId, Time};
 
 /// How often `initialize` is sent to an agent that does not answer it. Later clients wait for one of these answers.

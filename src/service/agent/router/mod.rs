@@ -19,7 +19,6 @@ mod ended_sessions;
 mod from_agent;
 mod from_client;
 mod handshakes;
-mod id_map;
 mod processes;
 mod receivers;
 mod references;
@@ -35,20 +34,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::config::{Approvals, UnknownSessions};
-use super::envelope::{Envelope, is_spelling_of};
 use super::initialize::Capabilities;
 use super::named::Places;
-use crate::service::json::{Skimmer, unescape};
+use crate::service::json::Skimmer;
+use crate::service::jsonrpc::{Envelope, IdMap, is_spelling_of};
 use crate::service::sharing::Sharing;
 use crate::{ClientId, CloseCode, Histogram, Principal, Scope, Time};
 use ended_sessions::EndedSessions;
-use id_map::IdMap;
 pub(crate) use processes::ProcessChange;
 use processes::{Process, Run};
 use sessions::Session;
 
-/// The maximum length of a request id in bytes, as written.
-pub(crate) const MAX_ID: usize = 1024;
 
 /// The maximum length of a client's first message in bytes. It is kept as long as the agent runs.
 pub(super) const MAX_INITIALIZE: usize = 1 << 20;
@@ -464,20 +460,6 @@ impl Router {
     }
 }
 
-/// Reads an upstream id. `None` if the text is not exactly as the router writes it: 1.0 and "1" are not the id 1.
-fn parse_upstream_id(raw: &str) -> Option<u64> {
-    raw.parse().ok().filter(|id: &u64| id.to_string() == raw)
-}
-
-/// Whether two ids are the same: 1, 1.0 and "1" are three different ids, but "a" and "\u0061" are the same.
-fn same_id(a: &str, b: &str) -> bool {
-    match (a.starts_with('"'), b.starts_with('"')) {
-        (true, true) => unescape(a) == unescape(b),
-        (false, false) => a == b,
-        _ => false,
-    }
-}
-
 /// Whether a method cancels a request, in the Agent Client Protocol, the Language Server Protocol or the Model Context
 /// Protocol.
 fn is_cancellation(method: &str) -> bool {
@@ -501,19 +483,6 @@ fn cancelled_id(envelope: &Envelope<'_>) -> Result<Range<usize>, &'static str> {
     });
     debug_assert!(scanned.is_ok(), "the text has been validated");
     found.filter(|_| count == 1 && is_spelled).ok_or(missing)
-}
-
-/// Replaces ranges of a text, which must not overlap, and returns the result in parts.
-fn splice<'a>(text: &'a str, pieces: &mut [(Range<usize>, &'a str)]) -> Vec<&'a str> {
-    pieces.sort_unstable_by_key(|(range, _)| range.start);
-    let mut parts = Vec::with_capacity(2 * pieces.len() + 1);
-    let mut end = 0;
-    for (range, piece) in pieces {
-        parts.extend([&text[end..range.start], piece]);
-        end = range.end;
-    }
-    parts.push(&text[end..]);
-    parts
 }
 
 /// Removes the first occurrence of an item. Does not keep the order.

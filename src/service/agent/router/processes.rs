@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use super::early_messages::EarlyMessages;
-use super::id_map::IdMap;
 use super::{AbandonedRequest, ClientRequest, RequestClass, Router, RouterOutput};
-use crate::service::agent::envelope::{Envelope, MessageKind};
 use crate::service::agent::initialize::Initialize;
-use crate::service::agent::response::{client_gone, code};
+use crate::service::agent::response::client_gone;
+use crate::service::jsonrpc::{Envelope, IdMap, MessageKind, code};
 use crate::{ClientId, Principal};
 
 /// A process and one of its runs: a restart begins another one. Each run knows only its own sessions.

@@ -4,10 +4,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::processes::Process;
-use super::{ClientRequest, MAX_SESSION_ID, Router, RouterOutput, parse_upstream_id};
+use super::{ClientRequest, MAX_SESSION_ID, Router, RouterOutput};
 use crate::ClientId;
-use crate::service::agent::envelope::Envelope;
 use crate::service::agent::named::Named;
+use crate::service::jsonrpc::{Envelope, assigned};
 
 /// Who may get a message of the agent, by the sessions that it names.
 #[derive(Debug)]
@@ -108,7 +108,7 @@ impl Router {
         envelope: &Envelope<'_>,
     ) -> Option<(Range<usize>, &ClientRequest)> {
         let range = envelope.request_id.clone()?;
-        let upstream_id = parse_upstream_id(&envelope.text[range.clone()])?;
+        let upstream_id = assigned(&envelope.text[range.clone()])?;
         let request = self.client_requests.get(&upstream_id)?;
         let is_its = request.process == process && !request.is_adopted();
         is_its.then_some((range, request))

@@ -7,13 +7,12 @@
 
 use std::ops::Range;
 
-use super::{
-    AgentRequest, ClientRequest, MAX_ID, RequestClass, Router, RouterOutput, parse_upstream_id,
-    same_id, splice,
-};
+use super::{AgentRequest, ClientRequest, RequestClass, Router, RouterOutput};
 use crate::ClientId;
-use crate::service::agent::envelope::{Envelope, is_spelling_of, member};
 use crate::service::json::{Skimmer, quote};
+use crate::service::jsonrpc::{
+    Envelope, MAX_ID, assigned, is_same, is_spelling_of, member, splice,
+};
 
 /// Reports the progress of a request.
 pub(super) const PROGRESS: &str = "notifications/progress";
@@ -53,7 +52,7 @@ impl Router {
         let token = &envelope.text[token];
         let is_about = |request: &AgentRequest| {
             let own = request.progress_token.as_deref();
-            own.is_some_and(|own| same_id(own, token))
+            own.is_some_and(|own| is_same(own, token))
         };
         let state = self.clients.get(&client);
         let ids = state.map_or(&[][..], |state| &state.agent_requests);
@@ -81,7 +80,7 @@ impl Router {
             self.subscriber(process, &text[range.clone()])
                 .map(|(request, own)| (request.client, range, own))
         } else if let Some(range) = &envelope.request_id
-            && parse_upstream_id(&text[range.clone()]).is_some()
+            && assigned(&text[range.clone()]).is_some()
             && self.request_of(process, envelope).is_none()
         {
             // The request has been answered, or its client has disconnected.
@@ -159,7 +158,7 @@ impl Router {
 
     /// The pending request that a process knows by this id.
     fn pending(&self, process: usize, raw: &str) -> Option<&ClientRequest> {
-        let request = self.client_requests.get(&parse_upstream_id(raw)?)?;
+        let request = self.client_requests.get(&assigned(raw)?)?;
         (request.process == process).then_some(request)
     }
 
@@ -186,7 +185,7 @@ fn subscription_in(envelope: &Envelope<'_>) -> Option<Range<usize>> {
 /// The upstream id that names a subscription. Some agents write it as a string.
 fn upstream_id_in(raw: &str) -> Option<u64> {
     let inner = raw.strip_prefix('"').and_then(|raw| raw.strip_suffix('"'));
-    parse_upstream_id(inner.unwrap_or(raw))
+    assigned(inner.unwrap_or(raw))
 }
 
 /// The client's own id of a subscription: a string if the agent has written a string.

@@ -6,7 +6,7 @@
 use super::MAX_ORPHANED;
 use super::{AbandonedRequest, ClientRequest, RequestClass, Router, RouterOutput};
 use crate::Time;
-use crate::service::agent::response::{code, error};
+use crate::service::jsonrpc::{code, error};
 
 impl Router {
     /// The time at which to call [`Router::handle_timeout`], if it has changed since the last call.

@@ -7,9 +7,8 @@ use super::connections::cancel_session;
 use super::sessions::SessionState;
 use super::{Router, RouterOutput};
 use crate::ClientId;
-use crate::service::agent::envelope::{Envelope, member};
-use crate::service::agent::response::code;
 use crate::service::json::quote;
+use crate::service::jsonrpc::{Envelope, code, member};
 
 /// The foreground activity of a session. Version 1 does not use it: there, a turn lasts as long as its request.
 #[derive(Clone, Copy, Debug, Default)]

@@ -9,10 +9,9 @@ use std::sync::Arc;
 
 use super::sessions::{Session, SessionError, SessionState, is_same_secret, turn_ended};
 use super::{Router, RouterOutput, remove};
-use crate::service::agent::envelope::{Envelope, member};
 use crate::service::agent::named::Named;
-use crate::service::agent::response::{code, error};
 use crate::service::json::{Skimmer, quote};
+use crate::service::jsonrpc::{Envelope, code, error, member};
 use crate::{ClientId, Scope};
 
 /// The maximum number of observers of a session.

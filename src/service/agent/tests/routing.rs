@@ -2,7 +2,7 @@
 
 use super::*;
 
-use crate::service::agent::recover_id::RecoveredId;
+use crate::service::jsonrpc::RecoveredId;
 
 /// An elicitation that refers to a request, as the protocol requires where no session exists.
 fn elicitation(id: &str, request_id: &Value) -> String {

@@ -4,9 +4,8 @@ use std::ops::Range;
 
 use super::rewrite::{cancellation, with_unique_ids};
 use super::{PendingRequest, Pool, Purpose, Subscription, Support};
-use crate::service::agent::envelope::{Envelope, MessageKind, member};
-use crate::service::mcp::http_error::error;
-use crate::service::mcp::http_error::{HttpError, code};
+use crate::service::jsonrpc::{Envelope, MessageKind, code, error, member};
+use crate::service::mcp::http_error::HttpError;
 use crate::service::mcp::hub::{Call, Hub};
 use crate::service::mcp::listen::Filter;
 use crate::service::mcp::process::MAX_UNREAD;
@@ -139,7 +138,7 @@ impl Pool {
         if is_subscription && envelope.text.len() > MAX_SUBSCRIPTION {
             return Err(HttpError::new(
                 StatusCode::CONTENT_TOO_LARGE,
-                code::INVALID_REQUEST,
+                code::INVALID,
                 format!("A subscription may have up to {MAX_SUBSCRIPTION} bytes"),
             ));
         }

@@ -6,14 +6,10 @@ use super::rewrite::{
     SUBSCRIPTION_KEY, cancellation, no_requests, status_of, supports_stateless, with_subscription,
 };
 use super::{MAX_PAGES, PendingRequest, Pool, PoolChange, Purpose, Support};
-use crate::service::agent::envelope::{Envelope, MessageKind, member};
-use crate::service::agent::recover_id::RecoveredId;
 use crate::service::child::ChildEvent;
-use crate::service::mcp::http_error::code;
-use crate::service::mcp::http_error::error;
+use crate::service::jsonrpc::{Envelope, MessageKind, RecoveredId, code, error, member, splice};
 use crate::service::mcp::hub::Hub;
 use crate::service::mcp::process::{Input, Received};
-use crate::service::mcp::splice::splice;
 use crate::{Context, StatusCode};
 
 impl Pool {
@@ -174,7 +170,7 @@ impl Pool {
                 {
                     edits.push((range, &own_id));
                 }
-                let answer = splice(text, &mut edits);
+                let answer = splice(text, &mut edits).concat();
                 if self.slots.len() > 1
                     && let Some(result) = result
                     && let Some(state) = member(text, result, "requestState")
@@ -262,7 +258,7 @@ impl Pool {
                 if ctx.is_congested(reply.caller) {
                     hub.counts.dropped += 1;
                 } else {
-                    reply.event(ctx, None, &splice(text, &mut [(range, token)]));
+                    reply.event(ctx, None, &splice(text, &mut [(range, token)]).concat());
                 }
                 return;
             }
@@ -298,7 +294,7 @@ impl Pool {
                 let is_acknowledgement = method == "notifications/subscriptions/acknowledged";
                 if !is_acknowledgement || !subscription.is_acknowledged {
                     subscription.is_acknowledged |= is_acknowledgement;
-                    reply.event(ctx, None, &splice(text, &mut [(range, own_id)]));
+                    reply.event(ctx, None, &splice(text, &mut [(range, own_id)]).concat());
                 }
                 return;
             }

@@ -3,11 +3,8 @@
 use std::ops::Range;
 
 use crate::StatusCode;
-use crate::service::agent::envelope::{Envelope, member};
 use crate::service::json::{Skimmer, quote, unescape};
-use crate::service::mcp::http_error::code;
-use crate::service::mcp::http_error::error;
-use crate::service::mcp::splice::splice;
+use crate::service::jsonrpc::{Envelope, code, error, error_with, insert_member, member, splice};
 use crate::service::mcp::versions::STATELESS;
 
 /// The key of a subscription's id in `_meta`.
@@ -31,26 +28,21 @@ pub(in crate::service::mcp) fn with_unique_ids(
     let unique = request.to_string();
     let mut edits = vec![(id.clone(), &*unique)];
     edits.extend(token.map(|range| (range.clone(), &*unique)));
-    splice(text, &mut edits)
+    splice(text, &mut edits).concat()
 }
 
 /// A notification with the id of a subscription in `params._meta`.
 pub(in crate::service::mcp) fn with_subscription(envelope: &Envelope<'_>, id: &str) -> String {
     let text = envelope.text;
     let field = format!(r#""{SUBSCRIPTION_KEY}":{id}"#);
-    let inserted = |object: &Range<usize>, field: &str| {
-        let at = object.start + 1;
-        let is_empty = text[at..object.end - 1].trim_ascii().is_empty();
-        let comma = if is_empty { "" } else { "," };
-        [&text[..at], field, comma, &text[at..]].concat()
-    };
     match (&envelope.meta, &envelope.body) {
-        (Some(meta), _) if text[meta.clone()].starts_with('{') => inserted(meta, &field),
-        (_, Some(params)) => inserted(params, &format!(r#""_meta":{{{field}}}"#)),
+        (Some(meta), _) if text[meta.clone()].starts_with('{') => insert_member(text, meta, &field),
+        (_, Some(params)) => insert_member(text, params, &format!(r#""_meta":{{{field}}}"#)),
         (_, None) => {
             let whole = 0..text.trim_end().len();
             let start = text.len() - text.trim_start().len();
-            inserted(
+            insert_member(
+                text,
                 &(start..whole.end),
                 &format!(r#""params":{{"_meta":{{{field}}}}}"#),
             )
@@ -60,15 +52,12 @@ pub(in crate::service::mcp) fn with_subscription(envelope: &Envelope<'_>, id: &s
 
 /// The answer to a request of a shared process: it has no client of its own.
 pub(super) fn no_requests(id: &str) -> String {
-    error(id, code::METHOD_NOT_FOUND, "Method not found", None)
+    error(id, code::NO_METHOD, "Method not found", None)
 }
 
 /// The error for a request whose process has exited. `data` is JSON.
 pub(in crate::service::mcp) fn server_exited(id: &str, data: &str) -> String {
-    format!(
-        r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":{},"message":"MCP server exited","data":{data}}}}}"#,
-        code::INTERNAL
-    )
+    error_with(Some(id), code::INTERNAL, "MCP server exited", Some(data))
 }
 
 /// The HTTP status of a response, which follows from its error code.
@@ -77,7 +66,7 @@ pub(super) fn status_of(text: &str, result: Option<&Range<usize>>) -> StatusCode
         return StatusCode::OK;
     }
     match error_code(text) {
-        Some(code::METHOD_NOT_FOUND) => StatusCode::NOT_FOUND,
+        Some(code::NO_METHOD) => StatusCode::NOT_FOUND,
         Some(code::HEADER_MISMATCH | code::MISSING_CAPABILITY | code::UNSUPPORTED_VERSION) => {
             StatusCode::BAD_REQUEST
         }

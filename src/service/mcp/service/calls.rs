@@ -5,10 +5,10 @@ use uuid::Uuid;
 use super::processes::{Owner, short};
 use super::{Mcp, SHUTTING_DOWN, is_waiting, may_begin};
 use crate::log_event::{log_event, word};
-use crate::service::agent::envelope::{Envelope, MessageKind};
+use crate::service::jsonrpc::{Envelope, MessageKind, code};
 use crate::service::mcp::accept::Accepts;
 use crate::service::mcp::headers::sole_header;
-use crate::service::mcp::http_error::{HttpError, code};
+use crate::service::mcp::http_error::HttpError;
 use crate::service::mcp::hub::too_many;
 use crate::service::mcp::process::Process;
 use crate::service::mcp::replay::EventId;
@@ -79,7 +79,7 @@ impl Mcp {
             }
             method => Err(HttpError::new(
                 StatusCode::METHOD_NOT_ALLOWED,
-                code::INVALID_REQUEST,
+                code::INVALID,
                 format!("Method {method} is not allowed"),
             )),
         }
@@ -177,7 +177,7 @@ impl Mcp {
         if envelope.text.len() > MAX_INITIALIZE {
             let why = "Invalid request: initialize is over 256 KiB";
             let status = StatusCode::CONTENT_TOO_LARGE;
-            return Err(HttpError::new(status, code::INVALID_REQUEST, why).with_id(request));
+            return Err(HttpError::new(status, code::INVALID, why).with_id(request));
         }
         let principal = ctx.principal(caller);
         self.hub

@@ -1,8 +1,8 @@
 //! What the client of a session sends, and its callers: from the call to the process.
 
-use super::{GET_STREAM, PendingRequest, Session, Stream, normal};
-use crate::service::agent::envelope::{Envelope, MessageKind, member};
-use crate::service::mcp::http_error::{HttpError, code, error};
+use super::{GET_STREAM, PendingRequest, Session, Stream};
+use crate::service::jsonrpc::{Envelope, IdKey, MessageKind, code, error, member};
+use crate::service::mcp::http_error::HttpError;
 use crate::service::mcp::hub::{Call, Hub};
 use crate::service::mcp::replay::EventId;
 use crate::service::mcp::reply::Reply;
@@ -26,7 +26,7 @@ impl Session {
         };
         let text = envelope.text;
         let own_id = &text[id.clone()];
-        let key = normal(own_id);
+        let key = IdKey::of(own_id);
         if self.pending.contains_key(&key) {
             let why = "Invalid request: a request with this id waits for its answer";
             return Err(HttpError::invalid(why).with_id(own_id));
@@ -46,7 +46,7 @@ impl Session {
         let token = token.and_then(|meta| member(text, meta, "progressToken"));
         let pending = PendingRequest {
             stream,
-            token: token.map(|range| normal(&text[range])),
+            token: token.map(|range| IdKey::of(&text[range])),
             id: own_id.into(),
             is_initialize: method == "initialize",
         };
@@ -83,7 +83,7 @@ impl Session {
             && let Some(id) = &envelope.request_id
         {
             // The process does not answer it any more.
-            let key = normal(&envelope.text[id.clone()]);
+            let key = IdKey::of(&envelope.text[id.clone()]);
             if let Some(pending) = self.pending.remove(&key) {
                 hub.counts.cancelled += 1;
                 let cancelled = error(&pending.id, CANCELLED, "Request cancelled", None);

@@ -2,12 +2,10 @@
 
 use std::ops::ControlFlow;
 
-use super::{Fate, GET_STREAM, PendingRequest, Session, Stream, normal};
-use crate::service::agent::envelope::{Envelope, MessageKind, member};
-use crate::service::agent::recover_id::RecoveredId;
+use super::{Fate, GET_STREAM, PendingRequest, Session, Stream};
 use crate::service::child::{ChildEvent, code_and_signal};
 use crate::service::json::unescape;
-use crate::service::mcp::http_error::{code, error};
+use crate::service::jsonrpc::{Envelope, IdKey, MessageKind, RecoveredId, code, error, member};
 use crate::service::mcp::hub::Hub;
 use crate::service::mcp::pool::server_exited;
 use crate::service::mcp::process::{Input, Received};
@@ -59,7 +57,7 @@ impl Session {
         match received {
             Received::Message(envelope) => return self.handle_message(ctx, hub, &envelope),
             Received::Unreadable(RecoveredId::Response(id), why) => {
-                if let Some(pending) = self.pending.remove(&normal(&id)) {
+                if let Some(pending) = self.pending.remove(&IdKey::of(&id)) {
                     let why = format!("the MCP server's answer {why}");
                     let failed = error(&pending.id, code::INTERNAL, "Internal error", Some(&why));
                     self.finish(ctx, hub, &pending, &failed);
@@ -68,7 +66,7 @@ impl Session {
             }
             Received::Unreadable(RecoveredId::Request(id), why) => {
                 let why = format!("the request {why}");
-                let refused = error(&id, code::INVALID_REQUEST, "Invalid request", Some(&why));
+                let refused = error(&id, code::INVALID, "Invalid request", Some(&why));
                 answers.push(refused);
             }
             Received::Nothing => {}
@@ -86,7 +84,7 @@ impl Session {
         ctx.spend(2 + text.len() / 512);
         let stream = match &envelope.kind {
             MessageKind::Response { id, result } => {
-                let Some(pending) = self.pending.remove(&normal(&text[id.clone()])) else {
+                let Some(pending) = self.pending.remove(&IdKey::of(&text[id.clone()])) else {
                     log::debug!("the MCP server has answered a request that does not wait");
                     hub.counts.dropped += 1;
                     return (ControlFlow::Continue(()), false);
@@ -113,7 +111,7 @@ impl Session {
             MessageKind::Notification { method } if method == "notifications/progress" => {
                 let token = envelope.body.as_ref();
                 let token = token.and_then(|params| member(text, params, "progressToken"));
-                let token = token.map(|range| normal(&text[range]));
+                let token = token.map(|range| IdKey::of(&text[range]));
                 let has_token =
                     |pending: &&PendingRequest| token.is_some() && pending.token == token;
                 let pending = self.pending.values().find(has_token);

@@ -10,12 +10,12 @@ use std::collections::{BTreeMap, HashMap};
 
 use uuid::Uuid;
 
-use super::http_error::{code, error};
 use super::hub::Hub;
 use super::process::Process;
 use super::replay::Replay;
 use super::reply::Reply;
-use crate::service::json::unescape;
+
+use crate::service::jsonrpc::{IdKey, code, error};
 use crate::{Context, Principal, SourceId, StatusCode, Time, TimerId};
 
 /// The GET stream, for messages that belong to no request.
@@ -26,7 +26,7 @@ const GET_STREAM: u32 = 0;
 struct PendingRequest {
     stream: u32,
     /// Its progress token, in normal form.
-    token: Option<Box<str>>,
+    token: Option<IdKey>,
     /// The id, as written.
     id: Box<str>,
     is_initialize: bool,
@@ -50,7 +50,7 @@ pub(super) struct Session {
     pub(super) principal: Principal,
     process: Option<Box<Process>>,
     /// Requests that wait for an answer, by their ids in normal form.
-    pending: HashMap<Box<str>, PendingRequest>,
+    pending: HashMap<IdKey, PendingRequest>,
     streams: BTreeMap<u32, Stream>,
     last_stream: u32,
     replay: Replay,
@@ -215,12 +215,4 @@ impl Session {
             self.resume(ctx);
         }
     }
-}
-
-/// An id or a token in a form that does not depend on the escapes in it.
-fn normal(raw: &str) -> Box<str> {
-    if raw.starts_with('"') {
-        return format!("\"{}", unescape(raw)).into();
-    }
-    raw.into()
 }

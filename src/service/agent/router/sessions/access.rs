@@ -5,12 +5,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::service::agent::config::UnknownSessions;
-use crate::service::agent::envelope::{Envelope, is_spelling_of, member};
 use crate::service::agent::named::{Named, Places};
-use crate::service::agent::response::{code, error};
 use crate::service::agent::router::{RequestClass, Router};
 use crate::service::agent::schema::{has_session_rules, kind_of_method, needs_session};
 use crate::service::json::{Skimmer, unescape};
+use crate::service::jsonrpc::{Envelope, code, error, is_spelling_of, member};
 use crate::{ClientId, Principal};
 
 const TOO_MANY_NAMED: SessionError = SessionError::Invalid("the message names too many sessions");

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use super::access::SessionError;
 use super::{Claim, Session, SessionState, Tokens};
 use crate::ClientId;
-use crate::service::agent::envelope::Envelope;
 use crate::service::agent::router::turns::Activity;
 use crate::service::agent::router::{MAX_SESSION_ID, Router, RouterOutput, remove};
+use crate::service::jsonrpc::Envelope;
 
 impl Tokens {
     pub(super) fn open_with(&self, token: &str) -> bool {

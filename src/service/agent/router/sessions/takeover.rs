@@ -7,9 +7,9 @@ use super::super::connections::cancel_session;
 use super::super::{ClientRequest, RequestClass, Router, RouterOutput, remove};
 use super::SessionState;
 use crate::ClientId;
-use crate::service::agent::envelope::{Envelope, MessageKind, member};
-use crate::service::agent::response::{client_gone, code, error};
+use crate::service::agent::response::client_gone;
 use crate::service::json::quote;
+use crate::service::jsonrpc::{Envelope, MessageKind, code, error, member};
 
 /// Tells a client that another one controls its session now.
 const TAKEN_OVER: &str = "_outrigger/session_taken_over";

@@ -5,7 +5,7 @@ use crate::service::lines::Line;
 
 /// What a line of the agent contains.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::service) enum AgentLine<'a> {
+pub(in crate::service) enum MessageLine<'a> {
     /// An empty line, or part of a line that is too long.
     Nothing,
     Text(&'a str),
@@ -22,36 +22,36 @@ pub(in crate::service) struct LineDecoder {
 
 impl LineDecoder {
     /// Decodes a line. Logs a warning if it cannot be a message.
-    pub(in crate::service) fn decode<'a>(&mut self, line: Line<'a>) -> AgentLine<'a> {
+    pub(in crate::service) fn decode<'a>(&mut self, line: Line<'a>) -> MessageLine<'a> {
         match line {
-            Line::Whole(bytes) if bytes.trim_ascii().is_empty() => AgentLine::Nothing,
+            Line::Whole(bytes) if bytes.trim_ascii().is_empty() => MessageLine::Nothing,
             Line::Whole(bytes) => match std::str::from_utf8(bytes) {
-                Ok(text) => AgentLine::Text(text),
+                Ok(text) => MessageLine::Text(text),
                 Err(_) => {
                     let start = start_of(bytes);
                     log::warn!("skipped a line of the agent that is not UTF-8: {start:?}");
-                    AgentLine::Unreadable(IdRecovery::of(bytes), "is not UTF-8")
+                    MessageLine::Unreadable(IdRecovery::of(bytes), "is not UTF-8")
                 }
             },
             Line::TooLong(bytes) => {
                 let start = start_of(bytes);
                 log::warn!("skipped a line of the agent over the message limit: {start:?}");
                 self.skipped = Some(IdRecovery::default());
-                AgentLine::Nothing
+                MessageLine::Nothing
             }
             Line::Skipped(bytes) => {
                 if let Some(skipped) = &mut self.skipped {
                     skipped.push(bytes);
                 }
-                AgentLine::Nothing
+                MessageLine::Nothing
             }
             Line::Broken(error) => {
                 log::warn!("cannot read the agent's output any further: {error}");
-                AgentLine::Nothing
+                MessageLine::Nothing
             }
             Line::SkippedEnd => {
                 let recovered = self.skipped.take().and_then(IdRecovery::finish);
-                AgentLine::Unreadable(recovered, "is over the message limit (max_message)")
+                MessageLine::Unreadable(recovered, "is over the message limit (max_message)")
             }
         }
     }

@@ -3,7 +3,7 @@
 //! With the id, a request can be answered with an error instead of waiting forever. [`IdRecovery`] takes the message in
 //! pieces of any size, in constant memory, and finds the id anywhere in it.
 
-use super::router::MAX_ID;
+use super::id::MAX_ID;
 use crate::service::json::Skimmer;
 
 /// The longest key that is compared, with its escapes: `"method"` with every letter escaped.

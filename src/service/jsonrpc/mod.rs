@@ -1,0 +1,24 @@
+//! JSON-RPC 2.0, for all services that speak it: the parts of a message that routing needs, the rule for ids, edits that keep all
+//! other bytes, error responses, and messages as lines.
+
+mod envelope;
+mod error;
+mod id;
+mod id_map;
+mod line;
+mod recover_id;
+mod splice;
+mod waiting_ids;
+
+pub(super) use self::envelope::folded;
+pub(crate) use self::envelope::{Envelope, EnvelopeError, MessageKind, is_spelling_of, member};
+pub(super) use self::error::{
+    TOO_LONG, code, error, error_with, invalid_message_error, parse_error,
+};
+pub(crate) use self::id::MAX_ID;
+pub(super) use self::id::{IdKey, assigned, is_same};
+pub(super) use self::id_map::IdMap;
+pub(super) use self::line::{LineDecoder, MessageLine, push_line, start_of};
+pub(crate) use self::recover_id::{IdRecovery, RecoveredId};
+pub(super) use self::splice::{insert_member, splice, with_id};
+pub(super) use self::waiting_ids::WaitingIds;
