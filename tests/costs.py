@@ -69,8 +69,18 @@ while key := os.read(0, 1):
 """
 
 
+MCP_SERVER = """
+import json, sys
+for line in sys.stdin:
+    call = json.loads(line)
+    result = {"supportedVersions": ["2026-07-28"], "capabilities": {}, "tools": [], "content": []}
+    if "id" in call:
+        print(json.dumps({"jsonrpc": "2.0", "id": call["id"], "result": result}), flush=True)
+"""
+
+
 class Client:
-    """An open connection."""
+    """An open WebSocket connection."""
 
     def __init__(self, port, query=b"", fields=b""):
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=120)
@@ -125,7 +135,7 @@ def echo(size, depth, opcode=2, payload=b"hello wo", options=(), fields=b""):
             client.skip(size)
         return rounds * depth
 
-    return ["echo", *options], run, b"", fields
+    return ["echo", *options], run, lambda port: Client(port, b"", fields)
 
 
 def calls(depth, query=b""):
@@ -146,7 +156,49 @@ def calls(depth, query=b""):
                 assert json.loads(next(answers))["id"] == 3 + id
         return rounds * depth
 
-    return ["agent", "--path", "/", "--", sys.executable, "-c", AGENT], run, query
+    return ["agent", "--path", "/", "--", sys.executable, "-c", AGENT], run, lambda port: Client(port, query)
+
+
+class HttpClient:
+    """A connection for HTTP calls."""
+
+    def __init__(self, port):
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=120)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.answers = self.socket.makefile("rb")
+
+    def call(self, fields, body):
+        """Makes a call. Returns the body of the answer."""
+        head = f"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n{fields}\r\n"
+        self.socket.sendall(head.encode() + body)
+        assert self.answers.readline().startswith(b"HTTP/1.1 200 ")
+        length = 0
+        while (line := self.answers.readline().strip().lower()) != b"":
+            if line.startswith(b"content-length:"):
+                length = int(line.split(b":")[1])
+        return self.answers.read(length)
+
+
+def tools(size):
+    """Calls a tool of a shared MCP server with an argument of `size` bytes."""
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": {"name": "costs", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    fields = (
+        "Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n"
+        "MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: t\r\n"
+    )
+
+    def run(client, rounds):
+        params = {"name": "t", "arguments": {"text": 'a "word", ' * (size // 10)}, "_meta": meta}
+        for id in range(rounds):
+            call = {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}
+            assert json.loads(client.call(fields, json.dumps(call).encode()))["id"] == id
+        return rounds
+
+    return ["mcp", "--path", "/", "--", sys.executable, "-c", MCP_SERVER], run, HttpClient
 
 
 def keys(size):
@@ -164,7 +216,7 @@ def keys(size):
                 left -= len(next(output))
         return rounds
 
-    return ["terminal", "--path", "/", "--", sys.executable, "-c", PRINTER.replace("SIZE", str(size))], run
+    return ["terminal", "--path", "/", "--", sys.executable, "-c", PRINTER.replace("SIZE", str(size))], run, Client
 
 
 PROXY = ["--trusted-proxy", "127.0.0.1"]
@@ -190,6 +242,8 @@ CONVERSATIONS = {
     "JSON-RPC calls, 16 at once": (calls(16), 20, 120, TOLERANCE),
     "JSON-RPC calls of a client that can resume, one by one": (calls(1, b"?resume=new"), 100, 600, TOLERANCE),
     "JSON-RPC calls of a client that can resume, 16 at once": (calls(16, b"?resume=new"), 20, 120, TOLERANCE),
+    "tools/call of an MCP server": (tools(20), 100, 600, TOLERANCE),
+    "tools/call of an MCP server with 16 KiB": (tools(16384), 50, 250, TOLERANCE),
     "keys to a terminal and their echo": (keys(1), 100, 600, SPLIT_TOLERANCE),
     "4,000 bytes from a terminal": (keys(4000), 100, 600, SPLIT_TOLERANCE),
 }
@@ -197,7 +251,7 @@ CONVERSATIONS = {
 
 def have(command, conversation, rounds):
     """Has a conversation of `rounds` rounds with a server. Returns the number of messages."""
-    arguments, run, *request = conversation
+    arguments, run, connect = conversation
     options = ["--listen", "127.0.0.1:0", "--log", "off", "--no-auth"]
     server = subprocess.Popen(
         [*command, OUTRIGGER, arguments[0], *options, *arguments[1:]],
@@ -207,7 +261,7 @@ def have(command, conversation, rounds):
     )
     try:
         port = int(re.search(rb":(\d+)/", server.stdout.readline())[1])
-        client = Client(port, *request)
+        client = connect(port)
         messages = run(client, rounds)
         client.socket.close()
         # Signals the group, because strace does not forward signals.

@@ -68,6 +68,11 @@ impl<'a> Skimmer<'a> {
         }
     }
 
+    /// The text that is scanned, up to the end of the value.
+    pub(crate) fn text(&self) -> &'a str {
+        self.text
+    }
+
     /// Returns the first byte of the next value.
     pub(crate) fn peek(&mut self) -> Option<u8> {
         self.space();

@@ -51,6 +51,9 @@ pub(crate) struct Envelope<'a> {
     pub(crate) body: Option<Range<usize>>,
     /// `_meta` in that object.
     pub(crate) meta: Option<Range<usize>>,
+    /// The members of these two objects.
+    body_members: Members,
+    meta_members: Members,
     /// Whether that object has `_meta` under another spelling.
     has_other_meta: bool,
     /// Whether `params` is there and is not an object.
@@ -62,71 +65,217 @@ pub(crate) struct Envelope<'a> {
 /// The maximum number of characters of a key that are kept for an error.
 const MAX_SHOWN_KEY: usize = 40;
 
+/// The number of members of an object that are noted: those of a `tools/call` and of its `_meta`, for example.
+const MAX_NOTED: usize = 5;
+
+/// The members of an object, noted while it is scanned, so that it need not be scanned again. It is small, because a message moves
+/// often.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Members {
+    /// Where the key begins, behind its quote, and where the value begins and ends.
+    noted: [[u32; 3]; MAX_NOTED],
+    count: u8,
+    /// Whether the object has a member that was not noted: one too many, or a key with escapes.
+    has_others: bool,
+}
+
+impl Members {
+    /// Notes a member of an object in `text`. `key` is that part of the text, or `None` if it has escapes.
+    fn note(&mut self, text: &str, key: Option<&str>, value: &Range<usize>) {
+        let noted = self.noted.get_mut(usize::from(self.count));
+        if let (Some(key), Some(noted), Ok(_)) = (key, noted, u32::try_from(value.end)) {
+            let start = key.as_ptr().addr() - text.as_ptr().addr();
+            *noted = [start, value.start, value.end].map(|at| at as u32);
+            self.count += 1;
+        } else {
+            self.has_others = true;
+        }
+    }
+
+    /// The value of a key that `object` has exactly once.
+    fn find(&self, text: &str, object: Option<&Range<usize>>, name: &str) -> Option<Range<usize>> {
+        let object = object?;
+        if self.has_others {
+            return member(text, object, name);
+        }
+        let noted = self.noted[..usize::from(self.count)].iter();
+        let mut found = noted.filter(|[start, ..]| {
+            let rest = text[*start as usize..].strip_prefix(name);
+            rest.is_some_and(|rest| rest.starts_with('"'))
+        });
+        let &[_, start, end] = found.next()?;
+        let is_only = found.next().is_none();
+        is_only.then_some(start as usize..end as usize)
+    }
+}
+
+/// A key without escapes, as a part of the text.
+fn plain<'a>(key: &Cow<'a, str>) -> Option<&'a str> {
+    match key {
+        Cow::Borrowed(key) => Some(key),
+        Cow::Owned(_) => None,
+    }
+}
+
 /// The members of `params` or `result` that routing reads.
+#[derive(Default)]
 struct Body {
     range: Range<usize>,
+    members: Members,
+    meta_members: Members,
     session: Once,
     request_id: Once,
     meta: Once,
-    prompt: Option<Range<usize>>,
+    prompt: Once,
     /// The first two under another spelling.
     other_session: Once,
     other_request: Once,
     /// Whether a member that routing reads occurs twice.
     has_duplicate: bool,
+    has_two_prompts: bool,
     /// Whether the object has `_meta` under a spelling that differs in case alone.
     has_meta_twin: bool,
     has_other_meta: bool,
 }
 
 impl Body {
-    /// Scans the object in front of which the cursor is.
-    fn read(skimmer: &mut Skimmer<'_>) -> Result<Self, NotJson> {
-        let [mut session, mut request_id, mut meta, mut prompt] = <[Once; 4]>::default();
-        let [mut other_session, mut other_request] = <[Once; 2]>::default();
-        let (mut has_duplicate, mut has_meta_twin, mut has_other_meta) = (false, false, false);
-        let mut has_two_prompts = false;
-        let range = skimmer.nested(|skimmer, key| {
+    /// Scans the object in front of which the cursor is. Fills itself in place, because a `Body` is large.
+    fn read(&mut self, skimmer: &mut Skimmer<'_>) -> Result<(), NotJson> {
+        let text = skimmer.text();
+        self.range = skimmer.nested(|skimmer, key| {
             let before = skimmer.budget();
-            let value = skimmer.value()?;
-            has_duplicate |= match &*key {
-                "sessionId" => !session.set(value),
-                "requestId" => !request_id.set(value),
+            let value = if key == "_meta" && skimmer.peek() == Some(b'{') {
+                skimmer.nested(|skimmer, key| {
+                    let value = skimmer.value()?;
+                    self.meta_members.note(text, plain(&key), &value);
+                    Ok(())
+                })?
+            } else {
+                skimmer.value()?
+            };
+            self.members.note(text, plain(&key), &value);
+            self.has_duplicate |= match &*key {
+                "sessionId" => !self.session.set(value),
+                "requestId" => !self.request_id.set(value),
                 "_meta" => {
                     // It is searched for several fields later.
                     skimmer.count_again(before)?;
-                    !meta.set(value)
+                    !self.meta.set(value)
                 }
                 "prompt" => {
-                    has_two_prompts |= !prompt.set(value);
+                    self.has_two_prompts |= !self.prompt.set(value);
                     false
                 }
-                other if is_spelling_of(other, "sessionId") => !other_session.set(value),
-                other if is_spelling_of(other, "requestId") => !other_request.set(value),
+                other if is_spelling_of(other, "sessionId") => !self.other_session.set(value),
+                other if is_spelling_of(other, "requestId") => !self.other_request.set(value),
                 other => {
                     if is_meta(other) {
-                        has_other_meta = true;
+                        self.has_other_meta = true;
                         skimmer.count_again(before)?;
                     }
-                    has_meta_twin |= other.eq_ignore_ascii_case("_meta");
+                    self.has_meta_twin |= other.eq_ignore_ascii_case("_meta");
                     false
                 }
             };
             Ok(())
         })?;
-        Ok(Self {
-            range,
-            session,
-            request_id,
-            meta,
-            prompt: prompt.0.filter(|_| !has_two_prompts),
-            other_session,
-            other_request,
-            has_duplicate,
-            has_meta_twin,
-            has_other_meta,
+        Ok(())
+    }
+}
+
+/// The members of a message.
+#[derive(Default)]
+struct Outer {
+    version: Once,
+    id: Once,
+    method: Once,
+    params: Once,
+    result: Once,
+    error: Once,
+    /// `params` and `result`, if they are objects.
+    params_body: Option<Body>,
+    result_body: Option<Body>,
+    unknown_member: Option<String>,
+    /// Whether a member that JSON-RPC has occurs twice.
+    has_duplicate: bool,
+    /// Whether a key is another spelling of one that JSON-RPC has.
+    has_twin: bool,
+}
+
+impl Outer {
+    /// The members that JSON-RPC has.
+    const NAMES: [&str; 6] = ["jsonrpc", "id", "method", "params", "result", "error"];
+
+    /// Scans the object in front of which the cursor is. Fills itself in place, because an `Outer` is large.
+    fn read(&mut self, skimmer: &mut Skimmer<'_>) -> Result<(), NotJson> {
+        skimmer.members(|skimmer, key| {
+            let mut no_body = None;
+            let (slot, body) = match &*key {
+                "jsonrpc" => (&mut self.version, &mut no_body),
+                "id" => (&mut self.id, &mut no_body),
+                "method" => (&mut self.method, &mut no_body),
+                "params" => (&mut self.params, &mut self.params_body),
+                "result" => (&mut self.result, &mut self.result_body),
+                "error" => (&mut self.error, &mut no_body),
+                other => {
+                    self.has_twin |= Self::NAMES.iter().any(|name| is_spelling_of(other, name));
+                    self.unknown_member
+                        .get_or_insert_with(|| other.chars().take(MAX_SHOWN_KEY).collect());
+                    return skimmer.value().map(drop);
+                }
+            };
+            let is_body = matches!(&*key, "params" | "result");
+            let value = if is_body && skimmer.peek() == Some(b'{') {
+                let body = body.insert(Body::default());
+                body.read(skimmer)?;
+                body.range.clone()
+            } else {
+                skimmer.value()?
+            };
+            self.has_duplicate |= !slot.set(value);
+            Ok(())
         })
     }
+
+    /// The id, if an error response may have it: it is valid, and there is no other one.
+    fn usable_id(&self, text: &str) -> Option<Range<usize>> {
+        let id = self.id.0.clone();
+        id.filter(|id| is_id(text, id) && !self.has_duplicate)
+    }
+
+    /// Checks each member for itself. Drops `result` or `error` if it is null and the other one is there, because some
+    /// implementations write both.
+    fn check(&mut self, text: &str) -> Result<(), &'static str> {
+        if self.has_duplicate {
+            return Err("duplicate key");
+        }
+        let version = self.version.0.as_ref();
+        if version.is_none_or(|version| &text[version.clone()] != "\"2.0\"") {
+            return Err("\"jsonrpc\" is not \"2.0\"");
+        }
+        if self.id.0.as_ref().is_some_and(|id| !is_id(text, id)) {
+            return Err("\"id\" is neither a string nor a number nor null");
+        }
+        if self.has_twin {
+            return Err(MISSPELLED);
+        }
+        let is_null = |once: &Once| {
+            let value = once.0.as_ref();
+            value.is_some_and(|range| &text[range.clone()] == "null")
+        };
+        match (is_null(&self.result), is_null(&self.error)) {
+            (_, true) if self.result.0.is_some() => self.error.0 = None,
+            (true, false) if self.error.0.is_some() => self.result.0 = None,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// Whether a value can be an id: a string, a number or null.
+fn is_id(text: &str, value: &Range<usize>) -> bool {
+    let first = text.as_bytes()[value.start];
+    matches!(first, b'"' | b'-' | b'0'..=b'9' | b'n')
 }
 
 /// A value that may occur once in an object.
@@ -163,104 +312,45 @@ impl<'a> Envelope<'a> {
             };
             return Err(EnvelopeError::Invalid { why, id: None });
         }
-        let mut twin = false;
-        let [
-            mut version,
-            mut id,
-            mut method,
-            mut params,
-            mut result,
-            mut error,
-        ] = <[Once; 6]>::default();
-        let [mut params_body, mut result_body] = <[Option<Body>; 2]>::default();
-        let mut unknown_member = None;
-        let mut duplicate = false;
-        skimmer.members(|skimmer, key| {
-            let mut no_body = None;
-            let (slot, body) = match &*key {
-                "jsonrpc" => (&mut version, &mut no_body),
-                "id" => (&mut id, &mut no_body),
-                "method" => (&mut method, &mut no_body),
-                "params" => (&mut params, &mut params_body),
-                "result" => (&mut result, &mut result_body),
-                "error" => (&mut error, &mut no_body),
-                other => {
-                    let names = ["jsonrpc", "id", "method", "params", "result", "error"];
-                    twin |= names.iter().any(|name| is_spelling_of(other, name));
-                    unknown_member
-                        .get_or_insert_with(|| other.chars().take(MAX_SHOWN_KEY).collect());
-                    return skimmer.value().map(drop);
-                }
-            };
-            let is_body = matches!(&*key, "params" | "result");
-            let value = if is_body && skimmer.peek() == Some(b'{') {
-                let read = Body::read(skimmer)?;
-                body.insert(read).range.clone()
-            } else {
-                skimmer.value()?
-            };
-            duplicate |= !slot.set(value);
-            Ok(())
-        })?;
+        let mut outer = Outer::default();
+        outer.read(&mut skimmer)?;
         skimmer.end()?;
+        let id = outer.usable_id(text);
+        outer
+            .check(text)
+            .and_then(|()| Self::from_outer(text, &mut outer))
+            .map_err(|why| EnvelopeError::Invalid { why, id })
+    }
 
+    /// Builds a message of members that have been checked one by one.
+    fn from_outer(text: &'a str, outer: &mut Outer) -> Result<Self, &'static str> {
         let first = |range: &Range<usize>| text.as_bytes()[range.start];
-        let is_id = |range: &Range<usize>| matches!(first(range), b'"' | b'-' | b'0'..=b'9' | b'n');
-        let answerable = id.0.clone().filter(|id| is_id(id) && !duplicate);
-        let invalid = |why| {
-            Err(EnvelopeError::Invalid {
-                why,
-                id: answerable.clone(),
-            })
-        };
-        if duplicate {
-            return invalid("duplicate key");
-        }
-        if version
-            .0
-            .as_ref()
-            .is_none_or(|version| &text[version.clone()] != "\"2.0\"")
-        {
-            return invalid("\"jsonrpc\" is not \"2.0\"");
-        }
-        if id.0.as_ref().is_some_and(|id| !is_id(id)) {
-            return invalid("\"id\" is neither a string nor a number nor null");
-        }
-        if twin {
-            return invalid(MISSPELLED);
-        }
-        // Some implementations write both fields, one of them as null.
-        let is_null = |once: &Once| {
-            once.0
-                .as_ref()
-                .is_some_and(|range| &text[range.clone()] == "null")
-        };
-        match (is_null(&result), is_null(&error)) {
-            (_, true) if result.0.is_some() => error.0 = None,
-            (true, false) if error.0.is_some() => result.0 = None,
-            _ => {}
-        }
-        let (kind, body) = match (method.0, id.0, result.0, error.0) {
+        let is_list = |params: &Range<usize>| first(params) != b'{';
+        let parts = (
+            outer.method.0.take(),
+            outer.id.0.take(),
+            outer.result.0.take(),
+            &outer.error.0,
+        );
+        let (kind, body) = match parts {
             (Some(method), id, None, None) => {
                 if first(&method) != b'"' {
-                    return invalid("\"method\" is not a string");
+                    return Err("\"method\" is not a string");
                 }
                 let method = unescape(&text[method]);
                 let kind = match id {
                     Some(id) => MessageKind::Request { method, id },
                     None => MessageKind::Notification { method },
                 };
-                (kind, params_body)
+                (kind, outer.params_body.as_mut())
             }
-            (None, Some(id), Some(result), None) => (
-                MessageKind::Response {
-                    id,
-                    result: Some(result),
-                },
-                result_body,
-            ),
+            (None, Some(id), Some(result), None) => {
+                let result = Some(result);
+                let kind = MessageKind::Response { id, result };
+                (kind, outer.result_body.as_mut())
+            }
             (None, Some(id), None, Some(_)) => (MessageKind::Response { id, result: None }, None),
-            _ => return invalid("neither a request nor a notification nor a response"),
+            _ => return Err("neither a request nor a notification nor a response"),
         };
         let mut envelope = Self {
             text,
@@ -271,14 +361,14 @@ impl<'a> Envelope<'a> {
             prompt: None,
             body: None,
             meta: None,
+            body_members: Members::default(),
+            meta_members: Members::default(),
             has_other_meta: false,
-            has_listed_params: params.0.is_some_and(|params| first(&params) != b'{'),
-            unknown_member,
+            has_listed_params: outer.params.0.as_ref().is_some_and(is_list),
+            unknown_member: outer.unknown_member.take(),
         };
-        match envelope.take_body(body) {
-            Ok(()) => Ok(envelope),
-            Err(why) => invalid(why),
-        }
+        envelope.take_body(body)?;
+        Ok(envelope)
     }
 
     /// The message's id, as written.
@@ -291,6 +381,16 @@ impl<'a> Envelope<'a> {
         }
     }
 
+    /// The value of a key that `params`, or in a response `result`, has exactly once.
+    pub(crate) fn of_body(&self, name: &str) -> Option<Range<usize>> {
+        self.body_members.find(self.text, self.body.as_ref(), name)
+    }
+
+    /// The value of a key that `_meta` has exactly once.
+    pub(crate) fn of_meta(&self, name: &str) -> Option<Range<usize>> {
+        self.meta_members.find(self.text, self.meta.as_ref(), name)
+    }
+
     /// `_meta.outrigger.resumeToken`.
     pub(crate) fn resume_token(&self) -> Option<Cow<'a, str>> {
         self.outrigger_text("resumeToken")
@@ -298,17 +398,14 @@ impl<'a> Envelope<'a> {
 
     /// The string in a field of `_meta.outrigger`.
     pub(crate) fn outrigger_text(&self, name: &str) -> Option<Cow<'a, str>> {
-        let outrigger = member(self.text, self.meta.as_ref()?, "outrigger")?;
+        let outrigger = self.of_meta("outrigger")?;
         let token = member(self.text, &outrigger, name)?;
         (self.text.as_bytes()[token.start] == b'"').then(|| unescape(&self.text[token]))
     }
 
     /// Whether `_meta.outrigger.takeover` is true.
     pub(crate) fn takes_over(&self) -> bool {
-        let outrigger = self
-            .meta
-            .as_ref()
-            .and_then(|meta| member(self.text, meta, "outrigger"));
+        let outrigger = self.of_meta("outrigger");
         let takeover = outrigger.and_then(|outrigger| member(self.text, &outrigger, "takeover"));
         takeover.is_some_and(|takeover| &self.text[takeover] == "true")
     }
@@ -378,34 +475,37 @@ impl<'a> Envelope<'a> {
         }
     }
 
-    fn take_body(&mut self, body: Option<Body>) -> Result<(), &'static str> {
+    fn take_body(&mut self, body: Option<&mut Body>) -> Result<(), &'static str> {
         let Some(body) = body else {
             return Ok(());
         };
-        let (session, other_session) = (body.session, body.other_session);
+        let (session, other_session) = (&body.session.0, &body.other_session.0);
         let mut twin = body.has_meta_twin;
         let is_response = matches!(self.kind, MessageKind::Response { .. });
-        twin |= session.0.is_some() && other_session.0.is_some();
+        twin |= session.is_some() && other_session.is_some();
         twin |= body.request_id.0.is_some() && body.other_request.0.is_some();
-        if body.has_duplicate && !(is_response && session.0.is_some()) {
+        if body.has_duplicate && !(is_response && session.is_some()) {
             return Err("duplicate key");
         }
         if twin && !is_response {
             return Err(MISSPELLED);
         }
-        self.session = match session.0.map(|session| &self.text[session]) {
+        let raw = |range: &Range<usize>| &self.text[range.clone()];
+        self.session = match session.as_ref().map(raw) {
             None | Some("null") => None,
             Some(session) if session.starts_with('"') => Some(unescape(session)),
             Some(_) => return Err("\"sessionId\" is not a string"),
         };
-        let other_session = other_session.0.map(|session| &self.text[session]);
+        let other_session = other_session.as_ref().map(raw);
         self.misspelled_session = other_session
             .filter(|session| session.starts_with('"'))
             .map(unescape);
         self.has_other_meta = body.has_other_meta;
-        (self.request_id, self.meta) = (body.request_id.0, body.meta.0);
-        self.prompt = body.prompt;
-        self.body = Some(body.range);
+        (self.request_id, self.meta) = (body.request_id.0.take(), body.meta.0.take());
+        self.prompt = body.prompt.0.take().filter(|_| !body.has_two_prompts);
+        self.body_members = std::mem::take(&mut body.members);
+        self.meta_members = std::mem::take(&mut body.meta_members);
+        self.body = Some(body.range.clone());
         Ok(())
     }
 }

@@ -1,7 +1,6 @@
 //! Compares the header fields of a request of revision 2026-07-28 with its body ("Server Validation").
 
 use std::borrow::Cow;
-use std::ops::Range;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -10,7 +9,7 @@ use super::http_error::HttpError;
 use super::tools::Tools;
 use crate::Request;
 use crate::service::json::unescape;
-use crate::service::jsonrpc::member;
+use crate::service::jsonrpc::Envelope;
 
 /// The value of a field. A field that occurs twice is malformed.
 pub(super) fn sole_header<'a>(
@@ -54,10 +53,10 @@ pub(super) fn decode<'a>(name: &str, value: &'a [u8]) -> Result<Cow<'a, str>, Ht
 pub(super) fn check(
     request: &Request<'_>,
     method: &str,
-    text: &str,
-    params: Option<&Range<usize>>,
+    envelope: &Envelope<'_>,
     tools: &Tools,
 ) -> Result<(), HttpError> {
+    let text = envelope.text;
     let header = sole_header(request, "Mcp-Method")?;
     let header = header.ok_or_else(|| missing("Mcp-Method"))?;
     // Method names are never encoded.
@@ -69,8 +68,8 @@ pub(super) fn check(
         "resources/read" => "uri",
         _ => return Ok(()),
     };
-    let of_params = |key| params.and_then(|params| member(text, params, key));
-    let name = of_params(key)
+    let name = envelope
+        .of_body(key)
         .map(|range| &text[range])
         .filter(|raw| raw.starts_with('"'))
         .map(unescape);
@@ -84,7 +83,7 @@ pub(super) fn check(
         return Err(differs("Mcp-Name", header, &name));
     }
     if method == "tools/call" {
-        tools.check(request, &name, text, of_params("arguments").as_ref())?;
+        tools.check(request, &name, text, envelope.of_body("arguments").as_ref())?;
     }
     Ok(())
 }

@@ -20,8 +20,7 @@ impl Filter {
     /// Reads `params.notifications`. Malformed members are ignored.
     pub(super) fn of(envelope: &Envelope<'_>) -> Self {
         let text = envelope.text;
-        let params = envelope.body.as_ref();
-        let Some(wanted) = params.and_then(|params| member(text, params, "notifications")) else {
+        let Some(wanted) = envelope.of_body("notifications") else {
             return Self::default();
         };
         let is_true = |key| member(text, &wanted, key).is_some_and(|range| &text[range] == "true");
@@ -50,9 +49,7 @@ impl Filter {
             "notifications/resources/list_changed" => self.resources,
             "notifications/resources/updated" => {
                 let text = envelope.text;
-                let params = envelope.body.as_ref();
-                let uri = params.and_then(|params| member(text, params, "uri"));
-                let uri = uri.map(|range| &text[range]);
+                let uri = envelope.of_body("uri").map(|range| &text[range]);
                 uri.filter(|raw| raw.starts_with('"'))
                     .is_some_and(|raw| self.uris.contains(&*unescape(raw)))
             }

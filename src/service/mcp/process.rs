@@ -22,6 +22,7 @@ pub(super) enum Input {
 
 /// What a process has sent.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "it is never stored")]
 pub(super) enum Received<'a> {
     Message(Envelope<'a>),
     /// A line that is no message, from which an id could be read, and what is wrong with it.

@@ -6,7 +6,7 @@ use super::http_error::HttpError;
 use super::tools::Tools;
 use super::versions::{EARLIER_VERSIONS, SESSION_VERSIONS, STATELESS};
 use crate::service::json::{unescape, why_not_json};
-use crate::service::jsonrpc::{Envelope, EnvelopeError, MAX_ID, MessageKind, code, member};
+use crate::service::jsonrpc::{Envelope, EnvelopeError, MAX_ID, MessageKind, code};
 use crate::{Request, StatusCode};
 
 /// The keys of `_meta` that every request of revision 2026-07-28 has.
@@ -127,10 +127,10 @@ fn is_id(raw: &str) -> bool {
 
 /// Rejects a progress token that is too long, because it is kept while the request waits.
 fn check_token(envelope: &Envelope<'_>) -> Result<(), HttpError> {
-    let text = envelope.text;
-    let token = envelope.meta.as_ref();
-    let token = token.and_then(|meta| member(text, meta, "progressToken"));
-    if token.is_some_and(|token| token.len() > MAX_ID) {
+    if envelope
+        .of_meta("progressToken")
+        .is_some_and(|token| token.len() > MAX_ID)
+    {
         let why = "Invalid request: the progress token is too long";
         return Err(HttpError::invalid(why));
     }
@@ -156,10 +156,7 @@ fn check_message<'a>(
     tools: Option<&Tools>,
 ) -> Result<Post<'a>, HttpError> {
     let text = envelope.text;
-    let of_meta = |key| {
-        let meta = envelope.meta.as_ref()?;
-        member(text, meta, key).map(|range| &text[range])
-    };
+    let of_meta = |key| envelope.of_meta(key).map(|range| &text[range]);
     let header = version(request);
     check_version(request, tools.is_some())?;
     let body = of_meta(VERSION_KEY)
@@ -220,7 +217,7 @@ fn check_message<'a>(
     if !of_meta(CAPABILITIES_KEY).is_some_and(|raw| raw.starts_with('{')) {
         return Err(missing(CAPABILITIES_KEY));
     }
-    headers::check(request, &method, text, envelope.body.as_ref(), tools)?;
+    headers::check(request, &method, &envelope, tools)?;
     Ok(Post::Request(envelope))
 }
 

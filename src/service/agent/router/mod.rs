@@ -45,7 +45,6 @@ pub(crate) use processes::ProcessChange;
 use processes::{Process, Run};
 use sessions::Session;
 
-
 /// The maximum length of a client's first message in bytes. It is kept as long as the agent runs.
 pub(super) const MAX_INITIALIZE: usize = 1 << 20;
 /// The maximum number of recorded requests whose clients have disconnected. The agent may still work on them.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::rewrite::{cancellation, with_unique_ids};
 use super::{PendingRequest, Pool, Purpose, Subscription, Support};
-use crate::service::jsonrpc::{Envelope, MessageKind, code, error, member};
+use crate::service::jsonrpc::{Envelope, MessageKind, code, error};
 use crate::service::mcp::http_error::HttpError;
 use crate::service::mcp::hub::{Call, Hub};
 use crate::service::mcp::listen::Filter;
@@ -45,7 +45,7 @@ impl Pool {
         if self.slots.len() == 1 {
             return None;
         }
-        let state = member(envelope.text, envelope.body.as_ref()?, "requestState")?;
+        let state = envelope.of_body("requestState")?;
         let slot = self.states.slot_of(&envelope.text[state])?;
         let is_running = self.slots[slot].process.is_some();
         is_running.then_some(slot)

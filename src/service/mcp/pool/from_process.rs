@@ -7,7 +7,9 @@ use super::rewrite::{
 };
 use super::{MAX_PAGES, PendingRequest, Pool, PoolChange, Purpose, Support};
 use crate::service::child::ChildEvent;
-use crate::service::jsonrpc::{Envelope, MessageKind, RecoveredId, code, error, member, splice};
+use crate::service::jsonrpc::{
+    Envelope, MessageKind, RecoveredId, assigned, code, error, member, splice,
+};
 use crate::service::mcp::hub::Hub;
 use crate::service::mcp::process::{Input, Received};
 use crate::{Context, StatusCode};
@@ -62,7 +64,7 @@ impl Pool {
                 return self.handle_message(ctx, hub, slot, &envelope);
             }
             Received::Unreadable(RecoveredId::Response(id), why) => {
-                let id = id.parse().ok();
+                let id = assigned(&id);
                 let taken = id.filter(|id| self.is_of(slot, *id));
                 if let Some((_, purpose)) = taken.and_then(|id| self.take(hub, id)) {
                     return self.fail(ctx, purpose, &format!("the MCP server's answer {why}"));
@@ -120,7 +122,7 @@ impl Pool {
                 false
             }
             MessageKind::Response { id, result } => {
-                let number = envelope.text[id.clone()].parse().ok();
+                let number = assigned(&envelope.text[id.clone()]);
                 let number = number.filter(|number| self.is_of(slot, *number));
                 let Some((number, (_, purpose))) =
                     number.and_then(|number| Some((number, self.take(hub, number)?)))
@@ -162,18 +164,14 @@ impl Pool {
                     self.tools.learn(&text[result.clone()]);
                 }
                 let mut edits = vec![(id.clone(), &*own_id)];
-                let subscription = envelope.meta.as_ref();
-                let subscription =
-                    subscription.and_then(|meta| member(text, meta, SUBSCRIPTION_KEY));
-                if let Some(range) = subscription
-                    && text[range.clone()].parse() == Ok(number)
+                if let Some(range) = envelope.of_meta(SUBSCRIPTION_KEY)
+                    && assigned(&text[range.clone()]) == Some(number)
                 {
                     edits.push((range, &own_id));
                 }
                 let answer = splice(text, &mut edits).concat();
                 if self.slots.len() > 1
-                    && let Some(result) = result
-                    && let Some(state) = member(text, result, "requestState")
+                    && let Some(state) = envelope.of_body("requestState")
                 {
                     self.states.learn(&text[state], slot);
                 }
@@ -235,15 +233,14 @@ impl Pool {
         envelope: &Envelope<'_>,
     ) {
         let text = envelope.text;
-        let params = envelope.body.as_ref();
         let number = |range: &Range<usize>| {
-            let id = text[range.clone()].parse::<u64>().ok();
+            let id = assigned(&text[range.clone()]);
             id.filter(|id| self.is_of(slot, *id))
         };
         if method == "notifications/progress" {
-            let range = params.and_then(|params| member(text, params, "progressToken"));
-            if let Some((range, id)) =
-                range.and_then(|range| Some((range.clone(), number(&range)?)))
+            if let Some((range, id)) = envelope
+                .of_body("progressToken")
+                .and_then(|range| Some((range.clone(), number(&range)?)))
                 && let Some(PendingRequest {
                     purpose:
                         Purpose::Call {
@@ -275,11 +272,9 @@ impl Pool {
                 reply.end(ctx);
                 return;
             }
-        } else if let Some(meta) = &envelope.meta
-            && let Some(range) = member(text, meta, SUBSCRIPTION_KEY)
-        {
+        } else if let Some(range) = envelope.of_meta(SUBSCRIPTION_KEY) {
             // Every process of the pool knows the subscription.
-            if let Ok(id) = text[range.clone()].parse::<u64>()
+            if let Some(id) = assigned(&text[range.clone()])
                 && let Some(PendingRequest {
                     purpose:
                         Purpose::Call {

@@ -1,7 +1,7 @@
 //! What the client of a session sends, and its callers: from the call to the process.
 
 use super::{GET_STREAM, PendingRequest, Session, Stream};
-use crate::service::jsonrpc::{Envelope, IdKey, MessageKind, code, error, member};
+use crate::service::jsonrpc::{Envelope, IdKey, MessageKind, code, error};
 use crate::service::mcp::http_error::HttpError;
 use crate::service::mcp::hub::{Call, Hub};
 use crate::service::mcp::replay::EventId;
@@ -42,8 +42,7 @@ impl Session {
             .map_err(|error| error.with_id(own_id))?;
         self.last_stream += 1;
         let stream = self.last_stream;
-        let token = envelope.meta.as_ref();
-        let token = token.and_then(|meta| member(text, meta, "progressToken"));
+        let token = envelope.of_meta("progressToken");
         let pending = PendingRequest {
             stream,
             token: token.map(|range| IdKey::of(&text[range])),

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use super::{Fate, GET_STREAM, PendingRequest, Session, Stream};
 use crate::service::child::{ChildEvent, code_and_signal};
 use crate::service::json::unescape;
-use crate::service::jsonrpc::{Envelope, IdKey, MessageKind, RecoveredId, code, error, member};
+use crate::service::jsonrpc::{Envelope, IdKey, MessageKind, RecoveredId, code, error};
 use crate::service::mcp::hub::Hub;
 use crate::service::mcp::pool::server_exited;
 use crate::service::mcp::process::{Input, Received};
@@ -89,10 +89,8 @@ impl Session {
                     hub.counts.dropped += 1;
                     return (ControlFlow::Continue(()), false);
                 };
-                if pending.is_initialize
-                    && let Some(result) = result
-                {
-                    let version = member(text, result, "protocolVersion");
+                if pending.is_initialize && result.is_some() {
+                    let version = envelope.of_body("protocolVersion");
                     let version = version.map(|range| &text[range]);
                     self.version = version
                         .filter(|raw| raw.starts_with('"'))
@@ -109,8 +107,7 @@ impl Session {
                 return (ControlFlow::Continue(()), is_refused);
             }
             MessageKind::Notification { method } if method == "notifications/progress" => {
-                let token = envelope.body.as_ref();
-                let token = token.and_then(|params| member(text, params, "progressToken"));
+                let token = envelope.of_body("progressToken");
                 let token = token.map(|range| IdKey::of(&text[range]));
                 let has_token =
                     |pending: &&PendingRequest| token.is_some() && pending.token == token;
