@@ -119,6 +119,17 @@ impl Context {
         ours.map(|client| client.id).collect()
     }
 
+    /// Whether every client of the service is [congested](Context::is_congested). A client whose connection was cut does not
+    /// count, and without another one the answer is no.
+    pub fn is_every_client_congested(&self) -> bool {
+        let service_id = self.core.service_id;
+        let mut clients =
+            self.core.registry.iter().filter(|client| {
+                client.wire.is_connected() && service_id.includes(client.service_id)
+            });
+        clients.next().is_some_and(Client::is_congested) && clients.all(Client::is_congested)
+    }
+
     /// The number of clients of the service, including those that are being closed.
     pub fn client_count(&self) -> usize {
         self.core.client_count()

@@ -22,7 +22,6 @@ pub mod agent;
 pub mod app;
 #[cfg(feature = "client")]
 pub(crate) mod attach;
-mod backoff;
 mod child;
 mod connect;
 mod echo;
@@ -43,7 +42,7 @@ mod silence;
 pub use advice::{Advise, Problem};
 pub use agent::{Agent, AgentConfig, AgentPerClient};
 pub use app::{App, AppConfig};
-pub use backoff::{OnFailure, RestartLimit};
+pub use child::{OnFailure, RestartLimit};
 pub use connect::{Bridge, BridgeConfig};
 pub use echo::Echo;
 pub use endpoint::{Endpoint, ParseEndpointError};

@@ -2,7 +2,8 @@
 
 use std::ffi::{CStr, CString};
 use std::io;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::unistd::{self, User};
@@ -19,16 +20,66 @@ const SHELL: &str = "/bin/sh";
 const REMEMBERED: Duration = Duration::from_secs(60);
 const MOST_REMEMBERED: usize = 64;
 
-/// The accounts that were found, the latest first.
-static FOUND: Mutex<Vec<Found>> = Mutex::new(Vec::new());
+/// How long a late answer is remembered that there is no such account, for the caller that asks again.
+const REMEMBERED_ABSENT: Duration = Duration::from_secs(5);
 
-/// An account that was found.
+/// The maximum number of look-ups that run at a time, each on a thread of its own.
+const MAX_LOOKUPS: usize = 8;
+
+/// The stack of such a thread, in bytes.
+const STACK: usize = 256 << 10;
+
+/// What is known of accounts.
+static KNOWN: Mutex<Known> = Mutex::new(Known {
+    found: Vec::new(),
+    pending: Vec::new(),
+});
+
+/// The result of a look-up: `None` if there is no such account.
+type Answer = io::Result<Option<Account>>;
+
+#[derive(Debug)]
+struct Known {
+    /// The accounts that were found, the latest first.
+    found: Vec<Found>,
+    /// The texts that are being looked up.
+    pending: Vec<String>,
+}
+
+/// The answer for a text.
 #[derive(Debug)]
 struct Found {
-    /// The text that it was found by.
     wanted: String,
-    account: Account,
-    at: Instant,
+    account: Option<Account>,
+    until: Instant,
+}
+
+impl Known {
+    fn lock() -> MutexGuard<'static, Self> {
+        // A panic cannot leave the lists in an invalid state.
+        KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn answer(&mut self, wanted: &str) -> Option<Option<Account>> {
+        let now = Instant::now();
+        self.found.retain(|known| now < known.until);
+        let known = self.found.iter().find(|known| known.wanted == wanted)?;
+        Some(known.account.clone())
+    }
+
+    fn remember(&mut self, wanted: &str, account: Option<Account>) {
+        let time = match account {
+            Some(_) => REMEMBERED,
+            None => REMEMBERED_ABSENT,
+        };
+        self.found.truncate(MOST_REMEMBERED - 1);
+        let found = Found {
+            wanted: wanted.to_owned(),
+            account,
+            until: Instant::now() + time,
+        };
+        self.found.insert(0, found);
+    }
 }
 
 /// A user with the groups that login(1) would set.
@@ -46,35 +97,57 @@ impl Account {
     /// Finds an account by `USER` or `USER:GROUP`, where `USER` is a name or a number and `GROUP` is a number that
     /// replaces the user's own group. Returns `None` if the user does not exist.
     ///
-    /// The user database may be on the network, so an account that was found is remembered for a minute.
+    /// The user database may be on the network, so an account that was found is remembered for a minute, and the caller waits for
+    /// at most `most`. The look-up goes on then, and a later call gets its answer.
     ///
     /// # Errors
     ///
-    /// The group is not a number, or the user database cannot be read.
-    pub(crate) fn find(wanted: &str) -> io::Result<Option<Self>> {
-        // A panic cannot leave the list in an invalid state.
-        let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
-        found.retain(|known| known.at.elapsed() < REMEMBERED);
-        if let Some(known) = found.iter().find(|known| known.wanted == wanted) {
-            return Ok(Some(known.account.clone()));
-        }
-        let account = Self::look_up(wanted)?;
-        if let Some(account) = account.clone() {
-            found.truncate(MOST_REMEMBERED - 1);
-            let (wanted, at) = (wanted.to_owned(), Instant::now());
-            found.insert(
-                0,
-                Found {
-                    wanted,
-                    account,
-                    at,
-                },
-            );
-        }
-        Ok(account)
+    /// The group is not a number, or the user database cannot be read. [`io::ErrorKind::TimedOut`] if it has not answered yet.
+    pub(crate) fn find_within(wanted: &str, most: Duration) -> Answer {
+        Self::ask(wanted, most, Self::look_up)
     }
 
-    fn look_up(wanted: &str) -> io::Result<Option<Self>> {
+    /// Finds an account with `look_up`, which may block, on a thread of its own.
+    fn ask(wanted: &str, most: Duration, look_up: fn(&str) -> Answer) -> Answer {
+        let pending = || io::Error::new(io::ErrorKind::TimedOut, "the user database is slow");
+        let mut known = Known::lock();
+        if let Some(answer) = known.answer(wanted) {
+            return Ok(answer);
+        }
+        let is_pending = known.pending.iter().any(|other| other == wanted);
+        if is_pending || known.pending.len() >= MAX_LOOKUPS {
+            return Err(pending());
+        }
+        known.pending.push(wanted.to_owned());
+        drop(known);
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let text = wanted.to_owned();
+        let thread = thread::Builder::new()
+            .name("accounts".to_owned())
+            .stack_size(STACK);
+        let started = thread.spawn(move || {
+            let answer = look_up(&text);
+            let mut known = Known::lock();
+            known.pending.retain(|other| *other != text);
+            if let Ok(Some(account)) = &answer {
+                known.remember(&text, Some(account.clone()));
+            }
+            let is_absent = matches!(answer, Ok(None));
+            if sender.send(answer).is_err() && is_absent {
+                known.remember(&text, None);
+            }
+        });
+        if let Err(error) = started {
+            Known::lock().pending.retain(|other| other != wanted);
+            return Err(error);
+        }
+        receiver
+            .recv_timeout(most)
+            .unwrap_or_else(|_| Err(pending()))
+    }
+
+    /// Finds an account as [`Account::find_within`] does, and blocks until the user database answers.
+    pub(crate) fn look_up(wanted: &str) -> Answer {
         let (user, group) = match wanted.split_once(':') {
             Some((user, group)) => (user, Some(parse_id(group).ok_or_else(bad_group)?)),
             None => (wanted, None),
@@ -220,10 +293,49 @@ fn bad_group() -> io::Error {
 mod tests {
     use super::*;
 
+    /// Only one test uses the list at a time.
+    static TURN: Mutex<()> = Mutex::new(());
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn ask(wanted: &str) -> Answer {
+        Account::find_within(wanted, LONG)
+    }
+
+    /// The bug: the loop stood still until the user database answered, for everybody.
+    #[test]
+    fn a_caller_does_not_wait_for_a_slow_database_and_gets_its_answer_later() {
+        static GATE: Mutex<()> = Mutex::new(());
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let slow: fn(&str) -> Answer = |wanted| {
+            drop(GATE.lock());
+            Account::look_up(wanted)
+        };
+        let closed = GATE.lock().expect("open");
+        let ask = |wanted: &str| Account::ask(wanted, Duration::from_millis(1), slow);
+        let is_pending =
+            |wanted: &str| ask(wanted).is_err_and(|error| error.kind() == io::ErrorKind::TimedOut);
+        let users: Vec<String> = (0..10 * MAX_LOOKUPS).map(|at| format!("0:{at}")).collect();
+        assert!(is_pending("no such user") && is_pending("no such user"));
+        assert!(users.iter().all(|user| is_pending(user)));
+        assert_eq!(Known::lock().pending.len(), MAX_LOOKUPS);
+        drop(closed);
+        let deadline = Instant::now() + LONG;
+        while !Known::lock().pending.is_empty() {
+            assert!(Instant::now() < deadline, "the look-ups end");
+            thread::yield_now();
+        }
+        let answer = |wanted: &str| ask(wanted).expect("an answer");
+        assert!(answer("no such user").is_none() && answer("0:0").is_some());
+        // What was refused because of the limit is looked up now.
+        assert!(Account::find_within("0:79", LONG).is_ok_and(|found| found.is_some()));
+    }
+
     /// The bug: only names were accepted.
     #[test]
     fn a_user_is_found_by_name_by_number_and_with_a_group() {
-        let find = |wanted| Account::find(wanted).expect("accounts are read");
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let find = |wanted| ask(wanted).expect("accounts are read");
         let ids = |wanted| find(wanted).map(|account| (account.uid.as_raw(), account.gid.as_raw()));
         assert_eq!(ids("root"), Some((0, 0)));
         assert_eq!(ids("0"), Some((0, 0)));
@@ -235,17 +347,18 @@ mod tests {
             assert!(find(unknown).is_none(), "{unknown:?}");
         }
         for bad in ["root:", "root:wheel", "0:-1", "0:4294967295", ":0x"] {
-            assert!(Account::find(bad).is_err(), "{bad:?}");
+            assert!(ask(bad).is_err(), "{bad:?}");
         }
         let known = |wanted: &str| {
-            let found = FOUND.lock().expect("valid");
-            found.iter().filter(|known| known.wanted == wanted).count()
+            let known = Known::lock();
+            let found = known.found.iter();
+            found.filter(|known| known.wanted == wanted).count()
         };
-        assert_eq!((known("root:7"), known("no such user")), (1, 0));
+        assert_eq!((known("root:7"), known("-1")), (1, 0));
         for group in 100..300 {
-            let _ = Account::find(&format!("root:{group}"));
+            let _ = ask(&format!("root:{group}"));
         }
-        assert_eq!(FOUND.lock().expect("valid").len(), MOST_REMEMBERED);
+        assert_eq!(Known::lock().found.len(), MOST_REMEMBERED);
         let account = find("root").expect("root");
         assert!(account.is_ours("root") == geteuid().is_root());
         assert!(!find("root:7").expect("root").is_ours("root:7"));

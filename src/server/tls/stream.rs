@@ -306,122 +306,13 @@ impl TlsStream {
         if inner.close_sent {
             return inner.discard(scratch);
         }
-        // The socket's input follows what was received before.
-        let kept = inner.received.len();
-        let mut wire = 0;
-        let mut more = true;
-        if scratch.incoming.len() < kept + READ {
-            scratch.incoming.resize(kept + READ, 0);
-        }
-        let input = &mut scratch.incoming;
-        input[..kept].copy_from_slice(&inner.received);
-        if !inner.has_records {
-            let longest = if inner.reads_long { READ } else { SHORT_READ };
-            let most = buffer.len().clamp(LEAST_READ, longest);
-            let space = &mut input[kept..kept + most];
-            wire = inner.socket.read(space)?;
-            if wire == 0 {
-                if inner.phase == Phase::Open {
-                    log::debug!("a peer ended its TLS connection without close_notify");
-                }
-                return Ok(0);
-            }
-            // A short read has emptied the socket, and the next byte makes a new event.
-            more = wire == most;
-        }
-        let len = kept + wire;
+        let Some(input) = inner.fill(buffer.len(), &mut scratch.incoming)? else {
+            return Ok(0);
+        };
         if inner.phase == Phase::Handshake {
-            let is_first = inner.handshake_bytes == 0 && len > 0;
-            if is_first && inner.session.is_client() {
-                if !is_content_type(input[0]) {
-                    inner.last_read.wire = wire;
-                    return inner.fail(invalid(PLAIN_SERVER), 0);
-                }
-            } else if is_first && is_plain_text(input[0]) {
-                inner.phase = Phase::Plain;
-                inner.received = Vec::new();
-                inner.last_read = LastRead {
-                    wire,
-                    more: true,
-                    is_plain: true,
-                    ..LastRead::default()
-                };
-                return Err(io::ErrorKind::WouldBlock.into());
-            }
-            // Input behind a PROXY protocol header was not read here.
-            inner.handshake_bytes += if inner.has_records { len } else { wire };
+            inner.check_first(&scratch.incoming[..input.len], input.wire)?;
         }
-        let began = monotonic_nanos();
-        let mut count = 0;
-        scratch.wire.clear();
-        let plain = &mut inner.plain;
-        let received = inner
-            .session
-            .receive(&mut input[..len], &mut scratch.wire, |data| {
-                let fits = data.len().min(buffer.len() - count);
-                buffer[count..count + fits].copy_from_slice(&data[..fits]);
-                count += fits;
-                plain.extend_from_slice(&data[fits..]);
-            });
-        let sent = inner.send(&mut scratch.wire);
-        let received = received.map_err(|error| inner.describe(&error));
-        let opened = match received.and_then(|opened| sent.map(|_| opened)) {
-            Ok(opened) => opened,
-            Err(error) => {
-                inner.last_read.wire = wire;
-                // Data that arrives with the end of a handshake that then fails must not reach the service.
-                if inner.phase == Phase::Handshake {
-                    count = 0;
-                }
-                return inner.fail(error, count);
-            }
-        };
-        inner.received.clear();
-        inner
-            .received
-            .extend_from_slice(&input[opened.consumed..len]);
-        inner.received.shrink_to(2 * inner.received.len());
-        inner.has_records = opened.has_more;
-        if scratch.incoming.len() > 4 * READ {
-            scratch.incoming = Vec::new();
-        }
-        let ends = inner.session.is_peer_closed();
-        if ends {
-            // What follows close_notify is ignored (RFC 8446 section 6.1).
-            inner.received = Vec::new();
-            inner.has_records = false;
-        }
-        inner.reads_long = count >= SHORT_READ / 2;
-        let micros = (monotonic_nanos().saturating_sub(began) / 1000) as usize;
-        let was_handshake = inner.phase == Phase::Handshake;
-        if !was_handshake && !opened.has_more && inner.received.len() > inner.max_incomplete() {
-            let error = invalid("a handshake message after the handshake is too long");
-            return inner.fail(error, count);
-        }
-        let opens = was_handshake && inner.session.is_open();
-        if opens {
-            inner.phase = Phase::Open;
-            inner.was_open = true;
-            if !inner.session.is_client() {
-                inner.peer = inner.session.peer_chain().first().map(|one| peer_name(one));
-            }
-        }
-        // The read that completes the handshake may contain data, too.
-        if inner.phase == Phase::Handshake && inner.handshake_bytes > inner.max_handshake {
-            return inner.fail(invalid("the TLS handshake is too long"), 0);
-        }
-        inner.last_read = LastRead {
-            wire,
-            more: more || ends || opened.has_more || !inner.plain.is_empty(),
-            // A unit is a microsecond. A handshake can take thousands of times as long as a record.
-            work: micros.max(opened.records),
-            opens,
-            is_plain: false,
-        };
-        if count == 0 {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        Ok(count)
+        inner.decrypt(buffer, input, scratch)
     }
 
     /// Encrypts and writes. Returns the number of bytes taken, which is zero during the handshake. What the socket does not take
@@ -508,6 +399,17 @@ impl TlsStream {
     }
 }
 
+/// The input of one read.
+#[derive(Clone, Copy, Debug)]
+struct Filled {
+    /// The bytes in the shared buffer.
+    len: usize,
+    /// Those that have just been read from the socket.
+    wire: usize,
+    /// Whether the socket may have more.
+    more: bool,
+}
+
 impl Inner {
     /// Describes an error of the session.
     fn describe(&mut self, error: &rustls::Error) -> io::Error {
@@ -545,6 +447,144 @@ impl Inner {
     fn take_failure(&mut self) -> io::Error {
         let failure = self.failure.take();
         failure.unwrap_or_else(|| io::ErrorKind::BrokenPipe.into())
+    }
+
+    /// Reads the socket at most once, into `incoming` behind what was received before. Returns `None` at its end. `room` is the size
+    /// of the buffer for plaintext.
+    fn fill(&mut self, room: usize, incoming: &mut Vec<u8>) -> io::Result<Option<Filled>> {
+        let kept = self.received.len();
+        if incoming.len() < kept + READ {
+            incoming.resize(kept + READ, 0);
+        }
+        incoming[..kept].copy_from_slice(&self.received);
+        if self.has_records {
+            return Ok(Some(Filled {
+                len: kept,
+                wire: 0,
+                more: true,
+            }));
+        }
+        let longest = if self.reads_long { READ } else { SHORT_READ };
+        let most = room.clamp(LEAST_READ, longest);
+        let wire = self.socket.read(&mut incoming[kept..kept + most])?;
+        if wire == 0 {
+            if self.phase == Phase::Open {
+                log::debug!("a peer ended its TLS connection without close_notify");
+            }
+            return Ok(None);
+        }
+        Ok(Some(Filled {
+            len: kept + wire,
+            wire,
+            // A short read has emptied the socket, and the next byte makes a new event.
+            more: wire == most,
+        }))
+    }
+
+    /// Checks the first byte of a handshake, which shows whether the peer uses TLS at all, and counts the bytes of the handshake.
+    /// `wire` bytes of the input have just been read.
+    fn check_first(&mut self, input: &[u8], wire: usize) -> io::Result<()> {
+        let first = input.first().filter(|_| self.handshake_bytes == 0);
+        if self.session.is_client() {
+            if first.is_some_and(|first| !is_content_type(*first)) {
+                self.last_read.wire = wire;
+                return self.fail(invalid(PLAIN_SERVER), 0).map(drop);
+            }
+        } else if first.is_some_and(|first| is_plain_text(*first)) {
+            self.phase = Phase::Plain;
+            self.received = Vec::new();
+            self.last_read = LastRead {
+                wire,
+                more: true,
+                is_plain: true,
+                ..LastRead::default()
+            };
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        // Input behind a PROXY protocol header was not read here.
+        self.handshake_bytes += if self.has_records { input.len() } else { wire };
+        Ok(())
+    }
+
+    /// Decrypts the input, and sends what the session answers.
+    fn decrypt(
+        &mut self,
+        buffer: &mut [u8],
+        input: Filled,
+        scratch: &mut Scratch,
+    ) -> io::Result<usize> {
+        let began = monotonic_nanos();
+        let mut count = 0;
+        scratch.wire.clear();
+        let plain = &mut self.plain;
+        let received = self.session.receive(
+            &mut scratch.incoming[..input.len],
+            &mut scratch.wire,
+            |data| {
+                let fits = data.len().min(buffer.len() - count);
+                buffer[count..count + fits].copy_from_slice(&data[..fits]);
+                count += fits;
+                plain.extend_from_slice(&data[fits..]);
+            },
+        );
+        let sent = self.send(&mut scratch.wire);
+        let received = received.map_err(|error| self.describe(&error));
+        let opened = match received.and_then(|opened| sent.map(|_| opened)) {
+            Ok(opened) => opened,
+            Err(error) => {
+                self.last_read.wire = input.wire;
+                // Data that arrives with the end of a handshake that then fails must not reach the service.
+                if self.phase == Phase::Handshake {
+                    count = 0;
+                }
+                return self.fail(error, count);
+            }
+        };
+        self.received.clear();
+        self.received
+            .extend_from_slice(&scratch.incoming[opened.consumed..input.len]);
+        self.received.shrink_to(2 * self.received.len());
+        self.has_records = opened.has_more;
+        if scratch.incoming.len() > 4 * READ {
+            scratch.incoming = Vec::new();
+        }
+        let ends = self.session.is_peer_closed();
+        if ends {
+            // What follows close_notify is ignored (RFC 8446 section 6.1).
+            self.received = Vec::new();
+            self.has_records = false;
+        }
+        self.reads_long = count >= SHORT_READ / 2;
+        let micros = (monotonic_nanos().saturating_sub(began) / 1000) as usize;
+        let was_handshake = self.phase == Phase::Handshake;
+        if !was_handshake && !opened.has_more && self.received.len() > self.max_incomplete() {
+            let error = invalid("a handshake message after the handshake is too long");
+            return self.fail(error, count);
+        }
+        let opens = was_handshake && self.session.is_open();
+        if opens {
+            self.phase = Phase::Open;
+            self.was_open = true;
+            if !self.session.is_client() {
+                self.peer = self.session.peer_chain().first().map(|one| peer_name(one));
+            }
+        }
+        // The read that completes the handshake may contain data, too.
+        if self.phase == Phase::Handshake && self.handshake_bytes > self.max_handshake {
+            return self.fail(invalid("the TLS handshake is too long"), 0);
+        }
+        self.last_read = LastRead {
+            wire: input.wire,
+            more: input.more || ends || opened.has_more || !self.plain.is_empty(),
+            // A unit is a microsecond. A handshake can take thousands of times as long as a record.
+            work: micros.max(opened.records),
+            opens,
+            is_plain: false,
+        };
+        if count == 0 {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        Ok(count)
     }
 
     /// Reads plain text from the socket.

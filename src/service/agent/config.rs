@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::service::backoff::RestartLimit;
+use crate::service::child::RestartLimit;
 use crate::service::{Endpoint, Framing};
 use crate::sys::random_uuid;
 use crate::{Accept, Rejection, Request};

@@ -21,8 +21,8 @@ pub(super) fn status(
             let figures = router.process_figures(index);
             serde_json::json!({
                 "version": figures.version,
-                "running": process.is_running(),
-                "restarts": process.backoff.restarts(),
+                "running": process.program.is_running(),
+                "restarts": process.program.restarts(),
                 "clients": figures.clients,
                 "sessions": figures.sessions,
             })
@@ -78,14 +78,17 @@ pub(super) fn status(
 
 /// Whether an agent process runs.
 pub(super) fn is_running(processes: &[Option<AgentProcess>]) -> bool {
-    processes.iter().flatten().any(AgentProcess::is_running)
+    processes
+        .iter()
+        .flatten()
+        .any(|process| process.program.is_running())
 }
 
 fn restarts(processes: &[Option<AgentProcess>], ended: u64) -> u64 {
     let processes = processes.iter().flatten();
     ended
         + processes
-            .map(|process| process.backoff.restarts())
+            .map(|process| process.program.restarts())
             .sum::<u64>()
 }
 

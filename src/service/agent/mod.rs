@@ -24,15 +24,10 @@ pub use self::per_client::AgentPerClient;
 #[cfg(feature = "cli")]
 pub(crate) use self::schema::has_session_rules;
 pub use self::shared::Agent;
-pub use super::backoff::RestartLimit;
+pub use super::child::RestartLimit;
 
 /// The query parameter with the session that a client only watches.
 const WATCH: &str = "watch";
-/// Clients are not read while an agent has more unread input than this, in bytes.
-const HIGH_WATER: usize = 1 << 20;
-/// Clients are read again when an agent's unread input is down to this.
-const LOW_WATER: usize = 256 << 10;
-
 /// While an agent has more unread input than this, new clients are rejected, and responses that Outrigger itself would
 /// send to the agent (errors, cancelled permissions) are dropped.
 const MAX_UNREAD: usize = 4 << 20;

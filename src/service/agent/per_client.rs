@@ -1,10 +1,12 @@
 //! An agent process for each client. Messages pass through unchanged.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
-use super::{AgentConfig, AgentProtocol, HIGH_WATER, LOW_WATER, MAX_UNREAD, WATCH};
+use super::{AgentConfig, AgentProtocol, MAX_UNREAD, WATCH};
 use crate::service::Framing;
-use crate::service::child::{Child, ChildEvent, code_and_signal, describe};
+use crate::service::child::{
+    Child, ChildEvent, ClientInput, ClientPrograms, code_and_signal, describe,
+};
 use crate::service::framing::Decoder;
 
 use crate::service::jsonrpc::{
@@ -16,16 +18,16 @@ use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Readiness, Rejection,
     Request, Route, Service, ServiceId, SourceId, StatusCode, StatusFields, TimerId,
 };
-use std::ops::ControlFlow;
 
 /// The maximum number of pending requests that are tracked for a client. Further ones pass through untracked.
 const MAX_CLIENT_REQUESTS: usize = 1024;
 
-/// The agent process of one client.
-#[derive(Debug)]
+/// What is kept for the agent process of one client.
+#[derive(Debug, Default)]
 struct ClientAgent {
-    child: Child,
     decoder: LineDecoder,
+    /// Messages of the process that were refused, and that it is told about.
+    refused: Vec<String>,
     /// Whether the client has sent a message.
     begun: bool,
     /// Whether the agent's output cannot be divided into messages any further.
@@ -51,33 +53,6 @@ impl ClientAgent {
                 }
             }
             _ => {}
-        }
-    }
-
-    /// Refuses a message that is too long. If it is an answer, the agent gets an error in its place.
-    fn refuse_long(
-        &mut self,
-        ctx: &mut Context,
-        client: ClientId,
-        framing: Framing,
-        envelope: &Envelope<'_>,
-    ) {
-        let id = envelope.id().unwrap_or("null");
-        match &envelope.kind {
-            MessageKind::Request { .. } => {
-                let refused = error(id, code::INVALID, "Invalid request", Some(TOO_LONG));
-                ctx.send(client, Message::Text(&refused));
-            }
-            MessageKind::Notification { .. } => {
-                log::debug!("dropped a notification of {client}: {TOO_LONG}");
-            }
-            MessageKind::Response { .. } => {
-                let failed = error(id, code::INTERNAL, "Internal error", Some(TOO_LONG));
-                if let Some(stdin) = self.child.stdin() {
-                    push_message(framing, stdin.queue(), &failed);
-                    stdin.written_to(ctx);
-                }
-            }
         }
     }
 }
@@ -155,15 +130,7 @@ fn pass_on(
 #[derive(Debug)]
 pub struct AgentPerClient {
     config: AgentConfig,
-    /// Clients whose processes are not started yet.
-    waiting: HashSet<ClientId>,
-    /// The processes of connected clients.
-    agents: HashMap<ClientId, ClientAgent>,
-    /// Processes that are being stopped, by the former id of their disconnected client.
-    stopping: HashMap<ClientId, ClientAgent>,
-    /// The client whose process uses a source.
-    sources: HashMap<SourceId, ClientId>,
-    pub(in crate::service) started: u64,
+    agents: ClientPrograms<(), ClientAgent>,
 }
 
 impl AgentPerClient {
@@ -174,96 +141,101 @@ impl AgentPerClient {
         }
         Self {
             config,
-            waiting: HashSet::new(),
-            agents: HashMap::new(),
-            stopping: HashMap::new(),
-            sources: HashMap::new(),
-            started: 0,
+            agents: ClientPrograms::default(),
         }
     }
 
     /// The number of processes, including those that are being stopped.
     pub(in crate::service) fn process_count(&self) -> usize {
-        self.agents.len() + self.stopping.len()
+        self.agents.count()
+    }
+
+    /// The number of processes that were started.
+    pub(in crate::service) fn started(&self) -> u64 {
+        self.agents.started()
     }
 
     /// The number of processes whose clients have disconnected.
     #[cfg(feature = "mcp")]
     pub(in crate::service) fn stopping_count(&self) -> usize {
-        self.stopping.len()
+        self.agents.orphan_count()
     }
 
-    /// Lets a client's process handle an event. Its lines go to the client. Returns false if the event belongs to another
-    /// process.
-    fn with_child(
-        &mut self,
-        ctx: &mut Context,
-        client: ClientId,
-        handle: impl FnOnce(
-            &mut Child,
-            &mut Context,
-            &mut dyn FnMut(&mut Context, u64, Line<'_>) -> ControlFlow<()>,
-        ) -> ChildEvent,
-    ) -> bool {
-        let connected = self.agents.get_mut(&client);
-        let Some(agent) = connected.or_else(|| self.stopping.get_mut(&client)) else {
-            return false;
-        };
-        let (decoder, requests) = (&mut agent.decoder, &mut agent.client_requests);
-        let broken = &mut agent.broken;
-        let framing = self.config.framing;
-        let mut refused = Vec::new();
-        let event = handle(&mut agent.child, ctx, &mut |ctx, _, line| {
+    /// Lets a client's process handle an event. Its lines go to the client.
+    fn handle(&mut self, ctx: &mut Context, input: ClientInput) {
+        let handled = self.agents.handle(ctx, input, |ctx, client, agent, line| {
             if let Line::Broken(error) = line {
-                *broken = true;
+                agent.broken = true;
                 ctx.close(client, CloseCode::INTERNAL, error.to_string());
             }
-            pass_on(ctx, client, requests, decoder.decode(line), &mut refused);
-            // The agent is not read while its client is congested.
-            if ctx.is_congested(client) {
-                ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
-            }
+            let line = agent.decoder.decode(line);
+            let requests = &mut agent.client_requests;
+            pass_on(ctx, client, requests, line, &mut agent.refused);
         });
-        if let Some(stdin) = agent.child.stdin().filter(|_| !refused.is_empty()) {
-            for refused in &refused {
-                if stdin.queued() < MAX_UNREAD {
-                    push_message(framing, stdin.queue(), refused);
-                }
-            }
-            stdin.written_to(ctx);
-        }
-        match event {
-            ChildEvent::NotMine => return false,
-            ChildEvent::Handled => {
-                let queued = agent.child.stdin().map_or(0, |stdin| stdin.queued());
-                if queued <= LOW_WATER {
-                    ctx.set_held(client, false);
-                }
-                if agent.broken || agent.child.is_cut_off() {
-                    agent.child.stop(ctx);
-                }
-            }
-            ChildEvent::Exited(status) => {
-                self.agents.remove(&client);
-                self.stopping.remove(&client);
-                self.sources.retain(|_, owner| *owner != client);
-                let clean = status.is_some_and(|status| status.success());
+        match handled {
+            Some((client, ChildEvent::Exited(status))) => {
+                let is_clean = status.is_some_and(|status| status.success());
                 let (exit_code, signal) = code_and_signal(status);
                 log::info!(
                     event = "agent exited", client:% = client, exit_code = exit_code, signal = signal;
                     "the agent of {client} {}", describe(status)
                 );
-                let code = if clean {
+                let code = if is_clean {
                     CloseCode::NORMAL
                 } else {
                     CloseCode::INTERNAL
                 };
                 ctx.close(client, code, "Agent exited");
             }
+            Some((client, _)) => {
+                self.send_refusals(ctx, client);
+                let is_broken = self.agents.state(client).is_some_and(|agent| agent.broken);
+                if is_broken || self.agents.child(client).is_some_and(Child::is_cut_off) {
+                    self.agents.stop(ctx, client);
+                }
+            }
+            None => {}
         }
-        true
+    }
+
+    /// Tells a process about its messages that were refused, unless it does not read its input.
+    fn send_refusals(&mut self, ctx: &mut Context, client: ClientId) {
+        let agent = self.agents.state_mut(client);
+        let refused = agent.map(|agent| std::mem::take(&mut agent.refused));
+        for refused in refused.unwrap_or_default() {
+            if self
+                .agents
+                .child(client)
+                .is_some_and(|child| child.unread() < MAX_UNREAD)
+            {
+                self.send(ctx, client, &refused);
+            }
+        }
+    }
+
+    /// Sends a message to a client's process.
+    fn send(&mut self, ctx: &mut Context, client: ClientId, text: &str) {
+        let framing = self.config.framing;
+        self.agents
+            .write(ctx, client, |input| push_message(framing, input, text));
+    }
+
+    /// Refuses a client's message that is too long. If it is an answer, the process gets an error in its place.
+    fn refuse_long(&mut self, ctx: &mut Context, client: ClientId, envelope: &Envelope<'_>) {
+        let id = envelope.id().unwrap_or("null");
+        match &envelope.kind {
+            MessageKind::Request { .. } => {
+                let refused = error(id, code::INVALID, "Invalid request", Some(TOO_LONG));
+                ctx.send(client, Message::Text(&refused));
+            }
+            MessageKind::Notification { .. } => {
+                log::debug!("dropped a notification of {client}: {TOO_LONG}");
+            }
+            MessageKind::Response { .. } => {
+                let failed = error(id, code::INTERNAL, "Internal error", Some(TOO_LONG));
+                self.send(ctx, client, &failed);
+            }
+        }
     }
 }
 
@@ -282,10 +254,7 @@ impl Service for AgentPerClient {
     }
 
     fn accept(&mut self, ctx: &mut Context, request: &Request<'_>) -> Result<Accept, Rejection> {
-        // A process may outlive its client by the few seconds that it gets to exit.
-        if self.waiting.len() + self.process_count() >= ctx.config().max_clients {
-            return Err(Rejection::unavailable("too many processes"));
-        }
+        self.agents.accept(ctx)?;
         if request.parameters(WATCH).next().is_some() {
             let why = "only a session of a shared agent can be watched";
             return Err(Rejection::new(StatusCode::BAD_REQUEST, why));
@@ -294,34 +263,16 @@ impl Service for AgentPerClient {
     }
 
     fn connected(&mut self, ctx: &mut Context, client: ClientId, _: &Request<'_>) {
-        self.waiting.insert(client);
-        // Messages wait until the process runs.
-        ctx.set_held(client, true);
-        ctx.queue_start(client);
+        self.agents.queue(ctx, client, ());
     }
 
     fn start_program(&mut self, ctx: &mut Context, client: Option<ClientId>) {
-        let Some(client) = client.filter(|client| self.waiting.remove(client)) else {
+        let Some(client) = client.filter(|client| self.agents.begin(ctx, *client).is_some()) else {
             return;
         };
-        ctx.set_held(client, false);
         let decoder = Decoder::new(self.config.framing, ctx.config().limits.max_message);
         match Child::spawn_with(ctx, &self.config.command, decoder, |_| {}) {
-            Ok(child) => {
-                self.started += 1;
-                self.sources
-                    .extend(child.sources().map(|source| (source, client)));
-                self.agents.insert(
-                    client,
-                    ClientAgent {
-                        child,
-                        decoder: LineDecoder::default(),
-                        begun: false,
-                        broken: false,
-                        client_requests: HashSet::new(),
-                    },
-                );
-            }
+            Ok(child) => self.agents.add(client, child, ClientAgent::default()),
             Err(error) => {
                 log::error!("{error}");
                 ctx.close(client, CloseCode::INTERNAL, "The agent cannot be started");
@@ -330,13 +281,12 @@ impl Service for AgentPerClient {
     }
 
     fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
-        let (Message::Text(text), Some(agent)) = (message, self.agents.get_mut(&client)) else {
+        let (Message::Text(text), Some(agent)) = (message, self.agents.state_mut(client)) else {
             return;
         };
         // The cost grows with the length, because every byte is parsed.
         ctx.spend(3 + text.len() / 512);
         let acp = self.config.protocol == AgentProtocol::Acp;
-        let framing = self.config.framing;
         let first = !agent.begun;
         match Envelope::parse_client(text) {
             Ok(envelope) if envelope.id().is_some_and(|id| id.len() > MAX_ID) => {
@@ -361,7 +311,7 @@ impl Service for AgentPerClient {
             }
             Ok(envelope) if ctx.is_long_json(text.len()) && !(acp && is_prompt(&envelope.kind)) => {
                 ctx.count_long_json();
-                return agent.refuse_long(ctx, client, framing, &envelope);
+                return self.refuse_long(ctx, client, &envelope);
             }
             Ok(envelope) => {
                 agent.begun = true;
@@ -380,76 +330,45 @@ impl Service for AgentPerClient {
                 return;
             }
         }
-        if let Some(stdin) = agent.child.stdin() {
-            push_message(framing, stdin.queue(), text);
-            stdin.written_to(ctx);
-            if stdin.queued() > HIGH_WATER {
-                ctx.set_held(client, true);
-            }
-        }
+        self.send(ctx, client, text);
     }
 
     fn is_waiting(&self, _: &Context, client: ClientId) -> bool {
-        let agent = self.agents.get(&client);
+        let agent = self.agents.state(client);
         agent.is_some_and(|agent| !agent.client_requests.is_empty())
     }
 
     fn may_idle(&self, ctx: &Context, client: ClientId) -> bool {
-        let has_process = self.agents.contains_key(&client);
+        let has_process = self.agents.has_program(client);
         (self.config.sessions_may_idle && has_process) || self.is_waiting(ctx, client)
     }
 
     fn drained(&mut self, ctx: &mut Context, client: ClientId) {
-        if let Some(agent) = self.agents.get_mut(&client) {
-            agent.child.resume(ctx);
-        }
+        self.agents.resume(ctx, client);
     }
 
     fn disconnected(&mut self, ctx: &mut Context, client: ClientId, _: &CloseReason) {
-        self.waiting.remove(&client);
-        if let Some(mut agent) = self.agents.remove(&client) {
-            // Its output is read and discarded, because a full pipe could keep it from exiting.
-            agent.child.resume(ctx);
-            agent.child.stop(ctx);
-            self.stopping.insert(client, agent);
-        }
+        self.agents.disconnect(ctx, client);
     }
 
     fn ready(&mut self, ctx: &mut Context, source: SourceId, _: Readiness) {
-        if let Some(&client) = self.sources.get(&source) {
-            self.with_child(ctx, client, |child, ctx, line| {
-                child.handle_ready(ctx, source, line)
-            });
-        }
+        self.handle(ctx, ClientInput::Ready(source));
     }
 
     fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
-        let clients = self.agents.keys().chain(self.stopping.keys());
-        let clients: Vec<ClientId> = clients.copied().collect();
-        let mut handle = |client| {
-            self.with_child(ctx, client, |child, ctx, line| {
-                child.handle_timer(ctx, timer, line)
-            })
-        };
-        let _ = clients.into_iter().any(&mut handle);
+        self.handle(ctx, ClientInput::Timer(timer));
     }
 
     fn status(&self) -> StatusFields {
-        let status = serde_json::json!({"processes": self.process_count()});
-        StatusFields::from_value(status)
+        self.agents.status()
     }
 
     fn metrics(&self, out: &mut Metrics) {
-        out.gauge(
-            "outrigger_processes_running",
-            "Running programs, including those that are being stopped.",
-            self.process_count(),
-        );
-        out.counter(
-            "outrigger_processes_started_total",
-            "Programs started.",
-            self.started,
-        );
+        self.agents.metrics(out);
+    }
+
+    fn draining(&mut self, ctx: &mut Context) {
+        self.agents.drain(ctx);
     }
 
     fn keeps_every_client(&self, _: ServiceId) -> bool {
@@ -457,15 +376,11 @@ impl Service for AgentPerClient {
     }
 
     fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
-        let waiting = self.waiting.iter();
-        waiting.chain(self.agents.keys()).copied().for_each(visit);
+        self.agents.clients(visit);
     }
 
     fn stopping(&mut self, ctx: &mut Context) {
-        self.waiting.clear();
-        for agent in self.agents.values_mut() {
-            agent.child.stop(ctx);
-        }
+        self.agents.stop_all(ctx);
     }
 
     fn is_stopped(&self) -> bool {

@@ -1,25 +1,13 @@
 //! An agent process: the child, the lines queued for it, and its restarts.
 
-use crate::service::backoff::{Backoff, RestartLimit};
-use crate::service::child::Child;
+use crate::Context;
+use crate::service::child::{Keeper, RestartLimit};
 use crate::service::jsonrpc::LineDecoder;
-use crate::{Context, TimerId};
-
-/// The state of an agent process.
-#[derive(Debug, Default)]
-pub(super) enum ProcessState {
-    Running(Box<Child>),
-    /// It is restarted when this timer expires.
-    Backoff(TimerId),
-    /// It has not been started, or will not be restarted.
-    #[default]
-    Gone,
-}
 
 /// An agent process of a shared agent.
 #[derive(Debug)]
 pub(super) struct AgentProcess {
-    pub(super) state: ProcessState,
+    pub(super) program: Keeper,
     pub(super) decoder: LineDecoder,
     /// Lines queued for the agent's input.
     pub(super) lines: Vec<u8>,
@@ -29,43 +17,23 @@ pub(super) struct AgentProcess {
     pub(super) holds: bool,
     /// Whether the agent has left so much unread that its clients wait.
     pub(super) is_behind: bool,
-    pub(super) backoff: Backoff,
 }
 
 impl AgentProcess {
     pub(super) fn new(restart_limit: RestartLimit) -> Self {
         Self {
-            state: ProcessState::Gone,
+            program: Keeper::new(restart_limit),
             decoder: LineDecoder::default(),
             lines: Vec::new(),
             held: Vec::new(),
             holds: true,
             is_behind: false,
-            backoff: Backoff::new(restart_limit),
-        }
-    }
-
-    pub(super) fn is_running(&self) -> bool {
-        matches!(self.state, ProcessState::Running(_))
-    }
-
-    /// Takes the child out while it handles an event. A process that does not run keeps its state.
-    pub(super) fn take_child(&mut self) -> Option<Box<Child>> {
-        match std::mem::take(&mut self.state) {
-            ProcessState::Running(child) => Some(child),
-            other => {
-                self.state = other;
-                None
-            }
         }
     }
 
     /// The number of bytes that the agent has not read.
     pub(super) fn unread(&mut self) -> usize {
-        let queued = match &mut self.state {
-            ProcessState::Running(child) => child.stdin().map_or(0, |stdin| stdin.queued()),
-            ProcessState::Backoff(_) | ProcessState::Gone => 0,
-        };
+        let queued = self.program.child().map_or(0, |child| child.unread());
         queued + self.held.len()
     }
 
@@ -77,7 +45,7 @@ impl AgentProcess {
         is_initializing: bool,
         is_refused: bool,
     ) {
-        let ProcessState::Running(child) = &mut self.state else {
+        let Some(child) = self.program.child() else {
             self.lines.clear();
             return;
         };
@@ -110,7 +78,7 @@ impl AgentProcess {
 
     /// Forgets what belongs to the process that has exited.
     pub(super) fn reset(&mut self) {
-        self.state = ProcessState::Gone;
+        self.program.handle_exit();
         self.decoder = LineDecoder::default();
         self.lines.clear();
         self.held.clear();

@@ -3,17 +3,19 @@
 
 use super::figures;
 use super::pressure::{Affected, Pressure};
-use super::process::{AgentProcess, ProcessState};
+use super::process::AgentProcess;
 use super::router::{ProcessChange, Router, RouterLimits, RouterOutput};
-use super::{AgentConfig, AgentProtocol, HIGH_WATER, LOW_WATER, MAX_UNREAD, WATCH};
-use crate::service::child::{Child, ChildEvent, code_and_signal, describe};
+use super::{AgentConfig, AgentProtocol, MAX_UNREAD, WATCH};
+use crate::service::child::{
+    Alarm, Child, ChildEvent, HIGH_WATER, LOW_WATER, code_and_signal, describe,
+};
 use crate::service::jsonrpc::{MessageLine, push_line};
 use crate::service::lines::Line;
 use crate::sys::random_uuid;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, LinkTarget, Message, Metrics, Principal,
     Readiness, Rejection, Request, Route, Scope, Service, ServiceId, SourceId, StatusCode,
-    StatusFields, Time, TimerId,
+    StatusFields, TimerId,
 };
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -59,8 +61,8 @@ pub struct Agent {
     ended_restarts: u64,
     /// The processes whose starts are queued.
     due: VecDeque<usize>,
-    /// The timer for the router's next deadline, and when it expires.
-    wakeup: Option<(Time, TimerId)>,
+    /// Goes off at the router's next deadline.
+    wakeup: Alarm,
     failure: Option<String>,
     pressure: Pressure,
 }
@@ -91,7 +93,7 @@ impl Agent {
             stopping: Vec::new(),
             ended_restarts: 0,
             due: VecDeque::new(),
-            wakeup: None,
+            wakeup: Alarm::default(),
             failure: None,
             pressure: Pressure::default(),
         }
@@ -203,21 +205,17 @@ impl Agent {
         let Some(process) = process else {
             return false;
         };
-        self.ended_restarts += process.backoff.restarts();
+        self.ended_restarts += process.program.restarts();
         if process.is_behind {
             self.pressure.change();
         }
-        match process.state {
-            ProcessState::Running(mut child) => {
-                log::info!("stopping an agent process that no client uses");
-                child.stop(ctx);
-                self.stopping.push(*child);
-                return true;
-            }
-            ProcessState::Backoff(timer) => ctx.cancel_timer(timer),
-            ProcessState::Gone => {}
+        let stopping = process.program.give_up(ctx);
+        let is_running = stopping.is_some();
+        if is_running {
+            log::info!("stopping an agent process that no client uses");
         }
-        false
+        self.stopping.extend(stopping);
+        is_running
     }
 
     fn start(&mut self, ctx: &mut Context, index: usize) {
@@ -226,8 +224,7 @@ impl Agent {
         match Child::spawn(ctx, &self.config.command, limit) {
             Ok(child) => {
                 if let Some(Some(process)) = self.processes.get_mut(index) {
-                    process.state = ProcessState::Running(Box::new(child));
-                    process.backoff.handle_start();
+                    process.program.handle_start(child);
                 }
                 let now = ctx.now();
                 self.route(ctx, |router, output| {
@@ -245,11 +242,10 @@ impl Agent {
             return;
         };
         let path = self.config.endpoint.path();
-        let Some(timer) = process.backoff.handle_failure(ctx, path, &failure) else {
+        if !process.program.handle_failure(ctx, path, &failure) {
             return self.give_up(ctx, index, failure);
-        };
-        process.state = ProcessState::Backoff(timer);
-        if process.backoff.is_failing() {
+        }
+        if process.program.is_failing() {
             let mut clients = ctx.clients();
             clients.retain(|client| self.router.uses(*client, index));
             for client in clients {
@@ -261,7 +257,7 @@ impl Agent {
     /// Whether the only process keeps failing, so that new clients are rejected.
     fn is_failing(&self) -> bool {
         let mut processes = self.processes.iter().flatten();
-        processes.all(|process| !process.is_running() && process.backoff.is_failing())
+        processes.all(|process| process.program.is_failing())
     }
 
     /// Gives a process up. Its clients are closed with an internal error. Without another process, the server stops with a
@@ -303,13 +299,7 @@ impl Agent {
         let Some(at) = self.router.take_wakeup() else {
             return;
         };
-        if let Some((earlier, timer)) = self.wakeup {
-            if earlier <= at {
-                return;
-            }
-            ctx.cancel_timer(timer);
-        }
-        self.wakeup = Some((at, ctx.set_timer(at.since(ctx.now()))));
+        self.wakeup.set_by(ctx, at);
     }
 
     /// Lets the child handle an event that belongs to one of the processes. Its lines go through the router.
@@ -326,10 +316,10 @@ impl Agent {
             let Some(process) = &mut self.processes[index] else {
                 continue;
             };
-            let Some(mut child) = process.take_child() else {
+            let Some(mut child) = process.program.take_child() else {
                 continue;
             };
-            let queued = child.stdin().map_or(0, |stdin| stdin.queued());
+            let queued = child.unread();
             let mut decoder = std::mem::take(&mut process.decoder);
             let (router, processes) = (&mut self.router, &mut self.processes);
             let pressure = &mut self.pressure;
@@ -353,7 +343,7 @@ impl Agent {
                 ControlFlow::Continue(())
             });
             if let Some(process) = &mut self.processes[index] {
-                process.state = ProcessState::Running(child);
+                process.program.put_back(child);
                 process.decoder = decoder;
             }
             match event {
@@ -554,7 +544,7 @@ impl Service for Agent {
     fn start_program(&mut self, ctx: &mut Context, _: Option<ClientId>) {
         let is_due = |index: &usize| {
             let process = self.processes.get(*index).and_then(Option::as_ref);
-            process.is_some_and(|process| matches!(process.state, ProcessState::Gone))
+            process.is_some_and(|process| process.program.is_gone())
         };
         // A process that is not needed any more is left out.
         if let Some(index) = self.due.pop_front().filter(is_due)
@@ -591,19 +581,16 @@ impl Service for Agent {
     }
 
     fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
-        if self.wakeup.is_some_and(|(_, wakeup)| wakeup == timer) {
-            self.wakeup = None;
+        if self.wakeup.expire(timer) {
             let now = ctx.now();
             return self.route(ctx, |router, output| router.handle_timeout(now, output));
         }
-        let is_over = |process: &Option<AgentProcess>| {
-            let state = process.as_ref().map(|process| &process.state);
-            matches!(state, Some(ProcessState::Backoff(backoff)) if *backoff == timer)
-        };
-        if let Some(index) = self.processes.iter().position(is_over) {
-            if let Some(Some(process)) = self.processes.get_mut(index) {
-                process.state = ProcessState::Gone;
-            }
+        let mut processes = self.processes.iter_mut();
+        let due = processes.position(|process| {
+            let process = process.as_mut();
+            process.is_some_and(|process| process.program.expire(timer))
+        });
+        if let Some(index) = due {
             return self.queue_start(ctx, index);
         }
         self.with_child(ctx, |child, ctx, line| child.handle_timer(ctx, timer, line));
@@ -611,8 +598,8 @@ impl Service for Agent {
 
     fn is_ready(&self) -> bool {
         let processes = self.processes.iter().enumerate();
-        let mut running =
-            processes.filter(|(_, process)| process.as_ref().is_some_and(AgentProcess::is_running));
+        let mut running = processes
+            .filter(|(_, process)| process.as_ref().is_some_and(|one| one.program.is_running()));
         running.any(|(index, _)| !self.router.is_silent(index))
     }
 
@@ -638,9 +625,7 @@ impl Service for Agent {
 
     fn stopping(&mut self, ctx: &mut Context) {
         for process in self.processes.iter_mut().flatten() {
-            if let ProcessState::Running(child) = &mut process.state {
-                child.stop(ctx);
-            }
+            process.program.stop(ctx);
         }
     }
 

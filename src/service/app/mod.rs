@@ -15,7 +15,7 @@ use self::command::{AppCommand, CommandFields};
 use self::events::Events;
 use self::reply_queue::ReplyQueue;
 use super::Endpoint;
-use super::backoff::{Backoff, OnFailure, RestartLimit};
+use super::child::{Backoff, OnFailure, RestartLimit};
 use super::lines::Line;
 use crate::text::printable;
 use crate::{

@@ -4,6 +4,7 @@ use std::io;
 use std::ops::ControlFlow;
 use std::process::{Command, ExitStatus, Stdio};
 
+use super::Alarm;
 use super::exit_status::{code_and_signal, describe};
 use super::supervisor::{Escalation, StopPlan, Supervisor};
 use crate::service::framing::{Decoder, Framing};
@@ -11,7 +12,7 @@ use crate::service::lines::Line;
 use crate::service::pipe::{LineReader, PipeState, Writer};
 use crate::sys::{NonblockingFd, StartOptions};
 use crate::text::printable;
-use crate::{Context, SourceId, Time, TimerId};
+use crate::{Context, SourceId, TimerId};
 
 /// The maximum number of bytes of a line of standard error that are logged.
 const LOG_LINE: usize = 4096;
@@ -24,8 +25,8 @@ pub(crate) struct Child {
     stdin: Option<Writer>,
     stdout: Option<LineReader>,
     stderr: Option<LineReader>,
-    /// The timer for the supervisor's deadline.
-    timer: Option<(Time, TimerId)>,
+    /// Goes off at the supervisor's deadline.
+    alarm: Alarm,
 }
 
 /// The result of an event for a child.
@@ -77,7 +78,7 @@ impl Child {
             stdin: None,
             stdout: None,
             stderr: None,
-            timer: None,
+            alarm: Alarm::default(),
         };
         if let Err(error) = child.watch_pipes(ctx, decoder) {
             // Dropping the child kills the process but does not unwatch its descriptors.
@@ -125,10 +126,14 @@ impl Child {
         self.supervisor.exit().is_none() && self.stdout.is_none()
     }
 
-    /// Whether the child has set this timer.
-    #[cfg(feature = "mcp")]
-    pub(crate) fn is_timer(&self, timer: TimerId) -> bool {
-        self.timer.is_some_and(|(_, own)| own == timer)
+    /// The timer of the child's next deadline, if it has one. It changes when the child handles an event or is stopped.
+    pub(crate) fn timer(&self) -> Option<TimerId> {
+        self.alarm.timer()
+    }
+
+    /// The number of bytes that the program has not read.
+    pub(crate) fn unread(&self) -> usize {
+        self.stdin.as_ref().map_or(0, Writer::queued)
     }
 
     /// The sources of the child's events.
@@ -176,10 +181,9 @@ impl Child {
         timer: TimerId,
         line: impl FnMut(&mut Context, u64, Line<'_>) -> ControlFlow<()>,
     ) -> ChildEvent {
-        if self.timer.is_none_or(|(_, own)| own != timer) {
+        if !self.alarm.expire(timer) {
             return ChildEvent::NotMine;
         }
-        self.timer = None;
         if self.supervisor.poll_exit(ctx) {
             return self.finish(ctx, line);
         }
@@ -242,16 +246,9 @@ impl Child {
         ChildEvent::Exited(status)
     }
 
-    /// Sets the timer for the supervisor's deadline.
+    /// Sets the alarm for the supervisor's deadline.
     fn arm(&mut self, ctx: &mut Context) {
-        let deadline = self.supervisor.deadline();
-        if self.timer.map(|(at, _)| at) == deadline {
-            return;
-        }
-        if let Some((_, timer)) = self.timer.take() {
-            ctx.cancel_timer(timer);
-        }
-        self.timer = deadline.map(|at| (at, ctx.set_timer(at.since(ctx.now()))));
+        self.alarm.set(ctx, self.supervisor.deadline());
     }
 
     fn unwatch(&mut self, ctx: &mut Context) {
@@ -265,9 +262,7 @@ impl Child {
             reader.close(ctx);
         }
         self.supervisor.unwatch(ctx);
-        if let Some((_, timer)) = self.timer.take() {
-            ctx.cancel_timer(timer);
-        }
+        self.alarm.set(ctx, None);
     }
 }
 

@@ -1,4 +1,9 @@
-//! Child processes of the services: one [`Supervisor`] for each process, whatever streams the process has.
+//! Child processes of the services, and the tools that all services keep them with.
+//!
+//! * A [`Supervisor`] for each process, whatever streams the process has.
+//! * A [`Keeper`] for a program that is started again when it exits.
+//! * [`ClientPrograms`] for a program for each client.
+//! * An [`Alarm`] for the earliest of several deadlines.
 //!
 //! The supervisor starts the process, notices its exit, stops it step by step and enforces its time limit. Its owner
 //! reads and writes the streams: [`Child`] exchanges lines over pipes, and a
@@ -16,10 +21,26 @@
 //! Only plans that stop a whole process tree have the state `StoppingLeftovers`, and repeat KILL. With other plans, every
 //! exit leads to `Exited`, where `stop` does nothing.
 
+mod alarm;
+mod backoff;
+mod clients;
 mod exit_status;
+mod keeper;
 mod line_child;
 mod supervisor;
+mod turn;
 
+pub(crate) use self::alarm::Alarm;
+pub(super) use self::backoff::Backoff;
+pub use self::backoff::{OnFailure, RestartLimit};
+pub(crate) use self::clients::{ClientInput, ClientPrograms, process_metrics};
 pub(crate) use self::exit_status::{code_and_signal, describe};
+pub(crate) use self::keeper::Keeper;
 pub(crate) use self::line_child::{Child, ChildEvent};
 pub(crate) use self::supervisor::{Escalation, StopPlan, Supervisor};
+pub(super) use self::turn::TurnOutput;
+
+/// Clients are not read while a program has more unread input than this, in bytes.
+pub(super) const HIGH_WATER: usize = 1 << 20;
+/// Clients are read again when a program's unread input is down to this.
+pub(super) const LOW_WATER: usize = 256 << 10;

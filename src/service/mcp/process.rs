@@ -76,7 +76,7 @@ impl Process {
 
     /// Whether the process has set this timer.
     pub(super) fn is_timer(&self, timer: TimerId) -> bool {
-        self.child.is_timer(timer)
+        self.child.timer() == Some(timer)
     }
 
     /// Queues a message, unless more than [`MAX_UNREAD`] bytes wait already.

@@ -11,35 +11,9 @@ pub use self::shared::PipeShared;
 
 use std::process::ExitStatus;
 
-use crate::service::backoff::RestartLimit;
-use crate::service::child::describe;
+use crate::service::child::{RestartLimit, describe};
 use crate::service::{Endpoint, Framing};
 use crate::{CloseCode, Context, Message};
-
-/// Clients are not read while a program has more unread input than this, in bytes.
-const HIGH_WATER: usize = 1 << 20;
-/// Clients are read again when a program's unread input is down to this.
-const LOW_WATER: usize = 256 << 10;
-
-/// The maximum number of messages that are taken from one program in one turn of the loop, and how many of them cost a
-/// microsecond.
-const TURN_MESSAGES: usize = 2000;
-const MESSAGES_PER_UNIT: usize = 8;
-
-/// The messages of a program in one turn of the loop.
-#[derive(Debug, Default)]
-struct TurnOutput(usize);
-
-impl TurnOutput {
-    /// Counts a message. Returns whether the program must wait for the next turn, so that others get theirs.
-    fn is_over(&mut self, ctx: &mut Context) -> bool {
-        self.0 += 1;
-        if self.0.is_multiple_of(MESSAGES_PER_UNIT) {
-            ctx.spend(1);
-        }
-        self.0 >= TURN_MESSAGES || ctx.is_share_spent()
-    }
-}
 
 /// The settings of a [`PipePerClient`] or a [`PipeShared`].
 ///

@@ -4,14 +4,15 @@ use std::ops::ControlFlow;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use super::{HIGH_WATER, LOW_WATER, PipeConfig, TurnOutput, ending, line_too_long, to_message};
-use crate::service::backoff::Backoff;
-use crate::service::child::{Child, ChildEvent, describe};
+use super::{PipeConfig, ending, line_too_long, to_message};
+use crate::service::child::{
+    Child, ChildEvent, HIGH_WATER, Keeper, LOW_WATER, TurnOutput, describe, process_metrics,
+};
 use crate::service::framing::Decoder;
 use crate::service::lines::Line;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Readiness, Rejection,
-    Request, Route, Service, ServiceId, SourceId, StatusFields, TimerId,
+    Request, Route, Service, SourceId, StatusFields, TimerId,
 };
 
 /// How often to check whether a program that no client lets write may continue. A client whose connection was cut holds it no
@@ -35,10 +36,7 @@ const HELD_CHECK: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct PipeShared {
     config: PipeConfig,
-    state: State,
-    backoff: Backoff,
-    /// The connected clients.
-    clients: Vec<ClientId>,
+    program: Keeper,
     /// Why the output of the running program cannot be passed on any further.
     invalid: Option<String>,
     /// The timer for the next check while the program is held back.
@@ -49,41 +47,17 @@ pub struct PipeShared {
     failure: Option<String>,
 }
 
-/// The state of the program.
-#[derive(Debug, Default)]
-enum State {
-    Running(Box<Child>),
-    /// It is started again when this timer expires.
-    Backoff(TimerId),
-    /// It has not been started, or will not be started again.
-    #[default]
-    Gone,
-}
-
 impl PipeShared {
     /// Creates the service. The program starts with the server.
     pub fn new(config: PipeConfig) -> Self {
         Self {
-            backoff: Backoff::new(config.restart_limit),
+            program: Keeper::new(config.restart_limit),
             config,
-            state: State::Gone,
-            clients: Vec::new(),
             invalid: None,
             held_check: None,
             started: 0,
             draining: false,
             failure: None,
-        }
-    }
-
-    fn is_running(&self) -> bool {
-        matches!(self.state, State::Running(_))
-    }
-
-    fn child(&mut self) -> Option<&mut Child> {
-        match &mut self.state {
-            State::Running(child) => Some(child),
-            State::Backoff(_) | State::Gone => None,
         }
     }
 
@@ -93,9 +67,8 @@ impl PipeShared {
         match Child::spawn_with(ctx, &self.config.command, decoder, |_| {}) {
             Ok(child) => {
                 self.started += 1;
-                self.backoff.handle_start();
                 self.invalid = None;
-                self.state = State::Running(Box::new(child));
+                self.program.handle_start(child);
             }
             Err(error) => self.handle_failure(ctx, error.to_string()),
         }
@@ -104,23 +77,10 @@ impl PipeShared {
     /// Starts the program again after a delay, or stops the server with a failure.
     fn handle_failure(&mut self, ctx: &mut Context, failure: String) {
         let path = self.config.endpoint.path();
-        match self.backoff.handle_failure(ctx, path, &failure) {
-            Some(timer) => self.state = State::Backoff(timer),
-            None => {
-                self.failure.get_or_insert(failure);
-                ctx.stop();
-            }
+        if !self.program.handle_failure(ctx, path, &failure) {
+            self.failure.get_or_insert(failure);
+            ctx.stop();
         }
-    }
-
-    /// Whether the program has to wait, because no client takes its output. Output that only some clients take is not
-    /// held back for the others: a client that reads too slowly is disconnected. A client whose connection was cut does
-    /// not count.
-    fn is_held_back(clients: &[ClientId], ctx: &Context) -> bool {
-        let mut present = clients.iter().filter(|client| !ctx.is_detached(**client));
-        let first = present.next();
-        first.is_some_and(|first| ctx.is_congested(*first))
-            && present.all(|client| ctx.is_congested(*client))
     }
 
     /// Lets the program handle an event. Its output goes to all clients.
@@ -133,10 +93,10 @@ impl PipeShared {
             &mut dyn FnMut(&mut Context, u64, Line<'_>) -> ControlFlow<()>,
         ) -> ChildEvent,
     ) {
-        let State::Running(child) = &mut self.state else {
+        let Some(child) = self.program.child() else {
             return;
         };
-        let (framing, clients, invalid) = (self.config.framing, &self.clients, &mut self.invalid);
+        let (framing, invalid) = (self.config.framing, &mut self.invalid);
         let mut turn = TurnOutput::default();
         let event = handle(child, ctx, &mut |ctx, _, line| {
             match line {
@@ -152,7 +112,8 @@ impl PipeShared {
                 }
                 Line::Skipped(_) | Line::SkippedEnd => {}
             }
-            if turn.is_over(ctx) || Self::is_held_back(clients, ctx) {
+            // Output that only some clients take is not held back for the others: a client that reads too slowly is disconnected.
+            if turn.is_over(ctx) || ctx.is_every_client_congested() {
                 ControlFlow::Break(())
             } else {
                 ControlFlow::Continue(())
@@ -161,8 +122,7 @@ impl PipeShared {
         match event {
             ChildEvent::NotMine => {}
             ChildEvent::Handled => {
-                let queued = child.stdin().map_or(0, |stdin| stdin.queued());
-                if queued <= LOW_WATER {
+                if child.unread() <= LOW_WATER {
                     ctx.set_paused(false);
                 }
                 // A program that has closed its output cannot send anything more.
@@ -177,20 +137,18 @@ impl PipeShared {
 
     /// Continues to read the program's output, unless no client takes it.
     fn resume(&mut self, ctx: &mut Context) {
-        if !self.is_running() {
+        let Some(child) = self.program.child() else {
             return;
-        }
-        if Self::is_held_back(&self.clients, ctx) {
-            if self.held_check.is_none() {
-                self.held_check = Some(ctx.set_timer(HELD_CHECK));
-            }
-        } else if let Some(child) = self.child() {
+        };
+        if !ctx.is_every_client_congested() {
             child.resume(ctx);
+        } else if self.held_check.is_none() {
+            self.held_check = Some(ctx.set_timer(HELD_CHECK));
         }
     }
 
     fn handle_exit(&mut self, ctx: &mut Context, status: Option<ExitStatus>) {
-        self.state = State::Gone;
+        self.program.handle_exit();
         ctx.set_paused(false);
         if self.draining || ctx.is_stopping() {
             return;
@@ -216,21 +174,20 @@ impl Service for PipeShared {
     }
 
     fn accept(&mut self, _: &mut Context, _: &Request<'_>) -> Result<Accept, Rejection> {
-        if !self.is_running() || self.invalid.is_some() {
+        if !self.program.is_running() || self.invalid.is_some() {
             return Err(Rejection::unavailable("the program is not running"));
         }
         Ok(Accept::default())
     }
 
-    fn connected(&mut self, ctx: &mut Context, client: ClientId, _: &Request<'_>) {
-        self.clients.push(client);
+    fn connected(&mut self, ctx: &mut Context, _: ClientId, _: &Request<'_>) {
         self.resume(ctx);
     }
 
     fn message(&mut self, ctx: &mut Context, _: ClientId, message: Message<'_>) {
         let framing = self.config.framing;
         // A program that has closed its input gets no more messages.
-        if let Some(stdin) = self.child().and_then(Child::stdin) {
+        if let Some(stdin) = self.program.child().and_then(Child::stdin) {
             framing.encode(message.as_bytes(), stdin.queue());
             stdin.written_to(ctx);
             if stdin.queued() > HIGH_WATER {
@@ -243,14 +200,13 @@ impl Service for PipeShared {
         self.resume(ctx);
     }
 
-    fn disconnected(&mut self, ctx: &mut Context, client: ClientId, _: &CloseReason) {
-        self.clients.retain(|one| *one != client);
+    fn disconnected(&mut self, ctx: &mut Context, _: ClientId, _: &CloseReason) {
         self.resume(ctx);
     }
 
     /// Whether the clients have not been sent the last output of the program.
     fn is_waiting(&self, _: &Context, _: ClientId) -> bool {
-        self.draining && self.is_running()
+        self.draining && self.program.is_running()
     }
 
     fn ready(&mut self, ctx: &mut Context, source: SourceId, _: Readiness) {
@@ -260,14 +216,13 @@ impl Service for PipeShared {
     }
 
     fn start_program(&mut self, ctx: &mut Context, _: Option<ClientId>) {
-        if matches!(self.state, State::Gone) && !ctx.is_stopping() {
+        if self.program.is_gone() && !ctx.is_stopping() {
             self.start(ctx);
         }
     }
 
     fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
-        if matches!(self.state, State::Backoff(backoff) if backoff == timer) {
-            self.state = State::Gone;
+        if self.program.expire(timer) {
             return ctx.queue_own_start();
         }
         if self.held_check == Some(timer) {
@@ -278,36 +233,19 @@ impl Service for PipeShared {
     }
 
     fn is_ready(&self) -> bool {
-        self.is_running()
+        self.program.is_running()
     }
 
     fn status(&self) -> StatusFields {
         let status = serde_json::json!({
-            "processes": usize::from(self.is_running()),
-            "restarts": self.backoff.restarts(),
+            "processes": usize::from(self.program.is_running()),
+            "restarts": self.program.restarts(),
         });
         StatusFields::from_value(status)
     }
 
     fn metrics(&self, out: &mut Metrics) {
-        out.gauge(
-            "outrigger_processes_running",
-            "Running programs, including those that are being stopped.",
-            usize::from(self.is_running()),
-        );
-        out.counter(
-            "outrigger_processes_started_total",
-            "Programs started.",
-            self.started,
-        );
-    }
-
-    fn keeps_every_client(&self, _: ServiceId) -> bool {
-        true
-    }
-
-    fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
-        self.clients.iter().copied().for_each(visit);
+        process_metrics(out, usize::from(self.program.is_running()), self.started);
     }
 
     fn failure(&self) -> Option<&str> {
@@ -317,18 +255,14 @@ impl Service for PipeShared {
     /// Ends the program's input. The clients get the rest of its output.
     fn draining(&mut self, ctx: &mut Context) {
         self.draining = true;
-        if let Some(child) = self.child() {
-            child.stop(ctx);
-        }
+        self.program.stop(ctx);
     }
 
     fn stopping(&mut self, ctx: &mut Context) {
-        if let Some(child) = self.child() {
-            child.stop(ctx);
-        }
+        self.program.stop(ctx);
     }
 
     fn is_stopped(&self) -> bool {
-        !self.is_running()
+        !self.program.is_running()
     }
 }

@@ -267,6 +267,9 @@ fn read_run(fields: &BodyFields<'_>, compat: Compat) -> Result<RunRequest, Rejec
     })
 }
 
+/// How long the loop waits for the user database. One that takes longer, such as a server on the network, answers the next call.
+const MAX_LOOKUP: Duration = Duration::from_millis(20);
+
 /// The account to run the program as; `None` for the server's own.
 fn account(fields: &BodyFields<'_>) -> Result<Option<Account>, Rejection> {
     let user = fields.text("as_user").filter(|user| !user.is_empty());
@@ -280,7 +283,8 @@ fn account(fields: &BodyFields<'_>) -> Result<Option<Account>, Rejection> {
             ));
         }
     };
-    find_account(wanted)
+    let found = Account::find_within(wanted, MAX_LOOKUP);
+    usable_account(wanted, found)
 }
 
 /// The terminal size in the query of a request.
@@ -355,12 +359,23 @@ pub(super) fn since(request: &Request<'_>, end: u64) -> Result<u64, Rejection> {
     Ok(since)
 }
 
-/// Finds an account by name or number. Returns `None` if the server already runs as it.
+/// Finds an account by name or number, and blocks until the user database answers. Returns `None` if the server already runs as
+/// it.
 pub(crate) fn find_account(wanted: &str) -> Result<Option<Account>, Rejection> {
-    let account = Account::find(wanted).map_err(|error| {
+    usable_account(wanted, Account::look_up(wanted))
+}
+
+/// The account that was found, if a program can run as it.
+fn usable_account(
+    wanted: &str,
+    found: std::io::Result<Option<Account>>,
+) -> Result<Option<Account>, Rejection> {
+    let account = found.map_err(|error| {
         let why = format!("looking up user {wanted:?} failed: {error}");
         match error.kind() {
             std::io::ErrorKind::InvalidInput => bad_request(why),
+            // The answer is there when the caller tries again.
+            std::io::ErrorKind::TimedOut => Rejection::unavailable(why),
             _ => Rejection::new(StatusCode::INTERNAL, why),
         }
     })?;

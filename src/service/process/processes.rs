@@ -22,6 +22,7 @@ use super::responses::{spawned, spec, start_failed, status, summary};
 use super::sink::Sink;
 use crate::server::too_little_memory;
 use crate::service::Endpoint;
+use crate::service::child::process_metrics;
 use crate::sys::random_uuid;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, LinkTarget, Message, Metrics, Readiness,
@@ -641,19 +642,9 @@ impl Service for Processes {
     }
 
     fn metrics(&self, out: &mut Metrics) {
-        out.gauge(
-            "outrigger_processes_running",
-            "Running programs, including those that are being stopped.",
-            self.programs
-                .iter()
-                .filter(|program| program.exit().is_none())
-                .count(),
-        );
-        out.counter(
-            "outrigger_processes_started_total",
-            "Programs started.",
-            self.started,
-        );
+        let programs = self.programs.iter();
+        let running = programs.filter(|program| program.exit().is_none());
+        process_metrics(out, running.count(), self.started);
     }
 
     /// Stops all processes except those of `exec` calls. Attached clients get the rest of the output and the exit.

@@ -13,6 +13,7 @@ use super::attach::{NewReader, Role};
 use super::dialect::{ClientMessage, Dialect, log_failed_resize};
 use super::program::{Launch, MARK, Program};
 use super::sink::{ContextOutput, Sink};
+use crate::service::child::Alarm;
 use crate::sys::{ProcessTrees, SystemProcessTable, TerminalSize};
 use crate::{ClientId, Context, Message, Readiness, SourceId, Time, TimerId};
 
@@ -60,8 +61,8 @@ pub(crate) struct Programs {
     /// disconnects, which may be after its program is removed.
     readers: HashMap<ClientId, Uuid>,
     deadlines: BTreeSet<(Time, Uuid)>,
-    /// The timer for the first deadline.
-    timer: Option<(Time, TimerId)>,
+    /// Goes off at the first deadline.
+    alarm: Alarm,
     finished: Vec<Uuid>,
     gone: Vec<Uuid>,
     /// When the service continues work that it has put off.
@@ -389,10 +390,9 @@ impl Programs {
 
     /// Handles the timer for the first deadline.
     pub(crate) fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
-        if self.timer.is_none_or(|(_, ours)| ours != timer) {
+        if !self.alarm.expire(timer) {
             return;
         }
-        self.timer = None;
         let now = ctx.now();
         self.wake_at = self.wake_at.filter(|at| *at > now);
         if self.walk_at.is_some_and(|at| at <= now) {
@@ -463,15 +463,8 @@ impl Programs {
     fn arm(&mut self, ctx: &mut Context) {
         let deadline = self.deadlines.first().map(|(at, _)| *at);
         let first = [deadline, self.wake_at, self.walk_at];
-        let Some(first) = first.into_iter().flatten().min() else {
-            return;
-        };
-        if let Some((at, timer)) = self.timer {
-            if at <= first {
-                return;
-            }
-            ctx.cancel_timer(timer);
+        if let Some(first) = first.into_iter().flatten().min() {
+            self.alarm.set_by(ctx, first);
         }
-        self.timer = Some((first, ctx.set_timer(first.since(ctx.now()))));
     }
 }

@@ -14,6 +14,7 @@ use super::program::{Launch, MARK, PassEnv};
 use super::programs::Programs;
 use super::sink::{ContextOutput, RESTARTING, Sink};
 use crate::service::Endpoint;
+use crate::service::child::process_metrics;
 use crate::sys::{Account, TerminalSize, random_uuid};
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Readiness, Rejection,
@@ -285,16 +286,7 @@ impl Service for Terminal {
     }
 
     fn metrics(&self, out: &mut Metrics) {
-        out.gauge(
-            "outrigger_processes_running",
-            "Running programs, including those that are being stopped.",
-            self.programs.len(),
-        );
-        out.counter(
-            "outrigger_processes_started_total",
-            "Programs started.",
-            self.started,
-        );
+        process_metrics(out, self.programs.len(), self.started);
     }
 
     /// Whether a client has not been sent the last output of its program, and why it ended.

@@ -20,6 +20,22 @@ use crate::service::jsonrpc::{
 };
 use crate::{ClientId, Time};
 
+/// Why a request of the agent has no receiver.
+const CROSSING: &str = "the request names sessions of several clients";
+const UNNAMED: &str = "the request names no session, and more than one client or none may be meant";
+
+/// Whom a request of the agent is for.
+#[derive(Debug, Default)]
+struct Asked {
+    /// `None` if the client has disconnected.
+    client: Option<ClientId>,
+    session: Option<Arc<str>>,
+    /// Whether the request names the session where its method has one.
+    is_addressed: bool,
+    /// The client's request that the agent refers to: where the message has its id, and the client's own id.
+    reference: Option<(Range<usize>, Box<str>)>,
+}
+
 impl Router {
     /// Handles a message from an agent process.
     pub(crate) fn handle_agent_message(
@@ -121,6 +137,7 @@ impl Router {
             .filter(|session| success && session.len() <= MAX_SESSION_ID)
             .map(|session| Arc::from(&**session));
         if let Some(abandoned) = abandoned {
+            // The client has left, but the session exists and may be loaded by others.
             let session = abandoned.session.clone().filter(|_| success).or(created);
             if let Some(session) = session {
                 let tokens = NewTokens::new(output);
@@ -142,28 +159,51 @@ impl Router {
         let Some(request) = self.finish_client_request(now, upstream_id) else {
             return;
         };
-        let client = request.client;
+        if let (RequestClass::Create, Some(session)) = (request.class, &created)
+            && !self.is_free(session)
+        {
+            log::error!("the agent answered with a session that is in use: {session:?}");
+            let why = Some("the agent answered with a session that is in use");
+            let refused = error(&request.id, code::INTERNAL, "Internal error", why);
+            self.drop_early(process, output);
+            return output.to_client(request.client, &[&refused]);
+        }
+        let token = self.apply_answer(&request, envelope, created.as_ref(), success, output);
+        self.pass_answer(&request, envelope, id, token, success, output);
+        if request.class == RequestClass::Create {
+            // What the agent has sent about the new session before its answer follows the answer.
+            let state = self.process_mut(process);
+            let early = created.zip(state);
+            let early = early.map(|(session, state)| state.early.take(&session));
+            for message in early.into_iter().flatten() {
+                self.handle_agent_message(now, process, &message, output);
+            }
+            self.drop_early(process, output);
+        }
+    }
 
-        let mut token = None;
+    /// Changes the sessions as the answer to a request says. `created` is the session that it names. Returns the resume token that
+    /// the client gets with the answer.
+    fn apply_answer(
+        &mut self,
+        request: &ClientRequest,
+        envelope: &Envelope<'_>,
+        created: Option<&Arc<str>>,
+        success: bool,
+        output: &mut impl RouterOutput,
+    ) -> Option<String> {
+        let (client, process) = (request.client, request.process);
+        let upstream_id = request.upstream_id;
         match (request.class, &request.session) {
             (RequestClass::Create, _) => {
-                if let Some(session) = &created {
-                    if !self.is_free(session) {
-                        log::error!(
-                            "the agent answered with a session that is in use: {session:?}"
-                        );
-                        let why = Some("the agent answered with a session that is in use");
-                        let refused = error(&request.id, code::INTERNAL, "Internal error", why);
-                        self.drop_early(process, output);
-                        return output.to_client(client, &[&refused]);
-                    }
-                    let tokens = NewTokens::new(output);
-                    token = Some(tokens.added());
-                    self.create(client, process, session, tokens);
-                }
+                let session = created?;
+                let tokens = NewTokens::new(output);
+                let token = tokens.added();
+                self.create(client, process, session, tokens);
+                return Some(token);
             }
             (RequestClass::Claim, Some(session)) if success => {
-                token = self.confirm_claim(upstream_id, session, output);
+                return self.confirm_claim(upstream_id, session, output);
             }
             (RequestClass::Claim, Some(session)) => self.unclaim(upstream_id, session, output),
             (RequestClass::End, Some(session))
@@ -178,14 +218,29 @@ impl Router {
             (RequestClass::Prompt, Some(session)) if !self.has_long_turns(process) => {
                 self.show_turn_ended(session, envelope, output);
             }
-            (RequestClass::List, _) if success => {
-                let only_watches = Self::only_watches(client, output);
-                let listed = self.list_for(client, only_watches, envelope);
-                return output.to_client(client, &[&with_id(&listed, &request.id)]);
-            }
             _ => {}
         }
+        None
+    }
+
+    /// Passes an answer on to the client, with its own id. The range `id` has the upstream id.
+    fn pass_answer(
+        &self,
+        request: &ClientRequest,
+        envelope: &Envelope<'_>,
+        id: Range<usize>,
+        token: Option<String>,
+        success: bool,
+        output: &mut impl RouterOutput,
+    ) {
+        let (text, client) = (envelope.text, request.client);
         match token {
+            _ if request.class == RequestClass::List && success => {
+                let only_watches = Self::only_watches(client, output);
+                let listed = self.list_for(client, only_watches, envelope);
+                output.to_client(client, &[&with_id(&listed, &request.id)]);
+            }
+            // The turn has moved to another client, which has not asked for it.
             _ if request.is_adopted() => {
                 if let Some(session) = &request.session {
                     output.to_client(client, &[&turn_ended(session, envelope)]);
@@ -196,18 +251,9 @@ impl Router {
                 output.to_client(client, &[&with_id(&with_token, &request.id)]);
             }
             None if request.class == RequestClass::Listen => {
-                Self::end_subscription(&request, envelope, id, output);
+                Self::end_subscription(request, envelope, id, output);
             }
             None => output.to_client(client, &[&text[..id.start], &request.id, &text[id.end..]]),
-        }
-        if request.class == RequestClass::Create {
-            let state = self.process_mut(process);
-            let early = created.zip(state);
-            let early = early.map(|(session, state)| state.early.take(&session));
-            for message in early.into_iter().flatten() {
-                self.handle_agent_message(now, process, &message, output);
-            }
-            self.drop_early(process, output);
         }
     }
 
@@ -294,102 +340,47 @@ impl Router {
                 &[&error("null", code::INVALID, "Invalid request", why)],
             );
         }
-        let permission = method == "session/request_permission";
-        // The client's request that the agent refers to: where the message has its id, and the client's own id.
-        let mut reference = None;
-        let receiver = match Named::find(envelope, self.places_of(method)) {
-            Ok(named) => self.receiver(process, &named, output),
-            Err(TooMany) => Receiver::Crossing,
+        let asked = match Named::find(envelope, self.places_of(method)) {
+            Ok(named) => match self.receiver(process, &named, output) {
+                Receiver::Early(name) => return self.hold_early(process, &name, text, output),
+                receiver => self.asked_by(process, envelope, receiver, output),
+            },
+            Err(TooMany) => Err(CROSSING),
         };
-        let (mut session, mut watched) = (None, None);
-        let client = match receiver {
-            Receiver::Session {
-                name,
-                client,
-                is_addressed,
-            } => {
-                if is_addressed {
-                    watched = Some(Arc::clone(&name)).filter(|name| self.is_watched(name));
-                } else {
-                    reference = self.reference_of(process, envelope, client);
+        let asked = match asked {
+            Ok(asked) => asked,
+            Err(why) => {
+                if why == CROSSING {
+                    self.drop_crossing(method);
                 }
-                session = Some(name);
-                client
-            }
-            Receiver::Early(name) => return self.hold_early(process, &name, text, output),
-            Receiver::Nobody => None,
-            Receiver::Crossing => {
-                self.drop_crossing(method);
-                let why = Some("the request names sessions of several clients");
-                let refused = error(raw_id, code::INVALID, "Invalid request", why);
+                let refused = error(raw_id, code::INVALID, "Invalid request", Some(why));
                 return output.to_agent(process, &[&refused]);
             }
-            Receiver::Unnamed => {
-                if let Some((range, request)) = self.request_of(process, envelope) {
-                    reference = Some((range, request.id.clone()));
-                    Some(request.client)
-                } else if envelope.request_id.is_some() {
-                    // The client of that request has disconnected.
-                    None
-                } else if let Some(client) = self.sole_requester(process, output) {
-                    Some(client)
-                } else {
-                    let why = "the request names no session, and more than one client or none may be meant";
-                    let refused = error(raw_id, code::INVALID, "Invalid request", Some(why));
-                    return output.to_agent(process, &[&refused]);
-                }
+        };
+        let permission = method == "session/request_permission";
+        let client = match self.check_asked(asked.client, method) {
+            Some(Ok(client)) => client,
+            Some(Err((code, message, why))) => {
+                return output.to_agent(process, &[&error(raw_id, code, message, Some(why))]);
             }
+            None => return output.to_agent(process, &[&client_gone(raw_id, permission)]),
         };
-        let Some((client, state)) =
-            client.and_then(|client| Some((client, self.clients.get_mut(&client)?)))
-        else {
-            return output.to_agent(process, &[&client_gone(raw_id, permission)]);
-        };
-        if !state.capabilities.allow(method) && self.limits.acp {
-            let why = Some("the client has not announced this capability");
-            return output.to_agent(
-                process,
-                &[&error(raw_id, code::NO_METHOD, "Method not found", why)],
-            );
-        }
-        if state.agent_requests.len() >= self.limits.agent_requests {
-            let why = Some("too many requests wait for the client's answer");
-            return output.to_agent(
-                process,
-                &[&error(raw_id, code::TOO_MANY, "Too many requests", why)],
-            );
-        }
-        if let Some(elicitation) = elicitation_of(envelope) {
-            if state.elicitations.len() == MAX_ELICITATIONS {
-                state.elicitations.pop_front();
-            }
-            state.elicitations.push_back((process, elicitation.into()));
-        }
-        let Some(state) = self.clients.get_mut(&client) else {
-            return;
-        };
-        self.last_id += 1;
-        let upstream_id = self.last_id;
-        state.agent_requests.push(upstream_id);
+        let watched = asked.session.clone();
+        let watched = watched.filter(|name| asked.is_addressed && self.is_watched(name));
         let request = AgentRequest {
             client,
             process,
             id: raw_id.into(),
             progress_token: self.kept_progress_token(envelope),
             places: self.places_of(method),
-            session,
+            session: asked.session,
             permission,
             text: None,
             approvers: Vec::new(),
             since: now,
         };
-        if let Some(limit) = self.limits.answer_timeout {
-            self.timed_agent_requests.insert(upstream_id);
-            self.wake_at(now + limit);
-        }
-        self.agent_requests.insert(upstream_id, request);
-        let number = upstream_id;
-        let upstream_id = upstream_id.to_string();
+        let number = self.record_agent_request(request, envelope);
+        let upstream_id = number.to_string();
         if permission {
             let sent = [&text[..id.start], &upstream_id, &text[id.end..]].concat();
             output.to_client(client, &[&sent]);
@@ -403,7 +394,7 @@ impl Router {
             }
             return;
         }
-        match &reference {
+        match &asked.reference {
             Some((range, client_id)) => {
                 output.to_client(
                     client,
@@ -412,6 +403,91 @@ impl Router {
             }
             None => output.to_client(client, &[&text[..id.start], &upstream_id, &text[id.end..]]),
         }
+    }
+
+    /// Finds the client that a request of the agent is for, or says why there is none.
+    fn asked_by(
+        &self,
+        process: usize,
+        envelope: &Envelope<'_>,
+        receiver: Receiver,
+        output: &impl RouterOutput,
+    ) -> Result<Asked, &'static str> {
+        match receiver {
+            Receiver::Session {
+                name,
+                client,
+                is_addressed,
+            } => {
+                let refers = || self.reference_of(process, envelope, client);
+                Ok(Asked {
+                    client,
+                    session: Some(name),
+                    is_addressed,
+                    reference: if is_addressed { None } else { refers() },
+                })
+            }
+            Receiver::Nobody | Receiver::Early(_) => Ok(Asked::default()),
+            Receiver::Crossing => Err(CROSSING),
+            Receiver::Unnamed => {
+                if let Some((range, request)) = self.request_of(process, envelope) {
+                    return Ok(Asked {
+                        client: Some(request.client),
+                        reference: Some((range, request.id.clone())),
+                        ..Asked::default()
+                    });
+                }
+                // The client of the request that it names has disconnected.
+                let client = match envelope.request_id {
+                    Some(_) => None,
+                    None => Some(self.sole_requester(process, output).ok_or(UNNAMED)?),
+                };
+                Ok(Asked {
+                    client,
+                    ..Asked::default()
+                })
+            }
+        }
+    }
+
+    /// Checks whether a client can be asked. `None` if there is no client; otherwise the client, or the error for the agent.
+    fn check_asked(
+        &self,
+        client: Option<ClientId>,
+        method: &str,
+    ) -> Option<Result<ClientId, (i32, &'static str, &'static str)>> {
+        let client = client?;
+        let state = self.clients.get(&client)?;
+        Some(if !state.capabilities.allow(method) && self.limits.acp {
+            let why = "the client has not announced this capability";
+            Err((code::NO_METHOD, "Method not found", why))
+        } else if state.agent_requests.len() >= self.limits.agent_requests {
+            let why = "too many requests wait for the client's answer";
+            Err((code::TOO_MANY, "Too many requests", why))
+        } else {
+            Ok(client)
+        })
+    }
+
+    /// Records a request of the agent before it is sent. Returns its upstream id.
+    fn record_agent_request(&mut self, request: AgentRequest, envelope: &Envelope<'_>) -> u64 {
+        let upstream_id = self.next_id();
+        if let Some(state) = self.clients.get_mut(&request.client) {
+            if let Some(elicitation) = elicitation_of(envelope) {
+                if state.elicitations.len() == MAX_ELICITATIONS {
+                    state.elicitations.pop_front();
+                }
+                let elicitation = (request.process, elicitation.into());
+                state.elicitations.push_back(elicitation);
+            }
+            state.agent_requests.push(upstream_id);
+        }
+        if let Some(limit) = self.limits.answer_timeout {
+            self.timed_agent_requests.insert(upstream_id);
+            self.wake_at(request.since + limit);
+        }
+        self.agent_requests.insert(upstream_id, request);
+        upstream_id
     }
 
     fn notification_from_agent(

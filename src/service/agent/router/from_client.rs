@@ -204,18 +204,10 @@ impl Router {
         if self.limits.acp && self.watch_request(client, envelope, method, raw_id, output) {
             return;
         }
-        let Some(state) = self.clients.get(&client) else {
-            return;
-        };
-        if state.client_requests.len() >= self.limits.client_requests {
-            let why = Some("too many requests are waiting");
-            let refused = error(raw_id, code::TOO_MANY, "Too many requests", why);
-            return output.to_client(client, &[&refused]);
-        }
-        let Some(own) = state.process else {
-            let why = Some("initialize has not succeeded");
-            let refused = error(raw_id, code::INVALID, "Invalid request", why);
-            return output.to_client(client, &[&refused]);
+        let own = match self.own_process(client, raw_id) {
+            Some(Ok(own)) => own,
+            Some(Err(refused)) => return output.to_client(client, &[&refused]),
+            None => return,
         };
         let upstream_id = self.next_id();
         let admitted = match self.admit((client, own), upstream_id, envelope, method, output) {
@@ -244,29 +236,12 @@ impl Router {
             }
         };
 
-        let counters = &mut self.counters;
-        *match admitted.class {
-            RequestClass::Create | RequestClass::Claim | RequestClass::End | RequestClass::List => {
-                &mut counters.session_requests
-            }
-            RequestClass::Prompt => &mut counters.prompts,
-            RequestClass::Listen | RequestClass::Other => &mut counters.other_requests,
-        } += 1;
+        self.count_request(admitted.class);
+        if let (RequestClass::Prompt, Some(session)) = (admitted.class, &admitted.session) {
+            self.begin_turn(admitted.process, session, envelope, output);
+        }
         // The request is recorded before it is sent, so its response cannot arrive first.
         let process = admitted.process;
-        if admitted.class == RequestClass::Prompt
-            && self.has_long_turns(process)
-            && let Some(session) = &admitted.session
-        {
-            self.note_prompt(session);
-        }
-        if admitted.class == RequestClass::Prompt
-            && !self.has_long_turns(process)
-            && let Some(session) = &admitted.session
-            && self.is_watched(session)
-        {
-            self.show_prompt(session, envelope, output);
-        }
         self.record(ClientRequest {
             client,
             process,
@@ -300,6 +275,46 @@ impl Router {
         let pieces = [Some((id, &*upstream_id)), cancelled, progress_token];
         let mut pieces: Vec<_> = pieces.into_iter().flatten().collect();
         output.to_agent(process, &splice(text, &mut pieces));
+    }
+
+    /// The process that a client's request can go to, or the error for the client. `None` if there is no such client.
+    fn own_process(&self, client: ClientId, raw_id: &str) -> Option<Result<usize, String>> {
+        let state = self.clients.get(&client)?;
+        if state.client_requests.len() >= self.limits.client_requests {
+            let why = Some("too many requests are waiting");
+            let refused = error(raw_id, code::TOO_MANY, "Too many requests", why);
+            return Some(Err(refused));
+        }
+        Some(state.process.ok_or_else(|| {
+            let why = Some("initialize has not succeeded");
+            error(raw_id, code::INVALID, "Invalid request", why)
+        }))
+    }
+
+    fn count_request(&mut self, class: RequestClass) {
+        let counters = &mut self.counters;
+        *match class {
+            RequestClass::Create | RequestClass::Claim | RequestClass::End | RequestClass::List => {
+                &mut counters.session_requests
+            }
+            RequestClass::Prompt => &mut counters.prompts,
+            RequestClass::Listen | RequestClass::Other => &mut counters.other_requests,
+        } += 1;
+    }
+
+    /// Notes that a prompt begins a turn of a session, and shows it to the observers.
+    fn begin_turn(
+        &mut self,
+        process: usize,
+        session: &Arc<str>,
+        envelope: &Envelope<'_>,
+        output: &mut impl RouterOutput,
+    ) {
+        if self.has_long_turns(process) {
+            self.note_prompt(session);
+        } else if self.is_watched(session) {
+            self.show_prompt(session, envelope, output);
+        }
     }
 
     /// Checks whether a request may use the sessions that it names, and records a claim.

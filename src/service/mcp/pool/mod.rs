@@ -21,7 +21,7 @@ use super::process::Process;
 use super::reply::Reply;
 use super::tools::Tools;
 use super::versions::STATELESS;
-use crate::service::backoff::{Backoff, OnFailure};
+use crate::service::child::{Backoff, OnFailure};
 use crate::service::child::{code_and_signal, describe};
 use crate::sys::drop_code;
 use crate::{Context, Principal, SourceId, StatusCode, TimerId};

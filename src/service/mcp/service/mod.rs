@@ -17,6 +17,7 @@ use super::request::is_stateless;
 use super::session::Session;
 use crate::service::AgentPerClient;
 use crate::service::agent::{AgentConfig, AgentProtocol};
+use crate::service::child::process_metrics;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Principal, Readiness,
     Rejection, Request, Route, Service, SourceId, StatusFields, TimerId,
@@ -351,16 +352,8 @@ impl Service for Mcp {
 
     fn metrics(&self, out: &mut Metrics) {
         let counts = self.hub.counts;
-        out.gauge(
-            "outrigger_processes_running",
-            "Running programs, including those that are being stopped.",
-            self.process_count(),
-        );
-        out.counter(
-            "outrigger_processes_started_total",
-            "Programs started.",
-            counts.processes + self.websocket.started,
-        );
+        let started = counts.processes + self.websocket.started();
+        process_metrics(out, self.process_count(), started);
         out.gauge(
             "outrigger_mcp_sessions",
             "Sessions, without WebSocket clients.",

@@ -1,0 +1,315 @@
+//! A program for each client, from the queue of starts to its exit.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+
+use super::{Child, ChildEvent, HIGH_WATER, LOW_WATER, TurnOutput};
+use crate::service::lines::Line;
+use crate::{ClientId, Context, Metrics, Rejection, SourceId, StatusFields, TimerId};
+
+/// The program of one client.
+#[derive(Debug)]
+struct Entry<T> {
+    child: Child,
+    /// What the child is found by.
+    sources: Vec<SourceId>,
+    timer: Option<TimerId>,
+    /// Whether the client is gone, and the program is being stopped.
+    is_orphan: bool,
+    state: T,
+}
+
+/// What happens to a program.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ClientInput {
+    Ready(SourceId),
+    Timer(TimerId),
+}
+
+/// The programs of clients, one for each. `W` is what a client's program is started with, and `T` what the service keeps for a
+/// program that runs.
+///
+/// A client's messages are held until its program runs, and while the program has too much unread input. A program whose client is
+/// gone keeps its place until it has exited. Finding a program by an event takes constant time.
+#[derive(Debug)]
+pub(crate) struct ClientPrograms<W, T> {
+    /// Clients whose programs are not started yet.
+    starting: HashMap<ClientId, W>,
+    /// The programs, by their client, which may be gone.
+    entries: HashMap<ClientId, Entry<T>>,
+    sources: HashMap<SourceId, ClientId>,
+    timers: HashMap<TimerId, ClientId>,
+    started: u64,
+    /// Whether the server stops, so that no more programs are started.
+    is_draining: bool,
+}
+
+impl<W, T> Default for ClientPrograms<W, T> {
+    fn default() -> Self {
+        Self {
+            starting: HashMap::new(),
+            entries: HashMap::new(),
+            sources: HashMap::new(),
+            timers: HashMap::new(),
+            started: 0,
+            is_draining: false,
+        }
+    }
+}
+
+impl<W, T> ClientPrograms<W, T> {
+    /// The number of programs, including those that are being stopped.
+    pub(crate) fn count(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The number of programs whose clients have disconnected.
+    #[cfg(feature = "mcp")]
+    pub(crate) fn orphan_count(&self) -> usize {
+        let entries = self.entries.values();
+        entries.filter(|entry| entry.is_orphan).count()
+    }
+
+    /// The number of programs that were started.
+    pub(crate) fn started(&self) -> u64 {
+        self.started
+    }
+
+    /// Whether the server stops.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.is_draining
+    }
+
+    /// Whether a client is connected and its program runs.
+    pub(crate) fn has_program(&self, client: ClientId) -> bool {
+        self.entries
+            .get(&client)
+            .is_some_and(|entry| !entry.is_orphan)
+    }
+
+    /// Rejects a client if there is no place for its program.
+    pub(crate) fn accept(&self, ctx: &Context) -> Result<(), Rejection> {
+        if self.is_draining {
+            return Err(Rejection::unavailable("stopping").because("stopping"));
+        }
+        // A program may outlive its client by the few seconds that it gets to exit.
+        if self.starting.len() + self.entries.len() >= ctx.config().max_clients {
+            return Err(Rejection::unavailable("too many processes"));
+        }
+        Ok(())
+    }
+
+    /// Queues the start of a client's program.
+    pub(crate) fn queue(&mut self, ctx: &mut Context, client: ClientId, with: W) {
+        self.starting.insert(client, with);
+        ctx.set_held(client, true);
+        ctx.queue_start(client);
+    }
+
+    /// What a client's program is started with, if it is not started yet.
+    pub(crate) fn starting_mut(&mut self, client: ClientId) -> Option<&mut W> {
+        self.starting.get_mut(&client)
+    }
+
+    /// Takes a client out of the queue because its program is started now.
+    pub(crate) fn begin(&mut self, ctx: &mut Context, client: ClientId) -> Option<W> {
+        let with = self.starting.remove(&client)?;
+        ctx.set_held(client, false);
+        Some(with)
+    }
+
+    /// Adds a program that was started.
+    pub(crate) fn add(&mut self, client: ClientId, child: Child, state: T) {
+        self.started += 1;
+        let sources: Vec<SourceId> = child.sources().collect();
+        let found = sources.iter().map(|&source| (source, client));
+        self.sources.extend(found);
+        let entry = Entry {
+            child,
+            sources,
+            timer: None,
+            is_orphan: false,
+            state,
+        };
+        self.entries.insert(client, entry);
+        self.find_timer(client);
+    }
+
+    /// What the service keeps for the program of a connected client.
+    pub(crate) fn state(&self, client: ClientId) -> Option<&T> {
+        let entry = self.entries.get(&client).filter(|entry| !entry.is_orphan)?;
+        Some(&entry.state)
+    }
+
+    pub(crate) fn state_mut(&mut self, client: ClientId) -> Option<&mut T> {
+        let entry = self.entries.get_mut(&client);
+        let entry = entry.filter(|entry| !entry.is_orphan)?;
+        Some(&mut entry.state)
+    }
+
+    /// Writes to the program of a connected client: `encode` appends to its input. A program that has closed its input gets no
+    /// more. The client is held while the program has too much unread input.
+    pub(crate) fn write(
+        &mut self,
+        ctx: &mut Context,
+        client: ClientId,
+        encode: impl FnOnce(&mut Vec<u8>),
+    ) {
+        let entry = self.entries.get_mut(&client);
+        let entry = entry.filter(|entry| !entry.is_orphan);
+        if let Some(stdin) = entry.and_then(|entry| entry.child.stdin()) {
+            encode(stdin.queue());
+            stdin.written_to(ctx);
+            if stdin.queued() > HIGH_WATER {
+                ctx.set_held(client, true);
+            }
+        }
+    }
+
+    /// Continues to read the output of a client's program.
+    pub(crate) fn resume(&mut self, ctx: &mut Context, client: ClientId) {
+        if let Some(entry) = self.entries.get_mut(&client) {
+            entry.child.resume(ctx);
+        }
+    }
+
+    /// Stops a client's program.
+    pub(crate) fn stop(&mut self, ctx: &mut Context, client: ClientId) {
+        if let Some(entry) = self.entries.get_mut(&client) {
+            entry.child.stop(ctx);
+            self.find_timer(client);
+        }
+    }
+
+    /// A client has disconnected: its program is stopped. Its output is read and ignored, because a full pipe could keep it from
+    /// exiting.
+    pub(crate) fn disconnect(&mut self, ctx: &mut Context, client: ClientId) {
+        self.starting.remove(&client);
+        if let Some(entry) = self.entries.get_mut(&client) {
+            entry.is_orphan = true;
+            entry.child.resume(ctx);
+            self.stop(ctx, client);
+        }
+    }
+
+    /// Lets a program handle an event. `line` gets each line of a connected client's program, and returns `Break` if the output
+    /// must wait. The output also waits while the client is congested, and when the program has had its share of the turn.
+    /// Returns the client and what came of the event; `None` if the event belongs to no program.
+    pub(crate) fn handle(
+        &mut self,
+        ctx: &mut Context,
+        input: ClientInput,
+        mut line: impl FnMut(&mut Context, ClientId, &mut T, Line<'_>),
+    ) -> Option<(ClientId, ChildEvent)> {
+        let client = *match input {
+            ClientInput::Ready(source) => self.sources.get(&source)?,
+            ClientInput::Timer(timer) => self.timers.get(&timer)?,
+        };
+        let entry = self.entries.get_mut(&client)?;
+        let (state, is_orphan) = (&mut entry.state, entry.is_orphan);
+        let mut turn = TurnOutput::default();
+        let mut output = |ctx: &mut Context, _: u64, text: Line<'_>| {
+            if !is_orphan {
+                line(ctx, client, state, text);
+            }
+            if turn.is_over(ctx) || (!is_orphan && ctx.is_congested(client)) {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        };
+        let event = match input {
+            ClientInput::Ready(source) => entry.child.handle_ready(ctx, source, &mut output),
+            ClientInput::Timer(timer) => entry.child.handle_timer(ctx, timer, &mut output),
+        };
+        if let ChildEvent::Exited(_) = event {
+            self.remove(client);
+            return Some((client, event));
+        }
+        if entry.child.unread() <= LOW_WATER {
+            ctx.set_held(client, false);
+        }
+        if is_orphan || !ctx.is_congested(client) {
+            entry.child.resume(ctx);
+        }
+        self.find_timer(client);
+        Some((client, event))
+    }
+
+    /// The program of a client, also of one that is gone.
+    pub(crate) fn child(&self, client: ClientId) -> Option<&Child> {
+        Some(&self.entries.get(&client)?.child)
+    }
+
+    /// Forgets a program that has exited.
+    fn remove(&mut self, client: ClientId) {
+        if let Some(entry) = self.entries.remove(&client) {
+            for source in entry.sources {
+                self.sources.remove(&source);
+            }
+            if let Some(timer) = entry.timer {
+                self.timers.remove(&timer);
+            }
+        }
+    }
+
+    /// Notes the timer of a program, which changes when it handles an event and when it is stopped.
+    fn find_timer(&mut self, client: ClientId) {
+        if let Some(entry) = self.entries.get_mut(&client) {
+            let timer = entry.child.timer();
+            let before = std::mem::replace(&mut entry.timer, timer);
+            if before != timer {
+                before.map(|before| self.timers.remove(&before));
+                timer.map(|timer| self.timers.insert(timer, client));
+            }
+        }
+    }
+
+    /// Visits the clients whose programs are queued or run.
+    pub(crate) fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
+        self.starting.keys().copied().for_each(&mut *visit);
+        let entries = self.entries.iter().filter(|(_, entry)| !entry.is_orphan);
+        entries.for_each(|(client, _)| visit(*client));
+    }
+
+    /// Starts no more programs, because the server stops.
+    pub(crate) fn drain(&mut self, ctx: &mut Context) {
+        self.is_draining = true;
+        for (client, _) in std::mem::take(&mut self.starting) {
+            ctx.set_held(client, false);
+        }
+    }
+
+    /// Stops all programs.
+    pub(crate) fn stop_all(&mut self, ctx: &mut Context) {
+        self.starting.clear();
+        let clients: Vec<ClientId> = self.entries.keys().copied().collect();
+        for client in clients {
+            self.stop(ctx, client);
+        }
+    }
+
+    /// The fields of the status.
+    pub(crate) fn status(&self) -> StatusFields {
+        StatusFields::from_value(serde_json::json!({"processes": self.count()}))
+    }
+
+    /// The metrics of programs.
+    pub(crate) fn metrics(&self, out: &mut Metrics) {
+        process_metrics(out, self.count(), self.started);
+    }
+}
+
+/// The metrics of every service with programs.
+pub(crate) fn process_metrics(out: &mut Metrics, running: usize, started: u64) {
+    out.gauge(
+        "outrigger_processes_running",
+        "Running programs, including those that are being stopped.",
+        running,
+    );
+    out.counter(
+        "outrigger_processes_started_total",
+        "Programs started.",
+        started,
+    );
+}
