@@ -73,6 +73,39 @@ pub struct FrameHeader {
     pub payload_len: u64,
 }
 
+/// Parses the length of the payload, whose first form is `short`. Returns it, and where the mask begins; `None` if it has not
+/// arrived completely.
+#[inline(always)]
+fn parse_length(bytes: &[u8], short: u8) -> Result<Option<(u64, usize)>, ProtocolError> {
+    // "The minimal number of bytes MUST be used to encode the length."
+    Ok(Some(match short {
+        126 => {
+            let Some(length) = bytes[2..].first_chunk::<2>() else {
+                return Ok(None);
+            };
+            let length = u64::from(u16::from_be_bytes(*length));
+            if length < 126 {
+                return Err(ProtocolError::NonMinimalLength);
+            }
+            (length, 4)
+        }
+        127 => {
+            if bytes.get(2).is_some_and(|byte| byte & 0x80 != 0) {
+                return Err(ProtocolError::LengthTopBit);
+            }
+            let Some(length) = bytes[2..].first_chunk::<8>() else {
+                return Ok(None);
+            };
+            let length = u64::from_be_bytes(*length);
+            if length <= u64::from(u16::MAX) {
+                return Err(ProtocolError::NonMinimalLength);
+            }
+            (length, 10)
+        }
+        length => (u64::from(length), 2),
+    }))
+}
+
 impl FrameHeader {
     /// Parses a header at the front of `bytes`. Returns the header and its length, or `None` if it is incomplete.
     ///
@@ -119,32 +152,8 @@ impl FrameHeader {
             return Err(ProtocolError::ControlTooLong);
         }
 
-        // "The minimal number of bytes MUST be used to encode the length."
-        let (payload_len, mask_at) = match short {
-            126 => {
-                let Some(length) = bytes[2..].first_chunk::<2>() else {
-                    return Ok(None);
-                };
-                let length = u64::from(u16::from_be_bytes(*length));
-                if length < 126 {
-                    return Err(ProtocolError::NonMinimalLength);
-                }
-                (length, 4)
-            }
-            127 => {
-                if bytes.get(2).is_some_and(|byte| byte & 0x80 != 0) {
-                    return Err(ProtocolError::LengthTopBit);
-                }
-                let Some(length) = bytes[2..].first_chunk::<8>() else {
-                    return Ok(None);
-                };
-                let length = u64::from_be_bytes(*length);
-                if length <= u64::from(u16::MAX) {
-                    return Err(ProtocolError::NonMinimalLength);
-                }
-                (length, 10)
-            }
-            length => (u64::from(length), 2),
+        let Some((payload_len, mask_at)) = parse_length(bytes, short)? else {
+            return Ok(None);
         };
         let (mask, len) = match from {
             Role::Server => ([0; 4], mask_at),

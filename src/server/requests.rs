@@ -13,8 +13,9 @@ use super::route::{Handling, Route};
 use super::service::Service;
 use crate::log_event::{log_event, word};
 use crate::protocol::deflate::Offer;
+use crate::protocol::handshake::Upgrade;
 use crate::protocol::http::HttpEvent;
-use crate::protocol::{CloseReason, Rejection, Request, Response, StatusCode};
+use crate::protocol::{Accept, CloseReason, Rejection, Request, Response, StatusCode};
 
 /// The subprotocol that clients can offer beside their token. It does not change the messages.
 const OWN_PROTOCOL: &str = "outrigger";
@@ -229,6 +230,27 @@ impl Core {
     }
 }
 
+/// Makes room for a new client and asks its service. Returns what the 101 response says.
+fn admit<S: Service>(
+    ctx: &mut Context,
+    service: &mut S,
+    id: ClientId,
+    request: &Request<'_>,
+    upgrade: &Upgrade<'_>,
+) -> Result<Accept, Rejection> {
+    let leaver = ctx.core.find_room(id)?;
+    ctx.core.check_link_clients(id)?;
+    let accept = service.accept(ctx, request)?;
+    if let Some(leaver) = leaver {
+        ctx.core.make_way(leaver);
+    }
+    // A browser that sends the token as a subprotocol requires another of its subprotocols in the response.
+    if !accept.has_protocol() && upgrade.protocols().contains(&OWN_PROTOCOL) {
+        return Ok(accept.protocol(OWN_PROTOCOL));
+    }
+    Ok(accept)
+}
+
 /// Opens a connection, if the service accepts it.
 fn upgrade<S: Service>(
     ctx: &mut Context,
@@ -267,16 +289,7 @@ fn upgrade<S: Service>(
         Some(Ask::New { notice }) => Some(notice),
         None => None,
     };
-    let leaver = ctx.core.find_room(id)?;
-    ctx.core.check_link_clients(id)?;
-    let mut accept = service.accept(ctx, request)?;
-    if let Some(leaver) = leaver {
-        ctx.core.make_way(leaver);
-    }
-    // A browser that sends the token as a subprotocol requires another of its subprotocols in the response.
-    if !accept.has_protocol() && upgrade.protocols().contains(&OWN_PROTOCOL) {
-        accept = accept.protocol(OWN_PROTOCOL);
-    }
+    let mut accept = admit(ctx, service, id, request, &upgrade)?;
     let token = notice.map(|_| ResumeToken::generate(id, ctx.config().node.as_deref()));
     let lasting = accept.clone();
     if let Some(token) = &token {

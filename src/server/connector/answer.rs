@@ -5,6 +5,7 @@ use super::ConnectError;
 use crate::log_event::{log_event, word};
 use crate::protocol::Input;
 use crate::protocol::client::{ClientEvent, HandshakeError, ResponseHead};
+use crate::protocol::deflate::Agreement;
 use crate::server::client::Join;
 use crate::server::context::Context;
 use crate::server::core::Core;
@@ -44,60 +45,71 @@ pub(in crate::server) fn handle_answer<S: Service>(
             });
         }
         ClientEvent::Opened { head, agreement } => {
-            let Some(response) = ResponseHead::parse(&head) else {
-                return;
-            };
-            let field = response.single("outrigger-resume").unwrap_or_default();
-            let (token, received) = split_resume(field);
-            let client = ctx.core.registry.get(id);
-            let Some(outgoing) = client.and_then(|client| client.wire.outgoing()) else {
-                return;
-            };
-            let target = outgoing.returning.as_ref().map(|one| one.target);
-            let path = outgoing.connect.target().path().to_owned();
-            let path = ctx.core.registry.share_path(&path);
-            match target {
-                Some(target) => {
-                    if let Err(why) = check_return(&ctx.core, target, token, received) {
-                        input.clear();
-                        let error = ConnectError::NotResumed(why);
-                        ctx.core.with(id, |client, env| client.fail(env, error));
-                        return;
-                    }
-                    ctx.core.with(id, |client, env| {
-                        client.open_outgoing(env, path, agreement);
-                        let received = received.unwrap_or_default();
-                        client.wire.join_later(Join { target, received });
-                    });
-                    ctx.core.with(target, |client, env| {
-                        let messages_in = client.traffic.messages_in;
-                        if let Some(delivery) = client.delivery_mut() {
-                            let token = token.unwrap_or_default();
-                            delivery.begin_upstream(env.now, token, messages_in);
-                        }
-                    });
-                }
-                None => {
-                    ctx.core.registry.count_client();
-                    ctx.core.with(id, |client, env| {
-                        if let Some(outgoing) = client.open_outgoing(env, path, agreement)
-                            && outgoing.connect.is_resumable()
-                            && let Some(token) = token
-                        {
-                            client.make_upstream(env, outgoing.connect, token);
-                        }
-                    });
-                    let remote = ctx.remote(id).unwrap_or(Remote::SHARED_UNIX);
-                    log_event!(
-                        Info,
-                        client = id,
-                        "opened",
-                        remote = word(&remote),
-                        resumable = ctx.is_resumable(id),
-                    );
-                    service.connect_opened(ctx, id, &response);
-                }
+            if let Some(response) = ResponseHead::parse(&head) {
+                handle_opened(ctx, service, id, &response, agreement, input);
             }
+        }
+    }
+}
+
+/// The server has accepted the handshake of a new connection, or of one on which a client comes back.
+fn handle_opened<S: Service>(
+    ctx: &mut Context,
+    service: &mut S,
+    id: ClientId,
+    response: &ResponseHead<'_>,
+    agreement: Option<Agreement>,
+    input: &mut Input<'_>,
+) {
+    let field = response.single("outrigger-resume").unwrap_or_default();
+    let (token, received) = split_resume(field);
+    let client = ctx.core.registry.get(id);
+    let Some(outgoing) = client.and_then(|client| client.wire.outgoing()) else {
+        return;
+    };
+    let target = outgoing.returning.as_ref().map(|one| one.target);
+    let path = outgoing.connect.target().path().to_owned();
+    let path = ctx.core.registry.share_path(&path);
+    match target {
+        Some(target) => {
+            if let Err(why) = check_return(&ctx.core, target, token, received) {
+                input.clear();
+                let error = ConnectError::NotResumed(why);
+                ctx.core.with(id, |client, env| client.fail(env, error));
+                return;
+            }
+            ctx.core.with(id, |client, env| {
+                client.open_outgoing(env, path, agreement);
+                let received = received.unwrap_or_default();
+                client.wire.join_later(Join { target, received });
+            });
+            ctx.core.with(target, |client, env| {
+                let messages_in = client.traffic.messages_in;
+                if let Some(delivery) = client.delivery_mut() {
+                    let token = token.unwrap_or_default();
+                    delivery.begin_upstream(env.now, token, messages_in);
+                }
+            });
+        }
+        None => {
+            ctx.core.registry.count_client();
+            ctx.core.with(id, |client, env| {
+                if let Some(outgoing) = client.open_outgoing(env, path, agreement)
+                    && outgoing.connect.is_resumable()
+                    && let Some(token) = token
+                {
+                    client.make_upstream(env, outgoing.connect, token);
+                }
+            });
+            let remote = ctx.remote(id).unwrap_or(Remote::SHARED_UNIX);
+            log_event!(
+                Info,
+                client = id,
+                "opened",
+                remote = word(&remote),
+                resumable = ctx.is_resumable(id),
+            );
+            service.connect_opened(ctx, id, response);
         }
     }
 }

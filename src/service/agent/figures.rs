@@ -99,7 +99,6 @@ pub(super) fn metrics(
     processes: &[Option<AgentProcess>],
     ended_restarts: u64,
 ) {
-    let counters = router.counters();
     out.gauge(
         "outrigger_agent_running",
         "Whether an agent process is running.",
@@ -115,31 +114,41 @@ pub(super) fn metrics(
         "Restarts of agent processes.",
         restarts(processes, ended_restarts),
     );
-    out.gauge(
-        "outrigger_agent_sessions",
-        "Sessions that a client controls or can still resume.",
-        router.session_count(),
-    );
-    out.gauge(
-        "outrigger_agent_observers",
-        "Observers of sessions.",
-        router.observer_count(),
-    );
-    out.gauge(
-        "outrigger_agent_ended_sessions",
-        "Ended sessions whose owner is remembered.",
-        router.ended_count(),
-    );
-    out.gauge(
-        "outrigger_agent_waiting_requests",
-        "Requests of clients that the agent has not answered.",
-        router.client_request_count(),
-    );
-    out.gauge(
-        "outrigger_agent_asked_requests",
-        "Requests of the agent that clients have not answered.",
-        router.agent_request_count(),
-    );
+    for (name, help, value) in [
+        (
+            "outrigger_agent_sessions",
+            "Sessions that a client controls or can still resume.",
+            router.session_count(),
+        ),
+        (
+            "outrigger_agent_observers",
+            "Observers of sessions.",
+            router.observer_count(),
+        ),
+        (
+            "outrigger_agent_ended_sessions",
+            "Ended sessions whose owner is remembered.",
+            router.ended_count(),
+        ),
+        (
+            "outrigger_agent_waiting_requests",
+            "Requests of clients that the agent has not answered.",
+            router.client_request_count(),
+        ),
+        (
+            "outrigger_agent_asked_requests",
+            "Requests of the agent that clients have not answered.",
+            router.agent_request_count(),
+        ),
+    ] {
+        out.gauge(name, help, value);
+    }
+    count_messages(out, router);
+}
+
+/// The metrics of what has passed since the start.
+fn count_messages(out: &mut Metrics, router: &Router) {
+    let counters = router.counters();
     out.counters(
         "outrigger_agent_requests_total",
         "Requests of clients, by class.",

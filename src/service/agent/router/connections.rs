@@ -53,23 +53,17 @@ impl Router {
         );
     }
 
-    /// Removes all state of a client, cancels its prompts, and answers the agent's requests to it.
-    pub(crate) fn handle_disconnected(
+    /// Ends the requests of a client that has disconnected. Those that may still change a session are remembered until they are
+    /// answered.
+    fn abandon_requests(
         &mut self,
-        now: Time,
         client: ClientId,
+        principal: &Principal,
+        requests: Vec<u64>,
         output: &mut impl RouterOutput,
     ) {
-        self.hand_over_to_claimants(client, output);
-        let Some(state) = self.clients.remove(&client) else {
-            return;
-        };
-        for process in self.processes.iter_mut().flatten() {
-            process.initialize.forget(client);
-        }
         let mut cancelled: Vec<(usize, Arc<str>)> = Vec::new();
-        let principal = &state.principal;
-        for id in state.client_requests {
+        for id in requests {
             let Some(request) = self.remove_client_request(id) else {
                 continue;
             };
@@ -112,6 +106,23 @@ impl Router {
         for (process, session) in cancelled {
             output.to_agent(process, &cancel_session(&quote(&session)));
         }
+    }
+
+    /// Removes all state of a client, cancels its prompts, and answers the agent's requests to it.
+    pub(crate) fn handle_disconnected(
+        &mut self,
+        now: Time,
+        client: ClientId,
+        output: &mut impl RouterOutput,
+    ) {
+        self.hand_over_to_claimants(client, output);
+        let Some(state) = self.clients.remove(&client) else {
+            return;
+        };
+        for process in self.processes.iter_mut().flatten() {
+            process.initialize.forget(client);
+        }
+        self.abandon_requests(client, &state.principal, state.client_requests, output);
         for session in &state.watching {
             self.stop_watching(client, session);
         }

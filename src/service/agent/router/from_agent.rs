@@ -383,16 +383,7 @@ impl Router {
         let upstream_id = number.to_string();
         if permission {
             let sent = [&text[..id.start], &upstream_id, &text[id.end..]].concat();
-            output.to_client(client, &[&sent]);
-            if let Some(session) = watched {
-                self.show_permission(number, &session, &sent, output);
-            }
-            if let Some(request) = self.agent_requests.get_mut(&number)
-                && sent.len() <= MAX_KEPT_REQUEST
-            {
-                request.text = Some(sent.into());
-            }
-            return;
+            return self.ask_permission(number, client, watched.as_ref(), sent, output);
         }
         match &asked.reference {
             Some((range, client_id)) => {
@@ -402,6 +393,27 @@ impl Router {
                 );
             }
             None => output.to_client(client, &[&text[..id.start], &upstream_id, &text[id.end..]]),
+        }
+    }
+
+    /// Asks a client, and the observers of the session if there are any, for a permission. The request is kept for those that come
+    /// later.
+    fn ask_permission(
+        &mut self,
+        number: u64,
+        client: ClientId,
+        watched: Option<&Arc<str>>,
+        sent: String,
+        output: &mut impl RouterOutput,
+    ) {
+        output.to_client(client, &[&sent]);
+        if let Some(session) = watched {
+            self.show_permission(number, session, &sent, output);
+        }
+        if let Some(request) = self.agent_requests.get_mut(&number)
+            && sent.len() <= MAX_KEPT_REQUEST
+        {
+            request.text = Some(sent.into());
         }
     }
 
@@ -545,17 +557,24 @@ impl Router {
             let parts = [&text[..range.start], &request.id, &text[range.end..]];
             return output.to_client(request.client, &parts);
         }
-        if let Some(elicitation) = elicitation_of(envelope) {
-            for (&client, state) in &mut self.clients {
-                let known = state
-                    .elicitations
-                    .iter()
-                    .position(|(of, id)| *of == process && **id == *elicitation);
-                if known.and_then(|at| state.elicitations.remove(at)).is_some() {
-                    return output.to_client(client, &[text]);
-                }
-            }
+        if let Some(client) = self.take_elicited(process, envelope) {
+            return output.to_client(client, &[text]);
         }
+        self.pass_to_all(process, text, output);
+    }
+
+    /// The client that was asked the question which a notification of the agent completes.
+    fn take_elicited(&mut self, process: usize, envelope: &Envelope<'_>) -> Option<ClientId> {
+        let elicitation = elicitation_of(envelope)?;
+        let is_it = |(of, id): &(usize, Box<str>)| *of == process && **id == *elicitation;
+        self.clients.iter_mut().find_map(|(&client, state)| {
+            let at = state.elicitations.iter().position(is_it)?;
+            state.elicitations.remove(at).map(|_| client)
+        })
+    }
+
+    /// Passes a notification that is about no session and no request on to the clients of a process.
+    fn pass_to_all(&mut self, process: usize, text: &str, output: &mut impl RouterOutput) {
         let serves = |client: &ClientId, state: &ClientState| {
             state.process == Some(process) && !Self::only_watches(*client, output)
         };

@@ -3,7 +3,6 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::processes::Process;
 use super::references::PROGRESS;
 use super::sessions::{Session, SessionError, class_of};
 use super::watch::{is_for_observers, watch_only};
@@ -219,17 +218,8 @@ impl Router {
                 return output.to_client(client, &[&error.response(raw_id)]);
             }
         };
-        let cancelled = match is_cancellation(method).then(|| self.find_cancelled(client, envelope))
-        {
-            Some(Err(why)) => {
-                let refused = error(raw_id, code::INVALID, "Invalid request", Some(why));
-                return output.to_client(client, &[&refused]);
-            }
-            Some(Ok(cancelled)) => Some(cancelled),
-            None => None,
-        };
-        let progress_token = match self.progress_token_of(envelope) {
-            Ok(token) => token,
+        let (cancelled, progress_token) = match self.references_in(client, method, envelope) {
+            Ok(references) => references,
             Err(why) => {
                 let refused = error(raw_id, code::INVALID, "Invalid request", Some(why));
                 return output.to_client(client, &[&refused]);
@@ -255,11 +245,7 @@ impl Router {
             session: admitted.session,
             since: now,
         });
-        let lacks_resume = |process: &Process| process.initialize.lacks_resume();
-        if admitted.is_kept
-            && method == "session/resume"
-            && self.process(process).is_some_and(lacks_resume)
-        {
+        if admitted.is_kept && method == "session/resume" && self.lacks_resume(process) {
             // The agent still has the session and does not know about connections, so no message to it is needed.
             let response = format!(r#"{{"jsonrpc":"2.0","id":{upstream_id},"result":{{}}}}"#);
             return self.handle_agent_message(now, process, &response, output);
@@ -271,10 +257,16 @@ impl Router {
         }
         let cancelled = cancelled.map(|(range, cancelled)| (range, cancelled.to_string()));
         let cancelled = cancelled.as_ref().map(|(range, id)| (range.clone(), &**id));
-        let progress_token = progress_token.map(|range| (range, &*upstream_id));
-        let pieces = [Some((id, &*upstream_id)), cancelled, progress_token];
+        let token = progress_token.map(|range| (range, &*upstream_id));
+        let pieces = [Some((id, &*upstream_id)), cancelled, token];
         let mut pieces: Vec<_> = pieces.into_iter().flatten().collect();
         output.to_agent(process, &splice(text, &mut pieces));
+    }
+
+    /// Whether the agent does not have `session/resume`.
+    fn lacks_resume(&self, process: usize) -> bool {
+        let process = self.process(process);
+        process.is_some_and(|process| process.initialize.lacks_resume())
     }
 
     /// The process that a client's request can go to, or the error for the client. `None` if there is no such client.
@@ -289,6 +281,18 @@ impl Router {
             let why = Some("initialize has not succeeded");
             error(raw_id, code::INVALID, "Invalid request", why)
         }))
+    }
+
+    /// The references that a request has to others: the request that it cancels, and its progress token.
+    #[expect(clippy::type_complexity, reason = "it is taken apart at once")]
+    fn references_in(
+        &self,
+        client: ClientId,
+        method: &str,
+        envelope: &Envelope<'_>,
+    ) -> Result<(Option<(Range<usize>, u64)>, Option<Range<usize>>), &'static str> {
+        let cancelled = is_cancellation(method).then(|| self.find_cancelled(client, envelope));
+        Ok((cancelled.transpose()?, self.progress_token_of(envelope)?))
     }
 
     fn count_request(&mut self, class: RequestClass) {

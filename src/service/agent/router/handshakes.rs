@@ -29,6 +29,33 @@ impl Router {
             .is_some_and(|process| process.initialize.is_refused())
     }
 
+    /// The process for a client, by its version of the protocol and its capabilities, or the error for the client. `None` if there
+    /// is no such client.
+    fn process_of_kind(
+        &mut self,
+        client: ClientId,
+        envelope: &Envelope<'_>,
+        id: &str,
+        output: &impl RouterOutput,
+    ) -> Option<Result<usize, String>> {
+        let state = self.clients.get(&client)?;
+        let (before, principal) = (state.process, state.principal.clone());
+        let kind = kind_of(envelope);
+        let is_of_kind = |process: &Process| process.kind.as_deref() == Some(&*kind);
+        Some(match before {
+            Some(index) if self.process(index).is_some_and(is_of_kind) => Ok(index),
+            Some(_) => {
+                let why = Some("initialize was sent before with other capabilities");
+                Err(error(id, code::INVALID, "Invalid request", why))
+            }
+            None => {
+                let only_watches = Self::only_watches(client, output);
+                let found = self.process_for(&kind, &principal, only_watches);
+                found.map_err(|why| error(id, code::TOO_MANY, "Too many agents", Some(why)))
+            }
+        })
+    }
+
     /// Handles `initialize` of a client.
     pub(super) fn initialize_from_client(
         &mut self,
@@ -43,26 +70,10 @@ impl Router {
             return output.to_client(client, &[&refused.response(id)]);
         }
         self.counters.initializes += 1;
-        let Some(state) = self.clients.get(&client) else {
-            return;
-        };
-        let (before, principal) = (state.process, state.principal.clone());
-        let kind = kind_of(envelope);
-        let is_of_kind = |process: &Process| process.kind.as_deref() == Some(&*kind);
-        let index = match before {
-            Some(index) if self.process(index).is_some_and(is_of_kind) => index,
-            Some(_) => {
-                let why = Some("initialize was sent before with other capabilities");
-                let refused = error(id, code::INVALID, "Invalid request", why);
-                return output.to_client(client, &[&refused]);
-            }
-            None => match self.process_for(&kind, &principal, Self::only_watches(client, output)) {
-                Ok(index) => index,
-                Err(why) => {
-                    let refused = error(id, code::TOO_MANY, "Too many agents", Some(why));
-                    return output.to_client(client, &[&refused]);
-                }
-            },
+        let index = match self.process_of_kind(client, envelope, id, output) {
+            Some(Ok(index)) => index,
+            Some(Err(refused)) => return output.to_client(client, &[&refused]),
+            None => return,
         };
         if let Some(state) = self.clients.get_mut(&client) {
             state.process = Some(index);

@@ -48,45 +48,8 @@ impl Router {
             client,
             token: token.as_deref().filter(|_| proven).map(Into::into),
         };
-        if let Some(bound) = self.sessions.get(session) {
-            let proven = token
-                .as_deref()
-                .is_some_and(|token| bound.is_opened_by(token));
-            let is_same = bound.principal.is_same(&principal);
-            let mut needs_room = false;
-            match bound.state {
-                _ if bound.claim.is_some() => return Err(SessionError::Denied),
-                SessionState::Controlled(owner) if owner == client => {}
-                SessionState::Controlled(owner) if proven || is_same && principal.is_person() => {
-                    if !envelope.takes_over() && !output.is_away(owner) {
-                        return Err(SessionError::Controlled);
-                    }
-                    needs_room = true;
-                }
-                SessionState::Controlled(_) if is_same => return Err(SessionError::NeedsToken),
-                SessionState::Gone(_) if proven || is_same => needs_room = true,
-                _ => return Err(SessionError::Denied),
-            }
-            // A session stays in its process, unless the client speaks another version of the protocol.
-            let process = bound.run.process;
-            let is_same_version = self.version(process) == self.version(own);
-            if !is_same_version && bound.controller().is_some() {
-                return Err(SessionError::Version);
-            }
-            let process = if is_same_version { process } else { own };
-            let is_kept = self.run(process) == bound.run;
-            let claim = claim(proven, process);
-            if needs_room && self.is_client_full(client) {
-                self.end_lost(client);
-                if self.is_client_full(client) {
-                    return Err(SessionError::Full);
-                }
-            }
-            if let Some(bound) = self.sessions.get_mut(session) {
-                bound.claim = Some(claim);
-            }
-            self.add_to_client(client, session);
-            return Ok((process, is_kept));
+        if self.sessions.contains_key(session) {
+            return self.claim_bound(client, own, session, envelope, claim, output);
         }
         let record = self.ended.get(session);
         let (state, run, proven) = match record {
@@ -120,6 +83,63 @@ impl Router {
         self.sessions.insert(Arc::clone(session), bound);
         self.add_to_client(client, session);
         Ok((process, kept.is_some()))
+    }
+
+    /// Claims a session that a client controls, has left, or has lost.
+    fn claim_bound(
+        &mut self,
+        client: ClientId,
+        own: usize,
+        session: &Arc<str>,
+        envelope: &Envelope<'_>,
+        claim: impl Fn(bool, usize) -> Claim,
+        output: &impl RouterOutput,
+    ) -> Result<(usize, bool), SessionError> {
+        let state = self.clients.get(&client);
+        let bound = self.sessions.get(session);
+        let (Some(state), Some(bound)) = (state, bound) else {
+            return Err(SessionError::Denied);
+        };
+        let principal = &state.principal;
+        let token = envelope.resume_token();
+        let proven = token
+            .as_deref()
+            .is_some_and(|token| bound.is_opened_by(token));
+        let is_same = bound.principal.is_same(principal);
+        let mut needs_room = false;
+        match bound.state {
+            _ if bound.claim.is_some() => return Err(SessionError::Denied),
+            SessionState::Controlled(owner) if owner == client => {}
+            SessionState::Controlled(owner) if proven || is_same && principal.is_person() => {
+                if !envelope.takes_over() && !output.is_away(owner) {
+                    return Err(SessionError::Controlled);
+                }
+                needs_room = true;
+            }
+            SessionState::Controlled(_) if is_same => return Err(SessionError::NeedsToken),
+            SessionState::Gone(_) if proven || is_same => needs_room = true,
+            _ => return Err(SessionError::Denied),
+        }
+        // A session stays in its process, unless the client speaks another version of the protocol.
+        let process = bound.run.process;
+        let is_same_version = self.version(process) == self.version(own);
+        if !is_same_version && bound.controller().is_some() {
+            return Err(SessionError::Version);
+        }
+        let process = if is_same_version { process } else { own };
+        let is_kept = self.run(process) == bound.run;
+        let claim = claim(proven, process);
+        if needs_room && self.is_client_full(client) {
+            self.end_lost(client);
+            if self.is_client_full(client) {
+                return Err(SessionError::Full);
+            }
+        }
+        if let Some(bound) = self.sessions.get_mut(session) {
+            bound.claim = Some(claim);
+        }
+        self.add_to_client(client, session);
+        Ok((process, is_kept))
     }
 
     /// Gives the client control of the session that it claimed with this request. Returns what to add to the response: the
