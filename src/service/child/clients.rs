@@ -19,6 +19,9 @@ struct Entry<T> {
     state: T,
 }
 
+/// Gets the lines of a child, with their numbers.
+type Output<'a> = dyn FnMut(&mut Context, u64, Line<'_>) -> ControlFlow<()> + 'a;
+
 /// What happens to a program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ClientInput {
@@ -208,7 +211,8 @@ impl<W, T> ClientPrograms<W, T> {
         let entry = self.entries.get_mut(&client)?;
         let (state, is_orphan) = (&mut entry.state, entry.is_orphan);
         let mut turn = TurnOutput::default();
-        let mut output = |ctx: &mut Context, _: u64, text: Line<'_>| {
+        // As for all children, so that the code for their output exists once.
+        let output: &mut Output<'_> = &mut |ctx, _, text| {
             if !is_orphan {
                 line(ctx, client, state, text);
             }
@@ -219,8 +223,8 @@ impl<W, T> ClientPrograms<W, T> {
             }
         };
         let event = match input {
-            ClientInput::Ready(source) => entry.child.handle_ready(ctx, source, &mut output),
-            ClientInput::Timer(timer) => entry.child.handle_timer(ctx, timer, &mut output),
+            ClientInput::Ready(source) => entry.child.handle_ready(ctx, source, output),
+            ClientInput::Timer(timer) => entry.child.handle_timer(ctx, timer, output),
         };
         if let ChildEvent::Exited(_) = event {
             self.remove(client);
