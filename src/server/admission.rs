@@ -57,7 +57,7 @@ impl Core {
             if client.count_for_address(env) > most.saturating_mul(2) {
                 client.reject(env, &too_many_of_address());
                 if is_scarce {
-                    client.disconnect(env);
+                    client.request_removal(env);
                 }
             }
         });

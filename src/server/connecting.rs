@@ -373,7 +373,7 @@ impl<S: Service> Server<S> {
             return false;
         };
         resolver.forget(id);
-        client.wire.cut(id, &mut env.scratch, poll);
+        client.wire.close_socket(id, &mut env.scratch, poll);
         let service_id = client.service_id;
         let Some(outgoing) = client.wire.outgoing_mut() else {
             return false;

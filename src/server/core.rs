@@ -242,7 +242,7 @@ impl Core {
             for id in ids {
                 self.with(id, |client, env| {
                     if service_id.includes(client.service_id) {
-                        client.resume(env);
+                        client.unpause(env);
                     }
                 });
             }

@@ -450,7 +450,7 @@ impl<S: Service> Server<S> {
                     let rejection = Rejection::unavailable("too many connections");
                     client.reject(env, &rejection.because("max_connections"));
                 }
-                client.disconnect(env);
+                client.request_removal(env);
             });
         }
         !strangers.is_empty()
@@ -487,7 +487,7 @@ impl<S: Service> Server<S> {
             return;
         };
         let shutdown = &self.ctx.core.shutdown;
-        if let Some(cut) = client.cut()
+        if let Some(cut) = client.cut_reason()
             && (!shutdown.is_stopping() || (!client.is_ours() && shutdown.lets_clients_return()))
         {
             return self.detach(id, cut);

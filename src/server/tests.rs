@@ -75,7 +75,7 @@ fn one_program_is_started_in_a_turn_of_the_loop_and_none_for_a_client_that_is_go
     let gone = clients[3];
     world.server.act(|server| {
         let core = &mut server.ctx.core;
-        core.with(gone, |client, env| client.disconnect(env));
+        core.with(gone, |client, env| client.request_removal(env));
     });
     assert!(!world.is_present(gone) && world.server.service.starts.is_empty());
     for turn in 1..=20 {

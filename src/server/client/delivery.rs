@@ -326,7 +326,7 @@ impl Delivery {
     }
 
     /// The client has come back in this turn, with this certificate, and has received `received` messages.
-    pub(super) fn resume(
+    pub(super) fn handle_return(
         &mut self,
         received: u64,
         certificate: Option<Box<PeerCertificate>>,

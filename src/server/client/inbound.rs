@@ -154,7 +154,7 @@ impl Client {
     }
 
     /// Queues the client for reading after its service was resumed. Restarts the time limits if input waited.
-    pub(in crate::server) fn resume(&mut self, env: &mut Env) {
+    pub(in crate::server) fn unpause(&mut self, env: &mut Env) {
         if self.wire.has_unread() {
             self.wire.excuse_silence(env.now);
             self.restart_ping_window(env);

@@ -11,7 +11,7 @@
 //! | [`detach`](Client::detach) | nothing: the socket is closed, and the client stays | a cut, after which a resumable client may come back |
 //! | [`reject`](Client::reject), [`fail`](Client::fail) | an HTTP error; nothing | a connection that is not open yet, of a peer or of this side |
 //!
-//! [`disconnect`](Client::disconnect) is the last step of each: it asks the loop to remove the client.
+//! [`request_removal`](Client::request_removal) is the last step of each but `detach`: it asks the loop to remove the client.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -92,7 +92,7 @@ impl Client {
     /// Ends the connection now, without a closing handshake. Queued output is dropped. An earlier close reason is kept.
     pub(in crate::server) fn end(&mut self, env: &mut Env, reason: CloseReason) {
         self.abandon(env.now, reason);
-        self.disconnect(env);
+        self.request_removal(env);
     }
 
     /// Closes the connection because its token, link or certificate is no longer accepted. A pending call is not answered.
@@ -147,7 +147,7 @@ impl Client {
                 // The peer's remaining input is read and discarded: closing with unread data would reset the
                 // connection, and the peer might never see why it ended.
                 NextStep::EndOutput => self.wire.stream.end_output(&mut env.scratch),
-                NextStep::Close => self.disconnect(env),
+                NextStep::Close => self.request_removal(env),
             }
         }
         self.rearm(env);

@@ -43,7 +43,7 @@ pub(super) struct Client {
     /// The path of the handshake. Clients with the same path share the text.
     pub(super) path: Option<Arc<Box<str>>>,
     pub(super) traffic: Traffic,
-    /// The connection.
+    /// The connection. Its box of rare state also holds the [`Delivery`], which stays with the client when wires are exchanged.
     pub(super) wire: Wire,
     /// When the WebSocket was opened, in hundredths of a second since the loop started. They last 497 days.
     opened: u32,
@@ -149,7 +149,7 @@ impl Client {
     }
 
     /// Asks the loop to remove the client. The state of the connection does not change.
-    pub(super) fn disconnect(&self, env: &mut Env) {
+    pub(super) fn request_removal(&self, env: &mut Env) {
         env.push_news(self.id, News::Closing);
     }
 }

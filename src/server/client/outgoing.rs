@@ -127,7 +127,7 @@ impl Client {
     pub(in crate::server) fn fail(&mut self, env: &mut Env, error: ConnectError) {
         if let Some(outgoing) = self.wire.outgoing_mut() {
             outgoing.fail(error);
-            self.disconnect(env);
+            self.request_removal(env);
         }
     }
 
@@ -138,7 +138,7 @@ impl Client {
         poll: &mio::Registry,
         stream: Stream,
     ) -> io::Result<()> {
-        self.wire.cut(self.id, scratch, poll);
+        self.wire.close_socket(self.id, scratch, poll);
         self.wire.stream = stream;
         self.wire.register(self.id, poll)
     }

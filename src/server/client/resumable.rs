@@ -116,8 +116,10 @@ impl Client {
         let Some(delivery) = self.delivery() else {
             return false;
         };
-        let is_cut =
-            self.wire.is_detached() || self.cut().is_some_and(|cut| cut.cause != Cause::Service);
+        let is_cut = self.wire.is_detached()
+            || self
+                .cut_reason()
+                .is_some_and(|cut| cut.cause != Cause::Service);
         is_cut && !delivery.is_over()
     }
 
@@ -278,7 +280,7 @@ impl Client {
 
     /// Why the connection was cut. `None` if it was not cut, or if the client may not come back. Called after the
     /// connection has ended.
-    pub(in crate::server) fn cut(&self) -> Option<CloseReason> {
+    pub(in crate::server) fn cut_reason(&self) -> Option<CloseReason> {
         let socket = self.wire.websocket()?;
         let delivery = self.delivery()?;
         if delivery.is_final || delivery.ended.is_some() {
@@ -305,7 +307,7 @@ impl Client {
         pending: bool,
     ) {
         let was_congested = self.is_congested();
-        self.wire.cut(self.id, &mut env.scratch, poll);
+        self.wire.close_socket(self.id, &mut env.scratch, poll);
         if self.wire.flags.set(Flag::Counted, false) {
             env.addresses.remove_connection(self.wire.remote.ip());
         }
@@ -359,7 +361,7 @@ impl Client {
             }
         } else if is_over {
             delivery.end(reason);
-            self.disconnect(env);
+            self.request_removal(env);
         } else {
             // The closing handshake goes on, but the client cannot come back.
             delivery.is_final = true;
@@ -372,7 +374,7 @@ impl Client {
     pub(in crate::server) fn opens_with(&self, secret: &Secret) -> bool {
         let is_over = match &self.wire.protocol {
             Protocol::Detached(_) => self.has_ended(),
-            Protocol::WebSocket(socket) => !socket.is_open() && self.cut().is_none(),
+            Protocol::WebSocket(socket) => !socket.is_open() && self.cut_reason().is_none(),
             Protocol::Http(_) | Protocol::Outgoing(_) => true,
         };
         let messages_in = self.traffic.messages_in;
@@ -423,7 +425,7 @@ impl Client {
         self.release(env, |outbox| outbox.resume_after(received));
         let certificate = self.wire.certificate().filter(|_| !self.is_ours());
         if let Some(delivery) = self.delivery_mut() {
-            delivery.resume(received, certificate, env.turn);
+            delivery.handle_return(received, certificate, env.turn);
             delivery.check_crowd(env.now);
         }
         if was_congested && !self.is_congested() {
@@ -445,7 +447,7 @@ impl Client {
         let socket = self.wire.websocket();
         if socket.is_some_and(|socket| socket.state() == State::Closed) {
             // Writing the handshake failed.
-            self.disconnect(env);
+            self.request_removal(env);
         }
     }
 
@@ -469,7 +471,7 @@ impl Client {
         let Protocol::WebSocket(mut socket) = std::mem::replace(&mut self.wire.protocol, over)
         else {
             self.wire.rare = None;
-            return self.disconnect(env);
+            return self.request_removal(env);
         };
         let closing = socket.close_reason().cloned();
         let closing = closing.filter(|reason| reason.cause == Cause::Service);

@@ -803,7 +803,7 @@ impl Wire {
     }
 
     /// Closes the socket, and drops what was read from it and what is queued for it. What the client keeps stays.
-    pub(in crate::server) fn cut(
+    pub(in crate::server) fn close_socket(
         &mut self,
         id: ClientId,
         scratch: &mut Scratch,

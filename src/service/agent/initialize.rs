@@ -1,4 +1,4 @@
-//! The `initialize` handshake of an agent process, which takes place once for all clients of its kind.
+//! The `initialize` handshake of an agent process, whose result all clients of its kind get.
 
 use std::ops::Range;
 

@@ -11,7 +11,7 @@ use crate::service::framing::Decoder;
 
 use crate::service::jsonrpc::{
     Envelope, EnvelopeError, IdKey, IdRecovery, LineDecoder, MAX_ID, MessageKind, MessageLine,
-    RecoveredId, TOO_LONG, code, error, invalid_message_error, member, push_line, start_of,
+    RecoveredId, TOO_LONG, code, error, invalid_message_error, push_line, start_of,
 };
 use crate::service::lines::Line;
 use crate::{
@@ -46,9 +46,7 @@ impl ClientAgent {
             }
             // In the Model Context Protocol, a cancelled request gets no response.
             MessageKind::Notification { method } if method == "notifications/cancelled" => {
-                let params = envelope.body.as_ref();
-                let id = params.and_then(|params| member(envelope.text, params, "requestId"));
-                if let Some(id) = id {
+                if let Some(id) = envelope.of_body("requestId") {
                     self.client_requests.remove(&IdKey::of(&envelope.text[id]));
                 }
             }
@@ -151,6 +149,7 @@ impl AgentPerClient {
     }
 
     /// The number of processes that were started.
+    #[cfg(feature = "mcp")]
     pub(in crate::service) fn started(&self) -> u64 {
         self.agents.started()
     }
@@ -198,7 +197,7 @@ impl AgentPerClient {
         }
     }
 
-    /// Tells a process about its messages that were refused, unless it does not read its input.
+    /// Sends a process the errors for its messages that were refused, unless it does not read its input.
     fn send_refusals(&mut self, ctx: &mut Context, client: ClientId) {
         let agent = self.agents.state_mut(client);
         let refused = agent.map(|agent| std::mem::take(&mut agent.refused));

@@ -45,7 +45,7 @@ const PING_ANSWER_TIME: Duration = Duration::from_secs(2);
 /// let agent = Agent::new(AgentConfig::new("/acp".parse()?, ["my-agent"]));
 /// let config = Config::builder().listen("127.0.0.1:0".parse()?).build()?;
 /// let server = Server::bind(config, agent)?;
-/// // `server.run()` starts the agent and serves clients at ws://127.0.0.1:7070/acp.
+/// // `server.run()` starts the agent and serves clients at the path /acp.
 /// # drop(server);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -100,7 +100,7 @@ impl Agent {
     }
 
     /// Lets the router handle an event and sends the resulting lines.
-    fn route(
+    fn with_router(
         &mut self,
         ctx: &mut Context,
         handle: impl FnOnce(&mut Router, &mut ContextOutput<'_>),
@@ -112,11 +112,11 @@ impl Agent {
             sender: None,
         };
         handle(&mut self.router, &mut output);
-        self.flush(ctx);
+        self.carry_out(ctx);
     }
 
     /// Starts and stops processes as the router has decided, and sends lines.
-    fn flush(&mut self, ctx: &mut Context) {
+    fn carry_out(&mut self, ctx: &mut Context) {
         for change in self.router.take_process_changes() {
             match change {
                 ProcessChange::Start(index) => self.add_process(ctx, index),
@@ -227,7 +227,7 @@ impl Agent {
                     process.program.handle_start(child);
                 }
                 let now = ctx.now();
-                self.route(ctx, |router, output| {
+                self.with_router(ctx, |router, output| {
                     router.handle_agent_started(now, index, output)
                 });
             }
@@ -254,7 +254,7 @@ impl Agent {
         }
     }
 
-    /// Whether the only process keeps failing, so that new clients are rejected.
+    /// Whether every process keeps failing, so that new clients are rejected.
     fn is_failing(&self) -> bool {
         let mut processes = self.processes.iter().flatten();
         processes.all(|process| process.program.is_failing())
@@ -264,7 +264,7 @@ impl Agent {
     /// failure.
     fn give_up(&mut self, ctx: &mut Context, index: usize, failure: String) {
         let mut clients = None;
-        self.route(ctx, |router, output| {
+        self.with_router(ctx, |router, output| {
             clients = router.give_up(index, output)
         });
         let is_last = clients.is_none();
@@ -286,7 +286,7 @@ impl Agent {
         }
         let (code, signal) = code_and_signal(status);
         let data = serde_json::json!({"code": code, "signal": signal}).to_string();
-        self.route(ctx, |router, output| {
+        self.with_router(ctx, |router, output| {
             router.handle_agent_exited(index, &data, output)
         });
         if !ctx.is_stopping() {
@@ -348,7 +348,7 @@ impl Agent {
             }
             match event {
                 ChildEvent::NotMine => {}
-                ChildEvent::Handled => return self.flush(ctx),
+                ChildEvent::Handled => return self.carry_out(ctx),
                 ChildEvent::Exited(status) => return self.handle_exit(ctx, index, status),
             }
         }
@@ -386,7 +386,7 @@ impl Agent {
         let owner = ctx.link_issuer(client).cloned();
         let session = session.unwrap_or_default().to_owned();
         let mut refused = None;
-        self.route(ctx, |router, output| {
+        self.with_router(ctx, |router, output| {
             let added = router.handle_watcher(client, principal, owner.as_ref(), &session, output);
             refused = added.err();
         });
@@ -535,7 +535,7 @@ impl Service for Agent {
             ctx.spend(3 + text.len() / 512);
             let now = ctx.now();
             self.pressure.touch(client);
-            self.route(ctx, |router, output| {
+            self.with_router(ctx, |router, output| {
                 router.handle_client_message(now, client, text, output)
             });
         }
@@ -556,7 +556,7 @@ impl Service for Agent {
 
     fn disconnected(&mut self, ctx: &mut Context, client: ClientId, _: &CloseReason) {
         let now = ctx.now();
-        self.route(ctx, |router, output| {
+        self.with_router(ctx, |router, output| {
             router.handle_disconnected(now, client, output)
         });
     }
@@ -583,7 +583,7 @@ impl Service for Agent {
     fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
         if self.wakeup.expire(timer) {
             let now = ctx.now();
-            return self.route(ctx, |router, output| router.handle_timeout(now, output));
+            return self.with_router(ctx, |router, output| router.handle_timeout(now, output));
         }
         let mut processes = self.processes.iter_mut();
         let due = processes.position(|process| {

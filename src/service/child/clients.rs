@@ -74,6 +74,7 @@ impl<W, T> ClientPrograms<W, T> {
     }
 
     /// The number of programs that were started.
+    #[cfg(feature = "mcp")]
     pub(crate) fn started(&self) -> u64 {
         self.started
     }

@@ -24,7 +24,13 @@ pub(in crate::service) mod code {
     pub(in crate::service) const STOPPING: i32 = -32015;
     pub(in crate::service) const CONNECTION_LOST: i32 = -32016;
 
-    // The Model Context Protocol, revision 2026-07-28 (its page "Overview", section "Error Codes").
+    #[cfg(feature = "mcp")]
+    pub(in crate::service) use super::mcp_code::*;
+}
+
+/// Those of the Model Context Protocol, revision 2026-07-28 (its page "Overview", section "Error Codes").
+#[cfg(feature = "mcp")]
+mod mcp_code {
     pub(in crate::service) const HEADER_MISMATCH: i32 = -32020;
     pub(in crate::service) const MISSING_CAPABILITY: i32 = -32021;
     pub(in crate::service) const UNSUPPORTED_VERSION: i32 = -32022;

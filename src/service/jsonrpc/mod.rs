@@ -12,9 +12,9 @@ mod waiting_ids;
 
 pub(super) use self::envelope::folded;
 pub(crate) use self::envelope::{Envelope, EnvelopeError, MessageKind, is_spelling_of, member};
-pub(super) use self::error::{
-    TOO_LONG, code, error, error_with, invalid_message_error, parse_error,
-};
+#[cfg(feature = "mcp")]
+pub(super) use self::error::error_with;
+pub(super) use self::error::{TOO_LONG, code, error, invalid_message_error, parse_error};
 pub(crate) use self::id::MAX_ID;
 pub(super) use self::id::{IdKey, assigned, is_same};
 pub(super) use self::id_map::IdMap;

@@ -75,7 +75,7 @@ impl Router {
             state.initialized = true;
         }
         let only_watches = Self::only_watches(client, output);
-        if only_watches && !self.is_permitted_to_watch(client, &envelope, output) {
+        if only_watches && !self.admit_from_observer(client, &envelope, output) {
             return;
         }
         if output.is_long_json(text.len()) && !self.is_prompt(&envelope) {
@@ -170,7 +170,7 @@ impl Router {
     }
 
     /// Checks a message of a client whose token permits observing only, and refuses it if necessary.
-    fn is_permitted_to_watch(
+    fn admit_from_observer(
         &mut self,
         client: ClientId,
         envelope: &Envelope<'_>,

@@ -1,4 +1,5 @@
-//! `initialize`, which each agent process gets once for all clients of its kind.
+//! `initialize`, whose answer an agent process gives once for all clients of its kind. It is sent again, a limited number of times,
+//! if the clients that waited for the answer have left.
 
 use std::ops::Range;
 
