@@ -20,8 +20,8 @@ const SHELL: &str = "/bin/sh";
 const REMEMBERED: Duration = Duration::from_secs(60);
 const MOST_REMEMBERED: usize = 64;
 
-/// How long a late answer is remembered that there is no such account, for the caller that asks again.
-const REMEMBERED_ABSENT: Duration = Duration::from_secs(5);
+/// How long a late answer is remembered that there is no such account or that the look-up has failed, for the caller that asks again.
+const REMEMBERED_BRIEFLY: Duration = Duration::from_secs(5);
 
 /// The maximum number of look-ups that run at a time, each on a thread of its own.
 const MAX_LOOKUPS: usize = 8;
@@ -50,8 +50,18 @@ struct Known {
 #[derive(Debug)]
 struct Found {
     wanted: String,
-    account: Option<Account>,
+    /// The account, if there is one, or why the look-up has failed.
+    account: Result<Option<Account>, String>,
     until: Instant,
+}
+
+/// A text that is being looked up, until this is dropped.
+struct Pending(String);
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        Known::lock().pending.retain(|other| *other != self.0);
+    }
 }
 
 impl Known {
@@ -60,17 +70,17 @@ impl Known {
         KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn answer(&mut self, wanted: &str) -> Option<Option<Account>> {
+    fn answer(&mut self, wanted: &str) -> Option<Answer> {
         let now = Instant::now();
         self.found.retain(|known| now < known.until);
         let known = self.found.iter().find(|known| known.wanted == wanted)?;
-        Some(known.account.clone())
+        Some(known.account.clone().map_err(io::Error::other))
     }
 
-    fn remember(&mut self, wanted: &str, account: Option<Account>) {
+    fn remember(&mut self, wanted: &str, account: Result<Option<Account>, String>) {
         let time = match account {
-            Some(_) => REMEMBERED,
-            None => REMEMBERED_ABSENT,
+            Ok(Some(_)) => REMEMBERED,
+            Ok(None) | Err(_) => REMEMBERED_BRIEFLY,
         };
         self.found.truncate(MOST_REMEMBERED - 1);
         let found = Found {
@@ -112,7 +122,7 @@ impl Account {
         let pending = || io::Error::new(io::ErrorKind::TimedOut, "the user database is slow");
         let mut known = Known::lock();
         if let Some(answer) = known.answer(wanted) {
-            return Ok(answer);
+            return answer;
         }
         let is_pending = known.pending.iter().any(|other| other == wanted);
         if is_pending || known.pending.len() >= MAX_LOOKUPS {
@@ -121,26 +131,24 @@ impl Account {
         known.pending.push(wanted.to_owned());
         drop(known);
         let (sender, receiver) = mpsc::sync_channel(1);
-        let text = wanted.to_owned();
+        let wanted = Pending(wanted.to_owned());
         let thread = thread::Builder::new()
             .name("accounts".to_owned())
             .stack_size(STACK);
-        let started = thread.spawn(move || {
-            let answer = look_up(&text);
-            let mut known = Known::lock();
-            known.pending.retain(|other| *other != text);
+        thread.spawn(move || {
+            let answer = look_up(&wanted.0);
             if let Ok(Some(account)) = &answer {
-                known.remember(&text, Some(account.clone()));
+                let account = Ok(Some(account.clone()));
+                Known::lock().remember(&wanted.0, account);
             }
-            let is_absent = matches!(answer, Ok(None));
-            if sender.send(answer).is_err() && is_absent {
-                known.remember(&text, None);
+            // Nobody waits for a late answer.
+            if let Err(late) = sender.send(answer)
+                && !matches!(late.0, Ok(Some(_)))
+            {
+                let answer = late.0.map_err(|error| error.to_string());
+                Known::lock().remember(&wanted.0, answer);
             }
-        });
-        if let Err(error) = started {
-            Known::lock().pending.retain(|other| other != wanted);
-            return Err(error);
-        }
+        })?;
         receiver
             .recv_timeout(most)
             .unwrap_or_else(|_| Err(pending()))

@@ -144,7 +144,7 @@ impl Connect {
     }
 
     /// Asks for a resumable connection. If it is cut, the loop connects again, and no message is lost or repeated.
-    /// [`Config::resume`](crate::Config) limits the messages that are kept meanwhile.
+    /// [`Config::resume`](crate::Config), or its default, limits the messages that are kept meanwhile.
     #[must_use]
     pub fn resumable(self) -> Self {
         Self {

@@ -366,8 +366,8 @@ impl Service for AgentPerClient {
         self.agents.metrics(out);
     }
 
-    fn draining(&mut self, ctx: &mut Context) {
-        self.agents.drain(ctx);
+    fn draining(&mut self, _: &mut Context) {
+        self.agents.drain();
     }
 
     fn keeps_every_client(&self, _: ServiceId) -> bool {

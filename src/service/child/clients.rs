@@ -43,8 +43,10 @@ pub(crate) struct ClientPrograms<W, T> {
     sources: HashMap<SourceId, ClientId>,
     timers: HashMap<TimerId, ClientId>,
     started: u64,
-    /// Whether the server stops, so that no more programs are started.
+    /// Whether the server stops, so that no more clients are accepted.
     is_draining: bool,
+    /// Whether all programs were told to stop, so that no more are started.
+    is_stopping: bool,
 }
 
 impl<W, T> Default for ClientPrograms<W, T> {
@@ -56,6 +58,7 @@ impl<W, T> Default for ClientPrograms<W, T> {
             timers: HashMap::new(),
             started: 0,
             is_draining: false,
+            is_stopping: false,
         }
     }
 }
@@ -115,8 +118,12 @@ impl<W, T> ClientPrograms<W, T> {
         self.starting.get_mut(&client)
     }
 
-    /// Takes a client out of the queue because its program is started now.
+    /// Takes a client out of the queue because its program is started now. `None` if the client is gone, or if no more programs are
+    /// started.
     pub(crate) fn begin(&mut self, ctx: &mut Context, client: ClientId) -> Option<W> {
+        if self.is_stopping {
+            return None;
+        }
         let with = self.starting.remove(&client)?;
         ctx.set_held(client, false);
         Some(with)
@@ -196,8 +203,8 @@ impl<W, T> ClientPrograms<W, T> {
         }
     }
 
-    /// Lets a program handle an event. `line` gets each line of a connected client's program, and returns `Break` if the output
-    /// must wait. The output also waits while the client is congested, and when the program has had its share of the turn.
+    /// Lets a program handle an event. `line` gets each line of a connected client's program. The output waits while the client is
+    /// congested, and when the program has had its share of the turn.
     /// Returns the client and what came of the event; `None` if the event belongs to no program.
     pub(crate) fn handle(
         &mut self,
@@ -277,17 +284,14 @@ impl<W, T> ClientPrograms<W, T> {
         entries.for_each(|(client, _)| visit(*client));
     }
 
-    /// Starts no more programs, because the server stops.
-    pub(crate) fn drain(&mut self, ctx: &mut Context) {
+    /// Accepts no more clients, because the server stops. Programs whose starts are queued still start.
+    pub(crate) fn drain(&mut self) {
         self.is_draining = true;
-        for (client, _) in std::mem::take(&mut self.starting) {
-            ctx.set_held(client, false);
-        }
     }
 
-    /// Stops all programs.
+    /// Stops all programs and starts no more. A client whose start is queued waits for the end of its connection.
     pub(crate) fn stop_all(&mut self, ctx: &mut Context) {
-        self.starting.clear();
+        self.is_stopping = true;
         let clients: Vec<ClientId> = self.entries.keys().copied().collect();
         for client in clients {
             self.stop(ctx, client);

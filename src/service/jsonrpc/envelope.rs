@@ -144,6 +144,10 @@ impl Body {
         let text = skimmer.text();
         self.range = skimmer.nested(|skimmer, key| {
             let before = skimmer.budget();
+            if key == "_meta" {
+                // Only the last one counts where a duplicate is permitted.
+                self.meta_members = Members::default();
+            }
             let value = if key == "_meta" && skimmer.peek() == Some(b'{') {
                 skimmer.nested(|skimmer, key| {
                     let value = skimmer.value()?;

@@ -1,6 +1,6 @@
 //! The ids of requests (JSON-RPC 2.0 section 4), and the one rule for when two of them are the same.
 //!
-//! An id is a string, a number or null. Two ids are the same if they are the same JSON value: `"a"` and `"\\u0061"` are, and so are
+//! An id is a string, a number or null. Two ids are the same if they are the same JSON value: `"a"` and `"\u0061"` are, and so are
 //! 1, 1.0 and 10e-1, because a peer that reads numbers as floating-point numbers may write them in another form. 1 and `"1"` are
 //! not. Numbers are compared exactly, also where a double could not tell them apart.
 
@@ -57,12 +57,17 @@ fn number(raw: &str) -> Cow<'_, str> {
     let digits = [whole, fraction].concat();
     let significant = digits.trim_start_matches('0').trim_end_matches('0');
     let trailing = digits.len() - digits.trim_end_matches('0').len();
-    let Ok(exponent) = exponent.parse::<i64>() else {
+    if significant.is_empty() {
+        return "0".into();
+    }
+    let exponent = exponent.parse::<i64>().ok();
+    let exponent =
+        exponent.and_then(|one| one.checked_add(trailing as i64 - fraction.len() as i64));
+    // A number with a larger exponent is the same as itself only.
+    let Some(exponent) = exponent else {
         return raw.into();
     };
-    let exponent = exponent.saturating_add(trailing as i64 - fraction.len() as i64);
     match exponent {
-        _ if significant.is_empty() => "0".into(),
         0..=MAX_ZEROS => {
             let zeros = "0".repeat(exponent as usize);
             [sign, significant, &zeros].concat().into()
@@ -71,13 +76,18 @@ fn number(raw: &str) -> Cow<'_, str> {
     }
 }
 
-/// Whether two ids are the same.
+/// Whether two ids are the same. One over [`MAX_ID`] is the same as no other: it may be as long as a message, and is compared with
+/// every pending request.
 pub(in crate::service) fn is_same(one: &str, other: &str) -> bool {
-    one == other || normal(one) == normal(other)
+    let is_short = one.len() <= MAX_ID && other.len() <= MAX_ID;
+    is_short && (one == other || normal(one) == normal(other))
 }
 
 /// The id that the server has assigned to a request, in the form in which the peer returns it.
 pub(in crate::service) fn assigned(raw: &str) -> Option<u64> {
+    if raw.len() > MAX_ID {
+        return None;
+    }
     let key = normal(raw);
     let is_number = key.bytes().all(|byte| byte.is_ascii_digit());
     key.parse().ok().filter(|_| is_number)
@@ -95,6 +105,7 @@ mod tests {
             ("1", "10e-1"),
             ("0", "-0"),
             ("0", "-0.0e7"),
+            ("0", "0e99999999999999999999"),
             ("1000", "1E+3"),
             ("-1.5", "-15e-1"),
             ("12345678901234567890123", "12345678901234567890123.0"),
@@ -114,6 +125,7 @@ mod tests {
             ("null", "\"null\""),
             ("1", "1.5"),
             ("1e400", "1e401"),
+            ("1e9223372036854775807", "10e9223372036854775807"),
             ("9007199254740993", "9007199254740992"),
             ("9007199254740993.0", "9007199254740992"),
             (r#""a""#, r#""A""#),
@@ -125,6 +137,14 @@ mod tests {
         for text in ["1", "-7", "null", r#""a\"b""#, r#""""#, "1.5e-7"] {
             assert!(is_same(&IdKey::of(text).to_raw(), text));
         }
+    }
+
+    /// The bug: a cancellation with an id of megabytes was brought into another form for each pending request.
+    #[test]
+    fn an_id_that_is_too_long_is_compared_with_nothing() {
+        let long = "1".repeat(10 * MAX_ID);
+        assert!(!is_same(&long, &long) && !is_same("1", &long));
+        assert_eq!(assigned(&format!("7.{}", "0".repeat(MAX_ID))), None);
     }
 
     #[test]

@@ -196,8 +196,9 @@ impl Service for PipePerClient {
         self.programs.metrics(out);
     }
 
+    /// While the server stops, it closes the clients whose programs have exited.
     fn keeps_every_client(&self, _: ServiceId) -> bool {
-        true
+        !self.programs.is_draining()
     }
 
     fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
@@ -206,7 +207,7 @@ impl Service for PipePerClient {
 
     /// Ends the input of all programs. Their clients get the rest of the output.
     fn draining(&mut self, ctx: &mut Context) {
-        self.programs.drain(ctx);
+        self.programs.drain();
         self.programs.stop_all(ctx);
     }
 
