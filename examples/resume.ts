@@ -7,6 +7,7 @@
 //     connection.onend = (code) => ...;
 //     connection.send("hello");
 //
+// It tries to come back after delays of up to 10 s, so `--resume-grace` must be longer than that.
 // It keeps the messages that the server may not have received. A page does not see PONGs, so confirm messages when the
 // application gets answers: `connection.confirm(3)` says that the server has received the first three messages.
 
@@ -48,7 +49,7 @@ export class Resuming {
         this.#token = "new"; this.#received = this.#taken = 0; this.#kept = [];
         this.onlost(kept);
       }
-      setTimeout(() => this.#ended || this.#connect(), this.#delay * Math.random());
+      setTimeout(() => this.#ended ? this.onend(code) : this.#connect(), this.#delay * Math.random());
       this.#delay = Math.min(2 * this.#delay + 200, 10_000);
     };
   }

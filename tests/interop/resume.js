@@ -63,9 +63,9 @@ async function echo(Resuming, url, count) {
       sent++;
     }
   };
-  connection.onlost = () => wrong.push("the server has forgotten us");
   const ended = new Promise((done) => { connection.onend = done; });
   await new Promise((done) => {
+    connection.onlost = () => { wrong.push("the server has forgotten us"); done(); };
     connection.onmessage = (data) => {
       const text = typeof data === "string" ? data : new TextDecoder().decode(data);
       if (text !== content(back) || (typeof data === "string") !== (back % 2 === 1)) wrong.push(`${back}: ${text.slice(0, 20)}`);
@@ -84,8 +84,9 @@ async function count(Resuming, url, most) {
   const connection = new Resuming(url);
   const answers = {};
   let said = "", id = 0;
-  const ask = (method, params) => new Promise((done) => {
+  const ask = (method, params) => new Promise((done, fail) => {
     const mine = ++id;
+    connection.onlost = () => fail(new Error("the server has forgotten us"));
     answers[mine] = 0;
     connection.onmessage = (data) => {
       const message = JSON.parse(data);
@@ -176,7 +177,8 @@ async function main() {
   const folder = fs.mkdtempSync(path.join(os.tmpdir(), "outrigger-resume-"));
   const routes = { "/echo": { echo: {} }, "/acp": { agent: { command: [path.resolve(process.env.OUTRIGGER), "example-agent"] } } };
   fs.writeFileSync(path.join(folder, "config.json"), JSON.stringify({ routes }));
-  const both = await start("serve", "--no-auth", "--resume-grace", "5s", "--config", path.join(folder, "config.json"));
+  // The grace is longer than the client's longest delay, 10 s.
+  const both = await start("serve", "--no-auth", "--resume-grace", "30s", "--config", path.join(folder, "config.json"));
   const forgetful = await start("echo", "--resume-grace", "300ms");
   const servers = { both: { echo: new URL("/echo", both.url).href, agent: new URL("/acp", both.url).href }, forgetful: forgetful.url };
 
