@@ -27,6 +27,7 @@ mod connect;
 mod echo;
 mod endpoint;
 pub(crate) mod framing;
+pub(crate) mod id_map;
 mod json;
 pub(crate) mod jsonrpc;
 pub(crate) mod lines;

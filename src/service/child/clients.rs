@@ -1,9 +1,9 @@
 //! A program for each client, from the queue of starts to its exit.
 
-use std::collections::HashMap;
 use std::ops::ControlFlow;
 
 use super::{Child, ChildEvent, HIGH_WATER, LOW_WATER, TurnOutput};
+use crate::service::id_map::IdMap;
 use crate::service::lines::Line;
 use crate::{ClientId, Context, Metrics, Rejection, SourceId, StatusFields, TimerId};
 
@@ -37,11 +37,11 @@ pub(crate) enum ClientInput {
 #[derive(Debug)]
 pub(crate) struct ClientPrograms<W, T> {
     /// Clients whose programs are not started yet.
-    starting: HashMap<ClientId, W>,
+    starting: IdMap<ClientId, W>,
     /// The programs, by their client, which may be gone.
-    entries: HashMap<ClientId, Entry<T>>,
-    sources: HashMap<SourceId, ClientId>,
-    timers: HashMap<TimerId, ClientId>,
+    entries: IdMap<ClientId, Entry<T>>,
+    sources: IdMap<SourceId, ClientId>,
+    timers: IdMap<TimerId, ClientId>,
     started: u64,
     /// Whether the server stops, so that no more clients are accepted.
     is_draining: bool,
@@ -52,10 +52,10 @@ pub(crate) struct ClientPrograms<W, T> {
 impl<W, T> Default for ClientPrograms<W, T> {
     fn default() -> Self {
         Self {
-            starting: HashMap::new(),
-            entries: HashMap::new(),
-            sources: HashMap::new(),
-            timers: HashMap::new(),
+            starting: IdMap::default(),
+            entries: IdMap::default(),
+            sources: IdMap::default(),
+            timers: IdMap::default(),
             started: 0,
             is_draining: false,
             is_stopping: false,

@@ -4,7 +4,6 @@
 mod envelope;
 mod error;
 mod id;
-mod id_map;
 mod line;
 mod recover_id;
 mod splice;
@@ -17,7 +16,6 @@ pub(super) use self::error::error_with;
 pub(super) use self::error::{TOO_LONG, code, error, invalid_message_error, parse_error};
 pub(crate) use self::id::MAX_ID;
 pub(super) use self::id::{IdKey, assigned, is_same};
-pub(super) use self::id_map::IdMap;
 pub(super) use self::line::{LineDecoder, MessageLine, push_line, start_of};
 pub(crate) use self::recover_id::{IdRecovery, RecoveredId};
 pub(super) use self::splice::{insert_member, splice, with_id};

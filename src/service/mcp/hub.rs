@@ -1,12 +1,13 @@
 //! What the pool and the sessions share: the callers, the limits, and the calls that wait.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use uuid::Uuid;
 
 use super::http_error::HttpError;
 use super::quota::{Full, Quota};
+use crate::service::id_map::IdMap;
 use crate::{ClientId, Context, Principal, Time, TimerId};
 
 /// A call whose answer is not complete. Ids are never reused.
@@ -109,7 +110,7 @@ pub(super) struct Counts {
 #[derive(Debug)]
 pub(super) struct Hub {
     /// The call that each caller waits for.
-    pub(super) callers: HashMap<ClientId, Call>,
+    pub(super) callers: IdMap<ClientId, Call>,
     /// Requests that wait for an answer.
     pub(super) requests: Quota,
     /// Events that are kept for clients that were cut.
@@ -132,7 +133,7 @@ const ANSWER_TIME: Duration = Duration::from_millis(250);
 impl Hub {
     pub(super) fn new(config: &super::McpConfig) -> Self {
         Self {
-            callers: HashMap::new(),
+            callers: IdMap::default(),
             requests: Quota::new(config.max_requests, config.max_requests_each),
             bytes: Quota::new(config.max_replay, config.max_replay_each),
             sessions: Quota::new(config.max_sessions, config.max_sessions_each),

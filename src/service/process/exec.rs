@@ -1,6 +1,6 @@
 //! The `exec` calls that wait for the exit of their process, and their answers.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use uuid::Uuid;
 
@@ -10,6 +10,7 @@ use super::events::Details;
 use super::programs::Programs;
 use super::responses::{answer_executed, execution};
 use super::sink::{CollectedOutput, Exceeded, ExecBudget, Sink};
+use crate::service::id_map::IdMap;
 use crate::{ClientId, Context, Rejection, Response, StatusCode, Time};
 
 /// After this many bytes of output, no more calls are answered in one turn of the loop.
@@ -19,7 +20,7 @@ const ANSWERED_PER_TURN: usize = 1 << 20;
 #[derive(Debug)]
 pub(super) struct ExecCalls {
     /// The process of each caller.
-    callers: HashMap<ClientId, Uuid>,
+    callers: IdMap<ClientId, Uuid>,
     /// The processes that have finished, in the order in which the calls are answered.
     finished: VecDeque<Uuid>,
     /// The turn in which calls were last answered, and the bytes of output in the answers.
@@ -32,7 +33,7 @@ impl ExecCalls {
     /// Limits the output that is held for all calls together. Answers as `compat` does.
     pub(super) fn new(max_output: usize, compat: Compat) -> Self {
         Self {
-            callers: HashMap::new(),
+            callers: IdMap::default(),
             finished: VecDeque::new(),
             answered: (Time::default(), 0),
             budget: ExecBudget::new(max_output),

@@ -1,6 +1,5 @@
 //! The process API: starts, watches, signals and attaches to processes over HTTP.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -23,6 +22,7 @@ use super::sink::Sink;
 use crate::server::too_little_memory;
 use crate::service::Endpoint;
 use crate::service::child::process_metrics;
+use crate::service::id_map::IdMap;
 use crate::sys::random_uuid;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, LinkTarget, Message, Metrics, Readiness,
@@ -93,7 +93,7 @@ pub struct Processes {
     config: ProcessesConfig,
     programs: Programs,
     /// What the callers have asked for whose processes are not started yet.
-    waiting: HashMap<ClientId, Start>,
+    waiting: IdMap<ClientId, Start>,
     exec_calls: ExecCalls,
     /// The request of the handshake that was accepted last. `connected` follows at once.
     accepted: Option<AttachRequest>,
@@ -124,7 +124,7 @@ impl Processes {
         config.endpoint = config.endpoint.with_subtree();
         Self {
             programs: Programs::default(),
-            waiting: HashMap::new(),
+            waiting: IdMap::default(),
             exec_calls: ExecCalls::new(config.max_exec_output, config.compat),
             accepted: None,
             config,

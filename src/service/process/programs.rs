@@ -3,7 +3,7 @@
 //! Walking the process trees of programs that are being stopped, which many clients can cause at once, is done in bounded steps,
 //! one in each turn of the loop.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::io;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use super::dialect::{ClientMessage, Dialect, log_failed_resize};
 use super::program::{Launch, MARK, Program};
 use super::sink::{ContextOutput, Sink};
 use crate::service::child::Alarm;
+use crate::service::id_map::IdMap;
 use crate::sys::{ProcessTrees, SystemProcessTable, TerminalSize};
 use crate::{ClientId, Context, Message, Readiness, SourceId, Time, TimerId};
 
@@ -39,13 +40,13 @@ struct Entry {
     sources: Vec<SourceId>,
     /// When it is removed after its exit.
     expires: Option<Time>,
-    /// Its key in `Programs::deadlines`.
+    /// Its key in `Agenda::deadlines`.
     deadline: Option<Time>,
     /// Whether its exit has been noticed.
     exited: bool,
-    /// Whether it has been added to `Programs::finished`.
+    /// Whether it has been added to `Agenda::finished`.
     reported_finished: bool,
-    /// Whether it has been added to `Programs::gone`.
+    /// Whether it has been added to `Agenda::gone`.
     reported_gone: bool,
 }
 
@@ -55,11 +56,17 @@ struct Entry {
 /// `take_finished` and `take_gone`.
 #[derive(Debug, Default)]
 pub(crate) struct Programs {
-    entries: HashMap<Uuid, Entry>,
-    sources: HashMap<SourceId, Uuid>,
+    entries: IdMap<Uuid, Entry>,
+    sources: IdMap<SourceId, Uuid>,
     /// The program of each client that is attached. A listener is removed when its stream ends, any other client when it
     /// disconnects, which may be after its program is removed.
-    readers: HashMap<ClientId, Uuid>,
+    readers: IdMap<ClientId, Uuid>,
+    agenda: Agenda,
+}
+
+/// What is to be done about the programs, and when.
+#[derive(Debug, Default)]
+struct Agenda {
     deadlines: BTreeSet<(Time, Uuid)>,
     /// Goes off at the first deadline.
     alarm: Alarm,
@@ -75,11 +82,77 @@ pub(crate) struct Programs {
     next_walk: Time,
 }
 
+impl Agenda {
+    /// Updates what depends on a program after any change: its deadline, its exit, and whether it is gone.
+    fn update(&mut self, ctx: &mut Context, id: Uuid, entry: &mut Entry) {
+        if let Some(signal) = entry.program.take_tree_signal() {
+            let root = entry.program.exit().is_none().then(|| entry.program.pid());
+            self.trees.signal(id, root, signal);
+        }
+        if entry.program.exit().is_some() && !std::mem::replace(&mut entry.exited, true) {
+            self.trees.root_has_exited(id);
+        }
+        if entry.program.is_finished() && !std::mem::replace(&mut entry.reported_finished, true) {
+            self.finished.push(id);
+        }
+        let next = [entry.program.deadline(), entry.expires]
+            .into_iter()
+            .flatten()
+            .min();
+        if entry.deadline != next {
+            if let Some(deadline) = std::mem::replace(&mut entry.deadline, next) {
+                self.deadlines.remove(&(deadline, id));
+            }
+            self.deadlines.extend(next.map(|next| (next, id)));
+        }
+        self.report_gone(id, entry);
+        self.plan_walk(ctx);
+        self.arm(ctx);
+    }
+
+    fn is_gone(&self, id: Uuid, entry: &Entry) -> bool {
+        entry.program.is_finished() && (!entry.program.is_stopping() || self.trees.is_gone(id))
+    }
+
+    fn report_gone(&mut self, id: Uuid, entry: &mut Entry) {
+        let stops = entry.program.is_stopping() && !entry.program.sink.is_read();
+        if stops && !entry.reported_gone && self.is_gone(id, entry) {
+            self.gone.push(id);
+            entry.reported_gone = true;
+        }
+    }
+
+    /// Schedules a step of a walk for a later turn, if one is needed.
+    fn plan_walk(&mut self, ctx: &mut Context) {
+        if self.walk_at.is_none() && self.trees.has_work() {
+            self.walk_at = Some((ctx.now() + NEXT_TURN).max(self.next_walk));
+            self.arm(ctx);
+        }
+    }
+
+    /// Sets the alarm for the first deadline.
+    fn arm(&mut self, ctx: &mut Context) {
+        let deadline = self.deadlines.first().map(|(at, _)| *at);
+        let first = [deadline, self.wake_at, self.walk_at];
+        if let Some(first) = first.into_iter().flatten().min() {
+            self.alarm.set_by(ctx, first);
+        }
+    }
+
+    /// Forgets a program that is removed.
+    fn remove(&mut self, id: Uuid, entry: &Entry) {
+        self.trees.remove(id);
+        if let Some(deadline) = entry.deadline {
+            self.deadlines.remove(&(deadline, id));
+        }
+    }
+}
+
 impl Programs {
     /// Sets the service's timer for the next turn.
     pub(crate) fn wake(&mut self, ctx: &mut Context) {
-        self.wake_at = Some(ctx.now() + NEXT_TURN);
-        self.arm(ctx);
+        self.agenda.wake_at = Some(ctx.now() + NEXT_TURN);
+        self.agenda.arm(ctx);
     }
 
     /// Starts a program.
@@ -104,7 +177,7 @@ impl Programs {
             reported_gone: false,
         };
         self.entries.insert(id, entry);
-        self.settle(ctx, id);
+        self.with(ctx, id, |_, _| ());
         Ok(id)
     }
 
@@ -148,32 +221,28 @@ impl Programs {
 
     /// Takes the programs that have finished since the last call: they have exited, and all their output has been read.
     pub(crate) fn take_finished(&mut self) -> Vec<Uuid> {
-        std::mem::take(&mut self.finished)
+        std::mem::take(&mut self.agenda.finished)
     }
 
     /// Takes the programs that have been stopped completely since the last call: they have no readers and no processes
     /// left.
     pub(crate) fn take_gone(&mut self) -> Vec<Uuid> {
-        std::mem::take(&mut self.gone)
+        std::mem::take(&mut self.agenda.gone)
     }
 
     /// Whether no process is left of any program.
     pub(crate) fn are_gone(&self) -> bool {
         self.entries
             .iter()
-            .all(|(id, entry)| self.is_gone(*id, entry))
-    }
-
-    fn is_gone(&self, id: Uuid, entry: &Entry) -> bool {
-        entry.program.is_finished() && (!entry.program.is_stopping() || self.trees.is_gone(id))
+            .all(|(id, entry)| self.agenda.is_gone(*id, entry))
     }
 
     /// Removes a program at the given time, or later while it has readers.
     pub(crate) fn expire(&mut self, ctx: &mut Context, id: Uuid, at: Time) {
         if let Some(entry) = self.entries.get_mut(&id) {
             entry.expires = Some(at);
+            self.agenda.update(ctx, id, entry);
         }
-        self.settle(ctx, id);
     }
 
     /// Removes a program. Dropping it kills it if it still runs.
@@ -183,24 +252,31 @@ impl Programs {
             self.sources.remove(source);
         }
         entry.program.unwatch(ctx);
-        self.trees.remove(id);
-        if let Some(deadline) = entry.deadline {
-            self.deadlines.remove(&(deadline, id));
-        }
+        self.agenda.remove(id, &entry);
         Some(entry.program)
     }
 
-    /// Changes a program, and updates what depends on it.
+    /// Changes a program, and updates what depends on it: whether its writer is read, its listeners, the agenda.
     pub(crate) fn with(
         &mut self,
         ctx: &mut Context,
         id: Uuid,
         change: impl FnOnce(&mut Program, &mut Context),
     ) {
-        if let Some(program) = self.get_mut(id) {
-            change(program, ctx);
-            self.settle(ctx, id);
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return;
+        };
+        change(&mut entry.program, ctx);
+        let behind = entry.program.is_behind();
+        if let Some(attachments) = entry.program.sink.attachments() {
+            if let Some(writer) = attachments.writer() {
+                ctx.set_held(writer, behind);
+            }
+            for listener in attachments.take_ended_streams() {
+                self.readers.remove(&listener);
+            }
         }
+        self.agenda.update(ctx, id, entry);
     }
 
     /// Stops a program and all that it has started: HUP, then TERM, then KILL.
@@ -210,40 +286,20 @@ impl Programs {
 
     /// Orphans have exited: walks the process trees again.
     pub(crate) fn orphans_changed(&mut self, ctx: &mut Context) {
-        self.trees.mark_outdated();
-        self.plan_walk(ctx);
-    }
-
-    /// Schedules a step of a walk for a later turn, if one is needed.
-    fn plan_walk(&mut self, ctx: &mut Context) {
-        if self.walk_at.is_none() && self.trees.has_work() {
-            self.walk_at = Some((ctx.now() + NEXT_TURN).max(self.next_walk));
-            self.arm(ctx);
-        }
+        self.agenda.trees.mark_outdated();
+        self.agenda.plan_walk(ctx);
     }
 
     /// Inspects the next processes of the trees.
     fn walk(&mut self, ctx: &mut Context) {
         let mut table = SystemProcessTable { variable: MARK };
-        if self.trees.walk(&mut table, VISITS_PER_TURN) {
-            self.next_walk = ctx.now() + WALK_PAUSE;
-            let ids: Vec<Uuid> = self.entries.keys().copied().collect();
-            ids.into_iter().for_each(|id| self.report_gone(id));
-        }
-        self.plan_walk(ctx);
-    }
-
-    fn report_gone(&mut self, id: Uuid) {
-        let Some(entry) = self.entries.get(&id) else {
-            return;
-        };
-        let stops = entry.program.is_stopping() && !entry.program.sink.is_read();
-        if stops && !entry.reported_gone && self.is_gone(id, entry) {
-            self.gone.push(id);
-            if let Some(entry) = self.entries.get_mut(&id) {
-                entry.reported_gone = true;
+        if self.agenda.trees.walk(&mut table, VISITS_PER_TURN) {
+            self.agenda.next_walk = ctx.now() + WALK_PAUSE;
+            for (id, entry) in &mut self.entries {
+                self.agenda.report_gone(*id, entry);
             }
         }
+        self.agenda.plan_walk(ctx);
     }
 
     /// Stops all programs.
@@ -390,81 +446,35 @@ impl Programs {
 
     /// Handles the timer for the first deadline.
     pub(crate) fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
-        if !self.alarm.expire(timer) {
+        if !self.agenda.alarm.expire(timer) {
             return;
         }
         let now = ctx.now();
-        self.wake_at = self.wake_at.filter(|at| *at > now);
-        if self.walk_at.is_some_and(|at| at <= now) {
-            self.walk_at = None;
+        self.agenda.wake_at = self.agenda.wake_at.filter(|at| *at > now);
+        if self.agenda.walk_at.is_some_and(|at| at <= now) {
+            self.agenda.walk_at = None;
             self.walk(ctx);
         }
-        while let Some(&(deadline, id)) = self.deadlines.first()
+        while let Some(&(deadline, id)) = self.agenda.deadlines.first()
             && deadline <= now
         {
-            self.deadlines.pop_first();
+            self.agenda.deadlines.pop_first();
             let Some(entry) = self.entries.get_mut(&id) else {
                 continue;
             };
             entry.deadline = None;
-            entry.program.handle_timeout(ctx);
-            if entry.expires.is_some_and(|at| at <= now) {
-                let attachments = entry.program.sink.attachments();
-                if attachments.is_none_or(|readers| readers.reader_count() == 0) {
-                    self.remove(ctx, id);
-                    continue;
-                }
+            let expires = entry.expires.is_some_and(|at| at <= now);
+            if expires {
                 entry.expires = Some(now + READER_GRACE);
             }
-            self.settle(ctx, id);
-        }
-        self.arm(ctx);
-    }
-
-    /// Updates what depends on a program after any change: whether its writer is read, its deadline, its exit.
-    fn settle(&mut self, ctx: &mut Context, id: Uuid) {
-        let Some(entry) = self.entries.get_mut(&id) else {
-            return;
-        };
-        if let Some(signal) = entry.program.take_tree_signal() {
-            let root = entry.program.exit().is_none().then(|| entry.program.pid());
-            self.trees.signal(id, root, signal);
-        }
-        if entry.program.exit().is_some() && !std::mem::replace(&mut entry.exited, true) {
-            self.trees.root_has_exited(id);
-        }
-        if entry.program.is_finished() && !std::mem::replace(&mut entry.reported_finished, true) {
-            self.finished.push(id);
-        }
-        let behind = entry.program.is_behind();
-        if let Some(attachments) = entry.program.sink.attachments() {
-            if let Some(writer) = attachments.writer() {
-                ctx.set_held(writer, behind);
-            }
-            for listener in attachments.take_ended_streams() {
-                self.readers.remove(&listener);
+            self.with(ctx, id, |program, ctx| program.handle_timeout(ctx));
+            let readers = self
+                .get_mut(id)
+                .and_then(|program| program.sink.attachments());
+            if expires && readers.is_none_or(|readers| readers.reader_count() == 0) {
+                self.remove(ctx, id);
             }
         }
-        let next = [entry.program.deadline(), entry.expires]
-            .into_iter()
-            .flatten()
-            .min();
-        if entry.deadline != next {
-            if let Some(deadline) = std::mem::replace(&mut entry.deadline, next) {
-                self.deadlines.remove(&(deadline, id));
-            }
-            self.deadlines.extend(next.map(|next| (next, id)));
-        }
-        self.report_gone(id);
-        self.plan_walk(ctx);
-        self.arm(ctx);
-    }
-
-    fn arm(&mut self, ctx: &mut Context) {
-        let deadline = self.deadlines.first().map(|(at, _)| *at);
-        let first = [deadline, self.wake_at, self.walk_at];
-        if let Some(first) = first.into_iter().flatten().min() {
-            self.alarm.set_by(ctx, first);
-        }
+        self.agenda.arm(ctx);
     }
 }

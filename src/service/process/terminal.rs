@@ -1,6 +1,5 @@
 //! A program on its own terminal for each client.
 
-use std::collections::HashMap;
 use std::io;
 use std::time::Duration;
 
@@ -15,6 +14,7 @@ use super::programs::Programs;
 use super::sink::{ContextOutput, RESTARTING, Sink};
 use crate::service::Endpoint;
 use crate::service::child::process_metrics;
+use crate::service::id_map::IdMap;
 use crate::sys::{Account, TerminalSize, random_uuid};
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Readiness, Rejection,
@@ -79,7 +79,7 @@ pub struct Terminal {
     account: Option<Account>,
     programs: Programs,
     /// Clients whose programs are not started yet.
-    waiting: HashMap<ClientId, Waiting>,
+    waiting: IdMap<ClientId, Waiting>,
     /// Whether a client has connected.
     used: bool,
     started: u64,
@@ -115,7 +115,7 @@ impl Terminal {
             config,
             account,
             programs: Programs::default(),
-            waiting: HashMap::new(),
+            waiting: IdMap::default(),
             used: false,
             started: 0,
             draining: false,

@@ -6,7 +6,8 @@ use super::early_messages::EarlyMessages;
 use super::{AbandonedRequest, ClientRequest, RequestClass, Router, RouterOutput};
 use crate::service::agent::initialize::Initialize;
 use crate::service::agent::response::client_gone;
-use crate::service::jsonrpc::{Envelope, IdMap, MessageKind, code};
+use crate::service::id_map::IdMap;
+use crate::service::jsonrpc::{Envelope, MessageKind, code};
 use crate::{ClientId, Principal};
 
 /// A process and one of its runs: a restart begins another one. Each run knows only its own sessions.

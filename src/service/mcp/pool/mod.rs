@@ -8,7 +8,6 @@ mod from_process;
 mod rewrite;
 mod states;
 
-use std::collections::HashMap;
 use std::process::ExitStatus;
 use std::time::Duration;
 
@@ -23,6 +22,7 @@ use super::tools::Tools;
 use super::versions::STATELESS;
 use crate::service::child::{Backoff, OnFailure};
 use crate::service::child::{code_and_signal, describe};
+use crate::service::id_map::IdMap;
 use crate::sys::drop_code;
 use crate::{Context, Principal, SourceId, StatusCode, TimerId};
 
@@ -125,7 +125,7 @@ pub(super) struct Pool {
     path: String,
     slots: Vec<Slot>,
     pub(super) support: Support,
-    requests: HashMap<u64, PendingRequest>,
+    requests: IdMap<u64, PendingRequest>,
     last_id: u64,
     pub(super) tools: Tools,
     /// The tools that are being listed, page by page.
@@ -172,7 +172,7 @@ impl Pool {
                 .take(config.pool.max(1))
                 .collect(),
             support: Support::Unknown,
-            requests: HashMap::new(),
+            requests: IdMap::default(),
             last_id: 0,
             tools: Tools::default(),
             listing: None,

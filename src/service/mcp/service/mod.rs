@@ -3,8 +3,6 @@
 mod calls;
 mod processes;
 
-use std::collections::HashMap;
-
 use uuid::Uuid;
 
 use self::calls::StartingSession;
@@ -18,6 +16,7 @@ use super::session::Session;
 use crate::service::AgentPerClient;
 use crate::service::agent::{AgentConfig, AgentProtocol};
 use crate::service::child::process_metrics;
+use crate::service::id_map::IdMap;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Principal, Readiness,
     Rejection, Request, Route, Service, SourceId, StatusFields, TimerId,
@@ -45,12 +44,12 @@ pub struct Mcp {
     hub: Hub,
     pool: Pool,
     /// The sessions whose processes are not started yet, by the callers of `initialize`.
-    starting: HashMap<ClientId, StartingSession>,
-    sessions: HashMap<Uuid, Session>,
-    stopping: HashMap<u64, StoppingProcess>,
+    starting: IdMap<ClientId, StartingSession>,
+    sessions: IdMap<Uuid, Session>,
+    stopping: IdMap<u64, StoppingProcess>,
     last_stopping: u64,
     /// The owner of the process that a source belongs to.
-    sources: HashMap<SourceId, Owner>,
+    sources: IdMap<SourceId, Owner>,
     /// Looks for sessions that are idle.
     sweep: Option<TimerId>,
     /// Fails the requests that still wait when the server has been stopping for a while.
@@ -58,7 +57,7 @@ pub struct Mcp {
     /// Clients that use WebSocket, each with a process of its own.
     websocket: AgentPerClient,
     /// The principals of these clients, each of which counts as a session.
-    websocket_clients: HashMap<ClientId, Principal>,
+    websocket_clients: IdMap<ClientId, Principal>,
     failure: Option<String>,
     /// The maximum length of a message.
     max_json: usize,
@@ -72,15 +71,15 @@ impl Mcp {
         Self {
             hub: Hub::new(&config),
             pool: Pool::new(&config),
-            starting: HashMap::new(),
-            sessions: HashMap::new(),
-            stopping: HashMap::new(),
+            starting: IdMap::default(),
+            sessions: IdMap::default(),
+            stopping: IdMap::default(),
             last_stopping: 0,
-            sources: HashMap::new(),
+            sources: IdMap::default(),
             sweep: None,
             last_call: None,
             websocket: AgentPerClient::new(websocket),
-            websocket_clients: HashMap::new(),
+            websocket_clients: IdMap::default(),
             failure: None,
             max_json: usize::MAX,
             config,
@@ -92,7 +91,7 @@ impl Mcp {
     }
 }
 
-fn may_begin(pool: &Pool, sessions: &HashMap<Uuid, Session>, call: Call) -> bool {
+fn may_begin(pool: &Pool, sessions: &IdMap<Uuid, Session>, call: Call) -> bool {
     match call {
         Call::Pool(id) => pool.may_begin(id),
         Call::Session(id, stream) => sessions
@@ -101,7 +100,7 @@ fn may_begin(pool: &Pool, sessions: &HashMap<Uuid, Session>, call: Call) -> bool
     }
 }
 
-fn is_waiting(pool: &Pool, sessions: &HashMap<Uuid, Session>, call: Call) -> bool {
+fn is_waiting(pool: &Pool, sessions: &IdMap<Uuid, Session>, call: Call) -> bool {
     match call {
         Call::Pool(id) => pool.is_waiting(id),
         Call::Session(id, stream) => sessions

@@ -1,14 +1,14 @@
-//! Maps whose keys the server assigns: upstream ids and ids of clients.
+//! Maps whose keys the server assigns: ids of requests, clients, sources, timers and programs.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// A map by an id that the server assigns, so that no peer can choose colliding keys.
-pub(in crate::service) type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
+pub(crate) type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
 
-/// Hashes integers in a few instructions.
+/// Hashes integers and UUIDs in a few instructions.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::service) struct IdHasher(u64);
+pub(crate) struct IdHasher(u64);
 
 impl Hasher for IdHasher {
     fn finish(&self) -> u64 {
@@ -16,13 +16,19 @@ impl Hasher for IdHasher {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.write_u64(u64::from_ne_bytes(word));
         }
     }
 
     fn write_u32(&mut self, value: u32) {
         self.write_u64(u64::from(value));
+    }
+
+    fn write_usize(&mut self, value: usize) {
+        self.write_u64(value as u64);
     }
 
     fn write_u64(&mut self, value: u64) {
